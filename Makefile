@@ -32,13 +32,13 @@ test-more: packages ## run the others that CI runs: browsers, real clients, Redi
 
 test-all: test test-more ## run all: these, the short fault plan, slow tests, property tests with 1,000 examples each
 	$(BIN)/python -m pytest $(WORKERS) --tier 3 $(ARGS)
-	$(BIN)/python -m pytest $(WORKERS) --hypothesis-profile long -m hypothesis tests/laws tests/wire tests/rules $(ARGS)
+	$(BIN)/python -m pytest $(WORKERS) --hypothesis-profile long -m hypothesis tests/laws tests/protocol tests/rules $(ARGS)
 
 NODE := $(if $(shell command -v npm),$(WEB)/node_modules/.ready tests/oracle/node/node_modules/.ready)
 packages: .venv/.dev clients $(NODE) ## install what they need
 
 test-scale: .venv/.ray ## run the tests of a Ray cluster of three nodes
-	$(BIN)/python -m pytest tests/scale $(ARGS)
+	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
 test-vllm: .venv/.test ## start a real vLLM through `command`, on the CPU (x86-64, 3 GB, ten minutes at first)
 	$(BIN)/python tools/servers.py --only vllm --ready

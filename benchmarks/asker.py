@@ -19,7 +19,7 @@ import openai
 from welldone.bench.load import LoadGenerator
 from welldone.bench.prompts import PromptRequest
 from welldone.bench.record import RequestOutcome
-from welldone.net.address import parse_url
+from welldone.http.address import parse_url
 
 from programs import MODEL, request  # isort: skip  # a neighbour: a script's own folder is on the path
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.web.browser import Visit, browsing, program
 from tests.web.stage import Stage, delta, saying, staged
-from welldone.engines.scripts import MockReply
+from welldone.mock.script import MockReply
 
 LIMIT_MS = 100.0
 """Above this people feel that something sticks."""

@@ -24,8 +24,8 @@ from pathlib import Path
 import ray
 from ray import serve
 
-from welldone.scale.application import app
-from welldone.scale.proxy import CALLBACK, CALLBACK_VARIABLE
+from welldone.cluster.application import app
+from welldone.cluster.proxy import CALLBACK, CALLBACK_VARIABLE
 
 PLAIN, PROXY, FRONT = "one server", "Ray, its proxy", "Ray, the front's port"
 TOKENS, GAP_MS = 100, 20

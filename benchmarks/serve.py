@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from welldone.cli.pull import fetch_model
-from welldone.engines import default
-from welldone.engines.store import models_folder
+from welldone.config import builtin_model
+from welldone.engines.models.store import models_folder
 
 from child import Child, ChildError, started  # isort: skip  # neighbours: a script's own folder is on the path
 from figures import Bar, Row, Tally, all_kept, bars, note, number, print_json, row  # isort: skip
@@ -230,8 +230,8 @@ def read_options() -> tuple[Options, list[str]]:
 def with_model(arguments: list[str]) -> list[str]:
     """The server's arguments with whole paths, since it reads them elsewhere. The built-in model is fetched once."""
     folder = models_folder(os.environ)
-    if not {"-m", "--model", "--config"} & set(arguments) and default.find_builtin(folder) is None:
-        fetch_model(default.DEFAULT_MODEL.name, folder=folder)
+    if not {"-m", "--model", "--config"} & set(arguments) and builtin_model.find_builtin(folder) is None:
+        fetch_model(builtin_model.DEFAULT_MODEL.name, folder=folder)
     return [str(Path(word).absolute()) if Path(word).is_file() else word for word in arguments]
 
 

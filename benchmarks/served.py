@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from welldone.cli import flags
-from welldone.cli.exits import UsageError
+from welldone.cli.serve import read_serve_config
+from welldone.cli.ui import UsageError
 from welldone.engines.errors import EngineError
-from welldone.engines.store import models_folder
-from welldone.serve.log import LogHandler
-from welldone.serve.server import Server
+from welldone.engines.models.store import models_folder
+from welldone.server.observe.log import LogHandler
+from welldone.server.server import Server
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ def say(message: Place | Cpu) -> None:
 async def serve(arguments: list[str]) -> None:
     """Serve until the input ends."""
     # No setting but those of the command line: a benchmark must not depend on the folder that it is started in.
-    config = flags.read_serve_config(arguments, {}, Path(__file__).parent)
+    config = read_serve_config(arguments, {}, Path(__file__).parent)
     server = Server(config, keys=(), folder=models_folder(os.environ))
     await server.start()
     try:

@@ -12,14 +12,14 @@ import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from welldone.wire.asked import RequestFacts
-from welldone.wire.dialects.chat import ChatDialect, ChatWriter
-from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import MessagesDialect
-from welldone.wire.dialects.responses import ResponsesDialect
-from welldone.wire.events import ChoiceStart, Text
-from welldone.wire.head import Endpoint, Envelope
-from welldone.wire.pipe import StreamPipeline
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.chat import ChatDialect, ChatWriter
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import ChoiceStart, Text
+from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.request_facts import RequestFacts
 
 HEAD = Envelope("chatcmpl-tKuwrrGl4hhXNZgHdcS3mAeG4W8qOlDR", 1794706576, "smollm2", "b0-b21e4de7")
 WORDS = [" there", " are", " three", " colours", ":", " red", ",", " green", " and", " blue", ".\n", " naïve"]

@@ -15,8 +15,9 @@ from faults.pulse import Pulse, beating, listening
 from tests.live.faults import LONG, RESTARTS, cpu_of, engine_of, memory_of, metric, small
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from tests.serve.abuse import Abuse, abuses
-from welldone.engines.scripted import HELLO_REPLY, MockReply, MockHttpRequest
+from tests.server.abuse import Abuse, abuses
+from welldone.mock.script import HELLO_REPLY, MockReply
+from welldone.mock.server import MockHttpRequest
 
 AT_ONCE = 8
 """As many of the same: what one may cost, eight must not make a crash of."""

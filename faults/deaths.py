@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from welldone.engines.scripts import ReplyEnd, MockChunk, MockReply, with_raw_http, cut_at
+from welldone.mock.script import MockChunk, MockReply, ReplyEnd, cut_at, with_raw_http
 
 Death: TypeAlias = Callable[[MockReply, Random], MockReply]
 GARBAGE = MockChunk(base64=b'\xff\x00{]"\n\n')

@@ -14,7 +14,8 @@ from faults.light import SETTLE_S
 from tests.live.faults import cpu_of, engine_of, files_of, small
 from tests.live.server import Running
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, gateway, upstream
-from welldone.engines.scripted import HELLO_REPLY, MockReply, MockHttpRequest
+from welldone.mock.script import HELLO_REPLY, MockReply
+from welldone.mock.server import MockHttpRequest
 
 STREAMS = 10
 CLIENTS, CLIENTS_SHORT = 400, 100

@@ -6,16 +6,15 @@ from typing import Any, TypeAlias
 import msgspec
 
 from faults.asking import CHAT, Ending, Heard
-from welldone.engines.scripts import JSON_HEADERS, MockChunk, MockReply
-from welldone.wire.asked import RequestFacts
-from welldone.wire.collect import collect
-from welldone.wire.dialects.chat import ChatDialect
-from welldone.wire.dialects.completions import CompletionsDialect
-from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import MessagesDialect
-from welldone.wire.dialects.responses import ResponsesDialect
-from welldone.wire.events import Event, Finish, ChoiceStart, Text, Usage
-from welldone.wire.head import Envelope
+from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
+from welldone.protocol.collect import collect
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.chat import ChatDialect, CompletionsDialect
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.envelope import Envelope
+from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
+from welldone.protocol.request_facts import RequestFacts
 
 Json: TypeAlias = dict[str, Any]
 

@@ -21,7 +21,8 @@ from faults.dialects import COMPLETIONS, MESSAGES, NATIVE, PATHS, RESPONSES, end
 from faults.failing import ATTEMPTS_LIMIT
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from welldone.engines.scripted import MockReply, MockHttpRequest
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 from welldone.rules.judge import LintVerdict, judge
 from welldone.rules.trace import Trace
 

@@ -15,7 +15,7 @@ from faults.case import Case, Figure, Outcome, Stage
 from tests.live.faults import LONG, begin, children, descendants, engine_of, small, until_refused
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, eventually, gateway, upstream
-from welldone.engines.scripts import MockChunk, MockReply
+from welldone.mock.script import MockChunk, MockReply
 
 SLOW = MockReply((ROLE, TEXT, *[MockChunk(TEXT.text, after_s=0.05)] * 10, STOP, DONE))
 """It takes half a second: much less than the grace time, and longer than a signal."""

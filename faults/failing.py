@@ -12,8 +12,9 @@ from faults.dialects import PATHS, ending, reply, request, text
 from tests.live.faults import metric
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway, upstream
-from welldone.engines.mischief import FAULT_REPLIES
-from welldone.engines.scripted import MockReply, MockHttpRequest
+from welldone.mock.faults import FAULT_REPLIES
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 FAILURES = ("close-first", "reset-first", "cut-head")
 BOTH = "both-"

@@ -9,7 +9,7 @@ from faults.case import Case, Figure, Outcome, Stage
 from faults.light import Desk, Speaker, between, hang_up, refuses, upstream
 from tests.live.faults import metric
 from tests.live.server import Running
-from welldone.engines.breaker import FAILURE_THRESHOLD, OPEN_S
+from welldone.gateway.upstream import FAILURE_THRESHOLD, OPEN_S
 
 FAST_S = 0.5
 """Of the slowest refusal in a hundred: nobody is waited for."""

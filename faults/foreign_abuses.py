@@ -5,7 +5,7 @@ import json
 
 from faults.asking import CHAT
 from faults.dialects import MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, RESPONSES
-from tests.serve.abuse import BODY_LIMIT_BYTES, EITHER, FINE, NOT_JSON, REFUSED, TOO_LARGE, TYPE, Abuse
+from tests.server.abuse import BODY_LIMIT_BYTES, EITHER, FINE, NOT_JSON, REFUSED, TOO_LARGE, TYPE, Abuse
 
 COUNT = "/v1/messages/count_tokens"
 LINT = "/page/api/lint"

@@ -13,7 +13,8 @@ from faults.case import Case, Figure, Outcome, Stage
 from faults.dialects import PATHS, ending, reply, request, text
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from welldone.engines.scripted import MockReply, MockHttpRequest
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 WORDS = ("one ", "two ", "three ", "four ")
 SAID = 3

@@ -11,8 +11,8 @@ import msgspec
 
 from faults.asking import CHAT
 from faults.dialects import COMPLETIONS
-from welldone.serve.requests.sampling import SAMPLERS
-from welldone.serve.requests.table import GENERATION_FIELDS, FieldHandling
+from welldone.server.requests.fields import GENERATION_FIELDS, FieldHandling
+from welldone.server.requests.sampling import SAMPLERS
 
 Json = dict[str, Any]
 Draw = random.Random

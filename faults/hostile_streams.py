@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from welldone.engines.scripts import CHUNK_TEMPLATE, HELLO_REPLY, JSON_HEADERS, MockChunk, MockReply
+from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, JSON_HEADERS, MockChunk, MockReply
 
 _ROLE, _TEXT, _STOP, _DONE = HELLO_REPLY.pieces
 _ENVELOPE = 'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"scripted",%s}\n\n'

@@ -14,7 +14,8 @@ from faults.case import Case, Figure, Outcome, Stage
 from faults.dialects import PATHS, request
 from tests.live.server import Running
 from tests.live.upstream import REPLIES, gateway
-from welldone.engines.scripted import MockReply, MockScript, MockServer, MockHttpRequest
+from welldone.mock.script import MockReply, MockScript
+from welldone.mock.server import MockHttpRequest, MockServer
 
 MOST_MS = 50.0
 """Of the slowest of a hundred: about what a token of a fast model takes, so that hardly one is made for nobody."""

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from welldone.engines.mischief import FAULT_REPLIES, byte_by_byte
-from welldone.engines.scripts import HELLO_REPLY, MockReply
+from welldone.mock.faults import FAULT_REPLIES, byte_by_byte
+from welldone.mock.script import HELLO_REPLY, MockReply
 
 HEARD_S = 0.05  # between the first event and the next, so that the client has heard the first
 SLOW_S = 0.0005  # after each byte, in the short form

@@ -22,7 +22,8 @@ from tests.live.faults import begin, files_of, metric
 from tests.live.raw import Line, judged
 from tests.live.server import Running
 from tests.live.upstream import ACTIVE, DONE, REPLIES, ROLE, STOP, TEXT, gateway, said, upstream
-from welldone.engines.scripted import MockReply, MockHttpRequest
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 300.0

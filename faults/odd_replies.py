@@ -9,8 +9,8 @@ from faults.asking import Ending, Heard, ask, chat
 from faults.case import Case, Figure, Outcome, Stage
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from welldone.engines.scripted import HELLO_REPLY, MockChunk, MockReply, MockHttpRequest
-from welldone.engines.scripts import ReplyEnd
+from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, ReplyEnd
+from welldone.mock.server import MockHttpRequest
 
 MARK = b"poisoned"
 POISON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n" + b'"%b"' % MARK

@@ -11,10 +11,10 @@ import msgspec
 from tests.live.raw import CHAT, COMPLETIONS, Json, Line, Reply
 from tests.live.server import Running
 from tests.live.upstream import DONE, ROLE, TEXT, Upstream, by_model, gateway, upstream
-from welldone.engines import scripts
-from welldone.engines.mischief import redirect
-from welldone.engines.scripted import MockScript, MockHttpRequest
-from welldone.engines.scripts import MockChunk, json_reply
+from welldone.mock import script
+from welldone.mock.faults import redirect
+from welldone.mock.script import MockChunk, MockScript, json_reply
+from welldone.mock.server import MockHttpRequest
 
 CLIENT = "wd-canary-of-the-client-55aa66bb"
 NAMED = "wd-canary-of-a-named-key-77cc88dd"
@@ -39,7 +39,7 @@ WAYS = (
 """Models whose upstreams repeat, in an error, all that they were told."""
 
 
-def indiscreet(seen: MockHttpRequest) -> scripts.MockReply:
+def indiscreet(seen: MockHttpRequest) -> script.MockReply:
     """An upstream that repeats all it was told: in errors, in events, in headers."""
     model = json.loads(seen.body).get("model", "") if seen.body.startswith("{") else ""
     key, header = (seen.headers.get(name, "").removeprefix("Bearer ") for name in ("authorization", "x-extra"))
@@ -52,9 +52,9 @@ def indiscreet(seen: MockHttpRequest) -> scripts.MockReply:
     if way != "tell":
         reply = by_model(seen)
     elif word == "event":
-        reply = scripts.MockReply((event, DONE))
+        reply = script.MockReply((event, DONE))
     elif word == "late":
-        reply = scripts.MockReply((ROLE, TEXT, MockChunk(event.text, after_s=0.05), DONE))
+        reply = script.MockReply((ROLE, TEXT, MockChunk(event.text, after_s=0.05), DONE))
     else:
         reply = json_reply(error, int(word))
     more = {"x-debug": str(seen.headers), "Set-Cookie": f"key={key}", "x-key": told}

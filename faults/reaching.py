@@ -20,8 +20,9 @@ from tests.live.raw import Json
 from tests.live.server import KEY, Running
 from tests.live.upstream import gateway, upstream
 from tests.models import vision
-from welldone.engines.mischief import redirect
-from welldone.engines.scripted import HELLO_REPLY, MockReply, MockHttpRequest
+from welldone.mock.faults import redirect
+from welldone.mock.script import HELLO_REPLY, MockReply
+from welldone.mock.server import MockHttpRequest
 
 SECRET = b"canary-in-a-file-8d1c6f"
 FOREIGN = (b"root:x:0:", SECRET)

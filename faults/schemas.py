@@ -20,7 +20,7 @@ from tests.live.faults import small
 from tests.live.raw import Line
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway
-from welldone.engines.ideal.server import ReferenceServer
+from welldone.mock.reference.server import ReferenceServer
 
 Json: TypeAlias = dict[str, Any]
 

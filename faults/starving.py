@@ -15,7 +15,7 @@ from faults.crashing import PROGRAM
 from tests.live.faults import PROCESSING, RESTARTS, descendants, memory_of, metric, small, until
 from tests.live.server import Running, serving
 from tests.live.upstream import gateway, upstream
-from welldone.serve.bodies import BODY_BUDGET_BYTES
+from welldone.server.body_budget import BODY_BUDGET_BYTES
 
 ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000

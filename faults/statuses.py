@@ -19,8 +19,9 @@ from faults.matrix import ENDLESS, EXPECTED, fault
 from tests.live.faults import memory_of
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway, upstream
-from welldone.engines.mischief import redirect
-from welldone.engines.scripted import MockReply, MockHttpRequest
+from welldone.mock.faults import redirect
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 TEXT = "Hello"
 BOMB = "gzip-bomb"

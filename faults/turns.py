@@ -17,8 +17,8 @@ from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE,
 from faults.pulse import BEAT_MS, beating
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import HELLO_REPLY, JSON_HEADERS, MockChunk, MockReply
+from welldone.mock.script import HELLO_REPLY, JSON_HEADERS, MockChunk, MockReply
+from welldone.mock.server import MockHttpRequest
 
 HELD_UP_MS = 50
 """How long a stream may be held up, on a quiet machine."""

@@ -17,9 +17,9 @@ pytest_plugins = ["tests.models.fixtures", "tests.live.server"]
 ROOT = Path(__file__).parent
 TIERS = {"clients": 2, "deploy": 2, "web": 2, "faults": 3}
 """Folders of tests that take minutes, or need Node, Chromium, root or packages that `make test` does not install."""
-COVERED = ("wire/", "rules/", "recorded/", "laws/test_real.py")
+COVERED = ("protocol/", "rules/", "recorded/", "laws/test_real.py")
 """Tests by which coverage of the core is measured: others would reach a branch without looking at what it does."""
-ALONE = ("scale", "vllm")
+ALONE = ("cluster", "vllm")
 """Folders whose tests have targets of their own: they run only where they are named."""
 LONGEST_FIRST = ("clients", "web", "faults", "live", "cli")
 """Folders of tests that start programs: begun first, so that no worker ends long after the others."""

@@ -13,22 +13,30 @@ import sys
 from pathlib import Path
 
 from welldone.bench.reports import data as bench_data
-from welldone.check.reports import data
-from welldone.cli import flags
-from welldone.cli.exits import EXIT_CODE_MEANINGS
-from welldone.cli.foreign import IGNORED_FLAGS, REFUSED_FLAGS, LlamaServerFlag
+from welldone.check.reports import machine
+from welldone.cli import serve
 from welldone.cli.main import COMMANDS, run
-from welldone.net.settings import SettingField
-from welldone.serve.config import ALL_FIELDS
-from welldone.serve.openapi import document as openapi
-from welldone.serve.requests import anthropic, responses
-from welldone.serve.requests.table import GENERATION_FIELDS, FieldHandling
-from welldone.serve.scale_config import ENGINE_FIELDS, FRONT_FIELDS, SCALE_FIELDS
-from welldone.serve.tables import DEFAULT_FIELDS, KEY_FIELDS, LIMITS_FIELDS, MODEL_FIELDS, UPSTREAM_FIELDS
-from welldone.wire import automaton, reasons
-from welldone.wire.automaton import ChoiceTransitions
-from welldone.wire.faults import Rule, Detection, Severity
-from welldone.wire.faults.catalogue import ALL_RULES
+from welldone.cli.serve import IGNORED_FLAGS, REFUSED_FLAGS, LlamaServerFlag
+from welldone.cli.ui import EXIT_CODE_MEANINGS
+from welldone.config.settings import SettingField
+from welldone.protocol import finish_reasons, state
+from welldone.protocol.catalog import ALL_RULES
+from welldone.protocol.catalog.rule import Detection, Rule, Severity
+from welldone.protocol.state import ChoiceTransitions
+from welldone.server.api.openapi import document as openapi
+from welldone.server.config import ALL_FIELDS
+from welldone.server.config_file import (
+    DEFAULT_FIELDS,
+    ENGINE_FIELDS,
+    FRONT_FIELDS,
+    KEY_FIELDS,
+    LIMITS_FIELDS,
+    MODEL_FIELDS,
+    SCALE_FIELDS,
+    UPSTREAM_FIELDS,
+)
+from welldone.server.requests import anthropic, responses
+from welldone.server.requests.fields import GENERATION_FIELDS, FieldHandling
 
 import capacity  # isort: skip  # a neighbour: a script's own folder is on the path
 import server_page  # isort: skip
@@ -86,7 +94,7 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "scaling.md"] = capacity.draw((DOCS / "scaling.md").read_text("utf-8"))
     documents[DOCS / "openapi.json"] = json.dumps(openapi.full_openapi_document(), indent=2) + "\n"
     documents[DOCS / "bench-report.schema.json"] = json.dumps(bench_data.report_schema(), indent=2) + "\n"
-    documents[DOCS / "check-report.schema.json"] = json.dumps(data.report_schema(), indent=2) + "\n"
+    documents[DOCS / "check-report.schema.json"] = json.dumps(machine.report_schema(), indent=2) + "\n"
     return documents
 
 
@@ -96,7 +104,7 @@ def _requests() -> str:
         "",
         "What becomes of each field of a request to `/v1/chat/completions` or `/v1/completions`. A field that is not",
         "here is dropped without a word. A value that is wrong is a 400 that names the field and the limit.",
-        "The table is that of `src/welldone/serve/requests/table.py`.",
+        "The table is that of `src/welldone/server/requests/fields.py`.",
     ]
     for use in FieldHandling:
         lines += ["", f"## {_title(use)}", "", "| field | where | what it may be |", "|---|---|---|"]
@@ -130,10 +138,13 @@ def _page(fault: Rule) -> str:
 
 def _reasons() -> str:
     """The finish reasons of each provider; the source of each is in a list below the table."""
-    lines = ["| provider | " + " | ".join(reasons.OUTCOMES) + " |", "|---" * (1 + len(reasons.OUTCOMES)) + "|"]
+    lines = [
+        "| provider | " + " | ".join(finish_reasons.OUTCOMES) + " |",
+        "|---" * (1 + len(finish_reasons.OUTCOMES)) + "|",
+    ]
     sources = ["", "Sources:", ""]
-    for provider in reasons.PROVIDERS:
-        cells = [" ".join(f"`{word}`" for word in getattr(provider, outcome)) for outcome in reasons.OUTCOMES]
+    for provider in finish_reasons.PROVIDERS:
+        cells = [" ".join(f"`{word}`" for word in getattr(provider, outcome)) for outcome in finish_reasons.OUTCOMES]
         lines.append(f"| {provider.name} | {' | '.join(cells)} |")
         sources.append(f"- {provider.name}: {provider.source}")
     return "\n".join(lines + sources) + "\n"
@@ -185,11 +196,11 @@ def _protocol() -> str:
     return (
         "# What may follow what\n\n"
         "A writer takes events in these orders only; anything else is an `OutOfTurnError`. Repair makes such an\n"
-        "order out of any events. The tables are those of `src/welldone/wire/automaton.py`.\n\n"
-        "## A choice of a chat\n\n" + _table(automaton.CHAT_TRANSITIONS) + "\n"
+        "order out of any events. The tables are those of `src/welldone/protocol/state.py`.\n\n"
+        "## A choice of a chat\n\n" + _table(state.CHAT_TRANSITIONS) + "\n"
         "Choices open in the order of their index. A call's arguments come before the next call begins. An `Extra`\n"
         "that is not `alone`, and `Logprobs`, ride on the next chunk of their choice.\n\n"
-        "## A choice of a completion\n\n" + _table(automaton.COMPLETIONS_TRANSITIONS) + "\n"
+        "## A choice of a completion\n\n" + _table(state.COMPLETIONS_TRANSITIONS) + "\n"
         "## The stream\n\n" + _stream_table() + "\n"
         "`Usage` comes when all choices have finished. After `Failure`, or when all have finished, the stream ends\n"
         "with `data: [DONE]`.\n"
@@ -207,7 +218,7 @@ def _table(table: ChoiceTransitions) -> str:
 
 def _stream_table() -> str:
     lines = ["| while the stream is | may come | and then it is |", "|---|---|---|"]
-    for stage, moves in automaton.STREAM_TRANSITIONS.items():
+    for stage, moves in state.STREAM_TRANSITIONS.items():
         lines += [f"| {stage.value} | {event.__name__} | {after.value} |" for event, after in moves.items()]
         if not moves:
             lines.append(f"| {stage.value} | nothing | |")
@@ -349,7 +360,7 @@ leaves out is as for all:
 
 def _settings() -> str:
     parts = [SETTINGS.strip()]
-    for group in flags.SETTING_GROUPS:
+    for group in serve.SETTING_GROUPS:
         parts += ["", f"## {group}", "", "| flag | environment | TOML | default | |", "|---|---|---|---|---|"]
         parts += [_setting(field) for field in ALL_FIELDS if field.setting.group == group]
     parts += ["", UPSTREAM.strip(), "", *_keys_of(UPSTREAM_FIELDS), "", ROUTES.strip()]
@@ -378,13 +389,13 @@ def _setting(field: SettingField) -> str:
     tables = {"models.NAME.defaults": DEFAULT_FIELDS, "models.NAME": MODEL_FIELDS, "limits": LIMITS_FIELDS}
     table = next((name for name, fields in tables.items() if field in fields), "server")
     key = "" if field.name == "config" else f"`{table}.{field.name}`"
-    cells = [names, variables, key, flags.setting_default(field), _said(field)]
+    cells = [names, variables, key, serve.setting_default(field), _said(field)]
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
 def _keys_of(fields: tuple[SettingField, ...]) -> list[str]:
     """The keys of a table that has no flags."""
-    rows = [(f"`{field.name}`", flags.setting_default(field), _said(field)) for field in fields]
+    rows = [(f"`{field.name}`", serve.setting_default(field), _said(field)) for field in fields]
     return ["| key | default | |", "|---|---|---|", *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
 
 

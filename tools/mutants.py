@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MODULES = ("reader", "repair", "pipe", "mender", "chunks", "deltas", "calls", "sse")
-CORE = ("tests/wire", "tests/rules", "tests/recorded", "tests/matrix", "tests/laws")
+CORE = ("tests/protocol", "tests/rules", "tests/recorded", "tests/matrix", "tests/laws")
 LIMIT_S = 900.0
 """A mutant that makes a loop endless counts as noticed."""
 TIMES = itertools.count(1_000_000_000)
@@ -164,7 +164,7 @@ def _is_noticed(mutant: Mutant, folder: Path, options: list[str]) -> bool:
     # Python knows stale bytecode by the time of the source: two mutants within a second would share it.
     os.utime(path, (next(TIMES),) * 2)
     try:
-        own = f"tests/wire/test_{mutant.module}.py"
+        own = f"tests/protocol/test_{mutant.module}.py"
         if (folder / own).exists() and _fails(folder, [own, *options]):
             return True
         return _fails(folder, [*CORE, *options])

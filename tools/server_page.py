@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from welldone.check.dialect import DIALECTS
 from welldone.check.report import Finding, Report, Verdict
+from welldone.check.settings import DIALECTS
 
 PROBES_SHOWN = 3  # a rule that is broken is often broken everywhere; its row stays a line
 HEARD_LETTERS = 160  # enough to know it again; the check shows all

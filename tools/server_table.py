@@ -7,7 +7,7 @@ nothing that a machine has to itself.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from welldone.engines.default import DEFAULT_MODEL
+from welldone.config.builtin_model import DEFAULT_MODEL
 
 MODEL = DEFAULT_MODEL.name
 

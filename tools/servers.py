@@ -15,13 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from welldone.check.dialect import DIALECTS
 from welldone.check.report import Report
-from welldone.cli.exits import ExitCode
-from welldone.engines.arrival import PullError
-from welldone.engines.default import DEFAULT_MODEL
-from welldone.engines.pull import pull
-from welldone.engines.store import models_folder
+from welldone.check.settings import DIALECTS
+from welldone.cli.ui import ExitCode
+from welldone.config.builtin_model import DEFAULT_MODEL
+from welldone.engines.models.install import PullError
+from welldone.engines.models.pull import pull
+from welldone.engines.models.store import models_folder
 
 import server_page  # isort: skip  # neighbours: a script's own folder is on the path
 from server_page import Checked, NotOffered, NotRun, Page, Result  # isort: skip

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import msgspec
 
 from faults.nemesis.order import Json, Order, read_order
-from welldone.engines.mischief import FAULT_REPLIES, error_reply
-from welldone.engines.scripted import MockChunk, MockReply, MockScript, MockServer, MockHttpRequest
-from welldone.engines.scripts import ReplyEnd, cut_at, json_reply
+from welldone.mock.faults import FAULT_REPLIES, error_reply
+from welldone.mock.script import MockChunk, MockReply, MockScript, ReplyEnd, cut_at, json_reply
+from welldone.mock.server import MockHttpRequest, MockServer
 
 GARBAGE = ("garbage", "html", "not-http", "gzip", "empty", "redirect-307")
 """Replies of a server that is not what it should be. None says a word of an answer."""

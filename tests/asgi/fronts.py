@@ -7,13 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.net.aio import run
-from tests.serve.gateways import gateway
-from tests.serve.scripts import DONE, HELLO, ROLE, STOP, USAGE
-from welldone.engines.scripts import MockChunk, MockReply
+from tests.http.aio import run
+from tests.server.gateways import gateway
+from tests.server.scripts import DONE, HELLO, ROLE, STOP, USAGE
+from welldone.cluster.asgi_relay import ASGIMessage
+from welldone.mock.script import MockChunk, MockReply
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.scale.asgi import ASGIMessage
 
 WORDS = [{"role": "user", "content": "Hi"}]
 REQUESTS: dict[str, dict[str, Any]] = {

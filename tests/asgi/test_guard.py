@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.asgi.fronts import PATHS, REQUESTS, Client, body_of, frames, head_of, scope
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.scale import guard
-from welldone.scale.asgi import ASGIMessage, Receive, Send
-from welldone.scale.guard import FailoverMiddleware
+from welldone.cluster import failover_middleware
+from welldone.cluster.asgi_relay import ASGIMessage, Receive, Send
+from welldone.cluster.failover_middleware import FailoverMiddleware
 
 ASKED = b'{"model": "m"}'
 WHOLE = head_of("", kind=b"application/json"), body_of(b'{"ok": true}', is_last=True)
@@ -279,7 +279,7 @@ def test_a_body_that_the_first_front_has_not_read_is_read_by_the_second() -> Non
 
 
 def test_a_body_that_is_too_long_to_be_kept_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "_KEPT_BYTES", 10)
+    monkeypatch.setattr(failover_middleware, "_KEPT_BYTES", 10)
     bodies = b"12345", b"678901", b"2345"
     fronts = Fronts([SILENT], WHOLE)
     client = answer(fronts, client=Client(*bodies))

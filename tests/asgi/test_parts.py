@@ -9,20 +9,20 @@ from typing import Any, cast
 import pytest
 
 from tests.table import table
-from welldone.engines.settings import ModelSettings
-from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.engines.upstreams import UpstreamRegistry
-from welldone.scale import who
-from welldone.scale.parts import (
+from welldone.cluster import replica_registry
+from welldone.cluster.autoscaling import STREAMS_METRIC, autoscale_by_streams
+from welldone.cluster.deployment_config import (
     deployment_name,
-    engine_config,
-    front_config,
     dynamic_upstream_name,
     dynamic_upstreams_of,
+    engine_config,
+    front_config,
 )
-from welldone.scale.policy import STREAMS_METRIC, autoscale_by_streams
-from welldone.serve.scale_settings import EngineScale, ScaleSettings
-from welldone.serve.settings import Config, KeySettings, LimitsSettings, ServeSettings
+from welldone.config.cluster import EngineScale, ScaleSettings
+from welldone.config.model import ModelSettings
+from welldone.config.server import Config, KeySettings, LimitsSettings, ServeSettings
+from welldone.config.upstream import UpstreamSettings
+from welldone.gateway.registry import UpstreamRegistry
 
 LARGE = ModelSettings(name="org/large", command=("vllm", "{port}"), aliases=("big",), queue_wait_s=7.0)
 SMALL = ModelSettings(name="org-large", command=("llama", "{port}"))
@@ -148,27 +148,27 @@ def test_where_nothing_is_counted_there_is_one(counted: dict[str, Any] | None) -
 
 def test_who_listens_hears_what_is_known_and_all_that_comes() -> None:
     heard: list[Any] = []
-    who.publish("unit-test", {"a": {"port": 1}})
-    who.subscribe("unit-test", heard.append)
-    who.publish("unit-test", {"b": {"port": 2}})
-    who.publish("unit-test-other", {"c": {"port": 3}})
+    replica_registry.publish("unit-test", {"a": {"port": 1}})
+    replica_registry.subscribe("unit-test", heard.append)
+    replica_registry.publish("unit-test", {"b": {"port": 2}})
+    replica_registry.publish("unit-test-other", {"c": {"port": 3}})
     assert heard == [{"a": {"port": 1}}, {"b": {"port": 2}}]
 
 
 def test_who_listens_before_anything_is_known_hears_it_then() -> None:
     heard: list[Any] = []
-    who.subscribe("unit-test-early", heard.append)
+    replica_registry.subscribe("unit-test-early", heard.append)
     assert heard == []
-    who.publish("unit-test-early", {})
+    replica_registry.publish("unit-test-early", {})
     assert heard == [{}]
 
 
 def test_who_listens_last_is_who_hears() -> None:
     first: list[Any] = []
     last: list[Any] = []
-    who.subscribe("unit-test-last", first.append)
-    who.subscribe("unit-test-last", last.append)
-    who.publish("unit-test-last", {})
+    replica_registry.subscribe("unit-test-last", first.append)
+    replica_registry.subscribe("unit-test-last", last.append)
+    replica_registry.publish("unit-test-last", {})
     assert (first, last) == ([], [{}])
 
 

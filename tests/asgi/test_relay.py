@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from tests.asgi.fronts import CHAT, PATHS, REQUESTS, TEXT, Client, frames, scope
-from tests.net.aio import run, serving
-from tests.serve.scripts import HELLO, ROLE
+from tests.http.aio import run, serving
+from tests.server.scripts import HELLO, ROLE
 from tests.table import table
-from welldone.engines.scripted import MockServer
-from welldone.engines.scripts import MockReply, MockScript
-from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.outbound import HttpClientError
-from welldone.scale import relay
-from welldone.scale.asgi import ASGIMessage
-from welldone.serve.server import Server
-from welldone.serve.settings import Config, ServeSettings
+from welldone.cluster import asgi_relay
+from welldone.cluster.asgi_relay import ASGIMessage
+from welldone.config.server import Config, ServeSettings
+from welldone.config.upstream import UpstreamSettings
+from welldone.http.client import HttpClientError
+from welldone.mock.script import MockReply, MockScript
+from welldone.mock.server import MockServer
+from welldone.server.server import Server
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 LIMIT = 1_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b"9\r\ndata: 1\n\n\r\n"
-APP = relay.build_relay_app()
+APP = asgi_relay.build_relay_app()
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def listening(folder: Path, answer: Handler) -> AsyncIterator[None]:
 
     path = folder / "front.sock"
     server = await asyncio.start_unix_server(connected, path)
-    relay.set_destination(path, limit_bytes=LIMIT)
+    asgi_relay.set_destination(path, limit_bytes=LIMIT)
     try:
         yield
     finally:
@@ -61,7 +61,7 @@ async def front(folder: Path, port: int, **settings: Any) -> AsyncIterator[Serve
     inner.listen(16)
     inner.setblocking(False)
     await server.start([inner])
-    relay.set_destination(folder / "front.sock", limit_bytes=config.server.body_limit_bytes)
+    asgi_relay.set_destination(folder / "front.sock", limit_bytes=config.server.body_limit_bytes)
     try:
         yield server
     finally:
@@ -386,7 +386,7 @@ def test_a_server_that_breaks_off_is_an_error_and_never_a_whole_reply(tmp_path: 
 
 def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     async def work() -> None:
-        relay.set_destination(tmp_path / "nobody.sock", limit_bytes=LIMIT)
+        asgi_relay.set_destination(tmp_path / "nobody.sock", limit_bytes=LIMIT)
         with pytest.raises(FileNotFoundError):
             await ask(scope("/v1/x", "GET"), Client())
 

@@ -6,8 +6,8 @@ from random import Random
 
 import msgspec
 
-from welldone.bench.record import RequestOutcome, BenchRecord
-from welldone.bench.report import BenchReport, AssertionResult, MetricComparison, ClientLoad, StepResult
+from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.bench.report import AssertionResult, BenchReport, ClientLoad, MetricComparison, StepResult
 from welldone.bench.stats import summarize_step
 
 URL = "http://127.0.0.1:8000/v1"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.bench import arrivals
-from welldone.bench.arrivals import bursty_arrivals, constant_arrivals, poisson_arrivals, read_arrival_times
+from welldone.bench import load
+from welldone.bench.load import bursty_arrivals, constant_arrivals, poisson_arrivals, read_arrival_times
 
 RATES = st.floats(0.01, 1000)
 
@@ -60,7 +60,7 @@ def test_times_never_go_back_and_the_same_chance_gives_the_same_times(
         lambda rng: poisson_arrivals(-1, rng),
         lambda rng: poisson_arrivals(float("nan"), rng),
         lambda rng: bursty_arrivals(1, 0, rng),
-        lambda rng: bursty_arrivals(1, arrivals.MAX_BURSTINESS * 2, rng),
+        lambda rng: bursty_arrivals(1, load.MAX_BURSTINESS * 2, rng),
     ],
 )
 def test_what_is_no_rate_is_refused_at_once(make: Callable[[random.Random], Iterator[float]]) -> None:
@@ -130,7 +130,7 @@ def test_a_line_may_not_be_endless(tmp_path: Path) -> None:
 
 
 def test_there_is_an_end_to_how_many_times_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "_MOST_ARRIVALS", 3)
+    monkeypatch.setattr(load, "_MOST_ARRIVALS", 3)
     assert read_arrival_times(written(tmp_path, "1\n2\n3\n")) == [0, 1, 2]
     with pytest.raises(ValueError, match="more than 3 times"):
         read_arrival_times(written(tmp_path, "1\n2\n3\n4\n"))

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from tests.bench.reports import OTHER, record, step
 from tests.table import table
-from welldone.bench.assertions import check_assertions, parse_assertion, parse_goodput_bound
 from welldone.bench.report import StepResult
 from welldone.bench.settings import Assertion, GoodputBound
-from welldone.bench.stats import distribution
+from welldone.bench.stats import check_assertions, distribution, parse_assertion, parse_goodput_bound
 
 STEP = msgspec.structs.replace(
     step("throughput", [record(number) for number in range(8)]),

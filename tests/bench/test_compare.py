@@ -9,17 +9,17 @@ import pytest
 
 from tests.bench.reports import OTHER, URL, against, bare, rich
 from tests.table import table
-from welldone.bench.compare import (
+from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.bench.report import BenchReport, ClientLoad, MetricComparison, StepResult
+from welldone.bench.stats import (
     FIRST_IS_BETTER,
     NO_DIFFERENCE,
     SECOND_IS_BETTER,
     compare_reports,
     compare_rounds,
     comparison_verdict,
+    summarize_step,
 )
-from welldone.bench.record import RequestOutcome, BenchRecord
-from welldone.bench.report import BenchReport, MetricComparison, ClientLoad, StepResult
-from welldone.bench.stats import summarize_step
 
 SECONDS = 60.0
 TRIES = 25

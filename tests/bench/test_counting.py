@@ -11,19 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engines import files
+from tests.http.aio import run
 from tests.live.raw import ask
 from tests.live.server import Running
 from tests.models.gguf_writer import Array, Kind, Scalar, Value
-from tests.net.aio import run
 from tests.table import table
-from welldone.bench import vocabulary, words
-from welldone.bench.counting import (
-    ESTIMATED_COUNTER,
-    BenchTokenCounter,
-    WordCounter,
-    find_token_counter,
-    why_no_counter,
-)
+from welldone.bench import tokens, words
+from welldone.bench.tokens import ESTIMATED_COUNTER, BenchTokenCounter, WordCounter, find_token_counter, why_no_counter
 
 Json = dict[str, Any]
 TEXTS = [
@@ -130,7 +124,7 @@ def test_a_folder_or_path_without_a_tokenizer_is_refused(tmp_path: Path) -> None
 def test_without_the_library_the_extra_is_named_and_all_else_works(tokenizer: Path) -> None:
     code = (
         "import asyncio, sys\nsys.modules['tokenizers'] = None\n"
-        "from welldone.bench import prompts\nfrom welldone.bench.counting import find_counter\n"
+        "from welldone.bench import prompts\nfrom welldone.bench.tokens import find_counter\n"
         "try: asyncio.run(find_counter(sys.argv[1], None))\nexcept ValueError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code, tokenizer], capture_output=True, text=True, timeout=120)
@@ -265,7 +259,7 @@ def test_a_vocabulary_of_another_kind_is_refused(more: dict[str, Value], complai
 def test_an_array_that_no_vocabulary_has_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(files.model(a__numbers=Array(Kind.UINT8, bytes(11))))
-    monkeypatch.setattr(vocabulary, "STRINGS_LIMIT", 10)
+    monkeypatch.setattr(tokens, "STRINGS_LIMIT", 10)
     with pytest.raises(ValueError, match=r"a\.gguf has an array of 11 values; 10 is the most that is read"):
         _found(path)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.table import table
-from welldone.bench import datasets
-from welldone.bench.datasets import read_dataset
+from welldone.bench import prompts
+from welldone.bench.prompts import read_dataset
 
 USER = {"role": "user", "content": "Who are you?"}
 ASKED = [[{"role": "user", "content": "Who are you?"}]]
@@ -81,7 +81,7 @@ def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "FILE_LIMIT_BYTES", 2**20)
+    monkeypatch.setattr(prompts, "FILE_LIMIT_BYTES", 2**20)
     path = tmp_path / "large.json"
     with path.open("wb") as file:
         file.truncate(2**30)

@@ -10,16 +10,17 @@ import msgspec
 import pytest
 
 from tests.check.serving import serving
-from tests.net.aio import run
+from tests.http.aio import run
+from welldone.bench.client import BenchUnreachableError
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.report import BenchReport, StepResult
-from welldone.bench.reports import data, forms, tables
-from welldone.bench.run import BenchUnreachableError, BenchProgress, run_bench
-from welldone.bench.settings import BenchSettings, BenchmarkKind, LengthSpec
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import error_reply
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockReply
+from welldone.bench.reports import data, renderers, text
+from welldone.bench.run import BenchProgress, run_bench
+from welldone.bench.settings import BenchmarkKind, BenchSettings, LengthSpec
+from welldone.mock.faults import error_reply
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 pytestmark = pytest.mark.tier3
 
@@ -234,8 +235,8 @@ def test_reports_name_the_endpoint(endpoint: str) -> None:
     report = _bench(ReferenceServer().answer, endpoint, levels=(1,), duration_s=0.05)
     assert json.loads(data.render_json(report))["endpoint"] == endpoint
     assert data.parse_report(data.render_json(report)).endpoint == endpoint
-    assert tables.report_lines(report)[0].endswith(f"/v1, endpoint {endpoint}")
-    assert f"endpoint {endpoint}" in forms.BENCH_REPORT_FORMATS[".html"](report)
+    assert text.report_lines(report)[0].endswith(f"/v1, endpoint {endpoint}")
+    assert f"endpoint {endpoint}" in renderers.BENCH_REPORT_FORMATS[".html"](report)
 
 
 def test_who_watches_sees_the_endpoint() -> None:

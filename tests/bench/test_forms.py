@@ -12,11 +12,11 @@ from jsonschema import Draft202012Validator
 
 from tests.bench.reports import HOSTILE, OTHER, URL, against, bare, config, empty, failed, hostile, record, rich, step
 from tests.table import table
+from welldone import reporting
 from welldone.bench.record import RequestOutcome
 from welldone.bench.report import BenchReport, MetricComparison
-from welldone.bench.reports import data, forms, peer, rows, tables
-from welldone.bench.reports.words import format_duration, format_metric
-from welldone.drawing import files
+from welldone.bench.reports import data, renderers, text
+from welldone.bench.reports.text import format_duration, format_metric
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "bench-report.schema.json").read_text("utf-8"))
 
@@ -90,13 +90,13 @@ def faults(schema: dict[str, Any], drawn: str) -> list[str]:
 
 
 def shown(report: BenchReport) -> str:
-    return "\n".join(tables.report_lines(report))
+    return "\n".join(text.report_lines(report))
 
 
 def cells(report: BenchReport) -> list[list[str]]:
     """The cells of all tables with lines around them."""
     return [
-        [cell.strip() for cell in line.split("│")[1:-1]] for line in tables.report_lines(report) if line.startswith("│")
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in text.report_lines(report) if line.startswith("│")
     ]
 
 
@@ -115,12 +115,12 @@ def reports() -> list[BenchReport]:
 
 @table("report", reports)
 def test_the_peer_form_has_the_members_of_inference_benchmarker_and_no_others(report: BenchReport) -> None:
-    assert faults(PEER, peer.render_inference_benchmarker(report)) == []
+    assert faults(PEER, data.render_inference_benchmarker(report)) == []
 
 
 def test_the_peer_form_says_what_the_report_says() -> None:
     report = rich(config=config(rates=[1, 2.5]))
-    drawn = json.loads(peer.render_inference_benchmarker(report))
+    drawn = json.loads(data.render_inference_benchmarker(report))
     told, (warmup, throughput, constant) = drawn["config"], drawn["results"]
     assert (told["rates"], told["meta"]["engine"], told["run_id"]) == ([1.0, 2.5], "llama.cpp", "a1b2c3d")
     assert (told["tokenizer"], told["model_name"]) == ("microsoft/phi-4", "qwen3-0.6b")
@@ -139,22 +139,22 @@ def test_the_peer_form_says_what_the_report_says() -> None:
 
 
 def test_the_peer_form_counts_only_requests_that_ended() -> None:
-    throughput = json.loads(peer.render_inference_benchmarker(rich()))["results"][1]
+    throughput = json.loads(data.render_inference_benchmarker(rich()))["results"][1]
     assert (throughput["successful_requests"], throughput["failed_requests"]) == (121, 3)
     assert throughput["total_requests"] == 124
 
 
 def test_the_peer_form_has_nought_where_nothing_was_measured() -> None:
-    dead = json.loads(peer.render_inference_benchmarker(failed()))["results"][1]
+    dead = json.loads(data.render_inference_benchmarker(failed()))["results"][1]
     assert set(dead["e2e_latency_ms"].values()) == {0.0}
 
 
 def test_the_peer_form_is_of_the_first_server_alone() -> None:
-    assert len(json.loads(peer.render_inference_benchmarker(against()))["results"]) == 1
+    assert len(json.loads(data.render_inference_benchmarker(against()))["results"]) == 1
 
 
 def test_the_peer_form_names_the_model_where_no_tokenizer_was_named_and_has_null_for_what_was_not_told() -> None:
-    told = json.loads(peer.render_inference_benchmarker(failed()))["config"]
+    told = json.loads(data.render_inference_benchmarker(failed()))["config"]
     assert (told["tokenizer"], told["meta"], told["prompt_options"]) == ("qwen3-0.6b", None, None)
 
 
@@ -205,16 +205,16 @@ def test_a_report_with_times_that_are_none_is_not_read() -> None:
 
 @table("report", reports)
 def test_every_request_is_a_row_of_one_line_with_all_columns(report: BenchReport) -> None:
-    drawn = rows.render_csv(report)
+    drawn = text.render_csv(report)
     head, *found = csv.reader(drawn.splitlines())
-    assert tuple(head) == rows.CSV_COLUMNS
+    assert tuple(head) == text.CSV_COLUMNS
     assert len(found) == sum(len(one.records) for one in report.steps) == len(drawn.splitlines()) - 1
-    assert {len(row) for row in found} <= {len(rows.CSV_COLUMNS)}
+    assert {len(row) for row in found} <= {len(text.CSV_COLUMNS)}
 
 
 def test_a_row_says_what_the_record_says() -> None:
     report = rich()
-    found = list(csv.DictReader(rows.render_csv(report).splitlines()))
+    found = list(csv.DictReader(text.render_csv(report).splitlines()))
     first, one = found[0], report.steps[0].records[0]
     assert (first["step"], first["target"], first["end"], first["status"]) == ("warmup", URL, "ok", "200")
     assert float(first["ttft"]) == pytest.approx(one.times[0] - one.due_s, abs=1e-6)
@@ -226,7 +226,7 @@ def test_a_row_says_what_the_record_says() -> None:
 
 @table("text", ["=1+1", "+1", "-1", "@SUM(A1)"])
 def test_a_text_of_a_server_is_no_formula(text: str) -> None:
-    found = list(csv.DictReader(rows.render_csv(hostile(text)).splitlines()))
+    found = list(csv.DictReader(text.render_csv(hostile(text)).splitlines()))
     assert {row["why"] for row in found} <= {"", f"'{text}"}
     assert {row["rules"] for row in found} == {f"'{text}", ""}
 
@@ -253,14 +253,14 @@ def test_the_tables_are_those_of_inference_benchmarker() -> None:
 
 @table("report", reports)
 def test_tables_are_straight_and_lines_are_lines(report: BenchReport) -> None:
-    lines = tables.report_lines(report)
+    lines = text.report_lines(report)
     assert all(line.isprintable() for line in lines)
     for group in "\n".join(lines).split("\n\n"):
         assert len({len(line) for line in group.splitlines() if line.startswith(tuple("┌│├└"))}) <= 1
 
 
 def test_a_percentile_is_shown_only_where_enough_samples_stand_behind_it() -> None:
-    (line,) = (line for line in tables.report_lines(rich()) if "first token" in line and " 121 " in line)
+    (line,) = (line for line in text.report_lines(rich()) if "first token" in line and " 121 " in line)
     assert line.split()[3:] == ["121", "166", "ms", "231", "ms", "-", "251", "ms"]
 
 
@@ -317,8 +317,8 @@ def test_two_servers_stand_side_by_side() -> None:
 
 
 def test_a_run_that_ended_early_says_so_at_the_end() -> None:
-    assert tables.report_lines(failed())[-1] == "ended early: stopped by Ctrl-C"
-    assert tables.report_lines(empty())[-1] == "ended early: nothing answers there"
+    assert text.report_lines(failed())[-1] == "ended early: stopped by Ctrl-C"
+    assert text.report_lines(empty())[-1] == "ended early: nothing answers there"
     assert "ended early" not in shown(rich())
 
 
@@ -333,9 +333,9 @@ def test_a_step_of_nothing_has_no_error_rate() -> None:
 
 
 def test_nothing_to_compare_is_no_table() -> None:
-    assert tables.comparison_lines([]) == []
+    assert text.comparison_lines([]) == []
     wide = MetricComparison(metric="error_rate", first=0.5, second=0.25, ratio=2.0, low=1.5, high=2.5)
-    assert "50.0%" in tables.comparison_lines([wide])[1]
+    assert "50.0%" in text.comparison_lines([wide])[1]
 
 
 # ---- words and files
@@ -367,18 +367,18 @@ def test_every_end_of_a_request_is_told_apart() -> None:
 @table("suffix", [".json", ".csv", ".html", ".JSON"])
 def test_the_ending_of_a_file_says_its_form(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"report{suffix}"
-    files.write_report(rich(), path, forms.BENCH_REPORT_FORMATS)
-    assert path.read_text("utf-8") == forms.BENCH_REPORT_FORMATS[suffix.lower()](rich()) + "\n"
+    reporting.write_report(rich(), path, renderers.BENCH_REPORT_FORMATS)
+    assert path.read_text("utf-8") == renderers.BENCH_REPORT_FORMATS[suffix.lower()](rich()) + "\n"
 
 
 def test_another_ending_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.json, \.csv, \.html"):
-        files.write_report(rich(), tmp_path / "report.pdf", forms.BENCH_REPORT_FORMATS)
+        reporting.write_report(rich(), tmp_path / "report.pdf", renderers.BENCH_REPORT_FORMATS)
     assert not list(tmp_path.iterdir())
 
 
 @table("text", HOSTILE)
 def test_a_hostile_text_can_be_written_in_every_form(text: str, tmp_path: Path) -> None:
-    for suffix in forms.BENCH_REPORT_FORMATS:
-        files.write_report(hostile(text), tmp_path / f"report{suffix}", forms.BENCH_REPORT_FORMATS)
+    for suffix in renderers.BENCH_REPORT_FORMATS:
+        reporting.write_report(hostile(text), tmp_path / f"report{suffix}", renderers.BENCH_REPORT_FORMATS)
         assert len((tmp_path / f"report{suffix}").read_bytes()) < 10 * 2**20

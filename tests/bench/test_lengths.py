@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.bench.lengths import MAX_TEXT_TOKENS, draw_length, parse_length
-from welldone.bench.settings import LengthSpec
+from welldone.bench.settings import MAX_TEXT_TOKENS, LengthSpec, draw_length, parse_length
 
 
 @table(

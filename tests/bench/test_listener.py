@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.bench import listener
+from welldone.bench import client
+from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects.chat import ChatStreamTimer
-from welldone.bench.listener import BenchReceiver
-from welldone.bench.record import RequestOutcome, BenchRecord
-from welldone.net.outbound import HttpClientError
-from welldone.wire.asked import RequestFacts
+from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.http.client import HttpClientError
+from welldone.protocol.request_facts import RequestFacts
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 DONE = b"data: [DONE]\n\n"
@@ -218,7 +218,7 @@ def test_who_leaves_after_the_last_word_has_a_whole_answer() -> None:
 
 
 def test_an_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_MOST_CHUNKS", 100)
+    monkeypatch.setattr(client, "_MOST_CHUNKS", 100)
     record = play([(0.1, ROLE), *((0.2, chunk({"content": "a"})) for _ in range(1000))], end=1.0)
     assert (record.outcome, len(record.times)) == (RequestOutcome.BROKEN, 101)
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tests.check.serving import serving
-from tests.net.aio import run
+from tests.http.aio import run
 from welldone.bench.load import LoadGenerator
 from welldone.bench.prompts import PromptRequest
 from welldone.bench.record import RequestOutcome
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import FAULT_REPLIES, error_reply
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockReply
-from welldone.net.address import parse_url
+from welldone.http.address import parse_url
+from welldone.mock.faults import FAULT_REPLIES, error_reply
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 Work = Callable[[LoadGenerator], Awaitable[None]]
 

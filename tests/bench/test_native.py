@@ -14,21 +14,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
+from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects import DIALECTS
-from welldone.bench.dialects.alike import EventTemplate
-from welldone.bench.listener import BenchReceiver
-from welldone.bench.record import RequestOutcome, BenchRecord
-from welldone.net.outbound import HttpClientError
-from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import MessagesDialect
-from welldone.wire.dialects.responses import ResponsesDialect
-from welldone.wire.events import (
+from welldone.bench.dialects.events import EventTemplate
+from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.http.client import HttpClientError
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Envelope
+from welldone.protocol.events import (
+    ChoiceStart,
     Event,
     Failure,
     Finish,
-    ChoiceStart,
     Reasoning,
     Refusal,
     Text,
@@ -36,8 +38,6 @@ from welldone.wire.events import (
     ToolCall,
     Usage,
 )
-from welldone.wire.head import Envelope
-from welldone.wire.native import PassthroughRepairer
 
 Heard = tuple[float, bytes]
 STREAM = {"content-type": "text/event-stream"}

@@ -14,12 +14,23 @@ from hypothesis import strategies as st
 
 from tests.bench.reports import HOSTILE, OTHER, against, bare, empty, failed, hostile, record, rich, step
 from tests.table import table
-from welldone.bench.record import RequestOutcome, BenchRecord
-from welldone.bench.report import BenchReport, MetricComparison, Distribution
-from welldone.bench.reports import page
-from welldone.bench.reports.plots import PlotLine, RatioBand, histogram, bar_plot, line_plot, ratio_plot
-from welldone.bench.reports.scales import linear_axis, log_axis, format_percent, format_number, format_seconds
-from welldone.bench.reports.timeline import timeline
+from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.bench.report import BenchReport, Distribution, MetricComparison
+from welldone.bench.reports import html
+from welldone.bench.reports.plots import (
+    PlotLine,
+    RatioBand,
+    bar_plot,
+    format_number,
+    format_percent,
+    format_seconds,
+    histogram,
+    line_plot,
+    linear_axis,
+    log_axis,
+    ratio_plot,
+)
+from welldone.bench.reports.step_plots import timeline
 
 VOID = ("meta",)
 OURS = {"html", "head", "meta", "title", "style", "body", "header", "section", "details", "summary", "figure"}
@@ -67,7 +78,7 @@ def tags(text: str) -> Tags:
 
 
 def words(report: BenchReport) -> str:
-    return " ".join(tags(page.render_html(report)).text)
+    return " ".join(tags(html.render_html(report)).text)
 
 
 def drawn(tree: Element) -> Tags:
@@ -96,7 +107,7 @@ def test_an_assertion_without_enough_samples_says_so_and_is_missed() -> None:
 
 
 def test_each_step_has_a_row_and_its_pictures() -> None:
-    parser = tags(page.render_html(rich()))
+    parser = tags(html.render_html(rich()))
     said = " ".join(parser.text)
     for one in rich().steps:
         assert said.count(one.id) >= 2
@@ -127,7 +138,7 @@ def test_a_run_without_a_step_is_a_page_that_says_so() -> None:
 
 
 def test_a_step_without_records_says_so_in_place_of_its_pictures() -> None:
-    parser = tags(page.render_html(bare()))
+    parser = tags(html.render_html(bare()))
     assert "svg" not in parser.met
     assert parser.text.count("There are no samples.") == 4 * len(bare().steps)
     assert parser.text.count("There are no requests.") == len(bare().steps)
@@ -185,7 +196,7 @@ def test_compared_numbers_have_the_units_of_their_metrics() -> None:
 
 def test_at_most_forty_steps_are_drawn_and_the_others_are_counted() -> None:
     steps = tuple(step(f"constant@{rate}.00req/s", [record(0)]) for rate in range(1, 46))
-    parser = tags(page.render_html(rich(steps=steps)))
+    parser = tags(html.render_html(rich(steps=steps)))
     assert parser.captions.count("Requests") == 40
     assert "5 more steps are in the table only." in parser.text
 
@@ -195,7 +206,7 @@ def test_at_most_forty_steps_are_drawn_and_the_others_are_counted() -> None:
 
 @table("text", HOSTILE)
 def test_a_hostile_text_stays_text_wherever_it_stands(text: str) -> None:
-    made = page.render_html(hostile(text))
+    made = html.render_html(hostile(text))
     parser = tags(made)
     assert not {name for name, _ in parser.attributes if name.startswith("on") or name in ("src", "href", "style")}
     assert "<script" not in made
@@ -204,7 +215,7 @@ def test_a_hostile_text_stays_text_wherever_it_stands(text: str) -> None:
 
 
 def test_the_page_needs_no_net_and_allows_none() -> None:
-    made = page.render_html(rich())
+    made = html.render_html(rich())
     assert "default-src 'none'; style-src 'unsafe-inline'" in made
     assert "url(" not in made
     assert "@import" not in made
@@ -216,7 +227,7 @@ def test_a_hundred_thousand_requests_are_a_page_of_a_few_megabytes_that_says_wha
     some[7] = record(7, end=RequestOutcome.CUT, why="the connection was lost")
     many = tuple(some[number % 100] for number in range(100_000))
     one = msgspec.structs.replace(step("throughput", some), records=many)
-    made = page.render_html(rich(steps=(one, one)))
+    made = html.render_html(rich(steps=(one, one)))
     assert len(made) < 4_000_000
     said = " ".join(tags(made).text)
     assert "Of 100,000 requests one in 50 that ended well is drawn, and each that did not." in said
@@ -261,7 +272,7 @@ def test_no_records_put_anything_but_numbers_into_a_picture(
         )
         for rate in (1, 2)
     ]
-    tags(page.render_html(rich(steps=tuple(steps))))
+    tags(html.render_html(rich(steps=tuple(steps))))
 
 
 @given(st.lists(numbers, max_size=30), st.lists(st.tuples(st.just("p50"), numbers), max_size=3))

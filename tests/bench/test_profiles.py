@@ -3,8 +3,8 @@
 import pytest
 
 from tests.table import table
-from welldone.bench.profiles import WORKLOAD_PROFILES, find_workload_profile
 from welldone.bench.settings import LengthSpec
+from welldone.bench.words import WORKLOAD_PROFILES, find_workload_profile
 
 
 def _numbers(length: LengthSpec | None) -> tuple[int, int, int, int] | None:

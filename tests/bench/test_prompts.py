@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.bench.counting import ESTIMATED_COUNTER, BenchTokenCounter, WordCounter, find_token_counter
-from welldone.bench.lengths import parse_length
-from welldone.bench.profiles import WORKLOAD_PROFILES
-from welldone.bench.prompts import PromptSource, PromptRequest, make_prompt_source
-from welldone.bench.settings import BenchSettings
-from welldone.bench.styles import CODE_STYLE, CLASSIFICATION_STYLE, PROSE_STYLE, PromptStyle
-from welldone.bench.writing import PromptWriter
+from welldone.bench.prompts import PromptRequest, PromptSource, PromptWriter, make_prompt_source
+from welldone.bench.settings import BenchSettings, parse_length
+from welldone.bench.tokens import ESTIMATED_COUNTER, BenchTokenCounter, WordCounter, find_token_counter
+from welldone.bench.words import CLASSIFICATION_STYLE, CODE_STYLE, PROSE_STYLE, WORKLOAD_PROFILES, PromptStyle
 
 URL = "http://localhost/v1"
 STYLES = pytest.mark.parametrize(

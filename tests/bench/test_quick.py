@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.recorded.traces import recorded
 from tests.table import table
-from welldone.bench.dialects.chat import ChatStreamTimer
-from welldone.bench.dialects.quick import ChunkFastPath
-from welldone.bench.listener import BenchReceiver
+from welldone.bench.client import BenchReceiver
+from welldone.bench.dialects.chat import ChatStreamTimer, ChunkFastPath
 from welldone.bench.record import BenchRecord
-from welldone.wire.asked import RequestFacts
-from welldone.wire.reader import EventReader
-from welldone.wire.sse import Frame
+from welldone.protocol.reader import EventReader
+from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.sse import Frame
 
 STREAMS = {one.name: one.trace.body for one in recorded() if one.trace.body.count(b"chat.completion.chunk") > 12}
 CHUNK = '{"id":"x","object":"chat.completion.chunk","created":%d,"model":"m","choices":[%s]%s}'

@@ -11,17 +11,18 @@ import msgspec
 import pytest
 
 from tests.check.serving import serving
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
 from welldone.bench import run as bench_run
-from welldone.bench.assertions import parse_assertion, parse_goodput_bound
+from welldone.bench.client import BenchUnreachableError
 from welldone.bench.report import BenchReport, StepResult
-from welldone.bench.run import BenchUnreachableError, BenchProgress, run_bench
-from welldone.bench.settings import ArrivalProcess, BenchSettings, BenchmarkKind, LengthSpec
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import FAULT_REPLIES, error_reply
-from welldone.engines.scripted import MockServer, MockHttpRequest
-from welldone.engines.scripts import MockReply, MockScript
+from welldone.bench.run import BenchProgress, run_bench
+from welldone.bench.settings import ArrivalProcess, BenchmarkKind, BenchSettings, LengthSpec
+from welldone.bench.stats import parse_assertion, parse_goodput_bound
+from welldone.mock.faults import FAULT_REPLIES, error_reply
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply, MockScript
+from welldone.mock.server import MockHttpRequest, MockServer
 
 Choose = Callable[[MockHttpRequest], MockReply]
 SHORT = LengthSpec(num_tokens=5, min_tokens=5, max_tokens=5)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.report import ClientLoad, StepResult
 from welldone.bench.settings import GoodputBound
 from welldone.bench.stats import (
@@ -19,9 +19,9 @@ from welldone.bench.stats import (
     PERCENTILES,
     distribution,
     error_rate,
+    metric_values,
     percentile,
     summarize_step,
-    metric_values,
 )
 
 OWN = ClientLoad(cpu=0.1, late_starts=0, max_delay_s=0.0, is_bottleneck=False)

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import msgspec
 
 from tests.check.serving import serving
-from tests.net.aio import LIMIT_S
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockReply
+from tests.http.aio import LIMIT_S
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from welldone.check.report import RunCost, Finding, ProbeResult, Report, RuleResult, Verdict
+from welldone.check.report import Finding, ProbeResult, Report, RuleResult, RunCost, Verdict
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",

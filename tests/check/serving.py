@@ -7,15 +7,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.check.desk import ProbeClient, ServerFacts
 from welldone.check.probe import Probe
+from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.probes import CHAT_PROBES
-from welldone.check.session import NotApplicableError, UnsupportedError, Session
+from welldone.check.session import NotApplicableError, Session, UnsupportedError
 from welldone.check.settings import CheckSettings, Timeouts
-from welldone.engines.scripted import MockServer, MockHttpRequest
-from welldone.engines.scripts import MockChunk, MockReply, MockScript
-from welldone.net import ear
-from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.http import recording_client
+from welldone.mock.script import MockChunk, MockReply, MockScript
+from welldone.mock.server import MockHttpRequest, MockServer
+from welldone.protocol.catalog import RULES_BY_ID
 
 IMPATIENT = Timeouts(reply_s=20.0, silence_s=10.0, prefill_s=0.05, stream_s=0.05, disconnect_s=5.0, after_done_s=0.3)
 """Waits little for what should not come, and long for what must."""
@@ -37,7 +37,7 @@ def session(name: str, url: str, patience: Timeouts = IMPATIENT, facts: ServerFa
     """A probe's talk with a server, before its first word."""
     settings = CheckSettings(url=url, timeouts=patience)
     return Session(
-        ProbeClient(settings, ear.record_response, no_pause),
+        ProbeClient(settings, recording_client.record_response, no_pause),
         facts or ServerFacts(model="ideal"),
         name,
         frozenset(RULES_BY_ID),

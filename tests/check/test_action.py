@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.check.background import served, without_done
-from tests.net.aio import LIMIT_S
+from tests.http.aio import LIMIT_S
 from welldone.check.report import Report
 
 ROOT = Path(__file__).parents[2]

@@ -15,17 +15,17 @@ import pytest
 
 from tests.check.background import served
 from tests.check.serving import IMPATIENT
-from tests.net.aio import LIMIT_S, run
+from tests.http.aio import LIMIT_S, run
 from tests.table import table
-from welldone.check.again import repro_command, repro_curl
 from welldone.check.reply import ProbeRequest
 from welldone.check.report import Finding
+from welldone.check.repro import repro_command, repro_curl
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings, Timeouts
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import error_reply
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockReply
+from welldone.mock.faults import error_reply
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 URL = "http://127.0.0.1:8000/v1"
 KEY = "a-key-of-some-length"

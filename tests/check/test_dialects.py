@@ -6,23 +6,23 @@ from typing import Any
 import pytest
 
 from tests.check.serving import HASTY, IMPATIENT, Choose, body_of, no_pause, serving
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.check.again import repro_command, repro_curl
-from welldone.check.desk import ProbeClient, ServerFacts
-from welldone.check.fixture import check_server
-from welldone.check.naming import parse_probe_names
+from welldone.check.api import check_server
+from welldone.check.discovery import CheckUnreachableError, discover
+from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.reply import ProbeRequest
 from welldone.check.report import Report, Verdict
-from welldone.check.reports import terminal
-from welldone.check.run import NothingToCheckError, CheckUnreachableError, check, select_rules
-from welldone.check.scout import discover
+from welldone.check.reports import text
+from welldone.check.repro import repro_command, repro_curl
+from welldone.check.run import NothingToCheckError, check, select_rules
+from welldone.check.selection import parse_probe_names
 from welldone.check.settings import CheckSettings
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import error_reply
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockReply, json_reply
-from welldone.net import ear
+from welldone.http import recording_client
+from welldone.mock.faults import error_reply
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply, json_reply
+from welldone.mock.server import MockHttpRequest
 
 KEY = "a-key-of-some-length"
 URL = "http://127.0.0.1:8000/v1"
@@ -106,7 +106,7 @@ def _look(choose: Choose, endpoint: str) -> ServerFacts:
     async def work() -> ServerFacts:
         async with serving(choose) as url:
             settings = CheckSettings(url=url, endpoint=endpoint, timeouts=IMPATIENT)
-            return await discover(ProbeClient(settings, ear.record_response, no_pause))
+            return await discover(ProbeClient(settings, recording_client.record_response, no_pause))
 
     return run(work())
 
@@ -288,7 +288,7 @@ def test_a_header_that_a_probe_changes_is_shown_as_it_was_sent() -> None:
 @BOTH
 def test_the_endpoint_stands_in_what_is_shown(endpoint: str) -> None:
     report = _report(ReferenceServer().answer, endpoint, only=("text",))
-    assert terminal.render_terminal(report, lambda text, _: text)[0].endswith(f", /v1/{endpoint}")
+    assert text.render_terminal(report, lambda text, _: text)[0].endswith(f", /v1/{endpoint}")
 
 
 @BOTH

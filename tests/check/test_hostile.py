@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from tests.check.serving import HASTY
-from tests.net.aio import run
-from welldone.check.dialect import DIALECTS
+from tests.http.aio import run
+from welldone.check.discovery import CheckUnreachableError
 from welldone.check.report import Report
-from welldone.check.reports import forms, terminal
-from welldone.check.run import NothingToCheckError, CheckUnreachableError, check
-from welldone.check.settings import CheckSettings
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.scripted import MockHttpRequest
-from welldone.net.address import Address
-from welldone.net.ear import ConnectError, RecordedResponse
+from welldone.check.reports import renderers, text
+from welldone.check.run import NothingToCheckError, check
+from welldone.check.settings import DIALECTS, CheckSettings
+from welldone.http.address import Address
+from welldone.http.recording_client import ConnectError, RecordedResponse
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.server import MockHttpRequest
 
 pytestmark = pytest.mark.tier3
 
@@ -128,9 +128,9 @@ class Hostile:
 
 
 def draw_all(report: Report) -> None:
-    for draw in forms.RENDERERS.values():
+    for draw in renderers.RENDERERS.values():
         assert draw(report).encode()
-    for line in terminal.render_terminal(report, lambda text, _: text, is_verbose=True):
+    for line in text.render_terminal(report, lambda text, _: text, is_verbose=True):
         assert line.isprintable()
 
 

@@ -7,23 +7,23 @@ import pytest
 
 from tests.check.serving import Choose
 from tests.check.test_mutation import PATIENCE, TIMED, _dialect, _first_fitting
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
+from welldone.check.applicability import UNCOVERED
 from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_BY_DIALECT
-from welldone.check.reach import UNCOVERED
 from welldone.check.report import Report
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings
-from welldone.engines.flaws import violating_handler
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.scripted import MockServer
-from welldone.engines.scripts import MockScript
-from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.serve.server import Server
-from welldone.serve.settings import Config, ServeSettings
-from welldone.wire.faults import Rule, Detection, Repairability
-from welldone.wire.faults.catalogue import ALL_RULES
+from welldone.config.server import Config, ServeSettings
+from welldone.config.upstream import UpstreamSettings
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockScript
+from welldone.mock.server import MockServer
+from welldone.mock.violations import violating_handler
+from welldone.protocol.catalog import ALL_RULES
+from welldone.protocol.catalog.rule import Detection, Repairability, Rule
+from welldone.server.server import Server
 
 OTHERWISE = {
     **UNCOVERED,

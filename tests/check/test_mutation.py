@@ -8,24 +8,23 @@ import msgspec
 import pytest
 
 from tests.check.serving import Choose, serving
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.check.dialect import DIALECTS
+from welldone.check.applicability import UNCOVERED
 from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_BY_DIALECT
-from welldone.check.reach import UNCOVERED
 from welldone.check.report import Report, Verdict
 from welldone.check.run import check
-from welldone.check.settings import CheckSettings, Timeouts
-from welldone.engines.flaws import violating_handler
-from welldone.engines.flaws.examples import PageExampleServer
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockChunk, MockReply
+from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockChunk, MockReply
+from welldone.mock.server import MockHttpRequest
+from welldone.mock.violations import violating_handler
+from welldone.mock.violations.page_examples import PageExampleServer
+from welldone.protocol import sse
+from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
+from welldone.protocol.catalog.rule import Detection
 from welldone.rules.judge import judge
-from welldone.wire import sse
-from welldone.wire.faults import Detection
-from welldone.wire.faults.catalogue import ALL_RULES, RULES_BY_ID
 
 NEVER_S = 60.0
 PATIENCE = Timeouts(

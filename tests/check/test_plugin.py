@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.check.background import served, without_done
-from tests.net.aio import LIMIT_S, run
+from tests.http.aio import LIMIT_S, run
 from tests.table import table
-from welldone.check.fixture import CheckFailedError, check_server
+from welldone.check.api import CheckFailedError, check_server
 from welldone.check.report import Verdict
 
 ROOT = Path(__file__).parents[2]

@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 
 from tests.check.serving import BY_NAME, HASTY, Choose, Json, asked_as, body_of, edited, found, outcome, serving
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.check.desk import ServerFacts
-from welldone.check.markup import find_special_token
+from welldone.check.probe_client import ServerFacts
+from welldone.check.reply import find_special_token
 from welldone.check.session import Session
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.ideal.requests import MockGenerationRequest
-from welldone.engines.ideal.said import MockChoice, truncate_at_stop
-from welldone.engines.mischief import FAULT_REPLIES
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockReply, json_reply
-from welldone.wire.dialects.dialect import DialectWriter
-from welldone.wire.events import Event, Usage
-from welldone.wire.head import Endpoint
+from welldone.mock.faults import FAULT_REPLIES
+from welldone.mock.reference.choices import MockChoice, truncate_at_stop
+from welldone.mock.reference.schemas import MockGenerationRequest
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply, json_reply
+from welldone.mock.server import MockHttpRequest
+from welldone.protocol.dialects.base import DialectWriter
+from welldone.protocol.envelope import Endpoint
+from welldone.protocol.events import Event, Usage
 
 GROUPS = ("text", "usage", "choices", "limits", "stops", "logprobs", "same")
 NAMES = [name for name in BY_NAME if name.partition("-")[0] in GROUPS]

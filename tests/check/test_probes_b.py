@@ -8,32 +8,32 @@ import msgspec
 import pytest
 
 from tests.check.serving import HASTY, IMPATIENT, found, outcome, serving
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.check.desk import ProbeClient, ServerFacts
 from welldone.check.probe import Probe
-from welldone.check.probes import mistakes, reasoning, requests, schema, tools
-from welldone.check.probes.markup import find_tool_markup
-from welldone.check.session import UnsupportedError, Session
+from welldone.check.probe_client import ProbeClient, ServerFacts
+from welldone.check.probes import errors, text, tools
+from welldone.check.probes.tools import find_tool_markup
+from welldone.check.session import Session, UnsupportedError
 from welldone.check.settings import CheckSettings
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import FAULT_REPLIES
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import HELLO_REPLY, MockReply, json_reply
-from welldone.net import ear
-from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.http import recording_client
+from welldone.mock.faults import FAULT_REPLIES
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import HELLO_REPLY, MockReply, json_reply
+from welldone.mock.server import MockHttpRequest
+from welldone.protocol.catalog import RULES_BY_ID
 
 Choose = Callable[[MockHttpRequest], MockReply]
 
 ALL: tuple[Probe, ...] = (
     *tools.TOOL_PROBES,
-    *schema.SCHEMA_PROBES,
-    *reasoning.REASONING_PROBES,
-    *requests.REQUEST_PROBES,
-    *mistakes.BAD_REQUEST_PROBES,
+    *text.SCHEMA_PROBES,
+    *text.REASONING_PROBES,
+    *errors.REQUEST_PROBES,
+    *errors.BAD_REQUEST_PROBES,
 )
 NAMES = [probe.name for probe in ALL]
-MISTAKES = [probe.name for probe in mistakes.BAD_REQUEST_PROBES if probe.name != "mistakes-key"]
+MISTAKES = [probe.name for probe in errors.BAD_REQUEST_PROBES if probe.name != "mistakes-key"]
 TOOLS = [probe.name for probe in tools.TOOL_PROBES]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 KEY = "the-right-key"
@@ -183,7 +183,7 @@ def test_other_text_is_no_markup(text: str) -> None:
 # ---- answers that must be JSON
 
 
-@table("name", [probe.name for probe in schema.SCHEMA_PROBES])
+@table("name", [probe.name for probe in text.SCHEMA_PROBES])
 def test_an_answer_that_is_no_json_is_not_heard(name: str) -> None:
     ideal = ReferenceServer(text="A red cat, three years old.")
     talk, why = ask(name, lambda seen: ideal.answer(with_members(seen, response_format=...)))
@@ -191,7 +191,7 @@ def test_an_answer_that_is_no_json_is_not_heard(name: str) -> None:
     assert why.endswith("the answer is no JSON object: the server seems to ignore it")
 
 
-@table("name", [probe.name for probe in schema.SCHEMA_PROBES])
+@table("name", [probe.name for probe in text.SCHEMA_PROBES])
 def test_json_that_is_cut_at_the_limit_is_no_matter(name: str) -> None:
     ideal = ReferenceServer()
     talk, why = ask(name, lambda seen: ideal.answer(with_members(seen, max_tokens=2)))
@@ -247,15 +247,15 @@ def _streams_always(seen: MockHttpRequest) -> MockReply:
 
 
 WRONG: tuple[tuple[str, str, Choose], ...] = (
-    ("requests-unknown", requests.UNKNOWN_IGNORED, _refuses_member),
-    ("requests-unknown", requests.UNKNOWN_IGNORED, _refuses_header),
-    ("requests-parts", requests.CONTENT_PARTS, _refuses_parts),
-    ("requests-parts", requests.CONTENT_PARTS, _refuses_developer),
-    ("requests-accept", requests.ACCEPT_IGNORED, _obeys_events),
-    ("requests-accept", requests.ACCEPT_IGNORED, _not_acceptable),
-    ("requests-default", requests.STREAM_DEFAULT_FALSE, _streams_by_default),
-    ("requests-default", requests.STREAM_DEFAULT_FALSE, _streams_where_false),
-    ("requests-default", requests.STREAM_DEFAULT_FALSE, _streams_always),
+    ("requests-unknown", errors.UNKNOWN_IGNORED, _refuses_member),
+    ("requests-unknown", errors.UNKNOWN_IGNORED, _refuses_header),
+    ("requests-parts", errors.CONTENT_PARTS, _refuses_parts),
+    ("requests-parts", errors.CONTENT_PARTS, _refuses_developer),
+    ("requests-accept", errors.ACCEPT_IGNORED, _obeys_events),
+    ("requests-accept", errors.ACCEPT_IGNORED, _not_acceptable),
+    ("requests-default", errors.STREAM_DEFAULT_FALSE, _streams_by_default),
+    ("requests-default", errors.STREAM_DEFAULT_FALSE, _streams_where_false),
+    ("requests-default", errors.STREAM_DEFAULT_FALSE, _streams_always),
 )
 
 
@@ -268,16 +268,16 @@ def test_a_server_that_does_not_take_what_clients_send_is_found(name: str, rule:
 def test_a_server_that_streams_only_where_accept_says_so_is_found() -> None:
     talk, _ = ask("requests-accept", _obeys_json)
     # JSON in the place of a stream breaks rules of its own.
-    assert requests.ACCEPT_IGNORED in found(talk)
+    assert errors.ACCEPT_IGNORED in found(talk)
 
 
-@table("name", [probe.name for probe in requests.REQUEST_PROBES])
+@table("name", [probe.name for probe in errors.REQUEST_PROBES])
 def test_a_server_that_refuses_everything_breaks_no_rule_about_what_is_odd(name: str) -> None:
     talk, why = ask(name, lambda seen: refused())
     assert (found(talk), why) == (set(), "400: no")
 
 
-@table("name", [probe.name for probe in requests.REQUEST_PROBES])
+@table("name", [probe.name for probe in errors.REQUEST_PROBES])
 def test_a_server_that_is_busy_is_not_heard(name: str) -> None:
     busy = refused(429)
     talk, why = ask(name, lambda seen: msgspec.structs.replace(busy, headers=busy.headers | {"Retry-After": "1"}))
@@ -287,7 +287,7 @@ def test_a_server_that_is_busy_is_not_heard(name: str) -> None:
 @pytest.mark.parametrize("choose", [_streams_always, lambda seen: HELLO_REPLY], ids=["right", "bare"])
 def test_accept_is_not_to_blame_where_a_server_always_streams(choose: Choose) -> None:
     talk, why = ask("requests-accept", choose)
-    assert requests.ACCEPT_IGNORED not in found(talk)
+    assert errors.ACCEPT_IGNORED not in found(talk)
     assert why == "the reply is not what the field stream asks for, whatever Accept says"
 
 
@@ -368,7 +368,7 @@ def test_a_server_that_knows_no_limit_is_left_soon() -> None:
 def _with_key(key: str | None, choose: Choose) -> Session:
     async def work() -> Session:
         async with serving(choose) as url:
-            desk = ProbeClient(CheckSettings(url=url, key=key, timeouts=IMPATIENT), ear.record_response)
+            desk = ProbeClient(CheckSettings(url=url, key=key, timeouts=IMPATIENT), recording_client.record_response)
             talk = Session(desk, ServerFacts(model="ideal"), "mistakes-key", frozenset(RULES_BY_ID))
             await next(probe.run for probe in ALL if probe.name == "mistakes-key")(talk)
             return talk
@@ -449,7 +449,7 @@ WAITING = ("hang", "hang-first", "slow", "endless")
 """Faults that take all the time that they are given."""
 LARGE = ("gzip-bomb", "long-line", "endless")
 """Faults that take a while to read: for one probe of each file, and those of requests."""
-SOME = ("tools-parallel", "schema", "reasoning", *(probe.name for probe in requests.REQUEST_PROBES), "mistakes-length")
+SOME = ("tools-parallel", "schema", "reasoning", *(probe.name for probe in errors.REQUEST_PROBES), "mistakes-length")
 
 
 @pytest.mark.tier3

@@ -10,21 +10,21 @@ import msgspec
 import pytest
 
 from tests.check.serving import BY_NAME, HASTY, IMPATIENT, found, outcome, probe, serving
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.check.probes import completions, flush, http, leaving, long, models
-from welldone.check.session import NotApplicableError, UnsupportedError, Session
+from welldone.check.probes import dialects, http, timing
+from welldone.check.session import NotApplicableError, Session, UnsupportedError
 from welldone.check.settings import Timeouts
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import FAULT_REPLIES
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockChunk, MockReply, json_reply
-from welldone.wire.faults import Severity
+from welldone.mock.faults import FAULT_REPLIES
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockChunk, MockReply, json_reply
+from welldone.mock.server import MockHttpRequest
+from welldone.protocol.catalog.rule import Severity
 
 Json = dict[str, Any]
 Choose = Callable[[MockHttpRequest], MockReply]
 
-NAMES = [probe.name for module in (completions, models, http, flush, long, leaving) for probe in module.PROBES]
+NAMES = [probe.name for module in (dialects, http, http, timing, timing, timing) for probe in module.PROBES]
 SLOW = {"flush": 0.01, "long": 0.1, "leaving": 0.02}
 """Probes that look at times want a server that takes some for a token."""
 SOON = msgspec.structs.replace(IMPATIENT, disconnect_s=0.3)
@@ -318,7 +318,7 @@ def test_of_a_long_prompt_without_an_answer_nothing_is_said() -> None:
 
 
 def test_no_two_long_prompts_begin_alike() -> None:
-    assert long.filler_text(3)[:20] != long.filler_text(3)[:20]
+    assert timing.filler_text(3)[:20] != timing.filler_text(3)[:20]
 
 
 # ---- leaving

@@ -20,23 +20,23 @@ from tests.check.serving import (
     serving,
     session,
 )
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.recorded.traces import RECORDED, recorded
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
-from welldone.check.desk import ServerFacts
-from welldone.check.occasions import applicable_rules
+from welldone.check.applicability import applicable_rules
+from welldone.check.probe_client import ServerFacts
 from welldone.check.probes import CHAT_PROBES
 from welldone.check.report import Report
 from welldone.check.run import check
 from welldone.check.session import KEEPALIVE_RULE, REFUSED_4XX_RULE, Session
 from welldone.check.settings import CheckSettings, Timeouts
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockChunk, MockReply, json_reply, reply_from_trace
-from welldone.rules.examples import RuleExample
-from welldone.rules.heard import TraceView
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockChunk, MockReply, json_reply, reply_from_trace
+from welldone.mock.server import MockHttpRequest
 from welldone.rules.judge import has_content, judge
+from welldone.rules.rule_pages import RuleExample
+from welldone.rules.view.view import TraceView
 
 SWIFT = Timeouts(reply_s=20.0, silence_s=60.0, prefill_s=60.0, stream_s=60.0, disconnect_s=5.0, after_done_s=0.2)
 """No time that a busy machine takes is the server's fault."""

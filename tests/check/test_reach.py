@@ -5,17 +5,15 @@ from collections.abc import Sequence
 import pytest
 
 from welldone.check import session
-from welldone.check.dialect import DIALECTS
-from welldone.check.occasions import NOT_APPLICABLE_REASONS, not_applicable_reason
+from welldone.check.applicability import NOT_APPLICABLE_REASONS, UNCOVERED, not_applicable_reason
 from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_BY_DIALECT
-from welldone.check.profiles import CLIENT_LIBRARIES, CLIENTS, rules_for_client
-from welldone.check.reach import UNCOVERED
 from welldone.check.run import select_rules
-from welldone.check.settings import CheckSettings
+from welldone.check.selection import CLIENT_LIBRARIES, CLIENTS, rules_for_client
+from welldone.check.settings import DIALECTS, CheckSettings
+from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
+from welldone.protocol.catalog.rule import Detection
 from welldone.rules.checks import ALL_CHECKS
-from welldone.wire.faults import Detection
-from welldone.wire.faults.catalogue import ALL_RULES, RULES_BY_ID
 
 OF_EVERY_REPLY = {session.REFUSED_4XX_RULE, session.KEEPALIVE_RULE}
 """What the session holds by itself, for every reply of every probe."""

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from tests.check.serving import IMPATIENT
-from tests.net.aio import run, serving
-from tests.net.certificates import make_pair
+from tests.http.aio import run, serving
+from tests.http.certificates import make_pair
+from welldone.check.discovery import CheckUnreachableError
 from welldone.check.report import Report, Verdict
-from welldone.check.run import CheckUnreachableError, check
+from welldone.check.run import check
 from welldone.check.settings import CheckSettings
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import with_raw_http
-from welldone.net.address import normalize_base_url
+from welldone.http.address import normalize_base_url
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import with_raw_http
+from welldone.mock.server import MockHttpRequest
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

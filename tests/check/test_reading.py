@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from tests.table import table
-from welldone.check.dialect import DIALECTS
-from welldone.check.places import frame_at_offset
-from welldone.check.probes.shapes import TOOL_SHAPES, ProbeTool
+from welldone.check.probes.tools import TOOL_SHAPES, ProbeTool
 from welldone.check.reading import READ_CHOICES, READ_DELTAS, READ_USAGE, ParsedChoice
-from welldone.check.reply import ProbeRequest, ProbeReply
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.scripted import MockHttpRequest
-from welldone.net.ear import RecordedResponse
+from welldone.check.reply import ProbeReply, ProbeRequest, frame_at_offset
+from welldone.check.settings import DIALECTS
+from welldone.http.recording_client import RecordedResponse
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.server import MockHttpRequest
 
 Json = dict[str, Any]
 WEATHER = ProbeTool("get_weather", "Get the weather", {"type": "object", "properties": {"city": {"type": "string"}}})

@@ -11,10 +11,10 @@ import pytest
 
 from tests.check.reports import HOSTILE, finding, hostile, right, wrong
 from tests.table import table
+from welldone import reporting
 from welldone.check.report import Report, Verdict
-from welldone.check.reports import badge, data, forms, html, junit, markdown, sarif, terminal
-from welldone.check.reports.words import MAX_REPORT_TEXT_CHARS
-from welldone.drawing import files
+from welldone.check.reports import html, machine, renderers
+from welldone.check.reports.text import MAX_REPORT_TEXT_CHARS, render_markdown, render_terminal
 
 VOID = ("meta", "br")
 
@@ -39,7 +39,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text.append(data)
+        self.text.append(machine)
 
 
 def tags(page: str) -> Tags:
@@ -51,7 +51,7 @@ def tags(page: str) -> Tags:
 
 
 def shown(report: Report, *, is_verbose: bool = False) -> list[str]:
-    return terminal.render_terminal(report, lambda text, _: text, is_verbose=is_verbose)
+    return render_terminal(report, lambda text, _: text, is_verbose=is_verbose)
 
 
 def late() -> Report:
@@ -171,7 +171,7 @@ def test_colours_are_for_our_own_words_only() -> None:
         painted.add((text.strip(), kind))
         return text
 
-    terminal.render_terminal(wrong(), paint, is_verbose=True)
+    render_terminal(wrong(), paint, is_verbose=True)
     assert painted == {
         *((word, word) for word in ("right", "lax", "wrong", "breaks", "tolerated", "style")),
         ("not offered", "dim"),
@@ -190,7 +190,7 @@ def test_who_was_judged_and_how_is_said() -> None:
 
 @pytest.mark.parametrize("report", [right(), wrong(), wrong(profile="zed", is_strict=True)])
 def test_json_holds_the_whole_report(report: Report) -> None:
-    assert msgspec.json.decode(data.render_json(report), type=Report) == report
+    assert msgspec.json.decode(machine.render_json(report), type=Report) == report
 
 
 @table(
@@ -211,7 +211,7 @@ def test_json_holds_the_whole_report(report: Report) -> None:
 def test_junit_has_a_case_for_each_probe_and_rule_and_fails_those_that_count(
     report: Report, failures: list[str]
 ) -> None:
-    suite = ElementTree.fromstring(junit.render_junit(report)).find("testsuite")
+    suite = ElementTree.fromstring(machine.render_junit(report)).find("testsuite")
     assert suite is not None
     cases = suite.findall("testcase")
     assert [case.get("name") for case in cases] == [
@@ -228,15 +228,15 @@ def test_junit_has_a_case_for_each_probe_and_rule_and_fails_those_that_count(
 
 
 def test_a_reply_that_did_not_come_fails_in_every_form() -> None:
-    root = ElementTree.fromstring(junit.render_junit(late()))
+    root = ElementTree.fromstring(machine.render_junit(late()))
     (failure,) = root.findall(".//failure")
     assert failure.get("message") == "no reply within 60 s"
-    for draw in (markdown.render_markdown, html.render_html):
+    for draw in (render_markdown, html.render_html):
         assert "not passed: no whole reply to plain" in draw(late())
 
 
 def test_junit_tells_what_was_heard_also_where_it_does_not_count() -> None:
-    root = ElementTree.fromstring(junit.render_junit(wrong()))
+    root = ElementTree.fromstring(machine.render_junit(wrong()))
     failure = root.findtext(".//testcase[@name='tools']/failure") or ""
     assert "heard   {" in failure
     assert "use-final-chunk" in failure
@@ -244,7 +244,7 @@ def test_junit_tells_what_was_heard_also_where_it_does_not_count() -> None:
 
 
 def test_markdown_begins_with_the_verdict_and_lists_what_is_broken() -> None:
-    text = markdown.render_markdown(wrong())
+    text = render_markdown(wrong())
     assert text.startswith("<h3>welldone check: wrong, 3 rules broken")
     rows = [line for line in text.splitlines() if line.startswith("<tr><td><code>delta-role-once")]
     assert len(rows) == 1
@@ -255,7 +255,7 @@ def test_markdown_begins_with_the_verdict_and_lists_what_is_broken() -> None:
 
 
 def test_markdown_of_a_right_server_has_no_table_of_findings() -> None:
-    text = markdown.render_markdown(right())
+    text = render_markdown(right())
     assert text.startswith("<h3>welldone check: right</h3>")
     assert "<pre>" not in text
     assert text.count("<details>") == 1
@@ -263,7 +263,7 @@ def test_markdown_of_a_right_server_has_no_table_of_findings() -> None:
 
 def test_markdown_fits_into_a_comment_and_says_what_did_not() -> None:
     many = tuple(finding(rule=f"rule-{number}", heard="x" * 200, curl="c" * 3_000) for number in range(200))
-    text = markdown.render_markdown(wrong(findings=many))
+    text = render_markdown(wrong(findings=many))
     assert len(text) < 65_536
     assert len(re.findall("more did not fit in here", text)) == 2
     tags(text)
@@ -285,21 +285,21 @@ def test_html_needs_nothing_and_runs_nothing() -> None:
 
 def test_sarif_has_a_result_for_each_finding_with_its_rule_and_probe() -> None:
     report = wrong()
-    run = json.loads(sarif.render_sarif(report))["runs"][0]
+    run = json.loads(machine.render_sarif(report))["runs"][0]
     rules = run["tool"]["driver"]["rules"]
     assert [rule["id"] for rule in rules] == [rule.id for rule in report.rules]
     assert [result["level"] for result in run["results"]] == ["error", "error", "warning", "note"]
     for result, heard in zip(run["results"], report.findings, strict=True):
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"] == heard.rule
         assert result["locations"][0]["logicalLocations"][0]["name"] == heard.probe
-    files = [result["locations"][0]["physicalLocation"]["artifactLocation"] for result in run["results"]]
-    assert [file["uri"] for file in files] == ["tools", "n", "tools", "traces/headers-1.json"]
-    assert ["description" in file for file in files] == [True, True, True, False]
+    reporting = [result["locations"][0]["physicalLocation"]["artifactLocation"] for result in run["results"]]
+    assert [file["uri"] for file in reporting] == ["tools", "n", "tools", "traces/headers-1.json"]
+    assert ["description" in file for file in reporting] == [True, True, True, False]
 
 
 def test_sarif_says_what_was_known_before() -> None:
     known = wrong(findings=(finding(is_new=False), finding(probe="n")))
-    results = json.loads(sarif.render_sarif(known))["runs"][0]["results"]
+    results = json.loads(machine.render_sarif(known))["runs"][0]["results"]
     assert [result.get("baselineState") for result in results] == ["unchanged", None]
 
 
@@ -313,7 +313,7 @@ def test_sarif_says_what_was_known_before() -> None:
     ],
 )
 def test_the_badge_says_the_verdict_and_is_as_wide_as_its_text(report: Report, said: str) -> None:
-    drawing = ElementTree.fromstring(badge.render_badge(report))
+    drawing = ElementTree.fromstring(machine.render_badge(report))
     space = {"svg": "http://www.w3.org/2000/svg"}
     assert drawing.findtext("svg:title", namespaces=space) == f"welldone: {said}"
     assert [text.text for text in drawing.findall(".//svg:text", space)] == ["welldone", said]
@@ -322,16 +322,16 @@ def test_the_badge_says_the_verdict_and_is_as_wide_as_its_text(report: Report, s
     assert len({box.get("fill") for box in boxes}) == 2
 
 
-@table("suffix", forms.RENDERERS)
+@table("suffix", renderers.RENDERERS)
 def test_the_name_of_a_file_says_its_form(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"report{suffix.upper()}"
-    files.write_report(wrong(), path, forms.RENDERERS)
-    assert path.read_text("utf-8") == forms.RENDERERS[suffix](wrong()) + "\n"
+    reporting.write_report(wrong(), path, renderers.RENDERERS)
+    assert path.read_text("utf-8") == renderers.RENDERERS[suffix](wrong()) + "\n"
 
 
 def test_a_file_of_no_known_form_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.json, \.xml"):
-        files.write_report(right(), tmp_path / "report.pdf", forms.RENDERERS)
+        reporting.write_report(right(), tmp_path / "report.pdf", renderers.RENDERERS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -348,21 +348,21 @@ class TestHostile:
             assert len(line) < 10 * MAX_REPORT_TEXT_CHARS
 
     def test_in_json_and_sarif(self, text: str) -> None:
-        for draw in (data.render_json, sarif.render_sarif):
+        for draw in (machine.render_json, machine.render_sarif):
             drawn = draw(hostile(text))
             json.loads(drawn.encode())
             assert all(line.isprintable() for line in drawn.splitlines())
-        results = json.loads(sarif.render_sarif(hostile(text)))["runs"][0]["results"]
+        results = json.loads(machine.render_sarif(hostile(text)))["runs"][0]["results"]
         assert all("](" not in result["message"]["text"] for result in results)
 
     def test_in_xml(self, text: str) -> None:
-        for draw in (junit.render_junit, badge.render_badge):
+        for draw in (machine.render_junit, machine.render_badge):
             root = ElementTree.fromstring(draw(hostile(text)).encode())
             plain = ElementTree.fromstring(draw(hostile("plain")))
             assert {one.tag for one in root.iter()} <= {one.tag for one in plain.iter()}
 
     def test_in_html_and_markdown(self, text: str) -> None:
-        for draw in (html.render_html, markdown.render_markdown):
+        for draw in (html.render_html, render_markdown):
             drawn = draw(hostile(text))
             assert all(line.isprintable() for line in drawn.split("\n"))
             met, plain = tags(drawn), tags(draw(hostile("plain")))
@@ -370,7 +370,7 @@ class TestHostile:
             assert met.attributes <= plain.attributes
 
     def test_in_markdown_no_empty_line_ends_the_html(self, text: str) -> None:
-        drawn = markdown.render_markdown(hostile(text))
+        drawn = render_markdown(hostile(text))
         assert len(drawn) < 65_536
         blocks = drawn.split("\n\n")
         assert len(blocks) == 4
@@ -386,12 +386,10 @@ def test_what_is_wrong_in_every_stream_is_one_line_on_the_terminal() -> None:
     names = ["one", "two", "three", "four"]
     alike = [msgspec.structs.replace(model, name=name, broken=("delta-role-once",)) for name in names]
     late = msgspec.structs.replace(alike[0], name="late", broken=("sse-no-bom",), is_incomplete=True)
-    drawn = terminal.render_terminal(msgspec.structs.replace(report, probes=(*alike, late)), lambda text, _: text)
+    drawn = render_terminal(msgspec.structs.replace(report, probes=(*alike, late)), lambda text, _: text)
     assert "wrong  delta-role-once: in one, two, three, four" in drawn
     assert [line for line in drawn if line.startswith("late ")]
-    few = terminal.render_terminal(msgspec.structs.replace(report, probes=tuple(alike[:3])), lambda text, _: text)
+    few = render_terminal(msgspec.structs.replace(report, probes=tuple(alike[:3])), lambda text, _: text)
     assert sum(line.startswith(("one ", "two ", "three ")) for line in few) == 3
-    whole = terminal.render_terminal(
-        msgspec.structs.replace(report, probes=tuple(alike)), lambda text, _: text, is_verbose=True
-    )
+    whole = render_terminal(msgspec.structs.replace(report, probes=tuple(alike)), lambda text, _: text, is_verbose=True)
     assert sum(line.startswith(tuple(f"{name} " for name in names)) for line in whole) == 4

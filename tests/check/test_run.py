@@ -9,36 +9,37 @@ import msgspec
 import pytest
 
 from tests.check.serving import HASTY, IMPATIENT, edited, serving
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.check import prompts
-from welldone.check.desk import ProbeClient
+from welldone.check import settings
+from welldone.check.discovery import CheckUnreachableError
 from welldone.check.probe import Probe
+from welldone.check.probe_client import ProbeClient
 from welldone.check.reply import ProbeRequest
 from welldone.check.report import Finding, Report, Verdict
-from welldone.check.run import NothingToCheckError, CheckProgress, CheckUnreachableError, check
-from welldone.check.session import NotApplicableError, UnsupportedError, Session
+from welldone.check.run import CheckProgress, NothingToCheckError, check
+from welldone.check.session import NotApplicableError, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
 from welldone.cli import captures
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import FAULT_REPLIES, error_reply
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockChunk, MockReply, json_reply
-from welldone.net import ear
+from welldone.http import recording_client
+from welldone.mock.faults import FAULT_REPLIES, error_reply
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockChunk, MockReply, json_reply
+from welldone.mock.server import MockHttpRequest
+from welldone.protocol import sse
+from welldone.protocol.catalog import ALL_RULES
 from welldone.rules.judge import judge
-from welldone.wire import sse
-from welldone.wire.faults.catalogue import ALL_RULES
 
 Choose = Callable[[MockHttpRequest], MockReply]
 KEY = "sk-a-key-of-some-length"
 
 
 async def _text(session: Session) -> None:
-    session.require_ok(await session.generate(prompts.HELLO_PROMPT))
+    session.require_ok(await session.generate(settings.HELLO_PROMPT))
 
 
 async def _whole(session: Session) -> None:
-    session.require_ok(await session.generate(prompts.HELLO_PROMPT, stream=False))
+    session.require_ok(await session.generate(settings.HELLO_PROMPT, stream=False))
 
 
 async def _mistake(session: Session) -> None:
@@ -214,7 +215,7 @@ async def _leave_after(*probes: Probe, **settings: Any) -> Report:  # noqa: ANN4
 
     async def ask(session: Session) -> None:
         await running.__aexit__(None, None, None)
-        await session.generate(prompts.HELLO_PROMPT)
+        await session.generate(settings.HELLO_PROMPT)
 
     last = Probe(name="last", description="", run=ask, is_exclusive=True)
     return await check(CheckSettings(url=url, timeouts=IMPATIENT, **settings), probes=(*probes, last))
@@ -262,7 +263,7 @@ def test_who_is_always_busy_is_asked_a_few_times_and_waited_for_only_between() -
 
     async def work() -> None:
         async with serving(lambda _: error_reply(503, "later", "10")) as url:
-            desk = ProbeClient(CheckSettings(url=url, timeouts=IMPATIENT), ear.record_response, pause)
+            desk = ProbeClient(CheckSettings(url=url, timeouts=IMPATIENT), recording_client.record_response, pause)
             asked = ProbeRequest(method="GET", path="/models")
             assert len(await desk.send(asked, "text")) == 4
             assert waits == [10.0] * 3
@@ -299,7 +300,7 @@ def test_a_long_silence_is_told() -> None:
 
 
 def _asked() -> MockHttpRequest:
-    body = {"model": "ideal", "stream": True, "messages": [{"role": "user", "content": prompts.HELLO_PROMPT}]}
+    body = {"model": "ideal", "stream": True, "messages": [{"role": "user", "content": settings.HELLO_PROMPT}]}
     return MockHttpRequest("POST", "/v1/chat/completions", {}, json.dumps(body))
 
 

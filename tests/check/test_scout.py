@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from tests.check.serving import HASTY, IMPATIENT, no_pause, serving
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
-from welldone.check.desk import ProbeClient, ServerFacts
-from welldone.check.scout import CheckUnreachableError, discover
+from welldone.check.discovery import CheckUnreachableError, discover
+from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.settings import CheckSettings
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import FAULT_REPLIES, redirect, error_reply
-from welldone.engines.scripted import MockServer, MockHttpRequest
-from welldone.engines.scripts import MockChunk, MockReply, MockScript, json_reply
-from welldone.net import ear
+from welldone.http import recording_client
+from welldone.mock.faults import FAULT_REPLIES, error_reply, redirect
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply
+from welldone.mock.server import MockHttpRequest, MockServer
 
 Choose = Callable[[MockHttpRequest], MockReply]
 PAGE = MockReply(
@@ -31,7 +31,11 @@ NOT_FOUND = MockReply((MockChunk("not here"),), 404, {"Content-Type": "text/plai
 async def _look(choose: Choose, **settings: Any) -> ServerFacts:  # noqa: ANN401 - any setting
     async with serving(choose) as url:
         return await discover(
-            ProbeClient(CheckSettings(url=url, **{"patience": IMPATIENT, **settings}), ear.record_response, no_pause)
+            ProbeClient(
+                CheckSettings(url=url, **{"patience": IMPATIENT, **settings}),
+                recording_client.record_response,
+                no_pause,
+            )
         )
 
 
@@ -43,7 +47,9 @@ def _fails(choose: Choose, **settings: Any) -> str:  # noqa: ANN401 - any settin
             with pytest.raises(CheckUnreachableError) as caught:
                 await discover(
                     ProbeClient(
-                        CheckSettings(url=url, **{"patience": HASTY, **settings}), ear.record_response, no_pause
+                        CheckSettings(url=url, **{"patience": HASTY, **settings}),
+                        recording_client.record_response,
+                        no_pause,
                     )
                 )
             return str(caught.value).replace(url, "URL")
@@ -109,7 +115,7 @@ def test_nobody_there() -> None:
 
     url = f"http://127.0.0.1:{run(port())}/v1"
     with pytest.raises(CheckUnreachableError, match="no connection to the server; is the server running there"):
-        run(discover(ProbeClient(CheckSettings(url=url), ear.record_response)))
+        run(discover(ProbeClient(CheckSettings(url=url), recording_client.record_response)))
 
 
 @table(

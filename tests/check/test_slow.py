@@ -12,23 +12,23 @@ import msgspec
 import pytest
 
 from tests.check.serving import Choose, serving
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
-from welldone.check.dialect import DIALECTS
+from welldone.check.discovery import CheckUnreachableError
 from welldone.check.probe import Probe
 from welldone.check.report import Report, Verdict
-from welldone.check.reports import badge, data, html, junit, markdown, sarif, terminal
-from welldone.check.run import InterruptedCheckError, CheckProgress, CheckUnreachableError, check
+from welldone.check.reports import html, machine, text
+from welldone.check.run import CheckProgress, InterruptedCheckError, check
 from welldone.check.session import Session
-from welldone.check.settings import CheckSettings, Timeouts
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import FAULT_REPLIES, error_reply
-from welldone.engines.scripted import MockHttpRequest
-from welldone.net.address import Address
-from welldone.net.ear import RecordedResponse
-from welldone.rules.capture import complete_frames
+from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
+from welldone.http.address import Address
+from welldone.http.recording_client import RecordedResponse
+from welldone.mock.faults import FAULT_REPLIES, error_reply
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.server import MockHttpRequest
 from welldone.rules.judge import judge
+from welldone.rules.trace import complete_frames
 
 PATIENCE = Timeouts(reply_s=0.5, silence_s=60.0, prefill_s=60.0, stream_s=60.0, disconnect_s=5.0, after_done_s=0.2)
 """Only the time limit of a reply is short: no other time is the server's fault."""
@@ -71,17 +71,17 @@ def test_a_probe_that_times_out_is_named_with_what_to_do(endpoint: str) -> None:
 
 def test_every_form_of_the_report_names_the_timeout() -> None:
     report = _check(_hanging("text"), only=("text",))
-    lines = terminal.render_terminal(report, lambda text, _: text)
+    lines = text.render_terminal(report, lambda text, _: text)
     assert [line for line in lines if line.startswith("timed out  after 0.5 s: text; the server may be slow or busy")]
     assert lines[-1] == f"  not passed: text {SLOW}"
     assert f"text {SLOW}" in html.render_html(report)
-    assert f"text {SLOW}" in markdown.render_markdown(report)
-    assert "welldone: timed out" in badge.render_badge(report)
-    assert json.loads(data.render_json(report))["probes"][0]["is_timed_out"]
-    invocation = json.loads(sarif.render_sarif(report))["runs"][0]["invocations"][0]
+    assert f"text {SLOW}" in text.render_markdown(report)
+    assert "welldone: timed out" in machine.render_badge(report)
+    assert json.loads(machine.render_json(report))["probes"][0]["is_timed_out"]
+    invocation = json.loads(machine.render_sarif(report))["runs"][0]["invocations"][0]
     assert not invocation["executionSuccessful"]
     assert invocation["toolExecutionNotifications"][0]["message"]["text"] == f"text: {SLOW}"
-    suite = ElementTree.fromstring(junit.render_junit(report)).find("testsuite")
+    suite = ElementTree.fromstring(machine.render_junit(report)).find("testsuite")
     assert suite is not None
     assert (suite.get("errors"), suite.get("failures")) == ("1", "0")
     error = suite.find("testcase[@name='text']/error")
@@ -212,9 +212,9 @@ def test_an_interrupted_run_reports_what_was_done() -> None:
     verdicts = [probe.verdict for probe in report.probes]
     assert (verdicts[:2], verdicts[-1]) == ([Verdict.PASS] * 2, Verdict.NOT_APPLICABLE)
     assert report.probes[-1].reason == "not run: the check was interrupted"
-    assert "interrupted" in terminal.render_terminal(report, lambda text, _: text)[-1]
-    assert "welldone: interrupted" in badge.render_badge(report)
-    assert not json.loads(sarif.render_sarif(report))["runs"][0]["invocations"][0]["executionSuccessful"]
+    assert "interrupted" in text.render_terminal(report, lambda text, _: text)[-1]
+    assert "welldone: interrupted" in machine.render_badge(report)
+    assert not json.loads(machine.render_sarif(report))["runs"][0]["invocations"][0]["executionSuccessful"]
 
 
 def test_a_run_that_is_interrupted_at_once_has_no_report() -> None:

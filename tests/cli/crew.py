@@ -7,17 +7,18 @@ import os
 import signal
 import sys
 
-from welldone.cli import show, workers
-from welldone.cli.exits import UsageError
-from welldone.engines import backoff
-from welldone.net.inbound import HttpRequest, HttpServer, HttpResponse
-from welldone.serve.app import protocol_error_response
-from welldone.serve.errors import ApiError
-from welldone.serve.limits import RateLimiter
-from welldone.serve.log import LineFormatter, Redactor
-from welldone.serve.metrics import Metrics
-from welldone.serve.settings import ServeSettings
-from welldone.serve.siblings import WorkerSync, Worker
+from welldone.cli import ui
+from welldone.cli.supervisor import run_workers
+from welldone.cli.ui import UsageError
+from welldone.config.server import ServeSettings
+from welldone.engines import supervisor as engine_supervisor
+from welldone.gateway.errors import ApiError
+from welldone.http.server import HttpRequest, HttpResponse, HttpServer
+from welldone.server.access.limits import RateLimiter
+from welldone.server.app import protocol_error_response
+from welldone.server.observe.log import LineFormatter, Redactor
+from welldone.server.observe.metrics import Metrics
+from welldone.server.observe.workers import Worker, WorkerSync
 
 HURRIED = 7
 """The exit code of a worker that was told to hurry."""
@@ -52,7 +53,7 @@ class _Server:
         await self._end.wait()
         self._end.clear()
         await self._listener.stop_accepting()
-        show.print_note("draining")
+        ui.print_note("draining")
         idle, hurry = asyncio.create_task(self._listener.wait_idle(100)), asyncio.create_task(self._end.wait())
         await asyncio.wait({idle, hurry}, return_when=asyncio.FIRST_COMPLETED)
         for task in (idle, hurry):
@@ -95,14 +96,14 @@ async def _run(worker: Worker) -> int:
 
 
 def _announce(port: int) -> None:
-    show.print_line(str(port))
-    show.flush_output()
+    ui.print_line(str(port))
+    ui.flush_output()
 
 
 if __name__ == "__main__":
-    backoff.BACKOFF_INITIAL_S = 0.001
+    engine_supervisor.BACKOFF_INITIAL_S = 0.001
     sys.exit(
-        workers.run_workers(
+        run_workers(
             ServeSettings(port=0, workers=2),
             _serve,
             announce=_announce,

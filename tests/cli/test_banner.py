@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from welldone.cli import banner
-from welldone.engines.settings import ModelSettings
-from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.serve.settings import Config, KeySettings, ServeSettings
+from welldone.config.model import ModelSettings
+from welldone.config.server import Config, KeySettings, ServeSettings
+from welldone.config.upstream import UpstreamSettings
 
 
 def said(host: str = "127.0.0.1", *, name: str = "tiny", has_keys: bool = False, made: str | None = None) -> str:

@@ -17,14 +17,13 @@ import pytest
 
 from tests.bench.reports import HOSTILE, OTHER, broken, record, step
 from tests.cli.run import LIMIT_S
-from tests.net.aio import run
+from tests.http.aio import run
 from tests.table import table
 from welldone.bench.load import LoadCounters
-from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.run import BenchProgress
-from welldone.cli import board, panel
-from welldone.cli.board import live_view
-from welldone.cli.gauge import BIN_S, BIN_COUNT, BenchMonitor
+from welldone.cli import bench_ui
+from welldone.cli.bench_ui import BIN_COUNT, BIN_S, BenchMonitor, live_view
 
 FRAME = "\x1b[?7l\r"
 """What each drawing begins with."""
@@ -187,12 +186,12 @@ def test_the_curve_holds_a_minute_and_no_more() -> None:
     [([], ""), ([0.0], "▁"), ([None, 1.0, 0.5, None, 0.0], " █▅ ▁"), ([None], " "), ([3.0, 3.0], "██")],
 )
 def test_a_curve_stands_over_zero_and_has_gaps(values: list[float | None], drawn: str) -> None:
-    assert panel.sparkline(values) == drawn
+    assert bench_ui.sparkline(values) == drawn
 
 
 def test_the_panel_says_what_there_is() -> None:
     text = "\n".join(
-        panel.panel_lines(
+        bench_ui.panel_lines(
             _looked(_watch(record(0), broken(1, RequestOutcome.CUT, "gone"), skipped=7)), columns=100, rows=40
         )
     )
@@ -215,7 +214,7 @@ def test_the_panel_says_what_there_is() -> None:
 def test_whatever_a_server_says_the_panel_keeps_to_its_place(why: str, columns: int, rows: int) -> None:
     watch = _watch(broken(0, RequestOutcome.REFUSED, why))
     watch.steps *= 50
-    drawn = panel.panel_lines(_looked(watch), columns=columns, rows=rows)
+    drawn = bench_ui.panel_lines(_looked(watch), columns=columns, rows=rows)
     assert len(drawn) < rows
     assert all(len(line) < columns and line.isprintable() for line in drawn)
     if rows >= 24:
@@ -225,8 +224,8 @@ def test_whatever_a_server_says_the_panel_keeps_to_its_place(why: str, columns: 
 
 def test_before_the_first_step_it_waits() -> None:
     gauge = _looked(BenchProgress())
-    assert "waiting for a first answer" in panel.panel_lines(gauge, columns=80, rows=24)
-    assert panel.running_line(gauge) == "waiting for a first answer"
+    assert "waiting for a first answer" in bench_ui.panel_lines(gauge, columns=80, rows=24)
+    assert bench_ui.running_line(gauge) == "waiting for a first answer"
 
 
 # ---- a log
@@ -249,7 +248,7 @@ def test_a_log_gets_a_line_for_each_step(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "LINE_S", 0.0)
+    monkeypatch.setattr(bench_ui, "LINE_S", 0.0)
 
     async def work() -> None:
         watch = _watch(record(0), broken(1, RequestOutcome.REFUSED, "\x1b[2J"), under_way=4)
@@ -368,7 +367,7 @@ def test_a_terminal_that_takes_nothing_holds_nobody_up(monkeypatch: pytest.Monke
 
 
 def test_a_terminal_that_takes_nothing_in_the_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "_LAST_S", 0.01)
+    monkeypatch.setattr(bench_ui, "_LAST_S", 0.01)
 
     async def work(screen: Screen) -> None:
         async with live_view(_watch(record(0)), is_quiet=False, every_s=0):

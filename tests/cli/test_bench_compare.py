@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from tests.bench.reports import HOSTILE, config, empty, record, rich, step
-from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.report import BenchReport
-from welldone.bench.reports import data, peer
-from welldone.cli.comparing import run_compare
-from welldone.cli.exits import ExitCode, UsageError
+from welldone.bench.reports import data
+from welldone.cli.bench import run_compare
+from welldone.cli.ui import ExitCode, UsageError
 
 Save = Callable[[str, BenchReport], str]
 
@@ -116,7 +116,7 @@ def test_nothing_is_no_pass(other: BenchReport, save: Save) -> None:
         (b"[" * 100_000, "is no report of welldone bench"),
         (b'{"config":' * 100_000, "is no report of welldone bench"),
         (data.render_json(_report(version=99)).encode(), "version 99"),
-        (peer.render_inference_benchmarker(_report()).encode(), "has the form of inference-benchmarker"),
+        (data.render_inference_benchmarker(_report()).encode(), "has the form of inference-benchmarker"),
     ],
     ids=["empty", "another", "no text", "a part", "deep", "deep within", "a newer one", "a peer's"],
 )

@@ -12,10 +12,10 @@ from tests.check.background import served, without_done
 from tests.cli.live import Live
 from tests.cli.run import LIMIT_S, Run, run_python
 from tests.cli.test_mock import Mock
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import FAULT_REPLIES
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockReply
+from welldone.mock.faults import FAULT_REPLIES
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 FEW = ("--only", "text,usage,mistakes-json")
 

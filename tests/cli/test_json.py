@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.captures import FILES, HEAD, QUOTED, ROLES
 from tests.cli.run import Ran, Run, run
-from welldone.wire.faults.catalogue import ALL_RULES
+from welldone.protocol.catalog import ALL_RULES
 
 
 def _verdict(ran: Ran) -> dict[str, Any]:

@@ -15,7 +15,12 @@ code = run(sys.argv[1:])
 sys.stderr.write("\\n" + json.dumps([code, sorted(set(sys.modules) - before)]))
 """
 JUDGE = ["welldone.rules.judge", "welldone.rules.checks"]
-REPAIR = ["welldone.wire.reader", "welldone.wire.repair", "welldone.wire.pipe", "welldone.wire.dialects"]
+REPAIR = [
+    "welldone.protocol.reader",
+    "welldone.protocol.repair",
+    "welldone.protocol.pipeline",
+    "welldone.wire.dialects",
+]
 HEAVY = ["asyncio", "socket", "ssl", "http"]
 
 
@@ -28,7 +33,7 @@ HEAVY = ["asyncio", "socket", "ssl", "http"]
         ("rules delta-role-once", ["welldone.cli.rules"], [*JUDGE, *REPAIR]),
         ("lint right.txt", ["welldone.cli.lint", *JUDGE], [*REPAIR, "welldone.cli.fix", "welldone.cli.rules"]),
         ("fix right.txt", ["welldone.cli.fix", *REPAIR], [*JUDGE, "welldone.cli.lint", "welldone.cli.rules"]),
-        ("fix whole.json", ["welldone.cli.fix", "welldone.wire.fold"], JUDGE),
+        ("fix whole.json", ["welldone.cli.fix", "welldone.protocol.pipeline"], JUDGE),
     ],
 )
 def test_a_command_loads_only_what_it_uses(words: str, uses: list[str], spares: list[str], folder: Path) -> None:

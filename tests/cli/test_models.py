@@ -11,9 +11,9 @@ import pytest
 from tests.cli.run import Ran, Run
 from tests.engines import files, web
 from tests.engines.web import Page, Site
-from welldone.cli.exits import ExitCode
-from welldone.engines.default import DEFAULT_MODEL
-from welldone.engines.store import ModelOrigin, write_origin
+from welldone.cli.ui import ExitCode
+from welldone.config.builtin_model import DEFAULT_MODEL
+from welldone.engines.models.store import ModelOrigin, write_origin
 
 TOML = """
 [models.small]

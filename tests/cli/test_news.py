@@ -5,12 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from welldone.cli.news import UpstreamLog
-from welldone.engines.breaker import FAILURE_THRESHOLD
-from welldone.engines.upstream import Upstream
-from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.outbound import BufferedResponse, HttpClientError
-from welldone.serve.log import LOGGER
+from welldone.cli.service import UpstreamLog
+from welldone.config.upstream import UpstreamSettings
+from welldone.gateway.upstream import FAILURE_THRESHOLD, Upstream
+from welldone.http.client import BufferedResponse, HttpClientError
+from welldone.server.observe.log import LOGGER
 
 NO_ONE = HttpClientError("no connection to the server")
 WELL, REFUSED = BufferedResponse(200, {}, b'{"data": [{"id": "m"}]}'), BufferedResponse(401, {}, b"")

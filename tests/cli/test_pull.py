@@ -8,8 +8,8 @@ import pytest
 from tests.cli.run import Run
 from tests.engines import files, web
 from tests.engines.web import Page, Site
-from welldone.cli import bar, progress
-from welldone.cli.exits import ExitCode
+from welldone.cli import progress_bar, pull
+from welldone.cli.ui import ExitCode
 
 DATA = files.model(2000)
 
@@ -87,7 +87,7 @@ def test_help_names_the_sources(here: Run, models: Path) -> None:
 
 def test_lines_come_at_most_every_tenth_of_the_way(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    with progress.progress_lines(clock=lambda: now) as tell:
+    with pull.progress_lines(clock=lambda: now) as tell:
         for done in range(1001):
             now = done / 100  # ten seconds for all
             tell("a.gguf", done * 10**6, 10**9)
@@ -96,7 +96,7 @@ def test_lines_come_at_most_every_tenth_of_the_way(capsys: pytest.CaptureFixture
 
 
 def test_what_is_quick_needs_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.progress_lines(clock=lambda: 0.0) as tell:
+    with pull.progress_lines(clock=lambda: 0.0) as tell:
         for done in range(11):
             tell("a.gguf", done, 10)
             tell("b.gguf", done, None)
@@ -105,7 +105,7 @@ def test_what_is_quick_needs_no_lines(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_without_a_length_a_line_comes_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    with progress.progress_lines(clock=lambda: now) as tell:
+    with pull.progress_lines(clock=lambda: now) as tell:
         for second in range(31):
             now = float(second)
             tell("a.gguf", second * 10**6, None)
@@ -114,7 +114,7 @@ def test_without_a_length_a_line_comes_every_ten_seconds(capsys: pytest.CaptureF
 
 def test_what_was_there_before_is_not_told_again(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    with progress.progress_lines(clock=lambda: now) as tell:
+    with pull.progress_lines(clock=lambda: now) as tell:
         tell("a.gguf", 75, 100)
         now = 3.0
         tell("a.gguf", 76, 100)
@@ -124,7 +124,7 @@ def test_what_was_there_before_is_not_told_again(capsys: pytest.CaptureFixture[s
 
 
 def test_the_bar_shows_names_as_they_are_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:
-    with bar.progress_bar() as tell:
+    with progress_bar.progress_bar() as tell:
         tell("[red]a.gguf", 0, None)
         tell("[red]a.gguf", 10**6, 2 * 10**6)
         tell("[red]a.gguf", 2 * 10**6, 2 * 10**6)
@@ -135,6 +135,6 @@ def test_the_bar_shows_names_as_they_are_and_bytes(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(("is_terminal", "is_shown"), [(True, True), (False, False), (None, False)])
 def test_a_bar_is_for_terminals(is_terminal: bool | None, is_shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.download_progress(is_terminal=is_terminal) as tell:
+    with pull.download_progress(is_terminal=is_terminal) as tell:
         tell("a.gguf", 10**6, 10**6)
     assert ("1.0/1.0 MB" in capsys.readouterr().err) is is_shown

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.run import run_python
 from welldone.cli import scale
 from welldone.cli.main import run
-from welldone.serve.settings import Config
+from welldone.config.server import Config
 
 ABSENT = """
 import sys
@@ -64,7 +64,7 @@ class Cluster(ModuleType):
         """As there."""
 
     def __init__(self) -> None:
-        super().__init__("welldone.scale.cluster")
+        super().__init__("welldone.cluster.ray_cluster")
         self.did: list[str] = []
         self.is_ours = True
         self.now: View | None = None
@@ -103,11 +103,11 @@ class Cluster(ModuleType):
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster]:
     """A cluster, and a file of settings where the command is run."""
-    application: Any = ModuleType("welldone.scale.application")
+    application: Any = ModuleType("welldone.cluster.application")
     application.keys_of = lambda config: list(config.server.api_keys)
     made = Cluster()
-    monkeypatch.setitem(sys.modules, "welldone.scale.cluster", made)
-    monkeypatch.setitem(sys.modules, "welldone.scale.application", application)
+    monkeypatch.setitem(sys.modules, "welldone.cluster.ray_cluster", made)
+    monkeypatch.setitem(sys.modules, "welldone.cluster.application", application)
     monkeypatch.setattr(scale, "_LOOK_S", 0.01)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "welldone.toml").write_text(SETTINGS)

@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from tests.net.aio import run
-from welldone.cli.starting import ModelLoadProgress
-from welldone.engines.fleet import LocalModel
-from welldone.serve.log import Redactor
+from tests.http.aio import run
+from welldone.cli.service import ModelLoadProgress
+from welldone.engines.supervisor import LocalModel
+from welldone.server.observe.log import Redactor
 
 VLLM = "(EngineCore pid=7) INFO 11-16 02:01:44 [core.py:402] "
 

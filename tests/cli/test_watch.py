@@ -13,13 +13,13 @@ import pytest
 from tests.check.background import served
 from tests.cli.live import watched
 from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S
-from tests.net.aio import run
+from tests.http.aio import run
 from welldone.check.run import CheckProgress
-from welldone.cli.watch import check_progress
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.mischief import FAULT_REPLIES
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockReply
+from welldone.cli.check import check_progress
+from welldone.mock.faults import FAULT_REPLIES
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
 
 HALF = CheckProgress(3, 7, ("text", "usage"))
 CLEAR = b"\r\x1b[K"

@@ -19,10 +19,10 @@ import pytest
 from tests.cli.crew import HURRIED, PER_MINUTE
 from tests.cli.live import watched
 from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S
-from welldone.cli.workers import WorkerNumberFilter, worker_config
-from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.serve.log import LineFormatter, Redactor
-from welldone.serve.settings import Config, ServeSettings
+from welldone.cli.supervisor import WorkerNumberFilter, worker_config
+from welldone.config.server import Config, ServeSettings
+from welldone.config.upstream import UpstreamSettings
+from welldone.server.observe.log import LineFormatter, Redactor
 
 ROOT = Path(__file__).parents[2]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="watches processes that are not its own by pidfd")

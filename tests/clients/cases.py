@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.recorded.traces import RECORDED, Recorded, recorded, said
-from welldone.engines.scripts import MockReply, reply_from_trace
+from welldone.mock.script import MockReply, reply_from_trace
 from welldone.rules.judge import has_content, judge
 
 # Fields of a request on which the shape of an answer depends, each with what a client could send. What else was asked

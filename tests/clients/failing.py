@@ -1,8 +1,8 @@
 """Servers that fail in a known way, as cases: `welldone mock --list` names them, and some that matter to clients."""
 
 from tests.clients.cases import Case, Choice
-from welldone.engines.mischief import ALL_FAULTS, MockFault
-from welldone.engines.scripts import HELLO_REPLY, MockChunk, MockReply
+from welldone.mock.faults import ALL_FAULTS, MockFault
+from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply
 
 SERVER = "`welldone mock --fault`"
 SAYS_HELLO = Choice("Hello", [], "stop")

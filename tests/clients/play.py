@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
 
-from welldone.engines.scripted import MockServer
-from welldone.engines.scripts import MockReply, MockScript
+from welldone.mock.script import MockReply, MockScript
+from welldone.mock.server import MockServer
 
 LIMIT_S = 60.0
 

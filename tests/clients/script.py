@@ -4,7 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from welldone.engines.scripted import CHUNK_TEMPLATE, MockChunk, MockReply, MockHttpRequest
+from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply
+from welldone.mock.server import MockHttpRequest
 
 TEXT = ("Hello", ", wörld", "! \N{GRINNING FACE}")
 THOUGHTS = ("Let me ", "think.")

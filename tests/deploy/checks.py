@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 from tests.deploy.manifests import SECRETS, Json, Pod, of_kind, pods, read, variables
-from welldone.serve import server
+from welldone.server import server
 
 Check = Callable[[list[Json]], Iterator[str]]
 

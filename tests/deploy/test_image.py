@@ -15,7 +15,7 @@ from tests.deploy.manifests import ROOT, of_kind
 from tests.deploy.manifests import applied as objects
 from tests.live.faults import small
 from tests.live.server import LIMIT_S
-from welldone.engines.store import models_folder
+from welldone.engines.models.store import models_folder
 
 FILES = [ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "ray" / "Dockerfile"]
 

@@ -14,7 +14,7 @@ from tests.live.faults import LINUX, begin, until_refused
 from tests.live.raw import CHAT, LIMIT_S, ask, judged
 from tests.live.server import Running, serving
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, upstream
-from welldone.engines.scripts import MockChunk, MockReply
+from welldone.mock.script import MockChunk, MockReply
 
 pytestmark = LINUX
 

@@ -24,9 +24,9 @@ from tests.deploy.manifests import (
 )
 from tests.live.routes import OPEN
 from welldone import __version__
-from welldone.net.settings import SettingsError
-from welldone.serve.config import read_config
-from welldone.serve.origins import OriginPolicy
+from welldone.config.settings import SettingsError
+from welldone.server.access.origins import OriginPolicy
+from welldone.server.config import read_config
 
 ENVIRONMENT = {name: f"{name.lower()}-0123456789abcdef" for name in variables(TOML.read_text())} | {
     "REDIS_URL": "redis://:password@redis:6379/0"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.deploy.manifests import RAY_SERVICE, Json, of_kind, read, validate, variables
-from welldone.serve.config import read_config
+from welldone.server.config import read_config
 
 OBJECTS = read(RAY_SERVICE)
 SERVICE = of_kind(OBJECTS, "RayService")["welldone-ray"]

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from welldone.rules.capture import read_capture
-from welldone.rules.trace import Trace
+from welldone.rules.trace import Trace, read_capture
 
 
 class Asker:

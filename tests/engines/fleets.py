@@ -10,16 +10,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from welldone.engines.address import Address
-from welldone.engines.fleet import EngineSupervisor
-from welldone.engines.settings import ModelSettings
-from welldone.net.outbound import BufferedResponse, fetch
+from welldone.config.model import ModelSettings
+from welldone.engines.supervisor import EngineSupervisor
+from welldone.http.address import Address
+from welldone.http.client import BufferedResponse, fetch
 
 Result = TypeVar("Result")
 LIMIT_S = 120.0  # nothing here takes more than some seconds; this is for a machine that is busy
 NOWHERE = Path("no-such-folder")
 
-SCRIPTED = (sys.executable, "-m", "welldone.engines.scripted", "--socket", "{socket}")
+SCRIPTED = (sys.executable, "-m", "welldone.mock.server", "--socket", "{socket}")
 """An engine that is ready in a moment."""
 
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from welldone.engines.upstream import Upstream
-from welldone.engines.upstream_settings import UpstreamSettings
-from welldone.net.outbound import BufferedResponse, HttpClientError
+from welldone.config.upstream import UpstreamSettings
+from welldone.gateway.upstream import Upstream
+from welldone.http.client import BufferedResponse, HttpClientError
 
 SILENCE = HttpClientError("no connection to the server")
 NOWHERE = "http://127.0.0.1:1/v1"

@@ -5,8 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from welldone.engines.fleet import EngineSupervisor
-from welldone.engines.settings import ModelSettings
+from welldone.config.model import ModelSettings
+from welldone.engines.supervisor import EngineSupervisor
 
 
 async def main() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from welldone.engines.backoff import BACKOFF_RESET_S, MAX_FAILED_STARTS, BACKOFF_MAX_S, RestartBackoff
+from welldone.engines.supervisor import BACKOFF_MAX_S, BACKOFF_RESET_S, MAX_FAILED_STARTS, RestartBackoff
 
 
 class _Clock:

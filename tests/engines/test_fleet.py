@@ -12,9 +12,9 @@ import pytest
 
 from tests.engines.fleets import SCRIPTED, command, fleet_of, get, python, run, say_hello
 from tests.table import table
-from welldone.engines.backoff import MAX_FAILED_STARTS
-from welldone.engines.fleet import EngineError, EngineSupervisor, LocalModel, ModelState, make_socket_folder
-from welldone.engines.settings import ModelSettings
+from welldone.config.model import ModelSettings
+from welldone.engines.errors import EngineError
+from welldone.engines.supervisor import MAX_FAILED_STARTS, EngineSupervisor, LocalModel, ModelState, make_socket_folder
 
 ENDLESS = "import time\ntime.sleep(1000)"
 
@@ -159,7 +159,7 @@ def test_an_engine_that_heals_while_it_is_tried_is_ready(tmp_path: Path) -> None
         f"import os, sys, pathlib\npath = pathlib.Path({str(tmp_path / 'tries')!r})\n"
         "tries = len(path.read_text()) if path.exists() else 0\npath.write_text('x' * (tries + 1))\n"
         "tries >= 2 or sys.exit(1)\n"
-        "os.execv(sys.executable, [sys.executable, '-m', 'welldone.engines.scripted', '--socket', sys.argv[1]])"
+        "os.execv(sys.executable, [sys.executable, '-m', 'welldone.mock.server', '--socket', sys.argv[1]])"
     )
 
     async def main() -> None:
@@ -360,7 +360,7 @@ def test_a_mistake_of_ours_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
         heard: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["exception"]))
         async with fleet_of(command(*SCRIPTED)) as fleet:
-            monkeypatch.setattr("welldone.engines.fleet.make_plan", broken)
+            monkeypatch.setattr("welldone.engines.supervisor.make_plan", broken)
             with pytest.raises(EngineError, match="internal error"):
                 await fleet.models[0].ensure_ready()
             assert [type(error) for error in heard] == [ZeroDivisionError]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.engines import files
 from tests.models.gguf_writer import Array, Gguf, Kind, Scalar, Value
 from tests.table import table
-from welldone.engines import gguf
-from welldone.engines.gguf import GgufMetadata, GgufError, read_metadata
+from welldone.engines.models import store
+from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata
 
 WORDS = [f"token{number}" for number in range(5000)]
 WHOLE = files.model(
@@ -87,7 +87,7 @@ def test_what_is_missing_or_of_another_kind_counts_as_absent(tmp_path: Path) -> 
 
 
 def test_a_long_text_that_nobody_needs_is_passed_over(tmp_path: Path) -> None:
-    data = files.model(tokenizer__huggingface__json="x" * (3 * gguf.STRING_LIMIT_BYTES))
+    data = files.model(tokenizer__huggingface__json="x" * (3 * store.STRING_LIMIT_BYTES))
     assert _read(data, tmp_path).name == "Small"
 
 
@@ -114,7 +114,7 @@ def test_text_that_is_no_utf8_does_not_stop_reading(tmp_path: Path) -> None:
         (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 9, 1), "array of arrays"),
         (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 77, 1), "kind 77"),
         (b"GGUF" + struct.pack("<IQQQ1sI", 3, 1, 0, 1, b"a", 2**31), "dimensions"),
-        (files.model(tokenizer__chat_template="x" * (gguf.STRING_LIMIT_BYTES + 1)), "bytes in a text"),
+        (files.model(tokenizer__chat_template="x" * (store.STRING_LIMIT_BYTES + 1)), "bytes in a text"),
         (WHOLE[: HEADER_BYTES - 50], "cut off"),
     ],
 )
@@ -133,8 +133,8 @@ def test_weights_that_are_not_there_are_missed(tmp_path: Path) -> None:
 def test_a_header_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.gguf"
     with path.open("wb") as file:
-        file.write(b"GGUF" + struct.pack("<IQQQ1sIQ", 3, 0, 2, 1, b"a", 8, gguf.HEADER_LIMIT_BYTES))
-        file.truncate(2 * gguf.HEADER_LIMIT_BYTES)
+        file.write(b"GGUF" + struct.pack("<IQQQ1sIQ", 3, 0, 2, 1, b"a", 8, store.HEADER_LIMIT_BYTES))
+        file.truncate(2 * store.HEADER_LIMIT_BYTES)
     with pytest.raises(GgufError, match="more than 256 MB"):
         read_metadata(path)
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.engines.fleets import SCRIPTED, command, fleet_of, run
 from tests.table import table
+from welldone.config.model import COMMAND_LOAD_TIMEOUT_S, COMMAND_SLOTS, LOAD_TIMEOUT_S, ModelSettings
 from welldone.engines.errors import EngineError
-from welldone.engines.scripted import MockScript
-from welldone.engines.settings import COMMAND_LOAD_TIMEOUT_S, COMMAND_SLOTS, LOAD_TIMEOUT_S, ModelSettings
+from welldone.mock.script import MockScript
 
 
 def _words(folder: Path, *health: int) -> tuple[str, ...]:

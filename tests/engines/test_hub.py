@@ -11,7 +11,7 @@ import pytest
 
 from tests.engines import files, web
 from tests.engines.web import LIMIT_S, Page, Site
-from welldone.engines.store import read_origin
+from welldone.engines.models.store import read_origin
 
 pytest.importorskip("huggingface_hub")
 

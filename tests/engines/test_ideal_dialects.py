@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from tests.table import table
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockReply, with_raw_http
-from welldone.rules.capture import read_capture
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.script import MockReply, with_raw_http
+from welldone.mock.server import MockHttpRequest
 from welldone.rules.judge import judge
-from welldone.rules.trace import Trace
+from welldone.rules.trace import Trace, read_capture
 
 RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
 MODELS = ("ideal", "ideal-thinking")

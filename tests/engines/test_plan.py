@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from welldone.engines import default
+from welldone.config import builtin_model
+from welldone.config.model import ModelSettings
+from welldone.engines.engine_config import EngineConfig
 from welldone.engines.errors import EngineError
-from welldone.engines.orders import EngineConfig
 from welldone.engines.plan import DEFAULT_CONTEXT_LIMIT, LaunchPlan, make_plan
-from welldone.engines.settings import ModelSettings
 
 SOCKETS = Path("/s")
 
@@ -69,10 +69,10 @@ def test_the_default_model_has_our_template_and_others_have_their_own(default_mo
 
 
 def test_the_built_in_model_is_found_by_its_name(tmp_path: Path, default_model: Path) -> None:
-    (tmp_path / default.DEFAULT_MODEL.file_name).symlink_to(default_model)
-    for file in (None, Path("default"), Path(default.DEFAULT_MODEL.name)):
+    (tmp_path / builtin_model.DEFAULT_MODEL.file_name).symlink_to(default_model)
+    for file in (None, Path("default"), Path(builtin_model.DEFAULT_MODEL.name)):
         found = plan(ModelSettings(name="m", file=file), models=tmp_path)
-        assert default.DEFAULT_MODEL.file_name.encode() in found.config_line
+        assert builtin_model.DEFAULT_MODEL.file_name.encode() in found.config_line
 
 
 def test_a_template_comes_from_a_file(tiny_model: Path, tmp_path: Path) -> None:

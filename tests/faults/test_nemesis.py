@@ -15,8 +15,9 @@ from faults.nemesis.order import Order, read_order
 from faults.nemesis.toxics import KINDS, Kind, Proxy
 from faults.nemesis.upstream import FAULT_NAMES, SHAPES, reply
 from faults.nemesis.wish import Dialect, Wish
-from tests.net.aio import run
-from welldone.engines.scripted import MockReply, MockScript, MockServer
+from tests.http.aio import run
+from welldone.mock.script import MockReply, MockScript
+from welldone.mock.server import MockServer
 
 ORDER = Order("m00100001", tokens=3)
 WISH = Wish(ORDER)

@@ -8,14 +8,13 @@ from typing import cast
 from faults.asking import LIMIT_S, ask, chat
 from faults.connections import Fickle
 from faults.light import Desk, between, upstream
-from tests.net.aio import run
-from welldone.net.address import Address
-from welldone.net.inbound import HttpRequest
-from welldone.net.outbound import fetch
-from welldone.net.pool import ConnectionPool
-from welldone.serve.backends import BackendLease
-from welldone.serve.relay import PassthroughExchange
-from welldone.serve.troubles import ERROR_LIMIT_BYTES
+from tests.http.aio import run
+from welldone.gateway.backends import BackendLease
+from welldone.gateway.error_mapping import ERROR_LIMIT_BYTES
+from welldone.http.address import Address
+from welldone.http.client import ConnectionPool, fetch
+from welldone.http.server import HttpRequest
+from welldone.server.generation.passthrough import PassthroughExchange
 
 
 def test_who_asks_again_gets_a_connection_that_nobody_had() -> None:

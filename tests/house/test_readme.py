@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from welldone.cli.main import run
-from welldone.serve.config import read_config
+from welldone.server.config import read_config
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

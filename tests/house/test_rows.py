@@ -5,18 +5,17 @@ from pathlib import Path
 
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
+from welldone.protocol import sse
+from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
+from welldone.protocol.catalog.rule import Detection, Repairability, Rule
+from welldone.protocol.envelope import Endpoint
+from welldone.protocol.pipeline import StreamPipeline, make_pipeline
+from welldone.protocol.repair_log import RepairLog
 from welldone.rules.checks import ALL_CHECKS
-from welldone.rules.examples import RuleExample
-from welldone.rules.heard import ReplyKind, TraceView
 from welldone.rules.judge import judge
+from welldone.rules.rule_pages import RuleExample
 from welldone.rules.trace import Trace
-from welldone.wire import sse
-from welldone.wire.faults import Rule, Detection, Repairability
-from welldone.wire.faults.catalogue import ALL_RULES, RULES_BY_ID
-from welldone.wire.fixing import make_pipeline
-from welldone.wire.head import Endpoint
-from welldone.wire.notes import RepairLog
-from welldone.wire.pipe import StreamPipeline
+from welldone.rules.view.view import ReplyKind, TraceView
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]

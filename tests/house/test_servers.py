@@ -9,10 +9,10 @@ from tests.check import reports
 from tests.table import table
 from tools import server_page
 from tools.server_page import Checked, NotOffered, NotRun, Page, Result
-from welldone.check.dialect import DIALECTS
 from welldone.check.report import Report, Verdict
-from welldone.wire.faults import Repairability
-from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.check.settings import DIALECTS
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Repairability
 
 ROOT = Path(__file__).parents[2]
 KEPT = server_page.stored(ROOT / "docs" / "servers")

@@ -6,8 +6,8 @@ from pathlib import Path
 from tests.table import table
 from tools import server_page
 from tools.server_page import Checked
-from welldone.engines.names import route_problems
-from welldone.serve.config import read_config
+from welldone.gateway.routing import route_problems
+from welldone.server.config import read_config
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "vllm.md").read_text("utf-8")

@@ -16,20 +16,19 @@ from tests.laws import plain_client, right_chunks, right_events
 from tests.laws.plain_client import Answer, Call, Choice, chunks_answer, reply_answer
 from tests.laws.right_chunks import ALL, Contents, Drawn
 from tests.laws.right_events import DrawnEvents
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.registry import passthrough_repairer_for
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.request_facts import read_request_facts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import read_request_facts
-from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import MessagesDialect
-from welldone.wire.dialects.natives import passthrough_repairer_for
-from welldone.wire.dialects.ollama import OllamaDialect
-from welldone.wire.dialects.responses import ResponsesDialect
-from welldone.wire.faults.catalogue import RULES_BY_ID
-from welldone.wire.faults.fault import Severity
-from welldone.wire.fold import BufferedPipeline
-from welldone.wire.head import Endpoint, Envelope
-from welldone.wire.native import PassthroughRepairer
-from welldone.wire.pipe import StreamPipeline
 
 Json: TypeAlias = dict[str, Any]
 

@@ -5,24 +5,24 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from welldone.wire.events import (
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import (
+    ChoiceStart,
     Event,
-    UnknownFields,
     Failure,
+    FieldLocation,
     Finish,
     Json,
     KeepAlive,
     Logprobs,
-    ChoiceStart,
-    FieldLocation,
     Reasoning,
     Refusal,
     Text,
     ToolArguments,
     ToolCall,
+    UnknownFields,
     Usage,
 )
-from welldone.wire.head import Endpoint, Envelope
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 HEAD = {

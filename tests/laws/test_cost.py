@@ -10,15 +10,15 @@ import pytest
 
 from tests.laws.strategies import HEAD
 from tests.table import table
+from welldone.protocol import catalog
+from welldone.protocol.catalog import ALL_RULES
+from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.responses.repair import ResponsesRepairer
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.pipeline import StreamPipeline
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire import faults
-from welldone.wire.dialects.messages import MessagesRepairer
-from welldone.wire.dialects.responses import ResponsesRepairer
-from welldone.wire.faults.catalogue import ALL_RULES
-from welldone.wire.head import Endpoint, Envelope
-from welldone.wire.native import PassthroughRepairer
-from welldone.wire.pipe import StreamPipeline
 
 PIECE_BYTES = 4096
 ENVELOPE = b'{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":'
@@ -109,7 +109,7 @@ def test_a_line_beyond_the_limit_is_dropped_and_ends_the_stream() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert pipe.failure is not None
-    assert faults.enc.STRICT_JSON.id in {note.rule for note in pipe.repair_log.entries()}
+    assert catalog.enc.STRICT_JSON.id in {note.rule for note in pipe.repair_log.entries()}
     assert peak < 4_000_000
 
 

@@ -10,22 +10,20 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from tests.laws.strategies import HEAD, any_bytes, legal, odd_events, spoiled
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.collect import CollectedReply, collect
+from welldone.protocol.dialects.chat import ChatWriter, ChunkWriter, CompletionsWriter
+from welldone.protocol.envelope import Endpoint
+from welldone.protocol.events import Event, Failure, Finish, Reasoning, Text, ToolArguments, ToolCall, Usage
+from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.reader import EventReader
+from welldone.protocol.repair import EventRepairer
+from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.request_facts import RequestFacts, read_request_facts
+from welldone.protocol.text_filters import ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import RequestFacts, read_request_facts
-from welldone.wire.collect import CollectedReply, collect
-from welldone.wire.dialects.chat import ChatWriter
-from welldone.wire.dialects.completions import CompletionsWriter
-from welldone.wire.dialects.stream import ChunkWriter
-from welldone.wire.events import Event, Failure, Finish, Reasoning, Text, ToolArguments, ToolCall, Usage
-from welldone.wire.faults import Repairability
-from welldone.wire.faults.catalogue import RULES_BY_ID
-from welldone.wire.head import Endpoint
-from welldone.wire.notes import RepairLog
-from welldone.wire.pipe import StreamPipeline
-from welldone.wire.reader import EventReader
-from welldone.wire.repair import EventRepairer
-from welldone.wire.texts import ThinkMode
 
 WRITERS: dict[Endpoint, type[ChunkWriter]] = {Endpoint.CHAT: ChatWriter, Endpoint.COMPLETIONS: CompletionsWriter}
 ASKED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "tools": [{}], "n": 3}

@@ -11,15 +11,16 @@ from tests.laws import real_messages
 from tests.laws.real_responses import frames
 from tests.laws.strategies import HEAD, arguments, legal, names, texts
 from tests.table import table
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.collect import collect
+from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.chat import ChatWriter
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import Event, Failure, Refusal, Text, ToolArguments
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.collect import collect
-from welldone.wire.dialects.chat import ChatWriter
-from welldone.wire.dialects.messages import MessagesDialect, MessagesRepairer
-from welldone.wire.events import Event, Failure, Refusal, Text, ToolArguments
-from welldone.wire.faults import Repairability
-from welldone.wire.faults.catalogue import RULES_BY_ID
-from welldone.wire.head import Endpoint, Envelope
 
 Json = dict[str, Any]
 MSG = Envelope("msg_1", 1700000000, "m")

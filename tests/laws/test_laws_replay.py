@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 from tests.laws.strategies import HEAD, any_bytes, spoiled
 from tests.laws.test_laws_messages import spoiled as spoiled_messages
 from tests.laws.test_laws_responses import spoiled as spoiled_responses
-from welldone.wire.asked import RequestFacts
-from welldone.wire.dialects.messages.writer import MessagesDialect
-from welldone.wire.dialects.natives import passthrough_repairer_for
-from welldone.wire.dialects.ollama import OllamaDialect
-from welldone.wire.dialects.responses.writer import ResponsesDialect
-from welldone.wire.fold import BufferedPipeline
-from welldone.wire.head import Endpoint, Envelope
-from welldone.wire.merge import FanOut
-from welldone.wire.pipe import StreamPipeline
-from welldone.wire.replay import StreamReplay, StreamReplayStep, AnyPipeline
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.registry import passthrough_repairer_for
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.merger import FanOut
+from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
+from welldone.protocol.request_facts import RequestFacts
 
 RESP, MSG = Envelope("resp_1", 1, "m"), Envelope("msg_1", 1, "m")
 CHAT = HEAD[Endpoint.CHAT]

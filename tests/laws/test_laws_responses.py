@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from tests.laws import real_responses
 from tests.laws.strategies import HEAD, any_bytes, legal
 from tests.table import table
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.collect import collect
+from welldone.protocol.dialects.chat import ChatWriter
+from welldone.protocol.dialects.responses.repair import ResponsesRepairer
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import Event, Failure, Logprobs, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.collect import collect
-from welldone.wire.dialects.chat import ChatWriter
-from welldone.wire.dialects.responses import ResponsesDialect, ResponsesRepairer
-from welldone.wire.events import Event, Failure, Logprobs, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
-from welldone.wire.faults import Repairability
-from welldone.wire.faults.catalogue import RULES_BY_ID
-from welldone.wire.head import Endpoint, Envelope
 
 Json = dict[str, Any]
 RESP = Envelope("resp_1", 1700000000, "m")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.laws.test_laws import FAILED, UNKNOWABLE, broken, fix, read
 from tests.table import table
-from welldone.wire.head import Endpoint
+from welldone.protocol.envelope import Endpoint
 
 Path: TypeAlias = tuple[str | int, ...]
 Value: TypeAlias = Any  # of a JSON text

@@ -9,13 +9,13 @@ import pytest
 from tests.laws import real_messages, real_responses
 from tests.laws.real_responses import frames
 from tests.table import table
+from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.responses.repair import ResponsesRepairer
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Envelope
+from welldone.protocol.events import Failure
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.dialects.messages import MessagesRepairer
-from welldone.wire.dialects.responses import ResponsesRepairer
-from welldone.wire.events import Failure
-from welldone.wire.head import Envelope
-from welldone.wire.native import PassthroughRepairer
 
 Json = dict[str, Any]
 

@@ -26,7 +26,7 @@ WAITING = "llamacpp:requests_deferred"
 RESTARTS = "welldone_engine_restarts_total"
 LONG = 2000
 """Tokens of an answer that is not over soon: all that the tiny model's context holds."""
-ENGINE = "welldone.engines.llama"
+ENGINE = "welldone.engines.llama_child"
 
 
 @contextmanager

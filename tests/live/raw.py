@@ -12,10 +12,9 @@ import msgspec
 import pytest
 
 from tests.live.server import Running
-from welldone.rules.capture import read_capture
+from welldone.protocol.catalog.enc import NO_REPLACEMENT_CHAR
 from welldone.rules.judge import judge
-from welldone.rules.trace import Trace
-from welldone.wire.faults.enc import NO_REPLACEMENT_CHAR
+from welldone.rules.trace import Trace, read_capture
 
 Json = dict[str, Any]
 

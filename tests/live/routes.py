@@ -3,11 +3,11 @@
 import asyncio
 from pathlib import Path
 
-from welldone.engines.settings import ModelSettings
-from welldone.serve.app import Route
-from welldone.serve.server import Server
-from welldone.serve.settings import Config, ServeSettings
-from welldone.web.site import StaticSite
+from welldone.config.model import ModelSettings
+from welldone.config.server import Config, ServeSettings
+from welldone.server.app import Route
+from welldone.server.inspector.assets import StaticSite
+from welldone.server.server import Server
 
 OPEN = {"/", "/health", "/livez", "/readyz", "/page/assets/*"}
 

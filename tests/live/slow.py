@@ -20,4 +20,4 @@ sys.stderr.flush()
 if Path(gate).read_text().strip() == "die":
     sys.stderr.write("\nRuntimeError: no kernel image for this device\n")
     sys.exit(3)
-os.execv(sys.executable, [sys.executable, "-m", "welldone.engines.scripted", "--port", port])
+os.execv(sys.executable, [sys.executable, "-m", "welldone.mock.server", "--port", port])

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
+from tests.http.aio import run
 from tests.live.server import Running
-from tests.net.aio import run
 from welldone.bench.run import run_bench
-from welldone.bench.settings import BenchSettings, BenchmarkKind, LengthSpec
-from welldone.net import ear
-from welldone.net.address import parse_url
+from welldone.bench.settings import BenchmarkKind, BenchSettings, LengthSpec
+from welldone.http import recording_client
+from welldone.http.address import parse_url
 
 pytestmark = pytest.mark.tier3
 
@@ -106,7 +106,7 @@ def test_inference_benchmarker_counts_no_error(server: Running) -> None:
         body = json.dumps(asked).encode()
         replies = await asyncio.gather(
             *(
-                ear.record_response(address, "POST", "/chat/completions", body=body, idle_timeout_s=100.0)
+                recording_client.record_response(address, "POST", "/chat/completions", body=body, idle_timeout_s=100.0)
                 for _ in range(8)
             )
         )

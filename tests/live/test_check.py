@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.http.aio import run
 from tests.live.server import KEY, PATIENT, Running
 from tests.live.upstream import Upstream, gateway
-from tests.net.aio import run
 from welldone.check.report import Report, Verdict
-from welldone.check.reports import terminal
+from welldone.check.reports import text
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings, Timeouts
-from welldone.engines.ideal import ReferenceServer
+from welldone.mock.reference.server import ReferenceServer
 
 LONG = Timeouts(reply_s=240.0)
 """On a machine with much else to do."""
@@ -27,7 +27,7 @@ def _check(running: Running, **settings: Any) -> Report:  # noqa: ANN401 - any s
 
 
 def _assert_right(report: Report) -> None:
-    assert not report.findings, "\n".join(terminal.render_terminal(report, lambda text, _: text, is_verbose=True))
+    assert not report.findings, "\n".join(text.render_terminal(report, lambda text, _: text, is_verbose=True))
     assert report.passed
 
 

@@ -108,7 +108,7 @@ def test_a_server_that_is_killed_leaves_no_engine(tiny_model: Path, is_held: boo
 
 
 def test_a_server_that_is_killed_leaves_nothing_of_a_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "welldone.engines.scripted", "--port", "{port}"]
+    command = [sys.executable, "-m", "welldone.mock.server", "--port", "{port}"]
     (tmp_path / "welldone.toml").write_text(f"[models.hello]\ncommand = {command}\npreload = true\n")
     with serving([], folder=tmp_path) as server:
         pids = descendants(server.process.pid)

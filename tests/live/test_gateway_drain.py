@@ -10,7 +10,7 @@ from tests.live.faults import LINUX, begin, broken_off, until_refused
 from tests.live.raw import Line, judged
 from tests.live.server import LIMIT_S
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, gateway, upstream
-from welldone.engines.scripts import MockChunk, MockReply
+from welldone.mock.script import MockChunk, MockReply
 
 pytestmark = [LINUX, pytest.mark.tier2]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.http.aio import run
 from tests.live.faults import LINUX, begin, leave, until
 from tests.live.server import Running
 from tests.live.upstream import REPLIES, ROLE, RUNNING, TEXT, Upstream, gateway, upstream
-from tests.net.aio import run
-from tests.serve import gateways
-from tests.serve.scripts import CHAT
-from welldone.engines.scripts import MockReply
+from tests.server import gateways
+from tests.server.scripts import CHAT
+from welldone.mock.script import MockReply
 
 pytestmark = LINUX
 GONE = r"status=499 .*has_left=yes"

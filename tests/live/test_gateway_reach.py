@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.http.certificates import make_pair
 from tests.live.faults import answer, begin
 from tests.live.raw import STREAM
 from tests.live.upstream import front, gateway, said, upstream
-from tests.net.certificates import make_pair
 
 pytestmark = pytest.mark.tier3
 

@@ -13,8 +13,8 @@ from tests.live.faults import LINUX, Child, answer, begin, broken_off, children,
 from tests.live.raw import CHAT, Line, judged
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, by_model, eventually, gateway, upstream
-from welldone.engines.scripted import MockHttpRequest
-from welldone.engines.scripts import MockChunk, MockReply
+from welldone.mock.script import MockChunk, MockReply
+from welldone.mock.server import MockHttpRequest
 
 pytestmark = [LINUX, pytest.mark.tier2]
 READY = "worker is ready"

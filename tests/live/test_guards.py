@@ -13,8 +13,8 @@ from tests.live.faults import answer, begin, post, replies, request, small, spea
 from tests.live.raw import CHAT, Json, Line, Reply, ask, judged
 from tests.live.routes import OPEN, all_routes
 from tests.live.server import KEY, LIMIT_S, Running, serving
-from welldone.rules.capture import read_capture
-from welldone.serve.errors import ErrorFormat
+from welldone.gateway.errors import ErrorFormat
+from welldone.rules.trace import read_capture
 
 BEARER = f"Authorization: Bearer {KEY}"
 OTHER = "Authorization: Bearer wd-somebody-elses-key"

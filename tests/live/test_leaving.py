@@ -28,9 +28,8 @@ from tests.live.faults import (
 )
 from tests.live.raw import Reply, judged
 from tests.live.server import LIMIT_S, Running, serving
-from welldone.engines import scripted
-from welldone.engines.scripted import CHUNK_TEMPLATE, MockChunk
-from welldone.rules.capture import read_capture
+from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, MockScript
+from welldone.rules.trace import read_capture
 
 pytestmark = [LINUX, pytest.mark.tier2]
 WAYS = pytest.mark.parametrize(
@@ -161,10 +160,8 @@ def test_what_nobody_reads_does_not_pile_up(tmp_path: Path) -> None:
     """An engine that says 64 MB at once to a client that reads none of it."""
     words = CHUNK_TEMPLATE % (msgspec.json.encode({"content": "w" * 65536}).decode(), "null")
     pieces = (MockChunk(CHUNK_TEMPLATE % ('{"role":"assistant","content":""}', "null")), *[MockChunk(words)] * 1024)
-    (tmp_path / "script.json").write_bytes(
-        msgspec.json.encode(scripted.MockScript(posts=(scripted.MockReply(pieces, end="hang"),)))
-    )
-    command = [sys.executable, "-m", "welldone.engines.scripted", "--port", "{port}"]
+    (tmp_path / "script.json").write_bytes(msgspec.json.encode(MockScript(posts=(MockReply(pieces, end="hang"),))))
+    command = [sys.executable, "-m", "welldone.mock.server", "--port", "{port}"]
     command += ["--script", str(tmp_path / "script.json")]
     (tmp_path / "welldone.toml").write_text(f"[models.flood]\ncommand = {command}\npreload = true\n")
     with serving(["--write", "1"], folder=tmp_path, model="flood") as server:

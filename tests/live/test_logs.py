@@ -12,8 +12,8 @@ from tests.live.faults import LINUX, begin, engine_of, small
 from tests.live.raw import CHAT, Json, Line, Reply, ask, judged
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import gateway, upstream
-from welldone.wire.faults.catalogue import RULES_BY_ID
-from welldone.wire.faults.fault import Severity
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Severity
 
 pytestmark = pytest.mark.tier2
 

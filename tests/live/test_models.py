@@ -12,7 +12,7 @@ import pytest
 from tests.live.raw import LIMIT_S, STREAM, Json, ask, chat, complete
 from tests.live.server import Running, serving
 from tests.live.upstream import eventually
-from welldone.engines.default import DEFAULT_MODEL
+from welldone.config.builtin_model import DEFAULT_MODEL
 
 pytestmark = pytest.mark.tier3
 
@@ -184,7 +184,7 @@ def command(folder: Path, name: str, pieces: Sequence[str]) -> str:
     """The table of a model that is a command, which says these pieces."""
     script = folder / f"{name}.json"
     script.write_text(json.dumps({"posts": [{"pieces": [{"text": piece} for piece in pieces]}]}))
-    words = [sys.executable, "-m", "welldone.engines.scripted", "--port", "{port}", "--script", str(script)]
+    words = [sys.executable, "-m", "welldone.mock.server", "--port", "{port}", "--script", str(script)]
     return f"command = {json.dumps(words)}"
 
 

@@ -20,7 +20,7 @@ from tests.live.faults import PROCESSING, broken_off, metric, request, until
 from tests.live.raw import CHAT, STREAM, Choice, Json, Line, ask, chat, complete, judged
 from tests.live.server import KEY, LIMIT_S, Running, serving
 from tests.models.engine import CHILD
-from welldone.wire.faults.enc import NO_REPLACEMENT_CHAR
+from welldone.protocol.catalog.enc import NO_REPLACEMENT_CHAR
 
 pytestmark = pytest.mark.tier3
 

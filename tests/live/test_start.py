@@ -15,7 +15,7 @@ from tests.live.faults import ENGINE, LINUX, answer, command_line, engine_of, re
 from tests.live.raw import CHAT, ask
 from tests.live.server import KEY, LIMIT_S, Lines, serving
 from welldone.cli.main import run
-from welldone.engines.default import DEFAULT_MODEL
+from welldone.config.builtin_model import DEFAULT_MODEL
 
 pytestmark = pytest.mark.tier3
 

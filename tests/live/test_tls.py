@@ -15,7 +15,7 @@ from tests.live.raw import Reply, judged
 from tests.live.server import LIMIT_S
 from tests.live.test_start import UNREACHABLE, mistake
 from welldone.cli.main import run
-from welldone.rules.capture import read_capture
+from welldone.rules.trace import read_capture
 
 pytestmark = pytest.mark.tier2
 

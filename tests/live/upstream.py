@@ -16,16 +16,9 @@ import msgspec
 from tests.live.faults import begin
 from tests.live.raw import LIMIT_S, Json, judged
 from tests.live.server import KEY, Running, serving
-from welldone.engines.mischief import FAULT_REPLIES
-from welldone.engines.scripted import (
-    CHUNK_TEMPLATE,
-    HELLO_REPLY,
-    MockChunk,
-    MockReply,
-    MockScript,
-    MockServer,
-    MockHttpRequest,
-)
+from welldone.mock.faults import FAULT_REPLIES
+from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
+from welldone.mock.server import MockHttpRequest, MockServer
 
 Value = TypeVar("Value")
 

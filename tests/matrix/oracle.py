@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from tests.matrix.cases import CASES, GIVEN, request
 from tests.oracle.cases import Case
 from tests.oracle.repaired import plain
-from welldone.wire.asked import read_request_facts
-from welldone.wire.head import Endpoint, Envelope
-from welldone.wire.pipe import StreamPipeline
-from welldone.wire.texts import TextMode
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.request_facts import read_request_facts
+from welldone.protocol.text_filters import TextMode
 
 FALLBACK = Envelope(**GIVEN)
 

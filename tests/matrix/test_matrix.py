@@ -8,10 +8,10 @@ from tests.matrix.heard import HEARD, LEGAL
 from tests.matrix.oracle import fix
 from tests.oracle.repaired import plain
 from tests.table import table
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Repairability
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.wire.faults import Repairability
-from welldone.wire.faults.catalogue import RULES_BY_ID
 
 END = b"data: [DONE]\n\n"
 OUR_ERROR = b'"type":"upstream_error"'

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.models import encoders, tiny, vision
-from welldone.engines import default, pull
-from welldone.engines.arrival import PullError, no_progress
-from welldone.engines.store import models_folder
+from welldone.config import builtin_model
+from welldone.engines.models import pull
+from welldone.engines.models.install import PullError, no_progress
+from welldone.engines.models.store import models_folder
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ def default_model() -> Path:
     if named := os.environ.get("WELLDONE_TEST_MODEL"):
         return Path(named)
     folder = models_folder(os.environ)
-    if found := default.find_builtin(folder):
+    if found := builtin_model.find_builtin(folder):
         return found
     try:
-        return pull.pull(default.DEFAULT_MODEL.name, folder=folder, progress=no_progress)
+        return pull.pull(builtin_model.DEFAULT_MODEL.name, folder=folder, progress=no_progress)
     except PullError as error:
         pytest.skip(f"the default model is not here and cannot be fetched: {error}")

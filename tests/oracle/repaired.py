@@ -10,10 +10,10 @@ from tests.oracle.cases import Case
 from tests.oracle.reply import Choice, Reply, choice
 from tests.recorded.traces import recorded
 from tests.rules.pages import PAGES, read_page
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.request_facts import RequestFacts, read_request_facts
 from welldone.rules.trace import Trace
-from welldone.wire.asked import RequestFacts, read_request_facts
-from welldone.wire.head import Endpoint, Envelope
-from welldone.wire.pipe import StreamPipeline
 
 
 def repaired_cases() -> list[Case]:

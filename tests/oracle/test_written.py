@@ -13,10 +13,9 @@ from tests.oracle.repaired import plain
 from tests.oracle.reply import Reply
 from tests.oracle.serve import CannedServer
 from tests.oracle.test_readers import without
-from welldone.wire.dialects.chat import ChatWriter
-from welldone.wire.dialects.completions import CompletionsWriter
-from welldone.wire.events import Event
-from welldone.wire.head import Endpoint
+from welldone.protocol.dialects.chat import ChatWriter, CompletionsWriter
+from welldone.protocol.envelope import Endpoint
+from welldone.protocol.events import Event
 
 # The server and the node process live as long as the module: they keep nothing from one example to the next.
 few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

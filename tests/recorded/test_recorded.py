@@ -5,12 +5,12 @@ from pathlib import Path
 
 from tests.recorded.traces import RECORDED, Recorded, recorded, said
 from tests.table import table
+from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.request_facts import RequestFacts, read_request_facts
 from welldone.rules.judge import has_content, judge
 from welldone.rules.trace import Trace
-from welldone.wire.asked import RequestFacts, read_request_facts
-from welldone.wire.faults import Severity
-from welldone.wire.head import Endpoint, Envelope
-from welldone.wire.pipe import StreamPipeline
 
 REPLIES = recorded()
 STREAMS = [reply for reply in REPLIES if reply.is_stream]

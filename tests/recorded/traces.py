@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from welldone.rules.capture import read_trace
-from welldone.rules.trace import Trace
+from welldone.rules.trace import Trace, read_trace
 
 RECORDED = Path(__file__).parent
 

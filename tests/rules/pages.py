@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from welldone.rules.examples import RuleExample, read_examples
+from welldone.rules.rule_pages import RuleExample, read_examples
 
 PAGES = Path(__file__).parents[2] / "docs" / "rules"
 

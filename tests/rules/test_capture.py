@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.rules.capture import (
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.envelope import Envelope
+from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
+from welldone.rules.judge import judge
+from welldone.rules.trace import (
+    Trace,
     inline_body,
     read_capture,
     read_record,
@@ -16,13 +23,6 @@ from welldone.rules.capture import (
     timed_reads,
     unreadable_reason,
 )
-from welldone.rules.judge import judge
-from welldone.rules.trace import Trace
-from welldone.wire.dialects.dialect import Dialect
-from welldone.wire.dialects.messages import MessagesDialect
-from welldone.wire.dialects.responses import ResponsesDialect
-from welldone.wire.events import Event, Finish, ChoiceStart, Text, Usage
-from welldone.wire.head import Envelope
 
 BODY = b"data: [DONE]\n\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

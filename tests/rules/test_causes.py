@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from tests.rules.pages import PAGES, read_page
-from welldone.rules.causes import CONSEQUENCES, RootCauses, CauseScope
+from welldone.protocol.catalog import RULES_BY_ID
 from welldone.rules.judge import judge
+from welldone.rules.root_causes import CONSEQUENCES, CauseScope, RootCauses
 from welldone.rules.trace import Trace
-from welldone.wire.faults.catalogue import RULES_BY_ID
 
 HEAD = (
     ("Content-Type", "text/event-stream"),

@@ -1,7 +1,7 @@
 """A page's blocks, read as traces."""
 
 from tests.table import table
-from welldone.rules.examples import RuleExample, read_examples
+from welldone.rules.rule_pages import RuleExample, read_examples
 from welldone.rules.trace import Trace
 
 

@@ -23,12 +23,12 @@ from tests.rules.streams import (
     reference_streams,
 )
 from tests.table import table
+from welldone.protocol.catalog import ALL_RULES
+from welldone.protocol.catalog.rule import ALL_ENDPOINTS as ENDPOINTS
+from welldone.protocol.catalog.rule import Detection, Severity
 from welldone.rules.checks import ALL_CHECKS
-from welldone.rules.judge import MAX_FINDINGS_PER_RULE, MAX_EXCERPT_CHARACTERS, LintVerdict, has_content, judge
+from welldone.rules.judge import MAX_EXCERPT_CHARACTERS, MAX_FINDINGS_PER_RULE, LintVerdict, has_content, judge
 from welldone.rules.trace import Trace
-from welldone.wire.faults import Detection, Severity
-from welldone.wire.faults.catalogue import ALL_RULES
-from welldone.wire.faults.fault import ALL_ENDPOINTS as ENDPOINTS
 
 STREAM = {"model": "m", "stream": True}
 REPLY = {

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.rules.streams import texts
 from tests.table import table
-from welldone.rules.checks.msg import ANTHROPIC_CHECKS
+from welldone.protocol.catalog.rule import Severity
+from welldone.rules.checks.anthropic import ANTHROPIC_CHECKS
 from welldone.rules.judge import Judgement, judge
 from welldone.rules.trace import Trace
-from welldone.wire.faults import Severity
 
 Json = dict[str, Any]
 

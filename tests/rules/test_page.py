@@ -1,8 +1,8 @@
 """Each rule has a page, which is told without what only its generator needs."""
 
 from tests.table import table
-from welldone.rules.page import read_page
-from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.rules.rule_pages import read_page
 
 
 @table("rule", RULES_BY_ID)

@@ -2,10 +2,10 @@
 
 from tests.rules.pages import PAGES, read_dialogues, read_page
 from tests.table import table
-from welldone.rules.examples import RuleExample
+from welldone.protocol.catalog import ALL_RULES
+from welldone.protocol.catalog.rule import Detection
 from welldone.rules.judge import LintVerdict, judge
-from welldone.wire.faults import Detection
-from welldone.wire.faults.catalogue import ALL_RULES
+from welldone.rules.rule_pages import RuleExample
 
 BLOCKS = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
 from welldone.rules.judge import Judgement, LintVerdict, judge
-from welldone.rules.responses import RESPONSES_EVENT_TYPES
 from welldone.rules.trace import Trace
+from welldone.rules.view.responses import RESPONSES_EVENT_TYPES
 
 Event = dict[str, Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.server import Running, serving
-from welldone.engines.default import DEFAULT_MODEL
+from welldone.config.builtin_model import DEFAULT_MODEL
 
 HOME = Path(__file__).parents[2] / ".venv-servers"
 PROGRAMS, FOLDER = HOME / "vllm" / "bin", HOME / "model" / DEFAULT_MODEL.name

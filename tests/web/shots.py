@@ -15,7 +15,7 @@ from tests.live.upstream import upstream
 from tests.models import tiny
 from tests.web.browser import PHONE, Size, Visit, browsing, program
 from tests.web.stage import STOP, delta, usage
-from welldone.engines.scripts import MockChunk, MockReply, json_reply
+from welldone.mock.script import MockChunk, MockReply, json_reply
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 DESKTOP: Size = (1280, 960)

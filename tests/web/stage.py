@@ -11,7 +11,7 @@ import msgspec
 
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway
-from welldone.engines.scripts import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
+from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from tests.web.browser import DESKTOP, HOME, PHONE, Size, Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, usage
-from welldone.engines.scripts import MockReply
+from welldone.mock.script import MockReply
 
 pytestmark = pytest.mark.tier3
 

@@ -12,7 +12,7 @@ from tests.live.server import KEY, Running
 from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged, usage
-from welldone.engines.scripts import MockChunk, MockReply, json_reply
+from welldone.mock.script import MockChunk, MockReply, json_reply
 
 STALLS = MockReply((ROLE, delta({"content": "Once upon"})), end="hang")
 TOOL = {

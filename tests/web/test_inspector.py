@@ -20,7 +20,7 @@ from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged, usage
 from tests.web.tap import tapped
-from welldone.engines.scripts import HELLO_REPLY, MockChunk, MockReply, json_reply
+from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, json_reply
 
 BROKEN = MockReply(
     (

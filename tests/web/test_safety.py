@@ -17,7 +17,7 @@ from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged
 from tests.web.test_chat import bring, give_key
 from tests.web.test_hostile import FORBIDDEN, OWNED, STRANGE
-from welldone.engines.scripts import JSON_HEADERS, MockChunk, MockReply
+from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
 
 EVIL = f'"><img src=x onerror="{OWNED}"><script>{OWNED}</script>\x1b[31m\u202e\u200b evil'
 DEPTH = 100_000

@@ -13,7 +13,7 @@ from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import ROLE, Stage, delta, saying, staged
 from tests.web.test_chat import give_key
-from welldone.engines.scripts import MockReply, json_reply
+from welldone.mock.script import MockReply, json_reply
 
 pytestmark = pytest.mark.tier3
 

@@ -2,22 +2,116 @@
 
 import asyncio
 import gc
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate, count, repeat
+from math import isfinite
+from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
-from typing import Any
+from typing import Any, BinaryIO, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
-from welldone.bench.dialects import DIALECTS, BenchDialect
-from welldone.bench.listener import BenchReceiver
-from welldone.bench.prompts import PromptSource, PromptRequest
-from welldone.bench.record import RequestOutcome, BenchRecord
-from welldone.bench.report import ClientLoad
-from welldone.net.address import Address
-from welldone.net.outbound import Exchange, HttpClientError
-from welldone.net.pool import ConnectionPool
+from welldone.bench.client import BenchReceiver
+from welldone.bench.dialects import DIALECTS
+from welldone.bench.dialects.base import BenchDialect
+from welldone.bench.prompts import PromptRequest, PromptSource
+from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.bench.report import ClientLoad, StepResult
+from welldone.bench.settings import ArrivalProcess, BenchmarkKind, BenchSettings, GoodputBound
+from welldone.bench.stats import summarize_step
+from welldone.http.address import Address
+from welldone.http.client import ConnectionPool, Exchange, HttpClientError
+
+# When the requests of an open loop are due, in seconds from the start of the step.
+
+
+MAX_BURSTINESS = 1000.0
+"""The longest bursts: about so many requests at once, and more users than that few servers have."""
+_MAX_ARRIVALS = 1_000_000  # of a file: more than a day at ten requests per second
+_LINE_LIMIT_BYTES = 1 << 20  # the hashes of a prompt of a million tokens fit in it
+_MS_PER_S = 1000.0
+_LINE_FORMAT = 'each line must be a number of seconds, or an object with a number as "timestamp"'
+
+
+def constant_arrivals(rate: float) -> Iterator[float]:
+    """Evenly, the first at once."""
+    _check_rate(rate)
+    return (number / rate for number in count())
+
+
+def poisson_arrivals(rate: float, rng: random.Random) -> Iterator[float]:
+    """At random, as people come who do not know of each other; the first after a gap like any other."""
+    return bursty_arrivals(rate, 1.0, rng)
+
+
+def bursty_arrivals(rate: float, burstiness: float, rng: random.Random) -> Iterator[float]:
+    """In bursts: gaps of a gamma distribution, whose variance is `burstiness` times that of gaps at random."""
+    _check_rate(rate)
+    if not 0 < burstiness <= MAX_BURSTINESS:
+        raise ValueError(f"the burstiness must be more than 0 and at most {MAX_BURSTINESS:g}, not {burstiness:g}")
+    # A gamma distribution has the mean shape * scale and the variance shape * scale².
+    shape, scale = 1 / burstiness, burstiness / rate
+    return accumulate(rng.gammavariate(shape, scale) for _ in repeat(None))
+
+
+def _check_rate(rate: float) -> None:
+    if not (rate > 0 and isfinite(rate)):
+        raise ValueError(f"a rate must be more than 0 requests per second, not {rate:g}")
+
+
+class _ArrivalLine(msgspec.Struct):
+    """A line of a trace. Those of Mooncake, and they alone, tell the hashes of the prompt's blocks."""
+
+    timestamp: float
+    hash_ids: msgspec.Raw = msgspec.Raw()
+
+
+def read_arrival_times(path: Path) -> list[float]:
+    """The times in a file, in order and from 0: a number on each line, or JSON lines with `timestamp`.
+
+    They are seconds from any moment on. Where a line has `hash_ids`, as the traces of Mooncake do, its `timestamp`
+    is taken for milliseconds, as theirs are.
+
+    Raises:
+        ValueError: the file cannot be read, or says something else.
+    """
+    try:
+        with path.open("rb") as file:
+            times = sorted(_read_times(path, file))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not times:
+        raise ValueError(f"{path} has no times in it: {_LINE_FORMAT}")
+    return [at - times[0] for at in times]
+
+
+def _read_times(path: Path, file: BinaryIO) -> Iterator[float]:
+    decoder = msgspec.json.Decoder(float | _ArrivalLine)
+    found = 0
+    for number, line in enumerate(iter(partial(file.readline, _LINE_LIMIT_BYTES + 1), b""), 1):
+        if len(line) > _LINE_LIMIT_BYTES:
+            raise ValueError(f"{path}, line {number}: longer than {_LINE_LIMIT_BYTES} bytes")
+        if not line.strip():
+            continue
+        found += 1
+        if found > _MAX_ARRIVALS:
+            raise ValueError(f"{path} has more than {_MAX_ARRIVALS} times in it: give a part of it")
+        yield _parse_time(decoder, path, number, line)
+
+
+def _parse_time(decoder: "msgspec.json.Decoder[float | _ArrivalLine]", path: Path, number: int, line: bytes) -> float:
+    try:
+        said = decoder.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        raise ValueError(f"{path}, line {number}: {_LINE_FORMAT}") from None
+    if isinstance(said, float):
+        return said
+    return said.timestamp / _MS_PER_S if said.hash_ids else said.timestamp
+
 
 _LATE_START_S = 0.005
 """A start that is later than this is late: the timers of an event loop are right within some milliseconds."""
@@ -252,3 +346,157 @@ def _process_cpu_s() -> float:
     """What this process has worked so far."""
     usage = getrusage(RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+# The steps of a run: how each kind of load is made.
+
+
+SWEEP_HEADROOM = 1.2
+"""A sweep goes a little beyond what the server took in the throughput step, so as to show where it breaks down."""
+
+
+class ClosedLoopStep(msgspec.Struct, frozen=True):
+    """Users, each of whom asks again when it was answered."""
+
+    id: str
+    users: int
+
+
+class OpenLoopStep(msgspec.Struct, frozen=True):
+    """Requests at a rate, whatever the server does."""
+
+    id: str
+    rate: float
+
+
+class TraceReplayStep(msgspec.Struct, frozen=True):
+    """Requests at given times."""
+
+    id: str
+    times: tuple[float, ...]
+
+
+PlannedStep: TypeAlias = ClosedLoopStep | OpenLoopStep | TraceReplayStep
+
+WARMUP_STEP = ClosedLoopStep("warmup", 1)
+REPLAY_TAIL_S = 0.001
+"""A replay lasts so much longer than its last request takes to be due: what is due at its end would not be made."""
+
+
+def rate_steps(settings: BenchSettings, rates: tuple[float, ...]) -> list[PlannedStep]:
+    """A step for each rate. The names are those of inference-benchmarker, where the arrivals are."""
+    return [OpenLoopStep(f"{settings.arrivals}@{rate:.2f}req/s", rate) for rate in rates]
+
+
+def sweep_rates(settings: BenchSettings, max_rate: float) -> tuple[float, ...]:
+    """The rates of a sweep, by the requests per second that the server took at most."""
+    count = settings.num_rates
+    return tuple(step * max_rate * SWEEP_HEADROOM / count for step in range(1, count + 1))
+
+
+def arrival_times(step: OpenLoopStep | TraceReplayStep, settings: BenchSettings, rng: random.Random) -> Iterator[float]:
+    """When its requests are due."""
+    if isinstance(step, TraceReplayStep):
+        return iter(step.times)
+    match settings.arrivals:
+        case ArrivalProcess.CONSTANT:
+            return constant_arrivals(step.rate)
+        case ArrivalProcess.POISSON:
+            return poisson_arrivals(step.rate, rng)
+        case ArrivalProcess.BURSTY:
+            return bursty_arrivals(step.rate, settings.burstiness, rng)
+
+
+def concurrency_steps(settings: BenchSettings) -> list[PlannedStep]:
+    """A step for each number of users."""
+    return [ClosedLoopStep(f"concurrency@{users}", users) for users in settings.levels]
+
+
+def expected_duration_s(settings: BenchSettings) -> tuple[float, float] | None:
+    """How many seconds the run takes, and how many at most; None where a file says it."""
+    if settings.kind is BenchmarkKind.REPLAY:
+        return None
+    steps = len(settings.rates or settings.levels) or 1
+    if settings.kind is BenchmarkKind.SWEEP:
+        steps = 1 + settings.num_rates
+    servers = 1 if settings.against is None else 2
+    seconds = servers * (settings.warmup_s + steps * settings.duration_s)
+    return seconds, seconds + servers * (bool(settings.warmup_s) + steps) * settings.grace_s
+
+
+def round_orders(rounds: int) -> list[tuple[int, int]]:
+    """In which order two servers are asked in each round: what changes with time is as good or bad for both."""
+    return [(0, 1) if number % 2 == 0 else (1, 0) for number in range(rounds)]
+
+
+# A step that was made in rounds, as one: the requests of all rounds one after the other, and the rates of each.
+
+
+class StepSpec(TypedDict):
+    """What is known of a step before it is made."""
+
+    id: str
+    target: str
+    is_open: bool
+    max_vus: int
+    rate: float | None
+    goodput: Sequence[GoodputBound]
+
+
+def merge_rounds(loads: Sequence[LoadGenerator], **spec: Unpack[StepSpec]) -> StepResult:
+    """What the rounds of a step came to, one after the other."""
+    records: list[BenchRecord] = []
+    seconds = 0.0
+    for load in loads:
+        records += load.records if not seconds else [shift_record(record, seconds) for record in load.records]
+        seconds += load.seconds
+    step = summarize_step(
+        records,
+        seconds=seconds,
+        due=sum(load.counts.due for load in loads),
+        skipped=sum(load.counts.skipped for load in loads),
+        tokens_by=" and ".join(sorted({by for load in loads for by in load.tokens_by}, reverse=True)) or "chunks",
+        client=_mean_client_load(loads),
+        **spec,
+    )
+    return step if len(loads) == 1 else _with_round_rates([merge_rounds([load], **spec) for load in loads], step)
+
+
+def _mean_client_load(loads: Sequence[LoadGenerator]) -> ClientLoad:
+    owns = [load.client_load for load in loads]
+    return ClientLoad(
+        cpu=sum(own.cpu for own in owns) / len(owns),
+        late_starts=sum(own.late_starts for own in owns),
+        max_delay_s=max(own.max_delay_s for own in owns),
+        is_bottleneck=any(own.is_bottleneck for own in owns),
+    )
+
+
+def _with_round_rates(rounds: Sequence[StepResult], whole: StepResult) -> StepResult:
+    """What came after the end of a round belongs to no round, though it lies in the time of the next."""
+    seconds = whole.seconds or 1.0
+    return msgspec.structs.replace(
+        whole,
+        request_rate=sum(one.request_rate * one.seconds for one in rounds) / seconds,
+        token_rate=sum(one.token_rate * one.seconds for one in rounds) / seconds,
+    )
+
+
+def shift_record(record: BenchRecord, seconds: float) -> BenchRecord:
+    """The same record, in a step that began so much earlier."""
+
+    def later(at: float | None) -> float | None:
+        return None if at is None else at + seconds
+
+    return msgspec.structs.replace(
+        record,
+        due_s=record.due_s + seconds,
+        sent_s=record.sent_s + seconds,
+        head_s=later(record.head_s),
+        role_s=later(record.role_s),
+        reasoning_s=later(record.reasoning_s),
+        content_s=later(record.content_s),
+        tool_s=later(record.tool_s),
+        times=type(record.times)("d", [at + seconds for at in record.times]),
+        ended_s=record.ended_s + seconds,
+    )

@@ -12,20 +12,23 @@ from typing import Any
 import msgspec
 
 from welldone import __version__
-from welldone.bench import plan
-from welldone.bench.arrivals import read_arrival_times
-from welldone.bench.assertions import check_assertions
-from welldone.bench.compare import compare_rounds
-from welldone.bench.counting import BenchTokenCounter, find_token_counter, why_no_counter
-from welldone.bench.load import LoadGenerator
-from welldone.bench.look import BenchTarget, post_to_root, probe_targets, bench_secrets
-from welldone.bench.look import BenchUnreachableError as BenchUnreachableError
-from welldone.bench.plan import ClosedLoopStep, OpenLoopStep, PlannedStep, TraceReplayStep
+from welldone.bench import load
+from welldone.bench.client import BenchTarget, BenchUnreachableError, bench_secrets, post_to_root, probe_targets
+from welldone.bench.load import (
+    ClosedLoopStep,
+    LoadGenerator,
+    OpenLoopStep,
+    PlannedStep,
+    TraceReplayStep,
+    merge_rounds,
+    read_arrival_times,
+)
 from welldone.bench.prompts import PromptSource, make_prompt_source
-from welldone.bench.record import RequestOutcome, BenchRecord
+from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.report import BenchReport, MetricComparison, StepResult
-from welldone.bench.rounds import merge_rounds
-from welldone.bench.settings import BenchSettings, BenchmarkKind
+from welldone.bench.settings import BenchmarkKind, BenchSettings
+from welldone.bench.stats import check_assertions, compare_rounds
+from welldone.bench.tokens import BenchTokenCounter, find_token_counter, why_no_counter
 
 COMPARISON_ROUNDS = 4
 """How often two servers are asked in turn within a step: what the machine does besides hits both."""
@@ -108,9 +111,9 @@ def _first_steps(settings: BenchSettings) -> list[PlannedStep]:
         case BenchmarkKind.SWEEP | BenchmarkKind.THROUGHPUT:
             return [ClosedLoopStep("throughput", settings.max_vus)]
         case BenchmarkKind.RATE:
-            return plan.rate_steps(settings, settings.rates)
+            return load.rate_steps(settings, settings.rates)
         case BenchmarkKind.QUICK | BenchmarkKind.CONCURRENCY:
-            return plan.concurrency_steps(settings)
+            return load.concurrency_steps(settings)
         case BenchmarkKind.REPLAY:
             assert settings.replay is not None
             return [TraceReplayStep("replay", tuple(read_arrival_times(settings.replay)))]
@@ -149,7 +152,7 @@ class _BenchRun:
         is_sweep = settings.kind is BenchmarkKind.SWEEP
         watch.total = bool(settings.warmup_s) + len(steps) + is_sweep * settings.num_rates
         if settings.warmup_s:
-            await self._measure(plan.WARMUP_STEP, settings.warmup_s)
+            await self._measure(load.WARMUP_STEP, settings.warmup_s)
             self._check_warmup()
         for step in steps:
             await self._measure(step, settings.duration_s)
@@ -175,7 +178,7 @@ class _BenchRun:
         if not found:
             self.incomplete_reason = _NO_SWEEP_RATE
             return
-        for step in plan.rate_steps(settings, plan.sweep_rates(settings, found)):
+        for step in load.rate_steps(settings, load.sweep_rates(settings, found)):
             await self._measure(step, settings.duration_s)
 
     async def _measure(self, step: PlannedStep, seconds: float) -> None:
@@ -183,19 +186,19 @@ class _BenchRun:
             return
         watch = self._progress
         if isinstance(step, TraceReplayStep):
-            seconds = step.times[-1] + plan.REPLAY_TAIL_S
+            seconds = step.times[-1] + load.REPLAY_TAIL_S
         watch.step, watch.number, watch.seconds = step.id, watch.number + 1, seconds * len(self._targets)
         if len(self._targets) == 1:
             watch.steps.append(self._step_result(step, 0, [await self._generate_load(step, 0, seconds)]))
             return
         # A trace cannot be cut: what comes late in it would never be played.
-        rounds = 1 if step is plan.WARMUP_STEP or isinstance(step, TraceReplayStep) else COMPARISON_ROUNDS
+        rounds = 1 if step is load.WARMUP_STEP or isinstance(step, TraceReplayStep) else COMPARISON_ROUNDS
         loads: tuple[list[LoadGenerator], list[LoadGenerator]] = ([], [])
-        for order in plan.round_orders(rounds):
+        for order in load.round_orders(rounds):
             for number in order:
                 loads[number].append(await self._generate_load(step, number, seconds / rounds))
         watch.steps += [self._step_result(step, number, loads[number]) for number in (0, 1)]
-        if step is not plan.WARMUP_STEP:
+        if step is not load.WARMUP_STEP:
             self._compare(step, loads)
 
     def _compare(self, step: PlannedStep, loads: tuple[list[LoadGenerator], list[LoadGenerator]]) -> None:
@@ -222,7 +225,7 @@ class _BenchRun:
         if isinstance(step, ClosedLoopStep):
             await load.run_closed_loop(step.users, seconds)
         else:
-            schedule = plan.arrival_times(step, settings, self._rng)
+            schedule = load.arrival_times(step, settings, self._rng)
             await load.run_open_loop(
                 schedule, seconds, settings.max_vus, wait_for_last_answer=isinstance(step, TraceReplayStep)
             )

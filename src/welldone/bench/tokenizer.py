@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from welldone.bench.vocabulary import Vocabulary, read_vocabulary
+from welldone.bench.tokens import Vocabulary, read_vocabulary
 
 TOKENIZER_LIMIT_BYTES = 256 * 2**20
 """The largest that we know, of 262,144 tokens, has 33 MB."""

@@ -16,7 +16,7 @@ def welldone_check() -> Callable[..., Any]:
 
     The test fails where the server does not pass. With `check=False` it does not: the report is what is returned.
     """
-    fixture = importlib.import_module("welldone.check.fixture")
+    fixture = importlib.import_module("welldone.check.api")
 
     def check(url: str, **settings: Any) -> Any:  # noqa: ANN401 - as `check_server` has them
         __tracebackhide__ = True

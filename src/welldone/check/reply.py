@@ -4,20 +4,38 @@ It is read with the eyes of the judge (`rules/heard`), stream or not: probes ask
 """
 
 import json
+import re
 from bisect import bisect_left
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
 
-from welldone.check.reading import READ_CHOICES, READ_DELTAS, READ_USAGE, ParsedDelta, ParsedChoice
-from welldone.drawing.texts import single_line
-from welldone.net.ear import RecordedResponse
-from welldone.rules.capture import complete_frames
-from welldone.rules.choices import as_object, as_text
-from welldone.rules.heard import ReplyKind, TraceView
-from welldone.rules.trace import Trace
+from welldone.check.reading import READ_CHOICES, READ_DELTAS, READ_USAGE, ParsedChoice, ParsedDelta
+from welldone.http.recording_client import RecordedResponse
+from welldone.reporting import single_line
+from welldone.rules.trace import Trace, complete_frames
+from welldone.rules.view.choices import as_object, as_text
+from welldone.rules.view.view import ReplyKind, TraceView
+
+# Markup that belongs to a model and its server: who reads an answer should never see it.
+
+
+SPECIAL_TOKENS = re.compile(
+    r"<\|[a-z0-9_]{2,40}\|>"  # ChatML, Llama 3, Phi, GPT: <|im_end|>, <|eot_id|>, <|end|>, <|endoftext|>
+    r"|<\uff5c[^<>\n]{2,40}\uff5c>"  # DeepSeek writes its bars wide
+    r"|</?(?:start|end)_of_turn>|<(?:bos|eos|pad|unk)>"  # Gemma, and the tokenizers of SentencePiece
+    r"|\[/?INST\]|<</?SYS>>"  # Llama 2, Mistral
+    r"|\A\s*<s>|</s>\s*\Z"  # elsewhere they may be HTML
+)
+"""Special tokens only, and no words that a model may say."""
+
+
+def find_special_token(text: str) -> re.Match[str] | None:
+    """The first special token in a text; None where there is none."""
+    return SPECIAL_TOKENS.search(text)
+
 
 _MAX_ERROR_CHARS = 160  # characters of a server's error message: it is quoted in a line
 
@@ -185,3 +203,35 @@ class ProbeReply:
         if not self.recording.is_timed_out:  # the silence before a timeout is the timeout itself
             times.append(self.recording.ended_s)
         return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+
+
+# Where things stand in an answer: the frame of a character, the borders between chunks, the first difference.
+
+
+_DIFF_CONTEXT_CHARS = 20  # characters that are shown before the first one that differs: some words
+
+
+def frame_at_offset(reply: ProbeReply, offset: int) -> int | None:
+    """The number of the frame that brings a character of the first choice's text; None where there are no frames."""
+    pieces = _first_choice_deltas(reply)
+    return next((piece.frame for piece, end in zip(pieces, _end_offsets(pieces), strict=True) if end > offset), None)
+
+
+def chunk_boundaries(reply: ProbeReply) -> list[int]:
+    """How long the first choice's text was before each of its chunks with text but the first."""
+    return sorted({*_end_offsets(_first_choice_deltas(reply))} - {0, len(reply.text)})
+
+
+def text_from_difference(text: str, other: str) -> str:
+    """The text from a little before the place where the other one begins to differ, in quotes: spaces count."""
+    same = next((place for place, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), None)
+    start = max((min(len(text), len(other)) if same is None else same) - _DIFF_CONTEXT_CHARS, 0)
+    return ("…" if start else "") + repr(text[start:])
+
+
+def _first_choice_deltas(reply: ProbeReply) -> list[ParsedDelta]:
+    return [piece for piece in reply.deltas if piece.index == reply.first_choice.index]
+
+
+def _end_offsets(deltas: list[ParsedDelta]) -> list[int]:
+    return list(accumulate(len(piece.text) for piece in deltas))

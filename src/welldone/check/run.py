@@ -9,19 +9,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from welldone import __version__
-from welldone.check import recording, tally
-from welldone.check.desk import ProbeClient, ServerFacts, RecordResponse
+from welldone.check import summary, trace_files
+from welldone.check.discovery import CheckUnreachableError, discover
 from welldone.check.probe import Probe
+from welldone.check.probe_client import ProbeClient, RecordResponse, ServerFacts
 from welldone.check.probes import PROBES_BY_DIALECT
-from welldone.check.profiles import rules_for_client
 from welldone.check.report import Report, Verdict
-from welldone.check.scout import CheckUnreachableError as CheckUnreachableError
-from welldone.check.scout import discover
-from welldone.check.session import NotApplicableError, UnsupportedError, Session
+from welldone.check.selection import rules_for_client
+from welldone.check.session import NotApplicableError, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
-from welldone.check.tally import ProbeOutcome
-from welldone.net import ear
-from welldone.wire.faults.catalogue import ALL_RULES
+from welldone.check.summary import ProbeOutcome
+from welldone.http import recording_client
+from welldone.protocol.catalog import ALL_RULES
 
 
 class CheckProgress(msgspec.Struct, frozen=True):
@@ -50,7 +49,7 @@ async def check(
     settings: CheckSettings,
     *,
     on_progress: ProgressCallback = lambda _: None,
-    record_response: RecordResponse = ear.record_response,
+    record_response: RecordResponse = recording_client.record_response,
     probes: Sequence[Probe] | None = None,
     clock: Callable[[], float] = time.monotonic,
     stop: asyncio.Event | None = None,
@@ -70,7 +69,7 @@ async def check(
     date = datetime.now(UTC).isoformat(timespec="seconds")
     begun = clock()
     if settings.record is not None:
-        recording.prepare_trace_folder(settings.record, [probe.name for probe in chosen])
+        trace_files.prepare_trace_folder(settings.record, [probe.name for probe in chosen])
     on_progress(CheckProgress(0, len(chosen), ("first look",)))
     stop = stop or asyncio.Event()
     facts = await _run_until(stop, _discover_redacted(desk))
@@ -81,7 +80,7 @@ async def check(
     outcomes = probing.outcomes()
     if settings.record is not None:
         for outcome in outcomes:
-            recording.write_traces(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
+            trace_files.write_traces(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
     _require_judged(settings, outcomes)
     return _build_report(settings, facts, outcomes, wanted, date, clock() - begun)
 
@@ -234,12 +233,12 @@ def _build_report(
     date: str,
     seconds: float,
 ) -> Report:
-    findings = tally.build_findings(outcomes, settings, facts)
+    findings = summary.build_findings(outcomes, settings, facts)
     is_interrupted = not all(outcome.is_finished for outcome in outcomes)
     is_timed_out = any(outcome.session.is_timed_out for outcome in outcomes)
     is_given_up = any(outcome.session.is_incomplete for outcome in outcomes)
-    verdict = tally.verdict_for(finding.severity for finding in findings)
-    counting = tally.verdict_for(finding.severity for finding in findings if finding.is_new)
+    verdict = summary.verdict_for(finding.severity for finding in findings)
+    counting = summary.verdict_for(finding.severity for finding in findings if finding.is_new)
     return Report(
         tool=__version__,
         date=date,
@@ -253,9 +252,9 @@ def _build_report(
         passed=_is_passed(counting, settings) and not is_given_up and not is_interrupted,
         timeout_s=settings.timeouts.reply_s,
         is_interrupted=is_interrupted,
-        cost=tally.run_cost(outcomes, seconds),
-        probes=tuple(map(tally.probe_result, outcomes)),
-        rules=tally.rule_results(outcomes, rule_ids),
+        cost=summary.run_cost(outcomes, seconds),
+        probes=tuple(map(summary.probe_result, outcomes)),
+        rules=summary.rule_results(outcomes, rule_ids),
         findings=findings,
     )
 

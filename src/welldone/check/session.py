@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from welldone.check.desk import OVERLOAD_STATUSES, ProbeClient, ServerFacts
-from welldone.check.occasions import applicable_rules
-from welldone.check.reply import ProbeRequest, ProbeReply
-from welldone.net.ear import ConnectError, RecordedResponse
-from welldone.rules.causes import RootCauses
-from welldone.rules.judge import judge, excerpt
-from welldone.wire.faults import Severity
-from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.check.applicability import applicable_rules
+from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFacts
+from welldone.check.reply import ProbeReply, ProbeRequest
+from welldone.http.recording_client import ConnectError, RecordedResponse
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Severity
+from welldone.rules.judge import excerpt, judge
+from welldone.rules.root_causes import RootCauses
 
 REFUSED_4XX_RULE = "err-refused-4xx"
 KEEPALIVE_RULE = "live-keepalive-in-silence"

@@ -5,12 +5,31 @@ import logging
 import shlex
 import socket
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 from welldone import __version__
-from welldone.cli.upstreams import describe_models, redacted_url
-from welldone.serve import log
-from welldone.serve.origins import is_loopback
-from welldone.serve.settings import Config, ServeSettings
+from welldone.config.server import Config, ServeSettings
+from welldone.config.upstream import UpstreamSettings
+from welldone.server.access.origins import is_loopback
+from welldone.server.observe import log
+
+# How upstreams are shown.
+
+
+_MAX_SEGMENT_CHARS = 16  # characters of a part of a path that is shown; keys are longer
+
+
+def redacted_url(upstream: UpstreamSettings) -> str:
+    """Where it is, without what may be a secret: a long word in the path."""
+    split = urlsplit(upstream.url)
+    path = "/".join(word if len(word) <= _MAX_SEGMENT_CHARS else "…" for word in split.path.split("/"))
+    return f"{split.scheme}://{split.netloc}{path}"
+
+
+def describe_models(upstream: UpstreamSettings) -> str:
+    """Which models it is asked for."""
+    return ", ".join(upstream.models) or "its own list"
+
 
 _MAX_NAMES = 5  # models that the first line names, and names in others: more do not fit into it
 _MAX_UPSTREAMS = 10  # upstreams that have a line: more hide the rest

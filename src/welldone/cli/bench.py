@@ -1,31 +1,198 @@
 """`welldone bench`: how fast a server answers many at once. The command lines of inference-benchmarker work here."""
 
 import asyncio
+import json
 import os
 import re
 import signal
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from welldone.bench import plan
-from welldone.bench.arrivals import MAX_BURSTINESS
-from welldone.bench.assertions import parse_assertion, parse_goodput_bound
+import msgspec
+
+from welldone.bench import load
+from welldone.bench.client import BenchUnreachableError
 from welldone.bench.dialects import DIALECTS
-from welldone.bench.lengths import parse_length
-from welldone.bench.profiles import WORKLOAD_PROFILES, find_workload_profile
-from welldone.bench.report import BenchReport
-from welldone.bench.reports import data, forms, peer, tables
-from welldone.bench.run import STOPPED_BY_USER, BenchUnreachableError, BenchProgress, run_bench
-from welldone.bench.settings import ArrivalProcess, Assertion, BenchSettings, BenchmarkKind, LengthSpec
-from welldone.cli import amounts, asking, board, comparing, show
-from welldone.cli.exits import ExitCode, UsageError
+from welldone.bench.load import MAX_BURSTINESS
+from welldone.bench.report import BenchReport, MetricComparison
+from welldone.bench.reports import data, renderers, text
+from welldone.bench.reports.text import format_metric, split_metric
+from welldone.bench.run import STOPPED_BY_USER, BenchProgress, run_bench
+from welldone.bench.settings import ArrivalProcess, Assertion, BenchmarkKind, BenchSettings, LengthSpec, parse_length
+from welldone.bench.stats import (
+    FIRST_IS_BETTER,
+    NO_DIFFERENCE,
+    SECOND_IS_BETTER,
+    compare_reports,
+    comparison_verdict,
+    parse_assertion,
+    parse_goodput_bound,
+)
+from welldone.bench.words import WORKLOAD_PROFILES, find_workload_profile
+from welldone.cli import bench_ui, option_types, ui
+from welldone.cli.option_types import check_report_path, make_writable_folder
 from welldone.cli.options import CommandParser
-from welldone.cli.reporting import make_writable_folder, check_report_path
-from welldone.engines.settings import DEFAULT_SLOTS
-from welldone.net.secrets import API_KEY_VARIABLE
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.model import DEFAULT_SLOTS
+from welldone.http.redaction import API_KEY_VARIABLE
+from welldone.reporting import sanitize_text
+
+# `welldone bench compare`: two reports side by side, and whether they differ by more than chance.
+
+
+COMPARE_DESCRIPTION = """\
+Compare two reports that welldone bench wrote (--report FILE.json), step by step: how many times B the number of A is,
+the band in which that would lie in 95 of 100 such runs, and a word for B: faster, slower, or no difference.
+What changed on the machine between two runs no band can know; for two servers, --against measures in turn."""
+COMPARE_EXAMPLES = """
+welldone bench compare before.json after.json
+welldone bench compare before.json after.json --fail-on-slower
+"""
+COMPARE_VERSION = 1
+"""Of the JSON form."""
+_REPORT_LIMIT_BYTES = 512 * 1024 * 1024
+"""The times of fifty million chunks: more than a run has, and a laptop can hold two of them."""
+_VERDICT_WORDS = {FIRST_IS_BETTER: "slower", NO_DIFFERENCE: "no difference", SECOND_IS_BETTER: "faster"}
+"""For the second of the two."""
+_SHARE_METRIC = "success_rate"
+_SHARE_VERDICT_WORDS = {"slower": "worse", "faster": "better"}
+"""Of a share of requests."""
+_VERDICT_COLORS = {FIRST_IS_BETTER: "wrong", NO_DIFFERENCE: "dim", SECOND_IS_BETTER: "right"}
+_LOAD_SETTINGS = ("kind", "max_vus", "profile", "prompt", "decode", "dataset", "arrivals", "duration_s", "extra")
+"""Settings that make another load."""
+
+
+class _InferenceBenchmarkerReport(msgspec.Struct):
+    """What shows a file to be inference-benchmarker's."""
+
+    results: list[msgspec.Raw]
+    start_time: str
+
+
+def run_compare(arguments: list[str]) -> ExitCode:
+    """Compare two reports."""
+    options = _compare_parser().parse(arguments)
+    paths = (options.first, options.second)
+    first, second = (_read_report(path) for path in paths)
+    found = compare_reports(first, second)
+    for warning in _comparison_warnings(first, second, paths):
+        ui.print_note(warning)
+    if not found:
+        ui.print_note(_why_no_comparison(first, second))
+        return ExitCode.NOTHING_TO_DO
+    if options.json:
+        ui.print_line(_comparison_json(found))
+    else:
+        for text in _comparison_table(found):
+            ui.print_line(text)
+    is_slower = any(comparison_verdict(one) == FIRST_IS_BETTER for one in found)
+    return ExitCode.FAILED if is_slower and options.fail_on_slower else ExitCode.OK
+
+
+def _compare_parser() -> CommandParser:
+    parser = CommandParser("bench compare", COMPARE_DESCRIPTION, COMPARE_EXAMPLES)
+    parser.add_argument("first", metavar="A.json", type=Path, help="the report to compare with")
+    parser.add_argument("second", metavar="B.json", type=Path, help="the report that is judged")
+    parser.add_argument("--json", action="store_true", help="show the result as JSON")
+    parser.add_argument("--fail-on-slower", action="store_true", help="exit 1 where B is slower, beyond chance")
+    return parser
+
+
+# ---- reading
+
+
+def _read_report(path: Path) -> BenchReport:
+    shown = ui.printable_name(str(path))
+    try:
+        with path.open("rb") as file:
+            text = file.read(_REPORT_LIMIT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {shown}: {ui.error_text(error)}") from None
+    if len(text) > _REPORT_LIMIT_BYTES:
+        raise UsageError(f"{shown} is larger than {_REPORT_LIMIT_BYTES // 2**20} MB; no report is")
+    try:
+        return data.parse_report(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{shown} {_why_not_a_report(text, error)}") from None
+
+
+def _why_not_a_report(text: bytes, error: Exception) -> str:
+    """What a file is that is no report of ours."""
+    try:
+        msgspec.json.decode(text, type=_InferenceBenchmarkerReport)
+    except (ValueError, RecursionError):
+        return (
+            f"is no report of welldone bench ({sanitize_text(ui.error_text(error))}); write one with --report FILE.json"
+        )
+    return (
+        "has the form of inference-benchmarker, which keeps no single requests, so that chance cannot be told; "
+        "write reports to compare with welldone bench --report FILE.json"
+    )
+
+
+# ---- what is said
+
+
+def _comparison_warnings(first: BenchReport, second: BenchReport, paths: tuple[Path, Path]) -> list[str]:
+    """Why the two may differ but for the servers."""
+    cautions = [
+        f"{ui.printable_name(str(path))} ended early: {sanitize_text(report.incomplete_reason)}"
+        for path, report in zip(paths, (first, second), strict=True)
+        if not report.is_complete
+    ]
+    unlike = [name for name in _LOAD_SETTINGS if first.config.get(name) != second.config.get(name)]
+    unlike += [name for name in ("endpoint", "model") if getattr(first, name) != getattr(second, name)]
+    return cautions + ([f"the two were not asked alike; they differ in {', '.join(unlike)}"] if unlike else [])
+
+
+def _why_no_comparison(first: BenchReport, second: BenchReport) -> str:
+    names = [[step.id for step in report.steps if step.id != "warmup"] for report in (first, second)]
+    if set(names[0]) & set(names[1]):
+        return "there is nothing to compare: too few requests ended well"
+    said = (sanitize_text(", ".join(some)) or "none" for some in names)
+    return "there is nothing to compare: no step is in both ({}; and {})".format(*said)
+
+
+def _comparison_table(found: list[MetricComparison]) -> list[str]:
+    width = max(len(split_metric(one)[1]) for one in found) + 2
+    drawn: list[str] = []
+    for step, some in groupby(found, key=lambda one: split_metric(one)[0]):
+        drawn += [sanitize_text(step), f"{'':<{width}}  {'A':>12}  {'B':>12}  {'A / B':>6}  band"]
+        drawn += [_comparison_row(one, width) for one in some]
+        drawn.append("")
+    return [*drawn, _verdict_summary(found)]
+
+
+def _comparison_row(one: MetricComparison, width: int) -> str:
+    metric = split_metric(one)[1]
+    numbers = f"{format_metric(metric, one.first):>12}  {format_metric(metric, one.second):>12}  {one.ratio:>6.2f}"
+    word = ui.colorize(_verdict_word(one), _VERDICT_COLORS[comparison_verdict(one)])
+    return f"{'  ' + metric:<{width}}  {numbers}  {one.low:.2f} to {one.high:<6.2f}  {word}"
+
+
+def _verdict_word(one: MetricComparison) -> str:
+    """What is to be said of the second."""
+    word = _VERDICT_WORDS[comparison_verdict(one)]
+    return _SHARE_VERDICT_WORDS.get(word, word) if split_metric(one)[1] == _SHARE_METRIC else word
+
+
+def _verdict_summary(found: list[MetricComparison]) -> str:
+    return "B: " + ", ".join(f"{count} {word}" for word, count in Counter(_verdict_word(one) for one in found).items())
+
+
+def _comparison_json(found: list[MetricComparison]) -> str:
+    rows: list[dict[str, Any]] = []
+    for one in found:
+        step, metric = split_metric(one)
+        numbers = {name: getattr(one, name) for name in ("first", "second", "ratio", "low", "high")}
+        rows.append({"step": step, "metric": metric, **numbers, "verdict": _verdict_word(one)})
+    return json.dumps({"version": COMPARE_VERSION, "compared": rows}, indent=2)
+
 
 DESCRIPTION = """\
 Ask a server as many clients would, and say how it did: time to the first token, time between tokens, tokens per second,
@@ -47,8 +214,8 @@ welldone bench http://127.0.0.1:8000/v1 --endpoint responses -b throughput
 welldone bench compare before.json after.json
 """
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_parse_rate = amounts.positive_number(1e6)  # requests per second: more than any client makes
-_parse_arrivals = amounts.enum_choice(ArrivalProcess)
+_parse_rate = option_types.positive_number(1e6)  # requests per second: more than any client makes
+_parse_arrivals = option_types.enum_choice(ArrivalProcess)
 _SEED_COUNT = 10**6
 _QUICK_DEFAULTS = BenchSettings(
     url="",
@@ -68,17 +235,17 @@ Value = TypeVar("Value")
 def run(arguments: list[str]) -> ExitCode:
     """Measure a server, or compare two reports."""
     if arguments[:1] == ["compare"]:
-        return comparing.run_compare(arguments[1:])
+        return run_compare(arguments[1:])
     options = _parser().parse(arguments)
     settings = _settings(options)
     for path in options.report:
-        check_report_path(path, forms.BENCH_REPORT_FORMATS)
+        check_report_path(path, renderers.BENCH_REPORT_FORMATS)
     if options.results_dir is not None:
         make_writable_folder(options.results_dir)
     try:
         report = asyncio.run(_run_bench(settings, is_quiet=options.no_console or options.json))
     except BenchUnreachableError as error:
-        show.print_note(f"welldone bench: {error}")
+        ui.print_note(f"welldone bench: {error}")
         return ExitCode.UNREACHABLE
     except ValueError as error:
         raise UsageError(str(error)) from None
@@ -88,7 +255,7 @@ def run(arguments: list[str]) -> ExitCode:
     if report.incomplete_reason == STOPPED_BY_USER:
         raise KeyboardInterrupt  # all is said; the exit code is that of a command that was interrupted
     if settings.assertions and not report.assertion_results:
-        show.print_note("nothing was judged: no step but the warm-up ran")
+        ui.print_note("nothing was judged: no step but the warm-up ran")
         return ExitCode.NOTHING_TO_DO
     is_right = report.is_complete and all(checked.passed for checked in report.assertion_results)
     return ExitCode.OK if is_right else ExitCode.FAILED
@@ -115,7 +282,7 @@ def _add_server(parser: CommandParser) -> None:
     add(
         "--header",
         metavar="LINE",
-        type=asking.parse_header,
+        type=option_types.parse_header,
         action="append",
         default=[],
         help="a header for every request",
@@ -130,7 +297,7 @@ def _add_load(parser: CommandParser) -> None:
         "--benchmark-kind",
         "-b",
         metavar="KIND",
-        type=amounts.enum_choice(BenchmarkKind),
+        type=option_types.enum_choice(BenchmarkKind),
         help=f"{', '.join(BenchmarkKind)} (quick)",
     )
     add(
@@ -142,12 +309,12 @@ def _add_load(parser: CommandParser) -> None:
         default=[],
         help="requests per second (repeatable)",
     )
-    add("--num-rates", metavar="N", type=amounts.integer_between(1, 100), help="steps of a sweep (10)")
-    add("--max-vus", "-m", metavar="N", type=amounts.user_count, help="users, or requests at once, at most (128)")
+    add("--num-rates", metavar="N", type=option_types.integer_between(1, 100), help="steps of a sweep (10)")
+    add("--max-vus", "-m", metavar="N", type=option_types.user_count, help="users, or requests at once, at most (128)")
     add(
         "--concurrency",
         metavar="N,N",
-        type=amounts.user_counts,
+        type=option_types.user_counts,
         default=(),
         help="numbers of users, for -b concurrency",
     )
@@ -161,34 +328,34 @@ def _add_load(parser: CommandParser) -> None:
     add(
         "--burstiness",
         metavar="X",
-        type=amounts.positive_number(MAX_BURSTINESS),
+        type=option_types.positive_number(MAX_BURSTINESS),
         help="of bursty arrivals; 1 is poisson (4)",
     )
     add(
         "--duration",
         "-d",
         metavar="TIME",
-        type=amounts.parse_duration,
+        type=option_types.parse_duration,
         help="of each step, such as 30s or 2m (120s; quick: 15s)",
     )
     add(
         "--warmup",
         "-w",
         metavar="TIME",
-        type=amounts.parse_duration_or_zero,
+        type=option_types.parse_duration_or_zero,
         help="of the warm-up (30s; quick: 5s); 0s: none",
     )
-    add("--timeout", metavar="TIME", type=amounts.parse_duration, default=300.0, help="for one answer (300s)")
+    add("--timeout", metavar="TIME", type=option_types.parse_duration, default=300.0, help="for one answer (300s)")
     add(
         "--grace",
         metavar="TIME",
-        type=amounts.parse_duration_or_zero,
+        type=option_types.parse_duration_or_zero,
         help="for answers under way when a step ends (30s; quick: 8s)",
     )
     add(
         "--seed",
         metavar="N",
-        type=amounts.integer_between(0, _SEED_COUNT - 1),
+        type=option_types.integer_between(0, _SEED_COUNT - 1),
         help="of all that is drawn (another one each time)",
     )
 
@@ -204,7 +371,7 @@ def _add_requests(parser: CommandParser) -> None:
     add(
         "--extra",
         metavar="JSON",
-        type=amounts.parse_extra_fields,
+        type=option_types.parse_extra_fields,
         default={},
         help="members for the body of every request",
     )
@@ -218,7 +385,7 @@ def _add_results(parser: CommandParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help=f"write it: {', '.join(forms.BENCH_REPORT_FORMATS)}",
+        help=f"write it: {', '.join(renderers.BENCH_REPORT_FORMATS)}",
     )
     add("--json", action="store_true", help="show the report as JSON")
     add("--results-dir", metavar="DIR", type=Path, help="also write JSON as inference-benchmarker's")
@@ -226,7 +393,7 @@ def _add_results(parser: CommandParser) -> None:
     add(
         "--assert", dest="assertions", metavar="TEXT", action="append", default=[], help="'ttft.p99<800ms', else exit 1"
     )
-    add("--extra-meta", metavar="K=V,K=V", type=amounts.parse_key_values, default={}, help="kept with the results")
+    add("--extra-meta", metavar="K=V,K=V", type=option_types.parse_key_values, default={}, help="kept with the results")
     add("--run-id", metavar="NAME", default="", help="kept with the results")
     add("--no-console", "-n", action="store_true", help="no live view")
 
@@ -238,15 +405,15 @@ def _settings(options: Namespace) -> BenchSettings:
     kind = _benchmark_kind(options)
     usual = _QUICK_DEFAULTS if kind is BenchmarkKind.QUICK else _FULL_DEFAULTS
     return BenchSettings(
-        url=asking.server_url(url),
-        against=None if options.against is None else asking.server_url(options.against),
+        url=option_types.server_url(url),
+        against=None if options.against is None else option_types.server_url(options.against),
         endpoint=options.endpoint,
         model=options.model_name,
-        key=asking.server_key(options.api_key or None),
+        key=option_types.server_key(options.api_key or None),
         against_key=_parse_optional(_against_key, options.against_api_key),
         ca_file=options.ca_file,
         is_verified=not options.insecure,
-        headers=tuple((name, asking.resolve_env(value, f"the header {name}")) for name, value in options.header),
+        headers=tuple((name, option_types.resolve_env(value, f"the header {name}")) for name, value in options.header),
         extra=options.extra,
         kind=kind,
         max_vus=128 if options.max_vus is None else options.max_vus,
@@ -311,7 +478,7 @@ def _implies_decode_length(options: Namespace) -> bool:
 
 def _describe_plan(settings: BenchSettings) -> str:
     """What the run does, and how long it takes."""
-    expected = plan.expected_duration_s(settings)
+    expected = load.expected_duration_s(settings)
     if expected is None:
         return f"{settings.kind}: as long as the file says"
     seconds, most = expected
@@ -349,7 +516,7 @@ def _check_profile(name: str) -> str:
 
 
 def _against_key(value: str) -> str:
-    return asking.resolve_env(value, "--against-api-key")
+    return option_types.resolve_env(value, "--against-api-key")
 
 
 # ---- running and writing
@@ -369,38 +536,38 @@ async def _run_bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, end)
-    async with board.live_view(watch, is_quiet=is_quiet):
+    async with bench_ui.live_view(watch, is_quiet=is_quiet):
         return await run_bench(
-            settings, stop=stop, progress=watch, on_start=lambda: show.print_note(_describe_plan(settings))
+            settings, stop=stop, progress=watch, on_start=lambda: ui.print_note(_describe_plan(settings))
         )
 
 
 def _output_report(report: BenchReport, options: Namespace) -> None:
     """Show the report, and write it; what goes wrong with the one does not stop the other."""
     try:
-        for line in [data.render_json(report)] if options.json else tables.report_lines(report, show.terminal_width()):
-            show.print_line(line)
-        show.flush_output()
+        for line in [data.render_json(report)] if options.json else text.report_lines(report, ui.terminal_width()):
+            ui.print_line(line)
+        ui.flush_output()
     finally:
         written = _write_reports(report, options)
     if written and not options.json:
-        show.print_line(f"written: {', '.join(show.printable_name(str(path)) for path in written)}")
+        ui.print_line(f"written: {', '.join(ui.printable_name(str(path)) for path in written)}")
 
 
 def _write_reports(report: BenchReport, options: Namespace) -> list[Path]:
     """Write all files that can be written; the others are said in the end."""
     forms_of: list[tuple[Path, Callable[[BenchReport], str]]] = [
-        *((path, forms.BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report),
+        *((path, renderers.BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report),
     ]
     if options.results_dir is not None:
-        forms_of.append((_results_path(report, options), peer.render_inference_benchmarker))
+        forms_of.append((_results_path(report, options), data.render_inference_benchmarker))
     written, failed = [], []
     for path, draw in forms_of:
         try:
             path.write_bytes(f"{draw(report)}\n".encode())
             written.append(path)
         except OSError as error:
-            failed.append(f"cannot write {show.printable_name(str(path))}: {show.error_text(error)}")
+            failed.append(f"cannot write {ui.printable_name(str(path))}: {ui.error_text(error)}")
     if failed:
         raise UsageError("; ".join(failed))
     return written

@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 
-from welldone.cli import show
-from welldone.cli.exits import UsageError
+from welldone.cli import ui
 from welldone.cli.options import CommandParser
-from welldone.rules import capture
-from welldone.rules.trace import Trace
-from welldone.wire.head import Endpoint
+from welldone.cli.ui import UsageError
+from welldone.protocol.envelope import Endpoint
+from welldone.rules.trace import Trace, inline_body, read_capture, read_record, read_trace, unreadable_reason
 
 CAPTURE_LIMIT_BYTES = 512 * 1024 * 1024
 """The largest capture that is read into memory."""
@@ -45,7 +44,7 @@ def check_length(length: int) -> None:
 
 def unreadable_error(name: str, error: OSError | ValueError) -> UsageError:
     """The error of a file that cannot be read, or whose name cannot be one."""
-    return UsageError(f"cannot read {show.printable_name(name)}: {show.error_text(error)}")
+    return UsageError(f"cannot read {ui.printable_name(name)}: {ui.error_text(error)}")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -66,13 +65,13 @@ def check_stdin() -> None:
     if sys.stdin is None:
         raise UsageError("standard input is closed; name a file")
     if sys.stdin.isatty():
-        show.print_note("reading a stream from the terminal; end it with Ctrl-D, or name a file")
+        ui.print_note("reading a stream from the terminal; end it with Ctrl-D, or name a file")
 
 
 def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[str, Any] | None) -> Trace:
     """The trace that captured bytes hold; what the user says counts more than what they say."""
-    record = capture.read_record(data)
-    trace = capture.read_capture(data) if record is None else capture.read_trace(record, _body_of(record, name))
+    record = read_record(data)
+    trace = read_capture(data) if record is None else read_trace(record, _body_of(record, name))
     check_readable(trace.body)
     request = trace.request if request is None else request
     return msgspec.structs.replace(trace, endpoint=endpoint or trace.endpoint, request=request)
@@ -80,17 +79,17 @@ def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[st
 
 def read_record(name: str) -> tuple[dict[str, Any], bytes]:
     """The record of a trace, and its body."""
-    record = capture.read_record(read_bytes(name))
+    record = read_record(read_bytes(name))
     if record is None:
         raise UsageError(
-            f"{show.printable_name(name)} is no trace: JSON that holds its body, or names the file of it, beside it"
+            f"{ui.printable_name(name)} is no trace: JSON that holds its body, or names the file of it, beside it"
         )
     return record, _body_of(record, name)
 
 
 def check_readable(body: bytes) -> None:
     """Bytes that are no text of a server, but what a tool made of it: say so before anybody is blamed."""
-    why = capture.unreadable_reason(body)
+    why = unreadable_reason(body)
     if why is not None:
         raise UsageError(why)
 
@@ -115,10 +114,10 @@ def read_request(name: str | None, capture_name: str) -> dict[str, Any] | None:
 def _body_of(record: dict[str, Any], name: str) -> bytes:
     """The body that the record holds, or the file that it names."""
     try:
-        body = capture.inline_body(record)
+        body = inline_body(record)
     except ValueError as error:
         raise UsageError(
-            f"the body in the trace {show.printable_name(name)} cannot be read: {show.error_text(error)}"
+            f"the body in the trace {ui.printable_name(name)} cannot be read: {ui.error_text(error)}"
         ) from None
     return _body_file(name, record) if body is None else body
 

@@ -2,31 +2,86 @@
 
 import argparse
 import asyncio
+import os
+import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from welldone.check.again import AUTHORIZATION, API_KEY_VARIABLE
-from welldone.check.dialect import DIALECTS
-from welldone.check.naming import PROFILES, parse_extra_members, parse_probe_names, parse_profile, parse_rule_ids
+from welldone import reporting
+from welldone.check.discovery import CheckUnreachableError
 from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.report import Report
-from welldone.check.reports import data, forms, terminal
-from welldone.check.reports.words import is_failing
-from welldone.check.run import InterruptedCheckError, NothingToCheckError, CheckUnreachableError, check
-from welldone.check.settings import CheckSettings, Timeouts
-from welldone.cli import amounts, asking, captures, show
-from welldone.cli.asking import ENV_PREFIX
-from welldone.cli.exits import ExitCode, UsageError
+from welldone.check.reports import machine, renderers, text
+from welldone.check.reports.text import is_failing
+from welldone.check.repro import AUTHORIZATION
+from welldone.check.run import CheckProgress, InterruptedCheckError, NothingToCheckError, ProgressCallback, check
+from welldone.check.selection import PROFILES, parse_extra_members, parse_probe_names, parse_profile, parse_rule_ids
+from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
+from welldone.cli import captures, option_types, ui
+from welldone.cli.option_types import ENV_PREFIX, check_report_path
 from welldone.cli.options import CommandParser
-from welldone.cli.reporting import check_report_path
-from welldone.cli.watch import check_progress
-from welldone.drawing import files
-from welldone.drawing.columns import format_table, wrap_text
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.http.redaction import API_KEY_VARIABLE
+from welldone.reporting import format_table, wrap_text
+
+# How far a check is: one line that is written over on a terminal, and a line now and then anywhere else.
+
+
+CHECK_LOG_INTERVAL_S = 10.0
+"""Between two lines of a log. Who waits for a minute without one wonders; a short run has none."""
+
+
+@asynccontextmanager
+async def check_progress(every_s: float = CHECK_LOG_INTERVAL_S) -> AsyncIterator[ProgressCallback]:
+    """What tells how far it is. In the end nothing of it is left on a terminal."""
+    is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    async with _overwritten_line() if is_terminal else _periodic_lines(every_s) as tell:
+        yield tell
+
+
+@asynccontextmanager
+async def _overwritten_line() -> AsyncIterator[ProgressCallback]:
+    def tell(progress: CheckProgress) -> None:
+        with suppress(OSError):  # nobody looks any more, which does not stop the check
+            ui.overwrite_line(_progress_line(progress))
+
+    try:
+        yield tell
+    finally:
+        with suppress(OSError):
+            ui.overwrite_line("")
+
+
+@asynccontextmanager
+async def _periodic_lines(every_s: float) -> AsyncIterator[ProgressCallback]:
+    latest: list[CheckProgress] = []
+
+    def tell(progress: CheckProgress) -> None:
+        latest[:] = [progress]
+
+    async def note() -> None:
+        with suppress(OSError):
+            while True:
+                await asyncio.sleep(every_s)
+                for progress in latest:
+                    ui.print_note(_progress_line(progress))
+
+    task = asyncio.create_task(note())
+    try:
+        yield tell
+    finally:
+        task.cancel()
+
+
+def _progress_line(progress: CheckProgress) -> str:
+    return f"{progress.done} of {progress.total} probes  {', '.join(progress.running)}"
+
 
 EXAMPLES = f"""
 welldone check http://127.0.0.1:8000/v1
@@ -61,21 +116,21 @@ def run(arguments: list[str]) -> ExitCode:
     except ValueError as error:
         raise UsageError(str(error)) from None
     for path in options.report:
-        check_report_path(path, forms.RENDERERS)
+        check_report_path(path, renderers.RENDERERS)
     try:
         report = asyncio.run(_run_check(settings))
     except CheckUnreachableError as error:
-        show.print_note(f"welldone check: {error}")
+        ui.print_note(f"welldone check: {error}")
         return ExitCode.UNREACHABLE
     except InterruptedCheckError as error:
-        show.print_note(f"welldone check: {error}")
+        ui.print_note(f"welldone check: {error}")
         return ExitCode.INTERRUPTED
     except NothingToCheckError as error:
-        show.print_note(f"nothing to judge: {error}")
+        ui.print_note(f"nothing to judge: {error}")
         return ExitCode.NOTHING_TO_DO
     except OSError as error:
-        folder = show.printable_name(str(options.record))
-        raise UsageError(f"cannot write traces into {folder}: {show.error_text(error)}") from None
+        folder = ui.printable_name(str(options.record))
+        raise UsageError(f"cannot write traces into {folder}: {ui.error_text(error)}") from None
     _output_report(report, options)
     return _exit_code(report)
 
@@ -116,19 +171,25 @@ def _parser() -> CommandParser:
         type=Path,
         action="append",
         default=[],
-        help=f"write the report; its form by its name: {', '.join(forms.RENDERERS)} (may be repeated)",
+        help=f"write the report; its form by its name: {', '.join(renderers.RENDERERS)} (may be repeated)",
     )
     add("--json", action="store_true", help="show the report as JSON")
     add("--record", metavar="DIR", type=Path, help="keep every reply as a trace, for welldone lint and mock")
     add("--verbose", "-v", action="store_true", help="show every probe, and the rules that were not heard")
     add("--list", action="store_true", help="show the probes")
-    add("--jobs", metavar="N", type=amounts.integer_between(1, _MAX_JOBS), default=4, help="requests at once (4)")
-    add("--timeout", metavar="TIME", type=amounts.parse_duration, default=60.0, help="for a reply to be whole (60s)")
+    add("--jobs", metavar="N", type=option_types.integer_between(1, _MAX_JOBS), default=4, help="requests at once (4)")
+    add(
+        "--timeout",
+        metavar="TIME",
+        type=option_types.parse_duration,
+        default=60.0,
+        help="for a reply to be whole (60s)",
+    )
     add("--extra", metavar="JSON", type=_parse_extra_fields, default={}, help="members for the body of every request")
     add(
         "--header",
         metavar="LINE",
-        type=asking.parse_header,
+        type=option_types.parse_header,
         action="append",
         default=[],
         help="a header for every request, as NAME: VALUE or NAME: env:VARIABLE",
@@ -139,7 +200,7 @@ def _parser() -> CommandParser:
 
 
 def _parse_extra_fields(text: str) -> dict[str, Any]:
-    value = amounts.parse_json_object(text)
+    value = option_types.parse_json_object(text)
     try:
         parse_extra_members(value)
     except ValueError as error:
@@ -152,9 +213,9 @@ def _settings(options: Namespace) -> CheckSettings:
         raise UsageError("welldone check wants the address of a server: welldone check http://127.0.0.1:8000/v1")
     headers, variables = _headers(options.header)
     return CheckSettings(
-        url=asking.server_url(options.url),
+        url=option_types.server_url(options.url),
         model=options.model,
-        key=asking.server_key(options.api_key),
+        key=option_types.server_key(options.api_key),
         env_variables=variables | _key_variable(options.api_key),
         ca_file=options.ca_file,
         is_verified=not options.insecure,
@@ -180,7 +241,7 @@ def _key_variable(value: str | None) -> dict[str, str]:
 def _headers(given: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
     """The headers, and the environment variables that hold some of them."""
     said = list(given)
-    headers = tuple((name, asking.resolve_env(value, f"the header {name}")) for name, value in said)
+    headers = tuple((name, option_types.resolve_env(value, f"the header {name}")) for name, value in said)
     return headers, {name: value.removeprefix(ENV_PREFIX) for name, value in said if value.startswith(ENV_PREFIX)}
 
 
@@ -194,7 +255,7 @@ def _baseline_rules(name: str) -> frozenset[str]:
         report = msgspec.json.decode(captures.read_bytes(name), type=Report)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise UsageError(
-            f"{show.printable_name(name)} is no report of welldone check; make one with --report {show.printable_name(name)}"
+            f"{ui.printable_name(name)} is no report of welldone check; make one with --report {ui.printable_name(name)}"
         ) from None
     return frozenset(report.findings_by_rule)
 
@@ -216,21 +277,19 @@ async def _run_check(settings: CheckSettings) -> Report:
 def _output_report(report: Report, options: Namespace) -> None:
     for path in options.report:
         try:
-            files.write_report(report, path, forms.RENDERERS)
+            reporting.write_report(report, path, renderers.RENDERERS)
         except OSError as error:
-            raise UsageError(f"cannot write {show.printable_name(str(path))}: {show.error_text(error)}") from None
+            raise UsageError(f"cannot write {ui.printable_name(str(path))}: {ui.error_text(error)}") from None
     if options.json:
-        show.print_line(data.render_json(report))
+        ui.print_line(machine.render_json(report))
         return
-    for line in terminal.render_terminal(
-        report, show.colorize, is_verbose=options.verbose, width=show.terminal_width()
-    ):
-        show.print_line(line)
+    for line in text.render_terminal(report, ui.colorize, is_verbose=options.verbose, width=ui.terminal_width()):
+        ui.print_line(line)
 
 
 def _list_probes(probes: Sequence[Probe]) -> None:
-    for line in format_table([(probe.name, probe.description) for probe in probes], show.terminal_width()):
-        show.print_line(line)
+    for line in format_table([(probe.name, probe.description) for probe in probes], ui.terminal_width()):
+        ui.print_line(line)
     legend = f"{len(probes)} probes; --only and --skip take their names, or what stands before a hyphen"
-    for line in wrap_text("", legend, show.terminal_width()):
-        show.print_line(line)
+    for line in wrap_text("", legend, ui.terminal_width()):
+        ui.print_line(line)

@@ -12,23 +12,20 @@ from typing import BinaryIO
 
 import msgspec
 
-from welldone.cli import captures, show
-from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli import captures, ui
 from welldone.cli.options import CommandParser
-from welldone.rules.capture import guess_endpoint, read_capture
-from welldone.rules.heard import ReplyKind, TraceView
-from welldone.rules.trace import Trace
-from welldone.wire import sse
-from welldone.wire.counts import usage_object
-from welldone.wire.dialects.stream import openai_error_object
-from welldone.wire.events import Failure, Usage
-from welldone.wire.faults.catalogue import RULES_BY_ID
-from welldone.wire.fixing import make_pipeline
-from welldone.wire.fold import BufferedPipeline
-from welldone.wire.head import Endpoint
-from welldone.wire.native import PassthroughRepairer
-from welldone.wire.notes import RepairEntry
-from welldone.wire.pipe import StreamPipeline
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.protocol import sse
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.dialects.chat import openai_error_object
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Endpoint
+from welldone.protocol.events import Failure, Usage
+from welldone.protocol.fields import usage_object
+from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
+from welldone.protocol.repair_log import RepairEntry
+from welldone.rules.trace import Trace, guess_endpoint, read_capture
+from welldone.rules.view.view import ReplyKind, TraceView
 
 EXAMPLES = """
 curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone fix
@@ -61,7 +58,7 @@ def run(arguments: list[str]) -> ExitCode:
             trace = Trace(body=start, endpoint=options.endpoint or guess_endpoint(start), request=request)
             is_stream = True
         if not trace.body.strip():
-            show.print_note("nothing to fix: the capture is empty")
+            ui.print_note("nothing to fix: the capture is empty")
             return ExitCode.NOTHING_TO_DO
         stem, created = os.urandom(12).hex(), int(time.time())
         pipe = make_pipeline(
@@ -125,19 +122,19 @@ def _repair(
     ):
         _repair_stream(pipeline, trace.body, pieces, is_live=is_live)
     else:
-        show.write_bytes((pipeline.feed_reply(trace.body) or b"") + (pipeline.close() or b""))
+        ui.write_bytes((pipeline.feed_reply(trace.body) or b"") + (pipeline.close() or b""))
         if not is_stream:
-            show.write_bytes(pipeline.body() + b"\n")
+            ui.write_bytes(pipeline.body() + b"\n")
     return _FixResult(pipeline.repair_log.entries(), pipeline.failure, pipeline.usage)
 
 
 def _repair_stream(
     pipeline: StreamPipeline | PassthroughRepairer, body: bytes, pieces: Iterator[bytes], *, is_live: bool
 ) -> None:
-    show.write_bytes(pipeline.feed(body))
+    ui.write_bytes(pipeline.feed(body))
     while not (is_live and pipeline.is_done and _is_input_idle()) and (piece := next(pieces, b"")):
-        show.write_bytes(pipeline.feed(piece))
-    show.write_bytes(pipeline.close())
+        ui.write_bytes(pipeline.feed(piece))
+    ui.write_bytes(pipeline.close())
 
 
 def _is_input_idle() -> bool:
@@ -212,19 +209,19 @@ def _open_report(name: str | None, capture: str) -> AbstractContextManager[Binar
             raise UsageError(f"the report would overwrite the capture {capture}; name another file")
         return Path(name).open("wb")
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot write {show.printable_name(name)}: {show.error_text(error)}") from None
+        raise UsageError(f"cannot write {ui.printable_name(name)}: {ui.error_text(error)}") from None
 
 
 def _print_summary(result: _FixResult) -> None:
     """What was mended, for a person."""
     if not result.repairs:
-        show.print_note("fix: nothing to mend")
+        ui.print_note("fix: nothing to mend")
     for note in result.repairs:
         times = "once" if note.count == 1 else f"{note.count:,} times"
         place = f", first in frame {note.frame}" if note.frame else ""
-        show.print_note(f"fix: {note.rule} ({times}{place}): {RULES_BY_ID[note.rule].repair}")
+        ui.print_note(f"fix: {note.rule} ({times}{place}): {RULES_BY_ID[note.rule].repair}")
     if result.failure is not None:
-        show.print_note(f"fix: the answer is not whole and ends with an error: {result.failure.message}")
+        ui.print_note(f"fix: the answer is not whole and ends with an error: {result.failure.message}")
 
 
 def _report_json(result: _FixResult) -> dict[str, object]:

@@ -8,19 +8,18 @@ from typing import TypeVar
 
 import msgspec
 
-from welldone.cli import show
-from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli import ui
 from welldone.cli.options import CommandParser
-from welldone.drawing.columns import format_table
-from welldone.net.settings import RawSetting, SettingsError
-from welldone.serve.config import read_config
-from welldone.serve.doors import connect_store
-from welldone.serve.keys import ANONYMOUS, key_digest, make_key
-from welldone.serve.log import Redactor
-from welldone.serve.settings import Config
-from welldone.serve.shared_keys import CACHE_TTL_S, SharedKey, parse_key
-from welldone.serve.store import StoreClient, StoreError
-from welldone.serve.tables import check_model_name
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.server import Config
+from welldone.config.settings import RawSetting, SettingsError
+from welldone.reporting import format_table
+from welldone.server.access.control import connect_store
+from welldone.server.access.keys import ANONYMOUS, CACHE_TTL_S, SharedKey, key_digest, make_key, parse_key
+from welldone.server.access.store import StoreClient, StoreError
+from welldone.server.config import read_config
+from welldone.server.config_file import check_model_name
+from welldone.server.observe.log import Redactor
 
 EXAMPLES = """
 welldone keys add ci --requests-per-minute 60 --limits-store redis://HOST:6379/0
@@ -53,7 +52,7 @@ def run(arguments: list[str]) -> ExitCode:
     except StoreError as error:
         # Its own words: a Redis that knows no passwords repeats the one that it was told.
         why = Redactor(config.secrets).line_of(str(error), _MAX_ERROR_CHARS)
-        show.print_note(f"the store of the keys cannot be used: {why}")
+        ui.print_note(f"the store of the keys cannot be used: {why}")
         return ExitCode.UNREACHABLE
 
 
@@ -100,23 +99,23 @@ def _add_key(url: str, key: SharedKey) -> ExitCode:
         raise UsageError(f"there is a key {key.name} already: choose another name, or remove it first")
     made = make_key()
     _query_store(url, lambda link: link.put_key(key_digest(made).hex(), msgspec.json.encode(key)))
-    show.print_note(f"the key of {key.name}; it is nowhere else, and is not shown again:")
-    show.print_line(made)
+    ui.print_note(f"the key of {key.name}; it is nowhere else, and is not shown again:")
+    ui.print_line(made)
     return ExitCode.OK
 
 
 def _list_keys(url: str) -> ExitCode:
     keys = sorted((key for key in _stored_keys(url).values() if key is not None), key=lambda key: key.name)
     if not keys:
-        show.print_note("there are no keys: welldone keys add NAME makes one")
-    for line in format_table([(key.name, _describe_key(key)) for key in keys], show.terminal_width()) if keys else ():
-        show.print_line(line)
+        ui.print_note("there are no keys: welldone keys add NAME makes one")
+    for line in format_table([(key.name, _describe_key(key)) for key in keys], ui.terminal_width()) if keys else ():
+        ui.print_line(line)
     return ExitCode.OK
 
 
 def _describe_key(key: SharedKey) -> str:
     rates = ((key.requests_per_minute, "requests"), (key.tokens_per_minute, "tokens"))
-    said = [show.printable_name(", ".join(key.models)) if key.models else "all models"]
+    said = [ui.printable_name(", ".join(key.models)) if key.models else "all models"]
     said += [f"{rate or 'unlimited'} {unit} a minute" for rate, unit in rates if rate is not None]
     return "; ".join([*said, *(["admin"] if key.admin else []), *(["metrics"] if key.metrics else [])])
 
@@ -124,9 +123,9 @@ def _describe_key(key: SharedKey) -> str:
 def _remove_key(url: str, name: str) -> ExitCode:
     digests = _digests(_stored_keys(url), name)
     if not digests:
-        raise UsageError(f"there is no key {show.printable_name(name)}; welldone keys list shows those that are there")
+        raise UsageError(f"there is no key {ui.printable_name(name)}; welldone keys list shows those that are there")
     _query_store(url, lambda link: link.drop_keys(digests))
-    show.print_note(f"the key of {name} opens nothing any more, in {CACHE_TTL_S:g} s at the latest")
+    ui.print_note(f"the key of {name} opens nothing any more, in {CACHE_TTL_S:g} s at the latest")
     return ExitCode.OK
 
 

@@ -4,13 +4,14 @@ from argparse import Namespace
 
 import msgspec
 
-from welldone.cli import captures, show
-from welldone.cli.exits import ExitCode, UsageError
-from welldone.cli.options import CommandParser, did_you_mean
-from welldone.drawing.columns import wrap_text
-from welldone.rules.judge import LintFinding, Judgement, LintVerdict, has_content, judge
-from welldone.wire.faults import Detection
-from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.cli import captures, ui
+from welldone.cli.options import CommandParser
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.settings import did_you_mean
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Detection
+from welldone.reporting import wrap_text
+from welldone.rules.judge import Judgement, LintFinding, LintVerdict, has_content, judge
 
 EXAMPLES = """
 curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone lint --request request.json
@@ -35,16 +36,16 @@ def run(arguments: list[str]) -> ExitCode:
     data = captures.read_bytes(options.file)
     trace = captures.read_reply(data, options.file, endpoint=options.endpoint, request=request)
     if not has_content(trace):
-        show.print_note("nothing to judge: the capture is empty")
+        ui.print_note("nothing to judge: the capture is empty")
         return ExitCode.NOTHING_TO_DO
     if len(trace.body) > _SLOW_BYTES:
-        show.print_hint(f"judging {len(trace.body) // 2**20} MB, which takes some seconds …")
+        ui.print_hint(f"judging {len(trace.body) // 2**20} MB, which takes some seconds …")
     judgement = judge(trace, options.rule or None)
     if judgement.rules == 0:
-        show.print_note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged on this capture alone")
+        ui.print_note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged on this capture alone")
         return ExitCode.NOTHING_TO_DO
     if options.json:
-        show.print_line(msgspec.json.encode(lint_report(judgement)).decode())
+        ui.print_line(msgspec.json.encode(lint_report(judgement)).decode())
     else:
         _print_judgement(judgement, options)
     return ExitCode.FAILED if judgement.verdict is LintVerdict.FAIL else ExitCode.OK
@@ -83,7 +84,7 @@ def _print_judgement(judgement: Judgement, options: Namespace) -> None:
             following.setdefault(finding.cause, {})[finding.rule] = None
     for rule, first in causes.items():
         _print_finding(first, judgement.counts[rule], list(following.get(rule, ())))
-    verdict = show.colorize(judgement.verdict, judgement.verdict)
+    verdict = ui.colorize(judgement.verdict, judgement.verdict)
     broken = f"{_count(len(causes), 'rule')} broken" if causes else "no rule broken"
     others = len({rule for rules in following.values() for rule in rules})
     if others:
@@ -91,14 +92,14 @@ def _print_judgement(judgement: Judgement, options: Namespace) -> None:
             f", and {others} that {'follows' if others == 1 else 'follow'} from {'it' if len(causes) == 1 else 'them'}"
         )
     summary = f": {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}"
-    top, *more = wrap_text("", f"{judgement.verdict}{summary}", show.terminal_width())
+    top, *more = wrap_text("", f"{judgement.verdict}{summary}", ui.terminal_width())
     for line in [top.replace(judgement.verdict, verdict, 1), *more]:
-        show.print_line(line)
+        ui.print_line(line)
     if judgement.missing and not options.rule:
         unjudged = f"{_count(judgement.skipped, 'rule')} not judged"
         needed = " and ".join(sorted({MISSING_INPUT_HINTS[need] for need in judgement.missing}))
-        for line in wrap_text("  ", f"{unjudged}; judged with {needed}", show.terminal_width()):
-            show.print_line(line)
+        for line in wrap_text("  ", f"{unjudged}; judged with {needed}", ui.terminal_width()):
+            ui.print_line(line)
 
 
 MISSING_INPUT_HINTS = {
@@ -113,17 +114,17 @@ MISSING_INPUT_HINTS = {
 
 
 def _print_finding(first: LintFinding, count: int, following: list[str]) -> None:
-    rule, width = first.rule, show.terminal_width()
+    rule, width = first.rule, ui.terminal_width()
     place = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
     again = f", and {count - 1} more" if count > 1 else ""
-    show.print_line(f"x {rule}  {show.colorize(first.severity, first.severity)}  {place}{again}")
+    ui.print_line(f"x {rule}  {ui.colorize(first.severity, first.severity)}  {place}{again}")
     labelled = [("heard", first.observed), ("wanted", first.expected), ("causes", ", ".join(following))]
     labelled += zip(["hurts", *[""] * len(first.affects)], first.affects, strict=False)
     lines = wrap_text("  ", RULES_BY_ID[rule].summary, width)
     for label, text in labelled:
         lines += wrap_text(f"  {label:<6}  ", text, width) if text or label == "heard" else []
     for line in [*lines, f"  more    welldone rules {rule}", ""]:
-        show.print_line(line)
+        ui.print_line(line)
 
 
 def _count(number: int, noun: str) -> str:

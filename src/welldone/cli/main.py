@@ -5,10 +5,10 @@ import signal
 import sys
 
 from welldone import __version__
-from welldone.cli import show
-from welldone.cli.exits import ExitCode, UsageError
-from welldone.cli.options import did_you_mean
-from welldone.drawing.columns import wrap_text
+from welldone.cli import ui
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.settings import did_you_mean
+from welldone.reporting import wrap_text
 
 _SIGNAL_EXIT_BASE = 128  # what shells add to the number of the signal that ended a process
 _SIGPIPE = 13
@@ -39,22 +39,22 @@ welldone COMMAND --help shows a command's options and examples; welldone --versi
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command that `arguments` name; its exit code."""
-    show.open_missing_streams()
+    ui.open_missing_streams()
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
-        show.flush_output()
+        ui.flush_output()
     except UsageError as error:
-        show.print_note(str(error))
+        ui.print_note(str(error))
         return ExitCode.USAGE
     except KeyboardInterrupt:
         return _SIGNAL_EXIT_BASE + signal.SIGINT
     except BrokenPipeError:
         # Who read our output has left. That is no error, but no verdict either: end as a shell shows it.
-        show.close_output()
+        ui.close_output()
         return _SIGNAL_EXIT_BASE + _SIGPIPE
     except OSError as error:
-        show.close_output()
-        show.print_note(f"cannot write the output: {show.error_text(error)}")
+        ui.close_output()
+        ui.print_note(f"cannot write the output: {ui.error_text(error)}")
         return ExitCode.UNREACHABLE
     return code
 
@@ -62,13 +62,13 @@ def run(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     word, *rest = arguments or [""]
     if word in ("-V", "--version", "version"):
-        show.print_line(f"welldone {__version__}")
+        ui.print_line(f"welldone {__version__}")
         return ExitCode.OK
     if word in ("-h", "--help", "help"):
-        show.print_line(_usage())
+        ui.print_line(_usage())
         return ExitCode.OK
     if not word:
-        show.print_note(_usage())
+        ui.print_note(_usage())
         return ExitCode.USAGE
     if word not in COMMANDS:
         raise UsageError(f"welldone has no command {word!r}{did_you_mean(word, COMMANDS)}; see welldone --help")
@@ -92,6 +92,6 @@ def missing_dependency(command: str, module: str, platform: str = sys.platform) 
 
 
 def _usage() -> str:
-    width = show.terminal_width()
+    width = ui.terminal_width()
     lines = [line for name, text in COMMANDS.items() for line in wrap_text(f"  {name:<7} ", text, width)]
     return USAGE.format(commands="\n".join(lines))

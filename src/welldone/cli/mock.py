@@ -8,21 +8,20 @@ import re
 from collections.abc import Callable
 
 from welldone import __version__
-from welldone.check.reach import UNCOVERED
-from welldone.cli import captures, show
-from welldone.cli.exits import ExitCode, UsageError
-from welldone.cli.options import CommandParser, did_you_mean
-from welldone.drawing.columns import format_table
-from welldone.engines import mischief
-from welldone.engines.flaws import violating_handler, round_robin
-from welldone.engines.ideal import ReferenceServer
-from welldone.engines.ideal.requests import MockChatRequest
-from welldone.engines.ideal.said import MockChoice
-from welldone.engines.ideal.server import MockHandler
-from welldone.engines.ideal.tokens import repeat_to_length, tokenize
-from welldone.engines.scripted import MockServer, MockHttpRequest
-from welldone.engines.scripts import MockReply, MockScript, reply_from_trace
-from welldone.wire.faults.catalogue import RULES_BY_ID
+from welldone.check.applicability import UNCOVERED
+from welldone.cli import captures, ui
+from welldone.cli.options import CommandParser
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.settings import did_you_mean
+from welldone.mock import faults
+from welldone.mock.reference.choices import MockChoice, repeat_to_length, tokenize
+from welldone.mock.reference.schemas import MockChatRequest
+from welldone.mock.reference.server import MockHandler, ReferenceServer
+from welldone.mock.script import MockReply, MockScript, reply_from_trace
+from welldone.mock.server import MockHttpRequest, MockServer
+from welldone.mock.violations import round_robin, violating_handler
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.reporting import format_table
 
 EXAMPLES = """
 welldone mock
@@ -162,7 +161,7 @@ def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
     if options.trace:
         posts = tuple(reply_from_trace(*captures.read_record(name)) for name in options.trace)
         script = MockScript(posts=posts, models=models, speed=options.speed)
-        return MockServer(script), f"what was recorded in {', '.join(map(show.printable_name, options.trace))}"
+        return MockServer(script), f"what was recorded in {', '.join(map(ui.printable_name, options.trace))}"
     if options.fault is not None:
         fault = _find_fault(options.fault)
         if fault.apply is not None:
@@ -220,29 +219,29 @@ def _check_rule(name: str) -> str:
     return name
 
 
-def _find_fault(name: str) -> mischief.MockFault:
-    by_name = {fault.name: fault for fault in mischief.ALL_FAULTS}
+def _find_fault(name: str) -> faults.MockFault:
+    by_name = {fault.name: fault for fault in faults.ALL_FAULTS}
     if name not in by_name:
         raise UsageError(f"there is no fault {name!r}{did_you_mean(name, by_name)}; welldone mock --list shows them")
     return by_name[name]
 
 
 def _list_faults() -> None:
-    for line in format_table([(fault.name, fault.description) for fault in mischief.ALL_FAULTS], show.terminal_width()):
-        show.print_line(line)
+    for line in format_table([(fault.name, fault.description) for fault in faults.ALL_FAULTS], ui.terminal_width()):
+        ui.print_line(line)
 
 
 async def _serve(server: MockServer, host: str, port: int, behavior: str) -> None:
     try:
         await server.listen(host=host, port=port)
     except OSError as error:
-        where = f"port {port}" if host == "127.0.0.1" else f"{show.printable_name(host)} port {port}"
-        message = f"cannot listen on {where}: {show.error_text(error)}; choose another with --port"
+        where = f"port {port}" if host == "127.0.0.1" else f"{ui.printable_name(host)} port {port}"
+        message = f"cannot listen on {where}: {ui.error_text(error)}; choose another with --port"
         raise UsageError(message if host == "127.0.0.1" else f"{message} or --host") from None
     async with server:
         for line in _banner(_reachable_host(host), server.port, behavior):
-            show.print_line(line)
-        show.flush_output()
+            ui.print_line(line)
+        ui.flush_output()
         await asyncio.Event().wait()
 
 

@@ -1,26 +1,123 @@
 """`welldone models`: what can be served, and its state where a server runs."""
 
+import http.client
 import os
+import ssl
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from welldone.cli import show
-from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli import ui
+from welldone.cli.banner import redacted_url
 from welldone.cli.options import CommandParser
-from welldone.cli.running import ModelQueryError, RunningModel, NoServerError, query_models
-from welldone.cli.upstreams import redacted_url
-from welldone.drawing.columns import format_table, wrap_text
-from welldone.engines import default, store
-from welldone.engines.arrival import format_size
-from welldone.engines.default import DEFAULT_MODEL
-from welldone.engines.gguf import GgufMetadata, GgufError, read_metadata
-from welldone.engines.settings import ModelSettings
-from welldone.engines.store import ModelEntry
-from welldone.net.settings import RawSetting, SettingsError
-from welldone.serve.config import read_config
-from welldone.serve.settings import Config, ServeSettings
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config import builtin_model
+from welldone.config.builtin_model import DEFAULT_MODEL
+from welldone.config.model import ModelSettings
+from welldone.config.server import Config, ServeSettings
+from welldone.config.settings import RawSetting, SettingsError
+from welldone.engines.models import store
+from welldone.engines.models.install import format_size
+from welldone.engines.models.store import GgufError, GgufMetadata, ModelEntry, read_metadata
+from welldone.reporting import format_table, wrap_text
+from welldone.server.config import read_config
+
+# What a running server says of its models.
+
+
+_QUERY_TIMEOUT_S = 1.0  # a server on this machine answers in milliseconds, and most often there is none
+_MAX_REPLY_BYTES = 4 * 2**20  # thousands of models
+
+
+class RunningModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of a running server."""
+
+    name: str
+    aliases: tuple[str, ...]
+    state: str
+    size_bytes: int | None
+    parameters: int | None
+    context_length: int | None
+
+
+class NoServerError(Exception):
+    """No server answers there."""
+
+
+class ModelQueryError(Exception):
+    """A server answers, but not this question. The message says what to do."""
+
+
+def query_models(url: str, key: str | None) -> list[RunningModel]:
+    """The models of the server at `url`; `SilentError` where there is none, `RefusedError` if it does not tell."""
+    status, body = _get(url, key)
+    if status in (401, 403):
+        raise ModelQueryError(f"the server at {url} wants a key: --api-key KEY, or WELLDONE_API_KEY")
+    try:
+        listed = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        listed = None
+    data = listed.get("data") if isinstance(listed, dict) else None
+    if status != 200 or not isinstance(data, list):
+        raise ModelQueryError(f"what answers at {url} lists no models (status {status})")
+    return [_parse_model(model) for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
+
+
+def _get(url: str, key: str | None) -> tuple[int, bytes]:
+    # http.client asks no proxy, whatever the environment says: a key shall go to the server and to nobody else.
+    connection, path = _connect(url)
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    try:
+        connection.request("GET", path, headers=headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read(_MAX_REPLY_BYTES)
+    except ssl.SSLCertVerificationError as error:
+        raise ModelQueryError(
+            f"the certificate of the server at {url} is not trusted: {error.verify_message}; "
+            "if it is yours, name its file in SSL_CERT_FILE"
+        ) from None
+    except (OSError, http.client.HTTPException):
+        raise NoServerError from None
+    except ValueError:
+        raise UsageError("the key has characters that no key has") from None
+    finally:
+        connection.close()
+
+
+def _connect(url: str) -> tuple[http.client.HTTPConnection, str]:
+    try:
+        split = urlsplit(url)
+        host, port = split.hostname, split.port
+    except ValueError:
+        raise UsageError("--url is no address of a server; write http://127.0.0.1:8000") from None
+    if not host or split.scheme not in ("http", "https") or not url.isprintable() or " " in url:
+        raise UsageError(f"{url!r} is no address of a server; write http://127.0.0.1:8000")
+    if split.username is not None:
+        raise UsageError("a password in an address ends up in logs; use --api-key")
+    kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
+    return kind(host, port, timeout=_QUERY_TIMEOUT_S), split.path.rstrip("/").removesuffix("/v1") + "/v1/models"
+
+
+def _parse_model(model: dict[str, Any]) -> RunningModel:
+    status, meta, aliases = model.get("status"), model.get("meta"), model.get("aliases")
+    meta = meta if isinstance(meta, dict) else {}
+    state = status.get("value") if isinstance(status, dict) else None
+    return RunningModel(
+        name=model["id"],
+        aliases=tuple(word for word in aliases if isinstance(word, str)) if isinstance(aliases, list) else (),
+        state=state if isinstance(state, str) else "served",
+        size_bytes=_positive_int(meta.get("size")),
+        parameters=_positive_int(meta.get("n_params")),
+        context_length=_positive_int(meta.get("n_ctx_train")) or _positive_int(model.get("max_model_len")),
+    )
+
+
+def _positive_int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
 
 EXAMPLES = """
 welldone models
@@ -74,11 +171,11 @@ def run(arguments: list[str], load_config: ConfigLoader = load_config) -> ExitCo
     _merge_running(rows, running or [], url)
     if options.json:
         shown = {"version": 1, "folder": str(folder), "server": None if running is None else url, "models": rows}
-        show.print_line(msgspec.json.encode(shown).decode())
+        ui.print_line(msgspec.json.encode(shown).decode())
     else:
         _print_table(rows, folder)
     if why is not None and (options.url or isinstance(why, ModelQueryError)):
-        show.print_note(str(why))
+        ui.print_note(str(why))
     return ExitCode.UNREACHABLE if options.url and running is None else ExitCode.OK
 
 
@@ -125,7 +222,7 @@ def _model_file(settings: ModelSettings, folder: Path) -> Path | None:
 def _is_builtin(settings: ModelSettings, path: Path | None) -> bool:
     if path is not None:
         return path.name == DEFAULT_MODEL.file_name
-    return not settings.command and (settings.file is None or default.is_builtin_name(str(settings.file)))
+    return not settings.command and (settings.file is None or builtin_model.is_builtin_name(str(settings.file)))
 
 
 def _configured_row(
@@ -229,27 +326,27 @@ def _merge_running(rows: list[ModelRow], running: Iterable[RunningModel], url: s
 
 def _print_table(rows: list[ModelRow], folder: Path) -> None:
     heads = ("name", "size", "type", "parameters", "context", "state", "from")
-    width = show.terminal_width()
+    width = ui.terminal_width()
     lines = format_table([heads, *(_table_cells(row) for row in rows)], width, right_aligned=frozenset((1, 3, 4)))
     for row in rows:
         if row.problem:
             lines += wrap_text(
-                "", f"{show.printable_name(row.name)} cannot be served: it {show.printable_name(row.problem)}", width
+                "", f"{ui.printable_name(row.name)} cannot be served: it {ui.printable_name(row.problem)}", width
             )
     for line in [
         *lines,
-        *wrap_text("", f"kept in {show.printable_name(str(folder))}; welldone pull SOURCE fetches more", width),
+        *wrap_text("", f"kept in {ui.printable_name(str(folder))}; welldone pull SOURCE fetches more", width),
     ]:
-        show.print_line(line)
+        ui.print_line(line)
 
 
 def _table_cells(row: ModelRow) -> tuple[str, ...]:
     return (
-        show.printable_name(row.name),
+        ui.printable_name(row.name),
         format_size(row.size_bytes) if row.size_bytes else "-",
         row.quantisation or "-",
-        show.short_count(row.parameters) if row.parameters else "-",
+        ui.short_count(row.parameters) if row.parameters else "-",
         f"{row.context_length:,}" if row.context_length else "-",
-        show.printable_name(row.state),
-        show.printable_name(row.source),
+        ui.printable_name(row.state),
+        ui.printable_name(row.source),
     )

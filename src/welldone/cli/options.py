@@ -3,8 +3,8 @@
 import argparse
 from typing import NoReturn
 
-from welldone.cli.exits import UsageError
-from welldone.net.hints import did_you_mean
+from welldone.cli.ui import UsageError
+from welldone.config.settings import did_you_mean
 
 __all__ = ["CommandParser", "did_you_mean"]
 

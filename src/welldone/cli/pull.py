@@ -1,18 +1,63 @@
 """`welldone pull`: fetch a model."""
 
+import importlib
 import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import cast
 
-from welldone.cli import show
-from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli import ui
 from welldone.cli.options import CommandParser
-from welldone.cli.progress import download_progress
-from welldone.engines import default
-from welldone.engines.arrival import PullError, PullErrorKind, format_size
-from welldone.engines.gguf import GgufMetadata, GgufError, read_metadata
-from welldone.engines.pull import pull
-from welldone.engines.sources import SOURCE_FORMATS
-from welldone.engines.store import models_folder, model_name_of
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config import builtin_model
+from welldone.engines.models.install import SOURCE_FORMATS, Progress, PullError, PullErrorKind, format_size
+from welldone.engines.models.pull import pull
+from welldone.engines.models.store import GgufError, GgufMetadata, model_name_of, models_folder, read_metadata
+
+# How far a download is: a bar on a terminal, a few lines anywhere else.
+
+
+_SILENT_S = 2.0  # what takes no longer needs no progress
+_UNSIZED_INTERVAL_S = 10.0  # between two lines where nobody knows how much will come
+
+
+def download_progress(*, is_terminal: bool | None = None) -> AbstractContextManager[Progress]:
+    """What tells a person how far it is."""
+    if is_terminal is None:
+        is_terminal = ui.is_interactive()
+    if not is_terminal:
+        return progress_lines()
+    try:
+        bar = importlib.import_module("welldone.cli.progress_bar")  # its library is slow to load, and an extra
+    except ModuleNotFoundError:
+        return progress_lines()
+    return cast("AbstractContextManager[Progress]", bar.bar())
+
+
+@contextmanager
+def progress_lines(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
+    """A line at most every tenth of the way, and none for what is quick."""
+    begun = clock()
+    told: dict[str, tuple[int, float]] = {}
+
+    def tell(name: str, done: int, total: int | None) -> None:
+        now = clock()
+        tenth, last_s = told.setdefault(name, (10 * done // total if total else 0, begun))
+        if now - begun < _SILENT_S:
+            return
+        if total:
+            step = 10 * done // total
+            if tenth < step < 10:
+                told[name] = (step, now)
+                ui.print_note(f"{ui.printable_name(name)}: {10 * step} % of {format_size(total)}")
+        elif now - last_s >= _UNSIZED_INTERVAL_S:
+            told[name] = (tenth, now)
+            ui.print_note(f"{ui.printable_name(name)}: {format_size(done)}" if done else ui.printable_name(name))
+
+    yield tell
+
 
 EXAMPLES = """
 welldone pull default
@@ -35,16 +80,16 @@ def run(arguments: list[str]) -> ExitCode:
     except PullError as error:
         if error.kind is PullErrorKind.USER_ERROR:
             raise UsageError(str(error)) from None
-        show.print_note(str(error))
+        ui.print_note(str(error))
         return PULL_EXIT_CODES[error.kind]
     try:
         facts = read_metadata(path)
     except GgufError as error:
-        show.print_note(f"{path.name} was fetched, but it {error}")
+        ui.print_note(f"{path.name} was fetched, but it {error}")
         return ExitCode.FAILED
-    show.print_note(f"{path.name}: {_describe_model(facts)}")
-    show.print_note(f"serve it: welldone serve{_model_flag(path, facts)}")
-    show.print_line(str(path))
+    ui.print_note(f"{path.name}: {_describe_model(facts)}")
+    ui.print_note(f"serve it: welldone serve{_model_flag(path, facts)}")
+    ui.print_line(str(path))
     return ExitCode.OK
 
 
@@ -71,13 +116,13 @@ def _parser() -> CommandParser:
 def _describe_model(facts: GgufMetadata) -> str:
     said = [format_size(facts.size_bytes), facts.file_type, facts.architecture]
     if facts.parameters:
-        said.append(f"{show.short_count(facts.parameters)} parameters")
+        said.append(f"{ui.short_count(facts.parameters)} parameters")
     if facts.context_length:
         said.append(f"context {facts.context_length:,}")
-    return ", ".join(show.printable_name(word) for word in said if word)
+    return ", ".join(ui.printable_name(word) for word in said if word)
 
 
 def _model_flag(path: Path, facts: GgufMetadata) -> str:
-    if path.name == default.DEFAULT_MODEL.file_name:
+    if path.name == builtin_model.DEFAULT_MODEL.file_name:
         return ""
     return f" -m MODEL --mmproj {path}" if facts.is_projector else f" -m {model_name_of(path)}"

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from welldone.cli import banner, show
-from welldone.cli.exits import ExitCode, UsageError
+from welldone.cli import banner, ui
 from welldone.cli.options import CommandParser
-from welldone.drawing.columns import format_table
-from welldone.net.settings import RawSetting, SettingsError
-from welldone.serve.config import read_config
-from welldone.serve.settings import Config
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.server import Config
+from welldone.config.settings import RawSetting, SettingsError
+from welldone.reporting import format_table
+from welldone.server.config import read_config
 
 if TYPE_CHECKING:  # Ray is an extra
-    from welldone.scale.cluster import DeploymentStatus, ClusterStatus
+    from welldone.cluster.ray_cluster import ClusterStatus, DeploymentStatus
 
 DESCRIPTION = """\
 Run the server on a Ray cluster: fronts that speak to clients, and engines that each run a model,
@@ -33,7 +33,7 @@ welldone scale --config welldone.toml
 welldone scale --address 10.0.0.1:6379 --detach
 welldone scale --status
 welldone scale --stop
-serve run welldone.scale:app config=welldone.toml
+serve run welldone.cluster:app config=welldone.toml
 """
 
 _POLL_S = 1.0  # between two looks at what runs; Ray changes something every few seconds at most
@@ -72,7 +72,7 @@ def run(arguments: list[str]) -> ExitCode:
         raise UsageError("--status shows what runs, and --stop ends it: keep one")
     config = None if wanted.status or wanted.stop else _read_config(wanted.config)
     # Ray is an extra: help, and what is wrong with a file, can be had without it.
-    cluster = cast("_ClusterModule", importlib.import_module("welldone.scale.cluster"))
+    cluster = cast("_ClusterModule", importlib.import_module("welldone.cluster.ray_cluster"))
     try:
         is_ours = cluster.connect(wanted.address, may_start=config is not None)
         try:
@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> ExitCode:
         finally:
             cluster.leave()
     except cluster.ClusterError as error:
-        show.print_note(str(error))
+        ui.print_note(str(error))
         return ExitCode.UNREACHABLE
     except ValueError as error:
         raise UsageError(str(error)) from None
@@ -89,13 +89,13 @@ def run(arguments: list[str]) -> ExitCode:
 def _run_action(cluster: _ClusterModule, config: Config | None, options: _ScaleOptions, *, is_ours: bool) -> ExitCode:
     if config is None:
         if cluster.view(options.name) is None:
-            show.print_note(f"nothing runs under the name {show.printable_name(options.name)}")
+            ui.print_note(f"nothing runs under the name {ui.printable_name(options.name)}")
             return ExitCode.FAILED
         if options.stop:
             cluster.end(options.name)
         else:
             for line in _status_table(cluster.view(options.name)):
-                show.print_line(line)
+                ui.print_line(line)
         return ExitCode.OK
     if options.detach and is_ours:
         raise UsageError(
@@ -103,15 +103,15 @@ def _run_action(cluster: _ClusterModule, config: Config | None, options: _ScaleO
         )
     count, has = cluster.machines()
     machines = f"machines {count}, CPUs {has['CPU']:g}, GPUs {has['GPU']:g}"
-    show.print_hint(f"{'started' if is_ours else 'joined'} a Ray cluster: {machines}")
+    ui.print_hint(f"{'started' if is_ours else 'joined'} a Ray cluster: {machines}")
     return _deploy_and_wait(cluster, config, options, is_ours=is_ours)
 
 
 def _deploy_and_wait(cluster: _ClusterModule, config: Config, options: _ScaleOptions, *, is_ours: bool) -> ExitCode:
-    keys: Callable[[Config], list[str]] = importlib.import_module("welldone.scale.application").keys_of
+    keys: Callable[[Config], list[str]] = importlib.import_module("welldone.cluster.application").keys_of
     known = keys(config)
     for note in config.warnings:
-        show.print_note(note)
+        ui.print_note(note)
     end = _stop_on_signal()
     deploying = _DeployThread(lambda: cluster.deploy(config, known, options.name))
     news = _ReplicaLog()
@@ -123,17 +123,17 @@ def _deploy_and_wait(cluster: _ClusterModule, config: Config, options: _ScaleOpt
             if is_ours:
                 cluster.end(options.name)  # what did start leaves nothing behind
             raise deploying.error
-        how = f"welldone scale --stop --name {show.printable_name(options.name)}" if options.detach else "Ctrl-C"
+        how = f"welldone scale --stop --name {ui.printable_name(options.name)}" if options.detach else "Ctrl-C"
         for line in banner.banner_lines(
             config, config.server.port, has_keys=config.has_keys(known), generated_key=None, stop_hint=how
         ):
-            show.print_line(line)
-        show.flush_output()
+            ui.print_line(line)
+        ui.flush_output()
         if options.detach:
             return ExitCode.OK
     while not end.wait(_POLL_S):
         news.update(cluster.view(options.name))
-    show.print_hint("ending: running requests may finish; once more to end at once")
+    ui.print_hint("ending: running requests may finish; once more to end at once")
     cluster.end(options.name)
     deploying.is_done.wait(_STOP_TIMEOUT_S)
     return ExitCode.OK
@@ -182,7 +182,7 @@ class _ReplicaLog:
             said = _replica_status(group)
             if self._last_status.get(group.name) != said:
                 self._last_status[group.name] = said
-                show.print_note(f"{group.name}: {said}")
+                ui.print_note(f"{group.name}: {said}")
 
 
 def _replica_status(group: "DeploymentStatus") -> str:
@@ -198,7 +198,7 @@ def _replica_status(group: "DeploymentStatus") -> str:
 def _status_table(view: "ClusterStatus | None") -> list[str]:
     groups = () if view is None else view.groups
     rows = [(group.name, group.status.lower(), _replica_status(group)) for group in groups]
-    return format_table(rows, show.terminal_width()) if rows else []
+    return format_table(rows, ui.terminal_width()) if rows else []
 
 
 def _read_config(path: Path | None) -> Config:

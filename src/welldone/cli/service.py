@@ -5,34 +5,302 @@ import errno
 import gc
 import logging
 import os
+import shutil
 import signal
+import ssl
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import uvloop
 
-from welldone.cli import banner, checks, show, workers
-from welldone.cli.exits import ExitCode, UsageError
-from welldone.cli.hangup import HangupPolicy
-from welldone.cli.news import UpstreamLog
+from welldone.cli import banner, supervisor, ui
+from welldone.cli.banner import redacted_url
 from welldone.cli.pull import PULL_EXIT_CODES, fetch_model
-from welldone.cli.starting import ModelLoadProgress
-from welldone.engines import default
-from welldone.engines.arrival import PullError
-from welldone.engines.fleet import LocalModel, ModelState
-from welldone.engines.orders import NO_GPU_WARNING
-from welldone.engines.store import models_folder
-from welldone.engines.tail import failure_excerpt
-from welldone.serve import log
-from welldone.serve.log import LineFormatter, Redactor, FieldValue
-from welldone.serve.log_settings import log_level, make_log_handler, log_style
-from welldone.serve.page.front import ASSETS_PATH
-from welldone.serve.server import Server
-from welldone.serve.settings import Config, ServeSettings
-from welldone.serve.siblings import Worker
-from welldone.web.site import StaticSite
+from welldone.cli.supervisor import HangupPolicy
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config import builtin_model
+from welldone.config.model import ModelSettings
+from welldone.config.server import Config, ServeSettings
+from welldone.engines.engine_config import NO_GPU_WARNING
+from welldone.engines.models.install import PullError
+from welldone.engines.models.store import GgufError, find_model_file, models_folder, read_metadata
+from welldone.engines.process import failure_excerpt, strip_log_prefix
+from welldone.engines.supervisor import LocalModel, ModelState
+from welldone.gateway.routing import route_problems
+from welldone.gateway.upstream import Upstream
+from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
+from welldone.server.access.keys import ApiKeys, make_key, read_key_file
+from welldone.server.access.origins import is_loopback
+from welldone.server.inspector.assets import ASSETS_PATH, StaticSite
+from welldone.server.observe import log
+from welldone.server.observe.log import FieldValue, LineFormatter, Redactor, log_level, log_style, make_log_handler
+from welldone.server.observe.workers import Worker
+from welldone.server.server import Server
+
+# What the server needs is there: keys, certificates, files, programs. What is not is said in one line, at once.
+
+
+def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -> tuple[list[str], str | None]:
+    """The keys without a name that clients may send, and the one that was made because there were none at all."""
+    settings = config.server
+    keys = list(settings.api_keys)
+    is_local = is_loopback(settings.host)
+    if settings.api_key_file is not None:
+        try:
+            file = read_key_file(settings.api_key_file, allows_weak=is_local)
+            keys += file.keys
+            ApiKeys(keys, config.keys)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if file.warning is not None:
+            warn(file.warning)
+    if any(is_weak_key(key) for key in (*keys, *(named.key for named in config.keys))):
+        warn(f"an API key is shorter than {MIN_KEY_LENGTH} characters: good enough for this machine alone")
+    if keys or config.keys or config.has_shared_keys or settings.no_api_key or is_local:
+        return keys, None
+    made = make_key()
+    return [made], made
+
+
+def check_files(config: Config, folder: Path) -> None:
+    """A file or a program that is not there, or is another one than was meant, is a mistake in the command."""
+    if config.server.ssl_cert_file is not None and config.server.ssl_key_file is not None:
+        _check_tls(config.server.ssl_cert_file, config.server.ssl_key_file)
+    for model in config.models:
+        where = config.model_locations.get(model.name)
+        for problem in _model_problems(model, folder):
+            raise UsageError(problem if where is None else f"{where}: {problem}")
+    if config.server.record is not None:
+        _check_record_folder(config.server.record)
+
+
+def check_routes(config: Config) -> None:
+    """A route that leads nowhere is a mistake in the config file."""
+    own = {name for model in config.models for name in (model.name, *model.aliases)}
+    file = "" if config.server.config is None else f"{config.server.config.name}: "
+    for problem in route_problems(config.routes, config.upstreams, own):
+        raise UsageError(f"{file}{problem}")
+
+
+def _check_record_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)  # what is recorded may be private
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder {ui.printable_name(str(folder))}, which --record names: {ui.error_text(error)}"
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write into {ui.printable_name(str(folder))}, which --record names")
+
+
+def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
+    if model.command:
+        if shutil.which(model.command[0]) is None:
+            yield f"there is no program {ui.printable_name(model.command[0])}, which its command names"
+        return
+    yield from _model_file_problems(model.file, folder)
+    beside = [("--lora", Path(path)) for path in model.lora]
+    beside += [("--mmproj", path) for path in (model.mmproj,) if path is not None]
+    beside += [("--chat-template-file", path) for path in (model.chat_template_file,) if path is not None]
+    for flag, path in beside:
+        if not _can_read(path):
+            yield f"cannot read {ui.printable_name(str(path))}, which {flag} names"
+
+
+def _model_file_problems(file: Path | None, folder: Path) -> Iterator[str]:
+    if file is None or (builtin_model.is_builtin_name(str(file)) and not file.is_file()):
+        return  # the built-in model is fetched where it is not there
+    path = file if file.is_file() else find_model_file(folder, str(file))
+    if path is None:
+        yield (
+            f"there is no model {ui.printable_name(str(file))}; welldone models lists those that are there, "
+            "welldone pull fetches one"
+        )
+        return
+    try:
+        read_metadata(path)
+    except GgufError as error:
+        yield f"{ui.printable_name(str(path))} {error}"
+
+
+def _can_read(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.R_OK)
+
+
+class _EncryptedKeyError(Exception):
+    """A key wants a passphrase."""
+
+
+def _check_tls(certificate: Path, key: Path) -> None:
+    """Load both as the server will; the message names the file that is wrong."""
+    for path in (certificate, key):
+        if not _can_read(path):
+            raise UsageError(f"cannot read {ui.printable_name(str(path))}, which TLS needs")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(certificate)
+    except ssl.SSLError:
+        raise UsageError(f"{ui.printable_name(str(certificate))} holds no certificate as PEM") from None
+    try:
+        context.load_cert_chain(certificate, key, password=_refuse_passphrase)
+    except _EncryptedKeyError:
+        raise UsageError(
+            f"the key in {ui.printable_name(str(key))} is encrypted, and nobody may be there to type its passphrase; "
+            "write it without one: openssl pkey -in KEY -out NEW_KEY"
+        ) from None
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            why = f"does not belong to the certificate in {ui.printable_name(str(certificate))}"
+        else:
+            why = "is no private key as PEM that can be used"
+        raise UsageError(f"the key in {ui.printable_name(str(key))} {why}") from None
+
+
+def _refuse_passphrase() -> str:
+    """OpenSSL would ask the terminal."""
+    raise _EncryptedKeyError
+
+
+# What the log says of upstreams: what becomes of them.
+
+
+class UpstreamLog:
+    """Logs what changes about upstreams. What was said already is not said again."""
+
+    def __init__(self) -> None:
+        self._last_errors: dict[str, str | None] = {}
+        self._open_breakers: set[str] = set()
+        self._failing: set[str] = set()
+
+    def update(self, upstream: Upstream) -> None:
+        """Something about it may have changed."""
+        fields: dict[str, log.FieldValue] = {"upstream": upstream.name}
+        before = self._last_errors.get(upstream.name)
+        self._last_errors[upstream.name] = upstream.problem
+        if upstream.problem != before:
+            if upstream.problem is not None:
+                log.event(logging.WARNING, upstream.problem, fields | {"url": redacted_url(upstream.settings)})
+            else:
+                log.event(logging.INFO, "the upstream is well again", fields)
+        if upstream.recent_failure is not None and upstream.name not in self._failing:
+            self._failing.add(upstream.name)
+            log.event(
+                logging.WARNING,
+                "all recent requests to the upstream failed",
+                fields | {"last": upstream.recent_failure},
+            )
+        is_open = upstream.breaker.opened_at is not None
+        if is_open and upstream.name not in self._open_breakers:
+            self._open_breakers.add(upstream.name)
+            pause_s = round(upstream.breaker.retry_after_s)
+            log.event(
+                logging.WARNING, "the upstream failed again and again and is avoided", fields | {"for_s": pause_s}
+            )
+        elif not is_open and upstream.recent_failure is None and upstream.name in self._open_breakers | self._failing:
+            self._open_breakers.discard(upstream.name)
+            self._failing.discard(upstream.name)
+            log.event(logging.INFO, "the upstream answers again", fields)
+
+
+# What is said of models while they are loaded: what the engine is doing, and for how long already.
+#
+# On a terminal that is a line which is written over; anywhere else a line of the log, now and then.
+
+
+_TICK_S = 1.0
+_QUICK_S = 2.0  # what takes no longer needs no word
+_FIRST_LOG_S, _MAX_LOG_INTERVAL_S = 10.0, 60.0  # of the log: after 10, 20, 40, 80 s, and then each minute
+_MAX_STATUS_CHARS = 200  # of what the engine says: what does not fit into a line helps nobody
+
+
+@dataclass
+class _ModelLoad:
+    started_at: float
+    due_s: float = _FIRST_LOG_S
+
+
+class ModelLoadProgress:
+    """Tells of all loads that are under way."""
+
+    def __init__(self, redactor: Redactor, *, is_shown: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._redactor = redactor
+        self._is_shown = is_shown
+        self._clock = clock
+        self._loads: dict[LocalModel, _ModelLoad] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, model: LocalModel) -> None:
+        """It is being loaded."""
+        self._loads[model] = _ModelLoad(self._clock())
+        if self._timer is None:
+            self._schedule_tick()
+
+    def end(self, model: LocalModel) -> float | None:
+        """It is not any more; how many seconds it was, if it was."""
+        load = self._loads.pop(model, None)
+        if load is None:
+            return None
+        if not self._loads:
+            self.stop()
+        return self._clock() - load.started_at
+
+    def stop(self) -> None:
+        """Say no more of those that are loaded now."""
+        self._loads.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            if self._is_shown:
+                ui.overwrite_line("")
+
+    def report(self) -> None:
+        """Say what is to be said now."""
+        if self._is_shown:
+            self._show()
+        else:
+            self._log()
+
+    def _schedule_tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self.report()
+        self._schedule_tick()
+
+    def _show(self) -> None:
+        """Of the one that has been loading for longest: there is one line."""
+        model, load = next(iter(self._loads.items()))
+        seconds = self._clock() - load.started_at
+        if seconds >= _QUICK_S:
+            ui.overwrite_line(f"{model.name} is loading, {_format_elapsed(seconds)}: {self._engine_status(model)}")
+
+    def _log(self) -> None:
+        for model, load in self._loads.items():
+            seconds = self._clock() - load.started_at
+            if seconds >= load.due_s:
+                load.due_s += min(load.due_s, _MAX_LOG_INTERVAL_S)
+                fields: dict[str, log.FieldValue] = {
+                    "model": model.name,
+                    "for_s": round(seconds),
+                    "engine": self._engine_status(model),
+                }
+                log.event(logging.INFO, "model is loading", fields)
+
+    def _engine_status(self, model: LocalModel) -> str:
+        return (
+            self._redactor.line_of(strip_log_prefix(model.last_output_line).strip(), _MAX_STATUS_CHARS)
+            or "it says nothing"
+        )
+
+
+def _format_elapsed(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
 
 _GC_THRESHOLDS = (10_000, 20, 100)
 """Python has 700, 10, 10. Answers leave no rings: there is little to find, and each look stops all streams."""
@@ -46,23 +314,23 @@ def run(config: Config) -> int:
     note = partial(_print_warning, config.server)
     for text in config.warnings:
         note(text)
-    keys, made = checks.find_api_keys(config, note)
+    keys, made = find_api_keys(config, note)
     folder = models_folder(os.environ)
-    checks.check_files(config, folder)
-    checks.check_routes(config)
+    check_files(config, folder)
+    check_routes(config)
     try:
         _fetch_builtin_model(config, folder)
     except PullError as error:
-        show.print_note(str(error))
+        ui.print_note(str(error))
         return PULL_EXIT_CODES[error.kind]
     settings = config.server
     secrets = (*keys, *config.secrets)
 
     def serve(worker: Worker | None = None) -> ExitCode:
-        own = config if worker is None else workers.worker_config(config)
-        log = make_log_handler(settings, secrets, show.StderrAboveProgress() if show.is_interactive() else None)
+        own = config if worker is None else supervisor.worker_config(config)
+        log = make_log_handler(settings, secrets, ui.StderrAboveProgress() if ui.is_interactive() else None)
         if worker is not None:
-            log.addFilter(workers.WorkerNumberFilter(worker.number))
+            log.addFilter(supervisor.WorkerNumberFilter(worker.number))
         with log, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(own, keys, folder, made, worker))
 
@@ -71,7 +339,7 @@ def run(config: Config) -> int:
     formatter = LineFormatter(log_style(settings), Redactor(secrets))
     has_keys = config.has_keys(keys)
     try:
-        return workers.run_workers(
+        return supervisor.run_workers(
             settings,
             serve,
             announce=lambda port: _print_banner(config, port, has_keys, made),
@@ -84,7 +352,7 @@ def run(config: Config) -> int:
 
 def _print_warning(settings: ServeSettings, text: str) -> None:
     """Print a line about the start, before there is a log, in the log's form."""
-    show.print_note(log.json_line(logging.WARNING, text, {}) if log_style(settings) == "json" else text)
+    ui.print_note(log.json_line(logging.WARNING, text, {}) if log_style(settings) == "json" else text)
 
 
 def _print_banner(
@@ -93,8 +361,8 @@ def _print_banner(
     for line in banner.banner_lines(
         config, port, has_keys=has_keys, generated_key=generated_key, listed_model=listed_model
     ):
-        show.print_line(line)
-    show.flush_output()
+        ui.print_line(line)
+    ui.flush_output()
 
 
 def _ignore_signals(numbers: Iterable[int]) -> None:
@@ -135,7 +403,7 @@ class _ServerProcess:
         self._hangup = HangupPolicy()
         self._is_json_log = log_style(config.server) == "json"
         self._failed_model: LocalModel | None = None
-        is_shown = worker is None and show.is_interactive() and log.LOGGER.isEnabledFor(logging.INFO)
+        is_shown = worker is None and ui.is_interactive() and log.LOGGER.isEnabledFor(logging.INFO)
         self._load_progress = ModelLoadProgress(Redactor((*keys, *config.secrets)), is_shown=is_shown)
         self._server = Server(
             config,
@@ -195,7 +463,7 @@ class _ServerProcess:
     async def _stop(self) -> ExitCode:
         self._load_progress.stop()
         if self._failed_model is None and self._worker is None:
-            show.print_hint("ending: running requests may finish; once more to end at once")
+            ui.print_hint("ending: running requests may finish; once more to end at once")
         self._stop_event.clear()
         self._is_stopping = True
         stopping = asyncio.create_task(self._server.stop())
@@ -211,8 +479,8 @@ class _ServerProcess:
             return ExitCode.UNREACHABLE
         error = self._failed_model.last_error
         for line in failure_excerpt(error.details) if error is not None else ():
-            show.print_note(f"  {line}")
-        show.print_note(str(error))
+            ui.print_note(f"  {line}")
+        ui.print_note(str(error))
         return ExitCode.UNREACHABLE
 
     def _on_model_change(self, model: LocalModel) -> None:
@@ -268,10 +536,10 @@ def _listen_error(settings: ServeSettings, error: OSError) -> str:
     if error.errno == errno.EACCES:
         return f"port {settings.port} is not allowed for this user; choose one above 1023 with --port"
     where = f"{settings.host}:{settings.port}"
-    return f"cannot listen on {where}: {show.error_text(error)}; choose an address of this machine with --host"
+    return f"cannot listen on {where}: {ui.error_text(error)}; choose an address of this machine with --host"
 
 
 def _fetch_builtin_model(config: Config, folder: Path) -> None:
-    if any(model.is_builtin for model in config.models) and default.find_builtin(folder) is None:
+    if any(model.is_builtin for model in config.models) and builtin_model.find_builtin(folder) is None:
         _print_warning(config.server, "fetching the built-in model (93 MB, once)")
-        fetch_model(default.DEFAULT_MODEL.name, folder=folder)
+        fetch_model(builtin_model.DEFAULT_MODEL.name, folder=folder)

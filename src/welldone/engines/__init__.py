@@ -1,1 +1,1 @@
-"""Where answers come from: engines that we start, watch and stop, and the models they serve."""
+"""Local models: child processes that run llama.cpp or a command, and their supervisor."""

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from welldone.engines import default, store
-from welldone.engines.address import Address
+from welldone.config import builtin_model
+from welldone.config.model import ModelSettings
+from welldone.engines.engine_config import EngineConfig
 from welldone.engines.errors import EngineError
-from welldone.engines.gguf import GgufMetadata, GgufError, read_metadata
-from welldone.engines.orders import EngineConfig
-from welldone.engines.settings import ModelSettings
+from welldone.engines.models import store
+from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata
+from welldone.http.address import Address
 
 DEFAULT_CONTEXT_LIMIT = 16384
 """Tokens of context in all slots where nobody asked for more: 4,096 for each of four. Models claim up to a million, and
@@ -91,10 +92,10 @@ def _find_model_file(settings: ModelSettings, models_folder: Path) -> Path:
     file = settings.file
     if file is not None and file.is_file():
         return file
-    name = default.DEFAULT_MODEL.name if file is None else str(file)
+    name = builtin_model.DEFAULT_MODEL.name if file is None else str(file)
     if (found := store.find_model_file(models_folder, name)) is not None:
         return found
-    if default.is_builtin_name(name):
+    if builtin_model.is_builtin_name(name):
         raise EngineError("it is not here yet; fetch it with `welldone pull default`", is_permanent=True)
     raise EngineError(f"there is no file {Path(name).name}", is_permanent=True)
 
@@ -107,7 +108,7 @@ def _plan_llama(settings: ModelSettings, file: Path, socket_path: Path, environm
     key = secrets.token_urlsafe(32)
     orders = _build_engine_config(settings, file, facts, str(socket_path), key)
     return LaunchPlan(
-        arguments=(*PYTHON_MODULE, "welldone.engines.llama"),
+        arguments=(*PYTHON_MODULE, "welldone.engines.llama_child"),
         # Threads that spin while they wait made decoding 5 to 10 times slower on a busy machine.
         # ggml would start a debugger to show where it failed: that takes seconds, and hides the reason.
         environment={"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | _without_secrets(environment),
@@ -204,10 +205,13 @@ def _chat_template(settings: ModelSettings, file: Path, metadata: GgufMetadata) 
     if settings.chat_template_file is not None:
         return _read_template(settings.chat_template_file)
     is_builtin = (
-        file.name == default.DEFAULT_MODEL.file_name and metadata.size_bytes == default.DEFAULT_MODEL.size_bytes
+        file.name == builtin_model.DEFAULT_MODEL.file_name
+        and metadata.size_bytes == builtin_model.DEFAULT_MODEL.size_bytes
     )
-    if is_builtin and default.DEFAULT_MODEL.template is not None:
-        return (files("welldone.engines") / "templates" / default.DEFAULT_MODEL.template).read_text(encoding="utf-8")
+    if is_builtin and builtin_model.DEFAULT_MODEL.template is not None:
+        return (files("welldone.engines") / "templates" / builtin_model.DEFAULT_MODEL.template).read_text(
+            encoding="utf-8"
+        )
     return None
 
 
@@ -231,7 +235,7 @@ def _plan_command(settings: ModelSettings, socket_path: Path, environment: Mappi
     places = {"{socket}": str(socket_path), "{port}": str(address.port)}
     command = [_fill_placeholders(word, places) for word in settings.command]
     return LaunchPlan(
-        arguments=(*PYTHON_MODULE, "welldone.engines.launch", str(os.getpid()), *command),
+        arguments=(*PYTHON_MODULE, "welldone.engines.command_child", str(os.getpid()), *command),
         environment=dict(environment)
         | {name: _fill_placeholders(word, places) for name, word in settings.environment.items()},
         address=address,

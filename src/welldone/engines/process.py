@@ -3,17 +3,169 @@
 import asyncio
 import contextlib
 import errno
+import re
 import signal
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from welldone.engines.engine_config import EngineReady, EngineStartFailure
 from welldone.engines.errors import EngineError
-from welldone.engines.orders import EngineStartFailure, EngineReady
 from welldone.engines.plan import LaunchPlan
-from welldone.engines.probe import wait_until_healthy
-from welldone.engines.tail import OutputTail, drain
-from welldone.net.reasons import is_local_failure
+from welldone.http.address import Address, is_local_failure
+from welldone.http.client import HttpClientError, fetch
+
+# Is an engine well? Asked over its HTTP, of programs that do not say it themselves.
+
+
+HEALTH_PATHS = ("/health", "/v1/models")
+"""llama-server, vLLM and SGLang have the first; every server with OpenAI's API has the second."""
+
+PROBE_INTERVAL_MIN_S = 0.05
+PROBE_INTERVAL_MAX_S = 1.0
+"""A program that starts in a moment is noticed in a moment; one that loads for minutes is not asked too often."""
+
+PROBE_TIMEOUT_S = 5.0
+"""A well server says so in milliseconds; one that is loading may be slow."""
+
+PROBE_REPLY_LIMIT_BYTES = 2**20
+"""A list of models has some KiB."""
+
+
+async def wait_until_healthy(address: Address) -> None:
+    """Returns when the server says that it is well. It may never: the caller has a limit."""
+    pause_s = PROBE_INTERVAL_MIN_S
+    while not await is_healthy(address):
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, PROBE_INTERVAL_MAX_S)
+
+
+async def is_responsive(address: Address, within_s: float) -> bool:
+    """Whether the server says anything at all. llama.cpp's numbers come from the loop that computes; its health does
+    not, and is well also where that loop stands still."""
+    try:
+        await fetch(address, "GET", "/metrics", timeout_s=within_s, limit_bytes=PROBE_REPLY_LIMIT_BYTES)
+    except HttpClientError:
+        return False
+    return True
+
+
+async def reports_unhealthy(address: Address) -> bool:
+    """Whether the server says that it is not well. vLLM and SGLang do where their engine has died behind them."""
+    try:
+        reply = await fetch(
+            address, "GET", HEALTH_PATHS[0], timeout_s=PROBE_TIMEOUT_S, limit_bytes=PROBE_REPLY_LIMIT_BYTES
+        )
+    except HttpClientError:
+        return False
+    return reply.status >= 500
+
+
+async def is_healthy(address: Address) -> bool:
+    """Whether the server says that it is well."""
+    for path in HEALTH_PATHS:
+        try:
+            reply = await fetch(address, "GET", path, timeout_s=PROBE_TIMEOUT_S, limit_bytes=PROBE_REPLY_LIMIT_BYTES)
+        except HttpClientError:
+            return False
+        if reply.status != 404:
+            return reply.status == 200
+    return False
+
+
+# The last lines that a program wrote, within bounds, whatever it writes.
+
+
+OUTPUT_LINES = 200
+"""Enough for llama.cpp's reasons, and for the tracebacks of all processes of vLLM, one after the other: the first of
+them has the reason, and some 160 lines may follow it."""
+
+LINE_LIMIT_CHARS = 400
+"""Characters of one line that are kept. The reason of a failure stands at its start."""
+
+READ_BYTES = 65536
+"""One pipe's worth on Linux."""
+
+
+_LOG_PREFIX = re.compile(r"(\([^)]{1,64}\) )?(DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[[^\]]{1,64}\] +")
+"""What stands before each line of vLLM's: a process, a level, a time and a place in its source."""
+_ERROR_LINE = re.compile(r"(\w+\.)*\w*(Error|Exception): \S")
+_ERRORS_SHOWN = 2  # that are shown besides the last lines: the first is what went wrong, others say the same again
+_LAST_LINES_SHOWN = 5
+
+
+def strip_log_prefix(line: str) -> str:
+    """A line without what only fills it."""
+    return _LOG_PREFIX.sub("", line, count=1)
+
+
+def failure_excerpt(lines: Sequence[str]) -> tuple[str, ...]:
+    """What a program that failed said of it: the first errors that it named, and its last lines."""
+    reasons = (
+        strip_log_prefix(line) for line in lines[:-_LAST_LINES_SHOWN] if _ERROR_LINE.match(strip_log_prefix(line))
+    )
+    return (
+        *tuple(dict.fromkeys(reasons))[:_ERRORS_SHOWN],
+        *(strip_log_prefix(line) for line in lines[-_LAST_LINES_SHOWN:]),
+    )
+
+
+class OutputTail:
+    """Lines as they come; the last ones are kept."""
+
+    def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
+        self._lines: deque[str] = deque(maxlen=OUTPUT_LINES)
+        self._partial_line = b""
+        self._on_line = on_line
+
+    def feed(self, data: bytes) -> None:
+        """More bytes. A line without an end is cut where it gets too long."""
+        *whole, rest = (self._partial_line + data).split(b"\n")
+        for line in whole:
+            self._append(line)
+        if len(rest) > READ_BYTES:
+            self._append(rest)
+            rest = b""
+        self._partial_line = rest
+
+    def end(self) -> None:
+        """The program ended: what stands without an end of line is a line too."""
+        self._append(self._partial_line)
+        self._partial_line = b""
+
+    def _append(self, line: bytes) -> None:
+        text = _visible_text(line)
+        if not text:
+            return
+        self._lines.append(text)
+        if self._on_line is not None:
+            self._on_line(text)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The last lines, oldest first."""
+        return tuple(self._lines)
+
+    @property
+    def current_line(self) -> str:
+        """What it says just now: a line that is not ended yet, such as a bar that grows, else the last one."""
+        return _visible_text(self._partial_line) or (self._lines[-1] if self._lines else "")
+
+
+def _visible_text(line: bytes) -> str:
+    """What a terminal would show of it: a bar is written over itself, again and again."""
+    last = line.rstrip().rpartition(b"\r")[2]
+    return last[: LINE_LIMIT_CHARS * 4].decode(errors="replace").rstrip()[:LINE_LIMIT_CHARS]
+
+
+async def drain(source: asyncio.StreamReader, output: OutputTail) -> None:
+    """Reads all that comes, at once: a program that writes to a full pipe stands still."""
+    while data := await source.read(READ_BYTES):
+        output.feed(data)
+    output.end()
+
 
 _REPORT_DECODER: msgspec.json.Decoder[EngineReady | EngineStartFailure] = msgspec.json.Decoder(
     EngineReady | EngineStartFailure

@@ -1,1 +1,1 @@
-"""The judge: which rules of the stream a heard reply breaks. No I/O; of `wire` only `sse` and `faults`."""
+"""The judge: checks a recorded response against the rule catalogue. Shares only SSE parsing with the repairer."""

@@ -10,12 +10,12 @@ from itertools import islice
 
 import msgspec
 
-from welldone.rules.causes import RootCauses
+from welldone.protocol.catalog.rule import Severity
 from welldone.rules.checks import ALL_CHECKS
-from welldone.rules.heard import TraceView
-from welldone.rules.rule import Violation, RuleCheck
+from welldone.rules.root_causes import RootCauses
+from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.trace import Trace
-from welldone.wire.faults import Severity
+from welldone.rules.view.view import TraceView
 
 MAX_FINDINGS_PER_RULE = 100
 """How many findings of one rule are listed: enough to see where they stand; `counts` has the full number."""

@@ -1,5 +1,8 @@
 """A trace: all that was heard of one reply, and what its request had asked for."""
 
+import base64
+import json
+import re
 from typing import Any
 
 import msgspec
@@ -46,3 +49,195 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         """One of the request's `stream_options`; None where it is absent."""
         options = (self.request or {}).get("stream_options")
         return options.get(name) if isinstance(options, dict) else None
+
+
+# Traces out of what people and programs have saved: the output of curl, or a trace record with its body.
+#
+# A record is JSON. It names the file of its body (`body`), or holds it: as text (`body_text`), or, where it is no UTF-8,
+# in base64 (`body_base64`).
+
+
+_STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)? (\d{3})[^\n]*(?:\n|\Z)")
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
+_STATUS = re.compile(r"HTTP/\S+ (\d{3})")
+_COMPLETION = re.compile(rb'(?<!\\)"object"\s{0,4}:\s{0,4}"text_completion')
+_TEXT_CHOICE = re.compile(rb'"choices"\s{0,4}:\s{0,4}\[\s{0,4}\{[^{}]{0,200}"text"\s{0,4}:')
+_FRAME_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_DONE = re.compile(
+    rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed))\r?\n[^\r\n]*)\r?\n\r?\n",
+    re.MULTILINE,
+)
+_CHOICES = re.compile(rb'(?<!\\)"choices"\s{0,4}:')
+_RESPONSE = re.compile(rb'(?<!\\)"(?:type"\s{0,4}:\s{0,4}"response\.|object"\s{0,4}:\s{0,4}"response")')
+_MESSAGE = re.compile(
+    rb'(?<!\\)"type"\s{0,4}:\s{0,4}"(?:message_(?:start|delta|stop)|content_block_|message"|error"[^{}]{0,200}"error")'
+)
+_SNIFF_BYTES = 65536  # far beyond any first chunk
+_MAX_TIME_S = 1e9  # thirty years: what is beyond it is no time
+_BODY_FIELDS = ("body_text", "body_base64", "body")
+_HAS_BODY = re.compile(rb'"body(?:_text|_base64)?"')
+
+
+def read_capture(data: bytes) -> Trace:
+    """The trace in a saved reply: its body alone, or with its head as `curl -i` or `curl -i --raw` prints it.
+
+    Of several heads (100 Continue, redirects) the last one counts.
+    """
+    status: int | None = None
+    headers: tuple[tuple[str, str], ...] | None = None
+    start = 0
+    while head := _STATUS_LINE.match(data, start):
+        end = _HEAD_END.search(data, head.end() - 2)
+        status = int(head[1])
+        headers = _headers(data[head.end() : end.start() if end else len(data)])
+        start = end.end() if end else len(data)
+    body, complete, pieces = _unframe(data[start:], headers or ())
+    endpoint = guess_endpoint(body)
+    return Trace(body=body, endpoint=endpoint, status=status, headers=headers, complete=complete, chunk_sizes=pieces)
+
+
+def _headers(head: bytes) -> tuple[tuple[str, str], ...]:
+    pairs = (line.partition(":") for line in head.decode("latin-1").splitlines())
+    return tuple((name.strip(), value.strip()) for name, colon, value in pairs if colon)
+
+
+def _unframe(body: bytes, headers: tuple[tuple[str, str], ...]) -> tuple[bytes, bool | None, tuple[int, ...] | None]:
+    """The body without its HTTP framing, whether it ended as it should, and the sizes of its chunks."""
+    names = {name.lower(): value.lower() for name, value in headers}
+    if "chunked" in names.get("transfer-encoding", "") and _CHUNK_SIZE.match(body):
+        return _dechunk(body)
+    length = names.get("content-length", "")
+    if len(length) < 19 and length.isascii() and length.isdigit():
+        return body, len(body) >= int(length), None
+    return body, None, None
+
+
+def _dechunk(framed: bytes) -> tuple[bytes, bool, tuple[int, ...]]:
+    pieces: list[bytes] = []
+    at = 0
+    complete = False
+    while size := _CHUNK_SIZE.match(framed, at):
+        count = int(size[1], 16)
+        if count == 0:
+            complete = True
+            break
+        piece = framed[size.end() : size.end() + count]
+        pieces.append(piece)
+        at = size.end() + len(piece)
+        at += 2 if framed.startswith(b"\r\n", at) else 1
+    return b"".join(pieces), complete, tuple(len(piece) for piece in pieces)
+
+
+def read_record(data: bytes) -> dict[str, Any] | None:
+    """The record of a trace, where that is what the bytes are: JSON that holds its body, or names the file of it."""
+    if not data.lstrip().startswith(b"{") or _HAS_BODY.search(data) is None:
+        return None
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    is_record = any(isinstance(record.get(name), str) for name in _BODY_FIELDS) and "choices" not in record
+    return record if is_record else None
+
+
+def inline_body(record: dict[str, Any]) -> bytes | None:
+    """The body that a record holds; None where it only names it.
+
+    Raises:
+        ValueError: it is no text, or no base64.
+    """
+    if isinstance(text := record.get("body_text"), str):
+        return text.encode()
+    if isinstance(encoded := record.get("body_base64"), str):
+        return base64.b64decode(encoded, validate=True)
+    return None
+
+
+def timed_reads(record: dict[str, Any]) -> list[tuple[float, int]]:
+    """When each piece of the body came, in seconds, and its size, where the record says so."""
+    pieces = record.get("pieces")
+    return [(float(piece[0]), piece[1]) for piece in pieces if _is_timed(piece)] if isinstance(pieces, list) else []
+
+
+def _is_timed(piece: object) -> bool:
+    if not (isinstance(piece, list) and len(piece) == 2):
+        return False
+    at_s, size = piece
+    return isinstance(at_s, int | float) and 0 <= at_s < _MAX_TIME_S and isinstance(size, int) and size > 0
+
+
+def unreadable_reason(body: bytes) -> str | None:
+    """What to do about bytes that are no text of a server, but what a tool made of it; None where they may be text."""
+    if body.startswith(b"\x1f\x8b"):
+        return "the capture is compressed; capture it again with curl --compressed"
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "the capture is UTF-16, as some shells write it; save it as UTF-8"
+    return None
+
+
+def read_trace(record: dict[str, Any], body: bytes) -> Trace:
+    """The trace of a record: request, status line, headers and HTTP chunk sizes as a recorder wrote them.
+
+    A record with an error and without a word on whether its body is complete is one that its recorder left. Of such a
+    reply the whole frames count; where there are none, nothing was heard.
+    """
+    request, complete = record.get("request"), record.get("body_complete")
+    is_left = complete is None and record.get("error") is not None and not _DONE.search(body)
+    if is_left:
+        body = complete_frames(body)
+        if not body:
+            return Trace(body=b"", end=None)
+    found = _STATUS.match(str(record.get("status")))
+    path = str(record.get("endpoint")).partition("?")[0].rstrip("/")
+    return Trace(
+        body=body,
+        endpoint=_endpoint_of(path),
+        request=request if isinstance(request, dict) else None,
+        status=int(found[1]) if found else None,
+        headers=_header_pairs(record.get("headers")),
+        complete=complete if isinstance(complete, bool) else None,
+        end=None if is_left else True,
+        chunk_sizes=_chunk_sizes(record.get("http_chunk_sizes")),
+    )
+
+
+def _endpoint_of(path: str) -> str:
+    """The endpoint that a path names; chat, if none."""
+    if path.endswith(("/responses", "/messages")):
+        return path.rpartition("/")[2]
+    return "completions" if path.endswith("completions") and not path.endswith("/chat/completions") else "chat"
+
+
+def complete_frames(body: bytes) -> bytes:
+    """The frames that are whole, of a stream that was left."""
+    return body[: max((found.end() for found in _FRAME_END.finditer(body)), default=0)]
+
+
+def _header_pairs(headers: object) -> tuple[tuple[str, str], ...] | None:
+    if not isinstance(headers, list):
+        return None
+    pairs = [pair for pair in headers if isinstance(pair, list) and len(pair) == 2]
+    return tuple((str(name), str(value)) for name, value in pairs)
+
+
+def _chunk_sizes(sizes: object) -> tuple[int, ...] | None:
+    if not isinstance(sizes, list):
+        return None
+    return tuple(size for size in sizes if isinstance(size, int) and size >= 0)
+
+
+def guess_endpoint(body: bytes) -> str:
+    """Which endpoint a reply comes from: all but chat name themselves; completions may have but `text` and no `delta`.
+
+    What only looks like it, inside a text, has its quotes escaped.
+    """
+    start = body[:_SNIFF_BYTES]
+    choices = _CHOICES.search(start)  # of a chunk; later on it may stand in the input of a tool
+    before = choices.start() if choices else len(start)
+    if _RESPONSE.search(start, 0, before):
+        return "responses"
+    if _MESSAGE.search(start, 0, before):
+        return "messages"
+    is_completion = _COMPLETION.search(start) or (_TEXT_CHOICE.search(start) and b'"delta"' not in start)
+    return "completions" if is_completion else "chat"

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from welldone.bench.dialects.base import BenchDialect
 from welldone.bench.dialects.chat import ChatBenchDialect
-from welldone.bench.dialects.dialect import BenchDialect
 from welldone.bench.dialects.messages import MessagesBenchDialect
 from welldone.bench.dialects.responses import ResponsesBenchDialect
 

@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from welldone.bench.dialects.alike import Json
-from welldone.bench.dialects.dialect import JsonBody, HeaderPairs, split_system_prompt
-from welldone.bench.dialects.ear import MAX_MESSAGE_CHARS, StreamTimer
-from welldone.bench.dialects.native import DeltaTarget, EventStreamTimer
+from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, HeaderPairs, JsonBody, StreamTimer, split_system_prompt
+from welldone.bench.dialects.events import DeltaTarget, EventStreamTimer, Json
 from welldone.bench.record import BenchRecord
-from welldone.wire.dialects.messages import MessagesRepairer
-from welldone.wire.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
-from welldone.wire.head import Envelope
-from welldone.wire.native import PassthroughRepairer
+from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Envelope
 
 _MESSAGES_ENVELOPE = Envelope("msg_bench", 0, "bench")
 _ANTHROPIC_VERSION_HEADER = (ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION)

@@ -1,11 +1,14 @@
 """A probe of HTTP itself: whether a page in a browser may ask."""
 
-from welldone.check import prompts
-from welldone.check.dialect import CheckDialect
+from typing import Any
+
+from welldone.check import settings
 from welldone.check.probe import Probe
-from welldone.check.reply import ProbeRequest, ProbeReply
-from welldone.check.session import NotApplicableError, UnsupportedError, Session
-from welldone.wire.faults import Severity
+from welldone.check.reply import ProbeReply, ProbeRequest
+from welldone.check.session import NotApplicableError, Session, UnsupportedError
+from welldone.check.settings import CheckDialect
+from welldone.protocol.catalog.rule import Severity
+from welldone.rules.view.choices import as_object
 
 CORS_PREFLIGHT = "http-cors-preflight"
 
@@ -45,7 +48,7 @@ async def _probe_cors(session: Session) -> None:
 async def _check_reply_cors(session: Session) -> None:
     """A page that may ask must also be allowed to read."""
     reply = session.require_ok(
-        await session.generate(prompts.HELLO_PROMPT, max_tokens=8, headers=(("Origin", CORS_ORIGIN),))
+        await session.generate(settings.HELLO_PROMPT, max_tokens=8, headers=(("Origin", CORS_ORIGIN),))
     )
     heard = f"a reply to {CORS_ORIGIN} with Access-Control-Allow-Origin: {reply.header('access-control-allow-origin')}"
     session.check_rule(
@@ -106,3 +109,41 @@ CORS_PROBES = (
         rules=(CORS_PREFLIGHT,),
     ),
 )
+
+
+# A probe of the list of models.
+
+
+MODELS_LIST = "ns-models-list"
+
+
+async def _probe_models(session: Session) -> None:
+    reply = session.require_ok(await session.send(ProbeRequest(method="GET", path="/models"), is_judged=False))
+    wanted = '{"object":"list","data":[{"id":"…","object":"model","created":1700000000,"owned_by":"…"}]}'
+    problem = _models_problem(reply.json)
+    session.check_rule(MODELS_LIST, reply, not problem, observed=problem, expected=wanted)
+
+
+def _models_problem(listed: dict[str, Any]) -> str:
+    """What is wrong with the list; empty: nothing."""
+    if listed.get("object") != "list":
+        return "object is not 'list'"
+    data = listed.get("data")
+    if not isinstance(data, list):
+        return "data is no list"
+    problems = ((number, _model_problem(as_object(model))) for number, model in enumerate(data))
+    return next((f"data[{number}]: {problem}" for number, problem in problems if problem), "")
+
+
+def _model_problem(model: dict[str, Any]) -> str:
+    created = model.get("created")
+    if not isinstance(model.get("id"), str) or not model["id"]:
+        return "id is no text"
+    if model.get("object") != "model":
+        return "object is not 'model'"
+    if not isinstance(created, int) or isinstance(created, bool):
+        return "created is no whole number"
+    return "" if isinstance(model.get("owned_by"), str) else "owned_by is no text"
+
+
+MODEL_LIST_PROBES = (Probe(name="models", description="the list of models", run=_probe_models, rules=(MODELS_LIST,)),)

@@ -1,14 +1,161 @@
 """Probes of tools: calls that the model may make, must make, or must not make, and what comes after them."""
 
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
-from welldone.check.dialect import MESSAGES
+import msgspec
+
 from welldone.check.probe import Probe
-from welldone.check.probes.markup import find_tool_markup
-from welldone.check.probes.shapes import TOOL_SHAPES, ProbeTool
 from welldone.check.reading import ParsedToolCall
 from welldone.check.reply import ProbeReply
 from welldone.check.session import NotApplicableError, Session
+from welldone.check.settings import MESSAGES
+from welldone.rules.view.choices import as_object
+
+# What models write to call a tool, where it stands in a text: a server should have made a call of it.
+
+
+_TOOL_CALL_TAGS = (
+    "<tool_call>",  # Hermes, Qwen
+    "<|tool_call|>",  # Granite, Phi
+    "<|tool_call_begin|>",  # Kimi
+    "<\uff5ctool\u2581call\u2581begin\uff5c>",  # DeepSeek
+    "[TOOL_CALLS]",  # Mistral
+    "<function=",  # Llama 3.1, Qwen3 Coder
+    "<|python_tag|>",  # Llama 3.1
+)
+"""They mean a call and nothing else."""
+_MAX_SCANNED_CHARS = 10_000  # characters of a text that are looked at: a call of a small tool is far shorter
+
+
+def find_tool_markup(text: str, name: str | None) -> str | None:
+    """The markup of a call in a text; None where there is none. JSON counts where it calls `name`, if that is given."""
+    text = text[:_MAX_SCANNED_CHARS]
+    for tag in _TOOL_CALL_TAGS:
+        if tag in text:
+            return text[text.index(tag) :]
+    if name is None:
+        return None
+    fenced = (piece.removeprefix("json") for piece in text.split("```")[1::2])
+    return next((piece.strip() for piece in (text, *fenced) if _is_json_tool_call(piece, name)), None)
+
+
+def _is_json_tool_call(text: str, name: str) -> bool:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    call = as_object(value[0] if isinstance(value, list) and value else value)
+    # Llama says `parameters` for arguments. A model that recites the tool itself has a schema there.
+    arguments = call.get("arguments", call.get("parameters"))
+    is_schema = "properties" in as_object(arguments)
+    return call.get("name") == name and arguments is not None and not is_schema
+
+
+# Tools as each dialect says them: what may be called, what must be, and what came of it.
+
+
+Json: TypeAlias = dict[str, Any]
+
+
+class ProbeTool(msgspec.Struct, frozen=True):
+    """A tool."""
+
+    name: str
+    description: str
+    """What it does."""
+    parameters: Json
+
+
+class ToolShapes(msgspec.Struct, frozen=True):
+    """The shapes of one dialect."""
+
+    tool: Callable[[ProbeTool], Json]
+    tool_choice: Callable[[str], object]
+    """`tool_choice` for auto, required or none, or for the tool of that name."""
+    conversation: Callable[[str, ParsedToolCall, str], list[Json]]
+    """What the user said, the call that was made of it, and its result."""
+
+
+_TOOL_CHOICES = ("auto", "required", "none")
+
+
+# ---- chat
+
+
+def _chat_tool(tool: ProbeTool) -> Json:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _chat_choice(word: str) -> object:
+    return word if word in _TOOL_CHOICES else {"type": "function", "function": {"name": word}}
+
+
+def _chat_conversation(question: str, call: ParsedToolCall, result: str) -> list[Json]:
+    made = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": call.id, "content": result},
+    ]
+
+
+# ---- responses
+
+
+def _responses_tool(tool: ProbeTool) -> Json:
+    # Schemas are strict by default, and then allow nothing that they do not name.
+    closed = {**tool.parameters, "additionalProperties": False}
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": closed,
+        "strict": True,
+    }
+
+
+def _responses_choice(word: str) -> object:
+    return word if word in _TOOL_CHOICES else {"type": "function", "name": word}
+
+
+def _responses_conversation(question: str, call: ParsedToolCall, result: str) -> list[Json]:
+    made = {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+    given = {"type": "function_call_output", "call_id": call.id, "output": result}
+    return [{"role": "user", "content": question}, made, given]
+
+
+# ---- messages
+
+
+def _messages_tool(tool: ProbeTool) -> Json:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+
+
+def _messages_choice(word: str) -> object:
+    names = {"auto": "auto", "required": "any", "none": "none"}
+    return {"type": names[word]} if word in _TOOL_CHOICES else {"type": "tool", "name": word}
+
+
+def _messages_conversation(question: str, call: ParsedToolCall, result: str) -> list[Json]:
+    made = {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
+    given = {"type": "tool_result", "tool_use_id": call.id, "content": result}
+    return [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": [made]},
+        {"role": "user", "content": [given]},
+    ]
+
+
+TOOL_SHAPES: Mapping[str, ToolShapes] = {
+    "chat": ToolShapes(_chat_tool, _chat_choice, _chat_conversation),
+    "responses": ToolShapes(_responses_tool, _responses_choice, _responses_conversation),
+    "messages": ToolShapes(_messages_tool, _messages_choice, _messages_conversation),
+}
+"""By dialect."""
+
 
 NO_MARKUP_LEAK = "tool-no-markup-leak"
 

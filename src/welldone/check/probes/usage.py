@@ -2,12 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from welldone.check import prompts
+from welldone.check import settings
 from welldone.check.probe import Probe
-from welldone.check.probes.refusals import is_refused
+from welldone.check.probes.errors import is_refused
 from welldone.check.reply import ProbeReply
 from welldone.check.session import Session
-from welldone.rules.choices import as_object, is_int
+from welldone.rules.view.choices import as_object, is_int
 
 STREAM_OPTIONS = "req-stream-options"
 USAGE_WHOLE_REQUEST = "use-whole-request"
@@ -19,11 +19,11 @@ UsageRequest = Callable[..., Awaitable[ProbeReply]]
 
 
 def _usage_chat_request(session: Session) -> UsageRequest:
-    return lambda **members: session.generate(prompts.HELLO_PROMPT, max_tokens=_USAGE_TOKENS, **members)
+    return lambda **members: session.generate(settings.HELLO_PROMPT, max_tokens=_USAGE_TOKENS, **members)
 
 
 def _usage_completion_request(session: Session) -> UsageRequest:
-    return lambda **members: session.complete(prompts.HELLO_PROMPT, max_tokens=_USAGE_TOKENS, **members)
+    return lambda **members: session.complete(settings.HELLO_PROMPT, max_tokens=_USAGE_TOKENS, **members)
 
 
 async def _probe_usage(session: Session) -> None:

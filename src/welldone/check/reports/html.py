@@ -4,21 +4,20 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from welldone.check.report import Finding, ProbeResult, Report, RuleResult
-from welldone.check.reports.words import (
+from welldone.check.reports.text import (
     JUDGED_VERDICTS,
     consequences_of,
-    probe_summary,
-    sanitize_report,
-    other_occurrences,
-    verdict_summary,
     format_location,
-    pass_reason,
     format_totals,
     judging_terms,
     not_judged_summary,
+    other_occurrences,
+    pass_reason,
+    probe_summary,
+    sanitize_report,
+    verdict_summary,
 )
-from welldone.drawing.elements import as_html, code, element
-from welldone.drawing.texts import pluralize
+from welldone.reporting import as_html, code, element, pluralize
 
 _CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """

@@ -1,23 +1,23 @@
 """The checks, one file per family of faults. `RULES` has them all, in the order of the catalogue."""
 
-from welldone.rules.checks import cmpl, delta, enc, end, env, err, ext, fin, http, msg, n, ns, resp, sse, tool, use
-from welldone.rules.rule import RuleCheck
+from welldone.rules.checks import anthropic, content, envelope, errors, framing, responses, tools, usage
+from welldone.rules.rule_check import RuleCheck
 
 ALL_CHECKS: tuple[RuleCheck, ...] = (
-    *http.HTTP_CHECKS,
-    *sse.SSE_CHECKS,
-    *enc.ENCODING_CHECKS,
-    *end.END_CHECKS,
-    *env.ENVELOPE_CHECKS,
-    *delta.DELTA_CHECKS,
-    *fin.FINISH_CHECKS,
-    *use.USAGE_CHECKS,
-    *tool.TOOL_CHECKS,
-    *ext.EXTENSION_CHECKS,
-    *err.ERROR_CHECKS,
-    *n.CHOICE_CHECKS,
-    *cmpl.COMPLETIONS_CHECKS,
-    *resp.RESPONSES_CHECKS,
-    *msg.ANTHROPIC_CHECKS,
-    *ns.WHOLE_REPLY_CHECKS,
+    *framing.HTTP_CHECKS,
+    *framing.SSE_CHECKS,
+    *framing.ENCODING_CHECKS,
+    *framing.END_CHECKS,
+    *envelope.ENVELOPE_CHECKS,
+    *content.DELTA_CHECKS,
+    *content.FINISH_CHECKS,
+    *usage.USAGE_CHECKS,
+    *tools.TOOL_CHECKS,
+    *content.EXTENSION_CHECKS,
+    *errors.ERROR_CHECKS,
+    *envelope.CHOICE_CHECKS,
+    *envelope.COMPLETIONS_CHECKS,
+    *responses.RESPONSES_CHECKS,
+    *anthropic.ANTHROPIC_CHECKS,
+    *envelope.WHOLE_REPLY_CHECKS,
 )

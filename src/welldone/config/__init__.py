@@ -1,0 +1,1 @@
+"""Settings: one field is a flag, an environment variable, a TOML key and its documentation."""

@@ -1,0 +1,1 @@
+"""Model files: where they are stored, how they are downloaded and installed."""

@@ -1,0 +1,1 @@
+"""Upstreams: selection, health, circuit breaker, request queue, and error mapping."""

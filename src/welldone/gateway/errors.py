@@ -1,0 +1,89 @@
+"""What a client is told when its request cannot be answered: a status, and a body in the shape of its dialect."""
+
+from enum import Enum, auto
+
+import msgspec
+
+from welldone.protocol.dialects.anthropic.objects import error_type_for_status
+from welldone.protocol.dialects.chat import openai_error_object
+from welldone.protocol.events import Failure, Json
+
+ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    426: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    501: "invalid_request_error",
+    502: "server_error",
+    503: "server_error",
+    504: "server_error",
+}
+"""OpenAI's `type` for each status that we send."""
+
+_ANTHROPIC_TOO_LONG = "prompt is too long"
+"""Anthropic's words for what does not fit: Claude Code makes its conversation shorter when it hears them."""
+
+
+class ErrorFormat(Enum):
+    """Whose errors a client knows."""
+
+    OPENAI = auto()
+    ANTHROPIC = auto()
+    OLLAMA = auto()
+
+
+class ApiError(Exception):
+    """A request that gets an error. The message is shown to the client: it holds no secret, no path, no traceback."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+        self.headers = headers or {}
+        self.details: Json | None = None
+        """What Anthropic's clients act by."""
+
+    def to_failure(self) -> Failure:
+        """The same, as the event that ends a stream which has begun."""
+        return Failure(self.message, ERROR_TYPES[self.status], self.param, self.code)
+
+    def body(self, error_format: ErrorFormat = ErrorFormat.OPENAI, request_id: str = "") -> bytes:
+        """The body of the reply."""
+        match error_format:
+            case ErrorFormat.OPENAI:
+                return msgspec.json.encode(openai_error_object(self.to_failure()))
+            case ErrorFormat.ANTHROPIC:
+                return msgspec.json.encode(self._anthropic_body(request_id))
+            case ErrorFormat.OLLAMA:
+                return msgspec.json.encode({"error": self.message})
+
+    def _anthropic_body(self, request_id: str) -> Json:
+        kind = error_type_for_status(self.status)
+        message = f"{_ANTHROPIC_TOO_LONG}: {self.message}" if self.code == "context_length_exceeded" else self.message
+        details = {} if self.details is None else {"details": self.details}
+        return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
+
+
+def invalid_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """The client's fault: 400."""
+    return ApiError(400, message, param=param, code=code)

@@ -1,0 +1,1 @@
+"""A mock server that answers every request correctly, without a model."""

@@ -1,0 +1,368 @@
+"""Requests as they may be: what can be read as one of these is right in type and range. Unknown members are ignored."""
+
+import re
+from itertools import takewhile
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from welldone.mock.script import MockReply, json_reply
+from welldone.protocol.dialects.anthropic import objects as messages
+from welldone.protocol.dialects.chat import openai_error_object
+from welldone.protocol.events import Failure, Json
+from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT
+
+# What a request is told that cannot be answered: a status, and the error body of its dialect.
+
+
+class MockApiError(Exception):
+    """A request that gets an error."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        error_type: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.error_type = error_type
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+
+def invalid_request(message: str, param: str | None = None, code: str | None = None) -> MockApiError:
+    """The asker's fault."""
+    return MockApiError(400, message, param=param, code=code)
+
+
+def not_found(message: str, param: str | None = None, code: str | None = None) -> MockApiError:
+    """There is no such thing."""
+    return MockApiError(404, message, param=param, code=code)
+
+
+def render_error(error: MockApiError, *, is_anthropic: bool = False) -> MockReply:
+    """The reply that says so, in OpenAI's shape or in Anthropic's."""
+    said = openai_error_object(Failure(error.message, error.error_type, error.param, error.code))
+    if is_anthropic:
+        said = messages.anthropic_error_object(Failure(error.message, messages.error_type_for_status(error.status)))
+    reply = json_reply(said, error.status)
+    return msgspec.structs.replace(reply, headers=reply.headers | error.headers)
+
+
+_MISSING_FIELD = re.compile(r"Object missing required field `(\w+)`")
+
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+StopString: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+
+class MockStreamOptions(msgspec.Struct):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class MockRequestBody(msgspec.Struct, kw_only=True):
+    """What all requests for an answer share. The limits are OpenAI's."""
+
+    model: str | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    def check(self) -> None:
+        """Raises `RefusedError` for members that do not go together."""
+
+
+class MockGenerationRequest(MockRequestBody, kw_only=True):
+    """What chat and completions share."""
+
+    stream_options: MockStreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=CHAT_CHOICES_LIMIT)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=4)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    seed: int | None = None
+    user: str | None = None
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """The stop strings."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with usage."""
+        return self.stream_options is not None and self.stream_options.include_usage is True
+
+    def check(self) -> None:
+        """Raises `RefusedError` for members that do not go together."""
+        if self.stream_options is not None and not self.stream:
+            raise invalid_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+
+
+class MockContentPart(msgspec.Struct):
+    """A part of a message's content."""
+
+    type: str
+    text: str | None = None
+
+
+class MockFunctionCall(msgspec.Struct):
+    """What was called."""
+
+    name: str
+    arguments: str
+
+
+class MockCustomCall(msgspec.Struct):
+    """What custom tool was called."""
+
+    name: str
+    input: str
+
+
+class MockMessageToolCall(msgspec.Struct):
+    """A call that the assistant made."""
+
+    id: str
+    function: MockFunctionCall | None = None
+    type: Literal["function", "custom"] = "function"
+    custom: MockCustomCall | None = None
+
+
+class MockMessage(msgspec.Struct):
+    """One message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[MockContentPart], Meta(min_length=1)] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[MockMessageToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text or "" for part in self.content)
+        return self.content or ""
+
+    def check(self, param: str) -> None:
+        """Raises `RefusedError` for content that a text model cannot read, and for what is missing."""
+        is_silent = self.role == "assistant" and (self.tool_calls or self.refusal is not None)
+        if self.content is None and not is_silent:
+            raise invalid_request(f"Missing required parameter: '{param}.content'.", f"{param}.content")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise invalid_request(f"Missing required parameter: '{param}.tool_call_id'.", f"{param}.tool_call_id")
+        for place, part in enumerate(self.content if isinstance(self.content, list) else ()):
+            if part.type != "text" or part.text is None:
+                raise invalid_request(
+                    f"Invalid '{param}.content[{place}]': this model reads text only.", f"{param}.content"
+                )
+
+
+class MockFunction(msgspec.Struct):
+    """What a tool does, and what it wants to know."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: Json | None = None
+    strict: bool | None = None
+
+
+class MockCustomTool(MockFunction):
+    """A custom tool: its input is free text."""
+
+
+class MockTool(msgspec.Struct):
+    """Something that may be called. Kinds other than `function` and `custom` are not used."""
+
+    type: str
+    function: MockFunction | None = None
+    custom: MockCustomTool | None = None
+
+    @property
+    def definition(self) -> MockFunction | None:
+        """What may be called."""
+        return {"function": self.function, "custom": self.custom}.get(self.type)
+
+
+class MockToolName(msgspec.Struct):
+    """The name of a function."""
+
+    name: str
+
+
+class MockToolChoice(msgspec.Struct):
+    """One tool that must be called."""
+
+    type: Literal["function", "custom"]
+    function: MockToolName | None = None
+    custom: MockToolName | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name; empty where it has none."""
+        named = self.custom if self.type == "custom" else self.function
+        return "" if named is None else named.name
+
+
+class MockJsonSchema(msgspec.Struct):
+    """What JSON the answer must be."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    schema: Json | None = None
+    strict: bool | None = None
+
+
+class MockResponseFormat(msgspec.Struct):
+    """`response_format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: MockJsonSchema | None = None
+
+
+class MockChatRequest(MockGenerationRequest, kw_only=True):
+    """A request to /v1/chat/completions."""
+
+    messages: Annotated[list[MockMessage], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[MockTool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | MockToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: MockResponseFormat | None = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """How many tokens the answer may have."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def callable_functions(self) -> list[MockFunction]:
+        """What may be called."""
+        return [tool.definition for tool in self.tools or () if tool.definition is not None]
+
+    @property
+    def prompt(self) -> str:
+        """What the user said last."""
+        return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
+
+    @property
+    def tool_results(self) -> list[str]:
+        """What tools have given, where that came last."""
+        last = takewhile(lambda message: message.role == "tool", reversed(self.messages))
+        return [message.text for message in last][::-1]
+
+    def check(self) -> None:
+        """Raises `RefusedError` for members that do not go together."""
+        super().check()
+        for place, message in enumerate(self.messages):
+            message.check(f"messages[{place}]")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid_request("'top_logprobs' is only allowed when 'logprobs' is true.", "top_logprobs")
+        wanted = self.response_format
+        if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
+            raise invalid_request(
+                "Missing required parameter: 'response_format.json_schema'.", "response_format.json_schema"
+            )
+        self._check_tools()
+
+    def _check_tools(self) -> None:
+        for place, tool in enumerate(self.tools or ()):
+            if tool.type in ("function", "custom") and tool.definition is None:
+                param = f"tools[{place}].{tool.type}"
+                raise invalid_request(f"Missing required parameter: '{param}'.", param)
+        names = [function.name for function in self.callable_functions]
+        if self.tool_choice == "required" and not names:
+            raise invalid_request("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
+        if isinstance(self.tool_choice, MockToolChoice) and self.tool_choice.name not in names:
+            raise invalid_request("Invalid 'tool_choice': there is no tool of this name.", "tool_choice")
+
+
+class MockCompletionRequest(MockGenerationRequest, kw_only=True):
+    """A request to /v1/completions."""
+
+    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Annotated[int, Meta(ge=1, le=20)] | None = None
+
+    @property
+    def token_limit(self) -> int:
+        """How many tokens an answer may have. 16 is OpenAI's default."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def prompts(self) -> list[str]:
+        """All prompts as texts."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if all(isinstance(item, int) for item in self.prompt):
+            return [_token_ids_text(self.prompt)]
+        return [
+            item if isinstance(item, str) else _token_ids_text(item)
+            for item in self.prompt
+            if not isinstance(item, int)
+        ]
+
+    def check(self) -> None:
+        """Raises `RefusedError` for what is not offered, and for members that do not go together."""
+        super().check()
+        if self.suffix:
+            raise invalid_request("This model does not support 'suffix'.", "suffix")
+        items = [] if isinstance(self.prompt, str) else self.prompt
+        if len({type(item) for item in items}) > 1:
+            raise invalid_request(
+                "Invalid 'prompt': a list has texts only, token ids only, or lists of these only.", "prompt"
+            )
+        if len(self.prompts) * (self.n or 1) > CHAT_CHOICES_LIMIT:
+            raise invalid_request(
+                f"Invalid 'prompt': at most {CHAT_CHOICES_LIMIT} answers are given at once.", "prompt"
+            )
+        if self.best_of is not None and self.best_of < (self.n or 1):
+            raise invalid_request("Invalid 'best_of': it must be at least 'n'.", "best_of")
+
+
+def _token_ids_text(tokens: list[Any]) -> str:
+    """A text for token ids: there is no vocabulary here, and so each is its own number."""
+    return " ".join(map(str, tokens))
+
+
+BodyType = TypeVar("BodyType", bound=MockRequestBody)
+
+
+def parse_request(body: str, body_type: type[BodyType]) -> BodyType:
+    """The request in a body. Raises `RefusedError` for one that is wrong."""
+    try:
+        request = msgspec.json.decode(body, type=body_type)
+    except msgspec.ValidationError as error:
+        raise _validation_error(str(error)) from None
+    except (msgspec.DecodeError, RecursionError):
+        raise invalid_request("We could not parse the JSON body of your request.") from None
+    request.check()
+    return request
+
+
+def _validation_error(detail: str) -> MockApiError:
+    """OpenAI's error, out of msgspec's words: `Expected ... - at `$.place``."""
+    why, _, place = detail.partition(" - at `$")
+    param = place.rstrip("`").lstrip(".")
+    if found := _MISSING_FIELD.fullmatch(why):
+        param = f"{param}.{found[1]}".lstrip(".")
+        return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    return invalid_request(f"Invalid '{param or 'body'}': {why}.", param or None, "invalid_value")

@@ -1,0 +1,35 @@
+"""Servers that are right but for one rule: for whoever tries a client, and to test the check with."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from itertools import cycle
+
+from welldone.mock.reference.server import MockHandler, ReferenceServer
+from welldone.mock.script import MockReply
+from welldone.mock.server import MockHttpRequest
+from welldone.mock.violations.behaviors import BEHAVIORS, DisconnectIgnoringServer
+from welldone.mock.violations.page_examples import PageExampleServer
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog.rule import Detection
+
+
+def violating_handler(rule: str, reference: ReferenceServer) -> MockHandler:
+    """The ideal server with one flaw. Raises `LookupError` for a rule that no server of ours breaks."""
+    if rule in BEHAVIORS:
+        return partial(BEHAVIORS[rule], reference)
+    if rule == "live-cancel-on-disconnect":
+        return DisconnectIgnoringServer(reference).answer
+    if RULES_BY_ID[rule].detection is Detection.REPLY:
+        return PageExampleServer(rule, reference).answer
+    raise LookupError(rule)
+
+
+def round_robin(handlers: Sequence[MockHandler]) -> MockHandler:
+    """Several servers as one: each takes its turn. Methods have turns of their own, as clients send OPTIONS first."""
+    turns = defaultdict[str, "cycle[MockHandler]"](lambda: cycle(handlers))
+
+    def answer(http_request: MockHttpRequest) -> MockReply:
+        return next(turns[http_request.method])(http_request)
+
+    return answer

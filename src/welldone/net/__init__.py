@@ -1,1 +1,0 @@
-"""Bytes over sockets, and settings: what knows nothing of models and answers."""

@@ -1,0 +1,282 @@
+"""The whole answer as a fold of its events: what a client gets that did not ask for a stream."""
+
+from collections.abc import Iterable
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from welldone.protocol.events import (
+    ChoiceStart,
+    Event,
+    Failure,
+    FieldLocation,
+    Finish,
+    Json,
+    KeepAlive,
+    Logprobs,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    UnknownFields,
+    Usage,
+)
+
+# Unknown members of the chunks of a stream, added up for a whole reply.
+#
+# A delta is added to the deltas before it, as `accumulate_delta` of openai-python does: strings are joined, objects are
+# merged, list entries are merged by their `index`. Members of a chunk or a choice are not deltas: the last value counts.
+# In both places a list that repeats or extends the one before replaces it (Perplexity sends all `citations` on each
+# chunk), and numbers are appended (vLLM sends the `token_ids` of each chunk).
+
+
+_REPLACED_NAMES = frozenset({"index", "type", "id", "format"})
+"""Names of a thing, not pieces of it: `index` and `type` by openai-python, the others repeat in `reasoning_details`."""
+_REASONING_DETAILS = "reasoning_details"
+"""OpenRouter's list of reasoning blocks, whose pieces may come without an `index`."""
+CONTENT_PARTS = "content_parts"
+"""Our own name for the parts of a `content` list that a string cannot hold. Two equal ones are two parts."""
+_EntryKey: TypeAlias = tuple[int, str | None]
+
+
+class _StringPieces(list[str]):
+    """A string that is still being collected: joined at the end, at no more than its own cost."""
+
+
+class _IndexedEntries(list[object]):
+    """A list of our own, and where the entries with an `index` are in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions: dict[_EntryKey, int] = {}
+
+
+def accumulate_delta(into: Json, fields: Json) -> None:
+    """Add the members of one more delta. `join` them at the end."""
+    for name, value in fields.items():
+        into[name] = _accumulate_value(name, into.get(name), value)
+
+
+def accumulate_latest(into: Json, fields: Json) -> None:
+    """Add the members of one more chunk or choice: null does not replace a value. `join` them at the end."""
+    for name, value in fields.items():
+        before = into.get(name)
+        if isinstance(value, list):
+            into[name] = _replace_or_extend(before, value)
+        elif value is not None or name not in into:
+            into[name] = value
+
+
+def accumulate_lists(into: Json, fields: Json) -> None:
+    """Add members whose lists are pieces, such as log probabilities. `join` them at the end."""
+    for name, value in fields.items():
+        before = into.get(name)
+        if isinstance(value, list):
+            into[name] = before if isinstance(before, _IndexedEntries) else _IndexedEntries()
+            into[name].extend(value)
+        elif value is not None or name not in into:
+            into[name] = value
+
+
+def join_accumulated(fields: Json) -> Json:
+    """The members, when all have been added."""
+    return {name: _join_value(value) for name, value in fields.items()}
+
+
+def _join_value(value: object) -> object:
+    match value:
+        case _StringPieces():
+            return "".join(value)
+        case _IndexedEntries():
+            return [_join_value(item) for item in value]
+        case dict():
+            return join_accumulated(value)
+        case _:
+            return value
+
+
+def _accumulate_value(name: str, before: object, value: object) -> object:
+    """The value of a delta's member after one more delta."""
+    match before, value:
+        case _, None:
+            return before
+        case _, list():
+            return _accumulate_list(name, before, value)
+        case dict(), dict():
+            accumulate_delta(before, value)
+            return before
+        case _, dict():
+            own: Json = {}
+            accumulate_delta(own, value)
+            return own
+        case _StringPieces(), str() if name not in _REPLACED_NAMES:
+            before.append(value)
+            return before
+        case str(), str() if name not in _REPLACED_NAMES:
+            return _StringPieces((before, value))
+        case _:
+            return value
+
+
+def _accumulate_list(name: str, before: object, value: list[object]) -> _IndexedEntries:
+    """The list of a delta's member after one more list."""
+    is_blocks = name == _REASONING_DETAILS
+    has_pieces = is_blocks or name == CONTENT_PARTS or any(_entry_index(entry) is not None for entry in value)
+    if not has_pieces:
+        return _replace_or_extend(before, value)
+    entries = before if isinstance(before, _IndexedEntries) else _IndexedEntries()
+    for entry in value:
+        _add_entry(entries, entry, is_block=is_blocks)
+    return entries
+
+
+def _add_entry(entries: _IndexedEntries, entry: object, *, is_block: bool) -> None:
+    index = _entry_index(entry)
+    if not isinstance(entry, dict) or (index is None and not is_block):
+        entries.append(entry)
+        return
+    # One index may have two types: OpenRouter sends a summary and the encrypted original under the same one.
+    kind = entry["type"] if isinstance(entry.get("type"), str) else None
+    place = len(entries) - 1 if index is None else entries.positions.get((index, kind), -1)
+    known = entries[place] if place >= 0 else None
+    if isinstance(known, dict) and (index is not None or _is_continued(known, entry)):
+        accumulate_delta(known, entry)
+        return
+    if index is not None:
+        entries.positions[index, kind] = entries.positions[index, None] = len(entries)
+    own: Json = {}
+    accumulate_delta(own, entry)
+    entries.append(own)
+
+
+def _is_continued(block: Json, entry: Json) -> bool:
+    """Whether a block of reasoning goes on: the same type and id, and it has no signature yet."""
+    is_same = all(entry.get(name) in (None, block.get(name)) for name in ("type", "id"))
+    return is_same and not block.get("signature") and "data" not in entry
+
+
+def _replace_or_extend(before: object, value: list[object]) -> _IndexedEntries:
+    """All entries so far. What repeats them is not appended, but numbers are: a token may come twice in a row."""
+    is_next = isinstance(before, _IndexedEntries) and (
+        value[: len(before)] != before or all(isinstance(item, int | float) for item in value)
+    )
+    entries = before if is_next and isinstance(before, _IndexedEntries) else _IndexedEntries()
+    entries.extend(value)
+    return entries
+
+
+def _entry_index(entry: object) -> int | None:
+    index = entry.get("index") if isinstance(entry, dict) else None
+    return index if type(index) is int else None
+
+
+class CollectedToolCall(msgspec.Struct):
+    """A tool call with all its arguments."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    """JSON text; the input of a custom call, which is free text."""
+    extra_fields: Json = {}
+    is_custom: bool = False
+    inner_extra_fields: Json = {}
+    pieces: list[str] = []
+    """Arguments that are still being collected."""
+
+
+class CollectedChoice(msgspec.Struct):
+    """One choice, whole."""
+
+    text: str = ""
+    reasoning: str = ""
+    refusal: str = ""
+    tool_calls: list[CollectedToolCall] = []
+    finish_reason: str = ""
+    """Empty where the choice never finished."""
+    stop_string: str | None = None
+    """The stop string that it ended at, where that is known."""
+    logprobs: Json | None = None
+    choice_fields: Json = {}
+    delta_fields: Json = {}
+
+
+class CollectedReply(msgspec.Struct):
+    """All choices, and what was said of them together."""
+
+    choices: dict[int, CollectedChoice] = {}
+    usage: Usage | None = None
+    failure: Failure | None = None
+    unknown_fields: Json = {}
+
+
+def collect(events: Iterable[Event]) -> CollectedReply:
+    """The reply that `events` make."""
+    reply = CollectedReply()
+    # Texts by choice and field: joined at the end, at no more than their cost.
+    texts: dict[tuple[int, str], list[str]] = {}
+    for event in events:
+        match event:
+            case Usage():
+                reply.usage = event
+            case Failure():
+                reply.failure = event
+            case KeepAlive():
+                pass
+            case UnknownFields(location=FieldLocation.CHUNK, fields=fields):
+                accumulate_latest(reply.unknown_fields, fields)
+            case Text() | Reasoning() | Refusal():
+                texts.setdefault((event.index, _TEXT_FIELD_BY_EVENT[type(event)]), []).append(event.text)
+            case _:
+                _add_event(reply.choices.setdefault(event.index, CollectedChoice()), event)
+    for (index, name), pieces in texts.items():
+        setattr(reply.choices.setdefault(index, CollectedChoice()), name, "".join(pieces))
+    reply.unknown_fields = join_accumulated(reply.unknown_fields)
+    for answer in reply.choices.values():
+        _join_pieces(answer)
+    return reply
+
+
+_TEXT_FIELD_BY_EVENT: dict[type[Event], str] = {Text: "text", Reasoning: "reasoning", Refusal: "refusal"}
+
+
+def _add_event(
+    choice: CollectedChoice, event: ChoiceStart | ToolCall | ToolArguments | Logprobs | Finish | UnknownFields
+) -> None:
+    match event:
+        case ChoiceStart():
+            pass
+        case ToolCall():
+            choice.tool_calls.append(CollectedToolCall(event.id, event.name, is_custom=event.is_custom))
+            _add_extra_fields(choice.tool_calls[-1], event)
+        case ToolArguments():
+            choice.tool_calls[-1].pieces.append(event.text)
+            _add_extra_fields(choice.tool_calls[-1], event)
+        case Logprobs(value=value):
+            choice.logprobs = {} if choice.logprobs is None else choice.logprobs
+            accumulate_lists(choice.logprobs, value)
+        case Finish(reason=reason, stop_string=stop):
+            choice.finish_reason, choice.stop_string = reason, stop
+        case UnknownFields(location=FieldLocation.DELTA, fields=fields):
+            accumulate_delta(choice.delta_fields, fields)
+        case UnknownFields(fields=fields):
+            accumulate_latest(choice.choice_fields, fields)
+        case _:
+            assert_never(event)
+
+
+def _add_extra_fields(call: CollectedToolCall, event: ToolCall | ToolArguments) -> None:
+    accumulate_delta(call.extra_fields, event.extra_fields)
+    accumulate_delta(call.inner_extra_fields, event.inner_extra_fields)
+
+
+def _join_pieces(choice: CollectedChoice) -> None:
+    """Join all that came in pieces."""
+    choice.delta_fields = join_accumulated(choice.delta_fields)
+    choice.choice_fields = join_accumulated(choice.choice_fields)
+    choice.logprobs = None if choice.logprobs is None else join_accumulated(choice.logprobs)
+    for call in choice.tool_calls:
+        call.arguments = "".join(call.pieces)
+        call.pieces.clear()
+        call.extra_fields = join_accumulated(call.extra_fields)
+        call.inner_extra_fields = join_accumulated(call.inner_extra_fields)

@@ -1,0 +1,1 @@
+"""One writer for each dialect of the answer: chat, completions, Responses, Messages, Ollama."""

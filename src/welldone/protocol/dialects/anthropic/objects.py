@@ -1,0 +1,237 @@
+"""The objects of Anthropic's Messages API: the message, its blocks, its counts, why it stopped, and errors."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from welldone.protocol.collect import CollectedChoice
+from welldone.protocol.dialects.base import complete_tool_calls
+from welldone.protocol.envelope import Envelope
+from welldone.protocol.events import Failure, Json, Usage
+from welldone.protocol.finish_reasons import outcome_of
+from welldone.protocol.lenient_json import scrub_object
+
+# Usage in Anthropic's words: tokens that were read from a cache are counted apart.
+
+
+USAGE_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_CHAT_DETAIL_FIELDS = frozenset({"prompt_tokens_details", "completion_tokens_details"})
+"""Details in chat's words: those that Anthropic has a word for are translated."""
+_MAX_SAFE_INTEGER = 2**53  # what every client can hold in a number
+
+
+def anthropic_usage_object(usage: Usage | None) -> Json:
+    """Tokens as Anthropic counts them: those of the prompt that were cached stand apart. Unknown is 0.
+
+    Unknown members are carried on.
+    """
+    if usage is None:
+        return {
+            "input_tokens": 0,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 0,
+        }
+    cached = min(_detail(usage, "prompt_tokens_details", "cached_tokens") or 0, usage.prompt_tokens)
+    counts: Json = {
+        "input_tokens": usage.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.completion_tokens,
+    }
+    thought = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    if thought is not None:
+        counts["output_tokens_details"] = {"thinking_tokens": thought}
+    return {name: value for name, value in usage.extra_fields.items() if name not in _CHAT_DETAIL_FIELDS} | counts
+
+
+def usage_from_counts(counted: Mapping[str, int]) -> Usage | None:
+    """The same counts in our words; None while they are not known."""
+    fresh, written, cached, completion = (counted.get(name) for name in USAGE_COUNTS)
+    if fresh is None or completion is None:
+        return None
+    prompt = fresh + (written or 0) + (cached or 0)
+    return Usage(prompt, completion, prompt + completion, {"prompt_tokens_details": {"cached_tokens": cached or 0}})
+
+
+def valid_counts(usage: Json) -> Json:
+    """A usage object without counts that are none."""
+    bad = [name for name in USAGE_COUNTS if name in usage and not _is_count(usage[name])]
+    nulls = [name for name in bad if usage[name] is None and name.startswith("cache")]
+    return {name: value for name, value in scrub_object(usage).items() if name not in bad or name in nulls}
+
+
+def with_default_counts(usage: Json, **counts: int) -> Json:
+    """A usage object that has these counts, if it had others or none."""
+    return usage | {name: count for name, count in counts.items() if name not in usage}
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _MAX_SAFE_INTEGER
+
+
+def _detail(usage: Usage, group: str, name: str) -> int | None:
+    details = usage.extra_fields.get(group)
+    count = details.get(name) if isinstance(details, dict) else None
+    return count if type(count) is int and count >= 0 else None
+
+
+ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION = "anthropic-version", "2023-06-01"
+"""The header by which Anthropic's clients are known, and the version that one means who names none: there has been no
+later one."""
+STOP_REASONS = frozenset(
+    {
+        "end_turn",
+        "max_tokens",
+        "stop_sequence",
+        "tool_use",
+        "pause_turn",
+        "refusal",
+        "model_context_window_exceeded",
+        "compaction",
+    }
+)
+ERROR_TYPES = frozenset(
+    {
+        "invalid_request_error",
+        "authentication_error",
+        "billing_error",
+        "permission_error",
+        "not_found_error",
+        "conflict_error",
+        "request_too_large",
+        "rate_limit_error",
+        "timeout_error",
+        "api_error",
+        "overloaded_error",
+    }
+)
+
+_ERROR_TYPE_BY_STATUS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_STOP_REASON_BY_FINISH_REASON = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
+# Words of other servers, and ours, for what Anthropic's clients know by a type of its own. All else is an api_error.
+_ERROR_TYPE_BY_CODE = {
+    "400": "invalid_request_error",
+    **{str(status): kind for status, kind in _ERROR_TYPE_BY_STATUS.items()},
+    "BadRequestError": "invalid_request_error",
+    "context_length_exceeded": "invalid_request_error",
+    "exceed_context_size_error": "invalid_request_error",
+    "invalid_api_key": "authentication_error",
+    "model_not_found": "not_found_error",
+    "insufficient_quota": "rate_limit_error",
+    "rate_limit_exceeded": "rate_limit_error",
+    "model_loading": "overloaded_error",
+    "model_unavailable": "overloaded_error",
+    "overloaded": "overloaded_error",
+    "server_overloaded": "overloaded_error",
+    "service_unavailable": "overloaded_error",
+    "shutting_down": "overloaded_error",
+    "unavailable_error": "overloaded_error",
+    "upstream_unavailable": "overloaded_error",
+    "timeout": "timeout_error",
+}
+
+
+def message_object(
+    envelope: Envelope, usage: Json, *, content: list[Json], reason: str | None, stop: str | None
+) -> Json:
+    """A message."""
+    return {
+        "id": envelope.id,
+        "type": "message",
+        "role": "assistant",
+        "model": envelope.model,
+        "content": content,
+        "stop_reason": reason,
+        "stop_sequence": stop,
+        "usage": usage,
+    }
+
+
+def text_block(text: str = "") -> Json:
+    """A block of visible text."""
+    return {"type": "text", "text": text}
+
+
+def thinking_block(text: str = "", signature: str = "") -> Json:
+    """A block of thoughts. Clients require a signature, and send it back; what no one signed has an empty one."""
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def tool_use_block(id: str, name: str, input: Json | msgspec.Raw, more: Json) -> Json:
+    """A call of a tool."""
+    return {**more, "type": "tool_use", "id": id, "name": name, "input": input}
+
+
+def content_blocks(answer: CollectedChoice) -> list[Json]:
+    """The blocks of a whole answer, in the order in which they would have streamed."""
+    blocks = [thinking_block(answer.reasoning)] if answer.reasoning else []
+    blocks += [text_block(text) for text in (answer.text, answer.refusal) if text]
+    return blocks + [
+        tool_use_block(call.id, call.name, given, call.extra_fields) for call, given in complete_tool_calls(answer)
+    ]
+
+
+def stop_reason_and_sequence(
+    reason: str, stop: str | None, *, has_tool_use: bool, has_refusal: bool
+) -> tuple[str, str | None]:
+    """Why a message stopped, and at which of the request's stop sequences, out of a choice's finish."""
+    if reason == "length":
+        return "max_tokens", None
+    if has_tool_use and reason != "content_filter":
+        return "tool_use", None  # also of a call that was forced, which OpenAI ends with `stop`
+    if has_refusal:
+        return "refusal", None
+    if stop is not None:
+        return "stop_sequence", stop
+    return "end_turn" if reason == "tool_calls" else _STOP_REASON_BY_FINISH_REASON.get(reason, "end_turn"), None
+
+
+def normalise_stop_reason(word: str) -> str | None:
+    """The stop reason for a word of any provider; None for an interrupted answer.
+
+    A word that no provider documents stays as it is: Anthropic adds words, and its clients take one that they do not
+    know for neither an end nor a call. What is no word at all is no reason.
+    """
+    if word in STOP_REASONS:
+        return word
+    outcome = outcome_of(word)
+    if outcome is None:
+        return word if word.isidentifier() else None
+    return _STOP_REASON_BY_FINISH_REASON.get(outcome)
+
+
+def error_type_for_status(status: int) -> str:
+    """Anthropic's word for what a status says."""
+    return _ERROR_TYPE_BY_STATUS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+
+
+def anthropic_error_object(failure: Failure) -> Json:
+    """An error as Anthropic writes it."""
+    more = dict(failure.extra_fields)
+    request = more.pop("request_id", None)
+    error = {"type": _failure_error_type(failure), "message": failure.message}
+    body: Json = {"type": "error", "error": {**more, **error}}
+    if request is not None:
+        body["request_id"] = request
+    return body
+
+
+def _failure_error_type(failure: Failure) -> str:
+    if failure.type in ERROR_TYPES and failure.type != "api_error":
+        return failure.type
+    return _ERROR_TYPE_BY_CODE.get(failure.code or "") or _ERROR_TYPE_BY_CODE.get(failure.type) or "api_error"

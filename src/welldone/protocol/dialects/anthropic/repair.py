@@ -1,0 +1,409 @@
+"""A Messages stream, mended within its own dialect: what only Anthropic's API can say is carried on."""
+
+from collections.abc import Callable
+from itertools import count
+from typing import ClassVar
+
+import msgspec
+
+from welldone.protocol import catalog, sse
+from welldone.protocol.dialects.anthropic.blocks import BlockSequencer
+from welldone.protocol.dialects.anthropic.emitter import (
+    BLOCK_TEXT_DELTAS,
+    PING,
+    MessagesAccumulator,
+    MessagesEmitter,
+    encode_error_event,
+)
+from welldone.protocol.dialects.anthropic.objects import (
+    ERROR_TYPES,
+    STOP_REASONS,
+    USAGE_COUNTS,
+    anthropic_error_object,
+    normalise_stop_reason,
+    usage_from_counts,
+    valid_counts,
+    with_default_counts,
+)
+from welldone.protocol.dialects.base import KEEP_ALIVE
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import Failure, Json
+from welldone.protocol.fields import bad_stream_failure, has_error, incomplete_stream_failure, read_error
+from welldone.protocol.finish_reasons import finish_word, interrupted_failure
+from welldone.protocol.lenient_json import as_list, as_object, clean_unicode, parse_lenient, scrub_object
+from welldone.protocol.repair_log import RepairLog
+
+_PENDING_EVENTS_LIMIT = 64  # unknown events before a message has started; a server that sends more is broken
+_STOP_FIELDS = ("stop_reason", "stop_sequence")
+_START_FIELDS = ("id", "type", "role", *_STOP_FIELDS)
+_NORMAL_STOP_REASONS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
+_DELTA_TEXT_MEMBERS = dict(BLOCK_TEXT_DELTAS.values())
+_INPUT_NOT_OBJECT = "a tool call whose input is not a JSON object"
+
+
+class MessagesRepairer(PassthroughRepairer):
+    """Mends one stream, or one whole reply, of a server that speaks Anthropic's dialect.
+
+    Why the message stopped is held back until its end, so that whatever comes late still finds its place before it.
+    """
+
+    _UNKNOWN_EVENT_RULE: ClassVar[catalog.Rule] = catalog.msg.NO_UNKNOWN_EVENTS
+
+    def __init__(
+        self,
+        *,
+        fallback: Envelope,
+        model: str | None = None,
+        is_stream: bool = True,
+        limit_bytes: int = sse.FRAME_LIMIT_BYTES,
+    ) -> None:
+        super().__init__(
+            Endpoint.MESSAGES, fallback=fallback, model=model, is_stream=is_stream, limit_bytes=limit_bytes
+        )
+        self._accumulator = MessagesAccumulator()
+        self._emitter: MessagesEmitter = MessagesEmitter() if is_stream else self._accumulator
+        self._next_tool_id = _tool_id_generator(fallback.id)
+        self._blocks = BlockSequencer(self._emitter, self.repair_log, self._next_tool_id)
+        self._token_counts: dict[str, int] = {}
+        self._pending_events: list[Json] = []  # unknown events: the message must have started before them
+        self._early_stop_reason: object = None  # a reason to stop that was told before anything was said
+        # What message_delta tells, until the end.
+        self._delta: Json = {}
+        self._usage_at_end: Json = {}
+        self._extra_members: Json = {}
+        self._has_delta = False
+        self._is_ended = False
+        self._has_error = False
+        self._handlers: dict[str, Callable[[Json], bytes]] = {
+            "message_start": self._on_message_start,
+            "content_block_start": self._on_block_start,
+            "content_block_delta": self._on_block_delta,
+            "content_block_stop": self._on_block_stop,
+            "message_delta": self._on_message_delta,
+            "message_stop": self._on_message_stop,
+            "ping": self._on_ping,
+            "error": self._on_error,
+        }
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the message has ended, or failed."""
+        return self._is_ended or self.failure is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it was said why the message stopped, and no block is open: only `message_stop` is missing."""
+        return self._stop_reason() is not None and self._emitter.block is None and not self.is_done
+
+    @property
+    def has_started(self) -> bool:
+        """Whether something of a message was heard."""
+        return self._emitter.has_started
+
+    def _reply_object(self, failure: Failure | None) -> Json:
+        return self._accumulator.message if failure is None else anthropic_error_object(failure)
+
+    def _skip_frames(self, frames: list[sse.Frame]) -> None:
+        if self._has_error and any(frame.data and frame.data.strip() != b"[DONE]" for frame in frames):
+            self.repair_log.record(catalog.msg.ERROR_LAST)
+
+    def _scrub_event(self, value: Json) -> Json:
+        delta = as_object(value.get("delta")) if value.get("type") == "content_block_delta" else {}
+        member = _DELTA_TEXT_MEMBERS.get(str(delta.get("type")), "")
+        text = delta.get(member)
+        clean = scrub_object(value)
+        return clean | {"delta": clean["delta"] | {member: text}} if isinstance(text, str) else clean
+
+    def _repair_event(self, value: Json, name: str) -> bytes:
+        if self._is_ended:
+            self.repair_log.record(catalog.msg.STOP_LAST, value)
+            return b""
+        kind = value.get("type")
+        if not isinstance(kind, str) or (kind not in self._handlers and name in self._handlers):
+            kind = name
+        handler = self._handlers.get(kind)
+        if handler is None or (kind != "error" and has_error(value)):
+            return self._forward_unknown_event(value, name)
+        if kind == "error" and name != "error":
+            self.repair_log.record(catalog.msg.ERROR_EVENT, value)
+        elif kind != name or (kind != value.get("type") and kind not in ("ping", "error")):
+            self.repair_log.record(catalog.msg.EVENT_NAME, value)
+        out = handler(value)
+        if self._blocks.failure is not None:
+            out += self._fail(self._blocks.failure)
+        return out
+
+    def _forward_unknown_event(self, value: Json, name: str) -> bytes:
+        """Forward an event of a newer version of the API; what is of no version, or of another dialect, is dropped."""
+        if read_error(value, b"", RepairLog()) is not None:
+            return self._on_error(value)
+        self.repair_log.record(catalog.msg.NO_UNKNOWN_EVENTS, value)
+        if not name or value.get("type") != name or name.startswith("response.") or "choices" in value:
+            return b""
+        if not self.has_started:
+            if len(self._pending_events) < _PENDING_EVENTS_LIMIT:
+                self._pending_events.append(value)
+            return b""
+        return self._emitter.forward_event(scrub_object(value))
+
+    def _repair_irregular_data(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
+        if frame.event == "ping":
+            self.repair_log.record(catalog.msg.PING_FORM, data.decode("utf-8", "replace"))
+            return self._keep_alive_bytes()
+        if frame.event == "error" and not any(isinstance(one, dict) for one in parse_lenient(data)):
+            said = data.decode("utf-8", "replace").strip()
+            self.repair_log.record(catalog.msg.ERROR_EVENT, said)
+            self._has_error = True
+            return self._fail(Failure(said or "unknown error"))
+        return super()._repair_irregular_data(data, value, frame)
+
+    def _handle_done(self) -> bytes:
+        self.repair_log.record(catalog.msg.NO_DONE)
+        return self._end_message() if self.has_started and not self._is_ended else b""
+
+    def _keep_alive_bytes(self) -> bytes:
+        if self.is_done:
+            return b""
+        return PING if self.has_started else KEEP_ALIVE
+
+    # The events of a message.
+
+    def _on_message_start(self, value: Json) -> bytes:
+        if self.has_started:
+            self.repair_log.record(catalog.msg.START_ONCE)
+            return b""
+        message = as_object(value.get("message"))
+        full = self._complete_message(message)
+        content = message.get("content")
+        is_empty = isinstance(content, list) and all(as_object(block).get("type") == "tool_use" for block in content)
+        is_full = is_empty and all(full[name] == message.get(name, ...) for name in _START_FIELDS)
+        if not is_full or not _nonempty_string(message.get("model")):
+            self.repair_log.record(catalog.msg.START_FULL, message)
+        if full["usage"] != message.get("usage"):
+            self.repair_log.record(catalog.msg.USAGE_START, message.get("usage"))
+        self._early_stop_reason = message.get("stop_reason")
+        return self._emit_message_start(full) + self._blocks.add_whole_blocks(as_list(content))
+
+    def _emit_message_start(self, message: Json) -> bytes:
+        """The start of the message, and the unknown events that came before it."""
+        waiting, self._pending_events = self._pending_events, []
+        started = self._emitter.start_message(message)
+        return started + b"".join([self._emitter.forward_event(scrub_object(value)) for value in waiting])
+
+    def _ensure_started(self) -> bytes:
+        """The start of the message, where its server has forgotten it."""
+        if self.has_started:
+            return b""
+        self.repair_log.record(catalog.msg.START_FIRST)
+        return self._emit_message_start(self._complete_message({}))
+
+    def _on_block_start(self, value: Json) -> bytes:
+        if self._has_delta:
+            self.repair_log.record(catalog.msg.DELTA_SENT, value)
+        block = scrub_object(as_object(value.get("content_block")))
+        return self._ensure_started() + self._blocks.start_block(
+            value.get("index"), block, _unknown_members(value, "index", "content_block")
+        )
+
+    def _on_block_delta(self, value: Json) -> bytes:
+        begun = self._ensure_started()
+        delta = value.get("delta")
+        if not isinstance(delta, dict):
+            self.repair_log.record(catalog.msg.DELTA_TYPE, value)
+            return begun
+        is_plain = all(type(item) is str for item in delta.values())  # the common case
+        more = _unknown_members(value, "index", "delta")
+        return begun + self._blocks.add_delta(value.get("index"), delta if is_plain else scrub_object(delta), more)
+
+    def _on_block_stop(self, value: Json) -> bytes:
+        return self._ensure_started() + self._blocks.stop_block(value.get("index"), _unknown_members(value, "index"))
+
+    def _on_message_delta(self, value: Json) -> bytes:
+        """Why the message stopped, and what was counted: said at its end, once."""
+        begun = self._ensure_started()
+        self._has_delta = True
+        delta, usage = value.get("delta"), valid_counts(as_object(value.get("usage")))
+        if not isinstance(delta, dict):
+            delta = {name: value.get(name) for name in _STOP_FIELDS}
+            self.repair_log.record(catalog.msg.DELTA_SENT, value)
+        elif delta and delta.get("stop_reason") is None and self._stop_reason() is not None:
+            self.repair_log.record(catalog.msg.DELTA_SENT, value)  # clients take the last word, which says nothing
+        if "output_tokens" not in usage:
+            self.repair_log.record(catalog.msg.USAGE_DELTA, value.get("usage"))
+        self._update_counts(usage)
+        _merge_members(self._usage_at_end, usage)
+        _merge_members(self._delta, scrub_object(delta))
+        _merge_members(self._extra_members, _unknown_members(value, "delta", "usage", *_STOP_FIELDS))
+        return begun
+
+    def _on_message_stop(self, value: Json) -> bytes:
+        return self._ensure_started() + self._end_message(_unknown_members(value))
+
+    def _on_ping(self, value: Json) -> bytes:
+        if value.get("type") != "ping":
+            self.repair_log.record(catalog.msg.PING_FORM, value)
+        return self._keep_alive_bytes()
+
+    def _on_error(self, value: Json) -> bytes:
+        self._has_error = True
+        failure = read_error(value, b"", RepairLog()) or Failure("unknown error")
+        return self._fail(self._upstream_failure(failure, value, catalog.msg.ERROR_EVENT))
+
+    def _upstream_failure(self, failure: Failure, value: Json, shape: catalog.Rule) -> Failure:
+        """A failure that the server told of; note in what `value`, which told it, is not of Anthropic's shape."""
+        error = as_object(value.get("error"))
+        if value.get("type") != "error" or not isinstance(error.get("message"), str):
+            self.repair_log.record(shape, value)
+        if failure.type not in ERROR_TYPES:
+            self.repair_log.record(catalog.msg.ERROR_TYPE, failure.type)
+        request = _nonempty_string(value.get("request_id"))
+        if request is None:
+            return failure
+        return msgspec.structs.replace(failure, extra_fields={**failure.extra_fields, "request_id": request})
+
+    # A reply that was not streamed.
+
+    def _repair_reply(self, value: Json) -> bytes:
+        content = value.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        # With a member `message` and a type it is an error to all who read it.
+        failure = read_error(value, b"", RepairLog()) or read_error({"type": "error", **value}, b"", RepairLog())
+        if failure is not None:
+            return self._fail(self._upstream_failure(failure, value, catalog.msg.ERROR_BODY))
+        if not isinstance(content, list):
+            self.repair_log.record(catalog.msg.WHOLE_SHAPE, value)
+            return self._fail(bad_stream_failure("a reply that is no message"))
+        word = finish_word(value.get("stop_reason"))
+        kept = BlockSequencer(self._accumulator, RepairLog(), self._next_tool_id)
+        self._accumulator.start_message(self._complete_message(value))
+        kept.add_whole_blocks(content)
+        if kept.failure is not None:
+            return self._fail(kept.failure)
+        if word is None and not kept.has_tool_use:
+            return self._fail(incomplete_stream_failure("the server's reply has no stop_reason"))
+        reason = self._repaired_stop_reason(word or "tool_use", kept)
+        if reason is None:
+            return self._fail(interrupted_failure(str(word), value["stop_reason"], field="stop_reason"))
+        if self._accumulator.dropped_calls and reason in _NORMAL_STOP_REASONS:
+            return self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
+        why = {"stop_reason": reason, "stop_sequence": _nonempty_string(value.get("stop_sequence"))}
+        self._accumulator.end_message(why, self._final_counts())
+        self._log_whole_reply(value)
+        self._is_ended = True
+        if not self._is_stream:
+            return b""
+        # What is wrong with the events of a whole message is no fault of a stream: nothing more is noted.
+        told = BlockSequencer(self._emitter, RepairLog(), self._next_tool_id)
+        begun = self._emitter.start_message(self._complete_message(value))
+        return (
+            begun
+            + told.add_whole_blocks(self._accumulator.message["content"])
+            + self._emitter.end_message(why, self._final_counts())
+        )
+
+    def _log_whole_reply(self, value: Json) -> None:
+        message = self._accumulator.message
+        shape = ("id", "type", "role", "stop_reason", "usage")
+        if any(message[name] != value.get(name) for name in shape) or not _nonempty_string(value.get("model")):
+            self.repair_log.record(catalog.msg.WHOLE_SHAPE, value)
+        if message["content"] != value.get("content"):
+            self.repair_log.record(catalog.msg.WHOLE_CONTENT, value.get("content"))
+
+    # The end.
+
+    def _finish_stream(self) -> bytes:
+        if self._is_ended:
+            return b""
+        self.repair_log.record(catalog.msg.NO_EARLY_EOF)
+        if self._stop_reason() is None:
+            return self._fail_incomplete("the server's stream ended before the message was whole")
+        return self._end_message()
+
+    def _error_bytes(self, failure: Failure) -> bytes:
+        return encode_error_event(failure)
+
+    def _end_message(self, last: Json | None = None) -> bytes:
+        """What is open ends, and so does the message; `last` are unknown members of its last event."""
+        out = self._blocks.close_all()
+        word = self._stop_reason()
+        if word is None:
+            self.repair_log.record(catalog.msg.DELTA_SENT)
+            word = finish_word(self._early_stop_reason) or ("tool_use" if self._blocks.has_tool_use else "end_turn")
+        reason = self._repaired_stop_reason(word, self._blocks)
+        if reason is None:
+            return out + self._fail(interrupted_failure(word, self._delta.get("stop_reason"), field="stop_reason"))
+        if self._blocks.broken_inputs and reason in _NORMAL_STOP_REASONS:
+            self.invalid_arguments_count = self._blocks.broken_inputs
+            self.repair_log.record(catalog.msg.TOOL_INPUT_JSON)
+        if self._accumulator.dropped_calls and reason in _NORMAL_STOP_REASONS:
+            return out + self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
+        self._is_ended = True
+        stop = _nonempty_string(self._delta.get("stop_sequence"))
+        if reason == "stop_sequence" and stop is None:
+            self.repair_log.record(catalog.msg.STOP_SEQUENCE)
+        delta = self._delta | {"stop_reason": reason, "stop_sequence": stop}
+        return out + self._emitter.end_message(delta, self._final_counts(), self._extra_members, last)
+
+    def _stop_reason(self) -> str | None:
+        return finish_word(self._delta.get("stop_reason"))
+
+    def _repaired_stop_reason(self, word: str, blocks: BlockSequencer) -> str | None:
+        """Why the message stopped, in Anthropic's words, and as its blocks say; None where it was interrupted."""
+        if word not in STOP_REASONS:
+            self.repair_log.record(catalog.msg.STOP_REASON, word)
+        reason = normalise_stop_reason(word)
+        is_wrong = reason in _NORMAL_STOP_REASONS - {"tool_use"} if blocks.has_tool_use else reason == "tool_use"
+        if not is_wrong:
+            return reason
+        self.repair_log.record(catalog.msg.STOP_REASON_TOOL_USE, reason)
+        return "tool_use" if blocks.has_tool_use else "end_turn"
+
+    # What is told of a message.
+
+    def _complete_message(self, message: Json) -> Json:
+        """A message with all that clients need, and nothing said yet."""
+        usage = valid_counts(as_object(message.get("usage")))
+        self._update_counts(usage)
+        return scrub_object(message) | {
+            "id": _nonempty_string(message.get("id")) or self._fallback.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model or _nonempty_string(message.get("model")) or self._fallback.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": with_default_counts(usage, input_tokens=0, output_tokens=0),
+        }
+
+    def _update_counts(self, usage: Json) -> None:
+        """Counts are of the whole message: later ones stand for those before."""
+        self._token_counts |= {name: usage[name] for name in USAGE_COUNTS if usage.get(name) is not None}
+        self.usage = usage_from_counts(self._token_counts)
+
+    def _final_counts(self) -> Json:
+        """The counts at the end of the message."""
+        return with_default_counts(self._usage_at_end, output_tokens=self._token_counts.get("output_tokens", 0))
+
+
+def _nonempty_string(value: object) -> str | None:
+    return clean_unicode(value) if isinstance(value, str) and value else None
+
+
+def _unknown_members(value: Json, *names: str) -> Json:
+    """The members of an event that we do not know, less those by which an error is known."""
+    known = ("type", "error", "message", *names)
+    return scrub_object({name: item for name, item in value.items() if name not in known})
+
+
+def _merge_members(into: Json, fields: Json) -> None:
+    """Add what was told later; null tells nothing."""
+    into.update({name: value for name, value in fields.items() if value is not None or name not in into})
+
+
+def _tool_id_generator(message_id: str) -> Callable[[], str]:
+    """Makes ids of tools out of a message's id, so that the same input gives the same bytes."""
+    stem = message_id.rpartition("_")[2]
+    numbers = count(1)
+    return lambda: f"toolu_{stem}{next(numbers)}"

@@ -1,0 +1,6 @@
+"""The dialect of /v1/responses."""
+
+from welldone.protocol.dialects.responses.repair import ResponsesRepairer
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
+
+__all__ = ["ResponsesDialect", "ResponsesRepairer"]

@@ -1,0 +1,102 @@
+"""The envelope of a stream: the fields that are the same on each of its chunks."""
+
+from enum import StrEnum
+
+import msgspec
+
+from welldone.protocol import catalog
+from welldone.protocol.events import Json
+from welldone.protocol.repair_log import RepairLog
+
+_MAX_SECONDS = 10**11  # seconds reach this in the year 5138; a larger number counts milliseconds
+
+
+class Endpoint(StrEnum):
+    """Which dialect a stream is in."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+
+
+ID_PREFIX = {
+    Endpoint.CHAT: "chatcmpl-",
+    Endpoint.COMPLETIONS: "cmpl-",
+    Endpoint.RESPONSES: "resp_",
+    Endpoint.MESSAGES: "msg_",
+}
+"""How the ids of answers begin."""
+CHUNK_OBJECT = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}
+REPLY_OBJECT = {Endpoint.CHAT: "chat.completion", Endpoint.COMPLETIONS: "text_completion"}
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """Who answers: said once, repeated on each chunk."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str | None = None
+
+
+def read_envelope(chunk: Json, endpoint: Endpoint, fallback: Envelope) -> Envelope:
+    """The envelope that a stream gets, from its first chunk and, where that is wrong, from `fallback`."""
+    fingerprint = chunk.get("system_fingerprint")
+    return Envelope(
+        _normalise_id(chunk.get("id"), endpoint) or fallback.id,
+        _normalise_created(chunk.get("created"), fallback.created),
+        chunk["model"] if _is_nonempty_string(chunk.get("model")) else fallback.model,
+        fingerprint if isinstance(fingerprint, str) else None,
+    )
+
+
+def check_envelope(chunk: Json, envelope: Envelope, endpoint: Endpoint, repair_log: RepairLog) -> None:
+    """Note in what a chunk's envelope differs from the one that goes out."""
+    if endpoint is Endpoint.COMPLETIONS:
+        _check_completions_envelope(chunk, envelope, repair_log)
+        return
+    if chunk.get("object") != CHUNK_OBJECT[endpoint]:
+        repair_log.record(catalog.env.OBJECT_CONST, chunk.get("object"))
+    if not _is_nonempty_string(chunk.get("id")):
+        repair_log.record(catalog.env.ID_PRESENT, chunk.get("id"))
+    elif chunk["id"] != envelope.id:
+        repair_log.record(catalog.env.ID_CONSTANT, chunk["id"])
+    created = chunk.get("created")
+    if type(created) is not int or not 0 <= created < _MAX_SECONDS:
+        repair_log.record(catalog.env.CREATED_INT, created)
+    elif created != envelope.created:
+        repair_log.record(catalog.env.CREATED_CONSTANT, created)
+    if not _is_nonempty_string(chunk.get("model")):
+        repair_log.record(catalog.env.MODEL_STRING, chunk.get("model"))
+    if chunk.get("system_fingerprint") != envelope.fingerprint:
+        repair_log.record(catalog.env.FINGERPRINT, chunk.get("system_fingerprint"))
+
+
+def _check_completions_envelope(chunk: Json, envelope: Envelope, repair_log: RepairLog) -> None:
+    if chunk.get("object") != CHUNK_OBJECT[Endpoint.COMPLETIONS]:
+        repair_log.record(catalog.cmpl.OBJECT, chunk.get("object"))
+    if chunk.get("id") != envelope.id:
+        repair_log.record(catalog.cmpl.ID_CONSTANT, chunk.get("id"))
+
+
+def _is_nonempty_string(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _normalise_id(value: object, endpoint: Endpoint) -> str:
+    text = value if isinstance(value, str) else str(value) if type(value) is int else ""
+    prefix = ID_PREFIX[Endpoint.COMPLETIONS]
+    if endpoint is Endpoint.CHAT or not text or text.startswith(prefix):
+        return text
+    return prefix + text.removeprefix("chat").removeprefix(prefix)
+
+
+def _normalise_created(value: object, fallback: int) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 22:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**21:
+        return fallback
+    while value >= _MAX_SECONDS:  # milliseconds, or even less
+        value /= 1000
+    return int(value)

@@ -1,0 +1,342 @@
+"""Log probabilities in the two shapes that clients know: chat's entries and completions' four lists."""
+
+import math
+
+from welldone.protocol import catalog
+from welldone.protocol.events import Failure, Json, Usage
+from welldone.protocol.lenient_json import clean_unicode, scrub_object
+from welldone.protocol.repair_log import RepairLog, format_json
+
+# Usage as servers send it, made whole or left out; never invented.
+
+
+_MAX_COUNT = 2**53  # what every client can hold in a number
+_COUNT_FIELDS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_DETAIL_FIELDS = frozenset({"prompt_tokens_details", "completion_tokens_details"})
+
+
+def read_usage(usage: Json, repair_log: RepairLog) -> Usage | None:
+    """The counts of a usage object, with all its other members; None where the counts cannot be known."""
+    counts = [_parse_count(usage.get(name)) for name in _COUNT_FIELDS]
+    prompt, completion, total = counts
+    if prompt is None and completion is not None and total is not None:
+        prompt = total - completion
+    if completion is None and prompt is not None and total is not None:
+        completion = total - prompt
+    if any(
+        type(usage.get(name)) is not int or count is None for name, count in zip(_COUNT_FIELDS, counts, strict=True)
+    ):
+        repair_log.record(catalog.use.INTS, usage)
+    if prompt is None or completion is None or prompt < 0 or completion < 0:
+        return None
+    if total is not None and total != prompt + completion:
+        repair_log.record(catalog.use.TOTAL_SUM, usage)
+    if total is None or total < max(prompt, completion):
+        total = prompt + completion
+    more = {key: value for key, value in usage.items() if key not in _COUNT_FIELDS}
+    for key in _DETAIL_FIELDS & more.keys():
+        more[key] = _fix_details(more[key])
+        if not _is_valid_details(usage[key]):
+            repair_log.record(catalog.use.DETAILS, {key: usage[key]})
+    return Usage(prompt, completion, total, more)
+
+
+def usage_from_timings(timings: Json) -> Usage | None:
+    """The counts of llama.cpp's timings, which it can give with each token; None where they are not there."""
+    fresh, cached, completion = (_parse_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n"))
+    if fresh is None or cached is None or completion is None:
+        return None
+    prompt = cached + fresh
+    return Usage(prompt, completion, prompt + completion, {"prompt_tokens_details": {"cached_tokens": cached}})
+
+
+def usage_object(usage: Usage) -> Json:
+    """Usage as OpenAI writes it."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        **usage.extra_fields,
+    }
+
+
+def is_placeholder_usage(usage: Usage) -> bool:
+    """Whether it is a placeholder: no real request counts nothing."""
+    return usage.prompt_tokens == usage.completion_tokens == 0
+
+
+def _parse_count(value: object) -> int | None:
+    if type(value) is int or (isinstance(value, float) and value.is_integer()):
+        return int(value) if 0 <= value < _MAX_COUNT else None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < len(str(_MAX_COUNT)):
+        return int(value)
+    return None
+
+
+def _fix_details(value: object) -> object:
+    """A details object with counts as integers where it has them as text; all else as it is."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: count if isinstance(item, str) and (count := _parse_count(item)) is not None else item
+        for key, item in value.items()
+    }
+
+
+def _is_valid_details(value: object) -> bool:
+    return isinstance(value, dict) and all(type(count) is int for count in value.values())
+
+
+# Errors in the shapes that servers give them, as one `Failure`.
+
+
+_ERROR_FIELDS = ("message", "type", "param", "code")
+RULE_BROKEN_CODE = "upstream_rule_broken"
+"""The code of a failure that is one only because we are strict."""
+
+
+def read_error(chunk: Json, data: bytes, repair_log: RepairLog) -> Failure | None:
+    """The failure that a JSON object tells of, nested or flat; None where it tells of none."""
+    error = chunk.get("error")
+    if has_error(chunk):
+        _check_nested_error(chunk, error, data, repair_log)
+        return _to_failure(error if isinstance(error, dict) else {"message": error})
+    if "choices" in chunk or not _is_flat_error(chunk):
+        return None
+    repair_log.record(catalog.err.NOT_OBJECT_ERROR, chunk)
+    if "detail" in chunk and "message" not in chunk:
+        return _to_failure({"message": chunk["detail"]})
+    return _to_failure({key: value for key, value in chunk.items() if key != "object"})
+
+
+def has_error(chunk: Json) -> bool:
+    """Whether an object has an `error` that tells of one: an empty one beside other members does not."""
+    error = chunk.get("error")
+    if error is None:
+        return False
+    is_empty = not any(error.values()) if isinstance(error, dict) else not error
+    return not is_empty or chunk.get("type") == "error" or chunk.keys() == {"error"}
+
+
+def bad_stream_failure(content: str) -> Failure:
+    """The failure of a server that sent what nobody can read."""
+    return Failure(f"the server sent {content}", type="upstream_error", code="bad_upstream_stream")
+
+
+def incomplete_stream_failure(message: str) -> Failure:
+    """The failure of a server that stopped before its answer was whole."""
+    return Failure(message, type="upstream_error", code="incomplete_stream")
+
+
+def strict_rule_failure(rule: str) -> Failure:
+    """The failure of a server that broke a rule which it was held to."""
+    return Failure(f"The upstream broke the rule {rule}, and this server is strict about it.", code=RULE_BROKEN_CODE)
+
+
+def _check_nested_error(chunk: Json, error: object, data: bytes, repair_log: RepairLog) -> None:
+    if "choices" in chunk:
+        repair_log.record(catalog.err.NOT_WITH_CHOICES, chunk)
+    is_told = isinstance(error, dict) and isinstance(error.get("message"), str)
+    if not is_told or not data.startswith(b'{"error":'):
+        repair_log.record(catalog.err.MIDSTREAM_EVENT, chunk)
+    check_error_shape(error, repair_log)
+
+
+def check_error_shape(error: object, repair_log: RepairLog) -> None:
+    """Note in what an error object is not of OpenAI's shape."""
+    if not isinstance(error, dict) or any(key not in error for key in _ERROR_FIELDS):
+        repair_log.record(catalog.err.BODY_SHAPE, error)
+    if isinstance(error, dict) and not isinstance(error.get("code"), str | None):
+        repair_log.record(catalog.err.CODE_STRING, error.get("code"))
+
+
+def _is_flat_error(chunk: Json) -> bool:
+    if chunk.get("object") == "error" or chunk.keys() == {"detail"}:
+        return True
+    return isinstance(chunk.get("message"), str) and any(key in chunk for key in ("code", "type", "status"))
+
+
+def _optional_text(value: object) -> str | None:
+    if value is None:
+        return None
+    return clean_unicode(value) if isinstance(value, str) else format_json(value)
+
+
+def _to_failure(error: Json) -> Failure:
+    message, kind, param, code = (error.get(key) for key in _ERROR_FIELDS)
+    return Failure(
+        _optional_text(message) or "unknown error",
+        _optional_text(kind) or "server_error",
+        _optional_text(param),
+        _optional_text(code),
+        scrub_object({key: value for key, value in error.items() if key not in _ERROR_FIELDS}),
+    )
+
+
+UNLIKELY_LOGPROB = -9999.0
+"""OpenAI's own number for "very unlikely", where JSON has no minus infinity."""
+
+
+def read_chat_logprobs(value: object, repair_log: RepairLog) -> Json | None:
+    """`{content, refusal}` with whole entries; None where it is nothing of the kind."""
+    if not isinstance(value, dict):
+        repair_log.record(catalog.ext.LOGPROBS_SHAPE, value)
+        return None
+    lists: Json = {}
+    for key in ("content", "refusal"):
+        entries = value.get(key)
+        if key not in value or not (entries is None or isinstance(entries, list)):
+            repair_log.record(catalog.ext.LOGPROBS_SHAPE, value)
+            entries = None
+        lists[key] = None if entries is None else _read_entries(entries, repair_log)
+    others = {key: item for key, item in value.items() if key not in lists}
+    return lists | others
+
+
+def _read_entries(entries: list[object], repair_log: RepairLog) -> list[Json]:
+    """The entries that are tokens, each with all its members."""
+    whole = []
+    for entry in entries:
+        fixed = _read_entry(entry, repair_log)
+        if fixed is None:
+            continue
+        tops = fixed.get("top_logprobs")
+        if not isinstance(tops, list):
+            repair_log.record(catalog.ext.LOGPROBS_ENTRY, entry)
+            tops = []
+        fixed["top_logprobs"] = [top for item in tops if (top := _read_entry(item, repair_log)) is not None]
+        whole.append(fixed)
+    return whole
+
+
+def _read_entry(entry: object, repair_log: RepairLog) -> Json | None:
+    """One token with its probability and bytes; what else it has stays. None where it is no token."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("token"), str):
+        repair_log.record(catalog.ext.LOGPROBS_ENTRY, entry)
+        return None
+    fixed = dict(entry)
+    fixed["logprob"] = _finite_logprob(entry.get("logprob"), repair_log)
+    raw = entry.get("bytes")
+    if "bytes" not in entry or not (raw is None or isinstance(raw, list)):
+        repair_log.record(catalog.ext.LOGPROBS_ENTRY, entry)
+        fixed["bytes"] = list(entry["token"].encode("utf-8", "replace"))
+    return fixed
+
+
+def _finite_logprob(value: object, repair_log: RepairLog) -> float:
+    # An integer too large for a float is as little a probability as infinity is.
+    is_number = isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+    if is_number and math.isfinite(value):  # type: ignore[arg-type]  # is_number told
+        return value  # type: ignore[return-value]  # as above
+    repair_log.record(catalog.ext.LOGPROBS_FINITE, value)
+    return UNLIKELY_LOGPROB
+
+
+def read_completions_logprobs(value: object, offset: int, repair_log: RepairLog) -> Json | None:
+    """The four lists, of one length; chat's shape is turned into them. `offset` is where the chunk's text begins."""
+    if not isinstance(value, dict):
+        repair_log.record(catalog.cmpl.LOGPROBS, value)
+        return None
+    if isinstance(value.get("content"), list):
+        repair_log.record(catalog.cmpl.LOGPROBS, value)
+        return _chat_to_completions(_read_entries(value["content"], RepairLog()), offset)
+    tokens = value.get("tokens")
+    if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
+        repair_log.record(catalog.cmpl.LOGPROBS, value)
+        return None
+    fixed = dict(value)
+    empty = [None] * len(tokens)
+    for key, fill in (
+        ("token_logprobs", empty),
+        ("top_logprobs", empty),
+        ("text_offset", _text_offsets(tokens, offset)),
+    ):
+        items = value.get(key)
+        if not isinstance(items, list) or len(items) != len(tokens):
+            repair_log.record(catalog.cmpl.LOGPROBS, value)
+            fixed[key] = fill
+    fixed["token_logprobs"] = [
+        None if item is None else _finite_logprob(item, repair_log) for item in fixed["token_logprobs"]
+    ]
+    fixed["top_logprobs"] = [
+        {key: _finite_logprob(number, repair_log) for key, number in item.items()} if isinstance(item, dict) else None
+        for item in fixed["top_logprobs"]
+    ]
+    return fixed
+
+
+def _chat_to_completions(entries: list[Json], offset: int) -> Json | None:
+    if not entries:
+        return None
+    tokens = [entry["token"] for entry in entries]
+    tops = [{top["token"]: top["logprob"] for top in entry["top_logprobs"]} for entry in entries]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [entry["logprob"] for entry in entries],
+        "top_logprobs": tops,
+        "text_offset": _text_offsets(tokens, offset),
+    }
+
+
+def limit_top_logprobs(value: Json, limit: int) -> Json:
+    """The same, with at most so many alternatives to each token; in either shape."""
+    if "tokens" in value:
+        # OpenAI: the token that was chosen is always among them, so that 0 alternatives are one entry.
+        chosen = zip(value["tokens"], value.get("token_logprobs") or [], strict=False)
+        if limit == 0:
+            return value | {"top_logprobs": [None if worth is None else {token: worth} for token, worth in chosen]}
+        tops = value.get("top_logprobs") or []
+        return value | {"top_logprobs": [dict(list(top.items())[:limit]) if top else None for top in tops]}
+    lists = {key: value[key] for key in ("content", "refusal") if value.get(key)}
+    return value | {
+        key: [entry | {"top_logprobs": entry["top_logprobs"][:limit]} for entry in entries]
+        for key, entries in lists.items()
+    }
+
+
+def drop_leading_logprobs(value: Json, text: str) -> Json:
+    """The same without the tokens before `text`, where a server has left out white space or a fence at the start."""
+    entries = value.get("content") or []
+    joined = "".join(entry["token"] for entry in entries)
+    extra = len(joined) - len(text)
+    if extra <= 0 or not joined.endswith(text):
+        return value
+    kept = []
+    for entry in entries:
+        token = entry["token"]
+        if extra >= len(token):
+            extra -= len(token)
+            continue
+        kept.append(entry | {"token": token[extra:], "bytes": list(token[extra:].encode())} if extra else entry)
+        extra = 0
+    return value | {"content": kept}
+
+
+def truncate_logprobs(value: Json, count: int) -> Json:
+    """The same for the first so many characters of its text; in either shape. A token that goes further is cut."""
+    if "tokens" in value:
+        tokens = _first_tokens(value["tokens"], count)
+        lists = ("token_logprobs", "top_logprobs", "text_offset")
+        return value | {"tokens": tokens} | {key: value[key][: len(tokens)] for key in lists}
+    entries = value.get("content") or []
+    tokens = _first_tokens([entry["token"] for entry in entries], count)
+    kept = [
+        entry if entry["token"] == token else entry | {"token": token, "bytes": list(token.encode())}
+        for entry, token in zip(entries, tokens, strict=False)
+    ]
+    return value | {"content": kept}
+
+
+def _first_tokens(tokens: list[str], count: int) -> list[str]:
+    """Those that begin within the first so many characters."""
+    return [
+        token[: count - start] for token, start in zip(tokens, _text_offsets(tokens, 0), strict=True) if start < count
+    ]
+
+
+def _text_offsets(tokens: list[str], offset: int) -> list[int]:
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    return offsets

@@ -1,0 +1,373 @@
+"""Any server's bytes, as events. Nothing that a peer sends raises; what is odd is read as well as it can be and noted.
+
+The reader knows frames, JSON and the shapes of chunks. What may follow what is not its business: see `repair`.
+"""
+
+from collections.abc import Iterator
+
+from welldone.protocol import catalog, sse
+from welldone.protocol.chunks import ChunkReader
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import Event, Failure, Finish, Json, KeepAlive
+from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, read_error
+from welldone.protocol.frame_checks import check_characters, check_lines, has_hidden_chunk, recover_data
+from welldone.protocol.json_budget import steps_yielding
+from welldone.protocol.lenient_json import (
+    NOT_JSON,
+    describe_unreadable,
+    exceeds_lenient_limit,
+    malformed_json_rule,
+    parse_lenient,
+    parse_strict,
+)
+from welldone.protocol.repair_log import RepairLog, format_json
+from welldone.protocol.reply_reader import parse_reply, split_by_logprobs
+from welldone.protocol.request_facts import RequestFacts
+
+_CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"})
+
+
+class EventReader:
+    """Events out of a stream's bytes, however they are cut."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        fallback: Envelope,
+        facts: RequestFacts,
+        repair_log: RepairLog,
+        limit_bytes: int = sse.FRAME_LIMIT_BYTES,
+    ) -> None:
+        self.is_done = False
+        """Whether the server said `[DONE]`."""
+        self.has_failed = False
+        """Whether it said, or showed, that its answer is broken."""
+        self._endpoint = endpoint
+        self._repair_log = repair_log
+        self._chunks = ChunkReader(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
+        self._decoder = sse.SseDecoder(eager=True, limit_bytes=limit_bytes)
+        self._limit = limit_bytes
+        self._pieces: list[bytes] = []  # lines of one frame that are no JSON each by itself
+        self._pieces_bytes = 0
+        self._has_error_event = False  # the failure is the server's own word
+        self._last: sse.Frame | None = None  # the last frame of the stream, which need not be ended
+        self._irregular_end = 0  # where the last odd frame ended
+        self._is_mid_frame = False  # in a frame whose earlier lines have been read
+
+    @property
+    def envelope(self) -> Envelope | None:
+        """The envelope of the stream, once a chunk came."""
+        return self._chunks.envelope
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left over from what was read, so that the next frame stands for itself."""
+        is_over = self.is_done or self.has_failed or self.has_usage_chunk
+        return (
+            not (is_over or self._pieces or self._is_mid_frame)
+            and self._decoder.is_idle
+            and self._chunks.is_plain_text_safe
+        )
+
+    def record_fast_path(self, frames: int, byte_count: int, last_bytes: int) -> None:
+        """So many frames took a shorter way: so many bytes, and so many of the last one."""
+        self._repair_log.frame += frames
+        self._repair_log.byte = self._decoder.skip_bytes(byte_count) - last_bytes
+
+    @property
+    def has_usage_chunk(self) -> bool:
+        """Whether usage came as it should: on a chunk without choices."""
+        return self._chunks.has_usage_chunk
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that `data` completes."""
+        return [event for frame in self.decode_frames(data) for event in self.read_frame(frame)] + self.check_length()
+
+    def close(self) -> list[Event]:
+        """The events of what was left when the stream ended."""
+        return (
+            [event for frame in self.decode_last_frames() for event in self.read_frame(frame)]
+            + self.check_length()
+            + self.flush()
+        )
+
+    def read_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
+        """The events of a reply that was not streamed, all but what `end` gives; each step takes a turn."""
+        self._repair_log.frame = 1
+        chunk: Json | Failure = yield from steps_yielding(parse_reply(data, self._endpoint, self._repair_log), [])
+        self._repair_log.mute()  # what is odd in a stream is right in a reply that is none
+        self.is_done = True
+        self._chunks.expect_split_characters()
+        finished = 0
+        for one in [chunk] if isinstance(chunk, Failure) else split_by_logprobs(chunk):
+            events: list[Event] = []
+            failure = one if isinstance(one, Failure) else self._chunks.read(one, events)
+            finished += sum(isinstance(event, Finish) for event in events)
+            if failure is not None:
+                self._fail(failure, events)
+            yield events
+            if failure is not None:
+                return
+        if isinstance(chunk, dict) and finished < sum(isinstance(choice, dict) for choice in chunk["choices"]):
+            events = []
+            self._fail(incomplete_stream_failure("the server's reply has a choice without a finish_reason"), events)
+            yield events
+
+    # What `feed` and `close` do, step by step, for a caller who wants to act between two frames.
+
+    def decode_frames(self, data: bytes) -> list[sse.Frame]:
+        """The frames that `data` completes."""
+        frames = self._decoder.feed(data)
+        if frames and self._repair_log.frame == 0 and self._decoder.has_bom:
+            self._repair_log.record(catalog.sse.NO_BOM)
+        return frames
+
+    def decode_last_frames(self) -> list[sse.Frame]:
+        """The frames that were left when the stream ended."""
+        frames = self._decoder.close()
+        self._last = frames[-1] if frames else None
+        return frames
+
+    def read_frame(self, frame: sse.Frame) -> list[Event]:
+        """The events of one frame."""
+        events: list[Event] = []
+        if self.has_failed:
+            self._after_failure(frame)
+            return events
+        if self._is_mid_frame and frame.byte > self._irregular_end:
+            self._is_mid_frame = False  # an empty line stood between: what came before was a frame of comments
+        if not self._is_mid_frame:
+            self._repair_log.frame += 1
+            self._repair_log.byte = frame.byte
+        raw, data = frame.raw, frame.data
+        if (
+            data is not None
+            and not self._is_mid_frame
+            and len(raw) == len(data) + 8
+            and raw.endswith(b"\n\n")
+            and raw.startswith(sse.DATA_PREFIX)
+            and data[:1] != b" "
+        ):
+            # The common case: one data line, rightly framed, with strict JSON in it.
+            value = parse_strict(data)
+            if type(value) is dict:
+                if not data.isascii():
+                    check_characters(self._repair_log, data)
+                self._read_object(value, data, events)
+                return events
+            if exceeds_lenient_limit(data) and not self.is_done:
+                self._fail_too_costly(data, events)
+                return events
+        self._is_mid_frame = not frame.ended
+        self._irregular_end = frame.byte + len(raw)
+        self._read_irregular_frame(frame, events, is_whole=frame.ended or frame is self._last)
+        if frame is self._last and not frame.ended:
+            self._repair_log.record(catalog.end.LAST_EVENT_TERMINATED)
+        return events
+
+    @property
+    def is_overlong(self) -> bool:
+        """Whether a frame has grown too long to be read."""
+        return self._decoder.overlong_at is not None
+
+    def check_length(self) -> list[Event]:
+        """A failure, if a frame has grown too long to be read."""
+        events: list[Event] = []
+        if self._decoder.overlong_at is not None and not self.has_failed:
+            self._repair_log.byte = self._decoder.overlong_at
+            self._fail_overlong(events)
+        return events
+
+    def _fail_too_costly(self, data: bytes, events: list[Event]) -> None:
+        """To make sense of a long frame that is no JSON would hold up other streams."""
+        self._repair_log.record(catalog.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
+        self._fail(
+            bad_stream_failure(f"a frame that is {describe_unreadable(data)} (frame {self._repair_log.frame})"), events
+        )
+
+    def _fail_overlong(self, events: list[Event]) -> None:
+        what = f"a frame of more than {self._limit} bytes or {sse.FRAME_LINES_LIMIT} lines"
+        self._repair_log.record(catalog.enc.STRICT_JSON, what)
+        self._fail(bad_stream_failure(what), events)
+
+    def flush(self) -> list[Event]:
+        """The events that were held back until the end."""
+        if not self.has_failed:
+            return self._chunks.close()
+        if self._has_error_event and not self.is_done:
+            self._repair_log.record(catalog.err.THEN_DONE)
+        return []
+
+    def _after_failure(self, frame: sse.Frame) -> None:
+        if frame.data == b"[DONE]":
+            self.is_done = True
+        elif self._has_error_event and frame.data is not None:
+            self._repair_log.record(catalog.err.THEN_DONE)
+
+    def _read_irregular_frame(self, frame: sse.Frame, events: list[Event], *, is_whole: bool) -> None:
+        """A frame that is more than one plain line of JSON: note its form, and find what it says."""
+        lines = sse.split_lines(frame.raw)
+        check_lines(self._repair_log, frame.raw, lines, data_lines=len(self._pieces))
+        fields = [sse.parse_field(line) for line in lines]
+        if self._read_failure_fields(fields, events):
+            return
+        if all(name == b"" for name, _ in fields):
+            events.append(KeepAlive())
+            return
+        said = recover_data(lines, fields)
+        data = frame.data or b""
+        text = data if data != said and data.strip() and _is_complete_data(data) else said
+        if self._pieces or not (is_whole or _is_complete_data(text)):
+            self._buffer_piece(text, events)
+            if not is_whole or self.has_failed:
+                return
+            text = self._join_buffered_pieces()
+        elif not is_whole:
+            self._repair_log.record(catalog.sse.EVENT_BLANK_LINE, text.decode("utf-8", "replace"))
+            self._repair_log.record(catalog.sse.ONE_OBJECT_PER_EVENT)
+        if frame.data is None and not _may_be_json(text):
+            # An id, a time to wait, a field that nobody knows ("The field is ignored."), or only a name.
+            if frame.event:
+                self._repair_log.record(catalog.sse.NO_EMPTY_DATA)
+            return
+        self._read_text(text, frame, events)
+        rest = said.removeprefix(text).strip()
+        if rest and _is_done_marker(rest):
+            self._read_done(rest, frame)
+
+    def _read_failure_fields(self, fields: list[tuple[bytes, bytes]], events: list[Event]) -> bool:
+        """Whether a field is an error, or hides what should be data; then that is said."""
+        error = next((value for name, value in fields if name == b"error"), None)
+        if error is not None:
+            self._read_error_field(error, events)
+            return True
+        is_hidden = not self.is_done and has_hidden_chunk(fields)
+        if is_hidden:
+            self._fail(
+                bad_stream_failure(f"a chunk that is not in a data field (frame {self._repair_log.frame})"), events
+            )
+        return is_hidden
+
+    def _buffer_piece(self, text: bytes, events: list[Event]) -> None:
+        self._pieces.append(text)
+        self._pieces_bytes += len(text)
+        if self._pieces_bytes > self._limit:
+            self._fail_overlong(events)
+
+    def _join_buffered_pieces(self) -> bytes:
+        self._repair_log.record(catalog.sse.JSON_ON_ONE_LINE)
+        text = b"\n".join(self._pieces)
+        self._pieces.clear()
+        self._pieces_bytes = 0
+        return text
+
+    def _read_error_field(self, value: bytes, events: list[Event]) -> None:
+        """Older servers say `error: {...}` where a field name belongs."""
+        self._repair_log.record(catalog.err.NOT_ERROR_FIELD, value.decode("utf-8", "replace"))
+        found = parse_strict(value)
+        error = found if isinstance(found, dict) else {"message": value.decode("utf-8", "replace")}
+        failure = read_error(error if "error" in error else {"error": error}, value, RepairLog())
+        self._has_error_event = True
+        self._fail(failure or bad_stream_failure("an error field"), events)
+
+    def _read_text(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
+        """What a frame says, which may be anything."""
+        stripped = text.strip()
+        if not stripped:
+            self._repair_log.record(catalog.sse.NO_EMPTY_DATA)
+        elif _is_done_marker(stripped):
+            self._read_done(text, frame)
+        elif stripped.startswith(b":"):
+            self._repair_log.record(catalog.sse.KEEPALIVE_FORM, stripped.decode("utf-8", "replace"))
+            events.append(KeepAlive())
+        else:
+            rest, _, last = stripped.rpartition(b"\n")
+            if rest and _is_done_marker(last):
+                stripped = rest
+            self._read_values(stripped, frame, events)
+            if rest and _is_done_marker(last):
+                self._read_done(last, frame)
+
+    def _read_done(self, text: bytes, frame: sse.Frame) -> None:
+        if self.is_done:
+            self._repair_log.record(catalog.end.DONE_LAST, "[DONE] again")
+        if text != b"[DONE]" or b"data: [DONE]" not in frame.raw:
+            self._repair_log.record(catalog.end.DONE_EXACT, text.decode("utf-8", "replace"))
+        self.is_done = True
+
+    def _read_values(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
+        value = parse_strict(text)
+        values = [value]
+        if value is NOT_JSON and exceeds_lenient_limit(text) and frame.ended and not self.is_done:
+            self._fail_too_costly(text, events)
+            return
+        if not text.isascii():
+            check_characters(self._repair_log, text)
+        if value is NOT_JSON:
+            values = parse_lenient(text)
+            if not values and self.is_done:
+                self._repair_log.record(catalog.end.DONE_LAST, text.decode("utf-8", "replace"))
+                return  # who reads the stream has stopped by now
+            if not values and not frame.ended:
+                return  # the stream was cut inside its last frame; what came before it tells whether that matters
+            self._chunks.expect_split_characters()
+            self._repair_log.record(malformed_json_rule(text, values), text.decode("utf-8", "replace"))
+        if not values:
+            self._fail(bad_stream_failure(f"a frame that is no JSON (frame {self._repair_log.frame})"), events)
+        for value in values:
+            if self.has_failed:
+                return
+            self._read_value(value, text, events, frame.event)
+
+    def _read_value(self, value: object, text: bytes, events: list[Event], event: str) -> None:
+        if isinstance(value, dict):
+            self._read_object(value, text, events, event)
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            # Some servers answer a list of prompts with a list of replies.
+            self._repair_log.record(catalog.sse.ONE_OBJECT_PER_EVENT)
+            for item in value:
+                if not self.has_failed:
+                    self._read_object(item, text, events, event)
+        else:
+            self._repair_log.record(catalog.sse.NO_FOREIGN_JSON, format_json(value))
+
+    def _read_object(self, value: Json, data: bytes, events: list[Event], event: str = "") -> None:
+        if self.is_done:
+            self._repair_log.record(catalog.end.DONE_LAST, value)
+        if "error" in value or "choices" not in value:
+            failure = read_error(value, data, self._repair_log)
+            if failure is not None:
+                if event:
+                    self._repair_log.record(catalog.err.EVENT_NAME, event)
+                if isinstance(value.get("choices"), list):
+                    self._chunks.read(value, events)  # its last words
+                self._has_error_event = True
+                self._fail(failure, events)
+                return
+            if not _CHUNK_KEYS & value.keys():
+                self._repair_log.record(catalog.sse.NO_FOREIGN_JSON, value)
+                return
+            if "error" in value:
+                self._repair_log.record(catalog.env.NO_ERROR_KEY, value)
+        failure = self._chunks.read(value, events)
+        if failure is not None:
+            self._fail(failure, events)
+
+    def _fail(self, failure: Failure, events: list[Event]) -> None:
+        events += self._chunks.close()
+        events.append(failure)
+        self.has_failed = True
+
+
+def _may_be_json(text: bytes) -> bool:
+    return text.lstrip().startswith((b"{", b"[", b'"', b":"))
+
+
+def _is_complete_data(text: bytes) -> bool:
+    """Whether a piece of a frame says something by itself."""
+    return not text.strip() or _is_done_marker(text.strip()) or type(parse_strict(text)) is dict
+
+
+def _is_done_marker(text: bytes) -> bool:
+    return len(text) < 20 and text.strip(b"\"' ").upper() == b"[DONE]"

@@ -1,0 +1,191 @@
+"""A reply that is not streamed, read as the chunk, or the chunks, of a stream."""
+
+from collections.abc import Generator, Iterator
+
+import msgspec
+
+from welldone.protocol import catalog
+from welldone.protocol.envelope import REPLY_OBJECT, Endpoint
+from welldone.protocol.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Failure, Json
+from welldone.protocol.fields import bad_stream_failure, check_error_shape, incomplete_stream_failure, read_error
+from welldone.protocol.finish_reasons import FINISH_REASONS, finish_word
+from welldone.protocol.json_budget import decode_elements, decode_members, exceeds_blocking_budget
+from welldone.protocol.lenient_json import parse_first_value, parse_strict
+from welldone.protocol.repair_log import RepairLog
+
+_ARGUMENTS_FIELD = dict(CALL_TYPE_AND_ARGUMENTS_FIELD.values())
+
+_RAW_CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_LOGPROBS_PER_CHUNK = 100
+"""Log probabilities in one chunk: with 20 alternatives each they take 10 ms to read."""
+
+
+def parse_reply(body: bytes, endpoint: Endpoint, repair_log: RepairLog) -> Generator[None, None, Json | Failure]:
+    """The chunk that says what the reply does; a failure where it is an error, or no answer at all.
+
+    Each step takes a turn.
+    """
+    has_steps = exceeds_blocking_budget(body)
+    value, has_tail = yield from parse_first_value(body, in_steps=has_steps)
+    if has_tail:
+        repair_log.record(catalog.ns.NO_SSE_TAIL)
+    replies = value if isinstance(value, list) else [value]
+    reply = _merge_replies(replies)
+    if reply is None:
+        return bad_stream_failure("a reply that is no JSON object")
+    failure = read_error(reply, body.lstrip(), RepairLog())
+    if failure is not None:
+        check_error_shape(reply.get("error"), repair_log)
+        return failure
+    if not isinstance(reply.get("choices"), list) or not reply["choices"]:
+        repair_log.record(catalog.ns.CHOICES, reply.get("choices"))
+        return incomplete_stream_failure("the server sent no answer")
+    if has_steps and (yield from _exceeds_budget_without_logprobs(body)):
+        return bad_stream_failure("a reply that is too complex to be read at once")
+    _check_reply(reply, endpoint, repair_log)
+    return _reply_to_chunk(reply, endpoint)
+
+
+def split_by_logprobs(chunk: Json) -> Iterator[Json]:
+    """The same chunk as several, where it has many log probabilities: each can be read in a turn."""
+    choices = [choice for choice in chunk["choices"] if isinstance(choice, dict)]
+    longest = max((len(_logprob_entries(choice)) for choice in choices), default=0)
+    if longest <= _LOGPROBS_PER_CHUNK:
+        yield chunk
+        return
+    rest: Json = {key: chunk[key] for key in ("id", "object", "created", "model") if key in chunk}
+    for start in range(0, longest, _LOGPROBS_PER_CHUNK):
+        is_last = start + _LOGPROBS_PER_CHUNK >= longest
+        # All else is said once: what it holds counts first, and its usage last.
+        one = {key: value for key, value in chunk.items() if key != "usage"} if start == 0 else dict(rest)
+        if is_last and "usage" in chunk:
+            one["usage"] = chunk["usage"]
+        yield one | {"choices": [_slice_choice(choice, start, is_last=is_last) for choice in choices]}
+
+
+def _exceeds_budget_without_logprobs(body: bytes) -> Generator[None, None, bool]:
+    """Whether what is read in one turn, all but the log probabilities, costs more than that."""
+    rest: list[msgspec.Raw] = []
+    try:
+        for reply in decode_elements(body) if body.lstrip().startswith(b"[") else [body]:
+            members = decode_members(reply)
+            yield
+            choices = _RAW_CHOICES.decode(members.pop("choices"))
+            yield
+            rest += [*members.values(), *(raw for one in choices for name, raw in one.items() if name != "logprobs")]
+    except (msgspec.MsgspecError, KeyError):
+        return True  # of a shape that no server has
+    return exceeds_blocking_budget(b",".join(rest))
+
+
+def _slice_choice(choice: Json, start: int, *, is_last: bool) -> Json:
+    """A choice with some of its log probabilities: the first has its words, the last its end."""
+    entries = _logprob_entries(choice)[start : start + _LOGPROBS_PER_CHUNK]
+    if start == 0:
+        out = choice | ({"logprobs": choice["logprobs"] | {"content": entries}} if entries else {})
+    else:
+        logprobs = {"content": entries, "refusal": None} if entries else None
+        out = {"index": choice.get("index"), "delta": {}, "logprobs": logprobs}
+    return out | {"finish_reason": choice.get("finish_reason") if is_last else None}
+
+
+def _logprob_entries(choice: Json) -> list[object]:
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return content if isinstance(content, list) else []
+
+
+def _merge_replies(replies: list[object]) -> Json | None:
+    """One reply: some servers answer a list of prompts with a list of replies."""
+    objects = [reply for reply in replies if isinstance(reply, dict)]
+    if not objects or len(objects) != len(replies):
+        return None
+    if len(objects) == 1:
+        return objects[0]
+    choices = [choice for reply in objects for choice in reply.get("choices") or [] if isinstance(choice, dict)]
+    return objects[0] | {"choices": [choice | {"index": place} for place, choice in enumerate(choices)]}
+
+
+def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
+    """The reply as the one chunk of a stream."""
+    if endpoint is Endpoint.COMPLETIONS:
+        return reply
+    choices = []
+    for choice in reply["choices"]:
+        if not isinstance(choice, dict):
+            continue
+        message = choice.get("message")
+        message = dict(message) if isinstance(message, dict) else {}
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            message["tool_calls"] = [
+                call | {"index": place} for place, call in enumerate(calls) if isinstance(call, dict)
+            ]
+            if finish_word(choice.get("finish_reason")) is None and calls and all(map(_is_complete_tool_call, calls)):
+                choice = choice | {"finish_reason": "tool_calls"}
+        choices.append({key: value for key, value in choice.items() if key != "message"} | {"delta": message})
+    return reply | {"choices": choices}
+
+
+def _is_complete_tool_call(call: object) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    return isinstance(arguments, dict) or (
+        isinstance(arguments, str) and isinstance(parse_strict(arguments.encode()), dict)
+    )
+
+
+def _check_reply(reply: Json, endpoint: Endpoint, repair_log: RepairLog) -> None:
+    if not _matches_schema(reply, endpoint):
+        repair_log.record(catalog.ns.OBJECT_SCHEMA, reply)
+    if reply.get("object") != REPLY_OBJECT[endpoint]:
+        repair_log.record(catalog.ns.OBJECT, reply.get("object"))
+    if not isinstance(reply.get("usage"), dict):
+        repair_log.record(catalog.ns.USAGE, reply.get("usage"))
+    for choice in reply["choices"]:
+        if not isinstance(choice, dict):
+            continue
+        reason = choice.get("finish_reason")
+        if not isinstance(reason, str) or reason not in FINISH_REASONS[endpoint]:
+            repair_log.record(catalog.ns.FINISH, choice)
+        if endpoint is Endpoint.CHAT:
+            message = choice.get("message")
+            _check_message(message if isinstance(message, dict) else {}, repair_log)
+
+
+def _matches_schema(reply: Json, endpoint: Endpoint) -> bool:
+    """Whether a reply and its choices have the members that OpenAI's schema requires, each of its type."""
+    is_named = all(isinstance(reply.get(name), str) for name in ("id", "model")) and type(reply.get("created")) is int
+    choices = [choice for choice in reply["choices"] if isinstance(choice, dict)]
+    return is_named and all(_choice_matches_schema(choice, endpoint) for choice in choices)
+
+
+def _choice_matches_schema(choice: Json, endpoint: Endpoint) -> bool:
+    if type(choice.get("index")) is not int or not isinstance(choice.get("logprobs"), dict | None):
+        return False
+    message = choice.get("message")
+    if endpoint is Endpoint.COMPLETIONS:
+        return isinstance(choice.get("text"), str)
+    return not isinstance(message, dict) or isinstance(message.get("refusal"), str | None)
+
+
+def _check_message(message: Json, repair_log: RepairLog) -> None:
+    if message.get("role") != "assistant":
+        repair_log.record(catalog.ns.ROLE, message)
+    if not isinstance(message.get("content", 0), str | None):
+        repair_log.record(catalog.ns.CONTENT_KEY, message)
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and not all(_is_valid_tool_call(call) for call in calls):
+        repair_log.record(catalog.ns.TOOL_CALLS, message)
+
+
+def _is_valid_tool_call(call: object) -> bool:
+    if not isinstance(call, dict) or "index" in call or str(call.get("type")) not in _ARGUMENTS_FIELD:
+        return False
+    function = call.get(call["type"])
+    return (
+        isinstance(call.get("id"), str)
+        and isinstance(function, dict)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get(_ARGUMENTS_FIELD[call["type"]]), str)
+    )

@@ -1,0 +1,196 @@
+"""What may follow what: the tables that say which events are legal now, for a choice and for the whole stream."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TypeAlias
+
+from welldone.protocol.events import (
+    ChoiceEvent,
+    ChoiceStart,
+    Event,
+    EventOrderError,
+    Failure,
+    FieldLocation,
+    Finish,
+    KeepAlive,
+    Logprobs,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    UnknownFields,
+    Usage,
+)
+
+
+class ChoiceState(Enum):
+    """How far a choice has come."""
+
+    NEW = "fresh"
+    STREAMING = "speaking"
+    IN_TOOL_CALLS = "calling"
+    FINISHED = "finished"
+
+
+class StreamState(Enum):
+    """How far the stream has come."""
+
+    RUNNING = "running"
+    USAGE_SENT = "counted"
+    """The usage was said: only the end may follow."""
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+ChoiceTransitions: TypeAlias = Mapping[ChoiceState, Mapping[type[Event], ChoiceState]]
+
+CHAT_TRANSITIONS: ChoiceTransitions = {
+    # Unknown fields that ride on the first chunk come before it.
+    ChoiceState.NEW: {ChoiceStart: ChoiceState.STREAMING, UnknownFields: ChoiceState.NEW},
+    ChoiceState.STREAMING: {
+        Text: ChoiceState.STREAMING,
+        Reasoning: ChoiceState.STREAMING,
+        Refusal: ChoiceState.STREAMING,
+        Logprobs: ChoiceState.STREAMING,
+        UnknownFields: ChoiceState.STREAMING,
+        ToolCall: ChoiceState.IN_TOOL_CALLS,
+        Finish: ChoiceState.FINISHED,
+    },
+    ChoiceState.IN_TOOL_CALLS: {
+        Text: ChoiceState.IN_TOOL_CALLS,
+        Reasoning: ChoiceState.IN_TOOL_CALLS,
+        Refusal: ChoiceState.IN_TOOL_CALLS,
+        Logprobs: ChoiceState.IN_TOOL_CALLS,
+        UnknownFields: ChoiceState.IN_TOOL_CALLS,
+        ToolCall: ChoiceState.IN_TOOL_CALLS,
+        ToolArguments: ChoiceState.IN_TOOL_CALLS,
+        Finish: ChoiceState.FINISHED,
+    },
+    ChoiceState.FINISHED: {},
+}
+
+COMPLETIONS_TRANSITIONS: ChoiceTransitions = {
+    # Unknown fields that ride on the first chunk come before it.
+    ChoiceState.NEW: {ChoiceStart: ChoiceState.STREAMING, UnknownFields: ChoiceState.NEW},
+    ChoiceState.STREAMING: {
+        Text: ChoiceState.STREAMING,
+        Logprobs: ChoiceState.STREAMING,
+        UnknownFields: ChoiceState.STREAMING,
+        Finish: ChoiceState.FINISHED,
+    },
+    ChoiceState.IN_TOOL_CALLS: {},
+    ChoiceState.FINISHED: {},
+}
+
+STREAM_TRANSITIONS: Mapping[StreamState, Mapping[type[Event], StreamState]] = {
+    StreamState.RUNNING: {
+        Usage: StreamState.USAGE_SENT,
+        Failure: StreamState.FAILED,
+        KeepAlive: StreamState.RUNNING,
+        UnknownFields: StreamState.RUNNING,
+    },
+    StreamState.USAGE_SENT: {KeepAlive: StreamState.USAGE_SENT},
+    StreamState.FAILED: {},
+    StreamState.ENDED: {},
+}
+
+
+class StreamStateMachine:
+    """Watches that a writer's caller keeps to the tables."""
+
+    def __init__(self, transitions: ChoiceTransitions, *, is_ordered: bool) -> None:
+        self.stream_state = StreamState.RUNNING
+        self.choice_states: dict[int, ChoiceState] = {}
+        self._transitions = transitions
+        self._is_ordered = is_ordered  # choices must first appear in the order of their index
+        self._call_counts: dict[int, int] = {}
+
+    def accept(self, event: Event) -> None:
+        """Move on by `event`.
+
+        Raises:
+            OutOfTurnError: it may not come now.
+        """
+        if type(event) is Text and event.text and self.accepts_text(event.index):
+            return  # the common case
+        match event:
+            case Usage() | Failure() | KeepAlive() | UnknownFields(location=FieldLocation.CHUNK):
+                self._accept_for_stream(event)
+            case _:
+                self._accept_for_choice(event)
+
+    def accepts_text(self, index: int) -> bool:
+        """Whether by all tables more text of this choice may come, and nothing changes by it."""
+        phase = self.choice_states.get(index)
+        return self.stream_state is StreamState.RUNNING and (
+            phase is ChoiceState.STREAMING or phase is ChoiceState.IN_TOOL_CALLS
+        )
+
+    def end(self) -> None:
+        """The stream ends: after a failure, or when each choice has finished.
+
+        Raises:
+            OutOfTurnError: something is still open.
+        """
+        if self.stream_state is StreamState.ENDED or not (
+            self.stream_state is StreamState.FAILED or self._all_finished()
+        ):
+            raise EventOrderError(
+                "the end", f"the stream is {self.stream_state.value}", "Failure, or Finish for each choice"
+            )
+        self.stream_state = StreamState.ENDED
+
+    def _accept_for_stream(self, event: Event) -> None:
+        after = STREAM_TRANSITIONS[self.stream_state].get(type(event))
+        # Usage comes when all is said; what rides on a chunk comes while there is one to ride on.
+        is_too_soon = isinstance(event, Usage) and not self._all_finished()
+        is_too_late = isinstance(event, UnknownFields) and self._all_finished()
+        if after is None or is_too_soon or is_too_late:
+            legal = {
+                kind: stage for kind, stage in STREAM_TRANSITIONS[self.stream_state].items() if kind is not type(event)
+            }
+            raise EventOrderError(repr(event), f"the stream is {self.stream_state.value}", _event_names(legal))
+        self.stream_state = after
+
+    def _accept_for_choice(self, event: ChoiceEvent) -> None:
+        index = event.index
+        phase = self.choice_states.get(index, ChoiceState.NEW)
+        after = self._transitions[phase].get(type(event))
+        if after is None or self.stream_state is not StreamState.RUNNING or not self._is_valid_in_sequence(event):
+            legal = self._transitions[phase] if self.stream_state is StreamState.RUNNING else {}
+            raise EventOrderError(
+                repr(event),
+                f"choice {index} is {phase.value}, the stream {self.stream_state.value}",
+                _event_names(legal),
+            )
+        if after is not ChoiceState.NEW:
+            self.choice_states[index] = after
+
+    def _is_valid_in_sequence(self, event: ChoiceEvent) -> bool:
+        """What a table cannot say: numbers that must come one after the other, and texts that must not be empty."""
+        match event:
+            case Text(text=text) | Reasoning(text=text) | Refusal(text=text):
+                return text != ""
+            case ChoiceStart(index=index):
+                return index == len(self.choice_states) if self._is_ordered else index >= 0
+            case ToolCall(index=index, call_index=call, id=id, name=name):
+                if call != self._call_counts.get(index, 0) or not id or not name:
+                    return False
+                self._call_counts[index] = call + 1
+                return True
+            case ToolArguments(index=index, call_index=call):
+                return call == self._call_counts[index] - 1 and bool(
+                    event.text or event.extra_fields or event.inner_extra_fields
+                )
+            case UnknownFields(index=index, in_own_chunk=True):
+                return index in self.choice_states
+            case _:
+                return True
+
+    def _all_finished(self) -> bool:
+        return bool(self.choice_states) and all(phase is ChoiceState.FINISHED for phase in self.choice_states.values())
+
+
+def _event_names(legal: Mapping[type[Event], object]) -> str:
+    return ", ".join(kind.__name__ for kind in legal)

@@ -1,0 +1,190 @@
+"""Tool calls that were forced: the engine was made to answer with JSON by a schema, and its text becomes the calls.
+
+Some engines let free text come before a call that was required, and know no call by name. Made to write JSON they
+cannot do otherwise.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from enum import StrEnum
+
+import msgspec
+
+from welldone.protocol.events import Event, Finish, Logprobs, Text, ToolArguments, ToolCall
+from welldone.protocol.fields import bad_stream_failure
+from welldone.protocol.lenient_json import parse_strict
+from welldone.protocol.tool_calls import JsonEndDetector
+
+_CALL_PREFIX_LIMIT = 8192  # characters between two calls: a name has 64, the rest is white space and brackets
+_CALL_PREFIX = re.compile(r'[\s\[\],}]*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\S)')
+_UP_TO_BRACE = re.compile(r"[^}]*\}|[^}]+")
+
+
+class ForcedCallShape(StrEnum):
+    """What the text is."""
+
+    ARGUMENTS = "arguments"
+    """The arguments of one tool, which is known."""
+    CALL = "call"
+    """`{"name": …, "arguments": {…}}`, or a list of such calls."""
+
+
+class ForcedToolCall(msgspec.Struct, frozen=True):
+    """How a call was forced."""
+
+    shape: ForcedCallShape
+    name: str = ""
+    """The tool, where it is known."""
+    is_named: bool = False
+    """Whether the client named it: then OpenAI itself finishes with `stop`."""
+
+
+class ForcedCallConverter:
+    """The texts of each choice, as calls."""
+
+    def __init__(self, forced: ForcedToolCall, new_call_id: Callable[[], str]) -> None:
+        self._forced = forced
+        self._new_call_id = new_call_id
+        self._choices: dict[int, _ForcedChoice] = {}
+
+    def feed(self, events: list[Event]) -> list[Event]:
+        """The same events, with calls where there was text."""
+        out: list[Event] = []
+        for event in events:
+            match event:
+                case Text(index=index, text=text):
+                    choice = self._choices.setdefault(index, _ForcedChoice(index, self._forced, self._new_call_id))
+                    out += choice.feed(text)
+                case Finish(index=index, reason="stop") if not self._forced.is_named and index in self._choices:
+                    out.append(Finish(index, "tool_calls"))
+                case Logprobs():
+                    pass  # they are of tokens that are not shown as text
+                case _:
+                    out.append(event)
+        return out
+
+
+class _ForcedChoice:
+    def __init__(self, index: int, forced: ForcedToolCall, new_call_id: Callable[[], str]) -> None:
+        self._index = index
+        self._new_call_id = new_call_id
+        self._count = 0
+        self._held = ""  # what may be the head of the next call
+        self._json_end: JsonEndDetector | None = None  # of the arguments that are being read
+        self._name = forced.name
+        self._is_arguments_only = forced.shape is ForcedCallShape.ARGUMENTS
+
+    def feed(self, text: str) -> list[Event]:
+        out: list[Event] = []
+        if self._is_arguments_only:
+            if self._count == 0:
+                self._start_call(self._name, out)
+            out.append(ToolArguments(self._index, 0, text))
+            return out
+        while text:
+            text = (
+                self._read_call_prefix(text, out)
+                if self._json_end is None
+                else self._read_arguments(self._json_end, text, out)
+            )
+        return out
+
+    def _start_call(self, name: str, out: list[Event]) -> None:
+        out.append(ToolCall(self._index, self._count, self._new_call_id(), name))
+        self._count += 1
+        self._json_end = JsonEndDetector()
+
+    def _read_call_prefix(self, text: str, out: list[Event]) -> str:
+        """Read up to the arguments of the next call; what is left of the text."""
+        self._held += text
+        found = _CALL_PREFIX.match(self._held)
+        if found is None:
+            if len(self._held) > _CALL_PREFIX_LIMIT:
+                out.append(bad_stream_failure("a tool call that cannot be read"))
+                self._held = ""
+            return ""
+        rest = self._held[found.end() :]
+        self._held = ""
+        self._start_call(msgspec.json.decode(found[1], type=str), out)
+        return rest
+
+    def _read_arguments(self, json_end: JsonEndDetector, text: str, out: list[Event]) -> str:
+        """Read up to the end of the arguments; what is left of the text."""
+        place = 0
+        for piece in _UP_TO_BRACE.finditer(text):
+            json_end.feed(piece[0])
+            place = piece.end()
+            if json_end.is_complete:
+                self._json_end = None
+                break
+        out.append(ToolArguments(self._index, self._count - 1, text[:place]))
+        return text[place:]
+
+
+# Notices tool calls that a model wrote as text.
+#
+# Small models answer with the JSON of a call, bare or in a fence, and not with the tags that an engine reads. The text is
+# a legal answer and goes out unchanged; that it happened is counted.
+
+
+TEXT_TOOL_CALL_LIMIT_CHARS = 64 * 1024
+"""Characters of an answer that is looked at; a call has some hundred."""
+
+_CALL_STARTS = ("{", "[", "`")
+_FENCE = "```"
+
+
+class TextToolCallDetector:
+    """Counts the choices of one stream whose whole text is a call of one of these tools."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.count = 0
+        self._names = names
+        self._texts: dict[int, list[str]] = {}  # of choices that may be a call
+        self._lengths: dict[int, int] = {}
+        self._settled_choices: set[int] = set()
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether all texts must come by: one is kept, or none has begun but with white space."""
+        return bool(self._texts) or not self._settled_choices
+
+    def observe(self, events: list[Event]) -> None:
+        """What is said."""
+        for event in events:
+            match event:
+                case Text(index=index, text=text) if index not in self._settled_choices:
+                    self._add(index, text)
+                case ToolCall(index=index):
+                    self._drop(index)
+                case Finish(index=index):
+                    self.count += self._is_call("".join(self._texts.get(index, ())).strip())
+                    self._drop(index)
+                case _:
+                    pass
+
+    def _add(self, index: int, text: str) -> None:
+        pieces = self._texts.get(index)
+        if pieces is None:
+            if not (text := text.lstrip()):
+                return
+            pieces = self._texts[index] = []
+        pieces.append(text)
+        length = self._lengths[index] = self._lengths.get(index, 0) + len(text)
+        if not pieces[0].startswith(_CALL_STARTS) or length > TEXT_TOOL_CALL_LIMIT_CHARS:
+            self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        self._settled_choices.add(index)
+        self._texts.pop(index, None)
+
+    def _is_call(self, text: str) -> bool:
+        if text.startswith(_FENCE) and text.endswith(_FENCE):
+            text = text.removesuffix(_FENCE).partition("\n")[2]
+        value = parse_strict(text.encode())
+        calls = value if isinstance(value, list) else [value]
+        return any(isinstance(call, dict) and self._is_named(call) for call in calls)
+
+    def _is_named(self, call: dict[str, object]) -> bool:
+        name = call.get("name")
+        return isinstance(name, str) and name in self._names and ("arguments" in call or "parameters" in call)

@@ -1,0 +1,137 @@
+"""Required members of published reply objects, and the JSON types that each may have.
+
+A table per object. Sources: OpenAI's OpenAPI document, from which the types of its client libraries are generated, and
+`ResponseResource` of the Open Responses specification (2026-04-24). Where the two differ in a type, either is accepted;
+a member that one of them requires is required. Members that another rule checks are not repeated here.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from welldone.rules.view.choices import as_list, as_object, is_int
+
+MemberTypes: TypeAlias = Mapping[str, str]
+"""Members, each with its types, separated by `|`."""
+
+RESPONSE_MEMBERS: MemberTypes = {
+    "background": "boolean|null",
+    "completed_at": "number|null",
+    "error": "object|null",
+    "frequency_penalty": "number|null",
+    "incomplete_details": "object|null",
+    "instructions": "string|array|null",
+    "max_output_tokens": "integer|null",
+    "max_tool_calls": "integer|null",
+    "metadata": "object|null",
+    "parallel_tool_calls": "boolean",
+    "presence_penalty": "number|null",
+    "previous_response_id": "string|null",
+    "prompt_cache_key": "string|null",
+    "reasoning": "object|null",
+    "safety_identifier": "string|null",
+    "service_tier": "string|null",
+    "store": "boolean|null",
+    "temperature": "number|null",
+    "text": "object|null",
+    "tool_choice": "string|object",
+    "tools": "array",
+    "top_logprobs": "integer|null",
+    "top_p": "number|null",
+    "truncation": "string|null",
+    "usage": "any",
+}
+"""A Response, without what `resp-created-full` requires. The usage of one that has ended has `resp-usage`."""
+INCOMPLETE_DETAILS_MEMBERS: MemberTypes = {"reason": "string"}
+FUNCTION_MEMBERS: MemberTypes = {
+    "name": "string",
+    "description": "string|null",
+    "parameters": "object|null",
+    "strict": "boolean|null",
+}
+"""A function among the tools of a Response."""
+ITEM_MEMBERS: Mapping[str, MemberTypes] = {
+    "message": {"id": "string", "role": "string", "content": "array"},
+    "reasoning": {"id": "string", "summary": "array"},
+}
+"""Output items by type. A function_call has `resp-function-ids` and `resp-item-status`."""
+PART_MEMBERS: Mapping[str, MemberTypes] = {
+    "output_text": {"text": "string", "annotations": "array"},
+    "refusal": {"refusal": "string"},
+    "reasoning_text": {"text": "string"},
+    "summary_text": {"text": "string"},
+}
+"""Content parts by type."""
+
+COMPLETION_MEMBERS: MemberTypes = {"id": "string", "created": "integer", "model": "string"}
+"""A chat.completion or a text_completion."""
+CHAT_CHOICE_MEMBERS: MemberTypes = {"index": "integer", "logprobs": "object|null|absent"}
+TEXT_CHOICE_MEMBERS: MemberTypes = {"index": "integer", "text": "string", "logprobs": "object|null|absent"}
+CHAT_MESSAGE_MEMBERS: MemberTypes = {"refusal": "string|null|absent"}
+"""Choices and their message. The schema requires `logprobs` and `refusal`, perhaps as null; most servers leave them
+out, and no client is known to miss them."""
+
+
+def mismatches(value: object, shape: MemberTypes, path: str = "") -> list[str]:
+    """The members that are missing or of another type, each as `path.member (types)`."""
+    told = as_object(value)
+    return [f"{path}{name} ({kinds})" for name, kinds in shape.items() if not _has_any_type(told.get(name, ...), kinds)]
+
+
+def response_mismatches(response: dict[str, Any], *, has_ids: bool) -> list[str]:
+    """What is missing or of another type in a Response, its items and their parts.
+
+    `has_ids`: the ids of items are checked too; in a stream `resp-item-id-stable` does it.
+    """
+    has_ended = response.get("status") in ("completed", "incomplete")
+    wrong = mismatches(
+        response, {k: v for k, v in RESPONSE_MEMBERS.items() if k != "usage"} if has_ended else RESPONSE_MEMBERS
+    )
+    if response.get("status") == "incomplete":
+        wrong += mismatches(response.get("incomplete_details"), INCOMPLETE_DETAILS_MEMBERS, "incomplete_details.")
+    for place, tool in enumerate(as_list(response.get("tools"))):
+        if as_object(tool).get("type") == "function":
+            wrong += mismatches(tool, FUNCTION_MEMBERS, f"tools[{place}].")
+    for place, item in enumerate(as_list(response.get("output"))):
+        wrong += item_mismatches(item, f"output[{place}].", has_ids=has_ids)
+    return wrong
+
+
+def item_mismatches(item: object, path: str, *, has_ids: bool) -> list[str]:
+    """What is missing or of another type in an output item and its parts; nothing of a type that is not listed."""
+    told = as_object(item)
+    shape = _members_for(ITEM_MEMBERS, told)
+    wrong = mismatches(told, shape if has_ids else {k: v for k, v in shape.items() if k != "id"}, path)
+    for slot in ("content", "summary"):
+        for place, part in enumerate(as_list(told.get(slot))):
+            wrong += part_mismatches(part, f"{path}{slot}[{place}].")
+    return wrong
+
+
+def part_mismatches(part: object, path: str) -> list[str]:
+    """What is missing or of another type in a content part."""
+    return mismatches(part, _members_for(PART_MEMBERS, as_object(part)), path)
+
+
+def _members_for(shapes: Mapping[str, MemberTypes], value: dict[str, Any]) -> MemberTypes:
+    kind = value.get("type")
+    return shapes.get(kind, {}) if isinstance(kind, str) else {}
+
+
+def _has_any_type(value: object, kinds: str) -> bool:
+    return any(_has_json_type(value, kind) for kind in kinds.split("|"))
+
+
+def _has_json_type(value: object, kind: str) -> bool:
+    match kind:
+        case "null":
+            return value is None
+        case "absent":
+            return value is ...
+        case "any":
+            return value is not ...
+        case "integer":
+            return is_int(value)
+        case "number":
+            return is_int(value) or isinstance(value, float)
+        case _:
+            return isinstance(value, {"string": str, "boolean": bool, "array": list, "object": dict}[kind])

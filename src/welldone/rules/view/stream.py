@@ -1,0 +1,264 @@
+"""What each frame of a stream says: chunks, events, errors, the end, or something that no client can read.
+
+A judge must see past one fault to name the others, so reading is lenient here: a missing `data:`, several values in
+one frame, or NaN in the JSON are noted on the message and the value is still read.
+"""
+
+import json
+import re
+from collections.abc import Container, Iterator
+from enum import Enum, auto
+from typing import Any, NoReturn
+
+import msgspec
+
+from welldone.protocol import sse
+
+
+class MessageKind(Enum):
+    """What a message is."""
+
+    CHUNK = auto()
+    EVENT = auto()
+    """An object with a type, on the endpoints that send those in place of chunks."""
+    ERROR = auto()
+    """An object with an `error` that is not empty, or that stands alone."""
+    FLAT_ERROR = auto()
+    """An error in some other shape."""
+    ERROR_FIELD = auto()
+    """A line whose field name is `error`."""
+    DONE = auto()
+    """The sentinel, in whatever spelling."""
+    EMPTY = auto()
+    COMMENT = auto()
+    """A comment inside data."""
+    FOREIGN = auto()
+    """JSON that belongs to no such stream."""
+    INVALID_JSON = auto()
+    """Text that is no JSON."""
+
+
+ERROR_KINDS = (MessageKind.ERROR, MessageKind.FLAT_ERROR, MessageKind.ERROR_FIELD)
+CHUNK_KEYS = ("choices", "id", "object", "created", "model", "usage", "error")
+
+
+class ParsedValue(msgspec.Struct, frozen=True):
+    """One thing that stood in the data of a frame."""
+
+    source: str
+    """Its text as heard."""
+    kind: MessageKind | None = None
+    """None for JSON: what that means depends on the value."""
+    json: Any = None
+    is_strict: bool = True
+    """False where it holds NaN or Infinity."""
+    has_controls: bool = False
+    """Whether a string holds a raw control character."""
+
+
+class StreamMessage(msgspec.Struct, frozen=True):
+    """One value of a stream and the frame it came in. `number` counts frames from 1."""
+
+    frame_number: int
+    frame: sse.Frame
+    kind: MessageKind
+    value: ParsedValue
+    json: dict[str, Any]
+    """Its JSON object; an empty one where it is something else."""
+    lacks_data_prefix: bool = False
+    """Whether it stood on a line without `data:`."""
+
+
+class TraceEvent(msgspec.Struct, frozen=True):
+    """A message that is an event, by its type; the name of its frame stands in for a missing one."""
+
+    message: StreamMessage
+    type: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return self.message.json
+
+
+def event_type(message: StreamMessage) -> str:
+    """The type of an event."""
+    told = message.json.get("type")
+    return told if isinstance(told, str) else message.frame.event
+
+
+def _integer(digits: str) -> int | float:
+    # Python refuses to read very long integers, and reading them costs more than linear time.
+    return int(digits) if len(digits) < 400 else float(digits)
+
+
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+_STRICT_DECODER = json.JSONDecoder(parse_int=_integer, parse_constant=_reject_constant)
+_LENIENT_DECODER = json.JSONDecoder(strict=False, parse_int=_integer)
+_CONTROLS_DECODER = json.JSONDecoder(strict=False, parse_int=_integer, parse_constant=_reject_constant)
+_CONSTANTS_DECODER = json.JSONDecoder(parse_int=_integer)
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DONE = re.compile(r"""(["']?)\[? {0,4}done {0,4}\]?\1(?=\s|$)""", re.IGNORECASE)
+_SSE_FIELDS = (b"", b"data", b"event", b"id", b"retry", b"error")
+
+
+def _decodes(decoder: json.JSONDecoder, text: str) -> bool:
+    try:
+        decoder.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def read_value(text: str, start: int) -> tuple[ParsedValue, int]:
+    """The value that begins at `start`, and where it ends; what cannot be read goes on to the end of the text."""
+    if done := _DONE.match(text, start):
+        return ParsedValue(done[0], MessageKind.DONE), done.end()
+    try:
+        value, end = _LENIENT_DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        kind = MessageKind.COMMENT if text.startswith(":", start) else MessageKind.INVALID_JSON
+        return ParsedValue(text[start:], kind), len(text)
+    source = text[start:end]
+    if _decodes(_STRICT_DECODER, source):
+        return ParsedValue(source, json=value), end
+    is_strict = _decodes(_CONTROLS_DECODER, source)
+    has_controls = not _decodes(_CONSTANTS_DECODER, source)
+    return ParsedValue(source, json=value, is_strict=is_strict, has_controls=has_controls), end
+
+
+def skip_space(text: str, start: int) -> int:
+    """The place of the next character that is no JSON white space."""
+    found = _SPACE.match(text, start)
+    return found.end() if found else start
+
+
+def read_values(text: str) -> list[ParsedValue]:
+    """All that stands in the data of one frame."""
+    if text.startswith("{"):
+        try:
+            return [ParsedValue(text, json=_STRICT_DECODER.decode(text))]
+        except (ValueError, RecursionError):
+            pass  # Something is odd; the long way says what.
+    values: list[ParsedValue] = []
+    at = skip_space(text, 0)
+    while at < len(text):
+        value, end = read_value(text, at)
+        values.append(value)
+        at = skip_space(text, end)
+    return values or [ParsedValue(text, MessageKind.EMPTY)]
+
+
+def error_kind(value: object, event: str = "") -> MessageKind | None:
+    """Which kind of error a JSON value is; None where it is none."""
+    if not isinstance(value, dict):
+        return None
+    if _has_error_content(value):
+        return MessageKind.ERROR
+    if value.get("object") == "error" or value.keys() == {"detail"}:
+        return MessageKind.FLAT_ERROR
+    if "choices" in value:
+        return None
+    has_message = isinstance(value.get("message"), str)
+    if event == "error" or (has_message and any(key in value for key in ("code", "type", "status"))):
+        return MessageKind.FLAT_ERROR
+    return None
+
+
+def _has_error_content(value: dict[str, Any]) -> bool:
+    """Whether there is an `error` that says something, or nothing else beside it."""
+    error = value.get("error")
+    said = list(error.values()) if isinstance(error, dict) else [error]
+    return any(said) or (error is not None and (value.get("type") == "error" or value.keys() == {"error"}))
+
+
+def _chunk_kind(value: ParsedValue, event: str) -> MessageKind:
+    if value.kind is not None:
+        return value.kind
+    if error := error_kind(value.json, event):
+        return error
+    if isinstance(value.json, dict) and any(key in value.json for key in CHUNK_KEYS):
+        return MessageKind.CHUNK
+    return MessageKind.FOREIGN
+
+
+def _event_kind(value: ParsedValue, event: str, types: Container[str]) -> MessageKind:
+    """The same where a stream is made of events of these types; a frame's name stands in for a missing one."""
+    if value.kind is not None:
+        return value.kind
+    said = _json_object(value)
+    type = said.get("type")
+    has_type = isinstance(type, str)
+    error = error_kind(said, "" if has_type else event)
+    # What has a type that is known may have a member `message` as well.
+    if error is MessageKind.FLAT_ERROR and has_type and type in types:
+        error = None
+    if error is not None and type != "error":
+        return error
+    return MessageKind.EVENT if has_type or (said and event) else MessageKind.FOREIGN
+
+
+def _json_object(value: ParsedValue) -> dict[str, Any]:
+    return value.json if isinstance(value.json, dict) else {}
+
+
+def _is_readable(values: list[ParsedValue]) -> bool:
+    return all(value.kind is not MessageKind.INVALID_JSON for value in values)
+
+
+def _unprefixed_lines(strays: list[bytes]) -> list[bytes]:
+    """The lines from the first that is plainly data without its `data:`."""
+    for place, line in enumerate(strays):
+        if line.startswith((b"{", b"[DONE]")):
+            return strays[place:]
+    return []
+
+
+def _join_lines(lines: list[bytes]) -> str:
+    return b"\n".join(lines).decode("utf-8", "replace")
+
+
+def _payload(line: bytes) -> bytes:
+    """What a line adds to the JSON of its frame, be it a data line or a stray one."""
+    name, value = sse.parse_field(line)
+    if name == b"data":
+        return value
+    return b"" if name in _SSE_FIELDS else line
+
+
+def _frame_values(frame: sse.Frame) -> Iterator[tuple[ParsedValue, bool]]:
+    """The values of a frame, each with whether its `data:` was missing."""
+    if frame.data is not None and frame.raw == sse.data_frame(frame.data):
+        # The common case: one data line and nothing else.
+        yield from ((value, False) for value in read_values(frame.data.decode("utf-8", "replace")))
+        return
+    lines = sse.split_lines(frame.raw)
+    strays = [line for line in lines if sse.parse_field(line)[0] not in _SSE_FIELDS]
+    if frame.data is not None:
+        values = read_values(frame.data.decode("utf-8", "replace"))
+        # A line break inside the JSON leaves its later lines without `data:`.
+        needs_strays = bool(strays) and not _is_readable(values)
+        if needs_strays and _is_readable(together := read_values(_join_lines([_payload(line) for line in lines]))):
+            values, strays = together, []
+        yield from ((value, False) for value in values)
+    if bare := _unprefixed_lines(strays):
+        yield from ((value, True) for value in read_values(_join_lines(bare)))
+    for line in lines:
+        if sse.parse_field(line)[0] == b"error":
+            yield ParsedValue(_join_lines([line]), MessageKind.ERROR_FIELD), False
+
+
+def read_messages(frames: list[sse.Frame], types: Container[str] | None) -> list[StreamMessage]:
+    """What the frames say, in order: events of these types, or chunks. Comments and empty lines say nothing."""
+
+    def kind(value: ParsedValue, event: str) -> MessageKind:
+        return _chunk_kind(value, event) if types is None else _event_kind(value, event, types)
+
+    return [
+        StreamMessage(number, frame, kind(value, frame.event), value, _json_object(value), is_bare)
+        for number, frame in enumerate(frames, start=1)
+        for value, is_bare in _frame_values(frame)
+    ]

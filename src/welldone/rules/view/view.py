@@ -1,0 +1,252 @@
+"""A trace as the checks see it: its frames, chunks or events, choices and errors, each worked out once."""
+
+from collections.abc import Container
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from welldone.protocol import sse
+from welldone.rules.trace import Trace
+from welldone.rules.view import anthropic, responses
+from welldone.rules.view.anthropic import AnthropicStreamView
+from welldone.rules.view.choices import ChoiceDelta, ChoiceView, as_list, as_object, group_by_choice, read_choice_deltas
+from welldone.rules.view.responses import ResponsesStreamView
+from welldone.rules.view.stream import (
+    ERROR_KINDS,
+    MessageKind,
+    ParsedValue,
+    StreamMessage,
+    error_kind,
+    read_messages,
+    read_value,
+    skip_space,
+)
+
+_EVENT_TYPES: dict[str, Container[str]] = {
+    "responses": responses.RESPONSES_EVENT_TYPES,
+    "messages": anthropic.ANTHROPIC_EVENT_TYPES,
+}
+"""The types of events, where a stream is not made of chunks."""
+
+
+class ReplyKind(StrEnum):
+    """What kind of reply was heard."""
+
+    STREAM = "stream"
+    WHOLE = "whole"
+    """One JSON value, where no stream was asked for."""
+    JSON_INSTEAD_OF_STREAM = "instead"
+    """One JSON value, where a stream was asked for."""
+    HTTP_ERROR = "failure"
+    """A status of 400 or more."""
+
+
+class TraceView:
+    """What was heard, seen from all the sides that checks look at."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    @property
+    def is_chat(self) -> bool:
+        return self.trace.endpoint == "chat"
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether a stream is made of chunks here; else it is made of events, each with a type."""
+        return self.trace.endpoint in ("chat", "completions")
+
+    # ---- the reply as one JSON value
+
+    @cached_property
+    def body_text(self) -> str:
+        """The body as text."""
+        return self.trace.body.removeprefix(sse.BOM).decode("utf-8", "replace")
+
+    @cached_property
+    def looks_like_json(self) -> bool:
+        return self.trace.body.removeprefix(sse.BOM).lstrip()[:1] in (b"{", b"[")
+
+    @cached_property
+    def _first_parsed(self) -> tuple[ParsedValue, int]:
+        return read_value(self.body_text, skip_space(self.body_text, 0))
+
+    @property
+    def first_value(self) -> ParsedValue:
+        """The body's first JSON value."""
+        return self._first_parsed[0]
+
+    @cached_property
+    def text_after_json(self) -> str:
+        """What follows that value."""
+        return self.body_text[self._first_parsed[1] :].strip()
+
+    @cached_property
+    def reply_object(self) -> dict[str, Any]:
+        """The body as a JSON object; an empty one where it is something else."""
+        return as_object(self.first_value.json)
+
+    @property
+    def is_truncated_reply(self) -> bool:
+        """Whether it is one JSON value whose connection ended before it did."""
+        return (
+            self.reply_kind is ReplyKind.WHOLE
+            and self.trace.complete is False
+            and self.first_value.kind is MessageKind.INVALID_JSON
+        )
+
+    @cached_property
+    def is_error_reply(self) -> bool:
+        """Whether the body is an error, in whatever shape. A Response that failed is still a Response."""
+        is_response = self.trace.endpoint == "responses" and self.reply_object.get("object") == "response"
+        return error_kind(self.first_value.json) is not None and not is_response
+
+    @cached_property
+    def reply_kind(self) -> ReplyKind:
+        trace = self.trace
+        if trace.status is not None and trace.status >= 400:
+            return ReplyKind.HTTP_ERROR
+        if not self.looks_like_json or self.first_value.kind is MessageKind.DONE:
+            return ReplyKind.STREAM
+        if trace.wants_stream is False:
+            return ReplyKind.WHOLE
+        if self._looks_like_chunk() if self.is_chunked else self._looks_like_event():
+            return ReplyKind.STREAM
+        if trace.wants_stream is None:
+            return (
+                ReplyKind.WHOLE if self.first_value.kind is None or b"\ndata:" not in trace.body else ReplyKind.STREAM
+            )
+        return (
+            ReplyKind.JSON_INSTEAD_OF_STREAM
+            if self.first_value.kind is None and not self.text_after_json
+            else ReplyKind.STREAM
+        )
+
+    def _looks_like_chunk(self) -> bool:
+        """Whether the first value is a chunk that lacks only its `data:`."""
+        if str(self.reply_object.get("object")).endswith(".chunk"):
+            return True
+        return any("delta" in as_object(choice) for choice in as_list(self.reply_object.get("choices"))[:1])
+
+    def _looks_like_event(self) -> bool:
+        """Whether the first value is an event that lacks only its `data:`. Messages and errors have a type as well."""
+        return isinstance(self.reply_object.get("type"), str) and self.reply_object["type"] not in ("message", "error")
+
+    # ---- the reply as a stream
+
+    @cached_property
+    def frames(self) -> list[sse.Frame]:
+        if self.reply_kind is not ReplyKind.STREAM:
+            return []
+        decoder = sse.SseDecoder(limit_bytes=len(self.trace.body) + 1)
+        return decoder.feed(self.trace.body) + decoder.close()
+
+    @cached_property
+    def invalid_utf8_frames(self) -> dict[int, str]:
+        """The numbers of the frames that are no UTF-8, with the bytes at fault."""
+        garbage = ((number, invalid_utf8(frame.raw)) for number, frame in enumerate(self.frames, start=1))
+        return {number: text for number, text in garbage if text is not None}
+
+    @cached_property
+    def messages(self) -> list[StreamMessage]:
+        return read_messages(self.frames, _EVENT_TYPES.get(self.trace.endpoint))
+
+    @cached_property
+    def chunks(self) -> list[StreamMessage]:
+        return [message for message in self.messages if message.kind is MessageKind.CHUNK]
+
+    @cached_property
+    def events(self) -> list[StreamMessage]:
+        return [message for message in self.messages if message.kind is MessageKind.EVENT]
+
+    @cached_property
+    def responses_stream(self) -> ResponsesStreamView:
+        """The stream of /v1/responses."""
+        return ResponsesStreamView(self.events)
+
+    @cached_property
+    def anthropic_stream(self) -> AnthropicStreamView:
+        """The stream of /v1/messages."""
+        return AnthropicStreamView(
+            [message for message in self.messages if message.kind in (MessageKind.EVENT, MessageKind.FOREIGN)]
+        )
+
+    @cached_property
+    def done_messages(self) -> list[StreamMessage]:
+        return [message for message in self.messages if message.kind is MessageKind.DONE]
+
+    @cached_property
+    def all_errors(self) -> list[StreamMessage]:
+        """The errors of the stream, in whatever shape."""
+        return [message for message in self.messages if message.kind in ERROR_KINDS or _is_error_event(message)]
+
+    @cached_property
+    def error_events(self) -> list[StreamMessage]:
+        """The errors that came as an error event."""
+        return [message for message in self.messages if message.kind is MessageKind.ERROR]
+
+    @cached_property
+    def placeholder_chunk(self) -> StreamMessage | None:
+        """A first chunk that holds no choices and has no id or object yet."""
+        if not self.chunks or has_usage(first := self.chunks[0]):
+            return None
+        is_bare = not first.json.get("id") or not first.json.get("object")
+        return first if is_bare and is_without_choices(first) else None
+
+    @cached_property
+    def enveloped_chunks(self) -> list[StreamMessage]:
+        """The chunks whose envelope counts: all but the placeholder."""
+        return self.chunks[1:] if self.placeholder_chunk else self.chunks
+
+    # ---- its choices
+
+    @cached_property
+    def deltas_by_chunk(self) -> list[tuple[StreamMessage, list[ChoiceDelta]]]:
+        return [(chunk, read_choice_deltas(chunk, is_chat=self.is_chat)) for chunk in self.chunks]
+
+    @cached_property
+    def choice_deltas(self) -> list[ChoiceDelta]:
+        return [part for _, parts in self.deltas_by_chunk for part in parts]
+
+    @cached_property
+    def choices(self) -> list[ChoiceView]:
+        return group_by_choice(self.choice_deltas)
+
+    @cached_property
+    def unfinished_choices(self) -> list[ChoiceView]:
+        """The choices without a finish reason of a stream that told of no error."""
+        return [] if self.all_errors else [choice for choice in self.choices if choice.finish_delta is None]
+
+    @cached_property
+    def is_complete_stream(self) -> bool:
+        """Whether it is a stream of chunks that came to its end and told of no error."""
+        return bool(self.chunks) and not self.all_errors and (bool(self.done_messages) or not self.unfinished_choices)
+
+
+def _is_error_event(message: StreamMessage) -> bool:
+    return message.kind is MessageKind.EVENT and message.json.get("type") == "error"
+
+
+def invalid_utf8(raw: bytes) -> str | None:
+    """The first bytes that are no UTF-8, with what stands around them; None where there are none."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        around = raw[max(0, error.start - 40) : error.end + 40]
+        return around.decode("utf-8", "backslashreplace")
+    return None
+
+
+def is_without_choices(chunk: StreamMessage) -> bool:
+    """Whether its `choices` is [], null or missing."""
+    return chunk.json.get("choices") in (None, [])
+
+
+def has_usage(chunk: StreamMessage) -> bool:
+    """Whether it holds a usage object."""
+    return isinstance(chunk.json.get("usage"), dict)
+
+
+def is_usage_chunk(chunk: StreamMessage) -> bool:
+    """Whether it is a usage chunk as it should be: `choices` [] and a usage object."""
+    return has_usage(chunk) and chunk.json.get("choices") == []

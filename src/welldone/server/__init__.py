@@ -1,0 +1,1 @@
+"""The HTTP server: access control, routing, endpoints, generation."""

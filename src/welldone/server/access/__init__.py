@@ -1,0 +1,1 @@
+"""Access control: API keys, rate limits, origins, and where counters are stored."""

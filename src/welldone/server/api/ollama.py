@@ -1,0 +1,72 @@
+"""Ollama's paths, for the clients that know no others: /api/chat, /api/generate, /api/tags and /api/version."""
+
+import secrets
+from collections.abc import Callable
+
+import welldone
+from welldone.http.server import HttpResponse
+from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.envelope import ID_PREFIX, Endpoint
+from welldone.protocol.events import Json
+from welldone.server.api.models import format_timestamp
+from welldone.server.app import RequestContext, json_response
+from welldone.server.generation.service import GenerationRequest, ResponseGenerator
+from welldone.server.generation.targets import BackendResolver
+from welldone.server.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate
+
+
+class OllamaApi:
+    """The actions of these paths. `listed` has the models that a client may use, as OpenAI lists them."""
+
+    def __init__(
+        self,
+        targets: BackendResolver,
+        generator: ResponseGenerator,
+        *,
+        list_models: Callable[[RequestContext], list[Json]],
+        now: Callable[[], float],
+    ) -> None:
+        self._targets = targets
+        self._generator = generator
+        self._list_models = list_models
+        self._now = now
+
+    async def chat(self, ctx: RequestContext) -> HttpResponse | None:
+        """POST /api/chat."""
+        return await self._respond(ctx, read_ollama_chat, is_chat=True)
+
+    async def complete(self, ctx: RequestContext) -> HttpResponse | None:
+        """POST /api/generate."""
+        return await self._respond(ctx, read_ollama_generate, is_chat=False)
+
+    async def tags(self, ctx: RequestContext) -> HttpResponse:
+        """GET /api/tags."""
+        return json_response({"models": [self._tag(one) for one in self._list_models(ctx)]})
+
+    async def version(self, ctx: RequestContext) -> HttpResponse:
+        """GET /api/version."""
+        return json_response({"version": welldone.__version__})
+
+    async def _respond(
+        self, ctx: RequestContext, read: Callable[[Json], Json], *, is_chat: bool
+    ) -> HttpResponse | None:
+        body = await self._generator.read_body(ctx)
+        chat = read(body)
+        backend = self._targets.find(ctx, body.get("model"))
+        at = format_timestamp(self._now(), "microseconds")
+        dialect = OllamaDialect(is_chat=is_chat, created_at=at)
+        if not body.get("messages" if is_chat else "prompt"):  # so Ollama is asked to load a model
+            ready = {"model": backend.name, "created_at": at, **dialect.content_fields("")}
+            return json_response({**ready, "done": True, "done_reason": "load"})
+        order = GenerationRequest(
+            body=chat,
+            id=ID_PREFIX[Endpoint.CHAT] + secrets.token_hex(12),
+            dialect=dialect,
+            field_names=OLLAMA_PARAM_NAMES,
+        )
+        return await self._generator.generate(ctx, backend, order)
+
+    def _tag(self, model: Json) -> Json:
+        name, at = model["id"], format_timestamp(model["created"])
+        details = {"format": "gguf", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
+        return {"name": name, "model": name, "modified_at": at, "size": 0, "digest": "", "details": details}

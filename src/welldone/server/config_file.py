@@ -1,0 +1,219 @@
+"""`welldone.toml`: what stands in its tables, before anybody asks what it means."""
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from welldone.config.cluster import EngineScale, FrontScale, ScaleSettings
+from welldone.config.model import ModelSettings, RequestDefaults
+from welldone.config.server import KeySettings, LimitsSettings, ServeSettings
+from welldone.config.settings import (
+    RawSetting,
+    SettingField,
+    SettingsError,
+    SettingSource,
+    did_you_mean,
+    merge_sources,
+    read_table,
+    require_table,
+    setting_fields,
+)
+from welldone.config.upstream import UpstreamSettings
+
+# The tables `[scale]`, `[scale.front]`, `[scale.engine]` and `[scale.engines.NAME]` of welldone.toml.
+
+
+SCALE_FIELDS, FRONT_FIELDS, ENGINE_FIELDS = (
+    setting_fields(ScaleSettings),
+    setting_fields(FrontScale),
+    setting_fields(EngineScale),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleTables:
+    """What the tables say."""
+
+    scale: SettingSource = field(default_factory=dict)
+    front: SettingSource = field(default_factory=dict)
+    engine: SettingSource = field(default_factory=dict)
+    engines: Mapping[str, SettingSource] = field(default_factory=dict)
+
+
+def read_scale_tables(table: object, where: str, folder: Path) -> ScaleTables:
+    """What stands there; a mistake raises `SettingsError`."""
+    rest = dict(require_table(table, where))
+    front, engine, engines = (rest.pop(name, {}) for name in ("front", "engine", "engines"))
+    return ScaleTables(
+        scale=read_table(SCALE_FIELDS, rest, where, folder),
+        front=read_table(FRONT_FIELDS, front, f"{where}.front", folder),
+        engine=read_table(ENGINE_FIELDS, engine, f"{where}.engine", folder),
+        engines={
+            name: read_table(ENGINE_FIELDS, one, f"{where}.engines.{name}", folder)
+            for name, one in require_table(engines, f"{where}.engines").items()
+        },
+    )
+
+
+def read_scale(tables: ScaleTables, models: Collection[str], where: str) -> ScaleSettings:
+    """What it means; `models` are the names that there are.
+
+    Raises:
+        SettingsError: one line that says what to do.
+    """
+    for name in tables.engines:
+        if name not in models:
+            raise SettingsError(f"{where}.engines.{name}: there is no model of this name{did_you_mean(name, models)}")
+    front = FrontScale(**merge_sources(FRONT_FIELDS, [tables.front], {}))
+    engine = EngineScale(**merge_sources(ENGINE_FIELDS, [tables.engine], {}))
+    engines = {
+        name: EngineScale(**merge_sources(ENGINE_FIELDS, [own, tables.engine], {}))
+        for name, own in tables.engines.items()
+    }
+    bounded: list[tuple[str, FrontScale | EngineScale]] = [("front", front), ("engine", engine)]
+    bounded += [(f"engines.{name}", one) for name, one in engines.items()]
+    for place, one in bounded:
+        if one.min_replicas > one.max_replicas:
+            raise SettingsError(f"{where}.{place}: min_replicas is more than max_replicas")
+    return ScaleSettings(**merge_sources(SCALE_FIELDS, [tables.scale], {}), front=front, engine=engine, engines=engines)
+
+
+SERVE_FIELDS, MODEL_FIELDS, DEFAULT_FIELDS = (
+    setting_fields(ServeSettings),
+    setting_fields(ModelSettings),
+    setting_fields(RequestDefaults),
+)
+UPSTREAM_FIELDS, KEY_FIELDS, LIMITS_FIELDS = map(setting_fields, (UpstreamSettings, KeySettings, LimitsSettings))
+
+_FILE_LIMIT_BYTES = 2**20  # a thousand models with ten lines each have a quarter of this
+_MODEL_NAME_LIMIT = 128  # characters; names stand in addresses, logs and labels of metrics
+_LABEL_PATTERN = re.compile(
+    r"[A-Za-z0-9._-]{1,64}"
+)  # nothing that a route or a label of metrics could take for its own
+_TABLE_NAMES = ("server", "defaults", "models", "upstreams", "routes", "keys", "limits", "scale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFile:
+    """What a file says."""
+
+    path: Path | None = None
+    server: SettingSource = field(default_factory=dict)
+    defaults: SettingSource = field(default_factory=dict)
+    models: Mapping[str, SettingSource] = field(default_factory=dict)
+    upstreams: Mapping[str, SettingSource] = field(default_factory=dict)
+    routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: Mapping[str, SettingSource] = field(default_factory=dict)
+    limits: SettingSource = field(default_factory=dict)
+    scale: ScaleTables = field(default_factory=ScaleTables)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "" if self.path is None else self.path.name
+
+
+def read_config_file(path: Path | None) -> ConfigFile:
+    """What the file says; nothing where there is none. A mistake raises `SettingsError`."""
+    if path is None:
+        return ConfigFile()
+    tables = _read_toml(path)
+    for key in tables:
+        if key not in _TABLE_NAMES:
+            raise SettingsError(
+                f"{path.name} has no table {key!r}{did_you_mean(key, _TABLE_NAMES)}: write [server], [defaults], "
+                "[models.NAME], [upstreams.NAME], [routes], [keys.NAME], [limits] or [scale]"
+            )
+    server = [field for field in SERVE_FIELDS if field.name != "config"]
+    models = require_table(tables.get("models", {}), f"{path.name}: models")
+    upstreams = require_table(tables.get("upstreams", {}), f"{path.name}: upstreams")
+    for name in models:
+        check_model_name(name, f"{path.name}: models")
+    for name in upstreams:
+        _check_label(name, f"{path.name}: upstreams", f"{name[:_MODEL_NAME_LIMIT]!a}")
+    return ConfigFile(
+        path=path,
+        server=read_table(server, tables.get("server", {}), f"{path.name}: server", path.parent),
+        defaults=_read_model_table(
+            [field for field in MODEL_FIELDS if not field.setting.is_of_one_model],
+            tables.get("defaults", {}),
+            f"{path.name}: defaults",
+            path.parent,
+        ),
+        models={
+            name: _read_model_table(MODEL_FIELDS, table, f"{path.name}: models.{name}", path.parent)
+            for name, table in models.items()
+        },
+        upstreams={
+            name: read_table(UPSTREAM_FIELDS, table, f"{path.name}: upstreams.{name}", path.parent)
+            for name, table in upstreams.items()
+        },
+        routes=_read_route_table(tables.get("routes", {}), f"{path.name}: routes"),
+        keys=_read_key_tables(tables.get("keys", {}), f"{path.name}: keys", path.parent),
+        limits=read_table(LIMITS_FIELDS, tables.get("limits", {}), f"{path.name}: limits", path.parent),
+        scale=read_scale_tables(tables.get("scale", {}), f"{path.name}: scale", path.parent),
+    )
+
+
+def check_model_name(name: str, where: str = "") -> None:
+    """The name of a model, or a pattern of such names."""
+    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _MODEL_NAME_LIMIT:
+        rule = f"the name of a model has 1 to {_MODEL_NAME_LIMIT} visible characters"
+        raise SettingsError(f"{where}{': ' if where else ''}{rule}: {name[:_MODEL_NAME_LIMIT]!a} cannot be one")
+
+
+def _check_label(name: str, where: str, shown: str = "one of these") -> None:
+    if not _LABEL_PATTERN.fullmatch(name):
+        raise SettingsError(f"{where}: a name has 1 to 64 letters, digits, dots, - and _, and {shown} has not")
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_LIMIT_BYTES + 1)
+        if len(data) > _FILE_LIMIT_BYTES:
+            raise SettingsError(f"{path.name} is longer than {_FILE_LIMIT_BYTES:,} bytes: is it the right file?")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{path.name} is not TOML: {error}") from error
+
+
+def _read_model_table(fields: Iterable[SettingField], table: object, where: str, folder: Path) -> dict[str, RawSetting]:
+    """A model's table, and its table of defaults, whose names are others."""
+    rest = dict(require_table(table, where))
+    defaults = read_table(DEFAULT_FIELDS, rest.pop("defaults", {}), f"{where}.defaults", folder)
+    return {**read_table(fields, rest, where, folder), **defaults}
+
+
+def _read_route_table(table: object, where: str) -> dict[str, tuple[str, ...]]:
+    routes = {}
+    for name, value in require_table(table, where).items():
+        check_model_name(name, where)
+        if isinstance(value, dict):
+            raise SettingsError(f"{where}: a name with a dot needs quotes: {_dotted_name(name, value)!a} = 'MODEL'")
+        targets = [value] if isinstance(value, str) else value
+        if not isinstance(targets, list) or not targets or not all(isinstance(word, str) and word for word in targets):
+            raise SettingsError(f'{where}.{name} should be a text such as "qwen-7b@lab", or a list of such')
+        routes[name] = tuple(targets)
+    return routes
+
+
+def _dotted_name(name: str, value: object) -> str:
+    """The name that TOML took for tables in tables."""
+    while isinstance(value, dict) and value:
+        key, value = next(iter(value.items()))
+        name = f"{name}.{key}"
+    return name[:_MODEL_NAME_LIMIT]
+
+
+def _read_key_tables(table: object, where: str, folder: Path) -> dict[str, SettingSource]:
+    tables = require_table(table, where)
+    if not all(isinstance(value, dict) for value in tables.values()):  # which may be a key: it is not repeated
+        raise SettingsError(f'{where}: each key is a table of its own, such as [keys.ci] with key = "env:CI_KEY"')
+    for name in tables:
+        _check_label(name, where)  # which may be a key: it is not repeated
+    return {name: read_table(KEY_FIELDS, value, f"{where}.{name}", folder) for name, value in tables.items()}

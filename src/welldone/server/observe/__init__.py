@@ -1,0 +1,1 @@
+"""Metrics, logs, recordings, and what several worker processes share."""

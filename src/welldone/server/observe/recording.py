@@ -1,0 +1,323 @@
+"""What upstreams said, byte for byte and with its times, as traces that `lint`, `fix` and `mock` read.
+
+A thread writes. What waits for it is bounded: where the disk cannot keep up, is full or broken, traces are lost and
+counted, and the server goes on. A trace is NAME.json and NAME.body; both appear when they are whole, or not at all.
+
+Headers of requests are never written, and those of replies only where they are known to be harmless. Secrets are
+blotted out of all but the body: that stays as it came, or is not written where a secret is found in it.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import re
+import threading
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from welldone.http.redaction import SecretRedactor
+from welldone.server.generation.observer import SAFE_HEADERS
+from welldone.server.observe import log
+
+WAITING_LIMIT_BYTES = 64 * 2**20
+"""What may wait for the disk, over all traces: a second of a slow disk."""
+BODY_LIMIT_BYTES = 256 * 2**20
+"""Half of what `lint` reads."""
+DISK_ERROR_PAUSE_S = 30.0
+"""How long nothing is recorded after the disk refused: a full one is not empty again in a moment."""
+LOSS_LOG_INTERVAL_S = 60.0
+"""How often it is said that traces were lost."""
+FINDABLE_TRACES = 200
+"""Finished traces that are found by the ids of their requests: as many as the page shows."""
+CLOSE_S = 5.0
+"""How long the last traces may take to be written when the server ends."""
+
+_FLUSH_BYTES = 16384  # what a trace holds before it goes to the writer: 16 MB for a thousand streams
+_PIECES_LIMIT = 2**20  # times that are kept of one trace; what comes later counts to its last piece
+_PIECE_BYTES = 16  # what a time and a size take in memory
+_NAME_LIMIT = 64
+_UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9.-]+")
+_encode = msgspec.json.encode
+
+
+class TraceRecorder:
+    """Takes traces from `start` to `close`. All but the writing is done in the thread of the event loop."""
+
+    def __init__(
+        self, folder: Path, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.clock = clock
+        self.secrets = SecretRedactor(secrets)
+        self.written = 0
+        """Traces that are on the disk."""
+        self.withheld = 0
+        """Traces that were not written, since a secret is in them."""
+        self.folder = folder
+        self._findable: OrderedDict[str, str] = OrderedDict()  # changed by the writer, and looked at by the loop
+        self._lost = 0  # counted by the loop
+        self._unwritten = 0  # counted by the writer
+        self._count = 0
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
+        self._unfinished: set[_TraceFiles] = set()
+        # Each is counted by one thread: their difference is what waits.
+        self._reserved_bytes = 0
+        self._released_bytes = 0
+        self._is_closed = False
+        self._paused_until = float("-inf")
+        self._has_disk_error = False
+        self._loss_logged_at = float("-inf")
+
+    @property
+    def dropped(self) -> int:
+        """Traces that were lost: too large, too many for the disk, or refused by it."""
+        return self._lost + self._unwritten
+
+    def start(self) -> None:
+        """Begin. Raises `OSError` where there can be no such folder."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what waits, for a while. What has not ended is lost."""
+        self._is_closed = True
+        self._jobs.put(None)
+        self._thread.join(CLOSE_S)
+
+    def begin(self, endpoint: str, request: Mapping[str, Any], upstream: str, request_id: str) -> "TraceWriter":
+        """A tape for one exchange, which begins now."""
+        facts = {"server": upstream, "endpoint": endpoint, "method": "POST", "request_id": request_id}
+        record = _encode({**facts, "request": request})
+        self._count += 1
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
+        # The process is named too: several may write into one folder.
+        names = [now, *(_safe_name(self.secrets.redact(name)) for name in (upstream, endpoint))]
+        name = "_".join([*names, f"{os.getpid()}-{self._count:06}"])
+        file = _TraceFiles(self.folder, name, self.secrets, request_id)
+        tape = TraceWriter(self, file, record)
+        if self.clock() < self._paused_until or not tape.reserve(len(record)):
+            tape.drop()
+        return tape
+
+    def find(self, request_id: str) -> str | None:
+        """The name of the last trace of a request, if it is on the disk and not long ago."""
+        return self._findable.get(request_id)
+
+    def reserve(self, size: int) -> bool:
+        """Room for so many bytes more; False where there is none."""
+        if self._is_closed or self._reserved_bytes - self._released_bytes + size > WAITING_LIMIT_BYTES:
+            return False
+        self._reserved_bytes += size
+        return True
+
+    def enqueue(self, job: Callable[[], None], size: int) -> None:
+        """Something for the writer, and how many bytes are free when it is done."""
+        self._jobs.put((job, size))
+
+    def count_drop(self) -> None:
+        """A trace was lost; it is said once in a while."""
+        self._lost += 1
+        now = self.clock()
+        if now - self._loss_logged_at >= LOSS_LOG_INTERVAL_S:
+            self._loss_logged_at = now
+            log.event(logging.WARNING, "traces were not recorded", {"dropped": self.dropped})
+
+    # What the writer does.
+
+    def add(self, file: "_TraceFiles", data: bytes) -> None:
+        """More of a body."""
+        self._unfinished.add(file)
+        file.add(data)
+
+    def finish(self, file: "_TraceFiles", record: bytes) -> None:
+        """The end of a trace."""
+        self._unfinished.discard(file)
+        if file.is_lost:
+            return
+        if file.has_secret:
+            file.remove()
+            self.withheld += 1
+            return
+        file.finish(self.secrets.redact_json(record))
+        self.written += 1
+        self._has_disk_error = False
+        self._findable[file.request_id] = file.name
+        self._findable.move_to_end(file.request_id)
+        if len(self._findable) > FINDABLE_TRACES:
+            self._findable.popitem(last=False)
+
+    def remove(self, file: "_TraceFiles") -> None:
+        """A trace that is not wanted any more."""
+        self._unfinished.discard(file)
+        file.remove()
+
+    def _write_all(self) -> None:
+        while (found := self._jobs.get()) is not None:
+            job, size = found
+            try:
+                job()
+            except OSError as error:
+                self._pause(error)
+            self._released_bytes += size
+        for file in self._unfinished:
+            file.remove()
+
+    def _pause(self, error: OSError) -> None:
+        self._unwritten += 1
+        self._paused_until = self.clock() + DISK_ERROR_PAUSE_S
+        if not self._has_disk_error:
+            self._has_disk_error = True
+            why = error.strerror or "the disk refused"
+            log.event(logging.ERROR, "recording is paused", {"why": why, "pause_s": DISK_ERROR_PAUSE_S})
+
+
+class TraceWriter:
+    """One exchange, as it comes. A tape that was dropped takes no more, without a word."""
+
+    def __init__(self, recorder: TraceRecorder, file: "_TraceFiles", record: bytes) -> None:
+        self._recorder = recorder
+        self._file = file
+        self._record = record
+        self._started_at = recorder.clock()
+        self._reply_fields: dict[str, object] = {"status": None, "headers": []}
+        self._times = array("d")
+        self._sizes = array("Q")
+        self._buffer: list[bytes] = []
+        self._buffer_bytes = 0
+        self._reserved_bytes = 0  # all that it took and has not given to the writer
+        self._size = 0
+        self._is_finished = False
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """The reply begins."""
+        kept = [[name, value] for name, value in headers.items() if name.lower() in SAFE_HEADERS]
+        self._reply_fields = {"status": f"HTTP/1.1 {status}", "headers": kept, "head_s": self._now()}
+
+    def data(self, data: bytes) -> None:
+        """More of its body."""
+        if self._is_finished:
+            return
+        self._size += len(data)
+        if self._size > BODY_LIMIT_BYTES or not self.reserve(len(data) + _PIECE_BYTES):
+            self.drop()
+            return
+        if len(self._sizes) < _PIECES_LIMIT:
+            self._times.append(self._now())
+            self._sizes.append(len(data))
+        else:
+            self._sizes[-1] += len(data)
+        self._buffer.append(data)
+        self._buffer_bytes += len(data)
+        if self._buffer_bytes >= _FLUSH_BYTES:
+            self._flush()
+
+    def end(self, error: str | None, *, is_aborted: bool = False) -> None:
+        """It has ended: whole, or with what went wrong. `is_left`: it may have gone on, but nobody listened."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._flush()
+        self._reply_fields |= {"body_complete": None if is_aborted else error is None, "body": self._file.body_name}
+        if error is not None:
+            self._reply_fields["error"] = error
+        self._recorder.enqueue(self._finish, self._reserved_bytes)
+
+    def reserve(self, size: int) -> bool:
+        """Room for so many bytes more; False where there is none."""
+        if not self._recorder.reserve(size):
+            return False
+        self._reserved_bytes += size
+        return True
+
+    def drop(self) -> None:
+        """Give it up: nothing of it stays."""
+        self._is_finished = True
+        self._buffer.clear()
+        self._recorder.count_drop()
+        self._recorder.enqueue(partial(self._recorder.remove, self._file), self._reserved_bytes)
+
+    def _now(self) -> float:
+        return round(self._recorder.clock() - self._started_at, 6)
+
+    def _flush(self) -> None:
+        if self._buffer:
+            data = b"".join(self._buffer)
+            self._recorder.enqueue(partial(self._recorder.add, self._file, data), self._buffer_bytes)
+            self._reserved_bytes -= self._buffer_bytes
+            self._buffer.clear()
+            self._buffer_bytes = 0
+
+    def _finish(self) -> None:
+        """The record, which the writer makes: it may be long."""
+        pieces = list(zip(self._times, self._sizes, strict=True))
+        record = self._record[:-1] + b"," + _encode(self._reply_fields | {"pieces": pieces})[1:]
+        self._recorder.finish(self._file, record)
+
+
+class _TraceFiles:
+    """The two files of a trace. Only the writer touches them; they have other names until they are whole."""
+
+    def __init__(self, folder: Path, name: str, secrets: SecretRedactor, request_id: str) -> None:
+        self.name = name
+        self.request_id = request_id
+        self.body_name = f"{name}.body"
+        self.has_secret = False
+        self.is_lost = False
+        self._record, self._body = folder / f"{name}.json", folder / self.body_name
+        self._record_part, self._body_part = folder / f".{name}.json.part", folder / f".{name}.body.part"
+        self._secrets = secrets
+        self._tail = b""  # where a secret may have begun
+
+    def add(self, data: bytes) -> None:
+        """More of the body. Raises `OSError`, and then all of it is lost."""
+        if self.is_lost or self.has_secret:
+            return
+        seen = self._tail + data
+        self.has_secret = self._secrets.occur_in(seen)
+        self._tail = seen[max(0, len(seen) - self._secrets.longest_bytes + 1) :]
+        self._append(self._body_part, data)
+
+    def finish(self, record: bytes) -> None:
+        """Write the record, and give both files their names. Raises `OSError` as `add` does."""
+        self._append(self._body_part, b"")
+        self._append(self._record_part, record + b"\n")
+        try:
+            self._body_part.rename(self._body)
+            self._record_part.rename(self._record)
+        except OSError:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Leave nothing."""
+        self.is_lost = True
+        with contextlib.suppress(OSError):
+            self._body_part.unlink(missing_ok=True)
+            self._record_part.unlink(missing_ok=True)
+
+    def _append(self, path: Path, data: bytes) -> None:
+        # No file stays open between two pieces: a thousand streams would need more of them than a process may have.
+        try:
+            with open(path, "ab", opener=_private) as file:
+                file.write(data)
+        except OSError:
+            self.remove()
+            raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _safe_name(text: str) -> str:
+    """The text as part of a file's name."""
+    return _UNSAFE_IN_NAME.sub("-", text)[:_NAME_LIMIT].strip(".-") or "x"

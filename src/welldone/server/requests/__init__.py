@@ -1,0 +1,17 @@
+"""Bodies of requests: checked by a closed list of fields, and turned into what the engine gets. No I/O, no clock."""
+
+from welldone.server.requests.chat import read_chat, read_completions
+from welldone.server.requests.fields import GENERATION_FIELDS, ValidatedRequest, read_body
+from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
+
+__all__ = [
+    "GENERATION_FIELDS",
+    "ValidatedRequest",
+    "read_body",
+    "read_chat",
+    "read_completions",
+    "read_detokenize",
+    "read_embeddings",
+    "read_rerank",
+    "read_tokenize",
+]

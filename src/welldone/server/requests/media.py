@@ -1,0 +1,138 @@
+"""Pictures and sound in a message: only as data in the request itself, checked before a decoder sees them.
+
+No address is ever fetched for a client: who may choose what a server fetches can reach all that the server can reach.
+"""
+
+import binascii
+import struct
+
+from welldone.gateway.errors import ApiError, invalid_request
+from welldone.protocol.events import Json
+from welldone.server.requests import fields
+
+MEDIA_LIMIT = 20
+"""Pictures and sounds in one request; each costs the engine hundreds of tokens, and no common context holds more."""
+PIXELS_LIMIT = 64_000_000
+"""A picture is small as a file and large in memory: this many pixels are 256 MB. Cameras make up to 50 million."""
+
+_AUDIO_FORMATS = ("wav", "mp3")
+_SIDE_LIMIT = 65_500  # of a JPEG, the format with the smallest; others say more only to do harm
+
+
+def read_image(part: Json, param: str) -> Json:
+    """The part for the engine, of a part with `image_url`."""
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    param = f"{param}.image_url.url" if isinstance(image, dict) else f"{param}.image_url"
+    if not isinstance(url, str):
+        raise fields.wrong_type(param, "a string", url)
+    head, comma, data = url.partition(",")
+    if not head.startswith("data:") or not comma:
+        message = f"Invalid '{param}': pictures are accepted only as data, 'data:image/png;base64,…'; none is fetched."
+        raise invalid_request(message, param=param, code="invalid_image_url")
+    if not head.endswith(";base64"):
+        raise _invalid_image(param, "expected base64")
+    picture = _decode_base64(data, param)
+    kind = image_format(picture)
+    if kind is None:
+        raise _invalid_image(param, "expected a PNG, JPEG, WebP, GIF or BMP")
+    size = image_size(picture, kind)
+    if size is None:
+        raise _invalid_image(param, f"the {kind} is damaged")
+    width, height = size
+    if not 0 < width * height <= PIXELS_LIMIT or max(size) > _SIDE_LIMIT:
+        raise _invalid_image(param, f"{width} x {height} pixels; at most {PIXELS_LIMIT} are accepted")
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
+
+
+def read_audio(part: Json, param: str) -> Json:
+    """The part for the engine, of a part with `input_audio`."""
+    audio = fields.json_object(part, "input_audio", f"{param}.")
+    if audio is None:
+        raise fields.missing(f"{param}.input_audio")
+    kind = fields.choice(audio, "format", _AUDIO_FORMATS, f"{param}.input_audio.")
+    data = audio.get("data")
+    if not isinstance(data, str):
+        raise fields.wrong_type(f"{param}.input_audio.data", "a string", data)
+    if not _decode_base64(data, f"{param}.input_audio.data"):
+        raise fields.missing(f"{param}.input_audio.data")
+    return {"type": "input_audio", "input_audio": {"data": data, "format": kind or _AUDIO_FORMATS[0]}}
+
+
+def image_format(data: bytes) -> str | None:
+    """The format, by the first bytes; what the client calls it does not count."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "gif"
+    if data.startswith(b"BM"):
+        return "bmp"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return None
+
+
+def image_size(data: bytes, image_format: str) -> tuple[int, int] | None:
+    """Width and height, from the head of the file; None where it has none."""
+    try:
+        match image_format:
+            case "png":
+                return struct.unpack_from(">II", data, 16)
+            case "gif":
+                return struct.unpack_from("<HH", data, 6)
+            case "bmp":
+                width, height = struct.unpack_from("<ii", data, 18)
+                return abs(width), abs(height)  # a negative height: the rows begin at the top
+            case "webp":
+                return _webp_size(data)
+            case _:
+                return _jpeg_size(data)
+    except struct.error:
+        return None
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    match data[12:16]:
+        case b"VP8 ":
+            width, height = struct.unpack_from("<HH", data, 26)
+            return width & 0x3FFF, height & 0x3FFF
+        case b"VP8L":
+            (bits,) = struct.unpack_from("<I", data, 21)
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8X":
+            low_w, high_w, low_h, high_h = struct.unpack_from("<HBHB", data, 24)
+            return (high_w << 16 | low_w) + 1, (high_h << 16 | low_h) + 1
+        case _:
+            return None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    place = 2
+    while place + 4 <= len(data):
+        if data[place] != 0xFF:
+            return None
+        marker = data[place + 1]
+        if marker == 0xFF:  # padding
+            place += 1
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, place + 5)
+            return width, height
+        else:
+            (length,) = struct.unpack_from(">H", data, place + 2)
+            place += 2 + length
+    return None
+
+
+def _decode_base64(data: str, param: str) -> bytes:
+    try:
+        return binascii.a2b_base64(data, strict_mode=True)
+    except ValueError:
+        raise invalid_request(
+            f"Invalid '{param}': this is not valid base64.", param=param, code="invalid_base64"
+        ) from None
+
+
+def _invalid_image(param: str, reason: str) -> ApiError:
+    return invalid_request(f"Invalid '{param}': {reason}.", param=param, code="invalid_image")

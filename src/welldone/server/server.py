@@ -1,0 +1,210 @@
+"""The server's life: it listens, its engines start, it drains, it ends."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from welldone.config.server import Config
+from welldone.engines.supervisor import EngineSupervisor, LocalModel
+from welldone.gateway.registry import UpstreamRegistry
+from welldone.gateway.upstream import Upstream
+from welldone.http.client import ConnectionPool
+from welldone.http.redaction import SecretRedactor, is_weak_key
+from welldone.http.server import HttpRequest, HttpResponse, HttpServer
+from welldone.server.access.control import make_access_control
+from welldone.server.access.origins import OriginPolicy
+from welldone.server.app import App, protocol_error_response
+from welldone.server.inspector.api import InspectorServices
+from welldone.server.inspector.assets import AssetSource
+from welldone.server.inspector.captures import CaptureStore
+from welldone.server.inspector.recent import RecentRequests
+from welldone.server.observe.metrics import Metrics
+from welldone.server.observe.recording import TraceRecorder
+from welldone.server.observe.workers import Worker, WorkerSync
+from welldone.server.routes import Routes
+
+_UNREAD_MARGIN_S = 60.0  # beyond the limit for a stream: who gives one hangs up first, and notes why
+_ABORT_GRACE_S = 2.0  # for the error events of what did not finish in time
+_ENGINES_STOP_S = 15.0  # for engines to end; theirs is 5 s between asking and killing
+
+
+class Server:
+    """All of it, put together."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        keys: Iterable[str],
+        folder: Path,
+        environment: Mapping[str, str] = os.environ,
+        on_change: Callable[[LocalModel], None] = lambda _: None,
+        on_line: Callable[[LocalModel, str], None] = lambda *_: None,
+        on_upstream: Callable[[Upstream], None] = lambda _: None,
+        worker: Worker | None = None,
+        site: AssetSource | None = None,
+    ) -> None:
+        self._config = config
+        self._worker = worker
+        self._on_change = on_change
+        self._on_upstream = on_upstream
+        settings = config.server
+        keys = tuple(keys)
+        self._keys, self._limits, self._store = make_access_control(
+            config, keys, None if worker is None else worker.bucket_storage
+        )
+        local_names = [name for model in config.models for name in (model.name, *model.aliases)]
+        secrets = {*keys, *config.secrets}
+        self._metrics = Metrics(
+            (model.name for model in config.models),
+            upstreams=[upstream.name for upstream in config.upstreams],
+            secrets=secrets,
+        )
+        self.fleet = EngineSupervisor(
+            config.models,
+            folder=folder,
+            environment=_without_secrets(secrets, environment),
+            on_change=self._model_changed,
+            on_line=on_line,
+            max_loaded=settings.max_loaded,
+        )
+        self.upstreams = UpstreamRegistry(
+            config.upstreams, config.routes, local_names=local_names, on_change=self._upstream_changed
+        )
+        self._worker_sync = None if worker is None else WorkerSync(worker, self._metrics.render)
+        if self._store is not None:
+            self._metrics.watch_store(self._store)
+        self._pool = ConnectionPool()
+        self._recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
+        if self._recorder is not None:
+            self._metrics.watch_recorder(self._recorder)
+        page = (
+            None
+            if site is None or settings.no_page
+            else InspectorServices(site, RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets)))
+        )
+        self._recent = None if page is None else page.recent
+        self.routes = Routes(
+            settings,
+            self.fleet,
+            self.upstreams,
+            self._metrics,
+            self._limits,
+            keys=self._keys,
+            send=self._pool.send,
+            recorder=self._recorder,
+            worker_sync=self._worker_sync,
+            page=page,
+            response_headers=lambda ask: self._app.response_headers(ask),
+        )
+        self._app = self._make_app(settings.port)
+        self._listener = HttpServer(
+            self._handle,
+            error_response=protocol_error_response,
+            connections=settings.connections,
+            keep_alive_s=settings.head_s,
+            write_timeout_s=settings.write_s + _UNREAD_MARGIN_S,
+        )
+        self.port = settings.port
+
+    async def start(self, sockets: Sequence[socket.socket] = ()) -> None:
+        """Listen, and begin to load the models. Sockets that listen already stand for host and port.
+
+        Raises:
+            OSError: the address cannot be had, or a file of TLS cannot be read.
+        """
+        settings = self._config.server
+        if self._store is not None:
+            await self._store.start()
+        sockets = sockets if self._worker is None else self._worker.sockets
+        self.port = await self._listener.start(
+            settings.host, settings.port, tls=_tls_context(self._config), sockets=sockets
+        )
+        self._app = self._make_app(self.port)
+        self._metrics.watch_loop(asyncio.get_running_loop())
+        if self._recorder is not None:
+            self._recorder.start()
+        await self.fleet.start()
+        await self.upstreams.start()
+        if self._worker_sync is not None:
+            await self._worker_sync.start()
+
+    async def stop(self) -> bool:
+        """Let what runs finish, up to the limit; then end it with an error. Whether all of it finished."""
+        self._app.is_draining = self.routes.is_draining = True
+        await self._listener.stop_accepting()
+        is_finished = await self._listener.wait_idle(self._config.server.drain_s)
+        if not is_finished:
+            self.abort_all()
+            await self._listener.wait_idle(_ABORT_GRACE_S)
+        await self._listener.close()
+        await self.routes.close()
+        await self._limits.close()
+        if self._store is not None:
+            await self._store.close()
+        await self.upstreams.stop()
+        if self._worker_sync is not None:
+            await self._worker_sync.stop()
+        await self.fleet.stop(_ENGINES_STOP_S)
+        await self._pool.close()
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
+        return is_finished
+
+    def abort_all(self) -> None:
+        """End what runs with an error, now."""
+        self.routes.abort_all()
+
+    async def _handle(self, http_request: HttpRequest) -> HttpResponse | None:
+        return await self._app.handle(http_request)
+
+    def _model_changed(self, model: LocalModel) -> None:
+        self.routes.model_changed(model)
+        self._on_change(model)
+
+    def _upstream_changed(self, upstream: Upstream) -> None:
+        self.routes.upstream_changed(upstream)
+        self._on_upstream(upstream)
+
+    def _make_app(self, port: int) -> App:
+        settings = self._config.server
+        origins = OriginPolicy(
+            host=settings.host,
+            port=port,
+            allowed_hosts=settings.allowed_hosts,
+            cors_origins=settings.cors_origins,
+            is_tls=settings.ssl_cert_file is not None,
+            has_keys=not self._keys.allows_anonymous,
+        )
+        return App(
+            self.routes.find,
+            keys=self._keys,
+            origins=origins,
+            limits=self._limits,
+            metrics=self._metrics,
+            connections=settings.connections,
+            recent=self._recent,
+        )
+
+
+def _without_secrets(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for engines: they need no client's key, and what they do not have they cannot show."""
+    return {name: value for name, value in environment.items() if not any(_contains_key(value, key) for key in keys)}
+
+
+def _contains_key(value: str, key: str) -> bool:
+    """A short key stands by chance in many a value: `local` in PATH. It counts only where it stands as a key."""
+    return key in value.split(",") if is_weak_key(key) else key in value
+
+
+def _tls_context(config: Config) -> ssl.SSLContext | None:
+    settings = config.server
+    if settings.ssl_cert_file is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file)
+    return context

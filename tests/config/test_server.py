@@ -1,0 +1,428 @@
+"""All settings of the server, as users write them: on the command line, in the environment, in welldone.toml."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.table import table
+from welldone.cli import serve
+from welldone.cli.serve import IGNORED_FLAGS, REFUSED_FLAGS
+from welldone.cli.ui import UsageError
+from welldone.config.builtin_model import DEFAULT_MODEL
+from welldone.config.model import ALL_LAYERS, ModelSettings
+from welldone.config.server import Config, ServeSettings
+from welldone.server.config import ALL_FIELDS
+
+ROOT = Path(__file__).parents[2]
+LLAMA_SERVER = (
+    "-m phi-4-Q4_K_M.gguf -c 2048 -ngl 99 -np 1 --cont-batching "
+    "--host 0.0.0.0 --port 8000 -fa --alias phi-4 --send-done"
+)
+TWO = """
+[server]
+port = 9000
+[defaults]
+ctx-size = 1024
+[defaults.defaults]
+top_p = 0.5
+[models.small]
+file = "default"
+aliases = ["s"]
+[models.big]
+file = "big.gguf"
+ctx_size = 4096
+[models.big.defaults]
+temperature = 0.25
+"""
+
+Read = Callable[..., Config]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Settings read in an empty folder, or beside the `welldone.toml` with this text."""
+
+    def read(words: str = "", toml: str | None = None, **environment: str) -> Config:
+        if toml is not None:
+            (tmp_path / "welldone.toml").write_text(toml)
+        return serve.read_serve_config(words.split(), environment, tmp_path)
+
+    return read
+
+
+def _mistake(read: Read, words: str = "", toml: str | None = None, **environment: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        read(words, toml, **environment)
+    return str(caught.value)
+
+
+def test_without_a_word_the_built_in_model_is_served_on_this_machine(read: Read) -> None:
+    config = read()
+    assert config.server == ServeSettings()
+    assert config.models == (ModelSettings(name=DEFAULT_MODEL.name, aliases=DEFAULT_MODEL.aliases),)
+    assert config.warnings == ()
+
+
+def test_a_command_line_of_llama_server_works_as_it_is(read: Read) -> None:
+    config = read(LLAMA_SERVER)
+    assert config.models == (
+        ModelSettings(
+            name="phi-4",
+            file=Path("phi-4-Q4_K_M.gguf"),
+            ctx_size=2048,
+            gpu_layers=99,
+            parallel=1,
+            cont_batching=True,
+            flash_attn="on",
+        ),
+    )
+    assert config.server == ServeSettings(host="0.0.0.0", port=8000)
+    assert config.warnings == ("--send-done is always on",)
+
+
+@table(
+    ("words", "name", "value"),
+    [
+        ("-fa", "flash_attn", "on"),
+        ("-fa off", "flash_attn", "off"),
+        ("--flash-attn auto", "flash_attn", "auto"),
+        ("-ngl all", "gpu_layers", ALL_LAYERS),
+        ("-ngl auto", "gpu_layers", None),
+        ("-ngl -1", "gpu_layers", None),
+        ("--n-gpu-layers=7", "gpu_layers", 7),
+        ("-t 8", "threads", 8),
+        ("-t -1", "threads", None),
+        ("-tb 2", "threads_batch", 2),
+        ("-b 512 -ub 256", "ubatch_size", 256),
+        ("-np -1", "parallel", 0),
+        ("-nocb", "cont_batching", False),
+        ("-nocb -cb", "cont_batching", True),
+        ("--no-mmap", "mmap", False),
+        ("--mlock", "mlock", True),
+        ("--no-jinja", "jinja", False),
+        ("--jinja", "jinja", True),
+        ("--embedding", "embeddings", True),
+        ("--rerank", "reranking", True),
+        ("--pooling mean", "pooling", "mean"),
+        ("--chat-template chatml", "chat_template", "chatml"),
+        ("--reasoning-format deepseek", "reasoning_format", "deepseek"),
+        ("-ctk q8_0", "cache_type_k", "q8_0"),
+        ("-no-kvu", "kv_unified", False),
+        ("-c 1 -c 2", "ctx_size", 2),
+        ("--idle-unload 1.5", "idle_unload_s", 1.5),
+        ("--alias a,b --alias c", "aliases", ("b", "c")),
+        ("--temp 0.5 --top-k 3", "defaults", {"temperature": 0.5, "top_k": 3}),
+        ("-n -1", "defaults", {}),
+        ('--chat-template-kwargs {"a":false}', "defaults", {"chat_template_kwargs": {"a": False}}),
+    ],
+)
+def test_flags_of_a_model(words: str, name: str, value: object, read: Read) -> None:
+    (model,) = read(words).models
+    assert getattr(model, name) == value
+
+
+@table(
+    ("words", "name", "value"),
+    [
+        ("--port 0", "port", 0),
+        ("--api-key 12345678,abcdefgh", "api_keys", ("12345678", "abcdefgh")),
+        ("--api-key=-1234567", "api_keys", ("-1234567",)),
+        ("--sse-ping-interval 5", "keep_alive_s", 5.0),
+        ("--sse-ping-interval -1", "keep_alive_s", 86_400.0),
+        ("--slots", "slots", True),
+        ("--slots --no-slots", "slots", False),
+        ("--no-webui", "no_page", True),
+        ("--cors-origins https://a.example,http://b:3000", "cors_origins", ("https://a.example", "http://b:3000")),
+        ("--cors-origins *", "cors_origins", ("*",)),
+        ("--log-disable", "quiet", True),
+        ("--log-format json", "log_format", "json"),
+    ],
+)
+def test_flags_of_the_server(words: str, name: str, value: object, read: Read) -> None:
+    assert getattr(read(words).server, name) == value
+
+
+def test_paths_are_counted_from_where_they_were_written(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "a.toml").write_text('[server]\napi_key_file = "keys"\n[models.m]\nfile = "sub/m.gguf"')
+    config = read("--config conf/a.toml --lora l.gguf --lora /l2.gguf --mmproj p.gguf")
+    assert config.server.config == tmp_path / "conf" / "a.toml"
+    assert config.server.api_key_file == tmp_path / "conf" / "keys"
+    (model,) = config.models
+    assert model.file == tmp_path / "conf" / "sub" / "m.gguf"
+    assert model.mmproj == tmp_path / "p.gguf"
+    assert model.lora == (str(tmp_path / "l.gguf"), "/l2.gguf")
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(read: Read) -> None:
+    environment = {"WELLDONE_PORT": "9001", "WELLDONE_HOST": "localhost"}
+    config = read("--port 9002", TWO + "[models.other]\nfile='other'", **environment)
+    assert (config.server.port, config.server.host) == (9002, "localhost")
+    assert read("").server.port == 9000
+    assert {model.ctx_size for model in read("-c 99", WELLDONE_CTX_SIZE="77").models} == {99}
+    assert {model.ctx_size for model in read("", WELLDONE_CTX_SIZE="77").models} == {77}
+
+
+def test_a_file_may_have_several_models_with_defaults_for_all(read: Read, tmp_path: Path) -> None:
+    config = read("", TWO)
+    assert config.models == (
+        ModelSettings(name="small", aliases=("s",), file=Path("default"), ctx_size=1024, defaults={"top_p": 0.5}),
+        ModelSettings(name="big", file=Path("big.gguf"), ctx_size=4096, defaults={"temperature": 0.25, "top_p": 0.5}),
+    )
+    assert config.server.config == tmp_path / "welldone.toml"
+
+
+@pytest.mark.parametrize("word", ["small", "s"])
+def test_a_model_of_the_file_may_be_served_alone(word: str, read: Read) -> None:
+    config = read(f"-m {word} -np 2", TWO)
+    (model,) = config.models
+    assert (model.name, model.file, model.ctx_size, model.parallel) == ("small", Path("default"), 1024, 2)
+    assert config.warnings == ("-m: it is served alone, without the 1 other models of welldone.toml",)
+
+
+@pytest.mark.parametrize("words", ["-m /other/big.gguf", "-m /other/x.gguf --alias big"])
+def test_a_file_of_the_same_name_takes_the_settings_of_the_table(words: str, read: Read) -> None:
+    (model,) = read(words, TWO).models
+    assert (model.name, model.file, model.ctx_size) == ("big", Path(words.split()[1]), 4096)
+
+
+def test_another_file_takes_only_what_is_for_all_models(read: Read) -> None:
+    (model,) = read("", TWO, LLAMA_ARG_MODEL="/other/x-00001-of-00003.gguf").models
+    assert (model.name, model.ctx_size, model.defaults) == ("x", 1024, {"top_p": 0.5})
+
+
+def test_a_name_with_a_dot_is_not_cut(read: Read) -> None:
+    assert read("-m qwen2.5-0.5b").models[0].name == "qwen2.5-0.5b"
+
+
+def test_a_command_may_be_the_engine(read: Read) -> None:
+    toml = '[models.v]\ncommand = ["vllm", "--port", "{port}"]\nenvironment = {TOKEN = "env:T"}\nkey = "env:T"'
+    (model,) = read("", toml, T="canary-secret").models
+    assert model.command == ("vllm", "--port", "{port}")
+    assert (model.environment, model.key) == ({"TOKEN": "canary-secret"}, "canary-secret")
+    assert "canary" not in repr(model)
+
+
+def test_a_command_may_have_more_places_than_llama_cpp(read: Read) -> None:
+    (model,) = read("", '[models.v]\ncommand = ["vllm", "--port", "{port}"]\nparallel = 1024').models
+    assert model.slots == 1024
+    assert "llama.cpp has 256 slots at most" in _mistake(read, "-np 257", "")
+
+
+def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
+    (model,) = read("--alias new,n", "[models.old]\nfile='default'\naliases=['o']").models
+    assert (model.name, model.aliases) == ("new", ("n",))
+
+
+@table(
+    ("words", "said"),
+    [
+        ("--prot 1", "welldone serve does not know '--prot' (did you mean '--port'?); see welldone serve --help"),
+        ("-ctx 1", "welldone serve does not know '-ctx' (did you mean '-ctv'?); see welldone serve --help"),
+        ("-c2048", "welldone serve does not know '-c2048'; see welldone serve --help"),
+        (
+            "--api-kei=canary",
+            "welldone serve does not know '--api-kei' (did you mean '--api-key'?); see welldone serve --help",
+        ),
+        ("model.gguf", "welldone serve does not know 'model.gguf'; see welldone serve --help"),
+        ("-c", "welldone serve: argument -c/--ctx-size: expected one argument; see welldone serve --help"),
+        ("-c x", "-c should be a whole number, not 'x'"),
+        ("-ngl x", "-ngl should be a whole number or auto or all, not 'x'"),
+        ("--ctx-size -5", "--ctx-size should be at least 0, not '-5'"),
+        ("--port 65536", "--port should be at most 65535, not '65536'"),
+        ("-fa maybe", "-fa should be one of on, off, auto, not 'maybe'"),
+        (
+            "--embeddings --reranking",
+            f"model '{DEFAULT_MODEL.name}' cannot offer both --embeddings and --reranking: keep one",
+        ),
+        (
+            "--chat-template a --chat-template-file b",
+            f"model '{DEFAULT_MODEL.name}' has both --chat-template and --chat-template-file: keep one",
+        ),
+        ("--ssl-cert-file a", "TLS needs both --ssl-cert-file and --ssl-key-file"),
+        ("--api-key 12345678 --no-api-key", "--no-api-key is set, and there are keys too: keep one"),
+        ("--api-key-file k --no-api-key", "--no-api-key is set, and there are keys too: keep one"),
+        ("--allowed-hosts http://a", re.compile(r"--allowed-hosts: 'http://a' is not a host name: .*")),
+        ("--host :: --api-key canary", "--api-key: a key is shorter than 8 characters, which others can guess"),
+        ("--api-key canary-ä", "--api-key: API key 1 has a blank or a character that an HTTP header cannot carry"),
+        ("--api-key -canary-1", "a key that begins with - is written --api-key=KEY"),
+        ("--api-key env:NOT_SET", "--api-key names the environment variable NOT_SET, which is not set"),
+        (
+            "--host /run/a.sock",
+            "--host should be one name or address; welldone serve does not listen on sockets in files",
+        ),
+        (
+            "--cors-origins https://a.example/path",
+            "--cors-origins: 'https://a.example/path' is not an origin: write it as https://app.example.org, "
+            "or * for all",
+        ),
+        ("-v -q", "--verbose and --quiet are set: keep one"),
+        ("--config gone.toml", re.compile(r"cannot read .*/gone\.toml: no such file or directory")),
+        (
+            "-hf owner/repo",
+            "-hf is not for serving: fetch the model first with `welldone pull hf:OWNER/REPO/FILE.gguf`, "
+            "then serve it with -m",
+        ),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str | re.Pattern[str], read: Read) -> None:
+    heard = _mistake(read, words)
+    assert re.fullmatch(said, heard) if isinstance(said, re.Pattern) else heard == said
+    assert "canary" not in heard
+
+
+@table(
+    ("toml", "said"),
+    [
+        ("[sever]", "no table 'sever' (did you mean 'server'?): write [server], [defaults], [models.NAME], "),
+        ("port = 1", "no table 'port': write [server], [defaults], [models.NAME], [upstreams.NAME], [routes], "),
+        ("[server]\nprot = 1", "server has no setting 'prot' (did you mean 'port'?)"),
+        ("[server]\nport = '1'", "server.port should be a whole number, not '\"1\"'"),
+        ("[server]\nport = 70000", "server.port should be at most 65535, not '70000'"),
+        ("[server]\nconfig = 'x'", "server has no setting 'config'"),
+        ("server = 3", "server should be a table"),
+        ("[[models]]\nfile = 'x'", "models should be a table"),
+        ("[models]\na = 3", "models.a should be a table"),
+        ("[models.a]\nctx_sise = 3", "models.a has no setting 'ctx_sise' (did you mean 'ctx_size'?)"),
+        ("[models.a]\nname = 'b'", "models.a has no setting 'name'"),
+        ("[models.a]\nctx_size = 3", 'models.a needs a file, such as file = "default", or a command'),
+        (
+            "[models.a.defaults]\ntemprature = 3",
+            "models.a.defaults has no setting 'temprature' (did you mean 'temperature'?)",
+        ),
+        (
+            "[models.a]\nfile='x'\n[models.a.defaults]\ntop_p = 3",
+            "models.a.defaults.top_p should be at most 1, not '3'",
+        ),
+        ("[defaults]\nfile = 'x'", "defaults has no setting 'file'"),
+        ("[models.a]\nfile='x'\ncommand=['y', '{port}']", "model 'a' has both a file and a command: keep one"),
+        ("[models.a]\ncommand=['y']", "model 'a': its command should say where to listen, with {port} or {socket}"),
+        ("[models.a]\nfile='x'\n[models.b]\nfile='y'\naliases=['a']", "models 'a' and 'b' are both called 'a'"),
+        ("[models.a]\nfile='x'\nalias='c'\n[models.b]\nfile='y'\nalias='c'", "models 'a' and 'b' are both called 'c'"),
+        ('[models."a\\nb"]', "the name of a model has 1 to 128 visible characters: 'a\\nb' cannot be one"),
+        (
+            "[models.a]\nfile='x'\naliases=[' ']",
+            "the name of a model has 1 to 128 visible characters: ' ' cannot be one",
+        ),
+        ("[server]\napi_key = ['canary', 1]", "server.api_key should be a list of texts"),
+        ("[server", "is not TOML: Expected ']' at the end of a table declaration"),
+        ("a = " + "[" * 100_000, "is not TOML"),
+        ("#" * 2**20 + "#", "is longer than 1,048,576 bytes: is it the right file?"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_a_mistake_in_the_file_is_one_line(toml: str, said: str, read: Read) -> None:
+    heard = _mistake(read, "", toml)
+    assert said in heard
+    assert heard.isprintable()
+    assert "canary" not in heard
+
+
+@table(
+    ("words", "toml", "said"),
+    [
+        ("--port 9000", "[server]\nport = 'http'", "welldone.toml: server.port should be a whole number, not"),
+        ("-c 2048", "[defaults]\nctx_size = -5", "welldone.toml: defaults.ctx_size should be at least 0, not"),
+        ("-m x.gguf", "[models.y]\nfile = 'y'\nparallel = 'two'", "welldone.toml: models.y.parallel should be"),
+        ("--upstream http://a/v1", "[defaults]\nmlock = 1", "welldone.toml: defaults.mlock should be true or false"),
+        ("--limits-store redis://a", "[limits]\nstore = 5", "welldone.toml: limits.store should be text"),
+        ("--api-key abcdefgh", "[server]\napi_keys = [5]", "welldone.toml: server.api_keys should be a list of texts"),
+    ],
+)
+@table("is_flag", [True, False], ids=["flag", "variable"])
+def test_a_wrong_value_of_the_file_is_a_mistake_also_where_it_is_overridden(
+    words: str, toml: str, said: str, is_flag: bool, read: Read
+) -> None:
+    flag, value = words.split()
+    variable = next(field.variables[0] for field in ALL_FIELDS if flag in field.setting.flags)
+    message = _mistake(read, words, toml) if is_flag else _mistake(read, toml=toml, **{variable: value})
+    assert message.startswith(said)
+
+
+def test_a_secret_that_is_overridden_need_not_be_in_the_environment(read: Read) -> None:
+    config = read("--api-key abcdefgh", "[server]\napi_keys = ['env:NOT_SET_HERE']")
+    assert config.server.api_keys == ("abcdefgh",)
+
+
+def test_a_file_that_is_not_text_is_a_mistake(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "welldone.toml").write_bytes(b"\xff")
+    assert _mistake(read).startswith("welldone.toml is not TOML: ")
+
+
+@pytest.mark.parametrize("words", ["--alias x", "--lora l.gguf", "--mmproj p.gguf"])
+def test_what_is_of_one_model_needs_one_model(words: str, read: Read) -> None:
+    flag = words.split()[0]
+    said = f"{flag} is of one model, and welldone.toml has 2: choose one with -m NAME"
+    assert _mistake(read, words, TWO) == said
+    assert read(f"{words} -m small").models
+
+
+def test_a_variable_is_named_where_it_is_wrong(read: Read) -> None:
+    assert _mistake(read, WELLDONE_PORT="x") == "WELLDONE_PORT should be a whole number, not 'x'"
+    assert _mistake(read, LLAMA_ARG_N_PARALLEL="0") == "LLAMA_ARG_N_PARALLEL should be at least 1, not '0'"
+
+
+def test_secrets_are_in_nothing_that_is_shown(read: Read) -> None:
+    config = read("--api-key canary-1234", "[models.a]\ncommand = ['x', '{port}', 'canary']\nkey = 'canary'")
+    assert config.server.api_keys == ("canary-1234",)
+    assert "canary" not in repr(config)
+    public = config.as_public()
+    assert "canary" not in json.dumps(public)
+    assert json.loads(json.dumps(public))["server"]["api_keys"] == "set"
+
+
+def test_what_is_set_for_a_cluster_is_shown(read: Read) -> None:
+    config = read(
+        "", "[models.a]\ncommand = ['x', '{port}']\n[scale.front]\nport = 80\n[scale.engines.a]\nnum_gpus = 2"
+    )
+    shown = json.loads(json.dumps(config.as_public()))["scale"]
+    assert (shown["front"]["port"], shown["engines"]["a"]["num_gpus"], shown["engine"]["num_gpus"]) == (80, 2, 0)
+    assert shown["upscale_delay_s"] == 5
+
+
+@table("flag", [flag for row in IGNORED_FLAGS for flag in row.flags])
+def test_a_flag_without_a_meaning_here_is_taken_with_a_note(flag: str, read: Read) -> None:
+    (row,) = (row for row in IGNORED_FLAGS if flag in row.flags)
+    value = " 1" if row.nargs == 1 else ""
+    assert read(f"{flag}{value} --port 1 {flag}{value}").warnings == (f"{flag} {row.reason}",)
+
+
+@table("flag", [flag for row in REFUSED_FLAGS for flag in row.flags])
+def test_a_flag_that_cannot_be_honoured_is_refused_with_the_reason(flag: str, read: Read) -> None:
+    (row,) = (row for row in REFUSED_FLAGS if flag in row.flags)
+    assert _mistake(read, f"{flag}{' 1' if row.nargs == 1 else ''}") == f"{flag} {row.reason}"
+
+
+def test_names_flags_keys_and_variables_are_each_of_one_setting() -> None:
+    for names in (
+        [field.name for field in ALL_FIELDS],
+        [key for field in ALL_FIELDS for key in field.keys],
+        [name for field in ALL_FIELDS for name in field.variables],
+        [*serve.serve_parser().flags()],
+    ):
+        assert len(names) == len(set(names))
+
+
+@table("field", ALL_FIELDS, ids=lambda field: field.name)
+def test_every_setting_has_a_group_and_a_help_that_is_in_the_documents(field: object) -> None:
+    assert isinstance(field, type(ALL_FIELDS[0]))
+    assert field.setting.group in serve.SETTING_GROUPS
+    assert field.setting.help.replace("|", "\\|") in (ROOT / "docs" / "settings.md").read_text("utf-8")
+
+
+def test_help_fits_a_hundred_columns_and_names_every_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = serve.serve_parser().format_help()
+    assert max(len(line) for line in text.splitlines()) <= 100
+    for field in ALL_FIELDS:
+        assert all(flag in text for flag in field.setting.flags)
+
+
+def test_the_example_of_the_documents_is_right(tmp_path: Path) -> None:
+    config = serve.read_serve_config(["--config", str(ROOT / "docs" / "examples" / "welldone.toml")], {}, tmp_path)
+    assert [model.name for model in config.models] == ["small", "phi-4", "embed", "big"]
+    assert config.warnings == ()
+    assert config.models[0].defaults == {"temperature": 0.2, "max_tokens": 512}

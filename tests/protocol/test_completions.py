@@ -1,0 +1,58 @@
+"""The dialect of /v1/completions."""
+
+import pytest
+
+from tests.protocol.build import DONE, count, frame, pack, text, text_end
+from welldone.protocol.collect import CollectedChoice, CollectedReply
+from welldone.protocol.dialects.chat import CompletionsWriter, encode_completions_reply
+from welldone.protocol.envelope import Envelope
+from welldone.protocol.events import (
+    ChoiceStart,
+    Event,
+    EventOrderError,
+    Finish,
+    Json,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    Usage,
+)
+
+HEAD = Envelope("cmpl-1", 1700000000, "m")
+
+
+def test_a_completion_is_text_from_its_first_chunk() -> None:
+    writer = CompletionsWriter(HEAD)
+    events: list[Event] = [ChoiceStart(0), Text(0, "Hel"), Text(0, "lo"), Finish(0, "length")]
+    assert [writer.send(event) for event in events] == [
+        b"",
+        frame(text("Hel")),
+        frame(text("lo")),
+        frame(text_end("length")),
+    ]
+    assert writer.end() == DONE
+
+
+@pytest.mark.parametrize("event", [Reasoning(0, "a"), Refusal(0, "a"), ToolCall(0, 0, "a", "get")])
+def test_a_completion_has_no_place_for_anything_else(event: Event) -> None:
+    writer = CompletionsWriter(HEAD)
+    writer.send(ChoiceStart(0))
+    with pytest.raises(EventOrderError, match="legal now: Text, Logprobs, Extra, Finish"):
+        writer.send(event)
+
+
+def test_a_whole_completion_has_texts() -> None:
+    answers = {
+        1: CollectedChoice("b", finish_reason="stop", choice_fields={"x": 1}, delta_fields={"y": 2}),
+        0: CollectedChoice("a\u2029", finish_reason="length", logprobs={"tokens": ["a"]}),
+    }
+    choices: list[Json] = [
+        {"index": 0, "text": "a@", "logprobs": {"tokens": ["a"]}, "finish_reason": "length"},
+        {"index": 1, "text": "b", "logprobs": None, "finish_reason": "stop", "y": 2, "x": 1},
+    ]
+    envelope = {"id": "cmpl-1", "object": "text_completion", "created": 1700000000, "model": "m"}
+    expected = pack({**envelope, "choices": choices, "usage": count(5, 3), "z": 3}).replace(b"a@", b"a\\u2029")
+    assert (
+        encode_completions_reply(HEAD, CollectedReply(answers, Usage(5, 3, 8, {}), unknown_fields={"z": 3})) == expected
+    )

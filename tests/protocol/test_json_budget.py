@@ -1,0 +1,188 @@
+"""What a JSON text costs is estimated before it is decoded, and decoding keeps to the estimate."""
+
+import math
+from collections.abc import Generator
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.table import table
+from welldone.protocol.json_budget import (
+    BLOCKING_BUDGET_US,
+    ELEMENTS_LIMIT,
+    STEPWISE_LIMIT_BYTES,
+    count_json_syntax,
+    decode,
+    decode_in_steps,
+    decode_unlimited_in_steps,
+    estimate_cost_us,
+    exceeds_blocking_budget,
+    outside_strings,
+    run_to_completion,
+    steps_yielding,
+)
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+TOP = {"token": "x", "logprob": -1.5, "bytes": [120]}
+ENTRY = {**TOP, "top_logprobs": [TOP] * 5}
+
+
+def run(steps: Generator[None, None, object]) -> tuple[object, int]:
+    """What comes of the steps, and how many there were."""
+    count = 1
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+def listed(unit: bytes, count: int) -> bytes:
+    return b"[" + b",".join([unit] * count) + b"]"
+
+
+@given(VALUES)
+def test_a_value_is_decoded_as_msgspec_does(value: object) -> None:
+    data = msgspec.json.encode(value)
+    assert decode(data) == msgspec.json.decode(data)
+
+
+@table("text", ["8.5e-323", "1E-320", "2.2250738585072011e-308", "1e-400", "-5e-324", "1e-0308", "1e-7"])
+def test_a_number_near_nothing_has_its_value(text: str) -> None:
+    assert decode(f"[{text}]") == [float(text)]
+
+
+@table("text", ["1e400", "[1e-310,-1e400]", "[NaN]", "[", ""])
+def test_what_is_no_json_is_refused_either_way(text: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(text)
+
+
+def test_numbers_near_nothing_in_a_long_text_are_decoded_one_by_one() -> None:
+    values = decode(listed(b"8.5e-323", 3_000))
+    assert isinstance(values, list)
+    assert all(math.isclose(value, 8.5e-323, rel_tol=0.1) for value in values)
+
+
+@table(
+    "data",
+    [
+        listed(b"[]", 50_000),
+        listed(b"{}", 50_000),
+        listed(b'""', 100_000),
+        listed(b'"\\\\"', 100_000),
+        listed(b"1", 600_000),
+        listed(b"1.5", 50_000),
+        listed(b"8.5e-323", 25_000),
+        b"{" + b",".join(b'"%d":1' % number for number in range(60_000)) + b"}",
+        b'["' + b"\\n" * 2_000_000 + b'"]',
+        '["é"]'.encode() + b"x" * 2_000_000,
+        b'["' + b"x" * 11_000_000 + b'"]',
+        b"[" * 100_000,
+        b"[" + b"1" * 20_000 + b"]",
+        b'"' * 1_000_000,
+    ],
+    ids=lambda data: f"{data[:8]!r} of {len(data)}",
+)
+def test_a_text_that_costs_more_than_a_turn_is_told_by_its_bytes(data: bytes) -> None:
+    assert exceeds_blocking_budget(data)
+
+
+@table(
+    "data",
+    [
+        b'{"image":"' + b"A" * 6_000_000 + b'"}',
+        b'{"text":"' + b"[{,:.1e-9\\n" * 50_000 + b'"}',
+        msgspec.json.encode([ENTRY] * 200),
+        listed(b"128000", 200_000),
+    ],
+    ids=["a picture", "a text of brackets", "log probabilities", "tokens"],
+)
+def test_real_texts_cost_less(data: bytes) -> None:
+    assert estimate_cost_us(data) <= BLOCKING_BUDGET_US
+
+
+def test_a_text_that_costs_more_than_a_turn_is_decoded_in_several() -> None:
+    reply = {"choices": [{"logprobs": {"content": [ENTRY] * 3_000}}, {"index": 1}], "usage": {"total_tokens": 1.5}}
+    value, steps = run(decode_in_steps(msgspec.json.encode(reply)))
+    assert value == reply
+    assert steps > 10
+
+
+@pytest.mark.parametrize("end", [b"", b'"'])
+def test_a_text_whose_last_string_has_no_end_is_counted_all_the_same(end: bytes) -> None:
+    assert outside_strings(b'{"a":1,"b' + end, 100) == (b"{:1,", 2)
+    assert outside_strings(b'["a",' * 2_000 + b'"b' + end, 3_000) == (b"[," * 2_000, 2_001)
+
+
+def test_levels_are_counted() -> None:
+    assert [count_json_syntax(text).depth for text in (b"", b"[{}]", b"[[]][")] == [0, 2, 2]
+
+
+def test_steps_can_be_taken_among_others() -> None:
+    data = msgspec.json.encode([ENTRY] * 3_000)
+    steps = steps_yielding(decode_in_steps(data), "nothing yet")
+    assert next(steps) == "nothing yet"
+    assert run_to_completion(decode_in_steps(data)) == [ENTRY] * 3_000
+
+
+def test_a_text_that_costs_little_is_decoded_in_one() -> None:
+    assert run(decode_in_steps(b'{"a":[1,2]}')) == ({"a": [1, 2]}, 1)
+
+
+@table(
+    "value",
+    [
+        "\n" * 3_000_000,
+        ["é" * 2_000_000, 1],
+        list(range(600_000)),
+        [[0.5] * 45_000, {"a": [[]] * 50_000}],
+        {"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": {"i": {"j": {"k": {"l": {"m": [[]] * 50_000}}}}}}}}}}}}},
+    ],
+    ids=["a text", "a text within", "numbers", "lists", "deep lists"],
+)
+def test_whatever_costs_more_is_decoded_all_the_same(value: object) -> None:
+    data = msgspec.json.encode(value)
+    assert exceeds_blocking_budget(data)
+    assert run(decode_in_steps(data, elements=10**6))[0] == value
+
+
+@table(
+    "data",
+    [
+        b'["' + b"x" * STEPWISE_LIMIT_BYTES + b'"]',
+        listed(b"[]", ELEMENTS_LIMIT + 2),
+        b"[" * 100_000,
+        b"[" + b"1," * 600_000 + b"]",
+        b"[" + b"1," * 600_000 + b",1]",
+        b"[" + b"1," * 600_000 + b"1",
+        b"[" + b"1," * 600_000 + b"1]]",
+    ],
+    ids=["long", "many", "deep", "a comma at the end", "two commas", "no end", "two ends"],
+)
+def test_what_is_too_long_or_no_json_is_refused(data: bytes) -> None:
+    with pytest.raises((msgspec.DecodeError, RecursionError)):
+        run(decode_in_steps(data, elements=10**6 if data.startswith(b"[1") else ELEMENTS_LIMIT))
+
+
+def test_a_text_of_our_own_may_have_any_length() -> None:
+    data = listed(b"[]", ELEMENTS_LIMIT + 2)
+    assert run(decode_unlimited_in_steps(data))[0] == [[]] * (ELEMENTS_LIMIT + 2)
+
+
+@pytest.mark.parametrize("end", [b"", b",]"])
+def test_a_long_list_of_numbers_that_is_no_json_is_refused(end: bytes) -> None:
+    data = b"[" + b",".join([b"1.25"] * 60_000) + end
+    assert exceeds_blocking_budget(data)
+    with pytest.raises(msgspec.DecodeError):
+        run_to_completion(decode_in_steps(data))

@@ -1,0 +1,54 @@
+"""When the pieces of arguments make a whole: told without a look at each character, and the same as with one."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.table import table
+from welldone.protocol.tool_calls import JsonEndDetector
+
+PIECES = st.lists(st.text('{}[]"\\a ', max_size=8), max_size=6)
+
+
+def slowly(text: str) -> tuple[bool, bool]:
+    """Whether it is whole, and whether something is open, by a look at each character."""
+    depth, is_in_string, is_escaped, is_whole = 0, False, False, False
+    for sign in text:
+        if is_escaped:
+            is_escaped = False
+        elif sign == '"':
+            is_in_string = not is_in_string
+            is_whole = depth == 0 and not is_in_string
+        elif is_in_string:
+            is_escaped = sign == "\\"
+        elif sign in "{[":
+            depth, is_whole = depth + 1, False
+        elif sign in "}]":
+            depth -= 1
+            is_whole = depth == 0
+    return is_whole, depth != 0 or is_in_string
+
+
+@given(PIECES)
+def test_it_tells_the_same_as_a_look_at_each_character(pieces: list[str]) -> None:
+    end = JsonEndDetector()
+    for piece in pieces:
+        end.feed(piece)
+    assert (end.is_complete, end.is_open) == slowly("".join(pieces))
+
+
+@table(
+    ("text", "is_whole", "is_open"),
+    [
+        ("", False, False),
+        ("\\", False, False),
+        ("{}", True, False),
+        ('{"a":"}\\"', False, True),
+        ('"\\\\"', True, False),
+        ("}{", False, False),
+        ("[" * 2**20, False, True),
+    ],
+)
+def test_what_is_whole_and_what_is_open(text: str, is_whole: bool, is_open: bool) -> None:
+    end = JsonEndDetector()
+    end.feed(text)
+    assert (end.is_complete, end.is_open) == (is_whole, is_open)

@@ -1,0 +1,346 @@
+"""The dialect of /v1/messages: what is translated into it."""
+
+import json
+import math
+
+import pytest
+
+from tests.table import table
+from welldone.protocol.collect import collect
+from welldone.protocol.dialects.anthropic import writer
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.base import KEEP_ALIVE
+from welldone.protocol.envelope import Envelope
+from welldone.protocol.events import (
+    ChoiceStart,
+    Event,
+    EventOrderError,
+    Failure,
+    FieldLocation,
+    Finish,
+    Json,
+    KeepAlive,
+    Logprobs,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    UnknownFields,
+    Usage,
+)
+
+HEAD = Envelope("msg_1", 1700000000, "m")
+OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
+CALL = ToolCall(0, 0, "call_a", "get")
+NOTHING = {"input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 0}
+
+
+def frames(data: bytes) -> list[Json]:
+    """The JSON of a stream's events, which must each be named by their type."""
+    found = []
+    for frame in data.decode().split("\n\n")[:-1]:
+        name, body = frame.split("\n")
+        found.append(json.loads(body.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+def write(*events: Event, stops: tuple[str, ...] = (), counted: Usage | None = None) -> list[Json]:
+    """The events of the stream that they make."""
+    writer = MessagesDialect(stop_sequences=stops).make_writer(HEAD, lambda: counted)
+    return frames(b"".join([*(writer.send(event) for event in events), writer.end()]))
+
+
+def whole(*events: Event, stops: tuple[str, ...] = ()) -> Json:
+    """The whole reply that they make."""
+    body: Json = json.loads(MessagesDialect(stop_sequences=stops).encode_reply(HEAD, collect(events)))
+    return body
+
+
+def shown(*events: Event) -> list[str]:
+    """The stream between its start and its end, in short."""
+    return [short(value) for value in write(OPEN, *events)[1:-2]]
+
+
+def short(value: Json) -> str:
+    """An event in short: its block's number, and what it begins or says."""
+    match value["type"]:
+        case "content_block_start":
+            return f"{value['index']} {value['content_block']['type']}"
+        case "content_block_delta":
+            kind, said = value["delta"].values()
+            return f"{value['index']} {kind.removesuffix('_delta')}: {said}"
+        case _:
+            return f"{value['index']} stop"
+
+
+def test_a_message_begins_says_a_text_and_ends() -> None:
+    message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+    message |= {"stop_reason": None, "stop_sequence": None, "usage": NOTHING}
+    assert write(OPEN, Text(0, "a"), Text(0, "é\u2028"), STOP, Usage(5, 3, 8, {})) == [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "é\u2028"}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": NOTHING | {"input_tokens": 5, "output_tokens": 3},
+        },
+        {"type": "message_stop"},
+    ]
+
+
+def test_no_character_of_a_stream_is_taken_for_a_line_break() -> None:
+    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    writer.send(OPEN)
+    assert "\u2028".encode() not in writer.send(Text(0, "\u2028")) + writer.send(Text(0, "\u2028"))
+
+
+@table(
+    ("events", "expected"),
+    [
+        ([], []),
+        ([Reasoning(0, "hm"), Text(0, "a")], [*["0 thinking", "0 thinking: hm", "0 signature: ", "0 stop"], "1 text"]),
+        ([Text(0, "a"), Refusal(0, "no")], ["0 text", "0 text: a", "0 stop", "1 text", "1 text: no"]),
+        ([CALL], ["0 tool_use", "0 input_json: {}", "0 stop"]),
+        (
+            [CALL, ToolArguments(0, 0, '{"a":'), ToolArguments(0, 0, "1}"), ToolArguments(0, 0, "", {"x": 1})],
+            ["0 tool_use", '0 input_json: {"a":', "0 input_json: 1}", "0 stop"],
+        ),
+        (
+            [CALL, Text(0, "a"), ToolArguments(0, 0, "{}"), Reasoning(0, "b"), Text(0, "c")],
+            [
+                "0 tool_use",
+                "0 input_json: {}",
+                "0 stop",
+                "1 text",
+                "1 text: a",
+                "1 stop",
+                "2 thinking",
+                "2 thinking: b",
+                "2 signature: ",
+            ],
+        ),
+        (
+            [CALL, Text(0, "a"), ToolCall(0, 1, "call_b", "put"), ToolArguments(0, 1, "{}")],
+            ["0 tool_use", "0 input_json: {}", "0 stop", "1 text", "1 text: a", "1 stop", "2 tool_use"],
+        ),
+    ],
+)
+def test_blocks_come_one_after_the_other(events: list[Event], expected: list[str]) -> None:
+    assert shown(*events, STOP)[: len(expected)] == expected
+
+
+def test_a_call_says_its_id_its_name_and_what_else_its_server_says_of_it() -> None:
+    start = write(OPEN, ToolCall(0, 0, "call_a", "get", {"type": "x", "sign": "s"}), STOP)[1]
+    assert start["content_block"] == {"type": "tool_use", "id": "call_a", "name": "get", "input": {}, "sign": "s"}
+
+
+def test_what_waits_for_a_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_HELD_CHARACTERS", 3)
+    said = shown(CALL, ToolArguments(0, 0, "{"), Text(0, "abc"), Text(0, "d"), ToolArguments(0, 0, "}"), STOP)
+    assert said == ["0 tool_use", "0 input_json: {", "0 stop", "1 text", "1 text: abc", "1 text: d", "1 stop"]
+
+
+REFUSED = Refusal(0, "no")
+
+
+@table(
+    ("events", "reason", "stop"),
+    [
+        ([Finish(0, "stop")], "end_turn", None),
+        ([Finish(0, "length")], "max_tokens", None),
+        ([Finish(0, "content_filter")], "refusal", None),
+        ([CALL, Finish(0, "tool_calls")], "tool_use", None),
+        ([CALL, Finish(0, "stop")], "tool_use", None),
+        ([CALL, Finish(0, "length")], "max_tokens", None),
+        ([CALL, Finish(0, "content_filter")], "refusal", None),
+        ([Finish(0, "tool_calls")], "end_turn", None),
+        ([REFUSED, Finish(0, "stop")], "refusal", None),
+        ([Finish(0, "stop", "X")], "stop_sequence", "X"),
+        ([UnknownFields(0, FieldLocation.CHOICE, {"stop_reason": "X"}), Finish(0, "stop")], "stop_sequence", "X"),
+        ([UnknownFields(0, FieldLocation.CHOICE, {"stop_reason": "Y"}), Finish(0, "stop")], "end_turn", None),
+        ([UnknownFields(0, FieldLocation.CHOICE, {"stop_reason": 7}), Finish(0, "stop")], "end_turn", None),
+        ([UnknownFields(0, FieldLocation.DELTA, {"stop_reason": "X"}), Finish(0, "stop")], "end_turn", None),
+        ([UnknownFields(0, FieldLocation.CHOICE, {"stop_reason": "X"}), Finish(0, "length")], "max_tokens", None),
+    ],
+)
+def test_why_it_stopped_is_said_in_anthropics_words(events: list[Event], reason: str, stop: str | None) -> None:
+    delta = {"stop_reason": reason, "stop_sequence": stop}
+    assert write(OPEN, *events, stops=("X",))[-2]["delta"] == delta
+    body = whole(OPEN, *events, stops=("X",))
+    assert {name: body[name] for name in delta} == delta
+
+
+TIMINGS = UnknownFields(0, FieldLocation.CHUNK, {"timings": {"prompt_n": 3, "cache_n": 4, "predicted_n": 1}})
+CACHED: Json = {"prompt_tokens_details": {"cached_tokens": 4}}
+
+
+def counts(fresh: int, cached: int, output: int, **more: object) -> Json:
+    """Usage as Anthropic writes it."""
+    told = {"input_tokens": fresh, "cache_read_input_tokens": cached, "output_tokens": output}
+    return NOTHING | told | more
+
+
+@table(
+    ("events", "counted", "start", "end"),
+    [
+        ([], None, counts(0, 0, 0), counts(0, 0, 0)),
+        ([], Usage(7, 1, 8, CACHED), counts(3, 4, 0), counts(3, 4, 1)),
+        ([TIMINGS], None, counts(3, 4, 0), counts(3, 4, 1)),
+        ([UnknownFields(0, FieldLocation.CHUNK, {"timings": {}})], None, counts(0, 0, 0), counts(0, 0, 0)),
+        ([UnknownFields(0, FieldLocation.CHUNK, {"timings": 1})], None, counts(0, 0, 0), counts(0, 0, 0)),
+        ([UnknownFields(0, FieldLocation.CHOICE, TIMINGS.fields)], None, counts(0, 0, 0), counts(0, 0, 0)),
+    ],
+)
+def test_the_start_says_of_the_prompt_what_is_known_by_then(
+    events: list[Event], counted: Usage | None, start: Json, end: Json
+) -> None:
+    written = write(OPEN, *events, Text(0, "a"), STOP, counted=counted)
+    assert (written[0]["message"]["usage"], written[-2]["usage"]) == (start, end)
+
+
+DETAILS: list[tuple[Json, Json]] = [
+    ({}, counts(9, 0, 5)),
+    (CACHED, counts(5, 4, 5)),
+    ({"prompt_tokens_details": {"cached_tokens": 99}}, counts(0, 9, 5)),
+    ({"prompt_tokens_details": {"cached_tokens": -1}}, counts(9, 0, 5)),
+    ({"prompt_tokens_details": None}, counts(9, 0, 5)),
+    ({"cost": 0.5, "input_tokens": 7}, counts(9, 0, 5, cost=0.5)),
+    (
+        {"completion_tokens_details": {"reasoning_tokens": 2}},
+        counts(9, 0, 5, output_tokens_details={"thinking_tokens": 2}),
+    ),
+]
+
+
+@table(("more", "expected"), DETAILS)
+def test_tokens_that_were_cached_stand_apart(more: Json, expected: Json) -> None:
+    usage = Usage(9, 5, 14, more)
+    assert write(OPEN, STOP, usage)[-2]["usage"] == expected
+    assert whole(OPEN, STOP, usage)["usage"] == expected
+    assert "output_tokens_details" not in write(OPEN, STOP, counted=usage)[0]["message"]["usage"]
+
+
+@table(
+    ("failure", "kind"),
+    [
+        (Failure("no"), "api_error"),
+        (Failure("no", "rate_limit_error"), "rate_limit_error"),
+        (Failure("no", "invalid_request_error"), "invalid_request_error"),
+        (Failure("no", "server_error", code="model_loading"), "overloaded_error"),
+        (Failure("no", "unavailable_error"), "overloaded_error"),
+        (Failure("no", "server_error", code="503"), "overloaded_error"),
+        (Failure("no", "api_error", code="timeout"), "timeout_error"),
+    ],
+)
+def test_a_failure_is_the_last_event_and_has_one_of_anthropics_types(failure: Failure, kind: str) -> None:
+    error = {"type": "error", "error": {"type": kind, "message": "no"}}
+    written = write(OPEN, CALL, ToolArguments(0, 0, "{"), failure)
+    assert (written[-1], written[-2]["type"]) == (error, "content_block_delta")
+    assert write(OPEN, failure) == [error]
+    assert frames(MessagesDialect().final_error_bytes(failure)) == [error]
+
+
+def test_a_servers_own_words_of_a_failure_are_carried_on() -> None:
+    failure = Failure("no", extra_fields={"details": 1, "request_id": "r", "type": "x"})
+    error = {"type": "api_error", "message": "no", "details": 1}
+    assert write(failure) == [{"type": "error", "error": error, "request_id": "r"}]
+
+
+def test_a_sign_of_life_is_a_comment_before_the_message_and_a_ping_in_it() -> None:
+    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    assert [writer.send(event) for event in (OPEN, KeepAlive())] == [b"", KEEP_ALIVE]
+    writer.send(Text(0, "a"))
+    assert writer.send(KeepAlive(is_chunk=True)) == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def test_text_is_taken_while_a_block_of_text_is_open() -> None:
+    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    heard = [writer.accepts_text(0)]
+    for event in (OPEN, Text(0, "a"), CALL):
+        writer.send(event)
+        heard.append(writer.accepts_text(0))
+    assert heard == [False, False, True, False]
+
+
+def test_what_this_dialect_cannot_say_is_left_out() -> None:
+    assert shown(Logprobs(0, {}), UnknownFields(0, FieldLocation.DELTA, {"x": 1}), STOP) == []
+
+
+def test_our_own_mistakes_are_exceptions() -> None:
+    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    with pytest.raises(EventOrderError):
+        writer.send(Text(0, "a"))
+    with pytest.raises(EventOrderError):
+        writer.end()
+
+
+def test_a_whole_reply_has_its_blocks_in_the_order_in_which_they_stream() -> None:
+    calls: list[Event] = [
+        CALL,
+        ToolArguments(0, 0, '{"a":1}', {"sign": "s"}),
+        Text(0, "a"),
+        Reasoning(0, "hm"),
+        REFUSED,
+    ]
+    assert whole(OPEN, *calls, Finish(0, "tool_calls"), Usage(5, 3, 8, {})) == {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "text", "text": "a"},
+            {"type": "text", "text": "no"},
+            {"sign": "s", "type": "tool_use", "id": "call_a", "name": "get", "input": {"a": 1}},
+        ],
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": NOTHING | {"input_tokens": 5, "output_tokens": 3},
+    }
+
+
+@table(
+    ("arguments", "expected"),
+    [
+        ("", {}),
+        (" ", {}),
+        ('{"a":1}', {"a": 1}),
+        ("{'a': True}", {"a": True}),
+        ('{"a":1}{"a":2}', {"a": 1}),
+        ('{"a":1e400,"b":[1.50]}', {"a": math.inf, "b": [1.5]}),
+        ('{"a":"\\ud800","b":"\\ud83d\\ude00"}', {"a": "\ufffd", "b": "\U0001f600"}),
+    ],
+)
+def test_a_whole_call_has_an_object_as_its_input(arguments: str, expected: Json) -> None:
+    pieces = [ToolArguments(0, 0, arguments)] if arguments else []
+    assert whole(OPEN, CALL, *pieces, Finish(0, "tool_calls"))["content"][0]["input"] == expected
+
+
+@pytest.mark.parametrize("arguments", ['{"a":', "[1]", "[" * 100_000])
+def test_a_whole_call_without_an_object_is_left_out(arguments: str) -> None:
+    assert whole(OPEN, CALL, ToolArguments(0, 0, arguments), Finish(0, "tool_calls"))["content"] == []
+
+
+def test_a_whole_reply_of_nothing_is_an_empty_message() -> None:
+    assert whole()["content"] == []
+
+
+def test_the_id_is_ours_and_the_model_is_the_servers() -> None:
+    dialect = MessagesDialect()
+    assert dialect.envelope(None, HEAD) == HEAD
+    assert dialect.envelope(Envelope("chatcmpl-1", 1, "other"), HEAD) == Envelope("msg_1", 1700000000, "other")
+
+
+def test_thoughts_that_nobody_asked_for_are_not_said() -> None:
+    dialect = MessagesDialect(includes_thinking=False)
+    events: list[Event] = [ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "stop")]
+    writer = dialect.make_writer(HEAD, lambda: None)
+    written = b"".join([*(writer.send(event) for event in events), writer.end()])
+    assert b"thinking" not in written
+    whole = json.loads(dialect.encode_reply(HEAD, collect(events)))
+    assert whole["content"] == [{"type": "text", "text": "a"}]

@@ -1,0 +1,109 @@
+"""Ollama's dialect: lines of JSON out of events, and the whole reply out of the same."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.laws.strategies import legal
+from welldone.protocol.collect import collect
+from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import (
+    ChoiceStart,
+    Event,
+    Failure,
+    Finish,
+    KeepAlive,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    Usage,
+)
+
+HEAD = Envelope("chatcmpl-1", 1, "m")
+AT = "2026-01-01T00:00:00Z"
+
+
+def lines(events: list[Event], *, is_chat: bool = True) -> list[dict[str, Any]]:
+    writer = OllamaDialect(is_chat=is_chat, created_at=AT).make_writer(HEAD, lambda: None)
+    written = b"".join([*(writer.send(event) for event in events), writer.end()])
+    return [json.loads(line) for line in written.splitlines()]
+
+
+def test_a_chat_is_a_line_for_each_piece_and_one_at_the_end() -> None:
+    events: list[Event] = [ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "length"), Usage(3, 2, 5, {})]
+    head = {"model": "m", "created_at": AT}
+    assert lines(events) == [
+        {**head, "message": {"role": "assistant", "content": "", "thinking": "hm"}, "done": False},
+        {**head, "message": {"role": "assistant", "content": "a"}, "done": False},
+        {
+            **head,
+            "message": {"role": "assistant", "content": ""},
+            "done": True,
+            "done_reason": "length",
+            "prompt_eval_count": 3,
+            "eval_count": 2,
+        },
+    ]
+
+
+def test_calls_are_said_when_they_are_whole() -> None:
+    events: list[Event] = [
+        ChoiceStart(0),
+        ToolCall(0, 0, "c1", "f"),
+        ToolArguments(0, 0, '{"a"'),
+        ToolArguments(0, 0, ":1}"),
+    ]
+    events += [ToolCall(0, 1, "c2", "g"), Finish(0, "tool_calls")]
+    said = [line["message"].get("tool_calls") for line in lines(events)]
+    assert said == [
+        [{"function": {"name": "f", "arguments": {"a": 1}}}],
+        [{"function": {"name": "g", "arguments": {}}}],
+        None,
+    ]
+
+
+def test_generate_says_bare_text() -> None:
+    events: list[Event] = [ChoiceStart(0), KeepAlive(), Reasoning(0, "hm"), Refusal(0, "no"), Finish(0, "stop")]
+    said = lines(events, is_chat=False)
+    assert [(line["response"], line.get("thinking"), line["done"]) for line in said] == [
+        ("", "hm", False),
+        ("no", None, False),
+        ("", None, True),
+    ]
+
+
+def test_a_failure_is_the_last_line() -> None:
+    assert lines([ChoiceStart(0), Text(0, "a"), Failure("gone")])[-1] == {"error": "gone"}
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+@given(events=legal(Endpoint.CHAT, choices=1), data=st.data())
+def test_the_whole_reply_says_what_the_stream_says(is_chat: bool, events: list[Event], data: st.DataObject) -> None:
+    written = lines(events, is_chat=is_chat)
+    if isinstance(events[-1], Failure):
+        assert "error" in written[-1]
+        return
+    dialect = OllamaDialect(is_chat=is_chat, created_at=AT)
+    whole = json.loads(dialect.encode_reply(HEAD, collect(events)))
+    assert (whole["done"], whole["done_reason"]) == (True, written[-1]["done_reason"])
+    assert whole.get("eval_count") == written[-1].get("eval_count")
+    if is_chat:
+        assert whole["message"]["content"] == "".join(line["message"]["content"] for line in written)
+        assert whole["message"].get("tool_calls", []) == [
+            call for line in written for call in line["message"].get("tool_calls", [])
+        ]
+    else:
+        assert whole["response"] == "".join(line["response"] for line in written)
+
+
+def test_text_may_flow_while_a_choice_is_open() -> None:
+    writer = OllamaDialect(is_chat=True, created_at=AT).make_writer(HEAD, lambda: None)
+    assert not writer.accepts_text(0)
+    writer.send(ChoiceStart(0))
+    assert writer.accepts_text(0)

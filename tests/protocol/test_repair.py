@@ -1,0 +1,368 @@
+"""Any events, as a legal sequence."""
+
+import pytest
+
+from tests.protocol.build import CHAT, COMPLETIONS, Mended, numbered
+from tests.table import table
+from welldone.protocol.envelope import Endpoint
+from welldone.protocol.events import (
+    ChoiceStart,
+    Event,
+    Failure,
+    FieldLocation,
+    Finish,
+    KeepAlive,
+    Logprobs,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    UnknownFields,
+    Usage,
+)
+from welldone.protocol.repair import EventRepairer
+from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.tool_calls import CALLS_LIMIT
+
+OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
+HELLO = Text(0, "Hello")
+GET, NO_ARGUMENTS = ToolCall(0, 0, "a", "get"), ToolArguments(0, 0, "{}")
+USAGE = Usage(5, 3, 8, {})
+CUT = Failure("the server's stream ended before the answer was whole", "upstream_error", None, "incomplete_stream")
+EMPTY = Failure("the server sent no answer", "upstream_error", None, "incomplete_stream")
+BOOM = Failure("boom")
+
+
+@table(
+    "events",
+    [
+        [OPEN, STOP],
+        [OPEN, HELLO, Text(0, " world"), STOP],
+        [OPEN, Reasoning(0, "why"), HELLO, Finish(0, "length"), USAGE],
+        [OPEN, Refusal(0, "no"), Finish(0, "content_filter")],
+        [OPEN, HELLO, GET, ToolArguments(0, 0, '{"x":1}'), Finish(0, "tool_calls")],
+        [OPEN, Logprobs(0, {"content": []}), HELLO, STOP],
+        [
+            UnknownFields(0, FieldLocation.DELTA, {"x": "a"}),
+            OPEN,
+            UnknownFields(0, FieldLocation.CHOICE, {"y": 1}),
+            HELLO,
+            STOP,
+        ],
+        [
+            OPEN,
+            UnknownFields(0, FieldLocation.CHUNK, {"z": 1}),
+            HELLO,
+            UnknownFields(0, FieldLocation.DELTA, {"x": "a"}, in_own_chunk=True),
+            STOP,
+        ],
+        [OPEN, ChoiceStart(1), Text(1, "b"), Text(0, "a"), STOP, Finish(1, "stop")],
+        [OPEN, KeepAlive(), HELLO, KeepAlive(is_chunk=True), STOP],
+        [OPEN, HELLO, BOOM],
+        [BOOM],
+        # text that repeats itself, and tags in it
+        [OPEN, HELLO, Text(0, "Hello you"), STOP],
+        [OPEN, *(Text(0, "0" * count) for count in (4, 8, 12, 16, 20)), STOP],
+        [OPEN, Reasoning(0, "a"), Text(0, "<think>b</think>c"), STOP],
+        [OPEN, Text(0, "<think>b</think>c"), STOP],
+    ],
+)
+def test_a_right_sequence_stays_as_it_is(events: list[Event]) -> None:
+    mended = Mended(events)
+    assert mended.events == events
+    assert mended.rules == []
+
+
+@table(
+    ("events", "legal", "noted"),
+    [
+        ([HELLO, STOP], [OPEN, HELLO, STOP], ["delta-role-first"]),
+        ([STOP], [OPEN, STOP], ["delta-role-first"]),
+        ([OPEN, HELLO, OPEN, STOP], [OPEN, HELLO, STOP], ["delta-role-once"]),
+        ([OPEN, STOP, HELLO], [OPEN, HELLO, STOP], []),
+        ([OPEN, STOP, STOP], [OPEN, STOP], ["fin-exactly-once"]),
+        ([OPEN, Finish(0, "length"), STOP], [OPEN, Finish(0, "length")], ["fin-exactly-once"]),
+        ([OPEN, HELLO], [OPEN, HELLO, STOP], ["err-not-silent", "fin-always-sent"]),
+        ([USAGE, OPEN, STOP], [OPEN, STOP, USAGE], []),
+        ([OPEN, Usage(0, 0, 0, {}), STOP, USAGE], [OPEN, STOP, USAGE], []),
+        ([OPEN, HELLO, BOOM, HELLO, STOP], [OPEN, HELLO, BOOM], []),
+        ([], [EMPTY], ["err-empty-stream"]),
+        ([USAGE], [EMPTY], ["err-empty-stream"]),
+        ([KeepAlive()], [KeepAlive(), EMPTY], ["err-empty-stream"]),
+        # calls
+        ([OPEN, GET, NO_ARGUMENTS, STOP], [OPEN, GET, NO_ARGUMENTS, Finish(0, "tool_calls")], ["fin-tool-calls"]),
+        (
+            [OPEN, GET, NO_ARGUMENTS, STOP, Finish(0, "tool_calls")],
+            [OPEN, GET, NO_ARGUMENTS, Finish(0, "tool_calls")],
+            ["fin-exactly-once"],
+        ),
+        (
+            [OPEN, GET, NO_ARGUMENTS],
+            [OPEN, GET, NO_ARGUMENTS, Finish(0, "tool_calls")],
+            ["err-not-silent", "fin-always-sent", "tool-finish-follows"],
+        ),
+        (
+            [OPEN, GET, ToolArguments(0, 0, "{"), STOP],
+            [OPEN, GET, ToolArguments(0, 0, "{"), STOP],
+            ["tool-args-json-object"],
+        ),
+        (
+            [OPEN, GET, ToolArguments(0, 0, "{"), Finish(0, "length")],
+            [OPEN, GET, ToolArguments(0, 0, "{"), Finish(0, "length")],
+            [],
+        ),
+        (
+            [OPEN, GET, ToolArguments(0, 0, "{")],
+            [OPEN, GET, ToolArguments(0, 0, "{"), CUT],
+            ["err-not-silent", "fin-always-sent", "tool-finish-follows"],
+        ),
+        # unknown fields
+        (
+            [UnknownFields(0, FieldLocation.CHOICE, {"x": 7}, in_own_chunk=True), STOP],
+            [OPEN, UnknownFields(0, FieldLocation.CHOICE, {"x": 7}, in_own_chunk=True), STOP],
+            ["delta-role-first"],
+        ),
+        # several choices
+        (
+            [Text(1, "b"), OPEN, STOP, Finish(1, "stop")],
+            [OPEN, ChoiceStart(1), Text(1, "b"), STOP, Finish(1, "stop")],
+            ["delta-role-first", "n-first-order"],
+        ),
+        (
+            [ChoiceStart(1), Finish(1, "stop"), OPEN, HELLO, STOP],
+            [OPEN, ChoiceStart(1), HELLO, STOP, Finish(1, "stop")],
+            ["n-first-order"],
+        ),
+        (
+            [OPEN, ChoiceStart(1), HELLO, Finish(1, "stop")],
+            [OPEN, ChoiceStart(1), HELLO, STOP, Finish(1, "stop")],
+            ["err-not-silent", "fin-always-sent"],
+        ),
+    ],
+)
+def test_an_odd_sequence_is_made_legal(events: list[Event], legal: list[Event], noted: list[str]) -> None:
+    mended = Mended(events)
+    assert mended.events == legal
+    assert mended.rules == noted
+
+
+@table(
+    ("events", "legal", "noted"),
+    [
+        ([OPEN, HELLO, STOP], [OPEN, HELLO, STOP], ["end-done-sent"]),
+        ([OPEN, HELLO], [OPEN, HELLO, CUT], ["end-no-early-eof", "err-not-silent"]),
+        (
+            [OPEN, GET, NO_ARGUMENTS],
+            [OPEN, GET, NO_ARGUMENTS, CUT],
+            ["end-no-early-eof", "err-not-silent", "tool-finish-follows"],
+        ),
+        (
+            [OPEN, ChoiceStart(1), STOP],
+            [OPEN, ChoiceStart(1), STOP, CUT],
+            ["end-no-early-eof", "err-not-silent"],
+        ),
+        ([], [EMPTY], ["err-empty-stream"]),
+        ([OPEN, BOOM], [OPEN, BOOM], []),
+    ],
+)
+def test_a_stream_that_was_not_done_is_whole_only_if_each_choice_is(
+    events: list[Event], legal: list[Event], noted: list[str]
+) -> None:
+    mended = Mended(events, is_done=False)
+    assert mended.events == legal
+    assert mended.rules == noted
+
+
+def test_the_end_of_a_completion_has_a_rule_of_its_own() -> None:
+    assert Mended([HELLO, STOP], COMPLETIONS, is_done=False).rules == ["cmpl-done", "end-done-sent"]
+
+
+def test_words_behind_thoughts_pass_as_they_are() -> None:
+    said = [Text(0, text) for text in ("a", "b", "c")]
+    assert Mended([OPEN, Reasoning(0, "r"), *said, STOP]).events == [OPEN, Reasoning(0, "r"), *said, STOP]
+
+
+def test_a_choice_that_had_finished_is_finished_before_a_failure() -> None:
+    assert Mended([OPEN, ChoiceStart(1), HELLO, STOP, BOOM]).events == [OPEN, ChoiceStart(1), HELLO, STOP, BOOM]
+
+
+def test_a_call_that_was_cut_gets_no_arguments() -> None:
+    assert Mended([OPEN, GET, BOOM]).events == [OPEN, GET, BOOM]
+
+
+def test_a_named_tool_may_finish_with_stop() -> None:
+    mended = Mended([OPEN, GET, NO_ARGUMENTS, STOP], asked=RequestFacts(has_named_tool=True))
+    assert mended.events == [OPEN, GET, NO_ARGUMENTS, STOP]
+    assert mended.rules == []
+
+
+def test_usage_is_sent_unless_it_was_not_asked_for_and_known_in_any_case() -> None:
+    for asked, sent in (
+        (RequestFacts(), [USAGE]),
+        (RequestFacts(include_usage=True), [USAGE]),
+        (RequestFacts(include_usage=False), []),
+    ):
+        mended = Mended([OPEN, STOP, USAGE], asked=asked)
+        assert mended.events == [OPEN, STOP, *sent]
+        assert mended.repair.usage == USAGE
+
+
+def test_the_only_choice_has_the_number_zero() -> None:
+    events: list[Event] = [ChoiceStart(3), Text(3, "a"), Text(3, "b"), Text(3, "c"), Finish(3, "stop")]
+    legal: list[Event] = [OPEN, Text(0, "a"), Text(0, "b"), Text(0, "c"), STOP]
+    chat = Mended(events, asked=RequestFacts(choice_count=1))
+    assert (chat.events, chat.rules) == (legal, ["n-index-int"])
+    completions = Mended(events, COMPLETIONS, asked=RequestFacts(choice_count=1))
+    assert (completions.events, completions.rules) == (legal, ["cmpl-index"])
+
+
+def test_riders_of_the_only_choice_get_its_number_too() -> None:
+    riders: list[Event] = [
+        Logprobs(3, {"content": []}),
+        UnknownFields(3, FieldLocation.CHOICE, {"x": 1}),
+        UnknownFields(3, FieldLocation.DELTA, {"y": "a"}),
+    ]
+    said = Mended([ChoiceStart(3), *riders, Text(3, "a"), Finish(3, "stop")], asked=RequestFacts(choice_count=1)).events
+    assert said[1:4] == [
+        Logprobs(0, {"content": []}),
+        UnknownFields(0, FieldLocation.CHOICE, {"x": 1}),
+        UnknownFields(0, FieldLocation.DELTA, {"y": "a"}),
+    ]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_choice_that_was_not_requested_is_dropped(first: int) -> None:
+    """Whichever comes first is the choice; nothing of the other is mixed into it, and it need not finish."""
+    other = 1 - first
+    said: list[Event] = [ToolCall(first, 0, "a", "get"), ToolArguments(first, 0, '{"x":')]
+    mixed: list[Event] = [ChoiceStart(other), ToolCall(other, 0, "b", "put"), ToolArguments(other, 0, '{"y":2}')]
+    rest: list[Event] = [ToolArguments(first, 0, "1}"), Finish(first, "tool_calls")]
+    mended = Mended([ChoiceStart(first), *said, *mixed, *rest], asked=RequestFacts(choice_count=1))
+    arguments = [ToolArguments(0, 0, '{"x":'), ToolArguments(0, 0, "1}")]
+    assert mended.events == [OPEN, ToolCall(0, 0, "a", "get"), *arguments, Finish(0, "tool_calls")]
+    assert mended.rules == ["n-index-int"]
+
+
+def test_choices_beyond_those_requested_are_dropped() -> None:
+    events: list[Event] = [OPEN, ChoiceStart(1), STOP, ChoiceStart(2), Finish(1, "stop"), Finish(2, "stop")]
+    mended = Mended(events, asked=RequestFacts(choice_count=2))
+    assert mended.events == [OPEN, ChoiceStart(1), STOP, Finish(1, "stop")]
+    assert mended.rules == ["n-index-int"]
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+def test_too_few_choices_are_no_success(endpoint: Endpoint) -> None:
+    mended = Mended([OPEN, HELLO, STOP], endpoint, asked=RequestFacts(choice_count=2))
+    assert mended.events[:3] == [OPEN, HELLO, STOP]
+    assert mended.repair.failure == Failure(
+        "the server sent 1 of 2 requested choices", "upstream_error", None, "incomplete_stream"
+    )
+    assert mended.events[3:] == [mended.repair.failure]
+    assert mended.rules == ["n-refuse-if-unsupported"]
+
+
+def test_a_completion_has_text_and_nothing_else() -> None:
+    events: list[Event] = [Reasoning(0, "r"), Refusal(0, "r"), GET, NO_ARGUMENTS, HELLO, STOP]
+    mended = Mended(events, COMPLETIONS)
+    assert mended.events == [OPEN, HELLO, STOP]
+    assert mended.rules == []
+
+
+def test_the_choices_of_a_completion_come_in_any_order() -> None:
+    mended = Mended([Text(2, "c"), Text(0, "a"), STOP, Finish(2, "stop")], COMPLETIONS)
+    assert mended.events == [ChoiceStart(2), Text(2, "c"), OPEN, Text(0, "a"), STOP, Finish(2, "stop")]
+    assert mended.rules == []
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+def test_fields_of_a_chunk_that_stand_alone_need_a_choice_to_ride_on(endpoint: Endpoint) -> None:
+    extra = UnknownFields(0, FieldLocation.CHUNK, {"x": 1}, in_own_chunk=True)
+    assert Mended([extra, OPEN, STOP], endpoint).events == [OPEN, extra, STOP]
+
+
+def test_too_many_calls_end_the_answer() -> None:
+    calls = [ToolCall(0, number, f"id{number}", "get") for number in range(CALLS_LIMIT + 5)]
+    events = Mended([OPEN, *calls]).events
+    failure = Failure(
+        "the server sent more than 1024 tool calls in one choice", "upstream_error", None, "bad_upstream_stream"
+    )
+    assert events == [OPEN, calls[0], failure]
+
+
+def test_a_call_without_a_name_ends_the_answer() -> None:
+    events = Mended([OPEN, NO_ARGUMENTS, Finish(0, "tool_calls")]).events
+    failure = Failure("the server called a tool without naming it", "upstream_error", None, "incomplete_stream")
+    assert events == [OPEN, failure]
+
+
+def test_ids_of_calls_may_repeat_in_another_choice() -> None:
+    events: list[Event] = [
+        OPEN,
+        ChoiceStart(1),
+        GET,
+        ToolArguments(0, 0, '{"x":1}'),
+        ToolCall(1, 0, "a", "get"),
+        ToolArguments(1, 0, '{"x":1}'),
+        Finish(0, "tool_calls"),
+        Finish(1, "tool_calls"),
+    ]
+    mended = Mended(events)
+    assert mended.events == events
+    assert mended.rules == []
+
+
+QUIET = KeepAlive(is_chunk=True)
+COMMENTS = [KeepAlive()] * 40
+
+
+def test_after_some_comments_one_goes_out_as_a_chunk() -> None:
+    right: list[Event] = [OPEN, *COMMENTS, HELLO, *COMMENTS, STOP]
+    assert (Mended(right).events, Mended(right).rules) == (right, [])
+    mended = Mended([OPEN, *[KeepAlive()] * 90, HELLO, KeepAlive(), STOP])
+    assert mended.events == [OPEN, *COMMENTS, QUIET, *COMMENTS, QUIET, *[KeepAlive()] * 8, HELLO, KeepAlive(), STOP]
+    assert mended.rules == ["sse-keepalive-run-limit"]
+
+
+def test_before_the_first_chunk_there_are_only_comments_and_not_too_many() -> None:
+    mended = Mended([*[KeepAlive()] * 90, OPEN, HELLO, STOP])
+    assert mended.events == [*COMMENTS, OPEN, HELLO, STOP]
+    assert mended.rules == ["sse-keepalive-run-limit"]
+    assert Mended([QUIET, OPEN, HELLO, STOP]).events == [KeepAlive(), OPEN, HELLO, STOP]
+
+
+def test_chunks_that_say_nothing_become_comments_when_they_are_too_many() -> None:
+    right: list[Event] = [OPEN, *[QUIET] * 16, HELLO, *[QUIET] * 16, STOP]
+    assert (Mended(right).events, Mended(right).rules) == (right, [])
+    mended = Mended([OPEN, *[QUIET] * 100, STOP])
+    assert mended.events == [OPEN, *[QUIET] * 16, *COMMENTS, STOP]
+    assert mended.rules == ["delta-no-noop-flood"]
+
+
+@pytest.mark.no_cover
+@table("silence", [[KeepAlive()] * 100_000, [KeepAlive(), QUIET] * 500, [QUIET, KeepAlive()] * 20, [QUIET] * 17])
+def test_signs_of_life_come_to_an_end_and_need_no_second_mend(silence: list[Event]) -> None:
+    events = Mended([OPEN, *silence, STOP]).events
+    assert len(events) <= 2 + 16 * (40 + 1) + 40
+    assert Mended(events).events == events
+
+
+@pytest.mark.no_cover
+def test_a_hundred_thousand_comments_are_a_few() -> None:
+    mended = Mended([OPEN, *[KeepAlive()] * 100_000, STOP])
+    assert mended.events == [OPEN, *[*COMMENTS, QUIET] * 16, *COMMENTS, STOP]
+
+
+def test_plain_text_resets_the_silence() -> None:
+    repair = EventRepairer(CHAT, facts=RequestFacts(), repair_log=RepairLog(), new_call_id=numbered("x"))
+    repair.feed([OPEN, Text(0, "a"), Text(0, "b")])
+    for _ in range(50):
+        assert repair.feed([KeepAlive(), Text(0, "c")]) == [KeepAlive(), Text(0, "c")]
+
+
+def test_nothing_follows_a_failure() -> None:
+    repair = EventRepairer(CHAT, facts=RequestFacts(), repair_log=RepairLog(), new_call_id=numbered("x"))
+    assert repair.feed([OPEN, BOOM])[-1] == BOOM
+    assert repair.feed([HELLO, USAGE, KeepAlive()]) == []
+    assert repair.close(is_done=True) == []

@@ -1,0 +1,48 @@
+"""Requests that do harm elsewhere are refused here, or made harmless, before an engine sees them."""
+
+import pytest
+
+from tests.server.abuse import BODY_LIMIT_BYTES, CHAT, TEXT, Abuse, abuses
+from tests.server.requests.build import ABLE, MODEL
+from tests.table import table
+from welldone.gateway.errors import ApiError
+from welldone.server.requests.chat import read_chat, read_completions
+from welldone.server.requests.fields import read_body
+from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
+
+READERS = {
+    CHAT: read_chat,
+    TEXT: read_completions,
+    "/detokenize": read_detokenize,
+    "/tokenize": read_tokenize,
+    "/v1/embeddings": read_embeddings,
+    "/v1/rerank": read_rerank,
+}
+ELSEWHERE = {"a path for a model": "names are looked up by the routes"}
+
+
+def refused(abuse: Abuse) -> ApiError | None:
+    """Why the readers refuse a request; None where they let it pass."""
+    try:
+        READERS[abuse.path](read_body(abuse.body, abuse.headers["Content-Type"]), MODEL, ABLE)
+    except ApiError as error:
+        return error
+    return None
+
+
+@pytest.mark.tier3
+def test_there_are_more_than_sixty_and_each_has_a_name() -> None:
+    assert len({abuse.name for abuse in abuses()}) == len(abuses()) > 60
+
+
+@table("abuse", abuses, ids=lambda abuse: abuse.name)
+def test_it_is_refused_or_made_harmless(abuse: Abuse) -> None:
+    if len(abuse.body) > BODY_LIMIT_BYTES:
+        assert abuse.statuses == {413}  # by the server, which counts bytes as they come
+        return
+    error = refused(abuse)
+    if error is None:
+        assert 200 in abuse.statuses or abuse.name in ELSEWHERE
+        return
+    assert error.status in abuse.statuses
+    assert len(error.message) < 400

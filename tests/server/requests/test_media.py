@@ -1,0 +1,122 @@
+"""Pictures: only data, only formats that are known, only sizes that fit in memory."""
+
+import base64
+import struct
+
+import pytest
+
+from tests.table import table
+from welldone.gateway.errors import ApiError
+from welldone.server.requests.media import image_format, image_size, read_audio, read_image
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+JPEG = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc2\x00\x11\x08"
+
+
+def png(width: int, height: int) -> bytes:
+    """The head of a PNG."""
+    return PNG + struct.pack(">II", width, height)
+
+
+HEADS = {
+    "png": png(3, 5),
+    "jpeg": JPEG + struct.pack(">HH", 5, 3),
+    "gif": b"GIF89a" + struct.pack("<HH", 3, 5),
+    "bmp": b"BM" + bytes(16) + struct.pack("<ii", 3, -5),
+    "webp": b"RIFF1234WEBPVP8X" + bytes(8) + struct.pack("<HBHB", 2, 0, 4, 0),
+}
+
+
+def url(data: bytes, kind: str = "png") -> str:
+    """Data as an address."""
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def read(address: object) -> object:
+    """What becomes of a picture."""
+    return read_image({"type": "image_url", "image_url": {"url": address, "detail": "low"}}, "p")
+
+
+@table("kind", HEADS)
+def test_the_format_is_known_by_the_first_bytes_and_the_size_by_the_head(kind: str) -> None:
+    assert image_format(HEADS[kind]) == kind
+    assert image_size(HEADS[kind], kind) == (3, 5)
+    found = read(url(HEADS[kind], "wrong"))
+    assert found == {"type": "image_url", "image_url": {"url": url(HEADS[kind], kind)}}
+
+
+@table(
+    ("data", "size"),
+    [
+        (b"RIFF1234WEBPVP8 " + bytes(10) + struct.pack("<HH", 3, 5), (3, 5)),
+        (b"RIFF1234WEBPVP8L" + bytes(5) + struct.pack("<I", 2 | 4 << 14), (3, 5)),
+        (b"RIFF1234WEBPXXXX" + bytes(20), None),
+        (b"RIFF1234WEBP", None),
+    ],
+)
+def test_each_kind_of_webp_says_its_size(data: bytes, size: tuple[int, int] | None) -> None:
+    assert image_size(data, "webp") == size
+
+
+@table("kind", HEADS)
+def test_a_head_that_is_cut_has_no_size(kind: str) -> None:
+    assert image_size(HEADS[kind][:-1], kind) is None
+    with pytest.raises(ApiError, match="damaged"):
+        read(url(HEADS[kind][:-1]))
+
+
+def test_a_jpeg_without_a_frame_has_no_size() -> None:
+    assert image_size(b"\xff\xd8\xff\xe0\x00\x02\x00", "jpeg") is None
+    assert image_size(b"\xff\xd8\xff" + b"\xff" * 10_000, "jpeg") is None
+
+
+@table(
+    ("address", "why"),
+    [
+        (None, "expected a string"),
+        (5, "expected a string"),
+        ("http://127.0.0.1/x.png", "none is fetched"),
+        ("https://example.com/x.png", "none is fetched"),
+        ("file:///etc/passwd", "none is fetched"),
+        ("//host/x", "none is fetched"),
+        ("", "none is fetched"),
+        ("data:image/png", "none is fetched"),
+        ("data:image/png,abc", "base64"),
+        ("data:image/png;base64,%%%%", "base64"),
+        ("data:image/png;base64,abc", "base64"),
+        ("data:image/png;base64,YQ==YQ==", "base64"),
+        ("data:image/png;base64,é", "base64"),
+        ("data:image/png;base64,", "expected a PNG"),
+        (url(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "svg+xml"), "expected a PNG"),
+        (url(png(0, 5)), "pixels"),
+        (url(png(8000, 8001)), "pixels"),
+        (url(png(2**31, 2**31)), "pixels"),
+        (url(png(70_000, 1)), "pixels"),
+    ],
+)
+def test_other_pictures_are_refused(address: object, why: str) -> None:
+    with pytest.raises(ApiError, match=why) as caught:
+        read(address)
+    assert caught.value.status == 400
+    assert caught.value.param == "p.image_url.url"
+
+
+def test_the_largest_picture_is_accepted() -> None:
+    assert read(url(png(8000, 8000)))
+
+
+@table(
+    ("part", "param"),
+    [
+        ({}, "p.input_audio"),
+        ({"input_audio": "x"}, "p.input_audio"),
+        ({"input_audio": {"format": "ogg", "data": "YQ=="}}, "p.input_audio.format"),
+        ({"input_audio": {"format": "wav"}}, "p.input_audio.data"),
+        ({"input_audio": {"format": "wav", "data": ""}}, "p.input_audio.data"),
+        ({"input_audio": {"format": "wav", "data": "!"}}, "p.input_audio.data"),
+    ],
+)
+def test_wrong_sound_is_named(part: dict[str, object], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read_audio(part, "p")
+    assert caught.value.param == param

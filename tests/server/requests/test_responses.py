@@ -1,0 +1,540 @@
+"""Requests for responses, as requests for chats: nothing is lost that both can say, and the rest is refused."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.server.requests.build import MODEL, able
+from tests.table import table
+from welldone.gateway.errors import ApiError
+from welldone.protocol.json_budget import run_to_completion
+from welldone.server.requests.chat import read_chat
+from welldone.server.requests.fields import rename_error_param
+from welldone.server.requests.responses import (
+    REFERENCES_LIMIT,
+    RESPONSES_FIELDS,
+    ResponsesTranslation,
+    complete_items,
+    echoed_fields,
+    items_to_messages,
+    raw_input_items,
+    read_input_items,
+    read_storage_options,
+    responses_to_chat,
+)
+
+Body = dict[str, Any]
+
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "4"}
+TOOL: Body = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+CHAT_TOOL = {"type": "function", "function": {k: v for k, v in TOOL.items() if k != "type"}}
+CHAT_CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def translated(
+    *,
+    history: tuple[Body, ...] = (),
+    ignores_unknown: bool = False,
+    **body: Any,  # noqa: ANN401 - each field its own
+) -> ResponsesTranslation:
+    given = {"model": "m", "input": "hi", **body}
+    kept = {"msg_9": b'{"role": "assistant", "content": "kept"}'}
+    items = run_to_completion(read_input_items(given, kept.get, 10**6))
+    return responses_to_chat(given, list(history), items, ignores_unknown_tools=ignores_unknown)
+
+
+def messages(*items: Body, **body: Any) -> list[Body]:  # noqa: ANN401 - each field its own
+    found: list[Body] = translated(input=list(items), **body).chat["messages"]
+    return found
+
+
+def refusal(**body: Any) -> ApiError:  # noqa: ANN401 - each field its own
+    with pytest.raises(ApiError) as caught:
+        translated(**body)
+    assert caught.value.status == 400
+    return caught.value
+
+
+def test_a_text_is_the_users_message() -> None:
+    assert translated().chat == {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@table(
+    ("item", "message"),
+    [
+        ({"role": "user", "content": "a"}, {"role": "user", "content": "a"}),
+        (
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"role": "user", "content": "a"},
+        ),
+        (
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "a"},
+                    {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"},
+                    {"type": "input_image", "image_url": "http://x/y.png"},
+                    {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}},
+                    {"type": "input_file", "file_data": "AA", "filename": "a.pdf"},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "a"},
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}},
+                    {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
+                    {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}},
+                    {"type": "file", "file": {"file_data": "AA", "filename": "a.pdf"}},
+                ],
+            },
+        ),
+        ({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "a"}),
+        (
+            {
+                "type": "message",
+                "role": "assistant",
+                "id": "msg_1",
+                "status": "completed",
+                "content": [
+                    {"type": "output_text", "text": "a", "annotations": []},
+                    {"type": "output_text", "text": "b"},
+                ],
+            },
+            {"role": "assistant", "content": "a\nb"},
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            {"role": "assistant", "content": None, "refusal": "no"},
+        ),
+        ({"role": "developer", "content": "a"}, {"role": "system", "content": "a"}),
+        (
+            {"role": "system", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+            {"role": "system", "content": "a\nb"},
+        ),
+        (CALL, {"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]}),
+        (OUTPUT, {"role": "tool", "tool_call_id": "c1", "content": "4"}),
+        (
+            {**OUTPUT, "output": [{"type": "input_text", "text": "4"}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "4"},
+        ),
+        ({"type": "item_reference", "id": "msg_9"}, {"role": "assistant", "content": "kept"}),
+        ({"id": "msg_9"}, {"role": "assistant", "content": "kept"}),
+    ],
+)
+def test_an_item_is_a_message(item: Body, message: Body) -> None:
+    assert messages(item) == [message]
+
+
+def test_what_a_model_said_in_one_turn_is_one_message() -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
+    words = {"role": "assistant", "content": "let me see"}
+    second = {**CALL, "call_id": "c2"}
+    got = messages({"role": "user", "content": "q"}, thought, words, CALL, second, OUTPUT, {**OUTPUT, "call_id": "c2"})
+    assert [message["role"] for message in got] == ["user", "assistant", "tool", "tool"]
+    assert got[1] == {
+        "role": "assistant",
+        "content": "let me see",
+        "reasoning_content": "hm",
+        "tool_calls": [CHAT_CALL, {**CHAT_CALL, "id": "c2"}],
+    }
+
+
+def test_between_a_call_and_its_output_nothing_stands() -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    first, second = ({"role": "assistant", "content": text} for text in ("let me see", "wait"))
+    got = messages(first, CALL, second, thought, OUTPUT)
+    assert got[0] == {
+        "role": "assistant",
+        "content": "let me see\nwait",
+        "reasoning_content": "hm",
+        "tool_calls": [CHAT_CALL],
+    }
+    assert [message["role"] for message in got] == ["assistant", "tool"]
+
+
+def test_two_messages_of_a_model_stay_two() -> None:
+    got = messages({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"})
+    assert [message["content"] for message in got] == ["a", "b"]
+
+
+def test_thoughts_after_a_text_belong_to_what_follows() -> None:
+    thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    got = messages({"role": "assistant", "content": "a"}, thought, {"role": "assistant", "content": "b"})
+    assert got == [
+        {"role": "assistant", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_content": "hm"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "nothing followed"}]},
+    ],
+)
+def test_thoughts_that_cannot_be_read_or_led_to_nothing_are_left_out(thought: Body) -> None:
+    assert messages(thought, {"role": "user", "content": "q"}) == [{"role": "user", "content": "q"}]
+
+
+def test_thoughts_are_read_from_their_text_before_their_summary() -> None:
+    thought = {
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "short"}],
+        "content": [{"type": "reasoning_text", "text": "long"}],
+    }
+    assert messages(thought, CALL)[0]["reasoning_content"] == "long"
+
+
+def test_instructions_and_what_stands_first_for_the_model_are_one_system_message() -> None:
+    developer = {"role": "developer", "content": "b"}
+    got = messages(developer, {"role": "user", "content": "q"}, developer, instructions="a")
+    assert [(message["role"], message["content"]) for message in got] == [
+        ("system", "a\n\nb"),
+        ("user", "q"),
+        ("system", "b"),
+    ]
+
+
+def test_what_was_said_before_comes_first_and_without_its_instructions() -> None:
+    history = ({"role": "user", "content": "q"}, CALL)
+    got = translated(history=history, input=[OUTPUT], instructions="new", previous_response_id="resp_1").chat[
+        "messages"
+    ]
+    assert [message["role"] for message in got] == ["system", "user", "assistant", "tool"]
+
+
+def test_what_was_said_before_is_enough() -> None:
+    got = translated(history=({"role": "user", "content": "q"},), input=None, previous_response_id="resp_1")
+    assert got.chat["messages"] == [{"role": "user", "content": "q"}]
+
+
+@table(
+    ("value", "param"),
+    [
+        (None, "input"),
+        (5, "input"),
+        (["x"], "input[0]"),
+        ([{"type": "web_search_call", "id": "ws_1"}], "input[0].type"),
+        ([{"type": 7}], "input[0].type"),
+        ([{}], "input[0].type"),
+        ([{"role": "tool", "content": "x"}], "input[0].role"),
+        ([{"type": "message", "content": "x"}], "input[0].role"),
+        ([{"role": "user"}], "input[0].content"),
+        ([{"role": "user", "content": 5}], "input[0].content"),
+        ([{"role": "user", "content": ["x"]}], "input[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "input[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": 5}]}], "input[0].content[0].type"),
+        ([{"role": "user", "content": [{"text": "x"}]}], "input[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "input_text"}]}], "input[0].content[0].text"),
+        ([{"role": "user", "content": [{"type": "input_text", "text": 5}]}], "input[0].content[0].text"),
+        ([{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}], "input[0].content[0].file_id"),
+        ([{"role": "user", "content": [{"type": "input_image"}]}], "input[0].content[0].image_url"),
+        ([{"role": "user", "content": [{"type": "input_file", "file_url": "u"}]}], "input[0].content[0].file_url"),
+        ([{"role": "assistant", "content": [{"type": "input_image"}]}], "input[0].content[0].type"),
+        ([{"role": "system", "content": [{"type": "input_image"}]}], "input[0].content[0].type"),
+        ([{**CALL, "call_id": None}], "input[0].call_id"),
+        ([{**CALL, "name": None}], "input[0].name"),
+        ([{**CALL, "arguments": {}}], "input[0].arguments"),
+        ([{**OUTPUT, "output": None}], "input[0].output"),
+        ([{"type": "reasoning", "summary": 5}], "input[0].summary"),
+        ([{"type": "item_reference", "id": "msg_gone"}], "input[0]"),
+        ([{"type": "item_reference"}], "input[0].id"),
+        ([{"role": "user", "content": "x"}] * 16_385, "input"),
+    ],
+)
+def test_an_input_that_a_chat_cannot_say_is_refused_by_its_place(value: object, param: str) -> None:
+    assert refusal(input=value).param == param
+
+
+def test_an_item_of_an_earlier_response_that_a_chat_cannot_say_is_refused() -> None:
+    error = refusal(history=({"type": "web_search_call", "id": "ws"},), previous_response_id="resp_1")
+    assert error.param == "previous_response_id.type"
+    assert "web_search_call" in error.message
+
+
+@table(
+    ("body", "chat"),
+    [
+        ({"max_output_tokens": 5}, {"max_completion_tokens": 5}),
+        ({"temperature": 0.5, "top_p": 0.1}, {"temperature": 0.5, "top_p": 0.1}),
+        ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"}),
+        ({"reasoning": {"effort": None}}, {}),
+        ({"text": {"format": {"type": "text"}}}, {}),
+        ({"text": {"verbosity": "low"}}, {"verbosity": "low"}),
+        ({"text": {"format": {"type": "json_object"}}}, {"response_format": {"type": "json_object"}}),
+        (
+            {
+                "text": {
+                    "format": {"type": "json_schema", "name": "n", "schema": {}, "strict": True, "description": None}
+                }
+            },
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": True}}},
+        ),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
+        ({"include": ["message.output_text.logprobs"]}, {"logprobs": True}),
+        ({"include": ["reasoning.encrypted_content"], "top_logprobs": 2}, {}),
+        ({"tools": [TOOL]}, {"tools": [CHAT_TOOL]}),
+        (
+            {"tools": [{"type": "function", "name": "g", "strict": None}]},
+            {"tools": [{"type": "function", "function": {"name": "g"}}]},
+        ),
+        ({"tools": [TOOL], "tool_choice": "required"}, {"tools": [CHAT_TOOL], "tool_choice": "required"}),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "name": "f"}},
+            {"tools": [CHAT_TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        ),
+        (
+            {
+                "tools": [TOOL, {**TOOL, "name": "g"}],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": "required",
+                    "tools": [{"type": "function", "name": "f"}],
+                },
+            },
+            {"tools": [CHAT_TOOL], "tool_choice": "required"},
+        ),
+        ({"tools": [TOOL], "parallel_tool_calls": False}, {"tools": [CHAT_TOOL], "parallel_tool_calls": False}),
+        ({"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}, {}),
+        ({"stream": True, "stream_options": {"include_obfuscation": False}}, {"stream": True}),
+        ({"store": False, "metadata": {"a": "b"}, "truncation": "auto", "max_tool_calls": 3, "n": 1}, {}),
+        ({"user": "u", "prompt_cache_key": "k", "service_tier": "auto"},) * 2,
+        ({"top_k": 5, "min_p": 0.1, "seed": 1, "stop": ["x"], "chat_template_kwargs": {"a": 1}},) * 2,
+    ],
+)
+def test_a_field_is_said_in_the_words_of_a_chat(body: Body, chat: Body) -> None:
+    plain = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    assert translated(**body).chat == {**plain, **chat}
+
+
+@table(
+    ("body", "param"),
+    [
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "messages"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"n": 2}, "n"),
+        ({"instructions": ["x"]}, "instructions"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"include": ["everything"]}, "include[0]"),
+        ({"text": "json"}, "text"),
+        ({"text": {"format": {}}}, "text.format.type"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
+        ({"truncation": "some"}, "truncation"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"metadata": {str(n): "x" for n in range(17)}}, "metadata"),
+        ({"metadata": {"a": "x" * 513}}, "metadata"),
+        ({"metadata": {"a" * 65: "x"}}, "metadata"),
+        ({"user": 5}, "user"),
+        ({"tools": ["x"]}, "tools[0]"),
+        ({"tools": [{"name": "f"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
+        ({"tools": [TOOL, {"type": "web_search"}]}, "tools[1].type"),
+        ({"tools": [{"type": "custom", "name": "apply_patch"}]}, "tools[0].type"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "any"}, "tool_choice"),
+        ({"tool_choice": 5}, "tool_choice"),
+        ({"tool_choice": {}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice.name"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": [5]}}, "tool_choice.tools[0]"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": [{"name": "f"}]}}, "tool_choice.tools[0].name"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_the_clients_own_words(body: Body, param: str) -> None:
+    assert refusal(**body).param == param
+
+
+def test_tools_that_are_no_functions_are_ignored_where_the_server_is_told_so() -> None:
+    got = translated(ignores_unknown=True, tools=[{"type": "web_search"}, TOOL, {"type": "custom", "name": "x"}])
+    assert got.chat["tools"] == [CHAT_TOOL]
+    assert got.echo["tools"] == [TOOL]
+    assert "tools" not in translated(ignores_unknown=True, tools=[{"type": "web_search"}], tool_choice="auto").chat
+
+
+def test_the_answer_repeats_what_was_asked() -> None:
+    body: Body = {
+        "instructions": "i",
+        "metadata": {"a": "b"},
+        "temperature": 0.5,
+        "max_output_tokens": 5,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "previous_response_id": "resp_1",
+        "tool_choice": "auto",
+        "user": "u",
+    }
+    echo = translated(
+        **body, tools=[{"type": "function", "name": "g"}], text={"verbosity": "low"}, reasoning={"effort": "low"}
+    ).echo
+    assert echo.items() >= body.items()
+    assert echo["tools"] == [
+        {"type": "function", "name": "g", "description": None, "parameters": None, "strict": False}
+    ]
+    assert echo["text"] == {"verbosity": "low", "format": {"type": "text"}}
+    assert echo["reasoning"] == {"effort": "low", "summary": None}
+    assert "input" not in echo
+
+
+def test_a_namespace_of_functions_is_refused_by_name() -> None:
+    tools = [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]}]
+    with pytest.raises(ApiError) as caught:
+        translated(tools=tools)
+    assert (caught.value.status, caught.value.param) == (400, "tools[0].type")
+    assert "namespace" in caught.value.message
+    assert "--unknown-tools ignore" in caught.value.message
+
+
+def test_nothing_that_was_left_empty_is_repeated() -> None:
+    assert echoed_fields({"instructions": "", "user": None, "temperature": 0}) == {"temperature": 0}
+
+
+@table(
+    ("reasoning", "is_summary"),
+    [({}, False), ({"summary": "auto"}, True), ({"generate_summary": "concise"}, True), ({"summary": None}, False)],
+)
+def test_thoughts_come_as_a_summary_where_one_is_asked_for(reasoning: Body, is_summary: bool) -> None:
+    assert translated(reasoning=reasoning).wants_summary is is_summary
+
+
+def test_how_it_is_kept_is_read() -> None:
+    keeping = read_storage_options({"previous_response_id": "", "background": True})
+    assert (keeping.previous_response_id, keeping.is_stored, keeping.is_background, keeping.is_stream) == (
+        None,
+        True,
+        True,
+        False,
+    )
+    assert not read_storage_options({"store": False}).is_stored
+
+
+@table(
+    ("body", "param"),
+    [
+        ({"background": True, "stream": True}, "background"),
+        ({"background": True, "store": False}, "background"),
+        ({"store": "yes"}, "store"),
+        ({"previous_response_id": 5}, "previous_response_id"),
+    ],
+)
+def test_what_cannot_be_kept_so_is_refused(body: Body, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read_storage_options(body)
+    assert caught.value.param == param
+
+
+def test_items_are_kept_in_full() -> None:
+    own: Body = {"type": "message", "id": "msg_own", "role": "user", "content": [{"type": "input_text", "text": "c"}]}
+    items: list[Body] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, own, OUTPUT]
+    full = complete_items(items, "resp_ab")
+    assert full == [
+        {
+            "id": "msg_ab_in0",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "a"}],
+        },
+        {
+            "id": "msg_ab_in1",
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "b", "annotations": []}],
+        },
+        {**own, "status": "completed"},
+        {**OUTPUT, "id": "fco_ab_in3", "status": "completed"},
+    ]
+    assert items_to_messages([(item, "x") for item in full]) == items_to_messages([(item, "x") for item in items])
+
+
+@table(
+    ("value", "items"),
+    [("a", [{"role": "user", "content": "a"}]), ([CALL, 5], [CALL]), (5, []), (None, [])],
+)
+def test_for_a_server_that_judges_them_itself_items_are_taken_as_they_are(value: object, items: list[Body]) -> None:
+    assert raw_input_items({"input": value}) == items
+
+
+def test_each_field_is_in_the_table_once() -> None:
+    names = [row.name for row in RESPONSES_FIELDS]
+    assert len(names) == len(set(names))
+
+
+def test_a_local_model_takes_what_becomes_of_a_long_request() -> None:
+    got = translated(
+        input=[{"role": "developer", "content": "d"}, {"role": "user", "content": "q"}, CALL, OUTPUT],
+        instructions="i",
+        tools=[TOOL],
+        tool_choice="auto",
+        text={"format": {"type": "text"}, "verbosity": "low"},
+        reasoning={"effort": "low", "summary": "auto"},
+        max_output_tokens=5,
+        metadata={"a": "b"},
+        service_tier="auto",
+        store=True,
+        stream=True,
+    )
+    (part,) = read_chat(got.chat, MODEL, able()).bodies
+    assert [message["role"] for message in part["messages"]] == ["system", "user", "assistant", "tool"]
+    assert part["max_tokens"] == 5
+
+
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+
+
+@table(
+    ("body", "name"),
+    [
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [PICTURE]}]}, "input[1].content[0]"),
+        ({"instructions": "s", "input": [CALL, {**CALL, "arguments": "no"}, OUTPUT]}, "input[1].arguments"),
+        ({"input": [CALL, {**OUTPUT, "output": [PICTURE]}]}, "input[1].output[0].type"),
+        ({"tools": [{"type": "web_search"}, {**TOOL, "parameters": {"type": 5}}]}, "tools[1].parameters"),
+        ({"tools": [TOOL, {**TOOL, "name": "g", "description": 5}]}, "tools[1].description"),
+        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": 5}}}}, "text.format.schema"),
+        ({"reasoning": {"effort": "x" * 64}}, "reasoning.effort"),
+    ],
+)
+def test_an_error_names_what_the_client_wrote(body: Body, name: str) -> None:
+    said = translated(ignores_unknown=True, **body)
+    with pytest.raises(ApiError) as caught:
+        read_chat(said.chat, MODEL, able(images=False))
+    rename_error_param(caught.value, said.param_names)
+    assert caught.value.param == name
+    assert f"'{name}'" in caught.value.message
+
+
+@pytest.mark.parametrize("item", [{"role": "user", "content": "a", "id": 5}, {"id": ["x"], **OUTPUT}])
+def test_an_id_is_a_text(item: Body) -> None:
+    assert refusal(input=[item]).param == "input[0].id"
+
+
+def test_so_many_references_are_looked_up_and_no_more() -> None:
+    given = {"input": [{"type": "item_reference", "id": "msg_9"}] * REFERENCES_LIMIT}
+    kept = {"msg_9": b'{"role":"user","content":"kept"}'}
+    assert len(run_to_completion(read_input_items(given, kept.get, 10**6))) == REFERENCES_LIMIT
+    given["input"].append({"id": "msg_9"})
+    with pytest.raises(ApiError, match="at most 1024 items may be referred to") as caught:
+        run_to_completion(read_input_items(given, kept.get, 10**6))
+    assert caught.value.status == 400
+
+
+def test_references_have_so_many_bytes_in_all() -> None:
+    given = {"input": [{"type": "item_reference", "id": "msg_9"}] * 11}
+    kept = {"msg_9": msgspec.json.encode({"role": "user", "content": "x" * 1_000})}
+    with pytest.raises(ApiError, match="have more than 10000 bytes") as caught:
+        run_to_completion(read_input_items(given, kept.get, 10_000))
+    assert (caught.value.status, caught.value.param) == (400, "input[9]")

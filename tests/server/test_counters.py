@@ -1,0 +1,34 @@
+"""What counts come to: quantiles out of buckets, and the counts of several processes together."""
+
+import pytest
+
+from tests.table import table
+from welldone.server.observe.counters import UpstreamCounts, quantile
+
+BOUNDS = (1.0, 2.0, 4.0)
+
+
+@table(
+    ("counts", "share", "found"),
+    [
+        ([0, 0, 0, 0], 0.5, None),
+        ([4, 0, 0, 0], 0.5, 0.5),
+        ([0, 4, 0, 0], 0.5, 1.5),
+        ([1, 0, 3, 0], 0.5, 2.0 + 2.0 / 3),
+        ([1, 0, 3, 0], 1.0, 4.0),
+        ([2, 2, 0, 0], 0.5, 1.0),
+        ([0, 0, 0, 5], 0.5, 4.0),
+        ([9, 0, 0, 1], 0.95, 4.0),
+    ],
+)
+def test_a_quantile_lies_on_a_line_in_its_bucket(counts: list[int], share: float, found: float | None) -> None:
+    assert quantile(BOUNDS, counts, share) == (None if found is None else pytest.approx(found))
+
+
+def test_counts_of_two_processes_are_added_and_those_of_each_stay() -> None:
+    one = UpstreamCounts(running=1, waiting=0, ttft_counts=[1, 2], findings={"a": 1}, attempts={"200": 3})
+    other = UpstreamCounts(running=2, waiting=5, ttft_counts=[0, 4], findings={"a": 2, "b": 1}, attempts={})
+    both = one.plus(other)
+    assert (both.running, both.waiting, both.ttft_counts) == (3, 5, [1, 6])
+    assert (both.findings, both.attempts) == ({"a": 3, "b": 1}, {"200": 3})
+    assert one.findings == {"a": 1}

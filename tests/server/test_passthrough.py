@@ -1,0 +1,492 @@
+"""Paths that pass to upstreams: what goes there, what comes back, and what does not."""
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.http.aio import run
+from tests.server.gateways import Gateway, gateway
+from tests.server.scripts import Heard, refusal
+from tests.table import table
+from welldone.config.server import KeySettings, ServeSettings
+from welldone.gateway.backends import BackendLease, LocalBackend
+from welldone.gateway.error_mapping import AttemptFailure
+from welldone.gateway.errors import ApiError
+from welldone.http.server import HttpRequest
+from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply
+from welldone.protocol.events import Json
+from welldone.server.app import RequestContext
+from welldone.server.generation.passthrough import (
+    PASSTHROUGH_ENDPOINTS,
+    PassthroughApi,
+    PassthroughExchange,
+    PassthroughTargets,
+)
+
+VECTOR = json_reply({"object": "list", "data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}})
+SOUND = MockReply(
+    (MockChunk(base64=bytes(range(256)), times=4096), MockChunk("end")), headers={"Content-Type": "audio/mpeg"}
+)
+INPUT = {"model": "m", "input": "hello"}
+FORM = "multipart/form-data; boundary=AbC"
+FILE = (
+    b'--AbC\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n'
+    b"\x00\xff\r\n--Ab\r\n"
+)
+UPLOAD = FILE + b'--AbC\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--AbC--\r\n'
+
+
+async def send(
+    serving: Gateway, method: str, path: str, body: bytes = b"", kind: str = "application/json", **headers: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A request, sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", serving.server.port)
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Type: {kind}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    lines += [f"Content-Length: {len(body)}", "", ""]
+    writer.write("\r\n".join(lines).encode() + body)
+    return reader, writer
+
+
+async def get(
+    serving: Gateway, method: str, path: str, body: bytes = b"", kind: str = "application/json", **headers: str
+) -> Heard:
+    """A request, and all of its reply."""
+    reader, writer = await send(serving, method, path, body, kind, **headers)
+    raw = await reader.read()
+    writer.close()
+    return Heard(raw, {})
+
+
+def ask(folder: Path, *scripts: Any, body: Any = INPUT, path: str = "/v1/embeddings", **settings: Any) -> Heard:  # noqa: ANN401 - each its own
+    async def work() -> Heard:
+        async with gateway(folder, *scripts, **settings) as serving:
+            heard = await get(serving, "POST", path, json.dumps(body).encode())
+            heard.request = {"asked": serving.asked}
+            return heard
+
+    return run(work())
+
+
+POSTS = [way for way in PASSTHROUGH_ENDPOINTS if "POST" in way.methods and way.has_model]
+
+
+@table("prefix", ["/v1", ""])
+@table("way", POSTS, ids=lambda way: way.path)
+def test_what_is_asked_and_what_is_answered_pass_unchanged(tmp_path: Path, way: Any, prefix: str) -> None:  # noqa: ANN401
+    async def work() -> None:
+        async with gateway(tmp_path, [SOUND]) as serving:
+            body = {**INPUT, "unknown": [1.5, None, "ü"], "documents": ["x"]}
+            heard = await get(serving, "POST", prefix + way.path, json.dumps(body).encode(), Accept="audio/*")
+            assert (heard.status, heard.body) == (200, SOUND.body)
+            assert "Content-Type: audio/mpeg" in heard.head
+            (seen,) = serving.upstreams[0].requests
+            assert seen.path == ("" if way.is_root else "/v1") + way.path
+            assert json.loads(seen.body) == body
+            assert (seen.headers["content-type"], seen.headers["accept"]) == ("application/json", "audio/*")
+
+    run(work())
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/images/edits"])
+def test_a_form_passes_byte_for_byte(tmp_path: Path, path: str) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [VECTOR]) as serving:
+            heard = await get(serving, "POST", path, UPLOAD, FORM)
+            assert heard.status == 200
+            (seen,) = serving.upstreams[0].requests
+            assert seen.headers["content-type"] == FORM
+            assert int(seen.headers["content-length"]) == len(UPLOAD)
+            assert seen.body.encode() == UPLOAD.decode(errors="replace").encode()
+
+    run(work())
+
+
+def test_a_name_that_is_mapped_is_mapped_in_json_and_in_forms(tmp_path: Path) -> None:
+    async def work() -> None:
+        routes = {"m": ("other@b",)}
+        async with gateway(tmp_path, [VECTOR], [VECTOR], config={"routes": routes}) as serving:
+            assert (await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())).status == 200
+            assert (await get(serving, "POST", "/v1/audio/translations", UPLOAD, FORM)).status == 200
+            assert serving.asked == [0, 2]
+            plain, form = serving.upstreams[1].requests
+            assert json.loads(plain.body)["model"] == "other"
+            assert '"model"\r\n\r\nother\r\n' in form.body
+
+    run(work())
+
+
+def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_path: Path) -> None:
+    theirs = {
+        "Content-Type": "application/json",
+        "Content-Disposition": 'attachment; filename="x"',
+        "Set-Cookie": "theirs=1",
+        "Server": "theirs",
+        "X-Request-Id": "theirs",
+        "OpenAI-Organization": "theirs",
+        "Access-Control-Allow-Origin": "theirs",
+    }
+
+    async def work() -> None:
+        reply = MockReply((MockChunk("{}"),), 200, theirs)
+        async with gateway(tmp_path, [reply], each={"key": "upstream-key-1"}, keys=("client-key-1",)) as serving:
+            heard = await get(
+                serving,
+                "POST",
+                "/v1/embeddings",
+                json.dumps({**INPUT, "api_key": "canary"}).encode(),
+                Authorization="Bearer client-key-1",
+                Cookie="canary=1",
+                X_Forwarded_For="canary",
+                Forwarded="canary",
+                X_Custom="canary",
+                X_Request_Id="mine-1",
+            )
+            assert heard.status == 200
+            assert "theirs" not in heard.head
+            assert "filename" in heard.head
+            assert "x-request-id: mine-1" in heard.head
+            (seen,) = serving.upstreams[0].requests
+            assert seen.headers["authorization"] == "Bearer upstream-key-1"
+            assert "canary" not in str(seen)
+            assert "client-key" not in str(seen)
+
+    run(work())
+
+
+@table(
+    ("kind", "disposition", "shown"),
+    [
+        ("image/svg+xml", None, "attachment"),
+        ("IMAGE/SVG+XML; charset=utf-8", "inline", "attachment"),
+        ("application/xhtml+xml", 'inline; filename="x"', "attachment"),
+        ("text/xml", 'attachment; filename="x"', 'attachment; filename="x"'),
+        ("image/png", "inline", "inline"),
+        ("application/json", None, None),
+    ],
+)
+@table("path", ["/v1/files/file-1/content", "/v1/audio/speech"])
+def test_nothing_that_passes_through_runs_as_a_part_of_the_page(
+    tmp_path: Path, path: str, kind: str, disposition: str | None, shown: str | None
+) -> None:
+    headers = {"Content-Type": kind} | ({} if disposition is None else {"Content-Disposition": disposition})
+    reply = MockReply((MockChunk("<svg/>"),), 200, headers)
+    script = MockScript(posts=(reply,), paths={path: reply})
+
+    async def work() -> None:
+        async with gateway(tmp_path, script) as serving:
+            is_file = "files" in path
+            heard = await get(
+                serving, "GET" if is_file else "POST", path, b"" if is_file else json.dumps(INPUT).encode()
+            )
+            assert (heard.status, heard.body) == (200, b"<svg/>")
+            assert heard.capture.header("content-disposition") == shown
+            assert (heard.capture.header("content-security-policy") or "").startswith("sandbox;")
+            assert heard.capture.header("x-content-type-options") == "nosniff"
+
+    run(work())
+
+
+BROKEN = {
+    "closed before the head": MockReply(raw=True, end="cut"),
+    "not HTTP": MockReply((MockChunk("hello there\r\n\r\n"),), raw=True),
+    "500": refusal(500, {"error": {"message": "oops"}}),
+    "503": refusal(503, {"error": {"message": "Loading model"}}),
+    "429": refusal(429, {"error": {"message": "slow down"}}),
+    "401": refusal(401, {"error": {"message": "bad key sk-canary-123456"}}),
+    "a redirect": MockReply((), 307, {"Location": "http://127.0.0.1:1/canary"}),
+    "a page": MockReply((MockChunk("<html>canary</html>"),), 200, {"Content-Type": "text/html; charset=utf-8"}),
+    "gzip": MockReply((MockChunk("canary"),), 200, {"Content-Type": "application/json", "Content-Encoding": "gzip"}),
+    "silence": MockReply((), after_s=60.0),
+    "an error that never ends": MockReply((MockChunk("canary "),), 500, end="endless"),
+}
+
+
+@table("broken", BROKEN.values(), ids=BROKEN.keys())
+def test_before_the_first_byte_another_upstream_is_asked(tmp_path: Path, broken: MockReply) -> None:
+    heard = ask(tmp_path, [broken], [VECTOR], each={"weight": 1.0}, first={"weight": 1000.0}, first_byte_s=0.3)
+    assert (heard.status, heard.body) == (200, VECTOR.body)
+    assert heard.request["asked"] == [1, 1]
+
+
+@table("broken", BROKEN.values(), ids=BROKEN.keys())
+def test_two_attempts_are_all_and_then_an_error_says_so(tmp_path: Path, broken: MockReply) -> None:
+    heard = ask(tmp_path, [broken], [broken], [broken], first_byte_s=0.3)
+    assert heard.status in (429, 502, 503, 504)
+    assert heard.error["message"]
+    assert "canary" not in heard.raw.decode()
+    assert sum(heard.request["asked"]) == 2
+
+
+def test_an_upstream_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [VECTOR], [VECTOR], first={"weight": 1000.0}) as serving:
+            await serving.upstreams[0].close()
+            assert (await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())).status == 200
+            await serving.upstreams[1].close()
+            heard = await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())
+            assert (heard.status, heard.error["code"]) == (502, "upstream_unreachable")
+
+    run(work())
+
+
+def test_what_the_client_did_wrong_is_asked_once(tmp_path: Path) -> None:
+    no = refusal(400, {"error": {"message": "no such voice", "param": "voice", "code": "bad_voice"}})
+    heard = ask(tmp_path, [no], [no], path="/v1/audio/speech")
+    assert (heard.status, heard.error["message"], heard.error["param"]) == (400, "no such voice", "voice")
+    assert sum(heard.request["asked"]) == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        MockReply((MockChunk("some"),), headers={"Content-Type": "audio/mpeg"}, end="cut"),
+        MockReply((MockChunk("some"),), headers={"Content-Type": "audio/mpeg"}, end="reset"),
+        MockReply((MockChunk("some"),), headers={"Content-Type": "audio/mpeg"}, end="hang"),
+    ],
+    ids=["cut", "reset", "hang"],
+)
+def test_a_reply_that_breaks_off_does_not_end_as_if_it_were_whole(tmp_path: Path, reply: MockReply) -> None:
+    heard = ask(tmp_path, [reply], [SOUND], first={"weight": 1000.0}, idle_s=0.3)
+    assert heard.status == 200
+    assert not heard.raw.endswith(b"0\r\n\r\n")
+    assert heard.request["asked"] == [1, 0]
+
+
+def test_who_leaves_frees_the_upstream(tmp_path: Path) -> None:
+    async def work() -> None:
+        reply = MockReply((MockChunk("some"),), headers={"Content-Type": "audio/mpeg"}, end="hang")
+        async with gateway(tmp_path, [reply]) as serving:
+            reader, writer = await send(serving, "POST", "/v1/audio/speech", json.dumps(INPUT).encode())
+            await reader.readuntil(b"some")
+            writer.transport.abort()
+            (seen,) = serving.upstreams[0].requests
+            await serving.upstreams[0].wait_until(lambda: seen.end == "left")
+
+    run(work())
+
+
+def test_who_does_not_read_is_left(tmp_path: Path) -> None:
+    async def work() -> None:
+        reply = MockReply((MockChunk("x" * 65536),), headers={"Content-Type": "audio/mpeg"}, end="endless")
+        async with gateway(tmp_path, [reply], write_s=0.3) as serving:
+            _, writer = await send(serving, "POST", "/v1/audio/speech", json.dumps(INPUT).encode())
+            await serving.upstreams[0].wait_until(lambda: bool(serving.upstreams[0].requests))
+            (seen,) = serving.upstreams[0].requests
+            await serving.upstreams[0].wait_until(lambda: seen.end == "left")
+            writer.close()
+
+    run(work())
+
+
+def test_tokens_count_against_the_limit_of_the_key(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [VECTOR], tokens_per_minute=500) as serving:
+            body = json.dumps(INPUT).encode()
+            assert (await get(serving, "POST", "/v1/embeddings", body)).status == 200
+            assert (await get(serving, "POST", "/v1/embeddings", body)).status == 429
+            assert serving.asked == [1]
+
+    run(work())
+
+
+@table(
+    ("body", "kind", "status"),
+    [
+        (b"x" * 2000, "application/json", 413),
+        (b"x" * 5000, FORM, 413),
+        (b"hello", "application/json", 400),
+        (b"hello", FORM, 400),
+        (b"hello", "text/plain", 415),
+        (b'{"input":"x"}', "application/json", 400),
+        (b'{"model":5}', "application/json", 400),
+    ],
+)
+def test_what_cannot_be_read_goes_nowhere(tmp_path: Path, body: bytes, kind: str, status: int) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [VECTOR], body_limit_bytes=1024, upload_limit_bytes=4096) as serving:
+            assert (await get(serving, "POST", "/v1/embeddings", body, kind)).status == status
+            assert serving.asked == [0]
+
+    run(work())
+
+
+def test_a_body_that_is_compressed_goes_nowhere(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [VECTOR]) as serving:
+            heard = await get(serving, "POST", "/v1/embeddings", b"{}", Content_Encoding="gzip")
+            assert heard.status == 415
+            assert serving.asked == [0]
+
+    run(work())
+
+
+@pytest.mark.parametrize("path", ["/embeddings", "/audio/speech"])
+def test_a_local_model_answers_where_it_can(path: str) -> None:
+    async def work() -> None:
+        async def body(**_: object) -> bytes:
+            return json.dumps(INPUT).encode()
+
+        async def local(ask: RequestContext, body: Json) -> None:
+            assert body == INPUT
+            ask.log_fields["local"] = True
+
+        here = SimpleNamespace(find=lambda *_: LocalBackend.__new__(LocalBackend))
+        passing = PassthroughApi(ServeSettings(), cast("PassthroughTargets", here), charge_tokens=lambda *_: None)
+        call = SimpleNamespace(method="POST", headers={}, body=body)
+        ask = RequestContext(cast("HttpRequest", call), "id", 0.0, {}, log_fields={})
+        if path == "/embeddings":
+            await passing.route_with_local(path, local).handlers["POST"](ask)
+            assert ask.log_fields == {"local": True}
+            return
+        route = passing.find(path)
+        assert route is not None
+        with pytest.raises(ApiError, match="Local models do not offer this"):
+            await route.handlers["POST"](ask)
+
+    run(work())
+
+
+def test_every_path_is_in_the_documents() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "passing.md").read_text("utf-8")
+    shown = {way.path.replace("*", "{id}") for way in PASSTHROUGH_ENDPOINTS}
+    assert {path for path in shown if f"`/v1{path}`" not in page} == set()
+
+
+FILES = MockScript(
+    posts=(json_reply({"id": "file-1"}),),
+    paths={
+        "/v1/files/file-1": json_reply({"id": "file-1"}),
+        "/v1/files/file-1/content": SOUND,
+    },
+)
+
+
+@table(
+    ("method", "path", "seen"),
+    [
+        ("GET", "/v1/files/file-1", ("GET", "/v1/files/file-1")),
+        ("DELETE", "/files/file-1", ("DELETE", "/v1/files/file-1")),
+        ("GET", "/v1/files/file-1/content?a=b&c=%20", ("GET", "/v1/files/file-1/content?a=b&c=%20")),
+        ("POST", "/v1/files", ("POST", "/v1/files")),
+    ],
+)
+def test_files_are_those_of_the_first_upstream(tmp_path: Path, method: str, path: str, seen: tuple[str, str]) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, FILES, FILES) as serving:
+            heard = await get(serving, method, path, FILE + b"--AbC--\r\n" if method == "POST" else b"", FORM)
+            assert heard.status == 200
+            assert [(one.method, one.path) for one in serving.upstreams[0].requests] == [seen]
+            assert not serving.upstreams[1].requests
+
+    run(work())
+
+
+@table(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/files/../models", 404),
+        ("GET", "/v1/files/..%2fmodels", 404),
+        ("GET", "/v1/files/%2e%2e", 404),
+        ("GET", "/v1/files/a%0d%0ab", 404),
+        ("GET", "/v1/files/a/b/c", 404),
+        ("GET", "/v1/batches", 404),
+        ("GET", "/v1/files/file-1?a='b'", 400),
+        ("PUT", "/v1/files", 405),
+        ("HEAD", "/v1/files/file-1", 405),
+        ("GET", "/v1/embeddings", 405),
+    ],
+)
+def test_no_other_path_and_no_other_method_passes(tmp_path: Path, method: str, path: str, status: int) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, FILES) as serving:
+            reader, writer = await send(serving, method, path)
+            raw = await reader.read()
+            writer.close()
+            assert int(raw.split()[1]) == status
+            assert not serving.upstreams[0].requests
+
+    run(work())
+
+
+def test_a_key_for_some_models_has_no_others_and_no_files(tmp_path: Path) -> None:
+    async def work() -> None:
+        named = (KeySettings(name="ci", key="ci-key-0123456789", models=("m",)),)
+        async with gateway(tmp_path, [VECTOR], config={"keys": named}) as serving:
+            bearer = "Bearer ci-key-0123456789"
+            other = json.dumps({**INPUT, "model": "n"}).encode()
+            assert (await get(serving, "GET", "/v1/files", Authorization=bearer)).status == 403
+            assert (await get(serving, "POST", "/v1/embeddings", other, Authorization=bearer)).status == 403
+            assert serving.asked == [0]
+            right = json.dumps(INPUT).encode()
+            assert (await get(serving, "POST", "/v1/embeddings", right, Authorization=bearer)).status == 200
+            assert (await get(serving, "POST", "/v1/embeddings", right)).status == 401
+
+    run(work())
+
+
+class SlowStream:
+    """A client that takes what it has been given only when it is waited for."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+        self.has_backpressure = False
+
+    def write(self, data: bytes) -> None:
+        self.log.append(f"write {len(data)}")
+        self.has_backpressure = True
+
+    async def drain(self) -> None:
+        self.log.append("drain")
+        self.has_backpressure = False
+
+    async def end(self) -> None:
+        self.log.append("end")
+
+    def abort(self) -> None:
+        self.log.append("abort")
+
+
+def test_the_upstream_waits_for_a_client_that_reads_slowly() -> None:
+    log: list[str] = []
+
+    async def work() -> AttemptFailure | None:
+        stream = SlowStream(log)
+
+        async def open_stream(headers: dict[str, str], *, status: int) -> SlowStream:
+            log.append(f"open {status}")
+            return stream
+
+        call = SimpleNamespace(headers={}, open=open_stream)
+        relay = PassthroughExchange(cast("HttpRequest", call), {}, write_s=30.0)
+
+        class Sending:
+            def pause(self) -> None:
+                log.append("pause")
+
+            def resume(self) -> None:
+                log.append("resume")
+                if "end" not in log and log.count("drain") == 2:
+                    relay.end(None)
+                elif log[-2] == "drain":
+                    relay.data(b"22")
+
+            def close(self) -> None:
+                log.append("close")
+
+        async def begin(*_: object, **__: object) -> Sending:
+            relay.head(200, {})
+            relay.data(b"1")
+            return Sending()
+
+        seat = SimpleNamespace(address=None, send=begin, first_byte_s=30.0, idle_s=30.0)
+        return await relay.run(cast("BackendLease", seat), "POST", "/x", body=b"", content_type="x")
+
+    assert run(work()) is None
+    drained = ["pause", "drain", "resume"]
+    opened = ["pause", "open 200", "write 1", "resume"]
+    assert log == [*opened, *drained, "write 2", *drained, "end", "close"]

@@ -1,0 +1,218 @@
+"""What a request costs the limits of its key, however it ends."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.aio import run
+from tests.server.gateways import Gateway, gateway
+from tests.server.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, refusal
+from tests.table import table
+from welldone.mock.script import MockChunk, MockReply
+from welldone.protocol.events import Usage
+from welldone.server.access.limits import RateLimiter
+from welldone.server.generation.token_cost import OutputTokenEstimator, TokenCost, estimate_prompt_tokens
+
+Json = dict[str, Any]
+LONG = "word " * 4000  # some 5,000 tokens by the estimate
+MANY = 2000
+
+
+async def spent(serving: Gateway) -> int:
+    """The tokens that were charged so far."""
+    (usage,) = (await serving.get("/page/api/state")).json["keys"]
+    tokens: int = usage["spent"]["tokens"]
+    return tokens
+
+
+async def leave(serving: Gateway, request: Json, path: str, word: bytes) -> None:
+    """Ask, read up to a word, and leave."""
+    reader, writer = await serving.send(request, path)
+    heard = b""
+    while word and word not in heard:
+        heard = heard[-100:] + await reader.read(65536)
+    if not word:
+        await serving.upstreams[0].wait_until(lambda: bool(serving.asked[0]))
+    writer.transport.abort()
+    await serving.upstreams[0].wait_until(lambda: serving.upstreams[0].requests[-1].end == "left")
+
+
+MESSAGE = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
+STARTED = {"type": "message_start", "message": {**MESSAGE, "usage": {"input_tokens": 3, "output_tokens": 1}}}
+BLOCK = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+DELTA = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}}
+LAST = {**DELTA, "delta": {"type": "text_delta", "text": "last"}}
+TEXTS = (ROLE, MockChunk(HELLO.text, times=MANY), MockChunk(HELLO.text.replace("Hello", "last")))
+
+
+def events(*values: Json) -> str:
+    return "".join(f"event: {value['type']}\ndata: {json.dumps(value)}\n\n" for value in values)
+
+
+@table(
+    ("path", "request_body", "pieces", "speaks"),
+    [
+        ("/v1/chat/completions", CHAT, TEXTS, ()),
+        (
+            "/v1/messages",
+            {"model": "m", "max_tokens": 9000, "messages": CHAT["messages"]},
+            TEXTS,
+            (),
+        ),
+        ("/v1/responses", {"model": "m", "input": "Hi"}, TEXTS, ()),
+        ("/api/chat", CHAT, TEXTS, ()),
+        (
+            "/v1/messages",
+            {"model": "m", "max_tokens": 9000, "messages": CHAT["messages"]},
+            (MockChunk(events(STARTED, BLOCK)), MockChunk(events(DELTA), times=MANY), MockChunk(events(LAST))),
+            ("messages",),
+        ),
+    ],
+    ids=["chat", "messages", "responses", "ollama", "messages, native"],
+)
+def test_who_leaves_early_pays_for_what_was_written(
+    tmp_path: Path, path: str, request_body: Json, pieces: tuple[MockChunk, ...], speaks: tuple[str, ...]
+) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [MockReply(pieces, end="hang")], each={"speaks": speaks}) as serving:
+            await leave(serving, {**request_body, "stream": True}, path, b"last")
+            assert MANY <= await spent(serving) <= 2 * MANY
+
+    run(work())
+
+
+@table(
+    ("path", "request_body"),
+    [
+        ("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": LONG}], "stream": True}),
+        ("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": LONG}]}),
+        ("/v1/responses", {"model": "m", "input": LONG}),
+        ("/v1/embeddings", {"model": "m", "input": LONG}),
+    ],
+    ids=["stream", "whole", "responses", "embeddings"],
+)
+def test_who_leaves_before_the_first_byte_pays_for_the_prompt(tmp_path: Path, path: str, request_body: Json) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [MockReply(after_s=1000.0)]) as serving:
+            await leave(serving, request_body, path, b"")
+            assert len(LONG) // 4 <= await spent(serving) <= len(LONG) // 2
+
+    run(work())
+
+
+def test_longer_texts_in_a_chunk_are_more_tokens(tmp_path: Path) -> None:
+    async def work() -> None:
+        chunk = HELLO.text.replace("Hello", "word " * 400)
+        async with gateway(tmp_path, [MockReply((ROLE, MockChunk(chunk, times=10)), end="hang")]) as serving:
+            await leave(serving, {**CHAT, "stream": True}, "/v1/chat/completions", b"word")
+            assert await spent(serving) >= 10 * 400
+
+    run(work())
+
+
+def test_a_whole_answer_costs_what_its_usage_says(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(
+            tmp_path, [MockReply((ROLE, MockChunk(HELLO.text, times=50), STOP, USAGE, DONE))]
+        ) as serving:
+            await serving.ask()
+            assert await spent(serving) == 4
+
+    run(work())
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_each_prompt_that_was_sent_is_paid(tmp_path: Path, n: int) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [MockReply((ROLE, HELLO, STOP, USAGE, DONE))], each={"n": "each"}) as serving:
+            heard = await serving.ask({**CHAT, "n": n})
+            assert heard.json["usage"]["prompt_tokens"] == 3  # as OpenAI counts
+            assert serving.asked == [n]
+            assert await spent(serving) == 4 * n
+
+    run(work())
+
+
+def test_an_attempt_that_began_is_paid_and_one_that_was_refused_is_not(tmp_path: Path) -> None:
+    async def work() -> None:
+        good = [MockReply((ROLE, HELLO, STOP, USAGE, DONE))]
+        first = {"weight": 1000.0}
+        request = {**CHAT, "messages": [{"role": "user", "content": LONG}]}
+        async with gateway(tmp_path, [refusal(500, {})], good, first=first) as serving:
+            await serving.ask(request)
+            assert (serving.asked, await spent(serving)) == ([1, 1], 4)
+        async with gateway(tmp_path, [MockReply((ROLE,), end="cut")], good, first=first) as serving:
+            await serving.ask(request)
+            assert serving.asked == [1, 1]
+            assert await spent(serving) > len(LONG) // 4
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("path", "request_body", "count"),
+    [
+        ("/v1/chat/completions", {**CHAT, "n": 5}, 5),
+        ("/v1/completions", {"model": "m", "prompt": ["a", "b", "c"], "n": 2}, 6),
+    ],
+)
+def test_a_request_costs_as_many_as_the_upstream_is_asked(
+    tmp_path: Path, path: str, request_body: Json, count: int
+) -> None:
+    async def work() -> None:
+        text = STOP.text.replace('"delta":{}', '"text":"x"').replace("chat.completion.chunk", "text_completion")
+        reply = MockReply((MockChunk(text) if "prompt" in request_body else HELLO, STOP, DONE))
+        async with gateway(tmp_path, [reply], each={"n": "each"}, requests_per_minute=count) as serving:
+            assert (await serving.ask(request_body, path)).status == 200
+            assert serving.asked == [count]
+            assert (await serving.ask(CHAT)).status == 429
+
+    run(work())
+
+
+def test_who_owes_requests_waits_until_they_are_paid() -> None:
+    now = [100.0]
+    limits = RateLimiter(requests_per_minute=60, tokens_per_minute=0, clock=lambda: now[0])
+    limits.take_request("a")
+    limits.charge_requests("a", 127)
+    limits.charge_requests("a", 0)
+    assert limits.status("a").requests is not None
+    now[0] += 68
+    with pytest.raises(Exception, match="limit of 60 requests"):
+        limits.take_request("a")
+    now[0] += 1
+    limits.take_request("a")
+
+
+def test_a_picture_is_not_counted_by_its_bytes() -> None:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 400_000}"}}
+    body = {"messages": [{"role": "user", "content": [part]}]}
+    assert 1000 < estimate_prompt_tokens(body) < 2000
+    assert estimate_prompt_tokens({"messages": [{"role": "user", "content": "A" * 400_000}]}) > 100_000
+
+
+def test_log_probabilities_are_not_text() -> None:
+    received = OutputTokenEstimator()
+    received.add(b"data: " + b"x" * 200 + b"\n\n")
+    received.add((b"data: " + b"x" * 3000 + b"\n\n") * 5)
+    assert received.tokens(has_logprobs=True) == 6
+    assert received.tokens(has_logprobs=False) > 3000
+
+
+@table(
+    ("cost", "counted", "is_whole", "tokens"),
+    [
+        (TokenCost(), (3, 1, 4), True, 4),
+        (TokenCost(), (3, 1, 9), True, 9),  # the larger of two totals
+        (TokenCost(), (3, 1, 0), True, 4),
+        (TokenCost(prompt_copies=3), (3, 1, 4), True, 10),
+        (TokenCost(prompt_tokens=50, completion_tokens=5), (3, 1, 4), False, 55),
+        (TokenCost(prompt_tokens=5, completion_tokens=5), (30, 10, 40), False, 40),
+        (TokenCost(prompt_tokens=5, completion_tokens=5), (0, 0, 0), True, 10),
+        (TokenCost(wasted_tokens=7), (3, 1, 4), True, 11),
+    ],
+)
+def test_what_is_charged(cost: TokenCost, counted: tuple[int, int, int], is_whole: bool, tokens: int) -> None:
+    assert cost.billed_tokens(Usage(*counted, {}), is_complete=is_whole) == tokens
