@@ -1,6 +1,6 @@
-"""A server's own tests: they start it, and let welldone check it. `pip install welldone` brings the fixture to pytest.
+"""Test a server with welldone: start it and check its streams. `pip install welldone` installs the pytest fixture.
 
-The server here is `welldone mock`, which answers without a model. Put yours in its place.
+This example starts `welldone mock`, which answers without a model. Replace it by your server.
 """
 
 import re
@@ -14,7 +14,7 @@ from welldone.check.report import Report, Verdict
 
 @pytest.fixture(scope="session")
 def url() -> Iterator[str]:
-    """The address of a server that runs for as long as the tests do."""
+    """The base URL of a server that runs for the whole test session."""
     with subprocess.Popen(["welldone", "mock", "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
         try:
             yield re.search(r"http://\S+", server.stdout.readline())[0]
@@ -23,17 +23,17 @@ def url() -> Iterator[str]:
 
 
 def test_the_stream_is_right(url: str, welldone_check: Callable[..., Report]) -> None:
-    """The test fails where a rule is broken, and shows what `welldone check` shows."""
+    """Fails if any rule is broken, with the output of `welldone check`."""
     welldone_check(url, strict=True)
 
 
 @pytest.mark.parametrize("client", ["openai-python", "ai-sdk"])
-def test_no_client_is_hurt(url: str, welldone_check: Callable[..., Report], client: str) -> None:
-    """Only the rules count whose breaking is known to hurt the client."""
+def test_no_client_is_affected(url: str, welldone_check: Callable[..., Report], client: str) -> None:
+    """Judges only rules that are known to affect the client."""
     welldone_check(url, profile=client, only=["text", "tools", "usage"])
 
 
-def test_what_the_report_says(url: str, welldone_check: Callable[..., Report]) -> None:
-    """Without `check` no rule fails the test: it looks for itself."""
+def test_the_report_has_no_failed_probe(url: str, welldone_check: Callable[..., Report]) -> None:
+    """With `check=False` the fixture only returns the report, and the test asserts on it."""
     report = welldone_check(url, only=["text"], check=False)
-    assert [probe.name for probe in report.probes if probe.verdict is Verdict.WRONG] == []
+    assert [probe.name for probe in report.probes if probe.verdict is Verdict.FAIL] == []
