@@ -1,135 +1,135 @@
-# One command for each job. `make` alone lists them. ARGS goes to the program that runs.
+# Development commands. `make` without a target lists them. ARGS is passed to the program of the target.
 
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 WEB := tests/web
-# Two workers for each core: half of the time a test waits for a program that it has started.
+# Two workers per core: tests spend about half of their time waiting for child processes.
 WORKERS = -n $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))') --dist loadscope --no-loadscope-reorder
 IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 
-# pip installs into the environment $(1); where there is uv, that does it in a tenth of the time.
+# Install into the virtual environment $(1): with uv if it is available (about ten times as fast), otherwise with pip.
 install = $(if $(shell command -v uv),uv pip install --quiet --python $(1)/bin/python,$(1)/bin/python -m pip install --quiet)
 
-# Images for containers turn this cache off, and then each start of a program takes a second longer.
+# Container images often disable the bytecode cache, which makes each program start about a second slower.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test test-more test-all packages test-scale test-vllm check lint types contracts audit docs docs-check format \
 	clients web-types matrix faults bench bench-serve bench-gateway bench-scale bench-tool bench-page shots servers lock \
 	lock-servers clean
 
-help: ## list these targets
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 serve: .venv/.serve ## serve a model: make serve ARGS="-m model.gguf --port 8080"
 	@exec $(BIN)/welldone serve $(ARGS)
 
-test: .venv/.test ## run the tests that need nothing but Python: make test ARGS="-k name"
+test: .venv/.test ## run the tests that need only Python: make test ARGS="-k name"
 	$(BIN)/python -m pytest $(WORKERS) $(if $(COVER),--cov --cov-report=term --cov-fail-under=100) $(ARGS)
 
-test-more: packages ## run the others that CI runs: browsers, real clients, Redis, crashes (needs Node, Chromium, root)
+test-more: packages ## run the other tests of CI: browsers, real clients, Redis, crashes (needs Node, Chromium, root)
 	$(BIN)/python -m pytest $(WORKERS) --tier 2 $(ARGS)
 
-test-all: test test-more ## run all: these, the short fault plan, slow tests, property tests with 1,000 examples each
+test-all: test test-more ## run all tests, with the short fault plan, slow tests and 1,000 examples per property test
 	$(BIN)/python -m pytest $(WORKERS) --tier 3 $(ARGS)
 	$(BIN)/python -m pytest $(WORKERS) --hypothesis-profile long -m hypothesis tests/laws tests/protocol tests/rules $(ARGS)
 
 NODE := $(if $(shell command -v npm),$(WEB)/node_modules/.ready tests/oracle/node/node_modules/.ready)
-packages: .venv/.dev clients $(NODE) ## install what they need
+packages: .venv/.dev clients $(NODE) ## install the dependencies of test-more
 
-test-scale: .venv/.ray ## run the tests of a Ray cluster of three nodes
+test-scale: .venv/.ray ## run the tests on a Ray cluster of three nodes
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
-test-vllm: .venv/.test ## start a real vLLM through `command`, on the CPU (x86-64, 3 GB, ten minutes at first)
+test-vllm: .venv/.test ## test vLLM as an engine process, on the CPU (x86-64, 3 GB, ten minutes the first time)
 	$(BIN)/python tools/servers.py --only vllm --ready
 	$(BIN)/python -m pytest tests/vllm $(ARGS)
 
-check: lint types web-types contracts audit docs-check ## all that CI does
+check: lint types web-types contracts audit docs-check ## run everything that CI runs
 	$(MAKE) test COVER=1
 	$(MAKE) test-more
 
-lint: .venv/.dev ## check format and lint
+lint: .venv/.dev ## check formatting and lint rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: .venv/.dev ## mypy, strict
+types: .venv/.dev ## run mypy in strict mode
 	$(BIN)/mypy
 
-contracts: .venv/.dev ## who may import whom
+contracts: .venv/.dev ## check the import contracts
 	$(BIN)/lint-imports
 
-audit: .venv/.dev ## what is installed is what is pinned, by hash; ARGS=--write lists it anew in docs/dependencies.md
+audit: .venv/.dev ## verify the installed packages against the pinned hashes; ARGS=--write updates docs/dependencies.md
 	$(BIN)/python tools/audit.py $(ARGS)
 
-docs: .venv/.test ## write the generated documents anew
+docs: .venv/.test ## regenerate the generated documents
 	$(BIN)/python tools/docs.py
 
-docs-check: .venv/.test ## the generated documents are fresh
+docs-check: .venv/.test ## check that the generated documents are up to date
 	$(BIN)/python tools/docs.py --check
 
-format: .venv/.dev ## format, and fix what lint can fix
+format: .venv/.dev ## format the code and apply automatic lint fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clients: .venv-clients/.ready .venv-peers/.ready ## install the Python clients that tests and faults start
+clients: .venv-clients/.ready .venv-peers/.ready ## install the Python clients that the tests and the fault plan run
 
-web-types: $(WEB)/node_modules/.ready ## the types of the page's JavaScript (needs npm)
+web-types: $(WEB)/node_modules/.ready ## type-check the JavaScript of the web page (needs npm)
 	$(WEB)/node_modules/.bin/tsc -p src/welldone/web
 
-matrix: .venv/.dev clients ## try every server on every client, and write docs/matrix.md anew
+matrix: .venv/.dev clients ## run every server against every client and regenerate docs/matrix.md
 	WELLDONE_WRITE_MATRIX=1 $(BIN)/python -m pytest tests/clients/test_matrix.py $(ARGS)
 
-faults: .venv/.dev ## do harm to real servers, and write docs/reliability.md; ARGS="--only nemesis --seed 7"
+faults: .venv/.dev ## inject faults into real servers and regenerate docs/reliability.md; ARGS="--only nemesis --seed 7"
 	$(BIN)/python -m faults $(ARGS)
 
-bench: .venv/.test ## how fast the core is
-	$(BIN)/python benchmarks/wire.py $(ARGS)
+bench: .venv/.test ## measure the CPU cost per chunk of the protocol core
+	$(BIN)/python benchmarks/protocol.py $(ARGS)
 
-bench-serve: .venv/.serve ## what the server costs on top of its engine; ARGS="--quick -m model.gguf"
+bench-serve: .venv/.serve ## measure the overhead of the server over its engine; ARGS="--quick -m model.gguf"
 	$(BIN)/python benchmarks/serve.py $(ARGS)
 
-bench-gateway: .venv/.serve .venv-peers/.ready ## what the gateway costs, beside others; ARGS="--only welldone,nginx"
+bench-gateway: .venv/.serve .venv-peers/.ready ## measure the overhead of the gateway and of other gateways; ARGS="--only welldone,nginx"
 	$(BIN)/python benchmarks/gateway.py $(ARGS)
 
-bench-scale: .venv/.ray ## what a Ray cluster costs beside one server
+bench-scale: .venv/.ray ## compare a Ray cluster with a single server
 	$(BIN)/python benchmarks/scale.py $(ARGS)
 
-bench-tool: .venv/.test ## what `welldone bench` costs, beside other clients; ARGS="--quick"
+bench-tool: .venv/.test ## compare the overhead of `welldone bench` with other load generators; ARGS="--quick"
 	$(BIN)/python benchmarks/bench_tool.py $(ARGS)
 
-bench-page: .venv/.dev ## what a long stream costs the page (needs Chromium); ARGS="--frames 10000"
+bench-page: .venv/.dev ## measure the web page while it renders a long stream (needs Chromium); ARGS="--frames 10000"
 	$(BIN)/python -m benchmarks.page $(ARGS)
 
-shots: .venv/.dev ## take the pictures of docs/images anew (needs Chromium)
+shots: .venv/.dev ## retake the screenshots in docs/images (needs Chromium)
 	$(BIN)/python -m tests.web.shots
 
-servers: .venv/.serve ## check real servers, and write docs/servers.md anew; ARGS="--only vllm,litellm"
+servers: .venv/.serve ## check real servers and regenerate docs/servers.md; ARGS="--only vllm,litellm"
 	$(BIN)/python tools/servers.py $(ARGS)
 
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 --exclude-newer "7 days"
-lock: ## compile requirements/*.in anew (needs uv)
+lock: ## recompile requirements/*.in (needs uv)
 	set -e; for name in serve test dev ray clients peers uv; do \
 		$(LOCK) --output-file requirements/$$name.txt requirements/$$name.in; done
 
-# PyTorch's CPU builds are made for each platform; these files are for this one, and without what only a GPU needs.
+# PyTorch's CPU builds differ per platform: these files are for x86-64 Linux and omit the packages that only a GPU needs.
 LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_2_28 \
 	$(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
-lock-servers: ## compile requirements/servers-*.in and guidellm.in anew (needs uv, and PyTorch's CPU builds in UV_INDEX)
+lock-servers: ## recompile requirements/servers-*.in and guidellm.in (needs uv, and PyTorch's CPU builds in UV_INDEX)
 	$(LOCK) --output-file requirements/servers-llama-cpp-python.txt requirements/servers-llama-cpp-python.in
 	set -e; for name in servers-transformers servers-vllm guidellm; do \
 		$(LOCK_CPU) --output-file requirements/$$name.txt requirements/$$name.in; done
 
-clean: ## remove what these commands made
+clean: ## remove virtual environments, caches and build output
 	rm -rf .venv .venv-* build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf .import_linter_cache tests/oracle/node/node_modules $(WEB)/node_modules
 	find src tests tools benchmarks faults -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One environment, .venv, of which each step adds to the one before. The package is linked, not copied, so that an edit
-# under src needs no new installation. With a Python that is too old, or gone, the environment is made anew.
+# One virtual environment, .venv; each stamp file adds packages to the one before. The package is installed as editable:
+# edits under src need no reinstallation. If the Python of .venv is too old or missing, .venv is recreated.
 .venv/.serve: requirements/serve.txt pyproject.toml src/welldone/__init__.py
 	@$(BIN)/python $(IS_NEW_ENOUGH) || $(PYTHON) $(IS_NEW_ENOUGH) || \
 		{ echo "welldone needs Python 3.11 or newer: make serve PYTHON=python3.12" >&2; exit 1; }
-	@echo "making .venv, once"
+	@echo "creating .venv (first run only)"
 	$(BIN)/python $(IS_NEW_ENOUGH) || $(PYTHON) -m venv --clear .venv
 	$(call install,.venv) --require-hashes -r $<
 	$(call install,.venv) --no-deps --no-build-isolation --editable .
@@ -143,7 +143,7 @@ clean: ## remove what these commands made
 .venv/.dev: .venv/.test
 .venv/.ray: .venv/.dev
 
-# Others, for what cannot be in the same one.
+# Separate environments for packages whose requirements conflict with .venv.
 .venv-%/.ready: requirements/%.txt
 	$(PYTHON) -m venv $(@D)
 	$(call install,$(@D)) --require-hashes -r $<

@@ -1,9 +1,9 @@
-"""What `welldone bench` itself costs, beside other clients, and how right its times are.
+"""Cost of `welldone bench` itself compared with other clients, and the accuracy of its times.
 
-A scripted upstream on one core, and one client at a time on another. First the upstream writes as fast as it is read:
-what CPU does a chunk take that is measured? Then each of many streams gets a chunk now and then, whose text is the
-moment at which it was sent: how late is the time that was noted for it? The clients alternate, and the best round of
-each counts, the least disturbed one. For Linux.
+A scripted upstream runs on one core, and one client at a time on another. First the upstream writes as fast as the
+client reads: CPU time per measured chunk. Then each of many streams gets a chunk at intervals, whose text is the time
+at which it was sent: delay of the recorded timestamp. The clients alternate; the best round of each counts, since it is
+the least disturbed one. Linux only.
 """
 
 import argparse
@@ -16,26 +16,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from asker import Heard, Run  # isort: skip  # neighbours: a script's own folder is on the path
-from child import Child, ChildError, started  # isort: skip
-from figures import Bar, all_kept, note, number, percentile, print_json  # isort: skip
-from gateway import allow_many_files, cores, in_words  # isort: skip
+from client_process import ClientResult, Run  # isort: skip  # same folder: a script's own folder is on the path
+from child_process import Child, ChildError, start_child  # isort: skip
+from figures import Bar, all_passed, format_number, percentile, print_json, print_progress  # isort: skip
+from gateway import allow_many_files, cores, format_bar  # isort: skip
 from generators import KNOWN, Generator, GeneratorError, cpu_per_chunk_s  # isort: skip
-from programs import ProgramError, Programs, compile_all, upstream  # isort: skip
+from c_programs import ProgramError, Programs, compile_all, upstream  # isort: skip
 
 OURS, OFFICIAL, BARE = "welldone", "openai", "bare reader"
 TEXTS = 2000
-"""Of an answer: what a request costs beside its chunks shows little."""
+"""Text chunks per answer: enough that the cost of a request itself is small."""
 BY_OFFICIAL, BY_GUIDELLM = 10.0, 3.0
-"""So many times more chunks per second of CPU."""
-LATE_LIMIT_US = 1000.0
-OPEN_S = 0.005  # between two new streams: the first answers are not in each other's way
+"""Lowest multiple of the chunks per CPU second."""
+DELAY_LIMIT_US = 1000.0
+OPEN_S = 0.005  # between two new streams, so that their first answers do not collide
 GAP_S = 0.1  # ten chunks a second in each stream
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     names: list[str]
     streams: int
@@ -48,7 +48,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a chunk takes."""
+    """CPU time per chunk of one client."""
 
     name: str
     streams: int
@@ -57,12 +57,12 @@ class Cost:
     cpu_us: float | None
     """Per chunk, in the best round."""
     chunks_per_s: float | None
-    """In the best round; None where the client does not tell."""
+    """In the best round; None if the client does not report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Late:
-    """How late the noted times are. None: too few samples."""
+class Delay:
+    """Delay of the recorded timestamps. None: too few samples."""
 
     name: str
     streams: int
@@ -72,12 +72,12 @@ class Late:
     p99_us: float | None
     max_us: float | None
     cores: float
-    """How much of a core it took."""
+    """Share of a core that the client used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All of it. The text and the JSON are drawn from this."""
+    """Report, printed as text or JSON."""
 
     version: int = 1
     cores: int
@@ -85,54 +85,56 @@ class Report:
     load_after: float
     took_s: float
     costs: list[Cost]
-    lates: list[Late]
+    delays: list[Delay]
     bars: list[Bar]
     left_out: list[str]
-    troubles: list[str]
-    """Why streams failed, each reason once."""
+    failures: list[str]
+    """Reasons for failed streams, without duplicates."""
 
 
 class Bench:
-    """The upstream and the clients."""
+    """Runs the upstream and the clients."""
 
     def __init__(self, options: Options, programs: Programs) -> None:
         self._options = options
         self._programs = programs
         self._load_core, self._core = cores()
-        self.troubles: set[str] = set()
+        self.failures: set[str] = set()
 
     def costs(self) -> list[Cost]:
-        """What a chunk takes, of each client."""
+        """Measure the CPU time per chunk of each client."""
         options = self._options
-        there = [generator for generator in KNOWN if generator.name in options.names and generator.program.exists()]
-        ways = [name for name in (OURS, OFFICIAL) if name in options.names]
+        installed = [generator for generator in KNOWN if generator.name in options.names and generator.program.exists()]
+        clients = [name for name in (OURS, OFFICIAL) if name in options.names]
         with upstream(self._programs, gap_ms=0, core=self._load_core) as port:
-            heard = self._rounds(ways, port, streams=options.streams, texts=TEXTS)
-            costs = [self._cost(name, rounds) for name, rounds in heard.items()]
-            return costs + [self._cost_of(generator, port) for generator in there]
+            result = self._run_rounds(clients, port, streams=options.streams, texts=TEXTS)
+            costs = [self._cost(name, rounds) for name, rounds in result.items()]
+            return costs + [self._generator_cost(generator, port) for generator in installed]
 
-    def lates(self) -> list[Late]:
-        """How late times are, of ours and of a bare reader."""
+    def delays(self) -> list[Delay]:
+        """Measure the timestamp delay of welldone and of a bare reader."""
         options = self._options
-        step_s = OPEN_S + GAP_S / options.many  # chunks of different streams come at different moments
+        step_s = OPEN_S + GAP_S / options.many  # chunks of different streams arrive at different times
         texts = int((options.many * step_s + options.seconds) / GAP_S) + 2
-        ways = [f"{name}, times" for name in (OURS, BARE) if OURS in options.names]
+        clients = [f"{name}, times" for name in (OURS, BARE) if OURS in options.names]
         with upstream(self._programs, gap_ms=GAP_S * 1e3, core=self._load_core, is_stamped=True) as port:
-            heard = self._rounds(ways, port, streams=options.many, texts=texts, step_s=step_s)
-        return [self._late(way.partition(",")[0], rounds) for way, rounds in heard.items()]
+            result = self._run_rounds(clients, port, streams=options.many, texts=texts, step_s=step_s)
+        return [self._delay(client.partition(",")[0], rounds) for client, rounds in result.items()]
 
-    def _rounds(
-        self, ways: Sequence[str], port: int, *, streams: int, texts: int, step_s: float = 0.0
-    ) -> dict[str, list[Heard]]:
-        """All ways in turn, there and back."""
-        heard: dict[str, list[Heard]] = {way: [] for way in ways}
+    def _run_rounds(
+        self, clients: Sequence[str], port: int, *, streams: int, texts: int, step_s: float = 0.0
+    ) -> dict[str, list[ClientResult]]:
+        """Run all clients in alternating order."""
+        result: dict[str, list[ClientResult]] = {client: [] for client in clients}
         with ExitStack() as stack:
-            children: dict[str, Child] = {way: stack.enter_context(started("asker.py")) for way in ways}
+            children: dict[str, Child] = {
+                client: stack.enter_context(start_child("client_process.py")) for client in clients
+            }
             for round in range(self._options.rounds):
-                for way in ways if round % 2 == 0 else reversed(ways):
-                    note(f"{way}, {streams} streams, round {round + 1} of {self._options.rounds}")
+                for client in clients if round % 2 == 0 else reversed(clients):
+                    print_progress(f"{client}, {streams} streams, round {round + 1} of {self._options.rounds}")
                     run = Run(
-                        way=way,
+                        client=client,
                         port=port,
                         streams=streams,
                         texts=texts,
@@ -140,24 +142,24 @@ class Bench:
                         step_s=step_s,
                         core=self._core,
                     )
-                    heard[way].append(children[way].ask(run, Heard))
-                    self.troubles.update(f"{way}: {why}" for why in heard[way][-1].failed)
-        return heard
+                    result[client].append(children[client].call(run, ClientResult))
+                    self.failures.update(f"{client}: {reason}" for reason in result[client][-1].failed)
+        return result
 
-    def _cost(self, name: str, rounds: list[Heard]) -> Cost:
-        some = [heard for heard in rounds if heard.chunks]
+    def _cost(self, name: str, rounds: list[ClientResult]) -> Cost:
+        counted = [result for result in rounds if result.chunks]
         return Cost(
             name=name,
             streams=self._options.streams,
-            chunks=sum(heard.chunks for heard in rounds),
-            failed=sum(len(heard.failed) for heard in rounds),
-            cpu_us=min((heard.cpu_s / heard.chunks * 1e6 for heard in some), default=None),
-            chunks_per_s=max((heard.chunks / heard.seconds for heard in some), default=None),
+            chunks=sum(result.chunks for result in rounds),
+            failed=sum(len(result.failed) for result in rounds),
+            cpu_us=min((result.cpu_s / result.chunks * 1e6 for result in counted), default=None),
+            chunks_per_s=max((result.chunks / result.seconds for result in counted), default=None),
         )
 
-    def _cost_of(self, generator: Generator, port: int) -> Cost:
-        note(f"{generator.name} measures")
-        requests = self._options.streams * 16  # half a minute of guidellm, so that a start shows little
+    def _generator_cost(self, generator: Generator, port: int) -> Cost:
+        print_progress(f"{generator.name} is running")
+        requests = self._options.streams * 16  # half a minute of guidellm, so that its start weighs little
         cpu_s = cpu_per_chunk_s(
             generator, port=port, streams=self._options.streams, texts=TEXTS, core=self._core, requests=requests
         )
@@ -170,67 +172,67 @@ class Bench:
             chunks_per_s=None,
         )
 
-    def _late(self, name: str, rounds: list[Heard]) -> Late:
-        best = min(rounds, key=lambda heard: percentile(heard.late_s, 99) or max(heard.late_s, default=0.0))
-        p50, p99 = percentile(best.late_s, 50), percentile(best.late_s, 99)
-        return Late(
+    def _delay(self, name: str, rounds: list[ClientResult]) -> Delay:
+        best = min(rounds, key=lambda result: percentile(result.delays_s, 99) or max(result.delays_s, default=0.0))
+        p50, p99 = percentile(best.delays_s, 50), percentile(best.delays_s, 99)
+        return Delay(
             name=name,
             streams=self._options.many,
-            chunks=len(best.late_s),
-            failed=sum(len(heard.failed) for heard in rounds),
+            chunks=len(best.delays_s),
+            failed=sum(len(result.failed) for result in rounds),
             p50_us=None if p50 is None else p50 * 1e6,
             p99_us=None if p99 is None else p99 * 1e6,
-            max_us=max(best.late_s) * 1e6 if best.late_s else None,
+            max_us=max(best.delays_s) * 1e6 if best.delays_s else None,
             cores=best.cpu_s / best.seconds,
         )
 
 
-def bars(options: Options, costs: list[Cost], lates: list[Late]) -> list[Bar]:
-    """What is wanted of welldone."""
+def bars(options: Options, costs: list[Cost], delays: list[Delay]) -> list[Bar]:
+    """Return the limits for welldone."""
     by_name = {cost.name: cost.cpu_us for cost in costs}
-    wanted = [
-        _times_more(name, by_name.get(OURS), by_name.get(name), limit, options.streams)
+    ratios = [
+        _cpu_bar(name, by_name.get(OURS), by_name.get(name), limit, options.streams)
         for name, limit in ((OFFICIAL, BY_OFFICIAL), ("guidellm", BY_GUIDELLM))
         if name in options.names
     ]
-    failed = sum(cost.failed for cost in costs) + sum(late.failed for late in lates)
-    none = Bar(name="failed streams", streams=options.many, figure=failed, limit=0, is_kept=failed == 0)
-    return [*wanted, *(_lateness(late, lates) for late in lates if late.name == OURS), none]
+    failed = sum(cost.failed for cost in costs) + sum(delay.failed for delay in delays)
+    none = Bar(name="failed streams", streams=options.many, figure=failed, limit=0, passed=failed == 0)
+    return [*ratios, *(_delay_bar(delay, delays) for delay in delays if delay.name == OURS), none]
 
 
-def _times_more(name: str, ours: float | None, theirs: float | None, limit: float, streams: int) -> Bar:
+def _cpu_bar(name: str, ours: float | None, theirs: float | None, limit: float, streams: int) -> Bar:
     ratio = None if ours is None or theirs is None else theirs / ours
     return Bar(
         name=f"chunks per CPU s, by {name}'s",
         streams=streams,
         figure=ratio,
         limit=limit,
-        is_kept=ratio is not None and ratio >= limit,
+        passed=ratio is not None and ratio >= limit,
         unit=" x",
     )
 
 
-def _lateness(ours: Late, lates: list[Late]) -> Bar:
-    bare = next((late.p99_us for late in lates if late.name == BARE), None)
-    busy = "; the machine is busy" if bare is not None and bare >= LATE_LIMIT_US else ""
+def _delay_bar(ours: Delay, delays: list[Delay]) -> Bar:
+    bare = next((delay.p99_us for delay in delays if delay.name == BARE), None)
+    busy = "; the machine is busy" if bare is not None and bare >= DELAY_LIMIT_US else ""
     return Bar(
-        name="time noted too late, p99",
+        name="timestamp delay, p99",
         streams=ours.streams,
         figure=ours.p99_us,
-        limit=LATE_LIMIT_US,
-        is_kept=ours.p99_us is not None and ours.p99_us < LATE_LIMIT_US,
+        limit=DELAY_LIMIT_US,
+        passed=ours.p99_us is not None and ours.p99_us < DELAY_LIMIT_US,
         unit=" µs",
-        note=f"a bare reader: {number(bare, 1, 0)} µs{busy}",
+        note=f"a bare reader: {format_number(bare, 1, 0)} µs{busy}",
     )
 
 
 def measure(options: Options) -> Report:
-    """Both parts."""
+    """Run both parts of the benchmark."""
     began, load_before = time.monotonic(), os.getloadavg()[0]
     allow_many_files()
     with tempfile.TemporaryDirectory(prefix="bench-tool-", ignore_cleanup_errors=True) as name:
         bench = Bench(options, compile_all(Path(name)))
-        costs, lates = bench.costs(), bench.lates()
+        costs, delays = bench.costs(), bench.delays()
     missing = [generator for generator in KNOWN if generator.name in options.names and not generator.program.exists()]
     return Report(
         cores=len(set(cores())),
@@ -238,43 +240,48 @@ def measure(options: Options) -> Report:
         load_after=os.getloadavg()[0],
         took_s=time.monotonic() - began,
         costs=costs,
-        lates=lates,
-        bars=bars(options, costs, lates),
-        left_out=[f"{generator.name}: {generator.where}" for generator in missing],
-        troubles=sorted(bench.troubles),
+        delays=delays,
+        bars=bars(options, costs, delays),
+        left_out=[f"{generator.name}: {generator.install}" for generator in missing],
+        failures=sorted(bench.failures),
     )
 
 
-def show(report: Report) -> None:
-    """The tables and the bars."""
+def print_report(report: Report) -> None:
+    """Print the tables and the limits."""
     print(f"{report.took_s:.0f} s in all; load average {report.load_before:.1f} before and ", end="")
     print(f"{report.load_after:.1f} after", end="")
-    print("" if report.cores > 1 else "; ONE CORE for client and upstream: the figures are no good")
+    print("" if report.cores > 1 else "; ONE CORE for client and upstream: the figures are not reliable")
     print(f"\nas fast as they read\n  {'client':<18}{'streams':>8}{'chunks':>10}{'failed':>7}", end="")
     print(f"{'CPU µs':>9}{'chunks/CPU s':>14}{'chunks/s':>10}")
     for cost in report.costs:
         per_s = None if not cost.cpu_us else 1e6 / cost.cpu_us
         print(
-            f"  {cost.name:<18}{cost.streams:>8}{cost.chunks:>10}{cost.failed:>7}{number(cost.cpu_us, 1, 1):>9}", end=""
+            f"  {cost.name:<18}{cost.streams:>8}{cost.chunks:>10}{cost.failed:>7}{format_number(cost.cpu_us, 1, 1):>9}",
+            end="",
         )
-        print(f"{number(per_s, 1, 0):>14}{number(cost.chunks_per_s, 1, 0):>10}")
-    print(f"\na chunk every {GAP_S * 1e3:g} ms in each stream; noted too late by, µs")
+        print(f"{format_number(per_s, 1, 0):>14}{format_number(cost.chunks_per_s, 1, 0):>10}")
+    print(f"\na chunk every {GAP_S * 1e3:g} ms in each stream; timestamp delay, µs")
     print(f"  {'client':<18}{'streams':>8}{'chunks':>10}{'failed':>7}{'p50':>9}{'p99':>9}{'max':>9}{'cores':>8}")
-    for late in report.lates:
-        figures = (number(late.p50_us, 1, 0), number(late.p99_us, 1, 0), number(late.max_us, 1, 0))
-        print(f"  {late.name:<18}{late.streams:>8}{late.chunks:>10}{late.failed:>7}", end="")
-        print("".join(f"{figure:>9}" for figure in figures) + f"{late.cores:>8.2f}")
+    for delay in report.delays:
+        figures = (
+            format_number(delay.p50_us, 1, 0),
+            format_number(delay.p99_us, 1, 0),
+            format_number(delay.max_us, 1, 0),
+        )
+        print(f"  {delay.name:<18}{delay.streams:>8}{delay.chunks:>10}{delay.failed:>7}", end="")
+        print("".join(f"{figure:>9}" for figure in figures) + f"{delay.cores:>8.2f}")
     for missing in report.left_out:
         print(f"  left out: {missing}")
-    print("\nwhat is wanted of welldone")
+    print("\nlimits for welldone")
     for bar in report.bars:
-        print(f"  {in_words(bar)}")
-    for trouble in report.troubles:
-        print(f"  failed: {trouble}")
+        print(f"  {format_bar(bar)}")
+    for failure in report.failures:
+        print(f"  failed: {failure}")
 
 
 def names(text: str) -> list[str]:
-    """Names of clients, separated by commas."""
+    """Parse a comma-separated list of clients."""
     found = text.split(",")
     if not set(found) <= set(all_names()):
         raise ValueError
@@ -282,24 +289,24 @@ def names(text: str) -> list[str]:
 
 
 def all_names() -> list[str]:
-    """All that can be measured."""
+    """Return the names of all clients."""
     return [OURS, OFFICIAL, *(generator.name for generator in KNOWN)]
 
 
 def read_options() -> Options:
-    """What the user wants."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--quick", action="store_true", help=f"short rounds of {OURS} and {OFFICIAL}: a look")
-    parser.add_argument("--only", type=names, help=f"these clients [{','.join(all_names())}]")
-    parser.add_argument("--streams", type=int, default=32, help="streams that are read as fast as can be [%(default)s]")
-    parser.add_argument("--many", type=int, default=500, help="streams whose times are looked at [%(default)s]")
-    parser.add_argument("--seconds", type=float, help="of a round [5, quick: 2]")
-    parser.add_argument("--rounds", type=int, help="of each client [4, quick: 1]")
+    parser.add_argument("--quick", action="store_true", help=f"short rounds of {OURS} and {OFFICIAL} only")
+    parser.add_argument("--only", type=names, help=f"clients to measure [{','.join(all_names())}]")
+    parser.add_argument("--streams", type=int, default=32, help="streams of the CPU measurement [%(default)s]")
+    parser.add_argument("--many", type=int, default=500, help="streams of the timestamp measurement [%(default)s]")
+    parser.add_argument("--seconds", type=float, help="length of a round [5, quick: 2]")
+    parser.add_argument("--rounds", type=int, help="rounds per client [4, quick: 1]")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
-    parser.add_argument("--strict", action="store_true", help="exit code 1 where a bar is missed")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a limit is exceeded")
     given = parser.parse_args()
     if min(given.streams, given.many, given.rounds or 1) < 1 or (given.seconds or 1) <= 0:
-        parser.error("nothing to measure: streams, rounds and seconds are above 0")
+        parser.error("--streams, --many, --rounds and --seconds must be above 0")
     return Options(
         names=given.only or ([OURS, OFFICIAL] if given.quick else all_names()),
         streams=given.streams,
@@ -312,18 +319,18 @@ def read_options() -> Options:
 
 
 def main() -> int:
-    """Measure, and print tables."""
+    """Run the benchmark and print the report."""
     options = read_options()
     if not sys.platform.startswith("linux"):
-        print("this benchmark uses epoll and pins programs to cores: it is for Linux", file=sys.stderr)
+        print("this benchmark needs Linux: it uses epoll and pins programs to cores", file=sys.stderr)
         return 3
     try:
         report = measure(options)
     except (ProgramError, ChildError, GeneratorError) as error:
         print(error, file=sys.stderr)
         return 3
-    print_json(report) if options.is_json else show(report)
-    return int(options.is_strict and not all_kept(report.bars))
+    print_json(report) if options.is_json else print_report(report)
+    return int(options.is_strict and not all_passed(report.bars))
 
 
 if __name__ == "__main__":

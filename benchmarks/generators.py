@@ -1,7 +1,7 @@
-"""Other load generators: how each is started, and what CPU a chunk takes there.
+"""Other load generators: how to start each, and its CPU time per chunk.
 
-They tell nobody what their own start and their tables take, which is many times a short run. So each does short runs
-and long ones: what the long ones took more is what their chunks took.
+Their own start and their reports take many times the CPU of a short run and are not reported separately. So each
+generator does short and long runs: the difference is the cost of the chunks.
 """
 
 import json
@@ -13,18 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from programs import MODEL, pin  # isort: skip  # a neighbour: a script's own folder is on the path
+from c_programs import MODEL, pin  # isort: skip  # same folder: a script's own folder is on the path
 
 ROOT = Path(__file__).parents[1]
 SHORT = 32
-"""Requests of a short run: as many as there are streams."""
+"""Requests of a short run: one per stream."""
 _ROUNDS = 2
-"""Runs of each length, of which the least disturbed count: a start takes 10 to 20 s of CPU, and 5 s more or less."""
-_LIMIT_S = 600.0  # a run takes a minute where the machine is busy: a hang is a failure
+"""Runs of each length; the fastest one counts, since a start takes 10 to 20 s of CPU and varies by 5 s."""
+_LIMIT_S = 600.0  # a run takes a minute on a busy machine: the limit turns a hang into a failure
 _PAUSE_S = 0.1
-_LAST_WORDS = 500
+_ERROR_BYTES = 500
 _WORDS = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz"]
-# The command of the builds for CPUs does not find its own version; the benchmark itself does not ask for it.
+# The CLI of vLLM's CPU builds fails to find its own version; the benchmark module does not need it.
 _VLLM = (
     "import argparse; from vllm.benchmarks.serve import add_cli_args, main; "
     "parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
@@ -32,15 +32,15 @@ _VLLM = (
 
 
 class GeneratorError(Exception):
-    """It does not run; why."""
+    """A load generator failed or did not end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a generator does."""
+    """Settings of one run."""
 
     folder: Path
-    """For its files. A tokenizer is there: all of them want one, though the upstream counts."""
+    """For its files. It has a tokenizer, which all generators require although the upstream reports usage."""
     port: int
     streams: int
     requests: int
@@ -49,12 +49,12 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Generator:
-    """A program that measures servers."""
+    """Load generator program."""
 
     name: str
     program: Path
-    where: str
-    """How to get it."""
+    install: str
+    """Command that installs it."""
     arguments: Callable[[Job], list[str]]
 
 
@@ -83,32 +83,32 @@ KNOWN = (
     Generator(
         name="guidellm",
         program=ROOT / ".venv-guidellm/bin/guidellm",
-        where="make .venv-guidellm/.ready",
+        install="make .venv-guidellm/.ready",
         arguments=_guidellm,
     ),
     Generator(
         name="vllm bench serve",
         program=ROOT / ".venv-servers/vllm/bin/python",
-        where="make servers ARGS='--only vllm'",
+        install="make servers ARGS='--only vllm'",
         arguments=_vllm,
     ),
 )
 
 
 def cpu_per_chunk_s(generator: Generator, *, port: int, streams: int, texts: int, core: int, requests: int) -> float:
-    """By short runs and long ones, in turn."""
+    """Return the CPU time per chunk, from alternating short and long runs."""
     with tempfile.TemporaryDirectory(prefix="generators-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _write_tokenizer(folder)
         short = Job(folder=folder, port=port, streams=streams, requests=SHORT, texts=texts)
         long = replace(short, requests=SHORT + requests)
         pairs = [(_cpu_s(generator, short, core), _cpu_s(generator, long, core)) for _ in range(_ROUNDS)]
-    more_s = min(many for _, many in pairs) - min(few for few, _ in pairs)
-    return more_s / (requests * texts)
+    added_s = min(many for _, many in pairs) - min(few for few, _ in pairs)
+    return added_s / (requests * texts)
 
 
 def _cpu_s(generator: Generator, job: Job, core: int) -> float:
-    """What it took, with the processes that it started itself."""
+    """CPU time of one run, children included."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [str(generator.program), *generator.arguments(job)],
@@ -121,23 +121,23 @@ def _cpu_s(generator: Generator, job: Job, core: int) -> float:
             preexec_fn=lambda: pin(core),
         )
         limit = time.monotonic() + _LIMIT_S
-        while (ended := os.wait4(process.pid, os.WNOHANG))[0] == 0:
+        while (waited := os.wait4(process.pid, os.WNOHANG))[0] == 0:
             if time.monotonic() > limit:
                 process.kill()
                 raise GeneratorError(f"{generator.name} did not end within {_LIMIT_S:g} s")
             time.sleep(_PAUSE_S)
-        _, status, used = ended
+        _, status, used = waited
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             log.seek(0)
-            raise GeneratorError(f"{generator.name} failed: {log.read().decode(errors='replace')[-_LAST_WORDS:]}")
+            raise GeneratorError(f"{generator.name} failed: {log.read().decode(errors='replace')[-_ERROR_BYTES:]}")
     return used.ru_utime + used.ru_stime
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """The least that their libraries take for a tokenizer."""
+    """Write the smallest tokenizer that their libraries accept."""
     model = {"type": "WordLevel", "vocab": {word: id for id, word in enumerate(_WORDS)}, "unk_token": _WORDS[0]}
-    whole = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
-    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": _WORDS[0], "model_max_length": 10**6}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

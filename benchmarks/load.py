@@ -1,7 +1,7 @@
-"""The load generator, a program of its own: so many streams at once, each asks again when its answer is whole.
+"""Load generator in its own process: a fixed number of concurrent streams, each followed by the next request.
 
-It reads runs from standard input, a line of JSON each, and answers each with a line. It looks for bytes and parses
-nothing, so that it measures the server and not itself; what CPU it took stands in its answer.
+Each line of standard input is a run in JSON; each line of output is its result. The generator searches for byte
+patterns and parses nothing, so that it measures the server and not itself; its own CPU time is part of the result.
 """
 
 import asyncio
@@ -14,20 +14,23 @@ from typing import cast
 import msgspec
 import uvloop
 
-TEXT, NO_TEXT = b'"content":"', b'"content":""'  # inside a text the quotes have a backslash before them
+TEXT, NO_TEXT = (
+    b'"content":"',
+    b'"content":""',
+)  # quotes inside a text are escaped, so these patterns do not match there
 TOKENS = re.compile(rb'"completion_tokens":(\d+)')
 DONE, LAST_CHUNK = b"data: [DONE]\n\n", b"0\r\n\r\n"
-RIGHT = b"HTTP/1.1 200 "
+OK_STATUS = b"HTTP/1.1 200 "
 QUESTION = "Tell me a story about a cook who makes a stew for the whole village."
-ANSWER_LIMIT_S = 120.0  # 64 answers of 64 tokens in a row took 30 s at most: a hang is a failure
-FRAME_LIMIT_BYTES = 1 << 20  # a frame has some hundred bytes
+ANSWER_LIMIT_S = 120.0  # 64 answers of 64 tokens in a row took at most 30 s: the limit turns a hang into a failure
+FRAME_LIMIT_BYTES = 1 << 20  # a frame has a few hundred bytes
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do."""
+    """Settings of one run."""
 
     socket: str | None = None
-    """The path of a unix socket; else the port on loopback."""
+    """Path of a Unix socket; None: the port on loopback."""
     port: int = 0
     key: str | None = None
     model: str
@@ -35,40 +38,40 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     answers: int
     tokens: int
     seed: int
-    """Chooses the prompts. No two runs have one in common, else the second would find it in the cache."""
+    """Selects the prompts. Two runs never share one, since the prompt cache would answer the second."""
 
     def __repr__(self) -> str:
         """Without the key."""
         return f"Run({self.socket or self.port}, {self.streams} streams)"
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. Failed answers are counted, and nothing else of them is."""
+class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one run. Failed answers appear only in `failed`."""
 
     seconds: float
     cpu_s: float
     tokens: int
-    """As the server counts them."""
+    """From the usage that the server reports."""
     frames: int
-    """Those with text in them."""
+    """Frames with text."""
     first_s: list[float]
     between_s: list[float]
-    """Between a frame with text and the next one of the same answer. Two that came in one read are 0 apart."""
+    """Time between consecutive frames with text of an answer; 0 for frames of the same read."""
     failed: list[str]
 
 
 class AnswerError(Exception):
-    """There is no whole answer; why."""
+    """The answer is missing or incomplete."""
 
 
 class Answer(asyncio.Protocol):
-    """One request, on a connection of its own, and when each piece of its answer came."""
+    """One request on its own connection, and the arrival time of each frame of its answer."""
 
     def __init__(self, request: bytes) -> None:
         self.began = time.perf_counter()
         self.arrivals: list[float] = []
         self.tokens = 0
-        self.whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
         self._transport: asyncio.Transport | None = None
         self._rest = b""
@@ -76,57 +79,60 @@ class Answer(asyncio.Protocol):
         self._is_done = False
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by their class
+        """Send the request."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Count the whole frames, and keep the rest."""
+        """Count complete frames and buffer the rest."""
         now = time.perf_counter()
         data = self._rest + data
-        self._status = self._status or data[: len(RIGHT) + 16]
+        self._status = self._status or data[: len(OK_STATUS) + 16]
         end = data.rfind(b"\n\n") + 2
         if end > 1:
-            self._frames(data[:end], now)
+            self._count_frames(data[:end], now)
             data = data[end:]
         self._rest = data
         if self._is_done and data.endswith(LAST_CHUNK):
             self._settle(None)
         elif len(data) > FRAME_LIMIT_BYTES:
-            self._settle("a frame without an end")
+            self._settle("a frame longer than the limit")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The server has closed the connection."""
-        self._settle("cut off")
+        """Fail unless the answer is complete."""
+        self._settle("connection closed early")
 
-    def _frames(self, frames: bytes, now: float) -> None:
+    def _count_frames(self, frames: bytes, now: float) -> None:
         texts = frames.count(TEXT) - frames.count(NO_TEXT)
         self.arrivals += [now] * texts
         if (count := TOKENS.search(frames)) is not None:
             self.tokens = int(count[1])
         self._is_done = frames.endswith(DONE)
 
-    def _settle(self, trouble: str | None) -> None:
-        if self.whole.done():
+    def _settle(self, failure: str | None) -> None:
+        if self.completed.done():
             return
-        if not self._status.startswith(RIGHT):
-            trouble = self._status.partition(b"\r")[0].decode("latin-1") or "no reply"
-        elif trouble is None and not (self.tokens and self.arrivals):
-            trouble = "an answer without text or usage"
-        if trouble is None:
-            self.whole.set_result(None)
+        if not self._status.startswith(OK_STATUS):
+            failure = self._status.partition(b"\r")[0].decode("latin-1") or "no reply"
+        elif failure is None and not (self.tokens and self.arrivals):
+            failure = "an answer without text or usage"
+        if failure is None:
+            self.completed.set_result(None)
         else:
-            self.whole.set_exception(AnswerError(trouble))
+            self.completed.set_exception(AnswerError(failure))
 
 
 def request(run: Run, number: int) -> bytes:
-    """A request, byte for byte the same for all who are asked. Digits first: prompts share no beginning but the
-    template's, and each digit is one token, so that all are as long."""
+    """Build a request; its bytes are the same for every target.
+
+    The prompt starts with digits: prompts then share no prefix but the template's, and since each digit is one token,
+    all have the same length.
+    """
     digits = random.Random(f"{run.seed} {number}").randrange(10**7, 10**8)
     body = msgspec.json.encode(
         {
@@ -151,11 +157,11 @@ def request(run: Run, number: int) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
 
 
-async def hear(run: Run, number: int) -> Answer:
-    """One whole answer.
+async def fetch_answer(run: Run, number: int) -> Answer:
+    """Send one request and read the complete answer.
 
     Raises:
-        AnswerError: there is none.
+        AnswerError: the answer is missing or incomplete.
     """
     answer = Answer(request(run, number))
     loop = asyncio.get_running_loop()
@@ -165,9 +171,9 @@ async def hear(run: Run, number: int) -> Answer:
                 await loop.create_unix_connection(lambda: answer, run.socket)
             else:
                 await loop.create_connection(lambda: answer, "127.0.0.1", run.port)
-            await answer.whole
+            await answer.completed
     except TimeoutError:
-        raise AnswerError(f"not whole within {ANSWER_LIMIT_S:g} s") from None
+        raise AnswerError(f"not complete within {ANSWER_LIMIT_S:g} s") from None
     except OSError as error:
         raise AnswerError(error.strerror or "no connection") from None
     finally:
@@ -175,16 +181,16 @@ async def hear(run: Run, number: int) -> Answer:
     return answer
 
 
-async def do(run: Run) -> Heard:
-    """All answers of a run."""
+async def run_load(run: Run) -> LoadResult:
+    """Request all answers of a run."""
     numbers = iter(range(run.answers))
     answers: list[Answer] = []
     failed: list[str] = []
 
     async def stream() -> None:
-        for number in numbers:  # all streams draw from it
+        for number in numbers:  # shared by all streams
             try:
-                answers.append(await hear(run, number))
+                answers.append(await fetch_answer(run, number))
             except AnswerError as error:
                 failed.append(str(error))
 
@@ -192,7 +198,7 @@ async def do(run: Run) -> Heard:
     await asyncio.gather(*(stream() for _ in range(run.streams)))
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     pairs = [pair for answer in answers for pair in zip(answer.arrivals, answer.arrivals[1:], strict=False)]
-    return Heard(
+    return LoadResult(
         seconds=seconds,
         cpu_s=cpu_s,
         tokens=sum(answer.tokens for answer in answers),
@@ -204,11 +210,11 @@ async def do(run: Run) -> Heard:
 
 
 def main() -> None:
-    """Do what each line says, until there is none."""
+    """Execute runs until the input closes."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         for line in sys.stdin.buffer:
-            heard = runner.run(do(msgspec.json.decode(line, type=Run)))
-            sys.stdout.buffer.write(msgspec.json.encode(heard) + b"\n")
+            result = runner.run(run_load(msgspec.json.decode(line, type=Run)))
+            sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
             sys.stdout.buffer.flush()
 
 

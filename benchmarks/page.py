@@ -1,7 +1,7 @@
-"""What long streams cost the page: how long the browser is busy at a stretch, and what stays in its memory.
+"""Cost of long streams for the page: longest tasks of the browser, and memory.
 
-A real Chromium has the page open, with the inspector, and asks a scripted upstream through the gateway. A task is what
-the browser does without looking at the mouse or the keyboard; it tells of those that take 50 ms or more.
+Chromium opens the page with the inspector and sends a request to a scripted upstream through the gateway. A long task
+(50 ms or more, W3C Long Tasks) blocks mouse and keyboard events.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from tests.web.stage import Stage, delta, saying, staged
 from welldone.mock.script import MockReply
 
 LIMIT_MS = 100.0
-"""Above this people feel that something sticks."""
+"""Longer tasks are noticeable (RAIL: respond within 100 ms)."""
 BURST = 100
 WATCH = """() => {
   window.__tasks = [];
@@ -28,7 +28,7 @@ FIGURES = ("JSHeapUsedSize", "Nodes")
 
 
 class Cost(NamedTuple):
-    """What one stream has cost."""
+    """Cost of one stream in the browser."""
 
     longest_ms: float
     tasks: int
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
 
 
 def cases(frames: int) -> Mapping[str, MockReply]:
-    """The streams, by what is said of them."""
+    """Return the streams by description."""
     words = [f"word {number} " for number in range(frames)]
     paced = saying(*words)
     pieces = tuple(
@@ -56,8 +56,8 @@ def cases(frames: int) -> Mapping[str, MockReply]:
 
 
 def measure(browser: Browser, stage: Stage, reply: MockReply) -> Cost:
-    """Ask once, and look at what it cost when the answer is complete."""
-    stage.will(reply)
+    """Send one request and read the cost when the answer is complete."""
+    stage.set_replies(reply)
     visit = Visit(browser, stage.server.root)
     try:
         session = visit.context.new_cdp_session(visit.page)
@@ -66,25 +66,25 @@ def measure(browser: Browser, stage: Stage, reply: MockReply) -> Cost:
         visit.send("Hello")
         visit.settle()
         expect(visit.total("Frames")).to_have_text(f"{len(reply.pieces):,}")
-        # The inspector has then read what the server tells of the upstream, too.
+        # By then the inspector has also fetched the capture of the upstream.
         expect(visit.total("Repairs")).to_have_text("0")
         visit.page.evaluate("() => new Promise((done) => requestIdleCallback(done))")
         tasks: list[float] = visit.page.evaluate("window.__tasks")
         session.send("HeapProfiler.collectGarbage")
-        told = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
-        heap, nodes = (told[name] for name in FIGURES)
+        metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+        heap, nodes = (metrics[name] for name in FIGURES)
         return Cost(max(tasks, default=0.0), len(tasks), sum(tasks), heap / 1e6, nodes)
     finally:
         visit.close()
 
 
 def main() -> None:
-    """The program."""
-    parser = argparse.ArgumentParser(description="What long streams cost the page.")
+    """Run the benchmark and print a table."""
+    parser = argparse.ArgumentParser(description="Measure the web page while it renders long streams.")
     parser.add_argument("--frames", type=int, default=10_000, help="frames of a long stream (10000)")
     frames: int = parser.parse_args().frames
     if program() is None:
-        raise SystemExit("no Chromium here: install the system's package chromium")
+        raise SystemExit("Chromium not found: apt-get install chromium")
     print(f"{'stream':42} {'longest':>10} {'tasks':>6} {'busy':>10} {'heap':>8} {'nodes':>7}")
     with tempfile.TemporaryDirectory() as folder, staged(Path(folder)) as stage, browsing() as browser:
         for name, reply in cases(frames).items():

@@ -1,5 +1,5 @@
-/* A client that only reads: it opens STREAMS streams, one each STEP seconds, with the request of its standard input,
- * and notes when each text comes. Moments are seconds of CLOCK_MONOTONIC. It prints what it heard as a line of JSON.
+/* Stream reader: opens STREAMS streams, one every STEP seconds, with the request from standard input, and records the
+ * arrival time of each text. Times are seconds of CLOCK_MONOTONIC. Prints its result as one line of JSON.
  *
  *     reader PORT STREAMS TEXTS START STEP FROM UNTIL LIMIT < request
  */
@@ -20,29 +20,29 @@
 #define HEAD_BYTES 8192
 #define READ_BYTES 65536
 #define EVENTS 256
-#define REASONS 3 /* why streams failed, so many are told */
+#define REASONS 3 /* distinct failure reasons that are reported */
 #define TEXT "\"content\":"
 #define DONE "[DONE]"
 
-enum part { HEAD, SIZE, DATA, DATA_END, LAST, RAW }; /* where in the reply we are */
+enum part { HEAD, SIZE, DATA, DATA_END, LAST, RAW }; /* parser state */
 
 struct stream {
     int fd;
     enum part part;
-    int is_chunked, is_done, is_whole;
-    size_t size;               /* of the piece of chunked encoding that is read */
-    unsigned text, done;       /* how much of the patterns has been seen */
-    double opened, heard_at;   /* heard_at: the last text */
+    int is_chunked, is_done, is_complete;
+    size_t size;               /* bytes left in the current HTTP chunk */
+    unsigned text, done;       /* length of the matched prefix of each pattern */
+    double opened, last_text;   /* last_text: arrival of the last text */
     size_t have;
     char head[HEAD_BYTES];
 };
 
-static int streams, whole, failed, reasons;
+static int streams, complete, failed, reasons;
 static long texts_limit, texts, texts_between, bytes, gaps_count;
 static double from_s, until_s;
 static float *firsts, *gaps;
 static int firsts_count;
-static char why[REASONS][128];
+static char reason_texts[REASONS][128];
 static char request[REQUEST_BYTES];
 static size_t request_size;
 
@@ -52,28 +52,28 @@ static double now(void) {
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-static void end(struct stream *stream, const char *trouble) {
+static void end(struct stream *stream, const char *failure) {
     close(stream->fd);
     stream->fd = -1;
-    if (trouble == NULL) { whole++; return; }
+    if (failure == NULL) { complete++; return; }
     failed++;
-    for (int i = 0; i < reasons; i++) if (strcmp(why[i], trouble) == 0) return;
+    for (int i = 0; i < reasons; i++) if (strcmp(reason_texts[i], failure) == 0) return;
     if (reasons == REASONS) return;
-    char *out = why[reasons++];
-    for (size_t i = 0; i < sizeof why[0] - 1 && trouble[i] >= ' '; i++)
-        out[i] = strchr("\"\\", trouble[i]) || trouble[i] > '~' ? '?' : trouble[i];
+    char *out = reason_texts[reasons++];
+    for (size_t i = 0; i < sizeof reason_texts[0] - 1 && failure[i] >= ' '; i++)
+        out[i] = strchr("\"\\", failure[i]) || failure[i] > '~' ? '?' : failure[i];
 }
 
 static void note_text(struct stream *stream, double time) {
-    if (stream->heard_at == 0) firsts[firsts_count++] = time - stream->opened;
-    else if (gaps_count < streams * texts_limit) gaps[gaps_count++] = time - stream->heard_at;
-    stream->heard_at = time;
+    if (stream->last_text == 0) firsts[firsts_count++] = time - stream->opened;
+    else if (gaps_count < streams * texts_limit) gaps[gaps_count++] = time - stream->last_text;
+    stream->last_text = time;
     texts++;
     if (from_s <= time && time < until_s) texts_between++;
 }
 
-/* A byte of the body. A text is `"content":`, perhaps a space, and a string that is not empty. */
-static void hear_byte(struct stream *stream, char byte, double time) {
+/* One byte of the body. A text is `"content":`, an optional space, and a non-empty string. */
+static void scan_byte(struct stream *stream, char byte, double time) {
     const unsigned key = sizeof TEXT - 1;
     if (stream->text == key + 1) {
         if (byte != '"') note_text(stream, time);
@@ -87,7 +87,7 @@ static void hear_byte(struct stream *stream, char byte, double time) {
     if (stream->done == sizeof DONE - 1) { stream->is_done = 1; stream->done = 0; }
 }
 
-/* The head is over: is it a stream, and how is it framed? NULL: go on. */
+/* The head is complete: check the status and find the framing. NULL: continue. */
 static const char *read_head(struct stream *stream) {
     stream->head[stream->have] = 0;
     if (strncmp(stream->head, "HTTP/1.1 200", 12) != 0) return stream->head;
@@ -96,52 +96,52 @@ static const char *read_head(struct stream *stream) {
     return NULL;
 }
 
-static const char *hear_head(struct stream *stream, char byte) {
-    if (stream->have == HEAD_BYTES - 1) return "a head without an end";
+static const char *scan_head(struct stream *stream, char byte) {
+    if (stream->have == HEAD_BYTES - 1) return "response head too long";
     stream->head[stream->have++] = byte;
     int is_over = stream->have >= 4 && memcmp(stream->head + stream->have - 4, "\r\n\r\n", 4) == 0;
     return is_over ? read_head(stream) : NULL;
 }
 
-static void hear_size(struct stream *stream, char byte) {
+static void scan_chunk_size(struct stream *stream, char byte) {
     if (byte == '\n') stream->part = stream->size ? DATA : LAST;
     else if (byte >= '0' && byte <= '9') stream->size = stream->size * 16 + byte - '0';
     else if ((byte | 32) >= 'a' && (byte | 32) <= 'f') stream->size = stream->size * 16 + (byte | 32) - 'a' + 10;
 }
 
-/* NULL: go on. */
-static const char *hear(struct stream *stream, const char *data, size_t size, double time) {
+/* Returns a failure reason; NULL: continue. */
+static const char *scan(struct stream *stream, const char *data, size_t size, double time) {
     for (size_t i = 0; i < size; i++) {
-        const char *trouble = NULL;
+        const char *failure = NULL;
         switch (stream->part) {
-        case HEAD: trouble = hear_head(stream, data[i]); break;
-        case SIZE: hear_size(stream, data[i]); break;
+        case HEAD: failure = scan_head(stream, data[i]); break;
+        case SIZE: scan_chunk_size(stream, data[i]); break;
         case DATA:
-            hear_byte(stream, data[i], time);
+            scan_byte(stream, data[i], time);
             if (--stream->size == 0) stream->part = DATA_END;
             break;
         case DATA_END: if (data[i] == '\n') stream->part = SIZE; break;
-        case LAST: stream->is_whole = stream->is_whole || data[i] == '\n'; break;
-        case RAW: hear_byte(stream, data[i], time); break;
+        case LAST: stream->is_complete = stream->is_complete || data[i] == '\n'; break;
+        case RAW: scan_byte(stream, data[i], time); break;
         }
-        if (trouble != NULL) return trouble;
+        if (failure != NULL) return failure;
     }
     return NULL;
 }
 
-static void read_some(struct stream *stream) {
+static void read_stream(struct stream *stream) {
     static char data[READ_BYTES];
     ssize_t size = recv(stream->fd, data, sizeof data, 0);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (size <= 0) {
         int is_right = size == 0 && stream->part == RAW && stream->is_done;
-        end(stream, is_right ? NULL : stream->part == HEAD ? "no reply" : "cut off");
+        end(stream, is_right ? NULL : stream->part == HEAD ? "no reply" : "connection closed early");
         return;
     }
     bytes += size;
-    const char *trouble = hear(stream, data, size, now());
-    if (trouble != NULL) end(stream, trouble);
-    else if (stream->is_whole) end(stream, stream->is_done ? NULL : "ended without [DONE]");
+    const char *failure = scan(stream, data, size, now());
+    if (failure != NULL) end(stream, failure);
+    else if (stream->is_complete) end(stream, stream->is_done ? NULL : "ended without [DONE]");
 }
 
 static void begin(struct stream *stream, int poll, int port) {
@@ -150,7 +150,7 @@ static void begin(struct stream *stream, int poll, int port) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     stream->opened = now();
     stream->fd = socket(AF_INET, SOCK_STREAM, 0);
-    /* On loopback a connection is made at once, and a request fits into the buffer. */
+    /* On loopback the connection is immediate, and the request fits into the socket buffer. */
     if (stream->fd < 0 || connect(stream->fd, (struct sockaddr *)&address, sizeof address) < 0 ||
         send(stream->fd, request, request_size, MSG_NOSIGNAL) != (ssize_t)request_size)
         end(stream, "no connection");
@@ -162,7 +162,7 @@ static int by_size(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
-static double gap_at(double share) {
+static double gap_quantile(double share) {
     return gaps_count ? gaps[(long)(share * (gaps_count - 1))] : 0;
 }
 
@@ -174,25 +174,25 @@ static double cpu(void) {
 
 static void print(void) {
     qsort(gaps, gaps_count, sizeof *gaps, by_size);
-    printf("{\"whole\":%d,\"failed\":%d,\"why\":[", whole, failed);
-    for (int i = 0; i < reasons; i++) printf("%s\"%s\"", i ? "," : "", why[i]);
+    printf("{\"complete\":%d,\"failed\":%d,\"reasons\":[", complete, failed);
+    for (int i = 0; i < reasons; i++) printf("%s\"%s\"", i ? "," : "", reason_texts[i]);
     printf("],\"texts\":%ld,\"texts_between\":%ld,\"bytes\":%ld,\"first_s\":[", texts, texts_between, bytes);
     for (int i = 0; i < firsts_count; i++) printf("%s%.6f", i ? "," : "", firsts[i]);
-    printf("],\"gap_p50_s\":%.6f,\"gap_p99_s\":%.6f,\"gap_max_s\":%.6f,\"cpu_s\":%.3f}\n", gap_at(.5), gap_at(.99),
-           gap_at(1), cpu());
+    printf("],\"gap_p50_s\":%.6f,\"gap_p99_s\":%.6f,\"gap_max_s\":%.6f,\"cpu_s\":%.3f}\n", gap_quantile(.5),
+           gap_quantile(.99), gap_quantile(1), cpu());
 }
 
 static void read_all(struct stream *all, int port, double start, double step, double limit) {
     struct epoll_event events[EVENTS];
     int poll = epoll_create1(0), opened = 0;
-    while (whole + failed < streams && now() < limit) {
+    while (complete + failed < streams && now() < limit) {
         double next = opened < streams ? start + opened * step - now() : 0.1;
         if (opened < streams && next <= 0) { begin(&all[opened++], poll, port); continue; }
         struct timespec pause = {.tv_sec = (time_t)next, .tv_nsec = (long)((next - (time_t)next) * 1e9)};
         int ready = epoll_pwait2(poll, events, EVENTS, &pause, NULL);
-        for (int i = 0; i < ready; i++) read_some(events[i].data.ptr);
+        for (int i = 0; i < ready; i++) read_stream(events[i].data.ptr);
     }
-    for (int i = 0; i < opened; i++) if (all[i].fd >= 0) end(&all[i], "not whole in time");
+    for (int i = 0; i < opened; i++) if (all[i].fd >= 0) end(&all[i], "not complete in time");
 }
 
 int main(int count, char **arguments) {

@@ -1,8 +1,8 @@
-"""What Ray costs: one server alone, the same on a Ray cluster through Ray's proxy, and straight at the front's port.
+"""Cost of Ray: one server alone, on a Ray cluster through Ray's proxy, and directly at the port of the front.
 
-All have an engine that says a token every 20 ms. The ways alternate (A B C C B A), so that a machine that gets slower
-is slower for all. CPU is that of all processes of a way but the engine's; what they take while nothing is asked is
-shown apart, and taken off. For Linux, and for an environment with Ray: .venv/bin/python benchmarks/scale.py
+Every target has an engine that sends a token every 20 ms. The targets alternate (A B C C B A), so that drift of the
+machine affects all of them. CPU time is the sum over all processes of a target except the engine; the idle share is
+subtracted and shown separately. Needs Linux and an environment with Ray: .venv/bin/python benchmarks/scale.py
 """
 
 import argparse
@@ -29,7 +29,7 @@ from welldone.cluster.proxy import CALLBACK, CALLBACK_VARIABLE
 
 PLAIN, PROXY, FRONT = "one server", "Ray, its proxy", "Ray, the front's port"
 TOKENS, GAP_MS = 100, 20
-LIMIT_S = 60.0  # a hang is a failure
+LIMIT_S = 60.0  # turns a hang into a failure
 IDLE_S = 5.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CONFIG = """
@@ -42,8 +42,8 @@ port = {port}
 
 
 @dataclass
-class Tally:
-    """All rounds of one way."""
+class Totals:
+    """Sums over all rounds of one target."""
 
     first_s: list[float] = field(default_factory=list)
     chunks: int = 0
@@ -51,10 +51,10 @@ class Tally:
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Run the benchmark and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=10, help="streams at once (10)")
-    parser.add_argument("--rounds", type=int, default=10, help="rounds of each way (10)")
+    parser.add_argument("--streams", type=int, default=10, help="concurrent streams (10)")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds per target (10)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="wd-") as name:
         folder = Path(name)
@@ -62,37 +62,37 @@ def main() -> None:
         mock = [sys.executable, "-m", "welldone", "mock", "--port", "{port}", "--tokens", str(TOKENS)]
         command = [*mock, "--gap", f"{GAP_MS}ms"]
         (folder / "welldone.toml").write_text(_CONFIG.format(command=command, port=front))
-        with _plain(folder) as (plain, pid), _on_ray(folder, proxy):
+        with _single_server(folder) as (plain, pid), _on_ray(folder, proxy):
             _measure({PLAIN: plain, PROXY: proxy, FRONT: front}, pid, options.streams, options.rounds)
 
 
 def _measure(ports: dict[str, int], plain: int, streams: int, rounds: int) -> None:
-    tallies = {way: Tally() for way in ports}
+    totals = {target: Totals() for target in ports}
     for port in ports.values():
-        asyncio.run(_round(port, streams))  # the first answers are slower
+        asyncio.run(_round(port, streams))  # warm-up: the first answers are slower
     before = _cpu_s(plain)
     time.sleep(IDLE_S)
-    idle = {way: (cpu_s - before[way]) / IDLE_S for way, cpu_s in _cpu_s(plain).items()}
+    idle = {target: (cpu_s - before[target]) / IDLE_S for target, cpu_s in _cpu_s(plain).items()}
     for number in range(rounds):
-        for way in list(ports)[:: 1 if number % 2 == 0 else -1]:
-            kind = PLAIN if way == PLAIN else PROXY
-            cpu_s, begun = _cpu_s(plain)[kind], time.monotonic()
-            tallies[way].first_s += asyncio.run(_round(ports[way], streams))
-            background_s = idle[kind] * (time.monotonic() - begun)
-            tallies[way].cpu_s += _cpu_s(plain)[kind] - cpu_s - background_s
-            tallies[way].chunks += streams * TOKENS
+        for target in list(ports)[:: 1 if number % 2 == 0 else -1]:
+            kind = PLAIN if target == PLAIN else PROXY
+            cpu_s, began = _cpu_s(plain)[kind], time.monotonic()
+            totals[target].first_s += asyncio.run(_round(ports[target], streams))
+            background_s = idle[kind] * (time.monotonic() - began)
+            totals[target].cpu_s += _cpu_s(plain)[kind] - cpu_s - background_s
+            totals[target].chunks += streams * TOKENS
     print(f"{rounds} rounds of {streams} streams, {TOKENS} tokens each, one every {GAP_MS} ms")
     print(f"{'':24}{'TTFT p50 ms':>12}{'p99 ms':>10}{'CPU us/chunk':>14}{'idle CPU %':>12}")
-    for way, tally in tallies.items():
-        p50, p99 = statistics.median(tally.first_s), statistics.quantiles(tally.first_s, n=100)[98]
-        cost = tally.cpu_s / tally.chunks * 1e6
-        idly = idle[PLAIN if way == PLAIN else PROXY] * 100
-        print(f"{way:24}{p50 * 1e3:>12.1f}{p99 * 1e3:>10.1f}{cost:>14.0f}{idly:>12.1f}")
+    for target, result in totals.items():
+        p50, p99 = statistics.median(result.first_s), statistics.quantiles(result.first_s, n=100)[98]
+        cost = result.cpu_s / result.chunks * 1e6
+        idle_percent = idle[PLAIN if target == PLAIN else PROXY] * 100
+        print(f"{target:24}{p50 * 1e3:>12.1f}{p99 * 1e3:>10.1f}{cost:>14.0f}{idle_percent:>12.1f}")
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
 
 
 async def _round(port: int, streams: int) -> list[float]:
-    """The times to the first token of streams that run at once, begun evenly over one gap."""
+    """Run concurrent streams, started evenly over one gap; return their times to first token."""
 
     async def one(number: int) -> float:
         await asyncio.sleep(number * GAP_MS / 1e3 / streams)
@@ -107,22 +107,22 @@ async def _first_s(port: int) -> float:
     body = json.dumps(request).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    begun = time.monotonic()
+    began = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.encode() + body)
-    heard, first_s = b"", 0.0
+    received, first_s = b"", 0.0
     while data := await reader.read(65_536):
-        heard += data
-        if not first_s and re.search(rb'"content":"[^"]', heard):
-            first_s = time.monotonic() - begun
+        received += data
+        if not first_s and re.search(rb'"content":"[^"]', received):
+            first_s = time.monotonic() - began
     writer.close()
-    if b"data: [DONE]" not in heard or b'"error"' in heard:
-        raise RuntimeError(f"no whole stream: {heard[-500:]!r}")
+    if b"data: [DONE]" not in received or b'"error"' in received:
+        raise RuntimeError(f"incomplete stream: {received[-500:]!r}")
     return first_s
 
 
 def _cpu_s(plain: int) -> dict[str, float]:
-    """What the processes of each way have taken so far: all below this one but engines."""
+    """CPU time so far of all descendants of this process except engines, by target."""
     stats = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -130,21 +130,21 @@ def _cpu_s(plain: int) -> dict[str, float]:
                 words = (folder / "stat").read_text().rpartition(")")[2].split()
                 command = (folder / "cmdline").read_bytes()
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             stats[int(folder.name)] = (int(words[1]), (int(words[11]) + int(words[12])) / _TICKS, command)
     found = {PLAIN: 0.0, PROXY: 0.0}
     for pid, (_, cpu_s, command) in stats.items():
-        above = [pid]
-        while above[-1] in stats:
-            above.append(stats[above[-1]][0])
-        if os.getpid() in above[1:] and b"\0mock\0" not in command:
-            found[PLAIN if plain in above else PROXY] += cpu_s
+        ancestors = [pid]
+        while ancestors[-1] in stats:
+            ancestors.append(stats[ancestors[-1]][0])
+        if os.getpid() in ancestors[1:] and b"\0mock\0" not in command:
+            found[PLAIN if plain in ancestors else PROXY] += cpu_s
     return found
 
 
 @contextmanager
-def _plain(folder: Path) -> Iterator[tuple[int, int]]:
-    """One server alone; its port and its process."""
+def _single_server(folder: Path) -> Iterator[tuple[int, int]]:
+    """Run a single server; yields its port and process id."""
     words = [sys.executable, "-m", "welldone", "serve", "--port", "0", "--config", str(folder / "welldone.toml")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -157,7 +157,7 @@ def _plain(folder: Path) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _on_ray(folder: Path, port: int) -> Iterator[None]:
-    """A cluster of one node, with a front and an engine."""
+    """Run a cluster of one node with a front and an engine."""
     os.environ |= {CALLBACK_VARIABLE: CALLBACK, "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error", _temp_dir=str(folder))
     try:

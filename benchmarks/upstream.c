@@ -1,9 +1,9 @@
-/* A server that only paces: it answers POST with a right chat stream, one text chunk every GAP ms, and all else with a
- * list of models.
+/* Paced upstream: answers POST with a valid chat stream, one text chunk every GAP ms, and everything else with a list
+ * of models.
  *
- * The role and the first text come at once; "max_tokens" of the request says how many texts there are. Each chunk is
- * one write, so that nothing coalesces here. With a gap of 0 it writes as fast as is read. Stamped texts are the moment
- * at which they are sent, in ns of the monotonic clock. It prints its port, and ends when its input does.
+ * The role and the first text are sent at once; "max_tokens" of the request is the number of texts. Each chunk is one
+ * write, so that chunks are not coalesced here. With a gap of 0 it writes as fast as the client reads. Stamped texts
+ * are the time at which they are sent, in ns of the monotonic clock. Prints its port; exits when standard input closes.
  *
  *     upstream GAP_MS [stamped]
  */
@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HEARD_BYTES 16384 /* a request of the benchmark has some hundred bytes, and more where a gateway adds headers */
-#define UNSENT_BYTES 4096 /* the longest write, which is the end of a stream, has 1 KB */
+#define REQUEST_BYTES 16384 /* a request has a few hundred bytes, more if a gateway adds headers */
+#define UNSENT_BYTES 4096 /* the longest write, the end of a stream, has 1 KB */
 #define EVENTS 256
 #define WORDS 8
 
@@ -40,19 +40,19 @@
 #define MODELS "{\"object\":\"list\",\"data\":[{\"id\":\"paced\",\"object\":\"model\",\"owned_by\":\"benchmark\"}]}"
 
 struct stream {
-    int fd;             /* -1: the client has left */
-    int is_waiting;     /* it stands in the line */
+    int fd;             /* -1: the client has disconnected */
+    int is_queued;     /* it is in the queue */
     int wants_usage;
-    long texts, left;   /* -1: its end was said */
-    int64_t due;        /* ns, when its next text is */
+    long texts, left;   /* left: -1 after the end was sent */
+    int64_t due;        /* time of its next text, ns */
     struct stream *next;
-    size_t unsent;      /* bytes that wait for room in the socket */
+    size_t unsent;      /* bytes that did not fit into the socket buffer */
     char rest[UNSENT_BYTES];
     size_t have;
-    char heard[HEARD_BYTES];
+    char request[REQUEST_BYTES];
 };
 
-/* All have the same gap: who has just been served is the last of the line, and the first is the next to be due. */
+/* Queue ordered by due time: all streams have the same gap, so a stream that was just sent goes to the end. */
 static struct stream *first, *last;
 static int64_t gap;
 static int is_stamped, poll;
@@ -65,15 +65,15 @@ static int64_t now(void) {
     return time.tv_sec * 1000000000LL + time.tv_nsec;
 }
 
-/* One piece of chunked encoding. */
+/* One chunk of the chunked transfer coding (RFC 9112, section 7.1). */
 static int chunked(char *out, size_t size, const char *data) {
     return snprintf(out, size, "%zx\r\n%s\r\n", strlen(data), data);
 }
 
-static void leave(struct stream *stream) {
+static void drop(struct stream *stream) {
     if (stream->fd >= 0) close(stream->fd);
     stream->fd = -1;
-    if (!stream->is_waiting) free(stream);
+    if (!stream->is_queued) free(stream);
 }
 
 static int watch(struct stream *stream, int how, uint32_t events) {
@@ -81,9 +81,9 @@ static int watch(struct stream *stream, int how, uint32_t events) {
     return epoll_ctl(poll, how, stream->fd, &event) == 0;
 }
 
-/* A paced reply that does not fit into the socket's buffer is given up: the other side has stopped reading. Without
- * pauses the buffer is always full, and what does not fit waits. */
-static int say(struct stream *stream, const char *data, size_t size) {
+/* A paced reply that does not fit into the socket buffer fails: the client has stopped reading. Without a gap the
+ * buffer is always full, and the rest is sent later. */
+static int send_all(struct stream *stream, const char *data, size_t size) {
     ssize_t sent = send(stream->fd, data, size, MSG_NOSIGNAL);
     if (sent == (ssize_t)size) return 1;
     if (gap > 0 || stream->unsent > 0 || (sent < 0 && errno != EAGAIN)) return 0;
@@ -93,15 +93,15 @@ static int say(struct stream *stream, const char *data, size_t size) {
     return watch(stream, EPOLL_CTL_MOD, EPOLLIN | EPOLLOUT);
 }
 
-static void wait_for_turn(struct stream *stream) {
-    stream->is_waiting = 1;
+static void enqueue(struct stream *stream) {
+    stream->is_queued = 1;
     stream->next = NULL;
     if (last != NULL) last->next = stream;
     else first = stream;
     last = stream;
 }
 
-static int say_text(struct stream *stream) {
+static int send_text(struct stream *stream) {
     const char *text = texts[stream->left-- % WORDS];
     char stamped[512], out[1024];
     if (is_stamped) {
@@ -109,10 +109,10 @@ static int say_text(struct stream *stream) {
         chunked(out, sizeof out, stamped);
         text = out;
     }
-    return say(stream, text, strlen(text));
+    return send_all(stream, text, strlen(text));
 }
 
-static int say_end(struct stream *stream) {
+static int send_end(struct stream *stream) {
     char usage[512], part[1024], out[4096];
     int size = chunked(out, sizeof out, CHUNK("", "\"stop\""));
     stream->left = -1;
@@ -123,38 +123,38 @@ static int say_end(struct stream *stream) {
     }
     chunked(part, sizeof part, "data: [DONE]\n\n");
     size += snprintf(out + size, sizeof out - size, "%s0\r\n\r\n", part);
-    return say(stream, out, size);
+    return send_all(stream, out, size);
 }
 
-/* The next text, or the end. 0: the client is lost. */
-static int go_on(struct stream *stream) {
-    if (stream->left == 0) return say_end(stream);
-    if (!say_text(stream)) return 0;
-    if (stream->unsent == 0) wait_for_turn(stream);
+/* Sends the next text, or the end. 0: the connection is lost. */
+static int send_next(struct stream *stream) {
+    if (stream->left == 0) return send_end(stream);
+    if (!send_text(stream)) return 0;
+    if (stream->unsent == 0) enqueue(stream);
     return 1;
 }
 
-/* There is room again for what was not sent. */
-static void say_the_rest(struct stream *stream) {
+/* The socket is writable again: send the rest. */
+static void send_rest(struct stream *stream) {
     ssize_t sent = send(stream->fd, stream->rest, stream->unsent, MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN) { leave(stream); return; }
+    if (sent < 0 && errno != EAGAIN) { drop(stream); return; }
     if (sent <= 0) return;
     stream->unsent -= sent;
     memmove(stream->rest, stream->rest + sent, stream->unsent);
     if (stream->unsent > 0) return;
-    if (!watch(stream, EPOLL_CTL_MOD, EPOLLIN)) leave(stream);
-    else if (stream->left >= 0) wait_for_turn(stream);
+    if (!watch(stream, EPOLL_CTL_MOD, EPOLLIN)) drop(stream);
+    else if (stream->left >= 0) enqueue(stream);
 }
 
-static void serve_the_due(void) {
+static void send_due(void) {
     int64_t time = now();
     while (first != NULL && first->due <= time) {
         struct stream *stream = first;
         first = stream->next;
         if (first == NULL) last = NULL;
-        stream->is_waiting = 0;
-        stream->due = gap > 0 ? stream->due + gap : time + 1; /* one text each, and then a look at who asks */
-        if (stream->fd < 0 || !go_on(stream)) leave(stream);
+        stream->is_queued = 0;
+        stream->due = gap > 0 ? stream->due + gap : time + 1; /* one text each, then poll for requests */
+        if (stream->fd < 0 || !send_next(stream)) drop(stream);
     }
 }
 
@@ -175,37 +175,37 @@ static int begin_stream(struct stream *stream, const char *body) {
     int size = snprintf(out, sizeof out, "%s", STREAM_HEAD);
     size += chunked(out + size, sizeof out - size, CHUNK("\"role\":\"assistant\",\"content\":\"\"", "null"));
     stream->due = now() + gap;
-    return say(stream, out, size) && go_on(stream);
+    return send_all(stream, out, size) && send_next(stream);
 }
 
-static int say_models(struct stream *stream) {
+static int send_models(struct stream *stream) {
     char out[512];
     int size = snprintf(out, sizeof out, JSON_HEAD "%s", strlen(MODELS), MODELS);
-    return say(stream, out, size);
+    return send_all(stream, out, size);
 }
 
-/* Answer the request if it is whole. 0: the connection is of no more use. */
+/* Answers the request if it is complete. 0: close the connection. */
 static int answer(struct stream *stream) {
-    stream->heard[stream->have] = 0;
-    char *body = strstr(stream->heard, "\r\n\r\n");
-    if (body == NULL) return stream->have < HEARD_BYTES - 1;
+    stream->request[stream->have] = 0;
+    char *body = strstr(stream->request, "\r\n\r\n");
+    if (body == NULL) return stream->have < REQUEST_BYTES - 1;
     body += 4;
-    char *length = strcasestr(stream->heard, "\r\ncontent-length:");
+    char *length = strcasestr(stream->request, "\r\ncontent-length:");
     size_t size = length != NULL && length < body ? strtoul(length + 17, NULL, 10) : 0;
-    if (stream->have < (size_t)(body - stream->heard) + size) return stream->have < HEARD_BYTES - 1;
+    if (stream->have < (size_t)(body - stream->request) + size) return stream->have < REQUEST_BYTES - 1;
     stream->have = 0;
-    return strncmp(stream->heard, "POST ", 5) == 0 ? begin_stream(stream, body) : say_models(stream);
+    return strncmp(stream->request, "POST ", 5) == 0 ? begin_stream(stream, body) : send_models(stream);
 }
 
-static void hear(struct stream *stream) {
-    ssize_t size = recv(stream->fd, stream->heard + stream->have, HEARD_BYTES - 1 - stream->have, 0);
+static void read_request(struct stream *stream) {
+    ssize_t size = recv(stream->fd, stream->request + stream->have, REQUEST_BYTES - 1 - stream->have, 0);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (size <= 0) { leave(stream); return; }
+    if (size <= 0) { drop(stream); return; }
     stream->have += size;
-    if (stream->is_waiting || !answer(stream)) leave(stream); /* nobody asks twice at once */
+    if (stream->is_queued || !answer(stream)) drop(stream); /* pipelining is not supported */
 }
 
-static void welcome(int listener) {
+static void accept_all(int listener) {
     int fd, yes = 1;
     while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
         struct stream *stream = calloc(1, sizeof *stream);
@@ -216,7 +216,7 @@ static void welcome(int listener) {
     }
 }
 
-static int listen_somewhere(void) {
+static int start_listening(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
@@ -230,7 +230,7 @@ static int listen_somewhere(void) {
     return listener;
 }
 
-static struct timespec until_the_next(void) {
+static struct timespec time_to_next(void) {
     int64_t left = first != NULL ? first->due - now() : 1000000000LL;
     if (left < 0) left = 0;
     return (struct timespec){.tv_sec = left / 1000000000LL, .tv_nsec = left % 1000000000LL};
@@ -245,21 +245,22 @@ int main(int count, char **arguments) {
         snprintf(text, sizeof text, CHUNK("\"content\":\"%s\"", "null"), words[i]);
         chunked(texts[i], sizeof texts[i], text);
     }
-    int listener = listen_somewhere();
+    int listener = start_listening();
     poll = epoll_create1(0);
     struct epoll_event events[EVENTS];
-    struct epoll_event input = {.events = EPOLLIN, .data.ptr = &gap}, door = {.events = EPOLLIN, .data.ptr = &first};
-    epoll_ctl(poll, EPOLL_CTL_ADD, listener, &door);
+    struct epoll_event input = {.events = EPOLLIN, .data.ptr = &gap};
+    struct epoll_event accepting = {.events = EPOLLIN, .data.ptr = &first};
+    epoll_ctl(poll, EPOLL_CTL_ADD, listener, &accepting);
     epoll_ctl(poll, EPOLL_CTL_ADD, 0, &input);
     for (;;) {
-        struct timespec pause = until_the_next();
+        struct timespec pause = time_to_next();
         int ready = epoll_pwait2(poll, events, EVENTS, &pause, NULL);
         for (int i = 0; i < ready; i++) {
             if (events[i].data.ptr == &gap) return 0;
-            if (events[i].data.ptr == &first) welcome(listener);
-            else if (events[i].events & ~EPOLLOUT) hear(events[i].data.ptr);
-            else say_the_rest(events[i].data.ptr);
+            if (events[i].data.ptr == &first) accept_all(listener);
+            else if (events[i].events & ~EPOLLOUT) read_request(events[i].data.ptr);
+            else send_rest(events[i].data.ptr);
         }
-        serve_the_due();
+        send_due();
     }
 }

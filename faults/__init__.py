@@ -1,1 +1,1 @@
-"""The plan of faults and abuse: what is done to real servers, what they did, and the bars that they must keep."""
+"""Fault plan: faults and attacks against real servers, observed behaviour, and limits that must hold."""

@@ -1,4 +1,4 @@
-"""`make faults`: runs the plan, tells how it goes, and writes docs/reliability.md from what it has seen."""
+"""`make faults`: runs the fault plan, reports progress, and writes docs/reliability.md from the results."""
 
 import argparse
 import os
@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from faults import page, results, telling
-from faults.case import Case, Outcome, Stage
+from faults import page, progress, results
+from faults.case import Case, CaseContext, Outcome
 from faults.plan import CASES, PLAN
 from faults.results import PAGE, Result
 from tests.models import tiny
@@ -29,7 +29,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> int:
-    """Run what was asked for; 1 where a bar was missed."""
+    """Run the selected cases; return 1 if a limit was missed."""
     options = _options()
     if options.list:
         for case in CASES.values():
@@ -42,7 +42,7 @@ def main() -> int:
     try:
         return _play(options)
     except KeyboardInterrupt:
-        print("interrupted; what was done is kept" if not options.short else "interrupted")
+        print("interrupted; finished cases are stored" if not options.short else "interrupted")
         return INTERRUPTED
 
 
@@ -53,19 +53,19 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 def _play(options: argparse.Namespace) -> int:
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
-    print(f"seed {seed}; the same seed draws the same faults", flush=True)
+    print(f"seed {seed}; the same seed gives the same faults", flush=True)
     seen: dict[str, Result] = {}
     with tempfile.TemporaryDirectory(prefix="welldone-faults-") as folder:
-        os.environ["TMPDIR"] = folder  # of the servers: one that is killed leaves its folder behind
+        os.environ["TMPDIR"] = folder  # for the servers: a killed one leaves its folder behind
         model = tiny.chat_model().write(Path(folder) / "tiny.gguf")
         for name in options.only:
             seen[name] = _run(CASES[name], model, seed, is_short=options.short)
-            if not options.short:  # at once: who interrupts the plan keeps what was seen
+            if not options.short:  # at once, so that an interrupted plan keeps its results
                 _keep(seen)
     missed = [name for name, one in seen.items() if one.outcome.broken(is_short=options.short)]
     absent = [name for name, one in seen.items() if one.outcome.not_run]
     print(
-        f"{len(seen) - len(missed) - len(absent)} of {len(seen)} keep their bars"
+        f"{len(seen) - len(missed) - len(absent)} of {len(seen)} within their limits"
         + (f"; missed: {', '.join(missed)}" if missed else "")
         + (f"; not run: {', '.join(absent)}" if absent else "")
     )
@@ -76,18 +76,18 @@ def _run(case: Case, model: Path, seed: int, *, is_short: bool) -> Result:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"welldone-{case.name}-") as folder:
         print(f"{case.name}: {case.fault}", flush=True)
-        stage = Stage(Path(folder), model, seed, is_short, telling.note)
+        context = CaseContext(Path(folder), model, seed, is_short, progress.note)
         try:
-            outcome = case.run(stage)
-        except Exception as error:  # noqa: BLE001 - of one case: the others are still worth their time
-            outcome = Outcome(happened="the case itself failed", troubles=(f"{type(error).__name__}: {error}",))
+            outcome = case.run(context)
+        except Exception as error:  # noqa: BLE001 - the other cases still run
+            outcome = Outcome(happened="the case itself failed", problems=(f"{type(error).__name__}: {error}",))
     seen = results.result(outcome, time.monotonic() - began, seed)
     _show(seen, is_short=is_short)
     return seen
 
 
 def _show(seen: Result, *, is_short: bool) -> None:
-    telling.wipe()
+    progress.wipe()
     outcome = seen.outcome
     if outcome.not_run:
         print(f"  not run: {outcome.not_run}")
@@ -113,15 +113,15 @@ def _draw() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make faults",
-        description="Do the faults of the plan to real servers, and write docs/reliability.md.",
+        description="Run the fault plan against real servers, and write docs/reliability.md.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--list", action="store_true", help="only say what there is")
-    parser.add_argument("--draw", action="store_true", help="only draw the page anew, from what was seen")
-    parser.add_argument("--only", type=_names, default=list(CASES), metavar="NAME,…", help="not all of it")
-    parser.add_argument("--short", action="store_true", help="few times each, and write nothing")
-    parser.add_argument("--seed", type=int, help="draw as that run did")
+    parser.add_argument("--list", action="store_true", help="list the cases")
+    parser.add_argument("--draw", action="store_true", help="write the page from stored results")
+    parser.add_argument("--only", type=_names, default=list(CASES), metavar="NAME,…", help="run only these cases")
+    parser.add_argument("--short", action="store_true", help="few repetitions, and write nothing")
+    parser.add_argument("--seed", type=int, help="repeat the random choices of a run")
     return parser.parse_args()
 
 
@@ -129,7 +129,7 @@ def _names(text: str) -> list[str]:
     names = text.split(",")
     unknown = [name for name in names if name not in CASES]
     if unknown:
-        raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; --list says what there is")
+        raise argparse.ArgumentTypeError(f"unknown case: {', '.join(unknown)}; --list shows all")
     return names
 
 

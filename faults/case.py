@@ -1,4 +1,4 @@
-"""One fault: how it is done, what came of it, and the bars that it is judged by."""
+"""A fault case: how to run it, its outcome, and the limits on its figures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,11 +9,11 @@ import msgspec
 Work = TypeVar("Work")
 
 EVIDENCE_LIMIT = 20
-"""Troubles that are kept of a case: who sees twenty need not see the next thousand."""
+"""Problems recorded per case; more add nothing."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A number, and the bar that it must keep."""
+    """A measured number with its limits."""
 
     name: str
     value: float
@@ -21,76 +21,76 @@ class Figure(msgspec.Struct, frozen=True):
     most: float | None = None
     least: float | None = None
     is_timing: bool = False
-    """It depends on how busy the machine is: the short form shows it, and only the whole plan judges it."""
+    """It depends on the load of the machine: checked only in the full plan."""
 
     @property
-    def is_kept(self) -> bool:
-        """Whether it is within its bar."""
+    def is_within_limits(self) -> bool:
+        """Whether it is within its limits."""
         return (self.most is None or self.value <= self.most) and (self.least is None or self.value >= self.least)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a fault."""
+    """The outcome of a case."""
 
     count: int = 0
-    """How often it was done."""
+    """Number of repetitions."""
     happened: str = ""
-    """What the server did, in a sentence."""
+    """What the server did, in one sentence."""
     figures: tuple[Figure, ...] = ()
-    troubles: tuple[str, ...] = ()
-    """What was wrong, each with its evidence."""
+    problems: tuple[str, ...] = ()
+    """Problems, each with its evidence."""
     not_run: str = ""
-    """Why it could not be tried here, if so."""
+    """Why it could not run here; empty: it ran."""
 
     def broken(self, *, is_short: bool) -> list[str]:
-        """Every promise that was not kept."""
+        """Missed limits and problems."""
         missed = [
             f"{figure.name}: {figure.value:g} {figure.unit}".rstrip()
             for figure in self.figures
-            if not figure.is_kept and not (is_short and figure.is_timing)
+            if not figure.is_within_limits and not (is_short and figure.is_timing)
         ]
-        return [*missed, *self.troubles[:EVIDENCE_LIMIT]]
+        return [*missed, *self.problems[:EVIDENCE_LIMIT]]
 
 
-class Stage(msgspec.Struct, frozen=True):
-    """What a case is given."""
+class CaseContext(msgspec.Struct, frozen=True):
+    """The environment of a case."""
 
     folder: Path
-    """Empty, its own, and gone afterwards."""
+    """Empty, used by this case only, removed afterwards."""
     model: Path
-    """A tiny GGUF of random weights."""
+    """A tiny GGUF with random weights."""
     seed: int = 0
-    """Of whatever is drawn: the same seed draws the same."""
+    """Seed of all random choices."""
     is_short: bool = False
     note: Callable[[str], None] = lambda _: None
-    """Told how far it is, in a few words, about once a second."""
+    """Called with the progress, about once a second."""
 
     def times(self, full: int, short: int) -> int:
-        """How often something is done: in the whole plan, or in its short form."""
+        """Choose the number of repetitions for the full plan or the short form."""
         return short if self.is_short else full
 
     def each(self, work: Sequence[Work]) -> Iterator[Work]:
-        """One after the other, with a note of how far it is."""
+        """Iterate with progress notes."""
         for number, one in enumerate(work, 1):
             self.note(f"{number:,} of {len(work):,}")
             yield one
 
 
-Run: TypeAlias = Callable[[Stage], Outcome]
+Run: TypeAlias = Callable[[CaseContext], Outcome]
 
 
 class Case(msgspec.Struct, frozen=True):
     """A row of the plan."""
 
     name: str
-    """A short word for the command line, of letters and dashes."""
+    """Name for the command line: letters and dashes."""
     fault: str
-    """What is done, as the table says it."""
+    """What is done, for the table."""
     run: Run
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Rows that belong together."""
+    """Related cases."""
 
     title: str
     cases: tuple[Case, ...]

@@ -1,4 +1,4 @@
-"""What becomes of a right answer when its server dies while it says it: any of these, at any byte."""
+"""Ways for an upstream to die in the middle of a reply, at any byte."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -10,7 +10,7 @@ from welldone.mock.script import MockChunk, MockReply, ReplyEnd, cut_at, with_ra
 
 Death: TypeAlias = Callable[[MockReply, Random], MockReply]
 GARBAGE = MockChunk(base64=b'\xff\x00{]"\n\n')
-"""With a quote, which ends a text that it falls into. Without it the text would say the garbage, and be right."""
+"""Garbage with a quote, which ends a JSON string; without it the garbage would be valid text."""
 
 
 def _closed(right: MockReply, draw: Random) -> MockReply:
@@ -26,17 +26,17 @@ def _too_short(right: MockReply, draw: Random) -> MockReply:
 
 
 def _unframed(right: MockReply, draw: Random) -> MockReply:
-    """HTTP cannot tell that something is missing: whenever the connection is closed, that is the end."""
+    """The body ends with the connection, so HTTP cannot detect the truncation."""
     return cut_at(replace(right, framing="close"), _byte(right, draw), "whole")
 
 
 def _ended(right: MockReply, draw: Random) -> MockReply:
-    """HTTP says that nothing is missing."""
+    """The HTTP framing is complete."""
     return cut_at(right, _byte(right, draw), "whole")
 
 
 def _without_end(right: MockReply, draw: Random) -> MockReply:
-    """The same, but the last event that comes is whole."""
+    """The same, but the last event is complete."""
     return replace(right, pieces=right.pieces[: draw.randrange(len(right.pieces))])
 
 
@@ -45,7 +45,7 @@ def _garbled(right: MockReply, draw: Random) -> MockReply:
 
 
 def _misframed(right: MockReply, draw: Random) -> MockReply:
-    """The same bytes where HTTP counts them."""
+    """The same bytes with Content-Length."""
     raw = with_raw_http(right)
     return _with_garbage(raw, _byte(raw, draw))
 
@@ -63,7 +63,7 @@ DEATHS: Mapping[str, Death] = {
 
 
 def _byte(right: MockReply, draw: Random) -> int:
-    """A byte of the body."""
+    """Draw a position in the body."""
     head = len(right.pieces[0].data) if right.raw else 0
     return draw.randrange(head, len(right.body))
 

@@ -1,11 +1,11 @@
-"""Every path on which a client is answered: how it asks, what a right upstream says there, how the answer ended."""
+"""Every generation endpoint: its request, a correct upstream reply, and how a response ended."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from faults.asking import CHAT, Ending, Heard
+from faults.client import CHAT, ClientReply, Ending
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
@@ -22,14 +22,14 @@ COMPLETIONS, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/mess
 OLLAMA_CHAT, OLLAMA_GENERATE = "/api/chat", "/api/generate"
 PATHS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE)
 NATIVE = (RESPONSES, MESSAGES)
-"""Those that an upstream may speak itself. Else it is asked in chat, or for completions."""
+"""Dialects that an upstream can have; others are translated to chat or completions."""
 
 
-# How a client asks.
+# Requests of a client.
 
 
 def request(path: str, content: str = "Hello", *, model: str = "hello", stream: bool = True) -> bytes:
-    """The body of a request on this path."""
+    """Build the body of a request on this path."""
     messages = [{"role": "user", "content": content}]
     fields: Mapping[str, Json] = {
         COMPLETIONS: {"prompt": content},
@@ -40,11 +40,11 @@ def request(path: str, content: str = "Hello", *, model: str = "hello", stream: 
     return msgspec.json.encode({"model": model, "stream": stream, **fields.get(path, {"messages": messages})})
 
 
-# What a right upstream says.
+# Replies of a correct upstream.
 
 
 def reply(path: str, texts: Sequence[str], *, stream: bool = True, after_s: float = 0.0) -> MockReply:
-    """An answer of these texts, each in a piece of its own after a pause, or as a whole JSON object."""
+    """Build a reply with these texts, each in its own piece after a pause, or as one JSON object."""
     dialect, head = _dialect(path)
     events: list[Event] = [
         ChoiceStart(0),
@@ -57,8 +57,8 @@ def reply(path: str, texts: Sequence[str], *, stream: bool = True, after_s: floa
             (MockChunk(base64=dialect.encode_reply(head, collect(events))),), headers=JSON_HEADERS, framing="length"
         )
     writer = dialect.make_writer(head, lambda: None)
-    said = [*map(writer.send, events), writer.end()]
-    return MockReply(tuple(MockChunk(base64=data, after_s=after_s) for data in said if data))
+    writes = [*map(writer.send, events), writer.end()]
+    return MockReply(tuple(MockChunk(base64=data, after_s=after_s) for data in writes if data))
 
 
 def _dialect(path: str) -> tuple[Dialect, Envelope]:
@@ -71,39 +71,39 @@ def _dialect(path: str) -> tuple[Dialect, Envelope]:
     return CompletionsDialect(RequestFacts(include_usage=True)), Envelope("cmpl-1", 1, "scripted")
 
 
-# What a client hears.
+# Responses that a client receives.
 
 
-def ending(path: str, heard: Heard) -> Ending:
-    """How an answer ended, as a client of this path hears it."""
-    if path in (CHAT, COMPLETIONS) or not _is_stream(heard) or heard.status != 200 or not heard.is_whole:
-        return heard.ending
-    last = _objects(heard)[-1:] or [{}]
+def ending(path: str, received: ClientReply) -> Ending:
+    """Return how a response ended for a client of this path."""
+    if path in (CHAT, COMPLETIONS) or not _is_stream(received) or received.status != 200 or not received.is_whole:
+        return received.ending
+    last = _objects(received)[-1:] or [{}]
     if "error" in last[0] or last[0].get("type") == "response.failed":
         return "error event"
     is_finished = last[0].get("done") is True or last[0].get("type") in ("response.completed", "message_stop")
     return "whole" if is_finished else "truncated"
 
 
-def text(path: str, heard: Heard) -> str:
-    """What an answer said, as far as it came."""
-    if heard.status != 200:
+def text(path: str, received: ClientReply) -> str:
+    """Return the text of a response, also of a partial one."""
+    if received.status != 200:
         return ""
-    is_stream = _is_stream(heard)
-    if not is_stream and not heard.is_whole:
+    is_stream = _is_stream(received)
+    if not is_stream and not received.is_whole:
         return ""
-    objects = _objects(heard) if is_stream else [msgspec.json.decode(heard.body)]
+    objects = _objects(received) if is_stream else [msgspec.json.decode(received.body)]
     pick = (_STREAMED if is_stream else _WHOLE)[path]
     return "".join(piece for one in objects for piece in pick(one))
 
 
-def _is_stream(heard: Heard) -> bool:
-    return heard.is_stream or b"application/x-ndjson" in heard.head.lower()
+def _is_stream(received: ClientReply) -> bool:
+    return received.is_stream or b"application/x-ndjson" in received.head.lower()
 
 
-def _objects(heard: Heard) -> list[Json]:
-    """The JSON of all events, or of all lines."""
-    lines = (line.removeprefix(b"data: ") for line in heard.body.split(b"\n"))
+def _objects(received: ClientReply) -> list[Json]:
+    """Parse the JSON of all events or lines."""
+    lines = (line.removeprefix(b"data: ") for line in received.body.split(b"\n"))
     return [msgspec.json.decode(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
 
 

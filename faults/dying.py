@@ -1,7 +1,6 @@
-"""Upstreams that die in the middle of an answer, at any byte and in any way: nobody takes a part for the whole.
+"""Upstreams that die in the middle of a reply, at any byte: a partial answer never looks complete.
 
-Each word of an answer says of which request and which attempt it is, and its place. So what a client hears tells who
-said it.
+Each word of a reply names its request, its attempt and its position, so the text shows where it came from.
 """
 
 import asyncio
@@ -14,8 +13,8 @@ from random import Random
 
 import msgspec
 
-from faults.asking import CHAT, Ending, Heard, ask, side_by_side
-from faults.case import Case, Figure, Outcome, Stage
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import CHAT, ClientReply, Ending, run_concurrently, send_request
 from faults.deaths import DEATHS
 from faults.dialects import COMPLETIONS, MESSAGES, NATIVE, PATHS, RESPONSES, ending, reply, request, text
 from faults.failing import ATTEMPTS_LIMIT
@@ -27,20 +26,20 @@ from welldone.rules.judge import LintVerdict, judge
 from welldone.rules.trace import Trace
 
 WORDS = 20
-PAUSE_S = 0.002  # before each word, so that clients have heard some when the end comes
+PAUSE_S = 0.002  # before each word, so that clients have received some text when the connection ends
 AT_ONCE = 16
 ENDPOINTS = {CHAT: "chat", COMPLETIONS: "completions", RESPONSES: "responses", MESSAGES: "messages"}
-"""What the judge knows."""
+"""Endpoints that the judge supports."""
 WAYS = [
     (path, model, is_stream)
     for path, model in [*((path, "plain") for path in PATHS), *((path, "native") for path in NATIVE)]
-    for is_stream in (True, True, True, False)  # most are streams: only there can an answer break off
+    for is_stream in (True, True, True, False)  # mostly streams: only they can be truncated
 ]
-"""`plain` upstreams speak chat and completions, and `native` ones all that an upstream can."""
+"""`plain` upstreams have chat and completions, `native` ones every dialect."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A request. Its number decides how its first answer dies."""
+class DyingRequest(msgspec.Struct, frozen=True):
+    """A request; its number selects how its first reply is cut."""
 
     number: int
     path: str
@@ -53,16 +52,16 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Dying:
-    """What the upstreams do, each in a thread of its own."""
+    """Replies of the upstreams; each upstream has its own thread."""
 
     def __init__(self, seed: int) -> None:
         self.attempts: Counter[int] = Counter()
-        """How often each request was tried."""
+        """Attempts by request."""
         self._seed = seed
         self._lock = threading.Lock()
 
     def choose(self, seen: MockHttpRequest) -> MockReply:
-        """An answer that dies. At a second attempt it does so only in one of two cases."""
+        """Return a truncated reply; of second attempts only every other one is truncated."""
         found = re.search(r"request (\d+)\.", seen.body)
         assert found is not None
         number = int(found[1])
@@ -71,7 +70,7 @@ class Dying:
             attempt = self.attempts[number]
         draw = Random(f"{self._seed} {number} {attempt}")
         is_stream = json.loads(seen.body).get("stream", False)
-        right = reply(seen.path, said(number, attempt), stream=is_stream, after_s=PAUSE_S)
+        right = reply(seen.path, words_of(number, attempt), stream=is_stream, after_s=PAUSE_S)
         return right if attempt > 1 and draw.random() < 0.5 else DEATHS[_death(number)](right, draw)
 
 
@@ -79,99 +78,101 @@ def _death(number: int) -> str:
     return list(DEATHS)[number % len(DEATHS)]
 
 
-def said(number: int, attempt: int) -> list[str]:
+def words_of(number: int, attempt: int) -> list[str]:
     """The words of an attempt to answer a request."""
-    return [f"{number}.{attempt}.{place} " for place in range(WORDS)]
+    return [f"{number}.{attempt}.{index} " for index in range(WORDS)]
 
 
-class Tally:
-    """What became of all requests."""
+class Totals:
+    """Totals over all requests."""
 
     def __init__(self) -> None:
         self.endings: Counter[Ending] = Counter()
         self.wrongs: Counter[str] = Counter()
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
         self.attempts = 0
 
-    def add(self, asked: Asked, heard: Heard, attempts: int) -> None:
-        """One more, and how often it was tried."""
-        end, words = ending(asked.path, heard), text(asked.path, heard)
+    def add(self, sent: DyingRequest, received: ClientReply, attempts: int) -> None:
+        """Add a request and its attempts."""
+        end, words = ending(sent.path, received), text(sent.path, received)
         self.endings[end] += 1
         self.attempts = max(self.attempts, attempts)
-        for wrong in _wrongs(asked, heard, end, words, attempts):
+        for wrong in _wrongs(sent, received, end, words, attempts):
             self.wrongs[wrong] += 1
-            self.troubles.append(f"{asked}: {wrong}; {end}, {attempts} attempts, …{words[-30:]!r}")
+            self.problems.append(f"{sent}: {wrong}; {end}, {attempts} attempts, …{words[-30:]!r}")
 
 
 SILENT = "silent truncations"
-FOREIGN = "texts that nobody said"
-LATE = "second attempts after a first byte"
-WORDLESS = "connections cut without a word"
+FOREIGN = "text that no upstream sent"
+LATE = "retries after the first byte"
+WORDLESS = "connections closed without an error"
 BROKEN = "streams that break a rule"
 
 
-def _wrongs(asked: Asked, heard: Heard, end: Ending, words: str, attempts: int) -> list[str]:
-    all_words = {attempt: "".join(said(asked.number, attempt)) for attempt in range(1, attempts + 1)}
-    speaker = next((attempt for attempt, whole in all_words.items() if whole.startswith(words)), 0)
-    is_silent = end == "truncated" or (end == "whole" and words != all_words.get(speaker))
+def _wrongs(sent: DyingRequest, received: ClientReply, end: Ending, words: str, attempts: int) -> list[str]:
+    all_words = {attempt: "".join(words_of(sent.number, attempt)) for attempt in range(1, attempts + 1)}
+    source = next((attempt for attempt, whole in all_words.items() if whole.startswith(words)), 0)
+    is_silent = end == "truncated" or (end == "whole" and words != all_words.get(source))
     wrongs = {
         SILENT: is_silent,
-        FOREIGN: not speaker,
-        LATE: asked.is_stream and bool(words) and 0 < speaker < attempts,
+        FOREIGN: not source,
+        LATE: sent.is_stream and bool(words) and 0 < source < attempts,
         WORDLESS: end == "aborted",
-        BROKEN: asked.is_stream and heard.status == 200 and not _is_right(asked, heard),
+        BROKEN: sent.is_stream and received.status == 200 and not _is_right(sent, received),
     }
     return [wrong for wrong, is_so in wrongs.items() if is_so]
 
 
-def _is_right(asked: Asked, heard: Heard) -> bool:
-    """Whether a stream breaks no rule that is known to break a client."""
-    if asked.path not in ENDPOINTS:
+def _is_right(sent: DyingRequest, received: ClientReply) -> bool:
+    """Whether a stream violates no rule that breaks clients."""
+    if sent.path not in ENDPOINTS:
         return True
-    trace = Trace(body=heard.body, endpoint=ENDPOINTS[asked.path], status=heard.status, complete=heard.is_whole)
+    trace = Trace(body=received.body, endpoint=ENDPOINTS[sent.path], status=received.status, complete=received.is_whole)
     return judge(trace).verdict is not LintVerdict.FAIL
 
 
-def die(stage: Stage) -> Outcome:
-    """Many streams and some whole answers, a few at once."""
-    count = stage.times(1000, 64)
-    dying, tally = Dying(stage.seed), Tally()
+def die(context: CaseContext) -> Outcome:
+    """Run many streams and some buffered replies, a few at once."""
+    count = context.times(1000, 64)
+    dying, totals = Dying(context.seed), Totals()
     with ExitStack() as stack:
         urls = [stack.enter_context(upstream(dying.choose)).url for _ in range(2)]
         more = "\n".join(
-            f'[upstreams.n{place}]\nurl = "{url}"\nmodels = ["native"]\nspeaks = ["responses", "messages"]\nprobe_s = 0'
-            for place, url in enumerate(urls)
+            f'[upstreams.n{index}]\nurl = "{url}"\nmodels = ["native"]\nspeaks = ["responses", "messages"]\nprobe_s = 0'
+            for index, url in enumerate(urls)
         )
-        server = stack.enter_context(gateway(stage.folder, *urls, each={"models": ["plain"]}, more=more))
-        asyncio.run(_ask_all(stage, server, count, dying, tally))
-    ends = tally.endings
+        server = stack.enter_context(gateway(context.folder, *urls, each={"models": ["plain"]}, more=more))
+        asyncio.run(_send_all(context, server, count, dying, totals))
+    ends = totals.endings
     return Outcome(
         count,
-        f"{ends['error event']} streams ended with an error event and {ends['refused']} answers were an error with a "
-        f"status; {ends['whole']} were whole, mended or from the other upstream",
+        f"{ends['error event']} streams ended with an error event, {ends['refused']} requests got an error "
+        f"status, {ends['whole']} got a complete response, repaired or from the other upstream",
         (
-            *(Figure(wrong, tally.wrongs[wrong], most=0) for wrong in (SILENT, FOREIGN, LATE, WORDLESS, BROKEN)),
-            Figure("most attempts for a request", tally.attempts, most=ATTEMPTS_LIMIT),
+            *(Figure(wrong, totals.wrongs[wrong], most=0) for wrong in (SILENT, FOREIGN, LATE, WORDLESS, BROKEN)),
+            Figure("most attempts per request", totals.attempts, most=ATTEMPTS_LIMIT),
         ),
-        tuple(tally.troubles),
+        tuple(totals.problems),
     )
 
 
-async def _ask_all(stage: Stage, server: Running, count: int, dying: Dying, tally: Tally) -> None:
-    draw = Random(stage.seed)
+async def _send_all(context: CaseContext, server: Running, count: int, dying: Dying, totals: Totals) -> None:
+    draw = Random(context.seed)
 
-    async def ask_one(asked: Asked) -> None:
-        body = request(asked.path, f"request {asked.number}.", model=asked.model, stream=asked.is_stream)
-        heard = await ask(server, body, path=asked.path)
-        tally.add(asked, heard, dying.attempts[asked.number])
+    async def send_one(sent: DyingRequest) -> None:
+        body = request(sent.path, f"request {sent.number}.", model=sent.model, stream=sent.is_stream)
+        received = await send_request(server, body, path=sent.path)
+        totals.add(sent, received, dying.attempts[sent.number])
 
-    await side_by_side(stage, [Asked(number, *draw.choice(WAYS)) for number in range(count)], AT_ONCE, ask_one)
+    await run_concurrently(
+        context, [DyingRequest(number, *draw.choice(WAYS)) for number in range(count)], AT_ONCE, send_one
+    )
 
 
 CASES = (
     Case(
         "dies-midstream",
-        "the upstream dies at any byte of an answer: closed, reset, ended too soon, or with garbage in it",
+        "the upstream dies at any byte of a reply: closed, reset, ended early, or with garbage in it",
         die,
     ),
 )

@@ -1,9 +1,9 @@
-"""Abuse on all other paths, and in headers: the same kinds, in the words of other dialects."""
+"""Expensive requests on all other endpoints and in headers."""
 
 import functools
 import json
 
-from faults.asking import CHAT
+from faults.client import CHAT
 from faults.dialects import MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, RESPONSES
 from tests.server.abuse import BODY_LIMIT_BYTES, EITHER, FINE, NOT_JSON, REFUSED, TOO_LARGE, TYPE, Abuse
 
@@ -59,7 +59,7 @@ _MANY = 'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 
 @functools.cache
 def foreign_abuses() -> tuple[Abuse, ...]:
-    """All of them."""
+    """Return all requests."""
     return (
         # bytes that are no request, on every path
         *(
@@ -133,7 +133,7 @@ def foreign_abuses() -> tuple[Abuse, ...]:
         ),
         _messages(
             "a result without a call for Messages",
-            EITHER,  # what it means is for the model's template to say
+            EITHER,  # the chat template of the model interprets it
             messages=[{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}],
         ),
         _messages("servers of tools", mcp_servers=[{"type": "url", "url": "http://127.0.0.1:22/", "name": "x"}]),

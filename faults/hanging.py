@@ -1,4 +1,4 @@
-"""Upstreams that stand still: the client is told when the limit is reached, neither sooner nor much later."""
+"""Upstreams that hang: the client gets an error at the timeout, neither sooner nor much later."""
 
 import asyncio
 import json
@@ -8,8 +8,8 @@ from random import Random
 
 import msgspec
 
-from faults.asking import Heard, post, say, side_by_side
-from faults.case import Case, Figure, Outcome, Stage
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import ClientReply, connect, post, run_concurrently
 from faults.dialects import PATHS, ending, reply, request, text
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
@@ -18,59 +18,59 @@ from welldone.mock.server import MockHttpRequest
 
 WORDS = ("one ", "two ", "three ", "four ")
 SAID = 3
-"""So many words come, and then nothing."""
+"""Words before the upstream hangs."""
 LAST = WORDS[SAID - 1].encode()
 TOLERANCE_PERCENT = 10.0
 HANGS = {"in mid-stream": True, "before the first byte": True, "within a whole reply": False}
-"""Where it stands still, and whether the answer is streamed."""
+"""Position of the hang, and whether the answer is streamed."""
 AT_ONCE = 12
 
 
 class Waited(msgspec.Struct, frozen=True):
-    """What a client heard of an upstream that stands still."""
+    """What a client received from a hanging upstream."""
 
     where: str
     path: str
-    heard: Heard
+    received: ClientReply
     seconds: float
-    """From the last word, or from the request, to the end."""
+    """Seconds from the last text, or from the request, to the end."""
 
     @property
-    def is_told(self) -> bool:
-        """Whether it is said: by an event in a stream that has begun, and else by a status."""
-        end, words = ending(self.path, self.heard), text(self.path, self.heard)
+    def is_reported(self) -> bool:
+        """Whether the client got an error: an event in a started stream, else a status."""
+        end, words = ending(self.path, self.received), text(self.path, self.received)
         if self.where == "in mid-stream":
             return end == "error event" and words == "".join(WORDS[:SAID])
-        return end == "refused" and self.heard.status == 504
+        return end == "refused" and self.received.status == 504
 
     def __str__(self) -> str:
-        end, words = ending(self.path, self.heard), text(self.path, self.heard)
-        return f"{self.where}, {self.path}: {self.heard.status}, {end}, {words!r}, after {self.seconds:.2f} s"
+        end, words = ending(self.path, self.received), text(self.path, self.received)
+        return f"{self.where}, {self.path}: {self.received.status}, {end}, {words!r}, after {self.seconds:.2f} s"
 
 
-def hang(stage: Stage) -> Outcome:
-    """Every place to stand still, on every path, several clients at once. There is one upstream."""
-    limit_s = 2.0 if stage.is_short else 1.0  # the short form runs on busy machines, too
+def hang(context: CaseContext) -> Outcome:
+    """Hang at every position, on every path, with several concurrent clients and one upstream."""
+    limit_s = 2.0 if context.is_short else 1.0  # the short form runs on busy machines, too
     limits = {"first_byte_s": limit_s, "idle_s": limit_s}
-    # The status of a stream waits for longer than the limit, so that it can be an error.
+    # The head of a stream is delayed beyond the limit, so that the reply can be an error status.
     options = ["--early", "30"]
-    with upstream(_choose) as one, gateway(stage.folder, one.url, each=limits, options=options) as server:
-        waited = asyncio.run(_wait_all(stage, server))
+    with upstream(_choose) as one, gateway(context.folder, one.url, each=limits, options=options) as server:
+        waited = asyncio.run(_wait_all(context, server))
         attempts = len(one.posts())
-    untold = [one for one in waited if not one.is_told]
+    unreported = [one for one in waited if not one.is_reported]
     off = [abs(one.seconds / limit_s - 1) * 100 for one in waited]
-    statuses = Counter(one.heard.status for one in waited if one.where != "in mid-stream")
-    events = sum(one.is_told for one in waited if one.where == "in mid-stream")
+    statuses = Counter(one.received.status for one in waited if one.where != "in mid-stream")
+    events = sum(one.is_reported for one in waited if one.where == "in mid-stream")
     return Outcome(
         len(waited),
-        f"with a limit of {limit_s:g} s, {events} streams ended with an error event after their last word; "
-        f"{statuses[504]} answers that had not begun were a 504",
+        f"with a limit of {limit_s:g} s, {events} streams ended with an error event after their last chunk; "
+        f"{statuses[504]} responses that had not started were a 504",
         (
-            Figure("ends that were not told", len(untold), most=0),
-            Figure("furthest from the limit", max(off), "%", most=TOLERANCE_PERCENT, is_timing=True),
-            Figure("attempts for a request", attempts / len(waited), most=1),
+            Figure("timeouts without an error", len(unreported), most=0),
+            Figure("largest deviation from the limit", max(off), "%", most=TOLERANCE_PERCENT, is_timing=True),
+            Figure("attempts per request", attempts / len(waited), most=1),
         ),
-        tuple(map(str, untold)),
+        tuple(map(str, unreported)),
     )
 
 
@@ -79,36 +79,36 @@ def _choose(seen: MockHttpRequest) -> MockReply:
     if body["model"] == "before the first byte":
         return MockReply(end="hang", raw=True)
     right = reply(seen.path, WORDS, stream=True)
-    last = next(place for place, piece in enumerate(right.pieces) if LAST in piece.data)
+    last = next(index for index, piece in enumerate(right.pieces) if LAST in piece.data)
     return msgspec.structs.replace(right, pieces=right.pieces[: last + 1], end="hang")
 
 
-async def _wait_all(stage: Stage, server: Running) -> list[Waited]:
-    draw = Random(stage.seed)
-    waiting = [(where, path) for where in HANGS for path in PATHS] * stage.times(20, 1)
+async def _wait_all(context: CaseContext, server: Running) -> list[Waited]:
+    draw = Random(context.seed)
+    waiting = [(where, path) for where in HANGS for path in PATHS] * context.times(20, 1)
     draw.shuffle(waiting)
-    return await side_by_side(stage, waiting, AT_ONCE, lambda one: _wait(server, *one))
+    return await run_concurrently(context, waiting, AT_ONCE, lambda one: _wait(server, *one))
 
 
 async def _wait(server: Running, where: str, path: str) -> Waited:
     body = request(path, model=where, stream=HANGS[where])
     since = time.monotonic()
-    talk = await say(server.port, post(body, server.port, path=path, key=server.key))
+    connection = await connect(server.port, post(body, server.port, path=path, key=server.key))
     try:
         before = b""
         if where == "in mid-stream":
-            before = await talk.first(LAST)
+            before = await connection.read_until(LAST)
             since = time.monotonic()
-        heard = await talk.heard(before)
-        return Waited(where, path, heard, time.monotonic() - since)
+        received = await connection.read_reply(before)
+        return Waited(where, path, received, time.monotonic() - since)
     finally:
-        talk.leave()
+        connection.disconnect()
 
 
 CASES = (
     Case(
         "hangs-midstream",
-        "the upstream stands still: in mid-stream, before the first byte, while a whole reply is made",
+        "the upstream hangs: in mid-stream, before the first byte, during a reply that is not streamed",
         hang,
     ),
 )

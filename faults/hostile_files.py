@@ -1,4 +1,4 @@
-"""Files of models that lie, are cut, or mean ill: read by the server itself, and loaded by its engines."""
+"""Model files that are corrupt, truncated or malicious: parsed by the server, loaded by engines."""
 
 import asyncio
 import os
@@ -14,8 +14,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from faults.asking import Heard, ask, chat
-from faults.case import Case, Figure, Outcome, Stage
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import ClientReply, chat, send_request
 from tests.live.faults import Child, children, memory_of
 from tests.live.server import Running, serving
 from tests.models import tiny
@@ -24,11 +24,11 @@ from welldone.engines.models.store import GgufError, read_metadata
 
 HUGE = (2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
 START_S = 20.0
-"""That an engine may take to load. A tiny model takes about one second."""
+"""Load timeout; a tiny model takes about one second."""
 FIRST_S = 10.0
-"""That it may take to its first word: some templates hang only when they are used."""
+"""Timeout of the first token: some templates hang only when used."""
 MEMORY_BYTES = 2 * 2**30
-"""An engine of a tiny model has less than 200 MB. Who has ten times as much is ended here, for the machine's sake."""
+"""An engine of a tiny model needs less than 200 MB; one with ten times as much is killed to protect the machine."""
 
 TEMPLATES = {
     "endless-loop": "{% for i in range(2000000000) %}{% for j in range(2000000000) %}{% endfor %}{% endfor %}",
@@ -42,18 +42,18 @@ TEMPLATES = {
     "unclosed": "{% for m in messages %}{{ m",
     "raise": "{{ raise_exception('no') }}",
 }
-"""Each is a chat template that a model brings along."""
+"""Hostile chat templates by name."""
 
 
 class Mutant(NamedTuple):
-    """A file that is not what it says."""
+    """A malformed model file."""
 
     name: str
     data: bytes
 
 
 def mutants(chance: random.Random, model: Gguf) -> Iterator[Mutant]:
-    """Wrong bytes, wrong counts and cut ends, first one of each kind, without end."""
+    """Yield endless mutations: wrong bytes, wrong counts and truncations, one of each kind first."""
     data = model.data()
     head = len(Gguf(model.metadata).data())
     for number in range(2**31):
@@ -66,15 +66,15 @@ def mutants(chance: random.Random, model: Gguf) -> Iterator[Mutant]:
             case 1:
                 yield Mutant(f"cut-{number}", data[: chance.choice((0, 3, 20, chance.randrange(head), len(data) - 4))])
             case 2:
-                place, value = chance.choice((8, 16)), chance.choice(HUGE)
-                changed[place : place + 8] = struct.pack("<Q", value % 2**64)
+                offset, value = chance.choice((8, 16)), chance.choice(HUGE)
+                changed[offset : offset + 8] = struct.pack("<Q", value % 2**64)
                 yield Mutant(f"count-{number}", bytes(changed))
             case 3:
-                place = chance.randrange(24, head - 8)
-                changed[place : place + 8] = struct.pack("<Q", chance.choice(HUGE) % 2**64)
+                offset = chance.randrange(24, head - 8)
+                changed[offset : offset + 8] = struct.pack("<Q", chance.choice(HUGE) % 2**64)
                 yield Mutant(f"size-{number}", bytes(changed))
             case 4:
-                changed[head + 4096 :] = b"\xff" * (len(data) - head - 4096)  # numbers that are none
+                changed[head + 4096 :] = b"\xff" * (len(data) - head - 4096)  # invalid numbers
                 yield Mutant(f"nan-{number}", bytes(changed))
             case _:
                 yield Mutant(
@@ -83,7 +83,7 @@ def mutants(chance: random.Random, model: Gguf) -> Iterator[Mutant]:
 
 
 def _wrong_number(chance: random.Random) -> dict[str, int]:
-    """One of the numbers that the engine makes room by."""
+    """Change a number by which the engine allocates memory."""
     names = (
         "llama.vocab_size",
         "llama.context_length",
@@ -100,33 +100,33 @@ def _wrong_number(chance: random.Random) -> dict[str, int]:
     return {chance.choice(names): chance.choice((0, 1, 3, 2**16, 2**31 - 1, 2**32 - 1))}
 
 
-def headers(stage: Stage) -> Outcome:
+def headers(context: CaseContext) -> Outcome:
     """The server itself reads the head of each file, in its own process."""
-    chance = random.Random(stage.seed)
+    chance = random.Random(context.seed)
     model = tiny.chat_model()
-    kept: Counter[str] = Counter()
-    troubles, longest_s = [], 0.0
-    written = (_write(stage.folder, one) for one in islice(mutants(chance, model), stage.times(3000, 60)))
-    for path in chain(written, _odd_files(stage)):
+    counts: Counter[str] = Counter()
+    problems, longest_s = [], 0.0
+    written = (_write(context.folder, one) for one in islice(mutants(chance, model), context.times(3000, 60)))
+    for path in chain(written, _odd_files(context)):
         began = time.monotonic()
         try:
             read_metadata(path)
-            kept["read"] += 1
+            counts["read"] += 1
         except GgufError:
-            kept["refused"] += 1
+            counts["refused"] += 1
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-            troubles.append(f"{path.name}: {error!r}")
+            problems.append(f"{path.name}: {error!r}")
         longest_s = max(longest_s, time.monotonic() - began)
-        if path.parent == stage.folder and path.is_file():
-            path.unlink()  # thousands of them would take a gigabyte
+        if path.parent == context.folder and path.is_file():
+            path.unlink()  # thousands of files would take a gigabyte
     return Outcome(
-        count=kept.total() + len(troubles),
-        happened=f"{kept['refused']} were refused and {kept['read']} could be read",
+        count=counts.total() + len(problems),
+        happened=f"{counts['refused']} files were rejected and {counts['read']} were parsed",
         figures=(
-            Figure("errors of another kind", len(troubles), most=0),
-            Figure("longest", round(longest_s, 2), "s", most=10, is_timing=True),
+            Figure("unexpected errors", len(problems), most=0),
+            Figure("longest parse", round(longest_s, 2), "s", most=10, is_timing=True),
         ),
-        troubles=tuple(troubles),
+        problems=tuple(problems),
     )
 
 
@@ -136,18 +136,18 @@ def _write(folder: Path, one: Mutant) -> Path:
     return path
 
 
-def _odd_files(stage: Stage) -> list[Path]:
-    """What is no file, or is not there."""
-    folder = stage.folder
+def _odd_files(context: CaseContext) -> list[Path]:
+    """Paths that are not files, or do not exist."""
+    folder = context.folder
     os.mkfifo(folder / "pipe.gguf")
     (folder / "folder.gguf").mkdir()
     (folder / "ring.gguf").symlink_to(folder / "ring.gguf")
     odd = [folder / "pipe.gguf", folder / "folder.gguf", folder / "ring.gguf", Path("/dev/zero"), folder / "no"]
-    return odd if stage.is_short else [*odd, _holes(folder)]
+    return odd if context.is_short else [*odd, _holes(folder)]
 
 
 def _holes(folder: Path) -> Path:
-    """A terabyte of nothing, all of which is told to be texts: what takes longest to read."""
+    """A sparse terabyte that claims to be strings: the slowest to parse."""
     path = folder / "holes.gguf"
     with path.open("wb") as file:
         file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 8) + b"\1\0\0\0\0\0\0\0a" + struct.pack("<IIQ", 9, 8, 4 * 2**20))
@@ -155,76 +155,76 @@ def _holes(folder: Path) -> Path:
     return path
 
 
-def hostile_files(stage: Stage) -> Outcome:
-    """Engines load them one after the other, beside a model that is well.
+def hostile_files(context: CaseContext) -> Outcome:
+    """Load the files one after the other, next to a valid model.
 
-    A server that finds such a file at its start says so and does not start. So the files are good ones until then.
+    A server does not start with such a file, so the files are valid until then.
     """
-    chance = random.Random(stage.seed)
+    chance = random.Random(context.seed)
     model = tiny.chat_model()
-    ill = [*islice(mutants(chance, model), stage.times(60, 3)), *_templates(model, stage)]
-    with _serving(stage, ill) as server, _watching(server) as watched:
+    ill = [*islice(mutants(chance, model), context.times(60, 3)), *_templates(model, context)]
+    with _serving(context, ill) as server, _watching(server) as watched:
         before = memory_of(server.process.pid)
-        heard, lost = {}, 0
+        received, lost = {}, 0
         for number, one in enumerate(ill):
-            stage.note(f"{number + 1} of {len(ill)}: {one.name}")
-            _write(stage.folder, one)
-            heard[one.name] = asyncio.run(ask(server, chat(one.name, max_tokens=2, stream=False)))
-            lost += asyncio.run(ask(server, chat("well", max_tokens=2))).ending != "whole"
+            context.note(f"{number + 1} of {len(ill)}: {one.name}")
+            _write(context.folder, one)
+            received[one.name] = asyncio.run(send_request(server, chat(one.name, max_tokens=2, stream=False)))
+            lost += asyncio.run(send_request(server, chat("well", max_tokens=2))).ending != "whole"
         grown = memory_of(server.process.pid) - before
         is_up = server.process.poll() is None
-    statuses = Counter(one.status for one in heard.values())
+    statuses = Counter(one.status for one in received.values())
     return Outcome(
         count=len(ill),
-        happened=_told(statuses, watched),
+        happened=_summary(statuses, watched),
         figures=(
-            Figure("servers that fell", int(not is_up), most=0),
+            Figure("server crashes", int(not is_up), most=0),
             Figure("requests to the other model lost", lost, most=0),
-            Figure("answers without a reason", sum(not _is_clear(one) for one in heard.values()), most=0),
-            Figure("memory that the server took", round(grown / 2**20, 1), "MB", most=50, is_timing=True),
-            Figure("engines of more than 2 GB, which were ended", len(watched)),
+            Figure("errors without a reason", sum(not _is_clear(one) for one in received.values()), most=0),
+            Figure("memory growth of the server", round(grown / 2**20, 1), "MB", most=50, is_timing=True),
+            Figure("engines killed above 2 GB of memory", len(watched)),
         ),
-        troubles=tuple(
+        problems=tuple(
             f"{name}: {one.status} {one.body[-200:].decode(errors='replace')}"
-            for name, one in heard.items()
+            for name, one in received.items()
             if not _is_clear(one)
         ),
     )
 
 
-def _told(statuses: Counter[int], watched: Sequence[int]) -> str:
-    counts = ", ".join(f"{status} {count} times" for status, count in sorted(statuses.items()))
-    return f"clients heard {counts}; {len(watched)} engines took too much memory"
+def _summary(statuses: Counter[int], watched: Sequence[int]) -> str:
+    counts = ", ".join(f"{status} ({count})" for status, count in sorted(statuses.items()))
+    return f"statuses: {counts}; {len(watched)} engines exceeded the memory limit"
 
 
-def _is_clear(heard: Heard) -> bool:
-    """An answer after all, or an error that says what is wrong."""
-    return heard.status == 200 or (400 <= heard.status < 600 and b'"message":"' in heard.body)
+def _is_clear(received: ClientReply) -> bool:
+    """An answer, or an error with a clear message."""
+    return received.status == 200 or (400 <= received.status < 600 and b'"message":"' in received.body)
 
 
-def _templates(model: Gguf, stage: Stage) -> Iterator[Mutant]:
-    for name in ("unclosed",) if stage.is_short else TEMPLATES:
-        told = {**model.metadata, "tokenizer.chat_template": TEMPLATES[name]}
-        yield Mutant(f"template-{name}", Gguf(told, model.tensors).data())
+def _templates(model: Gguf, context: CaseContext) -> Iterator[Mutant]:
+    for name in ("unclosed",) if context.is_short else TEMPLATES:
+        metadata = {**model.metadata, "tokenizer.chat_template": TEMPLATES[name]}
+        yield Mutant(f"template-{name}", Gguf(metadata, model.tensors).data())
 
 
 @contextmanager
-def _serving(stage: Stage, ill: Sequence[Mutant]) -> Iterator[Running]:
-    """A server that knows all of them, and has loaded the one that is well."""
-    tables = [f'[models.well]\nfile = "{stage.model}"\npreload = true\nthreads = 1\n']
+def _serving(context: CaseContext, ill: Sequence[Mutant]) -> Iterator[Running]:
+    """A server with all files configured and the valid one loaded."""
+    tables = [f'[models.well]\nfile = "{context.model}"\npreload = true\nthreads = 1\n']
     for one in ill:
-        path = stage.folder / f"{one.name}.gguf"
-        shutil.copy(stage.model, path)
+        path = context.folder / f"{one.name}.gguf"
+        shutil.copy(context.model, path)
         limits = f"threads = 1\nparallel = 1\nidle_unload_s = 0.1\nstart_limit_s = {START_S}\n"
         tables.append(f'[models.{one.name}]\nfile = "{path}"\n{limits}')
-    (stage.folder / "welldone.toml").write_text("".join(tables))
-    with serving(["--first-byte", str(FIRST_S), "--idle", "2"], folder=stage.folder) as server:
+    (context.folder / "welldone.toml").write_text("".join(tables))
+    with serving(["--first-byte", str(FIRST_S), "--idle", "2"], folder=context.folder) as server:
         yield server
 
 
 @contextmanager
 def _watching(server: Running) -> Iterator[list[int]]:
-    """Ends engines that take too much memory; the list has them."""
+    """Kill engines that exceed the memory limit; yields their process ids."""
     ended: list[int] = []
     is_over = threading.Event()
 
@@ -254,6 +254,6 @@ def _memory_of(pid: int) -> int:
 
 
 CASES = (
-    Case("hostile-headers", "files of models that lie, read by the server itself", headers),
-    Case("hostile-files", "files and chat templates that mean ill, loaded by engines", hostile_files),
+    Case("hostile-headers", "malicious model files, parsed by the server", headers),
+    Case("hostile-files", "malicious model files and chat templates, loaded by engines", hostile_files),
 )

@@ -1,4 +1,4 @@
-"""Requests that are odd in every way that is allowed: drawn from the fields that are passed on to an engine."""
+"""Unusual but valid requests, drawn from the fields that are forwarded to an engine."""
 
 import base64
 import random
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from faults.asking import CHAT
+from faults.client import CHAT
 from faults.dialects import COMPLETIONS
 from welldone.server.requests.fields import GENERATION_FIELDS, FieldHandling
 from welldone.server.requests.sampling import SAMPLERS
@@ -70,12 +70,12 @@ class Hostile(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """Its body."""
+        """Encode the body."""
         return msgspec.json.encode(self.body)
 
 
 def draw(chance: Draw, models: Mapping[str, str]) -> Hostile:
-    """One request for one of the models, by what each is for: `chat`, `seeing`, `embedding` or `ranking`."""
+    """Draw a request for one of the models by kind: `chat`, `seeing`, `embedding` or `ranking`."""
     kind = chance.choices(("chat", "text", "seeing", "embedding", "ranking", "tokens"), (8, 4, 3, 2, 1, 1))[0]
     return _KINDS[kind](chance, models)
 
@@ -163,7 +163,7 @@ def _messages(chance: Draw) -> list[Json]:
 
 
 def _sampling(chance: Draw) -> Json:
-    """Some fields of the table, at their ends or anywhere between."""
+    """Draw fields of the table with boundary or random values."""
     body: Json = {"max_tokens": chance.choice((1, 16, 64)), "stream": chance.random() < 0.5}
     rows = [row for row in GENERATION_FIELDS if row.handling is FieldHandling.FORWARDED and row.endpoint is None]
     for row in chance.sample(rows, chance.choice((0, 2, 6, len(rows)))):
@@ -197,7 +197,7 @@ def _form(chance: Draw) -> Json:
 
 
 def schema(chance: Draw, depth: int) -> Json:
-    """A schema, odd but within the limits."""
+    """Draw an unusual schema within the limits."""
     match chance.randrange(9 if depth else 6):
         case 0:
             return {"type": "string", "pattern": chance.choice(PATTERNS)}
@@ -244,7 +244,7 @@ def _tools(chance: Draw) -> Json:
 
 
 def _picture(chance: Draw) -> str:
-    """A PNG: whole, cut, with wrong bytes, or of an odd size."""
+    """Draw a PNG: valid, truncated, corrupted, or of unusual size."""
     width, height = chance.choice(((1, 1), (1, 5000), (5000, 1), (64, 64), (2000, 2000), (0x7FFF, 1)))
     rows = zlib.compress((b"\0" + bytes(3 * width)) * height, 1)
     data = bytearray(
@@ -266,5 +266,5 @@ def _piece(name: bytes, data: bytes) -> bytes:
 
 
 def shown(requests: Sequence[Hostile]) -> list[str]:
-    """The requests, short, for who wants to see what did it."""
+    """Shorten the requests for the report."""
     return [f"{one.path} {one.data[:300].decode(errors='replace')}" for one in requests]

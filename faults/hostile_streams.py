@@ -1,4 +1,4 @@
-"""Streams as a server sends them that means ill, each in any size: what grows in them is counted by `size`."""
+"""Malicious streams of any size; `size` counts what grows in them."""
 
 from collections.abc import Callable, Iterator
 from math import isqrt
@@ -10,15 +10,15 @@ from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, JSON_HEADERS, Mock
 
 _ROLE, _TEXT, _STOP, _DONE = HELLO_REPLY.pieces
 _ENVELOPE = 'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"scripted",%s}\n\n'
-_TOGETHER = 256  # chunks that go out as one piece: one write each would measure the sender
+_TOGETHER = 256  # chunks per write: single writes would measure the sender
 
 
 class Kind(NamedTuple):
-    """A way to mean ill."""
+    """Kind of malicious stream."""
 
     name: str
     size: int
-    """How large it is: enough to take a server that is not careful some seconds."""
+    """Size at which a careless server takes some seconds."""
     make: Callable[[int], MockReply]
 
 
@@ -31,26 +31,26 @@ def _call(**fields: object) -> str:
 
 
 def _stream(chunks: Iterator[str] | list[str]) -> MockReply:
-    """The chunks between a right beginning and a right end."""
+    """Wrap the chunks in a valid beginning and end."""
     texts = list(chunks)
     pieces = ["".join(texts[at : at + _TOGETHER]) for at in range(0, len(texts), _TOGETHER)]
     return MockReply((_ROLE, *map(MockChunk, pieces), _STOP, _DONE))
 
 
 def _same(chunk: str) -> Callable[[int], MockReply]:
-    """One chunk, so often."""
+    """Repeat one chunk."""
     return lambda size: MockReply((_ROLE, *[MockChunk(chunk, times=_TOGETHER)] * (size // _TOGETHER), _STOP, _DONE))
 
 
 def _raw(before: str, unit: str, after: str) -> Callable[[int], MockReply]:
-    """One frame with something in it so often."""
+    """Build one frame with a repeated element."""
     return lambda size: MockReply(
         (_ROLE, MockChunk(before), MockChunk(unit, times=size), MockChunk(after), _STOP, _DONE)
     )
 
 
 def _cumulative(size: int) -> MockReply:
-    """Each chunk has all that was said before, as some servers send it. So the stream is as long as `size` says."""
+    """Each chunk repeats the whole text, as some servers do; `size` is the length of the stream."""
     return _stream(_delta(content="word " * number) for number in range(isqrt(size)))
 
 
@@ -70,7 +70,7 @@ def _calls(size: int) -> MockReply:
 
 
 def _arguments(text: str) -> Callable[[int], MockReply]:
-    """A call whose arguments never end to come, a little at a time."""
+    """A tool call with endless arguments in small pieces."""
 
     def make(size: int) -> MockReply:
         first = _call(id="c", type="function", function={"name": "f", "arguments": ""})
@@ -85,7 +85,7 @@ def _fields(size: int) -> MockReply:
 
 
 def _whole(size: int) -> MockReply:
-    """A reply that is one object, and a long one."""
+    """Build a long buffered reply."""
     data = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"' + b"<" * size + b'"},'
     return MockReply((MockChunk(base64=data + b'"finish_reason":"stop"}]}'),), headers=JSON_HEADERS, framing="length")
 

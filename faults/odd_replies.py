@@ -1,12 +1,12 @@
-"""Replies of upstreams that break HTTP: none may end up in another's answer, and none may pass for a whole one."""
+"""Upstream replies that violate HTTP: none may leak into another response or pass as complete."""
 
 import asyncio
 import json
 from itertools import product
 from typing import NamedTuple
 
-from faults.asking import Ending, Heard, ask, chat
-from faults.case import Case, Figure, Outcome, Stage
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import ClientReply, Ending, chat, send_request
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, ReplyEnd
@@ -14,7 +14,7 @@ from welldone.mock.server import MockHttpRequest
 
 MARK = b"poisoned"
 POISON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n" + b'"%b"' % MARK
-"""A reply that nobody asked for. Whoever hears its word got it from another's connection."""
+"""An unsolicited reply; a client that receives its marker got it from another connection."""
 FIRST = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 WHOLE = HELLO_REPLY.body
@@ -29,18 +29,18 @@ STATUSES = (200, 502, 504)
 
 
 class Odd(NamedTuple):
-    """What an upstream sends, and how an answer out of it may end."""
+    """Reply of an upstream, and the accepted endings."""
 
     name: str
     sent: bytes
     right: tuple[Ending, ...] = NEVER
     end: ReplyEnd = "close"
     more: bytes = b""
-    """Comes after it, again and again."""
+    """Sent after it repeatedly."""
 
     @property
     def reply(self) -> MockReply:
-        """It, for the scripted upstream."""
+        """Build the scripted reply."""
         pieces = [MockChunk(base64=data) for data in (self.sent, self.more) if data]
         return MockReply(tuple(pieces), raw=True, end=self.end)
 
@@ -99,9 +99,9 @@ def _chunks() -> list[Odd]:
 
 
 def _afterwards() -> list[Odd]:
-    """What comes with the end of the reply, on a connection that stays.
+    """Data that arrives with the end of the reply, on a connection that stays open.
 
-    What comes later, when the next request was sent already, is its reply as far as HTTP/1.1 can tell.
+    Data after the next request was sent is, in HTTP/1.1, the reply to that request.
     """
     size = f"Content-Length: {len(WHOLE)}\r\n\r\n".encode()
     chunked = FIRST + CHUNKED + b"\r\n" + SENT
@@ -118,55 +118,55 @@ BY_NAME = {f"odd-{number}": odd for number, odd in enumerate(ALL)}
 
 
 def choose(seen: MockHttpRequest) -> MockReply:
-    """The reply that the model's name asks for."""
+    """Return the reply that the model name selects."""
     odd = BY_NAME.get(json.loads(seen.body)["model"])
     return HELLO_REPLY if odd is None else odd.reply
 
 
-def _has_mark(heard: Heard) -> bool:
-    return MARK in heard.head or MARK in heard.body
+def _has_mark(received: ClientReply) -> bool:
+    return MARK in received.head or MARK in received.body
 
 
-def _told(name: str, heard: Heard) -> str:
-    return f"{name}: {heard.ending} with {heard.status}: {heard.body[:200]!r}"
+def _describe(name: str, received: ClientReply) -> str:
+    return f"{name}: {received.ending} with {received.status}: {received.body[:200]!r}"
 
 
-async def ask_all(stage: Stage, server: Running) -> Outcome:
-    """Each of them streamed and whole, and each followed by a plain question on what connections are left."""
+async def send_all(context: CaseContext, server: Running) -> Outcome:
+    """Send each streamed and not streamed, each followed by a normal request on the remaining connections."""
     wrong: list[str] = []
     hurt: list[str] = []
     poisoned = 0
-    for (model, odd), stream in stage.each([*product(BY_NAME.items(), (True, False))]):
-        heard = await ask(server, chat(model, stream=stream))
-        after = await ask(server, chat("hello"))
-        if heard.ending not in odd.right or heard.status not in STATUSES:
-            wrong.append(_told(odd.name, heard))
+    for (model, odd), stream in context.each([*product(BY_NAME.items(), (True, False))]):
+        received = await send_request(server, chat(model, stream=stream))
+        after = await send_request(server, chat("hello"))
+        if received.ending not in odd.right or received.status not in STATUSES:
+            wrong.append(_describe(odd.name, received))
         if after.ending != "whole" or "".join(after.texts) != "Hello":
-            hurt.append(_told(f"after {odd.name}", after))
-        poisoned += _has_mark(heard) or _has_mark(after)
-    asked = 2 * len(BY_NAME)
+            hurt.append(_describe(f"after {odd.name}", after))
+        poisoned += _has_mark(received) or _has_mark(after)
+    count = 2 * len(BY_NAME)
     return Outcome(
-        count=asked,
+        count=count,
         happened=(
-            f"{asked - len(wrong)} of {asked} replies became what they may: an answer where they could be read, else"
-            f" an error; {asked - len(hurt)} of the {asked} requests that followed had their own answer"
+            f"{count - len(wrong)} of {count} replies gave the expected result: a response where they could be parsed,"
+            f" otherwise an error; {count - len(hurt)} of the {count} requests that followed got their own response"
         ),
         figures=(Figure("replies that reached another request", poisoned, most=0),),
-        troubles=(*wrong, *hurt),
+        problems=(*wrong, *hurt),
     )
 
 
-def odd_replies(stage: Stage) -> Outcome:
-    """An upstream that says all of it, and a gateway before it."""
+def odd_replies(context: CaseContext) -> Outcome:
+    """Run a gateway in front of an upstream with these replies."""
     each = {"first_byte_s": 10, "idle_s": 10}
-    with upstream(choose) as one, gateway(stage.folder, one.url, each=each) as server:
-        return asyncio.run(ask_all(stage, server))
+    with upstream(choose) as one, gateway(context.folder, one.url, each=each) as server:
+        return asyncio.run(send_all(context, server))
 
 
 CASES = (
     Case(
         "upstream-hygiene",
-        "an upstream breaks HTTP: first lines, lengths, heads and chunks without end, a second reply after the first",
+        "an upstream violates HTTP: status lines, lengths, endless heads and chunks, a second response after the first",
         odd_replies,
     ),
 )

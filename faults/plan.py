@@ -1,4 +1,4 @@
-"""All that is in the plan, in the order in which it runs and is shown."""
+"""The fault plan: all cases, in the order in which they run and are listed."""
 
 from faults import (
     abusing,
@@ -6,53 +6,53 @@ from faults import (
     connections,
     crashing,
     descriptors,
+    disconnecting,
     disk,
-    doors,
     dying,
     ending,
     failing,
+    fairness,
     flapping,
     hanging,
     hostile_files,
     hygiene,
-    leaving,
     memory,
     network,
     odd_replies,
-    official,
-    reaching,
+    openai_client,
     schemas,
     slow_clients,
     soak,
+    ssrf,
     starving,
     statuses,
-    turns,
+    web_access,
 )
 from faults.case import Group
 from faults.nemesis import gateway, local
 
 PLAN: tuple[Group, ...] = (
-    Group("Clients leave, read slowly, or mean ill", (*leaving.CASES, *memory.CASES, *slow_clients.CASES)),
     Group(
-        "The upstream fails",
+        "Clients that disconnect, read slowly, or attack", (*disconnecting.CASES, *memory.CASES, *slow_clients.CASES)
+    ),
+    Group(
+        "Failing upstreams",
         (
             *failing.CASES,
             *dying.CASES,
             *hanging.CASES,
             *statuses.CASES,
-            *official.CASES,
+            *openai_client.CASES,
             *flapping.CASES,
             *connections.CASES,
             *odd_replies.CASES,
         ),
     ),
-    Group("Processes end, and files lie", (*ending.CASES, *crashing.CASES, *hostile_files.CASES)),
-    Group("The machine is short of something", (*starving.CASES, *descriptors.CASES, *disk.CASES, *network.CASES)),
-    Group(
-        "Requests and streams that do harm elsewhere", (*abusing.CASES, *turns.CASES, *schemas.CASES, *hygiene.CASES)
-    ),
-    Group("Doors and secrets", (*doors.CASES, *canaries.CASES, *reaching.CASES)),
-    Group("All of it at once, and for long", (*gateway.CASES, *local.CASES, *soak.CASES)),
+    Group("Ending processes, hostile files", (*ending.CASES, *crashing.CASES, *hostile_files.CASES)),
+    Group("Exhausted resources", (*starving.CASES, *descriptors.CASES, *disk.CASES, *network.CASES)),
+    Group("Hostile requests and streams", (*abusing.CASES, *fairness.CASES, *schemas.CASES, *hygiene.CASES)),
+    Group("Access control and secrets", (*web_access.CASES, *canaries.CASES, *ssrf.CASES)),
+    Group("Random faults and long runs", (*gateway.CASES, *local.CASES, *soak.CASES)),
 )
 
 CASES = {case.name: case for group in PLAN for case in group.cases}

@@ -1,4 +1,4 @@
-"""A gateway with keys planted wherever one can stand, whose upstreams repeat whatever they are told."""
+"""A gateway with keys planted in every setting, in front of upstreams that echo what they receive."""
 
 import json
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from tests.live.raw import CHAT, COMPLETIONS, Json, Line, Reply
+from tests.live.raw import CHAT, COMPLETIONS, Json, RawConnection, Reply
 from tests.live.server import Running
-from tests.live.upstream import DONE, ROLE, TEXT, Upstream, by_model, gateway, upstream
+from tests.live.upstream import DONE, ROLE, TEXT, Upstream, gateway, reply_by_model, upstream
 from welldone.mock import script
 from welldone.mock.faults import redirect
 from welldone.mock.script import MockChunk, MockScript, json_reply
@@ -36,28 +36,28 @@ WAYS = (
     "tell-late",
     "redirect-key",
 )
-"""Models whose upstreams repeat, in an error, all that they were told."""
+"""Models whose upstreams echo the request in an error."""
 
 
 def indiscreet(seen: MockHttpRequest) -> script.MockReply:
-    """An upstream that repeats all it was told: in errors, in events, in headers."""
+    """Upstream that echoes the request in errors, events and headers."""
     model = json.loads(seen.body).get("model", "") if seen.body.startswith("{") else ""
     key, header = (seen.headers.get(name, "").removeprefix("Bearer ") for name in ("authorization", "x-extra"))
-    told = f"neither {key} nor {header} is enough for {seen.path} with {seen.headers}"
-    error = {"error": {"message": told, "type": header, "param": told, "code": key, "more": {"told": told}}}
+    echo = f"neither {key} nor {header} is enough for {seen.path} with {seen.headers}"
+    error = {"error": {"message": echo, "type": header, "param": echo, "code": key, "more": {"told": echo}}}
     event = MockChunk(f"data: {json.dumps(error)}\n\n")
-    way, _, word = model.partition("-")
-    if way == "redirect":
+    action, _, word = model.partition("-")
+    if action == "redirect":
         return redirect(307, f"http://127.0.0.1:9/v1?key={key}")
-    if way != "tell":
-        reply = by_model(seen)
+    if action != "tell":
+        reply = reply_by_model(seen)
     elif word == "event":
         reply = script.MockReply((event, DONE))
     elif word == "late":
         reply = script.MockReply((ROLE, TEXT, MockChunk(event.text, after_s=0.05), DONE))
     else:
         reply = json_reply(error, int(word))
-    more = {"x-debug": str(seen.headers), "Set-Cookie": f"key={key}", "x-key": told}
+    more = {"x-debug": str(seen.headers), "Set-Cookie": f"key={key}", "x-key": echo}
     return msgspec.structs.replace(reply, headers={**reply.headers, **more})
 
 
@@ -69,25 +69,25 @@ def lists(key: str) -> MockScript:
 
 @dataclass
 class Scene:
-    """All who take part, and what they saw and said."""
+    """Server, upstreams and recorded replies."""
 
     server: Running
     upstreams: dict[str, Upstream]
     folder: Path
-    heard: list[bytes] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
 
-    def ask(self, path: str, body: Json | None = None, *, key: str | None = CLIENT, **headers: str) -> Reply:
-        """A request with a key, whose reply is remembered as it came, with its head."""
-        said = {} if key is None else {"Authorization": f"Bearer {key}"}
-        with Line(self.server, path, body, headers={**said, **headers}) as line:
+    def send(self, path: str, body: Json | None = None, *, key: str | None = CLIENT, **headers: str) -> Reply:
+        """Send a request with a key and record the raw reply."""
+        content = {} if key is None else {"Authorization": f"Bearer {key}"}
+        with RawConnection(self.server, path, body, headers={**content, **headers}) as line:
             reply = line.reply()
-            self.heard.append(line.heard)
+            self.received.append(line.received)
         return reply
 
 
 @contextmanager
 def playing(folder: Path, log_format: str, *options: str, more: str = "") -> Iterator[Scene]:
-    """All of them, with a log that says all it can, and everything recorded."""
+    """Run all of them with debug logs and recording."""
     options = ("--log-format", log_format, "--log-level", "debug", "-v", "--report", *options)
     options += ("--record", str(folder / "recorded"))
     with ExitStack() as stack:
@@ -99,28 +99,34 @@ def playing(folder: Path, log_format: str, *options: str, more: str = "") -> Ite
         ]
         keys = '[keys.ci]\nkey = "env:CI_KEY"\n[routes]\n"only-a" = "hello@a"\n"only-b" = "hello@b"\n'
         environment = {"CI_KEY": NAMED, **{f"KEY_{name}": key for name, key in KEYS.items()}}
-        said = "\n".join([*tables, keys, more])
-        server = stack.enter_context(gateway(folder, options=options, more=said, key=CLIENT, environment=environment))
+        content = "\n".join([*tables, keys, more])
+        server = stack.enter_context(
+            gateway(folder, options=options, more=content, key=CLIENT, environment=environment)
+        )
         yield Scene(server, found, folder / "recorded")
 
 
 def provoke(scene: Scene) -> None:
-    """Requests of all kinds, with keys wherever a client may put one."""
+    """Send requests of all kinds, with keys wherever a client may put one."""
     message = {"role": "user", "content": PROMPT}
     query = f"?api_key={CLIENT}&key={NAMED}&token={CLIENT}"
-    places = {"api_key": CLIENT, "api_base": "http://127.0.0.1:9/v1", "extra_headers": {"Authorization": CLIENT}}
+    planted = {"api_key": CLIENT, "api_base": "http://127.0.0.1:9/v1", "extra_headers": {"Authorization": CLIENT}}
     for model in ("hello", "only-a", "only-b", "no-done", "cut", "hang-not", *WAYS):
         for stream in (True, False):
             body = {"model": model, "messages": [message], "stream": stream}
-            scene.ask(CHAT, body)
-            scene.ask(CHAT + query, {**body, **places}, key=NAMED, Cookie=f"key={CLIENT}", Referer=f"http://x/{query}")
+            scene.send(CHAT, body)
+            scene.send(
+                CHAT + query, {**body, **planted}, key=NAMED, Cookie=f"key={CLIENT}", Referer=f"http://x/{query}"
+            )
     for key in (STRANGER, None):
-        assert scene.ask(CHAT + f"?api_key={STRANGER}", {"model": "hello"}, key=key or "").status == 401
-    scene.ask(CHAT, {"model": "hello", "messages": [message]}, **{"x-api-key": CLIENT, "OpenAI-Organization": NAMED})
-    scene.ask(COMPLETIONS, {"model": "only-a", "prompt": PROMPT, "stream": True})
+        assert scene.send(CHAT + f"?api_key={STRANGER}", {"model": "hello"}, key=key or "").status == 401
+    scene.send(CHAT, {"model": "hello", "messages": [message]}, **{"x-api-key": CLIENT, "OpenAI-Organization": NAMED})
+    scene.send(COMPLETIONS, {"model": "only-a", "prompt": PROMPT, "stream": True})
     for path in ("/v1/embeddings", "/v1/audio/speech", "/v1/moderations", "/v1/rerank"):
         for model in ("hello", "tell-400", "tell-500", "tell-429"):
-            scene.ask(path + query, {"model": model, "input": PROMPT, **places}, Cookie=CLIENT, **{"x-api-key": CLIENT})
+            scene.send(
+                path + query, {"model": model, "input": PROMPT, **planted}, Cookie=CLIENT, **{"x-api-key": CLIENT}
+            )
     for path in (
         "/v1/models",
         "/v1/models/hello",
@@ -133,4 +139,4 @@ def provoke(scene: Scene) -> None:
         "/v1/nothing",
         f"/v1/files{query}",
     ):
-        scene.ask(path)
+        scene.send(path)

@@ -1,4 +1,4 @@
-"""What a run of the plan has shown, as a file: `docs/reliability.json`. The page is drawn from it."""
+"""Results of the fault plan: `docs/reliability.json`, from which the page is written."""
 
 import platform
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ PAGE = _DOCS / "reliability.md"
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What came of a case, when, and on which machine."""
+    """The outcome of a case, with day and machine."""
 
     outcome: Outcome
     seconds: float
@@ -25,13 +25,13 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def result(outcome: Outcome, seconds: float, seed: int) -> Result:
-    """A result of today, on this machine."""
+    """Create a result of today on this machine."""
     day = datetime.now(UTC).date().isoformat()
     return Result(outcome, round(seconds, 1), seed, day, machine())
 
 
 def machine() -> str:
-    """The machine, as far as figures depend on it."""
+    """Describe the machine."""
     kernel = platform.release().partition("-")[0]
     return (
         f"{cpu_count()} cores, {platform.machine()}, {platform.system()} {kernel}, Python {platform.python_version()}"
@@ -39,10 +39,10 @@ def machine() -> str:
 
 
 def stored(file: Path = FILE) -> dict[str, Result]:
-    """The results that are kept, by the names of their cases."""
+    """Load the stored results by case name."""
     return msgspec.json.decode(file.read_bytes(), type=dict[str, Result]) if file.exists() else {}
 
 
 def store(results: dict[str, Result], file: Path = FILE) -> None:
-    """Keep them."""
+    """Write the results."""
     file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")

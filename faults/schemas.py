@@ -1,7 +1,7 @@
-"""Schemathesis on the document that the server publishes: requests that fit it, and requests that do not quite.
+"""Schemathesis on the published OpenAPI document: valid requests, and slightly invalid ones.
 
-It makes its requests from the schemas alone, so it tries what nobody thought of; and it holds each reply to what the
-document promises. It is one of the packages of requirements/dev.in.
+It generates requests from the schemas alone, and checks each reply against the document. It is a package of
+requirements/dev.in.
 """
 
 import subprocess
@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from faults.case import Case, Figure, Outcome, Stage
-from tests.clients.client import QUIET
-from tests.live.faults import small
-from tests.live.raw import Line
+from faults.case import Case, CaseContext, Figure, Outcome
+from tests.clients.client import ENVIRONMENT
+from tests.live.faults import small_server
+from tests.live.raw import RawConnection
 from tests.live.server import Running
 from tests.live.upstream import Upstream, gateway
 from welldone.mock.reference.server import ReferenceServer
@@ -28,13 +28,13 @@ LIMIT_S = 900.0
 """No run takes that long, also on a busy machine: a hang is a failure."""
 PROGRAM = Path(sys.executable).with_name("schemathesis")
 CONTEXT = "256"
-"""Tokens of the local model: nobody's answer is longer, whatever a request asks for."""
+"""Token limit of the local model, whatever a request asks for."""
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance"),
     *("unsupported_method", "allow_header_conformance", "ignored_auth"),
 )
 REFUSES = "negative_data_rejection"
-"""A body that does not fit is refused. Upstreams judge their fields themselves, so only local models are asked it."""
+"""Invalid bodies are rejected. Only for local models: upstreams validate their fields themselves."""
 CONFIG = """
 [generation]
 with-security-parameters = false
@@ -42,73 +42,75 @@ with-security-parameters = false
 expected-statuses = ["4xx"]
 """
 SERVER_ERROR = "ServerError"
-"""What schemathesis calls a status of 500 or more."""
+"""Name of schemathesis for a status of 500 or more."""
 
 
 class Report(msgspec.Struct):
-    """What a run has shown, as far as it is read here."""
+    """The parts of a schemathesis report that are used."""
 
     test_cases: dict[str, int]
     failures: list[Json]
     errors: list[Json]
 
 
-def local(stage: Stage) -> Outcome:
-    """Ask `welldone serve` with a local model."""
-    with small(stage.model, "-c", CONTEXT, "--embeddings") as server:
-        return _outcome(stage, server, (*CHECKS, REFUSES))
+def local(context: CaseContext) -> Outcome:
+    """Test `welldone serve` with a local model."""
+    with small_server(context.model, "-c", CONTEXT, "--embeddings") as server:
+        return _outcome(context, server, (*CHECKS, REFUSES))
 
 
-def through_the_gateway(stage: Stage) -> Outcome:
-    """Ask the gateway before a server that does all right."""
-    with _before_an_ideal_server(stage.folder) as server:
-        return _outcome(stage, server, CHECKS)
+def through_the_gateway(context: CaseContext) -> Outcome:
+    """Test the gateway in front of the reference server."""
+    with _before_an_ideal_server(context.folder) as server:
+        return _outcome(context, server, CHECKS)
 
 
 @contextmanager
 def _before_an_ideal_server(folder: Path) -> Iterator[Running]:
-    behind = Upstream(ReferenceServer(models=("hello",)).answer, for_all=True)
+    backend = Upstream(ReferenceServer(models=("hello",)).answer, handles_all=True)
     try:
-        behind.start()
-        with gateway(folder, behind.url) as server:
+        backend.start()
+        with gateway(folder, backend.url) as server:
             yield server
     finally:
-        behind.end()
+        backend.end()
 
 
-def _outcome(stage: Stage, server: Running, checks: tuple[str, ...]) -> Outcome:
+def _outcome(context: CaseContext, server: Running, checks: tuple[str, ...]) -> Outcome:
     if not PROGRAM.is_file():
         return Outcome(not_run="schemathesis is not installed: make .venv/.dev")
-    folder = stage.folder / "schemathesis"
+    folder = context.folder / "schemathesis"
     folder.mkdir()
     document = _document(server)
     (folder / "openapi.json").write_bytes(msgspec.json.encode(_narrowed(document, server.model)))
     (folder / "schemathesis.toml").write_text(CONFIG)
-    report = _run(stage, server, folder, checks)
+    report = _run(context, server, folder, checks)
     cases = report.test_cases["generated"]
     wrong = {one["title"]: one for one in report.failures}
     failed = sum(one["count"] for one in report.failures if one["type"] == SERVER_ERROR)
     others = sum(one["count"] for one in report.failures if one["type"] != SERVER_ERROR)
     alive = server.process.poll() is None
-    said = "every reply fitted the document" if not wrong else f"replies of {len(wrong)} kinds did not fit the document"
+    summary = (
+        "every reply matched the document" if not wrong else f"{len(wrong)} kinds of replies violated the document"
+    )
     return Outcome(
         count=cases,
-        happened=f"{said}, and the server {'went on' if alive else 'ended'}",
+        happened=f"{summary}, and the server {'kept running' if alive else 'exited'}",
         figures=(
-            Figure("operations asked", len(list(_operations(document))), least=20),
-            Figure("statuses of 500 and more", failed, most=0),
-            Figure("replies that do not fit", others, most=0),
+            Figure("operations tested", len(list(_operations(document))), least=20),
+            Figure("responses with status 5xx", failed, most=0),
+            Figure("replies that violate the document", others, most=0),
         ),
-        troubles=(
+        problems=(
             *(f"{title}: {', '.join(one['operations'])}" for title, one in wrong.items()),
             *(f"schemathesis failed: {str(one)[:300]}" for one in report.errors),
-            *(() if alive else ("the server ended",)),
+            *(() if alive else ("the server exited",)),
         ),
     )
 
 
 def _document(server: Running) -> Json:
-    with Line(server, "/openapi.json", method="GET") as line:
+    with RawConnection(server, "/openapi.json", method="GET") as line:
         found: Json = msgspec.json.decode(line.reply().trace.body)
     return found
 
@@ -119,7 +121,7 @@ def _operations(document: Json) -> Iterator[tuple[str, str]]:
 
 
 def _narrowed(document: Json, model: str) -> Json:
-    """The same document for who has one key and one model: else most requests would end at either."""
+    """Fix the key and the model in the document; else most requests would fail at either."""
     parts = document["components"]
     schemas = dict(parts["schemas"])
     for name, schema in schemas.items():
@@ -133,31 +135,31 @@ def _narrowed(document: Json, model: str) -> Json:
     }
 
 
-def _run(stage: Stage, server: Running, folder: Path, checks: tuple[str, ...]) -> Report:
+def _run(context: CaseContext, server: Running, folder: Path, checks: tuple[str, ...]) -> Report:
     written = folder / "report.json"
     command = [str(PROGRAM), "run", "openapi.json", "--url", server.url]
     command += ["--header", f"Authorization: Bearer {server.key}", "--checks", ",".join(checks)]
-    command += ["--seed", str(stage.seed), "--max-examples", str(stage.times(30, 1)), "--no-shrink"]
-    command += ["--phases", "fuzzing" if stage.is_short else "coverage,fuzzing", "--continue-on-failure"]
+    command += ["--seed", str(context.seed), "--max-examples", str(context.times(30, 1)), "--no-shrink"]
+    command += ["--phases", "fuzzing" if context.is_short else "coverage,fuzzing", "--continue-on-failure"]
     command += ["--report", "json", "--report-json-path", str(written), "--suppress-health-check", "all"]
-    with (folder / "said.txt").open("wb") as said:
-        process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=QUIET)
+    with (folder / "output.txt").open("wb") as summary:
+        process = subprocess.Popen(command, cwd=folder, stdout=summary, stderr=summary, env=ENVIRONMENT)
         try:
             began = time.monotonic()
             while process.poll() is None and time.monotonic() - began < LIMIT_S:
-                stage.note(f"{time.monotonic() - began:.0f} s")
+                context.note(f"{time.monotonic() - began:.0f} s")
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(1.0)
         finally:
             process.kill()
             process.wait()
     if not written.exists():
-        words = (folder / "said.txt").read_text(errors="replace")[-500:]
-        return Report({"generated": 0}, [], [{"said": words}])
+        words = (folder / "output.txt").read_text(errors="replace")[-500:]
+        return Report({"generated": 0}, [], [{"output": words}])
     return msgspec.json.decode(written.read_bytes(), type=Report)
 
 
 CASES = (
-    Case("schemas", "requests made from the OpenAPI document (schemathesis), to a local model", local),
-    Case("schemas-gateway", "the same, through the gateway to a server that does all right", through_the_gateway),
+    Case("schemas", "requests generated from the OpenAPI document (schemathesis), to a local model", local),
+    Case("schemas-gateway", "the same, through the gateway to a correct server", through_the_gateway),
 )

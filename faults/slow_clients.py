@@ -1,4 +1,4 @@
-"""Clients that open connections and say too little: each is hung up on in time, and nobody else is kept waiting."""
+"""Clients that open connections and send too little: each is disconnected in time, and nobody else is delayed."""
 
 import asyncio
 import time
@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from faults.asking import LIMIT_S, Talk, ask, chat, health, parse, percentile, post, say
-from faults.case import Case, Figure, Outcome, Stage
-from faults.light import settled
-from faults.pulse import Pulse, beating, listening
-from tests.live.faults import children, files_of, memory_of
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import LIMIT_S, ClientConnection, chat, connect, health, parse, percentile, post, send_request
+from faults.heartbeat import GapRecorder, beating, listening
+from faults.lightweight import settled
+from tests.live.faults import children, memory_of, open_files_of
 from tests.live.server import Running
 from tests.live.upstream import gateway
 
@@ -19,24 +19,24 @@ SOCKETS, SOCKETS_SHORT = 1_100, 60
 AT_ONCE = 100
 """Connections that are being made at the same time: a listening socket of ours has room for 1,024."""
 LIMIT_OF_US_S, LIMIT_OF_US_SHORT_S = 5.0, 1.0
-"""What the server gives for a head, and for a body. By default it is 10 s and 30 s, and the plan would take as long."""
+"""Timeouts of the server for a head and a body, below the defaults of 10 s and 30 s to keep the plan short."""
 LINGER_S = 1.0
-"""What the server waits after its reply for the rest of a body, so that the reply is not lost."""
+"""Time that the server reads on after its reply, so that the reply is not lost."""
 LATE_S = 1.0
-"""That the slowest of a thousand may be late, and so may be what this side notes of it."""
+"""Tolerance for the slowest of a thousand, including this client's own delay."""
 DRIP_S = 0.5
 PROBE_S = 0.05
 BODY = chat("beat")
 
 
 class Form(msgspec.Struct, frozen=True):
-    """A way to say too little."""
+    """Kind of incomplete request."""
 
     name: str
-    said: Callable[[int], bytes]
-    """At once, to a server on this port."""
+    payload: Callable[[int], bytes]
+    """Sent at once; called with the port of the server."""
     dripped: bytes = b""
-    """What comes then, a byte at a time."""
+    """Sent afterwards, byte by byte."""
     linger_s: float = 0.0
 
 
@@ -55,26 +55,26 @@ FORMS = (
 
 
 class Slow(msgspec.Struct):
-    """One of those clients."""
+    """Slow client."""
 
     form: Form
-    talk: Talk
+    connection: ClientConnection
     began_s: float
     opened_s: float
     closed_s: float | None = None
 
     async def stay(self) -> None:
-        """Stay until hung up on."""
+        """Wait until the server disconnects."""
         try:
-            while await self.talk.reader.read(65536):
+            while await self.connection.reader.read(65536):
                 pass
         except ConnectionError:
-            pass  # so it can be told, too
+            pass  # a reset is an end, too
         self.closed_s = time.monotonic()
 
 
-class Seen(msgspec.Struct):
-    """What was seen in all waves."""
+class Observations(msgspec.Struct):
+    """Observations over all waves."""
 
     count: int = 0
     open_after: int = 0
@@ -82,60 +82,60 @@ class Seen(msgspec.Struct):
     early_s: list[float] = []
     health_ms: list[float] = []
     growth_bytes: float = 0.0
-    """For each socket, in the worst wave."""
-    troubles: list[str] = []
+    """Memory per connection, in the worst wave."""
+    problems: list[str] = []
 
 
-def one(stage: Stage) -> Outcome:
+def one(context: CaseContext) -> Outcome:
     """A server of one process: each form in a wave of its own, or in short all of them in one."""
-    return _do(stage, _waves(stage))
+    return _do(context, _waves(context))
 
 
-def workers(stage: Stage) -> Outcome:
+def workers(context: CaseContext) -> Outcome:
     """The same with two workers, and all forms at the same time."""
-    return _do(stage, _mixed(stage.times(SOCKETS, SOCKETS_SHORT)), "--workers", "2")
+    return _do(context, _mixed(context.times(SOCKETS, SOCKETS_SHORT)), "--workers", "2")
 
 
-def _waves(stage: Stage) -> list[Sequence[Form]]:
-    return _mixed(SOCKETS_SHORT) if stage.is_short else [[form] * SOCKETS for form in FORMS]
+def _waves(context: CaseContext) -> list[Sequence[Form]]:
+    return _mixed(SOCKETS_SHORT) if context.is_short else [[form] * SOCKETS for form in FORMS]
 
 
 def _mixed(count: int) -> list[Sequence[Form]]:
     return [[FORMS[number % len(FORMS)] for number in range(count)]]
 
 
-def _do(stage: Stage, waves: Sequence[Sequence[Form]], *options: str) -> Outcome:
-    limit_s = LIMIT_OF_US_SHORT_S if stage.is_short else LIMIT_OF_US_S
+def _do(context: CaseContext, waves: Sequence[Sequence[Form]], *options: str) -> Outcome:
+    limit_s = LIMIT_OF_US_SHORT_S if context.is_short else LIMIT_OF_US_S
     limits = ["--head-time", str(limit_s), "--body-time", str(limit_s), "--connections", str(2 * SOCKETS)]
-    with beating() as beats, gateway(stage.folder, beats, options=["--quiet", *limits, *options]) as server:
-        return asyncio.run(_attack(stage, server, waves, limit_s))
+    with beating() as beats, gateway(context.folder, beats, options=["--quiet", *limits, *options]) as server:
+        return asyncio.run(_attack(context, server, waves, limit_s))
 
 
-async def _attack(stage: Stage, server: Running, waves: Sequence[Sequence[Form]], limit_s: float) -> Outcome:
-    seen = Seen()
-    async with listening(server, BODY) as pulse, _probed(server, seen):
-        await _until(lambda: len(seen.health_ms) > 2)  # it has all that it needs for both
-        pulse.worst.clear()
+async def _attack(context: CaseContext, server: Running, waves: Sequence[Sequence[Form]], limit_s: float) -> Outcome:
+    observations = Observations()
+    async with listening(server, BODY) as recorder, _probed(server, observations):
+        await _until(lambda: len(observations.health_ms) > 2)  # permanent allocations are done
+        recorder.worst.clear()
         base = files(server)
         for number, wave in enumerate(waves, 1):
-            stage.note(f"wave {number} of {len(waves)}: {len(wave):,} that {wave[0].name}")
-            await _wave(server, wave, limit_s, seen)
+            context.note(f"wave {number} of {len(waves)}: {len(wave):,} that {wave[0].name}")
+            await _wave(server, wave, limit_s, observations)
         left = await settled(lambda: max(0, files(server) - base))
-    return _outcome(seen, pulse, left, limit_s)
+    return _outcome(observations, recorder, left, limit_s)
 
 
-async def _wave(server: Running, forms: Sequence[Form], limit_s: float, seen: Seen) -> None:
+async def _wave(server: Running, forms: Sequence[Form], limit_s: float, observations: Observations) -> None:
     before = memory(server)
     door = asyncio.Semaphore(AT_ONCE)
 
     async def come(form: Form) -> Slow:
         async with door:
             began_s = time.monotonic()
-            talk = await say(server.port, form.said(server.port))
-            return Slow(form, talk, began_s, time.monotonic())
+            connection = await connect(server.port, form.payload(server.port))
+            return Slow(form, connection, began_s, time.monotonic())
 
     slow = await asyncio.gather(*map(come, forms))
-    seen.growth_bytes = max(seen.growth_bytes, (memory(server) - before) / len(slow))
+    observations.growth_bytes = max(observations.growth_bytes, (memory(server) - before) / len(slow))
     stays = [asyncio.create_task(client.stay()) for client in slow]
     drips = asyncio.create_task(_drip([client for client in slow if client.form.dripped]))
     await asyncio.wait(stays, timeout=3 * limit_s + 10)
@@ -143,41 +143,41 @@ async def _wave(server: Running, forms: Sequence[Form], limit_s: float, seen: Se
         task.cancel()
     await asyncio.wait([*stays, drips])
     for client in slow:
-        client.talk.leave(is_rude=True)
-    seen.count += len(slow)
-    _judge(slow, limit_s, seen)
+        client.connection.disconnect(is_reset=True)
+    observations.count += len(slow)
+    _judge(slow, limit_s, observations)
 
 
 async def _drip(slow: Sequence[Slow]) -> None:
-    """A byte from each, again and again."""
-    for place in range(max((len(client.form.dripped) for client in slow), default=0)):
+    """Send one byte per client in turn."""
+    for index in range(max((len(client.form.dripped) for client in slow), default=0)):
         await asyncio.sleep(DRIP_S)
         for client in slow:
-            if client.closed_s is None and place < len(client.form.dripped):
-                client.talk.writer.write(client.form.dripped[place : place + 1])
+            if client.closed_s is None and index < len(client.form.dripped):
+                client.connection.writer.write(client.form.dripped[index : index + 1])
 
 
-def _judge(slow: Sequence[Slow], limit_s: float, seen: Seen) -> None:
+def _judge(slow: Sequence[Slow], limit_s: float, observations: Observations) -> None:
     for client in slow:
         if client.closed_s is None:
-            seen.open_after += 1
-            seen.troubles.append(f"still open: a client that would {client.form.name}")
+            observations.open_after += 1
+            observations.problems.append(f"still open: a client that would {client.form.name}")
         else:
-            seen.late_s.append(client.closed_s - client.opened_s - limit_s - client.form.linger_s)
-            seen.early_s.append(client.began_s + limit_s - client.closed_s)
+            observations.late_s.append(client.closed_s - client.opened_s - limit_s - client.form.linger_s)
+            observations.early_s.append(client.began_s + limit_s - client.closed_s)
 
 
 @asynccontextmanager
-async def _probed(server: Running, seen: Seen) -> AsyncIterator[None]:
-    """Asks for the server's health on one new connection after the other, for so long."""
+async def _probed(server: Running, observations: Observations) -> AsyncIterator[None]:
+    """Request /health on new connections until the context ends."""
 
     async def probe() -> None:
         while True:
             began = time.monotonic()
             status = await health(server)
-            seen.health_ms.append((time.monotonic() - began) * 1000)
+            observations.health_ms.append((time.monotonic() - began) * 1000)
             if status != 200:
-                seen.troubles.append(f"/health: status {status}")
+                observations.problems.append(f"/health: status {status}")
             await asyncio.sleep(PROBE_S)
 
     task = asyncio.create_task(probe())
@@ -187,69 +187,80 @@ async def _probed(server: Running, seen: Seen) -> AsyncIterator[None]:
         task.cancel()
         await asyncio.wait({task})
     if not task.cancelled():
-        task.result()  # it fell
+        task.result()  # raises if the task failed
 
 
-def _outcome(seen: Seen, pulse: Pulse, left: float, limit_s: float) -> Outcome:
-    silence_ms = max(pulse.worst.values(), default=0.0)
+def _outcome(observations: Observations, recorder: GapRecorder, left: float, limit_s: float) -> Outcome:
+    silence_ms = max(recorder.worst.values(), default=0.0)
     return Outcome(
-        seen.count,
-        f"{len(seen.late_s):,} were hung up on at the limit of {limit_s:g} s; "
-        f"{len(seen.health_ms):,} asked for its health meanwhile, half of them for less than "
-        f"{percentile(seen.health_ms, 50):.0f} ms",
+        observations.count,
+        f"{len(observations.late_s):,} clients were disconnected at the limit of {limit_s:g} s; "
+        f"of {len(observations.health_ms):,} concurrent requests for /health half took less than "
+        f"{percentile(observations.health_ms, 50):.0f} ms",
         (
-            Figure("never hung up on", seen.open_after, most=0),
+            Figure("clients never disconnected", observations.open_after, most=0),
             Figure(
-                "latest after its limit", max(seen.late_s, default=0) * 1000, "ms", most=LATE_S * 1000, is_timing=True
+                "latest disconnect after the limit",
+                max(observations.late_s, default=0) * 1000,
+                "ms",
+                most=LATE_S * 1000,
+                is_timing=True,
             ),
-            Figure("earliest before its limit", max(seen.early_s, default=0) * 1000, "ms", most=250, is_timing=True),
-            Figure("/health p99", percentile(seen.health_ms, 99), "ms", most=100, is_timing=True),
-            Figure("longest silence of a stream beside", silence_ms, "ms", most=200, is_timing=True),
-            Figure("memory for each", seen.growth_bytes / 1024, "KB", most=32, is_timing=True),
-            Figure("files left open", left, most=0),
+            Figure(
+                "earliest disconnect before the limit",
+                max(observations.early_s, default=0) * 1000,
+                "ms",
+                most=250,
+                is_timing=True,
+            ),
+            Figure("/health p99", percentile(observations.health_ms, 99), "ms", most=100, is_timing=True),
+            Figure("longest pause of a concurrent stream", silence_ms, "ms", most=200, is_timing=True),
+            Figure("memory per client", observations.growth_bytes / 1024, "KB", most=32, is_timing=True),
+            Figure("leaked file descriptors", left, most=0),
         ),
-        tuple(seen.troubles),
+        tuple(observations.problems),
     )
 
 
-def crowd(stage: Stage) -> Outcome:
-    """More silent connections than there is room for, and then as many half requests as may be answered at once."""
+def crowd(context: CaseContext) -> Outcome:
+    """More silent connections than the limit, then as many incomplete requests as may run at once."""
     limits = ["--connections", "8", "--body-time", "1"]  # so there is room for 80 connections
-    with beating() as beats, gateway(stage.folder, beats, options=["--quiet", *limits]) as server:
-        return asyncio.run(_crowd(stage, server))
+    with beating() as beats, gateway(context.folder, beats, options=["--quiet", *limits]) as server:
+        return asyncio.run(_crowd(context, server))
 
 
-async def _crowd(stage: Stage, server: Running) -> Outcome:
-    count = stage.times(SOCKETS, 2 * SOCKETS_SHORT)
+async def _crowd(context: CaseContext, server: Running) -> Outcome:
+    count = context.times(SOCKETS, 2 * SOCKETS_SHORT)
     short = chat("beat", max_tokens=2)
-    asked = kept_out = 0
-    silent: list[Talk] = []
-    for number in stage.each(range(count)):
-        silent.append(await say(server.port, b""))
+    request_count = rejected = 0
+    silent: list[ClientConnection] = []
+    for number in context.each(range(count)):
+        silent.append(await connect(server.port, b""))
         if number % 20 == 19:
-            asked += 1
-            kept_out += await _ending(server, short) != "whole"
-    halves = [await say(server.port, post(BODY, server.port)[:-10]) for _ in range(8)]
+            request_count += 1
+            rejected += await _ending(server, short) != "whole"
+    halves = [await connect(server.port, post(BODY, server.port)[:-10]) for _ in range(8)]
     refused = await _refused(server, short)
     status = await health(server)
-    answers = [parse(await half.first()) for half in halves]
+    answers = [parse(await half.read_until()) for half in halves]
     after = await _ending(server, short)
-    for talk in (*silent, *halves):
-        talk.leave(is_rude=True)
+    for connection in (*silent, *halves):
+        connection.disconnect(is_reset=True)
     return Outcome(
         count,
-        f"{asked - kept_out} of {asked} others were answered; with all places taken by half requests, others "
-        f"were told {refused}, /health said {status}; after the time for a body, an answer was {after}",
+        f"{request_count - rejected} of {request_count} other requests were answered; with all connections held by "
+        f"incomplete requests, others got {refused} and /health {status}; after the body timeout, a response was "
+        f"{after}",
         (
-            Figure("others kept out", kept_out, most=0),
-            Figure("half requests that were told 408", sum(one.status == 408 for one in answers), least=8, most=8),
+            Figure("other requests rejected", rejected, most=0),
+            Figure("incomplete requests answered with 408", sum(one.status == 408 for one in answers), least=8, most=8),
         ),
         tuple(
             words
             for words, is_so in (
-                (f"with all places taken, others were told {refused}", refused != "503 server_busy"),
-                (f"with all places taken, /health said {status}", status != 200),
-                (f"afterwards an answer was {after}", after != "whole"),
+                (f"with all connections in use, others got {refused}", refused != "503 server_busy"),
+                (f"with all connections in use, /health returned {status}", status != 200),
+                (f"afterwards a response was {after}", after != "whole"),
             )
             if is_so
         ),
@@ -258,22 +269,22 @@ async def _crowd(stage: Stage, server: Running) -> Outcome:
 
 async def _ending(server: Running, body: bytes) -> str:
     try:
-        return (await ask(server, body)).ending
+        return (await send_request(server, body)).ending
     except ConnectionError:
         return "kept out"
 
 
 async def _refused(server: Running, body: bytes) -> str:
-    """What one more is told, when all of the halves have come that far."""
+    """Status of one more request when all connections are in use."""
     deadline = time.monotonic() + LIMIT_S
-    while (heard := await ask(server, body)).status == 200:
+    while (received := await send_request(server, body)).status == 200:
         assert time.monotonic() < deadline
-    return heard.told
+    return received.status_text
 
 
 def files(server: Running) -> int:
     """The files and connections that a server has open, with its workers."""
-    return sum(files_of(pid) for pid in _processes(server))
+    return sum(open_files_of(pid) for pid in _processes(server))
 
 
 def memory(server: Running) -> int:
@@ -290,7 +301,7 @@ async def _until(is_so: Callable[[], bool]) -> None:
 
 
 CASES = (
-    Case("slow-clients", "1,100 clients that say nothing, half a head or half a body, or drip it, or stay idle", one),
-    Case("slow-clients-workers", "all of them at the same time, to two workers", workers),
-    Case("silent-crowd", "more silent connections than there is room for, and half requests on all places", crowd),
+    Case("slow-clients", "1,100 clients that send nothing, half a head or half a body, send slowly, or stay idle", one),
+    Case("slow-clients-workers", "the same at once, with two workers", workers),
+    Case("silent-crowd", "more silent connections than the limit, and incomplete requests on all connections", crowd),
 )

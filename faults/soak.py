@@ -1,4 +1,4 @@
-"""A long time of plain work, with a few who leave and a few that fail: nothing may pile up."""
+"""A long run of normal load with some disconnects and failures: nothing may accumulate."""
 
 import asyncio
 import random
@@ -9,178 +9,191 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from faults.asking import CHAT, chat, post, say
-from faults.case import EVIDENCE_LIMIT, Case, Figure, Outcome, Stage
+from faults.case import EVIDENCE_LIMIT, Case, CaseContext, Figure, Outcome
+from faults.client import CHAT, chat, connect, post
 from faults.dialects import MESSAGES, OLLAMA_CHAT, RESPONSES, request
-from faults.light import TEXTS, Caller, Desk, between, call, hang_up, settled, upstream
-from tests.live.faults import engine_of, files_of, memory_of, metric, small
+from faults.lightweight import (
+    TEXTS,
+    PersistentClient,
+    UpstreamState,
+    between,
+    call,
+    close_connections,
+    settled,
+    upstream,
+)
+from tests.live.faults import engine_of, memory_of, metric, open_files_of, small_server
 from tests.live.server import Running
 from tests.live.upstream import ACTIVE, RUNNING
 
 REQUESTS, REQUESTS_SHORT = 100_000, 300
 LOCAL_REQUESTS, LOCAL_REQUESTS_SHORT, LOCAL_PER = 5_000, 30, 1_000
 LOCAL_CALLERS = 4
-"""Clients at once: two have a slot, and two wait."""
+"""Concurrent clients: two have a slot, two are queued."""
 CALLERS = 16
-"""Clients at once: enough that the server is never idle."""
+"""Concurrent clients: enough that the server is never idle."""
 LEAVING, FAILING, RENEWING = 0.01, 0.02, 0.1
-"""Of the requests: whose client leaves, that the upstream fails, and that come on a new connection."""
+"""Shares of requests whose client disconnects, whose upstream fails, and that use a new connection."""
 CHUNKS = TEXTS + 2
 """Chunks of an answer, with its role and its end."""
 LOOKS = 100
 WARM = 0.3
-"""Of the looks, those at the beginning: until then buffers, caches and tables are still filled."""
+"""Share of the measurements for the warm-up of buffers, caches and tables."""
 SLOPE_MB = 1.0
-"""Growth that is none: memory of a process goes up and down by some hundred kilobytes while nothing is kept."""
+"""Noise: the memory of a process varies by some hundred kilobytes."""
 TASKS = "welldone_tasks"
 MB = 2**20
 
 
-class Way(msgspec.Struct, frozen=True):
-    """A kind of request, and how a whole answer to it looks."""
+class Endpoint(msgspec.Struct, frozen=True):
+    """A kind of request, and the end of a complete answer."""
 
     path: str
     body: bytes
     whole: bytes
 
-    def said(self, port: int) -> bytes:
-        """The request, on a connection that stays."""
+    def payload(self, port: int) -> bytes:
+        """Encode the request with keep-alive."""
         return post(self.body, port, path=self.path, headers={"Connection": "keep-alive"})
 
 
-WAYS = (
-    Way(CHAT, chat(), b"data: [DONE]\n\n"),
-    Way(CHAT, chat(stream=False), b'"finish_reason":"stop"'),
-    Way(RESPONSES, request(RESPONSES), b"event: response.completed\n"),
-    Way(MESSAGES, request(MESSAGES), b"event: message_stop\n"),
-    Way(OLLAMA_CHAT, request(OLLAMA_CHAT), b'"done":true'),
-    Way("/v1/embeddings", chat(), b"data: [DONE]\n\n"),
+ENDPOINTS = (
+    Endpoint(CHAT, chat(), b"data: [DONE]\n\n"),
+    Endpoint(CHAT, chat(stream=False), b'"finish_reason":"stop"'),
+    Endpoint(RESPONSES, request(RESPONSES), b"event: response.completed\n"),
+    Endpoint(MESSAGES, request(MESSAGES), b"event: message_stop\n"),
+    Endpoint(OLLAMA_CHAT, request(OLLAMA_CHAT), b'"done":true'),
+    Endpoint("/v1/embeddings", chat(), b"data: [DONE]\n\n"),
 )
-"""The dialects, and what only passes through: there the upstream's answer is told as it is."""
+"""The dialects, and a passthrough endpoint whose reply is forwarded unchanged."""
 FAILURES = {"fails": ("refused", "error event"), "cut": ("error event",)}
-"""Models of the upstream that fail, and how their clients may hear of it: who had to wait has the head already."""
+"""Failing models and the accepted endings: a queued client has received the head already."""
 
 
 class Load:
-    """So many requests by a few clients at once, and what was wrong with their answers."""
+    """Runs requests with a few concurrent clients and collects problems."""
 
     def __init__(self, port: int, requests: int, draw: random.Random, on_step: Callable[[int], None]) -> None:
         self.whole = self.left = self.failed = 0
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
         self._port = port
         self._draw = draw
         self._numbers = iter(range(requests))
         self._step = max(1, requests // LOOKS)
         self._on_step = on_step
-        self._plain = [(way, way.said(port)) for way in WAYS]
+        self._plain = [(endpoint, endpoint.payload(port)) for endpoint in ENDPOINTS]
 
     async def run(self, callers: int = CALLERS) -> None:
         """All of them."""
-        await asyncio.gather(*(self._ask_often() for _ in range(callers)))
+        await asyncio.gather(*(self._send_repeatedly() for _ in range(callers)))
 
-    async def _ask_often(self) -> None:
-        caller = await call(self._port)
+    async def _send_repeatedly(self) -> None:
+        client_connection = await call(self._port)
         try:
-            for number in self._numbers:  # all draw from it
+            for number in self._numbers:  # shared by all clients
                 if number % self._step == 0:
                     self._on_step(number)
-                if not caller.is_open or self._draw.random() < RENEWING:
-                    caller.transport.abort()
-                    caller = await call(self._port)
-                await self._ask(caller)
+                if not client_connection.is_open or self._draw.random() < RENEWING:
+                    client_connection.transport.abort()
+                    client_connection = await call(self._port)
+                await self._send(client_connection)
         finally:
-            caller.transport.abort()
+            client_connection.transport.abort()
 
-    async def _ask(self, caller: Caller) -> None:
+    async def _send(self, client_connection: PersistentClient) -> None:
         drawn = self._draw.random()
         if drawn < LEAVING:
             await self._leave()
         elif drawn < LEAVING + FAILING:
-            await self._fail(caller)
+            await self._fail(client_connection)
         else:
-            way, said = self._draw.choice(self._plain)
-            heard = await caller.ask(said)
-            if heard.status == 200 and heard.is_whole and way.whole in heard.body:
+            endpoint, payload = self._draw.choice(self._plain)
+            received = await client_connection.send(payload)
+            if received.status == 200 and received.is_whole and endpoint.whole in received.body:
                 self.whole += 1
             else:
-                self._trouble(f"{way.path}: status {heard.status}, {heard.body[-200:]!r}")
+                self._problem(f"{endpoint.path}: status {received.status}, {received.body[-200:]!r}")
 
     async def _leave(self) -> None:
-        talk = await say(self._port, post(chat("stalls"), self._port))
-        await talk.first(b" well")
-        talk.leave(is_rude=self._draw.random() < 0.5)
+        connection = await connect(self._port, post(chat("stalls"), self._port))
+        await connection.read_until(b" well")
+        connection.disconnect(is_reset=self._draw.random() < 0.5)
         self.left += 1
 
-    async def _fail(self, caller: Caller) -> None:
+    async def _fail(self, client_connection: PersistentClient) -> None:
         model, endings = self._draw.choice(tuple(FAILURES.items()))
-        heard = await caller.ask(post(chat(model), self._port, headers={"Connection": "keep-alive"}))
-        if heard.ending in endings:
+        received = await client_connection.send(post(chat(model), self._port, headers={"Connection": "keep-alive"}))
+        if received.ending in endings:
             self.failed += 1
         else:
-            self._trouble(f"{model}: {heard.ending}, status {heard.status}, {heard.body[-200:]!r}")
+            self._problem(f"{model}: {received.ending}, status {received.status}, {received.body[-200:]!r}")
 
-    def _trouble(self, words: str) -> None:
-        if len(self.troubles) < EVIDENCE_LIMIT:
-            self.troubles.append(words)
+    def _problem(self, words: str) -> None:
+        if len(self.problems) < EVIDENCE_LIMIT:
+            self.problems.append(words)
 
 
-def through_the_gateway(stage: Stage) -> Outcome:
-    """Ask the gateway."""
+def through_the_gateway(context: CaseContext) -> Outcome:
+    """Run the load against the gateway."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_through_the_gateway(stage))
+        return runner.run(_through_the_gateway(context))
 
 
-async def _through_the_gateway(stage: Stage) -> Outcome:
-    requests = stage.times(REQUESTS, REQUESTS_SHORT)
-    desk, looks = Desk(), list[int]()
-    options = ["--stored-responses", "100"]  # so that they are full soon
-    async with upstream(desk) as port, between(stage.folder, port, options=options) as server:
+async def _through_the_gateway(context: CaseContext) -> Outcome:
+    requests = context.times(REQUESTS, REQUESTS_SHORT)
+    state, looks = UpstreamState(), list[int]()
+    options = ["--stored-responses", "100"]  # so that the store is full soon
+    async with upstream(state) as port, between(context.folder, port, options=options) as server:
         pid = server.process.pid
-        warm = Load(server.port, CALLERS * len(WAYS), random.Random(stage.seed), lambda _: None)
+        warm = Load(server.port, CALLERS * len(ENDPOINTS), random.Random(context.seed), lambda _: None)
         await warm.run()
-        before = await _left(desk, server)
+        before = await _left(state, server)
 
         def look(number: int) -> None:
             looks.append(memory_of(pid))
-            stage.note(f"{number:,} of {requests:,} requests, {looks[-1] / MB:.1f} MB")
+            context.note(f"{number:,} of {requests:,} requests, {looks[-1] / MB:.1f} MB")
 
-        load = Load(server.port, requests, random.Random(stage.seed), look)
+        load = Load(server.port, requests, random.Random(context.seed), look)
         await load.run()
-        after = await _left(desk, server, before)
-    whole, troubles = load.whole, (*warm.troubles, *load.troubles)
+        after = await _left(state, server, before)
+    whole, problems = load.whole, (*warm.problems, *load.problems)
     happened = (
-        f"{whole:,} answers were whole, {load.failed:,} failures were told and {load.left:,} clients left;"
-        f" {looks[-1] / MB:.0f} MB at the end"
+        f"{whole:,} responses were complete, {load.failed:,} failures were reported and {load.left:,} clients "
+        f"disconnected; {looks[-1] / MB:.0f} MB of memory at the end"
     )
     figures = (
         Figure("requests", requests, least=requests),
-        Figure("chunks", whole * CHUNKS, least=stage.times(10**6, 0)),
-        Figure("wrong answers", requests - whole - load.failed - load.left, most=0),
+        Figure("chunks", whole * CHUNKS, least=context.times(10**6, 0)),
+        Figure("wrong responses", requests - whole - load.failed - load.left, most=0),
         Figure(
-            "memory, growth", _slope(looks, requests, REQUESTS), "MB in 100,000 requests", most=SLOPE_MB, is_timing=True
+            "growth of memory",
+            _slope(looks, requests, REQUESTS),
+            "MB per 100,000 requests",
+            most=SLOPE_MB,
+            is_timing=True,
         ),
-        *(Figure(f"{name}, growth", after[name] - before[name], most=0) for name in before),
+        *(Figure(f"growth of {name}", after[name] - before[name], most=0) for name in before),
     )
-    return Outcome(requests, happened, figures, troubles)
+    return Outcome(requests, happened, figures, problems)
 
 
-async def _left(desk: Desk, server: Running, wanted: dict[str, float] | None = None) -> dict[str, float]:
-    """What the server has open when nobody asks; looked at until it is as wanted, or should have been."""
-    await settled(lambda: desk.running)
-    hang_up(desk)
+async def _left(state: UpstreamState, server: Running, wanted: dict[str, float] | None = None) -> dict[str, float]:
+    """Open resources of an idle server, polled until they are as wanted or time is up."""
+    await settled(lambda: state.running)
+    close_connections(state)
     pid, goal = server.process.pid, wanted or {}
-    open_files = await settled(lambda: files_of(pid), goal["files"]) if wanted else await _steady(pid)
+    open_files = await settled(lambda: open_files_of(pid), goal["files"]) if wanted else await _steady(pid)
     seen = {"files": open_files}
-    for name, key in (("tasks", TASKS), ("requests that run", RUNNING), ("open streams", ACTIVE)):
+    for name, key in (("tasks", TASKS), ("running requests", RUNNING), ("open streams", ACTIVE)):
         seen[name] = await asyncio.to_thread(metric, server, key)
     seen["threads"] = _threads(pid)
     return seen
 
 
 async def _steady(pid: int) -> float:
-    """Open files when their number stays."""
+    """Number of open files when it is stable."""
     last = -1.0
-    while (now := float(files_of(pid))) != last:
+    while (now := float(open_files_of(pid))) != last:
         last = now
         await asyncio.sleep(0.2)
     return now
@@ -202,16 +215,16 @@ def _slope(looks: list[int], requests: int, per: int) -> float:
 # A local model.
 
 
-def local(stage: Stage) -> Outcome:
-    """Ask a model that runs here."""
-    # The engine keeps prompts that may come again, up to a limit of its own: here that would look like a leak.
-    with small(stage.model, "-np", "2", "--cache-ram", "0", "--quiet", is_awaited=False) as server:
-        return asyncio.run(_local(stage, server))
+def local(context: CaseContext) -> Outcome:
+    """Run the load against a local model."""
+    # The prompt cache of the engine would look like a leak.
+    with small_server(context.model, "-np", "2", "--cache-ram", "0", "--quiet", is_awaited=False) as server:
+        return asyncio.run(_local(context, server))
 
 
-async def _local(stage: Stage, server: Running) -> Outcome:
-    requests = stage.times(LOCAL_REQUESTS, LOCAL_REQUESTS_SHORT)
-    draw, troubles = random.Random(stage.seed), list[str]()
+async def _local(context: CaseContext, server: Running) -> Outcome:
+    requests = context.times(LOCAL_REQUESTS, LOCAL_REQUESTS_SHORT)
+    draw, problems = random.Random(context.seed), list[str]()
     await _load(server, draw)
     with engine_of(server) as engine:
         pids = {"server": server.process.pid, "engine": engine.pid}
@@ -219,47 +232,47 @@ async def _local(stage: Stage, server: Running) -> Outcome:
         files = {name: await _steady(pid) for name, pid in pids.items()}
         numbers = iter(range(requests))
 
-        async def ask_often() -> None:
-            caller = await call(server.port)
-            for number in numbers:  # all draw from it
+        async def send_repeatedly() -> None:
+            client_connection = await call(server.port)
+            for number in numbers:  # shared by all clients
                 if number % max(1, requests // LOOKS) == 0:
                     for name, pid in pids.items():
                         looks[name].append(memory_of(pid))
-                    stage.note(f"{number:,} of {requests:,} requests")
-                heard = await caller.ask(_question(server, draw, number))
-                if heard.ending != "whole":
-                    troubles.append(f"{heard.ending} {heard.status} {heard.body[-200:]!r}")
-            caller.transport.abort()
+                    context.note(f"{number:,} of {requests:,} requests")
+                received = await client_connection.send(_question(server, draw, number))
+                if received.ending != "whole":
+                    problems.append(f"{received.ending} {received.status} {received.body[-200:]!r}")
+            client_connection.transport.abort()
 
-        await asyncio.gather(*(ask_often() for _ in range(LOCAL_CALLERS)))
+        await asyncio.gather(*(send_repeatedly() for _ in range(LOCAL_CALLERS)))
         more = {name: await settled(partial(_files_since, pid, files[name])) for name, pid in pids.items()}
-    happened = f"{requests - len(troubles):,} answers were whole; " + ", ".join(
-        f"the {name} had {seen[-1] / MB:.0f} MB at the end" for name, seen in looks.items()
+    happened = f"{requests - len(problems):,} responses were complete; memory at the end: " + ", ".join(
+        f"{name} {seen[-1] / MB:.0f} MB" for name, seen in looks.items()
     )
-    unit = f"MB in {LOCAL_PER:,} requests"
+    unit = f"MB per {LOCAL_PER:,} requests"
     figures = (
-        Figure("wrong answers", len(troubles), most=0),
+        Figure("wrong responses", len(problems), most=0),
         *(
             Figure(
-                f"memory of the {name}, growth", _slope(seen, requests, LOCAL_PER), unit, most=SLOPE_MB, is_timing=True
+                f"memory growth of the {name}", _slope(seen, requests, LOCAL_PER), unit, most=SLOPE_MB, is_timing=True
             )
             for name, seen in looks.items()
         ),
-        *(Figure(f"files of the {name}, growth", number, most=0) for name, number in more.items()),
+        *(Figure(f"growth of open files of the {name}", number, most=0) for name, number in more.items()),
     )
-    return Outcome(requests, happened, figures, tuple(troubles))
+    return Outcome(requests, happened, figures, tuple(problems))
 
 
 async def _load(server: Running, draw: random.Random) -> None:
     """Wait until the model has answered."""
-    caller = await call(server.port)
-    heard = await caller.ask(_question(server, draw, 0))
-    caller.transport.abort()
-    assert heard.ending == "whole", heard
+    client_connection = await call(server.port)
+    received = await client_connection.send(_question(server, draw, 0))
+    client_connection.transport.abort()
+    assert received.ending == "whole", received
 
 
 def _files_since(pid: int, before: float) -> float:
-    return files_of(pid) - before
+    return open_files_of(pid) - before
 
 
 def _question(server: Running, draw: random.Random, number: int) -> bytes:
@@ -271,8 +284,8 @@ def _question(server: Running, draw: random.Random, number: int) -> bytes:
 CASES = (
     Case(
         "soak",
-        "100,000 answers of eleven chunks through the gateway, in all dialects, 3 % of them broken off",
+        "100,000 responses of eleven chunks through the gateway, in all dialects, 3 % of them aborted",
         through_the_gateway,
     ),
-    Case("soak-local", "many short answers of a local model", local),
+    Case("soak-local", "many short responses of a local model", local),
 )

@@ -1,4 +1,4 @@
-"""There is too little of the machine: hardly any processor time, or no more memory."""
+"""Too little CPU time, or no more memory."""
 
 import asyncio
 import math
@@ -9,116 +9,120 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from faults.asking import Heard, Talk, ask, chat, post, say, side_by_side
-from faults.case import Case, Figure, Outcome, Stage
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import ClientConnection, ClientReply, chat, connect, post, run_concurrently, send_request
 from faults.crashing import PROGRAM
-from tests.live.faults import PROCESSING, RESTARTS, descendants, memory_of, metric, small, until
+from tests.live.faults import PROCESSING, RESTARTS, descendants, memory_of, metric, small_server, wait_for_metric
 from tests.live.server import Running, serving
 from tests.live.upstream import gateway, upstream
 from welldone.server.body_budget import BODY_BUDGET_BYTES
 
 ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
-"""Linux's own."""
+"""Default CFS period of Linux."""
 SHARE = 0.05
-"""Of one processor, for the server and its engine together."""
+"""Share of one CPU for the server and its engine."""
 CLIENTS = 200
 QUEUE = 8
 BODY_BYTES = 3_900_000
-"""Near the longest body that is taken."""
+"""Slightly below the maximum body size."""
 SPARE_BYTES = 96 * 2**20
-"""More than what runs already has: an engine that grows passes it in a moment."""
+"""Slightly above the current usage, so that a growing engine exceeds it at once."""
 TOLD = ("refused", "error event")
-NOT_ALLOWED = Outcome(not_run="Linux's control groups cannot be used here: that takes root")
+NOT_ALLOWED = Outcome(not_run="needs root, for Linux control groups")
 
 
-def processor(stage: Stage) -> Outcome:
-    """200 clients ask a server that has a twentieth of a processor."""
-    clients = stage.times(CLIENTS, 40)
-    with small(stage.model, "-np", "2", "-c", "4096", "--queue", str(QUEUE)) as server:
+def processor(context: CaseContext) -> Outcome:
+    """200 clients of a server with a twentieth of a CPU."""
+    clients = context.times(CLIENTS, 40)
+    with small_server(context.model, "-np", "2", "-c", "4096", "--queue", str(QUEUE)) as server:
         with _group("cpu", *_processor_files(SHARE)) as group:
             if group is None:
                 return NOT_ALLOWED
             _join(group, server.process.pid)
-            heard = asyncio.run(_ask_all(stage, server, clients))
+            received = asyncio.run(_send_all(context, server, clients))
             _leave(group)
-        until(server, PROCESSING, 0)
-        after = asyncio.run(ask(server, chat("tiny", max_tokens=8)))
-    endings = Counter("shed" if _is_shed(one) else one.ending for one in heard)
+        wait_for_metric(server, PROCESSING, 0)
+        after = asyncio.run(send_request(server, chat("tiny", max_tokens=8)))
+    endings = Counter("shed" if _is_shed(one) else one.ending for one in received)
     odd = {ending: count for ending, count in endings.items() if ending not in ("whole", "shed")}
     return Outcome(
         count=clients,
-        happened=f"{endings['whole']} were answered in full, {endings['shed']} were told to come again later",
+        happened=(
+            f"{endings['whole']} requests got a complete response, {endings['shed']} were rejected with Retry-After"
+        ),
         figures=(
-            Figure("answers broken", sum(odd.values()), most=0),
-            Figure("answered in full", endings["whole"], least=QUEUE),
-            Figure("told to come again later", endings["shed"], least=1),
+            Figure("responses cut off", sum(odd.values()), most=0),
+            Figure("complete responses", endings["whole"], least=QUEUE),
+            Figure("rejected with Retry-After", endings["shed"], least=1),
             Figure("requests lost afterwards", int(after.ending != "whole"), most=0),
         ),
-        troubles=tuple(f"{ending}: {count}" for ending, count in odd.items()),
+        problems=tuple(f"{ending}: {count}" for ending, count in odd.items()),
     )
 
 
-def _is_shed(heard: Heard) -> bool:
-    """Whether it was refused in the right way: too much to do, and when to come again."""
-    return heard.status in (429, 503) and b"\r\nretry-after:" in heard.head.lower()
+def _is_shed(received: ClientReply) -> bool:
+    """Whether it was rejected as overload with Retry-After."""
+    return received.status in (429, 503) and b"\r\nretry-after:" in received.head.lower()
 
 
-async def _ask_all(stage: Stage, server: Running, clients: int) -> list[Heard]:
-    body = chat("tiny", max_tokens=stage.times(64, 8))
-    return await side_by_side(stage, range(clients), clients, lambda _: ask(server, body))
+async def _send_all(context: CaseContext, server: Running, clients: int) -> list[ClientReply]:
+    body = chat("tiny", max_tokens=context.times(64, 8))
+    return await run_concurrently(context, range(clients), clients, lambda _: send_request(server, body))
 
 
-def bodies(stage: Stage) -> Outcome:
-    """Many clients with the longest bodies that are taken, while nobody answers them."""
-    count = stage.times(300, 20)
-    with upstream() as behind, gateway(stage.folder, behind.url) as server:
+def bodies(context: CaseContext) -> Outcome:
+    """Many clients with bodies of the maximum size, and a silent upstream."""
+    count = context.times(300, 20)
+    with upstream() as backend, gateway(context.folder, backend.url) as server:
         before = memory_of(server.process.pid)
         statuses = asyncio.run(_flood(server, count))
         grown = (memory_of(server.process.pid) - before) / 2**20
-        behind.until_running(0)
-        after = asyncio.run(ask(server, chat()))
+        backend.wait_until_running(0)
+        after = asyncio.run(send_request(server, chat()))
     return Outcome(
         count=count,
-        happened=f"{statuses[200]} were taken, {statuses[503]} told to come again later, {statuses[0]} cut off",
+        happened=(
+            f"{statuses[200]} bodies were accepted, {statuses[503]} rejected with Retry-After, {statuses[0]} cut off"
+        ),
         figures=(
-            Figure("taken at once", statuses[200], most=BODY_BUDGET_BYTES // BODY_BYTES),
-            # The rest of a body that is refused is read for a second; who sends for longer does not hear why.
+            Figure("accepted at once", statuses[200], most=BODY_BUDGET_BYTES // BODY_BYTES),
+            # The rest of a rejected body is read for one second; a slower client does not receive the response.
             Figure("cut off", statuses[0], is_timing=True),
-            Figure("memory taken", round(grown), "MB", most=600, is_timing=True),
+            Figure("memory growth", round(grown), "MB", most=600, is_timing=True),
             Figure("requests lost afterwards", int(after.ending != "whole"), most=0),
         ),
     )
 
 
 async def _flood(server: Running, count: int) -> Counter[int]:
-    """Send so many long bodies, and hear the statuses; those that are taken hear theirs after a second of silence."""
+    """Send long bodies and return the statuses; accepted requests time out after a second."""
     body = chat("silent", "a" * BODY_BYTES)
-    talks = [await say(server.port, post(body, server.port, key=server.key)) for _ in range(count)]
+    connections = [await connect(server.port, post(body, server.port, key=server.key)) for _ in range(count)]
     try:
-        return Counter([await _status(talk) for talk in talks])
+        return Counter([await _status(connection) for connection in connections])
     finally:
-        for talk in talks:
-            talk.leave(is_rude=True)
+        for connection in connections:
+            connection.disconnect(is_reset=True)
 
 
-async def _status(talk: Talk) -> int:
+async def _status(connection: ClientConnection) -> int:
     try:
-        return int((await talk.first(b"\r\n")).split()[1])
+        return int((await connection.read_until(b"\r\n")).split()[1])
     except (asyncio.IncompleteReadError, ConnectionError):
         return 0
 
 
-def memory(stage: Stage) -> Outcome:
-    """An engine takes all memory that it and the server may have: Linux ends the one that has most."""
-    (stage.folder / "engine.py").write_text(PROGRAM)
-    command = [sys.executable, str(stage.folder / "engine.py"), "{port}", str(stage.folder / "starts"), "alive"]
-    (stage.folder / "welldone.toml").write_text(
+def memory(context: CaseContext) -> Outcome:
+    """An engine exceeds the memory limit of the group: the OOM killer ends it."""
+    (context.folder / "engine.py").write_text(PROGRAM)
+    command = [sys.executable, str(context.folder / "engine.py"), "{port}", str(context.folder / "starts"), "alive"]
+    (context.folder / "welldone.toml").write_text(
         f"[models.greedy]\npreload = true\ncommand = {command}\n"
-        f'[models.well]\npreload = true\nfile = "{stage.model}"\nthreads = 1\n'
+        f'[models.well]\npreload = true\nfile = "{context.model}"\nthreads = 1\n'
     )
-    rounds = stage.times(5, 1)
-    with serving([], folder=stage.folder, is_awaited=False) as server:
+    rounds = context.times(5, 1)
+    with serving([], folder=context.folder, is_awaited=False) as server:
         for name in ("greedy", "well"):
             server.log.wait(f"model is ready model={name}")
         family = [server.process.pid, *descendants(server.process.pid)]
@@ -127,25 +131,25 @@ def memory(stage: Stage) -> Outcome:
             if group is None:
                 return NOT_ALLOWED
             _join(group, server.process.pid)
-            told, others, after = [], [], []
-            for _ in stage.each(range(rounds)):
+            endings, others, after = [], [], []
+            for _ in context.each(range(rounds)):
                 greedy, other = asyncio.run(_side_by_side(server))
-                told.append(greedy.ending)
+                endings.append(greedy.ending)
                 others += [one.ending for one in other]
-                after.append(asyncio.run(ask(server, chat("greedy"))).ending)
+                after.append(asyncio.run(send_request(server, chat("greedy"))).ending)
             deaths = metric(server, RESTARTS)
             is_up = server.process.poll() is None
             _leave(group)
     return Outcome(
         count=rounds,
         happened=(
-            f"{deaths:g} greedy engines were ended by Linux; their clients heard {_words(told)}, "
-            f"and the next answers were {_words(after)}"
+            f"the OOM killer ended {deaths:g} engines; their clients got: {_words(endings)}; "
+            f"the next responses were {_words(after)}"
         ),
         figures=(
-            Figure("servers that fell", int(not is_up), most=0),
+            Figure("server crashes", int(not is_up), most=0),
             Figure(
-                "clients that were not told", sum(ending not in ("refused", "error event") for ending in told), most=0
+                "clients without an error", sum(ending not in ("refused", "error event") for ending in endings), most=0
             ),
             Figure("other requests lost", sum(ending != "whole" for ending in others), most=0),
             Figure("requests lost afterwards", sum(ending != "whole" for ending in after), most=0),
@@ -153,9 +157,10 @@ def memory(stage: Stage) -> Outcome:
     )
 
 
-async def _side_by_side(server: Running) -> tuple[Heard, list[Heard]]:
+async def _side_by_side(server: Running) -> tuple[ClientReply, list[ClientReply]]:
     greedy, *others = await asyncio.gather(
-        ask(server, chat("greedy", "hog")), *(ask(server, chat("well", max_tokens=16)) for _ in range(4))
+        send_request(server, chat("greedy", "hog")),
+        *(send_request(server, chat("well", max_tokens=16)) for _ in range(4)),
     )
     return greedy, others
 
@@ -164,7 +169,7 @@ def _words(endings: Sequence[str]) -> str:
     return ", ".join(sorted(set(endings)))
 
 
-# Linux's control groups, of the first and of the second kind.
+# cgroups, v1 and v2.
 
 
 def _processor_files(share: float) -> tuple[dict[str, str], dict[str, str]]:
@@ -178,7 +183,7 @@ def _memory_files(limit: int) -> tuple[dict[str, str], dict[str, str]]:
 
 @contextmanager
 def _group(kind: str, first: dict[str, str], second: dict[str, str]) -> Iterator[Path | None]:
-    """A group with these limits, by either kind's files; None where it cannot be made."""
+    """Create a cgroup (v1 or v2) with these limits; None without permission."""
     is_first = (ROOT / kind / "tasks").exists()
     group = (ROOT / kind if is_first else ROOT) / f"welldone-faults-{os.getpid()}"
     try:
@@ -202,19 +207,19 @@ def _set(group: Path, files: dict[str, str]) -> bool:
 
 
 def _join(group: Path, parent: int) -> None:
-    """Put a process and all that it started into the group. What it starts later is in it as well."""
+    """Move a process and its descendants into the group."""
     for pid in (parent, *descendants(parent)):
         (group / "cgroup.procs").write_text(str(pid))
 
 
 def _leave(group: Path) -> None:
-    """Put all that is in the group where it was."""
+    """Move all processes of the group back."""
     for pid in (group / "cgroup.procs").read_text().split():
         (group.parent / "cgroup.procs").write_text(pid)
 
 
 CASES = (
-    Case("no-processor", "200 clients, and a twentieth of a processor", processor),
-    Case("long-bodies", "many clients with the longest bodies that are taken", bodies),
-    Case("no-memory", "an engine takes all the memory that there is", memory),
+    Case("no-processor", "200 clients, and a twentieth of a CPU", processor),
+    Case("long-bodies", "many clients with the longest accepted bodies", bodies),
+    Case("no-memory", "an engine exhausts the memory", memory),
 )

@@ -1,4 +1,4 @@
-"""Tests over tables: one test for many rows that take the same way and differ only in their values."""
+"""Table-driven tests: one test for many rows that take the same branch and differ only in their values."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -6,30 +6,30 @@ from typing import Any, TypeVar
 
 Test = TypeVar("Test", bound=Callable[..., None])
 Rows = Iterable[Any] | Callable[[], Iterable[Any]]
-"""A function makes them when the test runs."""
+"""A function is called when the test runs."""
 Ids = Callable[[Any], object] | Iterable[object] | None
 
 
 def table(names: str | Sequence[str], rows: Rows, *, ids: Ids = None) -> Callable[[Test], Test]:
-    """As `pytest.mark.parametrize`, but one test: it tries all rows and fails with those that fail.
+    """Like `pytest.mark.parametrize`, but one test that runs all rows and reports all failures.
 
-    A case of its own costs pytest more than most rows take. Fixtures are made once, for all rows; only `tmp_path` is a
-    new folder for each.
+    A separate pytest item costs more time than most rows. Fixtures are shared by all rows, except `tmp_path`, which is
+    a new folder for each.
     """
     labels = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    kept = list(rows) if isinstance(rows, Iterable) else rows
-    named = ids if callable(ids) or ids is None else list(ids)
+    stored = list(rows) if isinstance(rows, Iterable) else rows
+    row_ids = ids if callable(ids) or ids is None else list(ids)
 
     def decorate(test: Test) -> Test:
         def run(**fixtures: Any) -> None:  # noqa: ANN401 - any fixtures
-            all_rows = kept if isinstance(kept, list) else list(kept())
-            assert all_rows, "a table has rows"
+            all_rows = stored if isinstance(stored, list) else list(stored())
+            assert all_rows, "the table has no rows"
             errors = []
             for number, row in enumerate(all_rows):
-                values, name = _read(row, number, named, is_single=len(labels) == 1)
+                values, name = _read(row, number, row_ids, is_single=len(labels) == 1)
                 try:
                     test(**_for_row(number, fixtures), **dict(zip(labels, values, strict=True)))
-                except Exception as error:  # noqa: BLE001 - each is shown at the end
+                except Exception as error:  # noqa: BLE001 - all are raised at the end
                     error.add_note(f"row {number}: {name}")
                     errors.append(error)
             if errors:
@@ -61,12 +61,12 @@ def _read(
     *,
     is_single: bool,
 ) -> tuple[Sequence[Any], object]:
-    """The values of a row, and its name."""
-    marked = row if hasattr(row, "values") and hasattr(row, "marks") else None  # of pytest.param
-    assert marked is None or not marked.marks, "a row has no marks"
-    values: Sequence[Any] = marked.values if marked is not None else ((row,) if is_single else row)
-    if marked is not None and marked.id is not None:
-        return values, marked.id
+    """Values and name of a row."""
+    param = row if hasattr(row, "values") and hasattr(row, "marks") else None  # made by pytest.param
+    assert param is None or not param.marks, "a row cannot have marks"
+    values: Sequence[Any] = param.values if param is not None else ((row,) if is_single else row)
+    if param is not None and param.id is not None:
+        return values, param.id
     if callable(ids):
         return values, [ids(value) for value in values]
     return values, ids[number] if ids is not None else values

@@ -1,7 +1,6 @@
-"""What so many streams need, on paper: `python tools/capacity.py --streams 1000000 --tokens-per-second 30`.
+"""Calculate the resources for a number of streams: `tools/capacity.py --streams 1000000 --tokens-per-second 30`.
 
-The figures are those of docs/scaling.json, each measured by a program of this repository. They are of one machine:
-`--figure chunk_us=12` puts in one of yours.
+The figures in docs/scaling.json were each measured on one machine; `--figure chunk_us=12` overrides one.
 """
 
 import argparse
@@ -13,43 +12,43 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FIGURES = Path(__file__).parents[1] / "docs" / "scaling.json"
-_BUSY = 0.6  # of a core: beyond that the slowest token of a hundred waits for others
-_MACHINE_CORES, _MACHINE_GB, _MACHINE_GBIT = 16, 64, 25  # a front's machine, as clouds sell them
-_MACHINE_FILES = 1_048_576  # what Linux gives a process at most, if it is asked to
-_SOCKETS = 2  # of a stream: its client's, and its engine's
+_UTILISATION = 0.6  # of a core: above it the 99th percentile of the token latency grows
+_MACHINE_CORES, _MACHINE_GB, _MACHINE_GBIT = 16, 64, 25  # a common cloud machine
+_MACHINE_FILES = 1_048_576  # highest limit of open files per process (Linux fs.nr_open)
+_SOCKETS = 2  # per stream: to the client and to the engine
 RATE, ANSWER = 30.0, 500.0
-"""Tokens a second of a stream, and tokens of an answer, where nobody says else."""
+"""Defaults: tokens per second of a stream, and tokens of an answer."""
 STEPS = (1_000, 10_000, 100_000, 1_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is asked for."""
+    """The load to calculate for."""
 
     streams: int
     tokens_per_second: float
-    """Of each stream; a token is a chunk."""
+    """Of each stream; every chunk has one token."""
     answer_tokens: float
-    """After which a stream ends and another one begins."""
+    """Tokens of an answer; the next stream starts when one ends."""
 
     @property
     def chunks_per_second(self) -> float:
-        """Of all streams."""
+        """Chunks of all streams."""
         return self.streams * self.tokens_per_second
 
     @property
     def requests_per_second(self) -> float:
-        """That begin."""
+        """New requests of all streams."""
         return self.chunks_per_second / self.answer_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
-    """What that takes."""
+class Resources:
+    """The resources that a load needs."""
 
     cores: float
     proxy_cores: float
-    """What Ray's proxies take on top, where streams go through them."""
+    """Additional cores where streams pass through Ray's proxies."""
     memory_gb: float
     gbit: float
     files: int
@@ -58,16 +57,16 @@ class Need:
     gpus: int
 
 
-def need(load: Load, figures: Mapping[str, float]) -> Need:
-    """What so many streams take of fronts, store and engines."""
+def required_resources(load: Load, figures: Mapping[str, float]) -> Resources:
+    """Resources of fronts, store and engines."""
     chunk_s = figures["chunk_us"] / 1e6
-    cores = (load.chunks_per_second * chunk_s + load.requests_per_second * figures["request_us"] / 1e6) / _BUSY
+    cores = (load.chunks_per_second * chunk_s + load.requests_per_second * figures["request_us"] / 1e6) / _UTILISATION
     memory_gb = (load.streams * figures["stream_kb"] / 1e6) + math.ceil(cores) * figures["process_mb"] / 1e3
     gbit = load.chunks_per_second * figures["chunk_bytes"] * 8 / 1e9
     files = _SOCKETS * load.streams
-    return Need(
+    return Resources(
         cores=cores,
-        proxy_cores=load.chunks_per_second * figures["proxy_chunk_us"] / 1e6 / _BUSY,
+        proxy_cores=load.chunks_per_second * figures["proxy_chunk_us"] / 1e6 / _UTILISATION,
         memory_gb=memory_gb,
         gbit=gbit,
         files=files,
@@ -77,85 +76,90 @@ def need(load: Load, figures: Mapping[str, float]) -> Need:
     )
 
 
-def limits(figures: Mapping[str, float], tokens_per_second: float, answer_tokens: float) -> list[tuple[str, float]]:
-    """How many streams each thing carries at most, of one machine of fronts; what gives out first comes first."""
-    one = need(Load(streams=1_000_000, tokens_per_second=tokens_per_second, answer_tokens=answer_tokens), figures)
-    most = [
-        ("one GPU of the kind that was measured", figures["gpu_tokens_per_second"] / tokens_per_second),
-        ("one core of a front", 1e6 / one.cores),
-        (f"the {_MACHINE_CORES} cores of a machine", _MACHINE_CORES * 1e6 / one.cores),
-        (f"the files of {_MACHINE_CORES} processes", _MACHINE_CORES * _MACHINE_FILES / _SOCKETS),
-        (f"its {_MACHINE_GB} GB of memory", _MACHINE_GB * 1e6 / one.memory_gb),
-        (f"its {_MACHINE_GBIT} Gbit/s", _MACHINE_GBIT * 1e6 / one.gbit),
-        ("one Redis", 1e6 / one.redis_cores),
+def stream_limits(
+    figures: Mapping[str, float], tokens_per_second: float, answer_tokens: float
+) -> list[tuple[str, float]]:
+    """Maximum number of streams for each resource of one front machine, smallest first."""
+    load = Load(streams=1_000_000, tokens_per_second=tokens_per_second, answer_tokens=answer_tokens)
+    million = required_resources(load, figures)
+    rows = [
+        ("one GPU as measured", figures["gpu_tokens_per_second"] / tokens_per_second),
+        ("one front core", 1e6 / million.cores),
+        (f"{_MACHINE_CORES} front cores", _MACHINE_CORES * 1e6 / million.cores),
+        (f"open files of {_MACHINE_CORES} processes", _MACHINE_CORES * _MACHINE_FILES / _SOCKETS),
+        (f"{_MACHINE_GB} GB of memory", _MACHINE_GB * 1e6 / million.memory_gb),
+        (f"{_MACHINE_GBIT} Gbit/s", _MACHINE_GBIT * 1e6 / million.gbit),
+        ("one Redis", 1e6 / million.redis_cores),
     ]
-    return sorted(most, key=lambda row: row[1])
+    return sorted(rows, key=lambda row: row[1])
 
 
-def table_of_needs(
+def resource_table(
     figures: Mapping[str, float], tokens_per_second: float, answer_tokens: float, steps: Iterable[int] = STEPS
 ) -> list[str]:
-    """A row for each number of streams."""
+    """Markdown table with a row for each number of streams."""
     rows = []
     for streams in steps:
         load = Load(streams=streams, tokens_per_second=tokens_per_second, answer_tokens=answer_tokens)
-        found = need(load, figures)
+        needed = required_resources(load, figures)
         rows.append(
             [
                 f"{streams:,}",
                 f"{load.chunks_per_second:,.0f}",
                 f"{load.requests_per_second:,.0f}",
-                _amount(found.cores),
-                f"{found.memory_gb:,.1f} GB",
-                f"{found.gbit:,.2f}",
-                f"{found.machines:,}",
-                _amount(found.proxy_cores),
-                f"{100 * found.redis_cores:,.1f} %",
-                f"{found.gpus:,}",
+                _amount(needed.cores),
+                f"{needed.memory_gb:,.1f} GB",
+                f"{needed.gbit:,.2f}",
+                f"{needed.machines:,}",
+                _amount(needed.proxy_cores),
+                f"{100 * needed.redis_cores:,.1f} %",
+                f"{needed.gpus:,}",
             ]
         )
-    head = ["streams", "chunks/s", "requests/s", "front cores", "memory", "Gbit/s", "machines of fronts"]
-    return _table([*head, "Ray's proxies, cores on top", "of one Redis", "GPUs"], rows)
+    head = ["streams", "chunks/s", "requests/s", "front cores", "memory", "Gbit/s", "front machines"]
+    return _table([*head, "additional cores for Ray's proxies", "of one Redis", "GPUs"], rows)
 
 
-def table_of_limits(figures: Mapping[str, float], tokens_per_second: float, answer_tokens: float) -> list[str]:
-    """What gives out first."""
-    rows = [[name, f"{_rounded(count):,}"] for name, count in limits(figures, tokens_per_second, answer_tokens)]
-    return _table(["what", "streams that it carries"], rows)
+def limit_table(figures: Mapping[str, float], tokens_per_second: float, answer_tokens: float) -> list[str]:
+    """Markdown table of the stream limits."""
+    rows = [[name, f"{_rounded(count):,}"] for name, count in stream_limits(figures, tokens_per_second, answer_tokens)]
+    return _table(["resource", "streams"], rows)
 
 
-def table_of_figures(entries: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """What was measured, and how."""
-    rows = [[str(one["says"]), f"{one['value']:,} {one['unit']}", str(one["by"])] for one in entries.values()]
-    return _table(["figure", "measured", "by"], rows)
+def figure_table(entries: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Markdown table of the measured figures and their sources."""
+    rows = [
+        [str(one["description"]), f"{one['value']:,} {one['unit']}", str(one["source"])] for one in entries.values()
+    ]
+    return _table(["figure", "measured", "source"], rows)
 
 
-def read(path: Path = FIGURES) -> dict[str, dict[str, object]]:
-    """The figures, with what is said of them."""
+def read_figures(path: Path = FIGURES) -> dict[str, dict[str, object]]:
+    """The figures with their units, descriptions and sources."""
     entries: dict[str, dict[str, object]] = json.loads(path.read_text())["figures"]
     return entries
 
 
-def draw(text: str, path: Path = FIGURES) -> str:
-    """The page with its tables anew: each stands between two comments that say which it is."""
-    entries, measured = read(path), json.loads(path.read_text())["measured"]
+def render(text: str, path: Path = FIGURES) -> str:
+    """Replace the tables of the page. Each is between a pair of comments with its name."""
+    entries, measured = read_figures(path), json.loads(path.read_text())["measured"]
     blocks = {
-        "figures": table_of_figures(entries),
-        "needs": table_of_needs(values(entries), RATE, ANSWER),
-        "limits": table_of_limits(values(entries), RATE, ANSWER),
+        "figures": figure_table(entries),
+        "needs": resource_table(values(entries), RATE, ANSWER),
+        "limits": limit_table(values(entries), RATE, ANSWER),
         **{name: _table(table["head"], table["rows"]) for name, table in measured.items()},
     }
     for name, lines in blocks.items():
         before, first, rest = text.partition(f"<!-- {name} -->\n")
         _, last, after = rest.partition(f"<!-- /{name} -->")
         if not (first and last):
-            raise ValueError(f"the page has no place for {name}")
+            raise ValueError(f"the page has no comments <!-- {name} --> and <!-- /{name} -->")
         text = before + first + "\n".join(lines) + "\n" + last + after
     return text
 
 
 def values(entries: Mapping[str, Mapping[str, object]]) -> dict[str, float]:
-    """The bare numbers."""
+    """The values of the figures."""
     return {name: float(str(one["value"])) for name, one in entries.items()}
 
 
@@ -164,9 +168,9 @@ def _amount(count: float) -> str:
 
 
 def _rounded(count: float) -> int:
-    """Two digits: more would say more than is known."""
-    places = max(0, math.floor(math.log10(count)) - 1) if count >= 1 else 0
-    return int(round(count / 10**places) * 10**places)
+    """Round to two significant digits: the figures are not more precise."""
+    digits = max(0, math.floor(math.log10(count)) - 1) if count >= 1 else 0
+    return int(round(count / 10**digits) * 10**digits)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -174,14 +178,14 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def main() -> int:
-    """Print the tables for what was asked for."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--streams", type=float, help="so many at once, instead of the steps up to a million")
-    parser.add_argument("--tokens-per-second", type=float, default=RATE, metavar="N", help="of each stream [30]")
-    parser.add_argument("--answer-tokens", type=float, default=ANSWER, metavar="N", help="of an answer [500]")
-    parser.add_argument("--figure", action="append", default=[], metavar="NAME=VALUE", help="one of yours")
+    parser.add_argument("--streams", type=float, help="concurrent streams (default: steps up to a million)")
+    parser.add_argument("--tokens-per-second", type=float, default=RATE, metavar="N", help="per stream [30]")
+    parser.add_argument("--answer-tokens", type=float, default=ANSWER, metavar="N", help="per answer [500]")
+    parser.add_argument("--figure", action="append", default=[], metavar="NAME=VALUE", help="override a figure")
     options = parser.parse_args()
-    figures = values(read())
+    figures = values(read_figures())
     for given in options.figure:
         name, _, value = given.partition("=")
         if name not in figures:
@@ -189,7 +193,7 @@ def main() -> int:
         figures[name] = float(value)
     steps = (int(options.streams),) if options.streams else STEPS
     rate, answer = options.tokens_per_second, options.answer_tokens
-    for line in (*table_of_needs(figures, rate, answer, steps), "", *table_of_limits(figures, rate, answer)):
+    for line in (*resource_table(figures, rate, answer, steps), "", *limit_table(figures, rate, answer)):
         sys.stdout.write(line + "\n")
     return 0
 

@@ -1,7 +1,7 @@
-"""Writes the documents that are made from the code: rule pages' rows and their index, the protocol, the commands,
-the settings, the schema of a report, the OpenAPI document.
+"""Write the documents that are generated from the code: commands, settings, request fields, protocol, rule pages and
+their index, report schemas, OpenAPI, and the tables of servers.md and scaling.md.
 
-With --check nothing is written: it fails if a document is not what it would be.
+With --check nothing is written, and the exit code is 1 if a document is stale.
 """
 
 import argparse
@@ -10,19 +10,23 @@ import io
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from welldone.bench.reports import data as bench_data
 from welldone.check.reports import machine
 from welldone.cli import serve
 from welldone.cli.main import COMMANDS, run
+from welldone.cli.models import ModelRow
 from welldone.cli.serve import IGNORED_FLAGS, REFUSED_FLAGS, LlamaServerFlag
 from welldone.cli.ui import EXIT_CODE_MEANINGS
 from welldone.config.settings import SettingField
 from welldone.protocol import finish_reasons, state
 from welldone.protocol.catalog import ALL_RULES
 from welldone.protocol.catalog.rule import Detection, Rule, Severity
-from welldone.protocol.state import ChoiceTransitions
 from welldone.server.api.openapi import document as openapi
 from welldone.server.config import ALL_FIELDS
 from welldone.server.config_file import (
@@ -38,7 +42,7 @@ from welldone.server.config_file import (
 from welldone.server.requests import anthropic, responses
 from welldone.server.requests.fields import GENERATION_FIELDS, FieldHandling
 
-import capacity  # isort: skip  # a neighbour: a script's own folder is on the path
+import capacity  # isort: skip  # the folder of a script is on its path
 import server_page  # isort: skip
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -61,15 +65,15 @@ FAMILIES = {
     "resp": "/v1/responses",
     "msg": "/v1/messages",
     "ns": "Replies that are not streamed",
-    "live": "Silence, stop strings, clients that leave",
-    "req": "What requests may hold",
+    "live": "Keep-alives, stop strings, disconnects",
+    "req": "Request fields",
 }
 
 
 def main() -> int:
-    """Write the documents, or say which are stale."""
-    parser = argparse.ArgumentParser(description="Writes the generated documents anew.")
-    parser.add_argument("--check", action="store_true", help="only say which are stale")
+    """Write the documents, or report which are stale."""
+    parser = argparse.ArgumentParser(description="Write the generated documents.")
+    parser.add_argument("--check", action="store_true", help="only report stale documents")
     is_check = parser.parse_args().check
     documents = _documents()
     stale = [path for path, text in documents.items() if not path.exists() or path.read_text("utf-8") != text]
@@ -84,60 +88,59 @@ def main() -> int:
 
 
 def _documents() -> dict[Path, str]:
-    documents = {DOCS / "rules" / f"{fault.id}.md": _page(fault) for fault in ALL_RULES}
-    documents[DOCS / "rules" / "README.md"] = _index()
-    documents[DOCS / "protocol.md"] = _protocol()
-    documents[DOCS / "cli.md"] = _commands()
-    documents[DOCS / "settings.md"] = _settings()
-    documents[DOCS / "requests.md"] = _requests()
-    documents[DOCS / "servers.md"] = server_page.draw(server_page.stored(DOCS / "servers"))
-    documents[DOCS / "scaling.md"] = capacity.draw((DOCS / "scaling.md").read_text("utf-8"))
+    documents = {DOCS / "rules" / f"{rule.id}.md": _rule_page(rule) for rule in ALL_RULES}
+    documents[DOCS / "rules" / "README.md"] = _rule_index()
+    documents[DOCS / "protocol.md"] = _protocol_page()
+    documents[DOCS / "cli.md"] = _cli_page()
+    documents[DOCS / "settings.md"] = _settings_page()
+    documents[DOCS / "requests.md"] = _requests_page()
+    documents[DOCS / "servers.md"] = server_page.render(server_page.load_pages(DOCS / "servers"))
+    documents[DOCS / "scaling.md"] = capacity.render((DOCS / "scaling.md").read_text("utf-8"))
     documents[DOCS / "openapi.json"] = json.dumps(openapi.full_openapi_document(), indent=2) + "\n"
     documents[DOCS / "bench-report.schema.json"] = json.dumps(bench_data.report_schema(), indent=2) + "\n"
     documents[DOCS / "check-report.schema.json"] = json.dumps(machine.report_schema(), indent=2) + "\n"
     return documents
 
 
-def _requests() -> str:
+def _requests_page() -> str:
     lines = [
-        "# The fields of a request",
+        "# Request fields",
         "",
-        "What becomes of each field of a request to `/v1/chat/completions` or `/v1/completions`. A field that is not",
-        "here is dropped without a word. A value that is wrong is a 400 that names the field and the limit.",
-        "The table is that of `src/welldone/server/requests/fields.py`.",
+        "How the server handles each field of a request to `/v1/chat/completions` and `/v1/completions`. For local",
+        "models a field that is not listed is ignored. An invalid value is refused with a 400 that names the field and",
+        "the limit. The table is generated from `src/welldone/server/requests/fields.py`.",
     ]
-    for use in FieldHandling:
-        lines += ["", f"## {_title(use)}", "", "| field | where | what it may be |", "|---|---|---|"]
+    for handling in FieldHandling:
+        lines += ["", f"## {handling.value[0].upper()}{handling.value[1:]}"]
+        lines += ["", "| field | endpoint | values |", "|---|---|---|"]
         lines += [
             f"| `{row.name}` | {row.endpoint or 'both'} | {_cell(row.note)} |"
             for row in GENERATION_FIELDS
-            if row.handling is use
+            if row.handling is handling
         ]
     for path, rows, rest in (
-        ("/v1/responses", responses.RESPONSES_FIELDS, "Any other field is read as one of a chat."),
-        ("/v1/messages", anthropic.ANTHROPIC_FIELDS, "Any other field is dropped without a word, as in a chat."),
+        ("/v1/responses", responses.RESPONSES_FIELDS, "Other fields are read as chat fields."),
+        ("/v1/messages", anthropic.ANTHROPIC_FIELDS, "Other fields are ignored."),
     ):
-        lines += ["", f"## `{path}`", "", f"Requests become chats. {rest}", "", "| field | | |", "|---|---|---|"]
+        lines += ["", f"## `{path}`", "", f"Requests are translated to chat requests. {rest}"]
+        lines += ["", "| field | handling | values |", "|---|---|---|"]
         lines += [f"| `{row.name}` | {row.handling.value.partition(':')[0]} | {_cell(row.note)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def _title(use: FieldHandling) -> str:
-    return use.value[0].upper() + use.value[1:]
-
-
-def _page(fault: Rule) -> str:
-    page = (DOCS / "rules" / f"{fault.id}.md").read_text("utf-8")
+def _rule_page(rule: Rule) -> str:
+    """The page with its generated parts replaced."""
+    page = (DOCS / "rules" / f"{rule.id}.md").read_text("utf-8")
     before, _, rest = page.partition(ROW)
     _, _, after = rest.partition(END_OF_ROW)
     if REASONS in after:
         text, _, rest = after.partition(REASONS)
-        after = text + REASONS + _reasons() + END_OF_REASONS + rest.partition(END_OF_REASONS)[2]
-    return before + ROW + "\n" + _row(fault) + END_OF_ROW + after
+        after = text + REASONS + _finish_reasons() + END_OF_REASONS + rest.partition(END_OF_REASONS)[2]
+    return before + ROW + "\n" + _rule_row(rule) + END_OF_ROW + after
 
 
-def _reasons() -> str:
-    """The finish reasons of each provider; the source of each is in a list below the table."""
+def _finish_reasons() -> str:
+    """Table of the finish reasons of each provider, with a list of the sources."""
     lines = [
         "| provider | " + " | ".join(finish_reasons.OUTCOMES) + " |",
         "|---" * (1 + len(finish_reasons.OUTCOMES)) + "|",
@@ -150,41 +153,42 @@ def _reasons() -> str:
     return "\n".join(lines + sources) + "\n"
 
 
-def _row(fault: Rule) -> str:
-    hurts = "".join(f"- {who}\n" for who in fault.affects) or "- nobody that we know of\n"
+def _rule_row(rule: Rule) -> str:
+    clients = "".join(f"- {client}\n" for client in rule.affects) or "- none known\n"
     return (
-        f"{fault.summary}\n\n"
+        f"{rule.summary}\n\n"
         f"| severity | endpoint | repair |\n|---|---|---|\n"
-        f"| {fault.severity} | {', '.join(fault.endpoints)} | {fault.repairability}: {fault.repair} |\n\n"
-        f"**Hurts.**\n\n{hurts}"
+        f"| {rule.severity} | {', '.join(rule.endpoints)} | {rule.repairability}: {rule.repair} |\n\n"
+        f"**Affected clients.**\n\n{clients}"
     )
 
 
-def _index() -> str:
-    probes = sum(fault.detection is Detection.PROBE for fault in ALL_RULES)
-    counts = ", ".join(f"{sum(fault.severity is kind for fault in ALL_RULES)} {kind}" for kind in Severity)
+def _rule_index() -> str:
+    probes = sum(rule.detection is Detection.PROBE for rule in ALL_RULES)
+    counts = ", ".join(f"{sum(rule.severity is severity for rule in ALL_RULES)} {severity}" for severity in Severity)
     lines = [
-        "# The rules of the stream",
+        "# Rules",
         "",
-        f"{len(ALL_RULES)} rules ({counts}). *breaks*: a real client fails, loses data or hangs. *tolerated*: usually",
-        "survived. *style*: not what OpenAI does.",
+        f"{len(ALL_RULES)} rules ({counts}). *breaks*: a real client fails, loses data or hangs. *tolerated*: clients",
+        "usually cope. *style*: OpenAI does it differently.",
         "",
-        f"{len(ALL_RULES) - probes} are heard in one *reply*, which `welldone lint` judges; their pages have a wrong and",
-        f"a right example, which are run as tests. {probes} take a *probe*: `welldone check` asks a server for it.",
+        f"{len(ALL_RULES) - probes} rules are judged on one *reply*, by `welldone lint` and `welldone check`; their",
+        f"pages have a wrong and a right example, which run as tests. {probes} rules need a *probe*: `welldone check`",
+        "sends requests to a server and compares the replies or measures their timing.",
     ]
     for family, title in FAMILIES.items():
         lines += [
             "",
             f"## {title}",
             "",
-            "| rule | severity | heard by | repair | a right stream |",
+            "| rule | severity | judged on | repair | description |",
             "|---|---|---|---|---|",
         ]
-        lines += [
-            f"| [{fault.id}]({fault.id}.md) | {fault.severity} | {fault.detection} | {fault.repairability} | {_cell(fault.summary)} |"
-            for fault in ALL_RULES
-            if fault.id.partition("-")[0] == family
-        ]
+        for rule in ALL_RULES:
+            if rule.id.partition("-")[0] == family:
+                link = f"[{rule.id}]({rule.id}.md)"
+                cells = [link, rule.severity, rule.detection, rule.repairability, _cell(rule.summary)]
+                lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -192,126 +196,122 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _protocol() -> str:
+def _protocol_page() -> str:
     return (
-        "# What may follow what\n\n"
-        "A writer takes events in these orders only; anything else is an `OutOfTurnError`. Repair makes such an\n"
-        "order out of any events. The tables are those of `src/welldone/protocol/state.py`.\n\n"
-        "## A choice of a chat\n\n" + _table(state.CHAT_TRANSITIONS) + "\n"
-        "Choices open in the order of their index. A call's arguments come before the next call begins. An `Extra`\n"
-        "that is not `alone`, and `Logprobs`, ride on the next chunk of their choice.\n\n"
-        "## A choice of a completion\n\n" + _table(state.COMPLETIONS_TRANSITIONS) + "\n"
-        "## The stream\n\n" + _stream_table() + "\n"
-        "`Usage` comes when all choices have finished. After `Failure`, or when all have finished, the stream ends\n"
-        "with `data: [DONE]`.\n"
+        "# Order of events\n\n"
+        "A writer accepts events only in the order of these tables, which are generated from\n"
+        "`src/welldone/protocol/state.py`; another order raises `EventOrderError`. The repairer brings the events of\n"
+        "any stream into a legal order.\n\n"
+        "## A chat choice\n\n" + _transition_table("choice", state.CHAT_TRANSITIONS) + "\n"
+        "Choices start in the order of their index. The arguments of a tool call end before the next call begins.\n"
+        "`Logprobs`, and `UnknownFields` without `in_own_chunk`, are sent with the next chunk of their choice.\n\n"
+        "## A completions choice\n\n" + _transition_table("choice", state.COMPLETIONS_TRANSITIONS) + "\n"
+        "## The stream\n\n" + _transition_table("stream", state.STREAM_TRANSITIONS) + "\n"
+        "`Usage` follows the last `Finish`. After `Failure`, or when all choices are finished, the stream ends with\n"
+        "`data: [DONE]`.\n"
     )
 
 
-def _table(table: ChoiceTransitions) -> str:
-    lines = ["| while a choice is | may come | and then it is |", "|---|---|---|"]
-    for phase, moves in table.items():
-        lines += [f"| {phase.value} | {event.__name__} | {after.value} |" for event, after in moves.items()]
-        if not moves:
-            lines.append(f"| {phase.value} | nothing | |")
+def _transition_table(subject: str, transitions: Mapping[Any, Mapping[Any, Any]]) -> str:
+    lines = [f"| state of the {subject} | event | next state |", "|---|---|---|"]
+    for before, events in transitions.items():
+        lines += [f"| {before.value} | {event.__name__} | {after.value} |" for event, after in events.items()]
+        if not events:
+            lines.append(f"| {before.value} | none | |")
     return "\n".join(lines) + "\n"
 
 
-def _stream_table() -> str:
-    lines = ["| while the stream is | may come | and then it is |", "|---|---|---|"]
-    for stage, moves in state.STREAM_TRANSITIONS.items():
-        lines += [f"| {stage.value} | {event.__name__} | {after.value} |" for event, after in moves.items()]
-        if not moves:
-            lines.append(f"| {stage.value} | nothing | |")
-    return "\n".join(lines) + "\n"
-
-
-def _commands() -> str:
-    parts = ["# The commands", "", "```", _output(["--help"]), "```"]
+def _cli_page() -> str:
+    parts = ["# Commands", "", "```", _output(["--help"]), "```"]
     for command in COMMANDS:
         parts += ["", f"## welldone {command}", "", "```", _output([command, "--help"]), "```"]
-    parts += ["", "## JSON", "", JSON_FORMS.strip()]
-    parts += ["", "## Exit codes", "", "| code | means |", "|--:|---|"]
+    parts += ["", "## JSON", "", JSON_OUTPUT.strip()]
+    for command, struct in (("rules", Rule), ("models", ModelRow)):
+        parts += ["", f"`welldone {command} --json` has `{command}[]`, each with {_field_names(struct)}."]
+    parts += ["`models` also has `folder` and `server`, the URL of the running server or null."]
+    parts += ["", "## Exit codes", "", "| code | meaning |", "|--:|---|"]
     parts += [f"| {exit.value} | {text} |" for exit, text in EXIT_CODE_MEANINGS.items()]
     return "\n".join(parts) + "\n"
 
 
-JSON_FORMS = """
-Each has a `version`, which changes only when something that is there now changes its meaning or goes.
+def _field_names(struct: type[msgspec.Struct]) -> str:
+    *names, last = (f"`{name}`" for name in struct.__struct_encode_fields__)
+    return f"{', '.join(names)} and {last}"
+
+
+JSON_OUTPUT = """
+Every output has a `version`, which increases when a field is removed, renamed or changes its meaning. New fields may be
+added at any time, so ignore unknown ones.
 
 `welldone lint --json`:
 
-| member | is |
+| field | content |
 |---|---|
-| `verdict` | `right`, `lax` (only findings that are not known to break a client) or `wrong` |
-| `frames` | how many frames were heard |
-| `findings` | by place; at most 100 of each rule |
-| `findings[].rule`, `.severity` | the rule's id; `breaks`, `tolerated` or `style` |
-| `findings[].frame`, `.byte` | the frame's number, from 1, and where it begins in the body; null: the whole reply |
-| `findings[].heard`, `.wanted` | what was there (cut after 200 characters), and what should have been |
-| `findings[].hurts` | whom it hurts and how, each as `client: what happens` |
-| `findings[].cause` | the rule whose break in the same reply explains this one; null: nothing else does |
+| `verdict` | `pass`, `warn` (no broken rule is known to break a client) or `fail` |
+| `frames` | number of frames |
+| `findings` | in order of position; at most 100 of each rule |
+| `findings[].rule`, `.severity` | rule id; `breaks`, `tolerated` or `style` |
+| `findings[].frame`, `.byte` | number of the frame, from 1, and its offset in the body; null: the whole reply |
+| `findings[].observed`, `.expected` | the value in the reply (at most 200 characters), and the expected one |
+| `findings[].affects` | affected clients, each as `client: what happens` |
+| `findings[].cause` | the rule whose violation in the same reply explains this one; null for a root cause |
 
 `welldone fix --report FILE`:
 
-| member | is |
+| field | content |
 |---|---|
-| `error` | the error that the stream ends with, in OpenAI's shape; null for a whole answer |
-| `usage` | what the server counted, also where the client did not ask for it; null if nothing |
-| `mended[].rule`, `.count` | the rule's id, and how often it was mended |
-| `mended[].frame`, `.byte`, `.heard` | where it was first met, and what was there |
+| `error` | the error that ends the stream, in OpenAI's shape; null for a complete answer |
+| `usage` | the server's usage, also if the client did not request it; null if there is none |
+| `repairs[].rule`, `.count` | rule id, and number of repairs |
+| `repairs[].frame`, `.byte`, `.observed` | position and value of the first violation |
 
-`welldone check --json`, and `--report FILE.json`: [check-report.schema.json](check-report.schema.json) is the schema.
-
-`welldone bench --json`, and `--report FILE.json`: [bench-report.schema.json](bench-report.schema.json) is the schema.
-
-`welldone rules --json`: `rules[]` with `id`, `severity`, `endpoints`, `rule`, `hurts`, `mend`, `how` and `by`
-(`reply` or `probe`).
-
-`welldone models --json`: `folder`, `server` (its address, or null), and `models[]` with `name`, `aliases`, `state`,
-`source`, `size_bytes`, `quantisation`, `parameters`, `context_length`, `path` and `problem`.
+The output of `welldone check --json` and `--report FILE.json` has the schema
+[check-report.schema.json](check-report.schema.json), that of `welldone bench` the schema
+[bench-report.schema.json](bench-report.schema.json).
 """
 
 
 SETTINGS = """
 # Settings of `welldone serve`
 
-Each setting has a flag, an environment variable and a key in TOML, all with one meaning. A flag wins over the
-environment, the environment over the file, the file over the default. Where ours is not set, llama-server's variable
-(`LLAMA_ARG_…`) is read. Flags behind a `/` turn the setting off.
+Each setting has a flag, an environment variable and a TOML key. A flag takes precedence over the environment, the
+environment over the file, and the file over the default. If the variable of a setting is not set, the variable of
+llama-server (`LLAMA_ARG_…`) is read. Flags after a `/` disable the setting.
 
-The file is `welldone.toml` in the folder that the server is started in, or what `--config` names.
-[examples/welldone.toml](examples/welldone.toml) shows one with local models, and
-[examples/gateway.toml](examples/gateway.toml) one with upstreams. Its tables:
+The file is `welldone.toml` in the working directory, or the file given with `--config`.
+[examples/welldone.toml](examples/welldone.toml) configures local models,
+[examples/gateway.toml](examples/gateway.toml) upstreams. Tables:
 
-| table | holds |
+| table | content |
 |---|---|
-| `[server]` | the settings of the server |
-| `[models.NAME]` | one model; clients ask for it by `NAME` |
-| `[models.NAME.defaults]` | what is used where a request is silent (*Answers* below) |
+| `[server]` | settings of the server |
+| `[models.NAME]` | a local model; clients request it as `NAME` |
+| `[models.NAME.defaults]` | defaults for fields that a request omits (*Answers* below) |
 | `[defaults]`, `[defaults.defaults]` | the same for all models |
-| `[upstreams.NAME]` | a server that somebody else runs ([below](#an-upstream)) |
-| `[routes]` | names that clients say, and what is asked for them ([below](#routes)) |
-| `[keys.NAME]` | a key with rights of its own ([below](#a-key)) |
-| `[limits]` | where limits are counted ([several front ends](gateway.md#several-front-ends)) |
+| `[upstreams.NAME]` | another server ([below](#an-upstream)) |
+| `[routes]` | model names and their targets ([below](#routes)) |
+| `[keys.NAME]` | an API key with permissions and limits of its own ([below](#a-key)) |
+| `[limits]` | where rate limits are counted ([several front ends](gateway.md#several-front-ends)) |
 | `[scale]` and its tables | a cluster, for `welldone scale` ([below](#a-cluster)) |
 
-Keys may be written with `-` for `_`. Relative paths are counted from the file, `~` is the user's home. What is a secret
-(keys, commands and their environment, headers) may be written `"env:NAME"`: it is then taken from that variable.
+Keys may be written with `-` instead of `_`. Relative paths are relative to the file, and `~` is the user's home
+directory. Secrets (keys, commands and their environment, headers) may be written as `"env:NAME"`, which reads the
+environment variable `NAME`.
 
-With `-m FILE` one model is served. The models of the file are left aside, but one of the same name gives its settings.
-`-m NAME` serves that model of the file alone. Without `-m`, all models of the file are served, and flags and variables
-of models count for all of them.
+`-m FILE` serves only that model; settings of a model with the same name in the file still apply. `-m NAME` serves only
+that model of the file. Without `-m`, all models of the file are served, and flags and variables of model settings apply
+to all of them.
 
-`--upstream URL` is a server to stand in front of, and may be repeated; it needs no file. A URL without a path is asked
-at `/v1`. Each is named after its host, as in `gpu-8000`; in the file it has a name of its own and more settings. Models
-of this machine and upstreams can be served together. Where there are only upstreams, the built-in model is not served.
+`--upstream URL` adds an upstream without a file, and may be repeated. A URL without a path means `/v1`. The upstream is
+named after its host, for example `gpu-8000`; in the file it has a name of its own and more settings. Local models and
+upstreams can be served together. The built-in model is not served if there are only upstreams.
 """
 
 UPSTREAM = """
 ## An upstream
 
-The keys of `[upstreams.NAME]`. Only `url` must be given. `NAME` stands in logs and metrics. Neither its key nor its
-headers are ever shown, and no client's key goes there.
+Keys of `[upstreams.NAME]`. Only `url` is required. `NAME` is used in logs and metrics. The key and the headers are
+never shown, and keys of clients are not forwarded.
 """
 
 ROUTES = """
@@ -319,68 +319,74 @@ ROUTES = """
 
 ```toml
 [routes]
-"gpt-4o" = "qwen-7b@lab"               # another name
-"gpt-*" = "@openai"                    # any that begins so, by the same name
-"fast" = ["qwen-7b@lab", "small@box"]  # the one that has least to do
+"gpt-4o" = "qwen-7b@lab"               # an alias
+"gpt-*" = "@openai"                    # every name with this prefix, forwarded unchanged
+"fast" = ["qwen-7b@lab", "small@box"]  # the target with the least load
 "mine" = "phi-4"                       # a local model, or all upstreams that have it
 ```
 
-A name is looked for among the routes, then the models of this machine, then what upstreams declare or list, then the
-routes and the declared names with a `*`, of which the longest wins. A target is not looked for among the routes again.
+A model name is looked up in the routes, then in the local models, then in the models that upstreams declare or list,
+then in the routes and declared names with a `*`, of which the longest wins. Targets are not looked up in the routes
+again.
 """
 
 KEY = """
 ## A key
 
-The keys of `[keys.NAME]`. Only `key` must be given. `NAME` stands in the log for who has it. Keys of `--api-key` may
-use all models, at the server's rates.
+Keys of `[keys.NAME]`. Only `key` is required. `NAME` identifies the key in the log. Keys given with `--api-key` may use
+all models, at the server's rate limits.
 
-A key with `models` reaches a model by a name of the file or of an upstream's list. Where a `*` of a route or of an
-upstream leads a name on, the key must be for all of that pattern (`qwen-*` is for the route `"qwen-*"`, and not for
-`"*"`), or for the model that is asked for in the end. It is shown no other model: not by `/v1/models`, errors,
-`/slots` or the page, and `/metrics` is closed to it unless it has `metrics = true`.
+A key with `models` may use these models by their names in the file or in an upstream's list. If a `*` of a route or of
+an upstream matches the name, the key must allow the whole pattern (`qwen-*` allows the route `"qwen-*"`, but not `"*"`)
+or the target model. Other models are hidden from it in `/v1/models`, errors, `/slots` and the web page, and `/metrics`
+is refused unless the key has `metrics = true`.
 """
 
 SCALE = """
 ## A cluster
 
-How many replicas there are on a Ray cluster, and what each takes of a machine: [scaling.md](scaling.md) says how to
-choose. The keys of `[scale]`:
+Number of replicas on a Ray cluster and their resources; [scaling.md](scaling.md) explains how to choose them. Keys of
+`[scale]`:
 """
 
 FRONT = """
-The keys of `[scale.front]`, for those who speak to clients:
+Keys of `[scale.front]`, the replicas that serve clients:
 """
 
 ENGINE = """
-The keys of `[scale.engine]`, for those who run a model; `[scale.engines.NAME]` has the same for one model, and what it
-leaves out is as for all:
+Keys of `[scale.engine]`, the replicas that run a model. `[scale.engines.NAME]` overrides them for one model:
 """
 
 
-def _settings() -> str:
+def _settings_page() -> str:
     parts = [SETTINGS.strip()]
     for group in serve.SETTING_GROUPS:
-        parts += ["", f"## {group}", "", "| flag | environment | TOML | default | |", "|---|---|---|---|---|"]
-        parts += [_setting(field) for field in ALL_FIELDS if field.setting.group == group]
-    parts += ["", UPSTREAM.strip(), "", *_keys_of(UPSTREAM_FIELDS), "", ROUTES.strip()]
-    parts += ["", KEY.strip(), "", *_keys_of(KEY_FIELDS)]
+        parts += [
+            "",
+            f"## {group}",
+            "",
+            "| flag | environment | TOML | default | description |",
+            "|---|---|---|---|---|",
+        ]
+        parts += [_setting_row(field) for field in ALL_FIELDS if field.setting.group == group]
+    parts += ["", UPSTREAM.strip(), "", *_key_table(UPSTREAM_FIELDS), "", ROUTES.strip()]
+    parts += ["", KEY.strip(), "", *_key_table(KEY_FIELDS)]
     for text, fields in ((SCALE, SCALE_FIELDS), (FRONT, FRONT_FIELDS), (ENGINE, ENGINE_FIELDS)):
-        parts += ["", text.strip(), "", *_keys_of(fields)]
-    parts += ["", "## Flags of llama-server that are no settings", ""]
+        parts += ["", text.strip(), "", *_key_table(fields)]
+    parts += ["", "## Other flags of llama-server", ""]
     parts += [
-        "Accepted, with a note:",
+        "Accepted and ignored, with a note:",
         "",
-        *_foreign(IGNORED_FLAGS),
+        *_flag_list(IGNORED_FLAGS),
         "",
         "Refused, with the reason:",
         "",
-        *_foreign(REFUSED_FLAGS),
+        *_flag_list(REFUSED_FLAGS),
     ]
     return "\n".join(parts) + "\n"
 
 
-def _setting(field: SettingField) -> str:
+def _setting_row(field: SettingField) -> str:
     setting = field.setting
     names = " / ".join(
         ", ".join(f"`{flag}`" for flag in group) for group in (setting.flags, setting.off.split()) if group
@@ -389,22 +395,22 @@ def _setting(field: SettingField) -> str:
     tables = {"models.NAME.defaults": DEFAULT_FIELDS, "models.NAME": MODEL_FIELDS, "limits": LIMITS_FIELDS}
     table = next((name for name, fields in tables.items() if field in fields), "server")
     key = "" if field.name == "config" else f"`{table}.{field.name}`"
-    cells = [names, variables, key, serve.setting_default(field), _said(field)]
+    cells = [names, variables, key, serve.setting_default(field), _description(field)]
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
-def _keys_of(fields: tuple[SettingField, ...]) -> list[str]:
-    """The keys of a table that has no flags."""
-    rows = [(f"`{field.name}`", serve.setting_default(field), _said(field)) for field in fields]
-    return ["| key | default | |", "|---|---|---|", *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
+def _key_table(fields: tuple[SettingField, ...]) -> list[str]:
+    """Table of settings that have no flags."""
+    rows = [(f"`{field.name}`", serve.setting_default(field), _description(field)) for field in fields]
+    return ["| key | default | description |", "|---|---|---|", *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
 
 
-def _said(field: SettingField) -> str:
+def _description(field: SettingField) -> str:
     choices = field.setting.choices.split()
     return field.setting.help + (f" ({', '.join(choices)})" if choices else "")
 
 
-def _foreign(rows: tuple[LlamaServerFlag, ...]) -> list[str]:
+def _flag_list(rows: tuple[LlamaServerFlag, ...]) -> list[str]:
     return [f"- {', '.join(f'`{flag}`' for flag in row.flags)}: {row.reason}" for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""llama.cpp's own HTTP server, as xllamacpp brings it: its defaults, with what a check can look at turned on."""
+"""Run llama.cpp's HTTP server from xllamacpp, with its defaults and /slots and /metrics enabled."""
 
 import argparse
 import signal
@@ -7,14 +7,14 @@ from pathlib import Path
 import xllamacpp
 
 SLOTS = 4  # llama-server's own default
-CONTEXT = 8192  # tokens for all slots together
+CONTEXT = 8192  # tokens, for all slots together
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serve until a signal ends the process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--template", type=Path, required=True, help="a chat template")
+    parser.add_argument("--template", type=Path, required=True, help="chat template file")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--api-key", required=True)
     options = parser.parse_args()
@@ -29,7 +29,7 @@ def main() -> None:
     params.n_parallel, params.n_ctx = SLOTS, CONTEXT
     params.endpoint_slots = params.endpoint_metrics = True
     server = xllamacpp.Server(params)
-    signal.pause()  # a signal ends the process, and the server with it
+    signal.pause()
     del server
 
 

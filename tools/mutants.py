@@ -1,9 +1,9 @@
-"""Mutation testing of the core: change one thing in a module, and see whether a test fails.
+"""Mutation testing of the protocol core: change one expression of a module and check that a test fails.
 
     python tools/mutants.py --sample 200 --seed 1
 
-Each mutant is tried in a copy of the tree, first with the tests of its module and then with those of the whole core.
-A mutant that no test notices shows a test that is missing, or a change that makes no difference.
+Each mutant runs in a copy of the tree, first with the tests of its module, then with all tests of the core. A surviving
+mutant shows a missing test or an equivalent mutant.
 """
 
 import argparse
@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-MODULES = ("reader", "repair", "pipe", "mender", "chunks", "deltas", "calls", "sse")
+MODULES = ("reader", "repair", "pipeline", "repairer", "merger", "chunks", "deltas", "tool_calls", "sse")
+FOLDER = Path("src/welldone/protocol")
 CORE = ("tests/protocol", "tests/rules", "tests/recorded", "tests/matrix", "tests/laws")
 LIMIT_S = 900.0
-"""A mutant that makes a loop endless counts as noticed."""
+"""A mutant with an endless loop counts as killed."""
 TIMES = itertools.count(1_000_000_000)
 _COMPARED = {
     ast.Eq: ast.NotEq,
@@ -43,87 +44,89 @@ _COMPARED = {
 
 
 class Mutant(NamedTuple):
-    """A module with one change."""
+    """Module with one change."""
 
     module: str
     line: int
-    what: str
+    change: str
     source: str
 
 
 def main() -> int:
-    """Try a sample, and print those that no test noticed."""
+    """Run a sample of mutants and print the survivors."""
     parser = argparse.ArgumentParser(description="Mutation testing of the core.")
-    parser.add_argument("--sample", type=int, default=200, help="mutants to try (default 200)")
-    parser.add_argument("--seed", type=int, default=1, help="which sample (default 1)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants to try at once (default: cores)")
-    parser.add_argument("--only", nargs="*", default=[], metavar="MODULE:LINE", help="the mutants of these lines")
+    parser.add_argument("--sample", type=int, default=200, help="number of mutants (default 200)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default 1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants to run at once (default: cores)")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="MODULE:LINE", help="run only the mutants of these lines"
+    )
     parser.add_argument("pytest", nargs="*", default=[], help="options for pytest, after --")
     options = parser.parse_args()
-    found = [mutant for module in MODULES for mutant in mutants(module)]
+    all_mutants = [mutant for module in MODULES for mutant in mutants(module)]
     if options.only:
-        chosen = [mutant for mutant in found if f"{mutant.module}:{mutant.line}" in options.only]
+        chosen = [mutant for mutant in all_mutants if f"{mutant.module}:{mutant.line}" in options.only]
     else:
-        chosen = random.Random(options.seed).sample(found, min(options.sample, len(found)))
-    print(f"{len(chosen)} of {len(found)} mutants of {', '.join(MODULES)}", flush=True)
+        chosen = random.Random(options.seed).sample(all_mutants, min(options.sample, len(all_mutants)))
+    print(f"{len(chosen)} of {len(all_mutants)} mutants of {', '.join(MODULES)}", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="mutants-") as folder,
         concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
     ):
         copies = _Copies(Path(folder))
         kills = list(pool.map(lambda mutant: _report(mutant, copies, options.pytest), chosen))
-    print(f"{sum(kills)} of {len(kills)} were noticed: {sum(kills) / max(1, len(kills)):.1%}")
+    print(f"{sum(kills)} of {len(kills)} killed: {sum(kills) / max(1, len(kills)):.1%}")
     return 0
 
 
 class _Copies:
-    """A copy of the tree for each thread."""
+    """One copy of the tree per thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._mine = threading.local()
+        self._local = threading.local()
 
-    def mine(self) -> Path:
-        """That of this thread."""
-        if not hasattr(self._mine, "path"):
+    def of_thread(self) -> Path:
+        """Return the copy of the current thread."""
+        if not hasattr(self._local, "path"):
             path = self._folder / str(threading.get_ident())
             for name in ("src", "tests", "docs", "faults", "tools", "benchmarks"):
                 shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
             shutil.copy(ROOT / "pyproject.toml", path)
-            self._mine.path = path
-        path = self._mine.path
+            self._local.path = path
+        path = self._local.path
         assert isinstance(path, Path)
         return path
 
 
 def mutants(module: str) -> Iterator[Mutant]:
-    """All that this file can make of a module."""
-    tree = ast.parse((ROOT / "src" / "welldone" / "wire" / f"{module}.py").read_text("utf-8"))
+    """Yield all mutants of a module."""
+    tree = ast.parse((ROOT / FOLDER / f"{module}.py").read_text("utf-8"))
     for number, node in enumerate(ast.walk(tree)):
-        if what := _what(node):
+        if change := _describe_change(node):
             changed = copy.deepcopy(tree)
             _change(next(itertools.islice(ast.walk(changed), number, None)))
-            yield Mutant(module, getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(changed)))
+            yield Mutant(module, getattr(node, "lineno", 0), change, ast.unparse(ast.fix_missing_locations(changed)))
 
 
-def _what(node: ast.AST) -> str:
-    """What can be changed of it; empty where nothing can."""
+def _describe_change(node: ast.AST) -> str:
+    """Describe the mutation of a node; empty if there is none."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
         return f"{type(node.ops[0]).__name__} becomes {_COMPARED[type(node.ops[0])].__name__}"
     if isinstance(node, ast.BoolOp):
         return "and becomes or" if isinstance(node.op, ast.And) else "or becomes and"
     if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Compare):
-        return "the condition is turned round"
+        return "condition negated"
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int):
         return f"{node.value} becomes {_other(node.value)}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-        return "plus and minus are exchanged"
+        return "plus and minus swapped"
     if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
-        return "None is returned"
+        return "returns None"
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return "the call is left out"
+        return "call removed"
     if isinstance(node, ast.Break | ast.Continue):
-        return "it is left out"
+        return "statement removed"
     return ""
 
 
@@ -151,25 +154,25 @@ def _other(value: object) -> bool | int:
 
 
 def _report(mutant: Mutant, copies: _Copies, options: list[str]) -> bool:
-    is_noticed = _is_noticed(mutant, copies.mine(), options)
-    if not is_noticed:
-        print(f"not noticed: {mutant.module}:{mutant.line}: {mutant.what}", flush=True)
-    return is_noticed
+    is_killed = _is_killed(mutant, copies.of_thread(), options)
+    if not is_killed:
+        print(f"survived: {mutant.module}:{mutant.line}: {mutant.change}", flush=True)
+    return is_killed
 
 
-def _is_noticed(mutant: Mutant, folder: Path, options: list[str]) -> bool:
-    path = folder / "src" / "welldone" / "wire" / f"{mutant.module}.py"
-    right = path.read_text("utf-8")
+def _is_killed(mutant: Mutant, folder: Path, options: list[str]) -> bool:
+    path = folder / FOLDER / f"{mutant.module}.py"
+    original = path.read_text("utf-8")
     path.write_text(mutant.source, "utf-8")
-    # Python knows stale bytecode by the time of the source: two mutants within a second would share it.
+    # Python detects stale bytecode by the mtime of the source, in seconds: two mutants could share it.
     os.utime(path, (next(TIMES),) * 2)
     try:
-        own = f"tests/protocol/test_{mutant.module}.py"
-        if (folder / own).exists() and _fails(folder, [own, *options]):
+        module_tests = f"tests/protocol/test_{mutant.module}.py"
+        if (folder / module_tests).exists() and _fails(folder, [module_tests, *options]):
             return True
         return _fails(folder, [*CORE, *options])
     finally:
-        path.write_text(right, "utf-8")
+        path.write_text(original, "utf-8")
         os.utime(path, (next(TIMES),) * 2)
 
 

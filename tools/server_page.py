@@ -1,6 +1,6 @@
-"""What is kept of the check of a real server, as docs/servers/NAME.json, and the page that is made of all of it.
+"""Stored check results of real servers (docs/servers/NAME.json), and the page that is generated from them.
 
-It imports no neighbour: tools/docs.py and the tests use it as well.
+tools/docs.py and the tests import this module, so it imports no other script of this folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,189 +12,185 @@ import msgspec
 from welldone.check.report import Finding, Report, Verdict
 from welldone.check.settings import DIALECTS
 
-PROBES_SHOWN = 3  # a rule that is broken is often broken everywhere; its row stays a line
-HEARD_LETTERS = 160  # enough to know it again; the check shows all
+MAX_PROBES = 3  # names in a row; many rules are broken in every probe
+MAX_OBSERVED_CHARS = 160  # enough to recognise the violation
 
 
-class Broken(msgspec.Struct, frozen=True, kw_only=True):
+class BrokenRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that the server breaks."""
 
     rule: str
     severity: str
-    heard: str
-    """What was there, the first time."""
+    observed: str
+    """Of the first violation."""
     probes: tuple[str, ...]
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """An endpoint that was checked."""
+    """Result of an endpoint that was checked."""
 
     date: str
     tool: str
     """The version of welldone."""
     verdict: Verdict
     rules: dict[str, int]
-    """How many came to each verdict."""
-    broken: tuple[Broken, ...]
-    late: tuple[str, ...]
-    """Probes whose replies were not waited for to their end."""
+    """Number of rules by verdict."""
+    broken: tuple[BrokenRule, ...]
+    incomplete: tuple[str, ...]
+    """Probes with missing or incomplete replies."""
 
 
-class NotOffered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """An endpoint that the server does not have."""
+class Unsupported(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The server does not have the endpoint."""
 
     date: str
-    why: str
+    reason: str
 
 
 class NotRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The server could not be run, or the endpoint not be checked."""
+    """The server did not run, or the endpoint could not be checked."""
 
     date: str
-    why: str
+    reason: str
 
 
-Result: TypeAlias = Checked | NotOffered | NotRun
+Result: TypeAlias = Checked | Unsupported | NotRun
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the page says of a server."""
+class ServerPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored results of one server."""
 
-    place: int
-    """Its order on the page."""
+    position: int
+    """Position on the page."""
     title: str
-    started: str
-    """The command, without the paths of a machine, and what its files hold."""
+    command: str
+    """The command that starts it, without local paths, and its configuration files."""
     note: str
-    """What one should know of that start; may be empty."""
+    """Remarks on the command; may be empty."""
     version: str
-    """Empty where it did not run."""
+    """Empty where the server did not run."""
     results: Mapping[str, Result]
-    """By the names of the dialects, all of them."""
+    """Results by dialect; every dialect has one."""
 
 
-def trimmed(report: Report) -> Checked:
-    """What the page needs of a report."""
+def summarize(report: Report) -> Checked:
+    """The part of a report that is stored."""
     return Checked(
         date=report.date[:10],
         tool=report.tool,
         verdict=report.verdict,
-        rules={one.value: report.count(one) for one in Verdict if one is not Verdict.TIMED_OUT},  # a probe does
-        broken=tuple(_broken(findings) for findings in report.findings_by_rule.values()),
-        late=tuple(probe.name for probe in report.probes if probe.is_incomplete),
+        # Only probes time out, rules do not.
+        rules={verdict.value: report.count(verdict) for verdict in Verdict if verdict is not Verdict.TIMED_OUT},
+        broken=tuple(_broken_rule(findings) for findings in report.findings_by_rule.values()),
+        incomplete=tuple(probe.name for probe in report.probes if probe.is_incomplete),
     )
 
 
-def _broken(findings: Sequence[Finding]) -> Broken:
-    first = findings[0]
+def _broken_rule(findings: Sequence[Finding]) -> BrokenRule:
+    first, observed = findings[0], findings[0].observed
+    if len(observed) > MAX_OBSERVED_CHARS:
+        observed = f"{observed[: MAX_OBSERVED_CHARS - 1]}…"
     probes = tuple(dict.fromkeys(finding.probe for finding in findings))
-    return Broken(rule=first.rule, severity=first.severity, heard=_short(first.observed, HEARD_LETTERS), probes=probes)
+    return BrokenRule(rule=first.rule, severity=first.severity, observed=observed, probes=probes)
 
 
-def stored(folder: Path) -> list[Page]:
-    """All servers, in the order of the page."""
-    pages = [msgspec.json.decode(path.read_bytes(), type=Page) for path in folder.glob("*.json")]
-    return sorted(pages, key=lambda page: page.place)
+def load_pages(folder: Path) -> list[ServerPage]:
+    """The stored results of all servers, in the order of the page."""
+    pages = [msgspec.json.decode(path.read_bytes(), type=ServerPage) for path in folder.glob("*.json")]
+    return sorted(pages, key=lambda page: page.position)
 
 
-def store(page: Page, path: Path) -> None:
-    """Keep it, so that a change can be read."""
+def store_page(page: ServerPage, path: Path) -> None:
+    """Store the results of a server, indented so that changes are readable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(page), indent=2) + b"\n")
 
 
 HEAD = """
-# Real servers, checked
+# Check results of real servers
 
-What `welldone check` says of servers that people run, each as it comes, with one small model (SmolLM2-135M-Instruct) on
-a CPU. `make servers` installs them (pinned, each in an environment of its own), starts them one after the other on this
-machine, checks them and writes this page; `make servers ARGS="--only vllm"` does one.
+Results of `welldone check` on popular servers with their default settings and one small model (SmolLM2-135M-Instruct)
+on a CPU. `make servers` installs them (pinned, each in its own environment), starts one after the other on this
+machine, checks them and writes this page. `make servers ARGS="--only vllm"` checks one server.
 
-Each is checked on `/v1/chat/completions` (and with it the older `/v1/completions`), `/v1/responses` and `/v1/messages`.
-The number beside a verdict is that of the rules that are broken.
+The check covers `/v1/chat/completions` (with the legacy `/v1/completions`), `/v1/responses` and `/v1/messages`. The
+number after a verdict is the number of broken rules.
 
-A rule is *right* where it was kept, *lax* where it was broken and no client is known to break by that, *wrong* where
-one does. It is *not offered* where the server says that it does not do this, and *not heard* where there was no
-occasion: a model as small as this one seldom calls a tool on its own, and never reasons. [The rules](rules/README.md)
-say what each is about.
+A rule has the verdict *pass* if it was judged and is not broken, *warn* if it is broken but no affected client is
+known to fail, and *fail* if at least one client fails. It is *unsupported* if the server refuses the feature, and
+*not applicable* if no reply allowed a judgement: so small a model seldom calls a tool unless it must, and does not
+reason. [The rules](rules/README.md) describe each of them.
 """
 
 
-def draw(pages: Sequence[Page]) -> str:
-    """The page, in Markdown."""
+def render(pages: Sequence[ServerPage]) -> str:
+    """The page in Markdown."""
     lines = [
         HEAD.strip(),
         "",
         f"| server | version | checked | {' | '.join(DIALECTS)} |",
         f"|---|---|---|{'---|' * len(DIALECTS)}",
-        *map(_row, pages),
+        *map(_summary_row, pages),
     ]
     for page in pages:
-        lines += ["", f"## {page.title}", "", "```", page.started.strip(), "```"]
+        lines += ["", f"## {page.title}", "", "```", page.command.strip(), "```"]
         lines += ["", page.note] if page.note else []
         for name, dialect in DIALECTS.items():
-            lines += ["", *_said(f"`/v1{dialect.path}`", page.results[name])]
+            lines += ["", *_result_lines(f"`/v1{dialect.path}`", page.results[name])]
     return "\n".join(lines) + "\n"
 
 
-def _row(page: Page) -> str:
-    link = f"[{page.title}](#{_anchor(page.title)})"
+def _summary_row(page: ServerPage) -> str:
+    anchor = "".join(char for char in page.title.lower() if char.isalnum() or char in " -_").replace(" ", "-")
     date = max(result.date for result in page.results.values())
-    return f"| {' | '.join([link, page.version, date, *(_cell(page.results[name]) for name in DIALECTS)])} |"
+    cells = [
+        f"[{page.title}](#{anchor})",
+        page.version,
+        date,
+        *(_verdict_cell(page.results[name]) for name in DIALECTS),
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
-def _cell(result: Result) -> str:
+def _verdict_cell(result: Result) -> str:
     match result:
         case NotRun():
             return "not run"
-        case NotOffered():
-            return Verdict.UNSUPPORTED.value
+        case Unsupported():
+            return Verdict.UNSUPPORTED.label
         case Checked(verdict=verdict, broken=broken):
-            return f"{verdict.value} ({len(broken)})" if broken else verdict.value
+            return f"{verdict.label} ({len(broken)})" if broken else verdict.label
 
 
-def _anchor(title: str) -> str:
-    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -_")
-    return kept.replace(" ", "-")
-
-
-def _said(endpoint: str, result: Result) -> list[str]:
+def _result_lines(endpoint: str, result: Result) -> list[str]:
     match result:
-        case NotRun(why=why):
-            return [f"{endpoint} could not be checked here:", "", "```", why, "```"]
-        case NotOffered(why=why):
-            return [f"{endpoint} is not offered: {_code(why)}"]
-        case Checked(tool=tool, rules=rules, broken=broken, late=late):
-            counts = ", ".join(f"{count} {name}" for name, count in rules.items())
-            lines = [f"{endpoint}, checked by welldone {tool}: {_count(broken)} ({counts})."]
-            lines += [f"No reply came in time to {', '.join(late)}."] if late else []
-            return [*lines, *_table(broken)]
+        case NotRun(reason=reason):
+            return [f"{endpoint} could not be checked:", "", "```", reason, "```"]
+        case Unsupported(reason=reason):
+            return [f"{endpoint} is unsupported: {_code(reason)}"]
+        case Checked(tool=tool, rules=rules, broken=broken, incomplete=incomplete):
+            counts = ", ".join(f"{count} {Verdict(name).label}" for name, count in rules.items())
+            lines = [f"{endpoint}, checked by welldone {tool}: {_broken_count(broken)} ({counts})."]
+            lines += [f"Incomplete replies: {', '.join(incomplete)}."] if incomplete else []
+            head = ["", "| rule | severity | observed | probes |", "|---|---|---|---|"]
+            return [*lines, *head, *map(_rule_row, broken)] if broken else lines
 
 
-def _table(broken: Sequence[Broken]) -> list[str]:
-    head = ["", "| rule | severity | heard | by the probes |", "|---|---|---|---|"]
-    return [*head, *map(_rule, broken)] if broken else []
-
-
-def _count(broken: Sequence[Broken]) -> str:
+def _broken_count(broken: Sequence[BrokenRule]) -> str:
     if not broken:
         return "no rule is broken"
     breaking = sum(each.severity == "breaks" for each in broken)
     rules = "one rule is broken" if len(broken) == 1 else f"{len(broken)} rules are broken"
-    return f"{rules}, {breaking or 'none'} of them so that a client breaks"
+    return f"{rules}, {breaking or 'none'} of them with severity breaks"
 
 
-def _rule(broken: Broken) -> str:
-    shown, more = broken.probes[:PROBES_SHOWN], len(broken.probes) - PROBES_SHOWN
-    probes = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-    return f"| [{broken.rule}](rules/{broken.rule}.md) | {broken.severity} | {_code(broken.heard)} | {probes} |"
+def _rule_row(broken: BrokenRule) -> str:
+    more = len(broken.probes) - MAX_PROBES
+    probes = ", ".join(broken.probes[:MAX_PROBES]) + (f" and {more} more" if more > 0 else "")
+    return f"| [{broken.rule}](rules/{broken.rule}.md) | {broken.severity} | {_code(broken.observed)} | {probes} |"
 
 
 def _code(text: str) -> str:
-    """What a server said, as a cell: it may say anything, and must change nothing but this cell."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in text).replace("`", "'").strip()
+    """Text from a server as inline code that cannot leave its table cell."""
+    plain = "".join(char if char.isprintable() else " " for char in text).replace("`", "'").strip()
     return f"`{plain}`".replace("|", "\\|") if plain else ""
-
-
-def _short(text: str, letters: int) -> str:
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"

@@ -1,4 +1,4 @@
-"""A server from its lock file to its end: its environment, the model in the form that it reads, its process."""
+"""Installation and process of a server: virtual environment, model files, start and stop."""
 
 import hashlib
 import json
@@ -14,55 +14,55 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from server_table import MODEL, Server  # isort: skip  # a neighbour: a script's own folder is on the path
+from server_table import MODEL, Server  # isort: skip  # the folder of a script is on its path
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".venv-servers"
-KEY = "sk-of-a-server-on-loopback"  # no secret: it is gone with the server
+KEY = "sk-of-a-server-on-loopback"  # not a secret: it is valid only while the server runs
 
-_INSTALL_S = 3600.0  # llama-cpp-python is compiled, on two cores for five minutes
-_UNPACK_S = 600.0
+_INSTALL_S = 3600.0  # llama-cpp-python is compiled: five minutes on two cores
+_CONVERT_S = 600.0
 _START_S = 300.0  # vLLM takes 50 s on an idle machine
-_ANSWER_S = 60.0
-_END_S = 20.0
-_PAUSE_S = 0.5
-_LINES = 3
-_LETTERS = 600
-_OTHERS = ("WELLDONE_", "LITELLM_", "LLAMA_", "VLLM_", "HF_", "OPENAI_")
+_REPLY_S = 60.0
+_STOP_S = 20.0
+_POLL_S = 0.5
+_EXCERPT_LINES = 3
+_EXCERPT_CHARS = 600
+_REMOVED_VARIABLES = ("WELLDONE_", "LITELLM_", "LLAMA_", "VLLM_", "HF_", "OPENAI_")
 
 
 class ServerError(Exception):
-    """It does not run; why."""
+    """The server does not run. The message is the reason."""
 
 
-def installed(server: Server) -> Path:
-    """The folder of its programs. It is installed if it is not there, or if its lock file has changed."""
+def install(server: Server) -> Path:
+    """Install the server if it is missing or its lock file has changed; returns the folder of its programs."""
     if server.lock is None:
         return Path(sys.executable).parent
     lock, folder = ROOT / "requirements" / f"{server.lock}.txt", HOME / server.name
-    ready, wanted = folder / ".ready", hashlib.sha256(lock.read_bytes() + repr(server.build).encode()).hexdigest()
-    if not ready.exists() or ready.read_text() != wanted:
+    ready, digest = folder / ".ready", hashlib.sha256(lock.read_bytes() + repr(server.build).encode()).hexdigest()
+    if not ready.exists() or ready.read_text() != digest:
         print(f"{server.name}: installing", flush=True)
         _run([sys.executable, "-m", "venv", "--clear", str(folder)], _INSTALL_S)
-        # Without dependencies: the lock file names all that are needed, and leaves out what only a GPU needs.
-        # Without its cache: pip would take what was once compiled in another way.
+        # --no-deps: the lock file is complete, and omits packages that only a GPU needs.
+        # --no-cache-dir: a cached wheel may have been compiled with other options.
         options = ("--quiet", "--no-cache-dir", "--no-deps", "--require-hashes", "-r", str(lock))
         _run([str(folder / "bin" / "python"), "-m", "pip", "install", *options], _INSTALL_S, server.build)
-        ready.write_text(wanted)
+        ready.write_text(digest)
     return folder / "bin"
 
 
-def version_of(server: Server, programs: Path) -> str:
-    """The version that is installed."""
+def installed_version(server: Server, programs: Path) -> str:
+    """The installed version of the server's package."""
     code = f"import importlib.metadata as m; print(m.version({server.package!r}))"
-    return _run([str(programs / "python"), "-c", code], _ANSWER_S).strip()
+    return _run([str(programs / "python"), "-c", code], _REPLY_S).strip()
 
 
-def unpacked(programs: Path, gguf: Path, template: Path) -> Path:
-    """The model as a folder, made once by a server that can."""
+def convert_model(programs: Path, gguf: Path, template: Path) -> Path:
+    """Convert the model to a folder with safetensors, once, with the transformers of a server."""
     folder, script = HOME / "model" / MODEL, Path(__file__).with_name("unpack.py")
-    if not (folder / "tokenizer.json").exists():  # written last
-        _run([str(programs / "python"), str(script), str(gguf), str(template), str(folder)], _UNPACK_S)
+    if not (folder / "tokenizer.json").exists():  # the file that is written last
+        _run([str(programs / "python"), str(script), str(gguf), str(template), str(folder)], _CONVERT_S)
     return folder
 
 
@@ -73,25 +73,25 @@ def _run(command: Sequence[str], seconds: float, environment: Mapping[str, str] 
     except subprocess.TimeoutExpired:
         raise ServerError(f"{Path(command[0]).name} took longer than {seconds:g} s") from None
     if done.returncode != 0:
-        raise ServerError(gist(done.stderr or done.stdout))
+        raise ServerError(log_excerpt(done.stderr or done.stdout))
     return done.stdout
 
 
-def gist(log: str) -> str:
-    """The last words of a log, without the paths of this machine."""
+def log_excerpt(log: str) -> str:
+    """The last lines of a log, without local paths."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return plain("\n".join(lines[-_LINES:]))[-_LETTERS:] or "it said nothing"
+    return without_local_paths("\n".join(lines[-_EXCERPT_LINES:]))[-_EXCERPT_CHARS:] or "(no output)"
 
 
-def plain(text: str) -> str:
-    """A text without the paths of this machine."""
+def without_local_paths(text: str) -> str:
+    """The text with `…` for the paths of this machine."""
     for path in (str(ROOT), str(Path.home()), sys.prefix):
         text = text.replace(path, "…")
     return text
 
 
 def free_port() -> int:
-    """A port that is free now. Not all of these programs can choose one and say which."""
+    """A free port. Not all servers can choose one and report it."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -99,59 +99,61 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(server: Server, names: Mapping[str, str], work: Path) -> Iterator[str]:
-    """The server, when it has answered once; its URL. `names` fill its command."""
+def running_server(server: Server, values: Mapping[str, str], work: Path) -> Iterator[str]:
+    """Run the server and wait until it answers; yields its URL. `values` replace the placeholders."""
     for name, text in server.files.items():
-        (work / name).write_text(text.format_map(names))
-    (work / "hub").mkdir()  # huggingface_hub fails where there is no cache, empty or not
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+        (work / name).write_text(text.format_map(values))
+    (work / "hub").mkdir()  # huggingface_hub fails without a cache folder
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_REMOVED_VARIABLES)}
     log = work / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [word.format_map(names) for word in server.command.split()],
+            [word.format_map(values) for word in server.command.split()],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             cwd=work,
-            env=kept | {name: value.format_map(names) for name, value in server.environment.items()},
+            env=environment | {name: value.format_map(values) for name, value in server.environment.items()},
             start_new_session=True,
         )
-    url = f"http://127.0.0.1:{names['port']}/v1"
+    url = f"http://127.0.0.1:{values['port']}/v1"
     try:
-        _wait(process, url, log)
+        _wait_until_ready(process, url, log)
         yield url
     finally:
-        _end(process)
+        _stop(process)
 
 
-def _wait(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
     deadline = time.monotonic() + _START_S
-    while why := _answers(url):
+    while problem := _readiness_problem(url):
         if process.poll() is not None:
-            raise ServerError(f"it ended with code {process.returncode}:\n{gist(log.read_text(errors='replace'))}")
+            excerpt = log_excerpt(log.read_text(errors="replace"))
+            raise ServerError(f"the server ended with code {process.returncode}:\n{excerpt}")
         if time.monotonic() > deadline:
-            raise ServerError(f"no answer within {_START_S:g} s ({why}):\n{gist(log.read_text(errors='replace'))}")
-        time.sleep(_PAUSE_S)
+            excerpt = log_excerpt(log.read_text(errors="replace"))
+            raise ServerError(f"no reply within {_START_S:g} s ({problem}):\n{excerpt}")
+        time.sleep(_POLL_S)
 
 
-def _answers(url: str) -> str:
-    """Empty where it answers a chat, else why not."""
+def _readiness_problem(url: str) -> str:
+    """Why a chat request fails; empty if it succeeds."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), headers)
     try:
-        with urllib.request.urlopen(request, timeout=_ANSWER_S) as reply:
+        with urllib.request.urlopen(request, timeout=_REPLY_S) as reply:
             reply.read()
     except (OSError, ValueError) as error:
         return str(error)
     return ""
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """It and all that it has started."""
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """Stop the server and its process group."""
     process.send_signal(signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)
+        process.wait(_STOP_S)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,6 @@
-"""The servers that are checked, and how each is started.
+"""The servers that `tools/servers.py` checks, and the commands that start them.
 
-A command is written once, with {names}. For the start they are filled with this machine's paths, for the page with
-nothing that a machine has to itself.
+Commands and files have {placeholders}: local paths when a server is started, neutral names on the page.
 """
 
 from collections.abc import Mapping
@@ -14,24 +13,24 @@ MODEL = DEFAULT_MODEL.name
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """One that is checked."""
+    """A server and its command."""
 
     name: str
     title: str
     package: str
-    """Whose version the page shows."""
+    """The package whose version the page shows."""
     lock: str | None
-    """The file of `requirements` that it is installed from; None: it is in this environment."""
+    """Lock file in `requirements`; None: installed in this environment."""
     command: str
-    """{bin} its programs, {gguf} the model's file, {folder} the same model unpacked, {template} a chat template with
-    tools, {tools} and {work} folders, {port}, {upstream} the URL of the server behind it, {key}."""
+    """Placeholders: {bin} folder of its programs, {gguf} model file, {folder} the same model as safetensors, {template}
+    chat template with tools, {tools} and {work} folders, {port}, {upstream} URL of its upstream, {key}."""
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    """In {work}."""
+    """Configuration files in {work}."""
     build: Mapping[str, str] = field(default_factory=dict)
-    """The environment in which it is compiled."""
-    behind: str | None = None
-    """It stands in front of this one."""
+    """Environment variables for the compilation."""
+    upstream: str | None = None
+    """Name of the server behind a gateway."""
     note: str = ""
 
 
@@ -62,8 +61,11 @@ SERVERS = (
         lock=None,
         command="{bin}welldone serve --config {work}welldone.toml --port {port} --api-key {key}",
         files={"welldone.toml": '[upstreams.llama]\nurl = "{upstream}"\nkey = "{key}"\n'},
-        behind="xllamacpp",
-        note="The server behind it is the one below. What is still broken was lost there, and no gateway can know it.",
+        upstream="xllamacpp",
+        note=(
+            "The server behind it is the next one on this page. Violations that remain lost information there, which "
+            "no gateway can restore."
+        ),
     ),
     Server(
         name="xllamacpp",
@@ -72,7 +74,7 @@ SERVERS = (
         lock=None,
         command="{bin}python {tools}llama_http.py {gguf} --template {template} --port {port} --api-key {key}",
         note=(
-            "llama.cpp's server as the package brings it, with its defaults, four slots and a chat template that knows "
+            "llama.cpp's server from the xllamacpp package, with its defaults, four slots and a chat template with "
             "tools."
         ),
     ),
@@ -84,8 +86,8 @@ SERVERS = (
         command="{bin}litellm --config {work}litellm.yaml --host 127.0.0.1 --port {port} --telemetry False",
         environment={"LITELLM_LOCAL_MODEL_COST_MAP": "true"},
         files={"litellm.yaml": LITELLM},
-        behind="xllamacpp",
-        note="The server behind it is the one above.",
+        upstream="xllamacpp",
+        note="The server behind it is the previous one on this page.",
     ),
     Server(
         name="llama-cpp-python",
@@ -97,10 +99,10 @@ SERVERS = (
             "--chat_format chatml-function-calling --interrupt_requests false --host 127.0.0.1 --port {port} "
             "--api_key {key}"
         ),
-        build={"CMAKE_ARGS": "-DGGML_NATIVE=OFF"},  # a virtual CPU may name instructions that it does not have
+        build={"CMAKE_ARGS": "-DGGML_NATIVE=OFF"},  # virtual CPUs may report instructions that they lack
         note=(
-            "By default a new request breaks off the one that runs. That is turned off, else four requests at once "
-            "would show nothing else."
+            "By default a new request aborts the running one. This is disabled, because it would hide every other "
+            "result of concurrent requests."
         ),
     ),
     Server(
@@ -110,7 +112,9 @@ SERVERS = (
         lock="servers-transformers",
         command="{bin}transformers serve {folder} --device cpu --host 127.0.0.1 --port {port}",
         environment=QUIET,
-        note="The model is the same file, unpacked to 16 bits by `tools/unpack.py`. This server knows no key.",
+        note=(
+            "The model is the same file, converted to 16-bit weights by `tools/unpack.py`. This server has no API keys."
+        ),
     ),
     Server(
         name="vllm",
@@ -124,16 +128,16 @@ SERVERS = (
         ),
         environment={**QUIET, "VLLM_CPU_KVCACHE_SPACE": "1"},
         note=(
-            "Its program `vllm` looks for a package of that name and does not start, so its module is called. The "
-            "model is unpacked as for transformers."
+            "The program `vllm` requires a package of that name and does not start, so its module is run. The model is "
+            "converted as for transformers."
         ),
     ),
 )
 
 
-def shown(server: Server) -> str:
-    """How it is started, for the page."""
-    filled = {
+def printable_command(server: Server) -> str:
+    """The command and the configuration files, without local paths."""
+    values = {
         "bin": "",
         "gguf": DEFAULT_MODEL.file_name,
         "folder": MODEL,
@@ -145,4 +149,4 @@ def shown(server: Server) -> str:
         "key": "KEY",
     }
     parts = [server.command, *(f"\n# {name}\n{text.rstrip()}" for name, text in server.files.items())]
-    return "\n".join(parts).format_map(filled)
+    return "\n".join(parts).format_map(values)

@@ -1,6 +1,6 @@
-"""A GGUF as a folder that transformers and vLLM read: 16-bit safetensors, the tokenizer and a chat template.
+"""Convert a GGUF file to a folder for transformers and vLLM: 16-bit safetensors, tokenizer and chat template.
 
-Run by the Python of one of them: python tools/unpack.py MODEL.gguf TEMPLATE FOLDER
+Run with a Python that has transformers: python tools/unpack.py MODEL.gguf TEMPLATE FOLDER
 """
 
 import sys
@@ -13,12 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 def main(model: Path, template: Path, folder: Path) -> None:
     """Write the folder."""
     source = {"pretrained_model_name_or_path": model.parent, "gguf_file": model.name}
-    packed = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    # What was read from a GGUF cannot be saved, though its weights are plain numbers by now: they move to a model that
-    # was never packed.
-    plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(**source))
-    plain.load_state_dict(packed.state_dict())
-    plain.to(torch.bfloat16).save_pretrained(folder)
+    loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    # transformers refuses to save a model that was loaded from a GGUF, so the weights are copied to a new one.
+    model_copy = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(**source))
+    model_copy.load_state_dict(loaded.state_dict())
+    model_copy.to(torch.bfloat16).save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(**source)
     tokenizer.chat_template = template.read_text("utf-8")
     tokenizer.save_pretrained(folder)

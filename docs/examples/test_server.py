@@ -22,7 +22,7 @@ def url() -> Iterator[str]:
             server.terminate()
 
 
-def test_the_stream_is_right(url: str, welldone_check: Callable[..., Report]) -> None:
+def test_the_server_breaks_no_rule(url: str, welldone_check: Callable[..., Report]) -> None:
     """Fails if any rule is broken, with the output of `welldone check`."""
     welldone_check(url, strict=True)
 

@@ -1,1 +1,1 @@
-"""Random faults over many clients, whose every token says whose it is: nothing is mixed up, lost or said twice."""
+"""Random faults against many clients. Every token names its request: nothing may be mixed up, lost or repeated."""

@@ -1,4 +1,4 @@
-"""A client that does what is wished: asks in its dialect, reads, perhaps slowly, and leaves if it is to leave."""
+"""A client that performs a `ClientAction`: sends a request, reads, perhaps slowly, perhaps disconnects."""
 
 import asyncio
 import socket
@@ -7,141 +7,150 @@ from contextlib import suppress
 
 import msgspec
 
-from faults.asking import Talk
+from faults.client import ClientConnection
 from faults.nemesis import dialects
-from faults.nemesis.history import Heard
-from faults.nemesis.order import Json
-from faults.nemesis.wish import Wish
+from faults.nemesis.client_actions import ClientAction
+from faults.nemesis.history import ObservedReply
+from faults.nemesis.upstream_actions import Json
 
 LIMIT_S = 120.0
-"""No answer takes that long, also on a busy machine: a hang is a failure."""
+"""Longer than any answer on a busy machine: turns a hang into a failure."""
 _SLOW_S = 0.02
 _SLOW_BYTES = 4096
-"""What a slow reader's socket holds, so that it is soon full."""
-_PATIENCE_S = 0.002
-"""For each token after which it would leave, of who waits for a whole reply and hears none."""
+"""Receive buffer of a slow reader, so that it is soon full."""
+_LEAVE_AFTER_S = 0.002
+"""Delay per token before disconnecting, for a buffered reply."""
 
 
 class _LeftError(Exception):
-    """The client has enough."""
+    """The client disconnects."""
 
 
 class Client:
     """One client, with a key of its own, one request at a time."""
 
-    def __init__(self, port: int, key: str, moments: Iterator[int], body_of: Callable[[Wish], Json]) -> None:
+    def __init__(self, port: int, key: str, moments: Iterator[int], body_of: Callable[[ClientAction], Json]) -> None:
         self._port = port
         self._key = key
         self._moments = moments
         self._body_of = body_of
-        self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, wish: Wish) -> Heard:
-        """All that is heard of a request."""
-        heard, body = Heard(), bytearray()
+    async def send(self, action: ClientAction) -> ObservedReply:
+        """Send a request and return everything received."""
+        observed, body = ObservedReply(), bytearray()
         try:
-            reader, writer = await self._connect(wish)
+            reader, writer = await self._connect(action)
         except (ConnectionError, TimeoutError):
-            return heard
-        is_kept = False
+            return observed
+        is_reusable = False
         try:
             async with asyncio.timeout(LIMIT_S):
-                is_kept = await self._talk(wish, heard, body, reader, writer)
+                is_reusable = await self._talk(action, observed, body, reader, writer)
         except _LeftError:
-            heard.has_left = True
+            observed.has_left = True
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError):
-            pass  # then it is not closed
+            pass  # `is_closed` stays False
         finally:
-            if is_kept:
-                self._line = reader, writer
+            if is_reusable:
+                self._connection = reader, writer
             else:
-                Talk(reader, writer).leave(is_rude=heard.has_left and wish.is_rude)
-        dialects.read("chat" if wish.wrong == "no path" else wish.dialect, heard, bytes(body))
-        return heard
+                ClientConnection(reader, writer).disconnect(is_reset=observed.has_left and action.is_rude)
+        dialects.read("chat" if action.wrong == "no path" else action.dialect, observed, bytes(body))
+        return observed
 
     def close(self) -> None:
-        """Leave a connection that was kept."""
-        if self._line is not None:
-            self._line[1].close()
-            self._line = None
+        """Close the idle connection."""
+        if self._connection is not None:
+            self._connection[1].close()
+            self._connection = None
 
-    async def _connect(self, wish: Wish) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        line, self._line = self._line, None
-        if line is not None and not wish.is_slow:
-            return line
-        if line is not None:
-            line[1].close()
+    async def _connect(self, action: ClientAction) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        open_connection, self._connection = self._connection, None
+        if open_connection is not None and not action.is_slow:
+            return open_connection
+        if open_connection is not None:
+            open_connection[1].close()
         connection = socket.socket()
         connection.setblocking(False)
-        if wish.is_slow:
+        if action.is_slow:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BYTES)
         try:
             async with asyncio.timeout(LIMIT_S):
                 await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self._port))
-                return await asyncio.open_connection(sock=connection, limit=_SLOW_BYTES if wish.is_slow else 2**16)
+                return await asyncio.open_connection(sock=connection, limit=_SLOW_BYTES if action.is_slow else 2**16)
         except BaseException:
             connection.close()
             raise
 
     async def _talk(
-        self, wish: Wish, heard: Heard, body: bytearray, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        action: ClientAction,
+        observed: ObservedReply,
+        body: bytearray,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> bool:
-        """Ask and hear; whether the connection can be used again."""
-        said = self._request(wish)
-        if wish.leaves_after == 0 and wish.is_slow:
-            writer.write(said[: len(said) // 2])
+        """Send and receive; return whether the connection can be reused."""
+        payload = self._request(action)
+        if action.leaves_after == 0 and action.is_slow:
+            writer.write(payload[: len(payload) // 2])
             raise _LeftError
-        writer.write(said)
-        if wish.leaves_after is None or (wish.is_stream and wish.leaves_after):
-            return await self._hear(wish, heard, body, reader)
+        writer.write(payload)
+        if action.leaves_after is None or (action.is_stream and action.leaves_after):
+            return await self._receive(action, observed, body, reader)
         try:
-            async with asyncio.timeout(_PATIENCE_S * wish.leaves_after):
-                return await self._hear(wish, heard, body, reader)
+            async with asyncio.timeout(_LEAVE_AFTER_S * action.leaves_after):
+                return await self._receive(action, observed, body, reader)
         except TimeoutError:
             raise _LeftError from None
 
-    async def _hear(self, wish: Wish, heard: Heard, body: bytearray, reader: asyncio.StreamReader) -> bool:
+    async def _receive(
+        self, action: ClientAction, observed: ObservedReply, body: bytearray, reader: asyncio.StreamReader
+    ) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        heard.status = int(head.removeprefix(b"http/1.1 ")[:3])
-        heard.is_stream = b"text/event-stream" in head or b"application/x-ndjson" in head
-        sign = f"{wish.order.marker}:".encode()
+        observed.status = int(head.removeprefix(b"http/1.1 ")[:3])
+        observed.is_stream = b"text/event-stream" in head or b"application/x-ndjson" in head
+        sign = f"{action.order.marker}:".encode()
         async for data in _pieces(reader, head):
             body += data
-            if wish.is_slow:
+            if action.is_slow:
                 await asyncio.sleep(_SLOW_S)
-            if sign in data or (heard.first_text_at is None and sign in body):
-                if heard.first_text_at is None:
-                    heard.first_text_at = next(self._moments)
-                if wish.is_stream and wish.leaves_after and body.count(sign) >= wish.leaves_after:
+            if sign in data or (observed.first_text_at is None and sign in body):
+                if observed.first_text_at is None:
+                    observed.first_text_at = next(self._moments)
+                if action.is_stream and action.leaves_after and body.count(sign) >= action.leaves_after:
                     raise _LeftError
-        heard.is_closed = True
-        if wish.is_kept and b"\r\nconnection: close" not in head:
+        observed.is_closed = True
+        if action.reuses_connection and b"\r\nconnection: close" not in head:
             return True
         with suppress(ConnectionError):
-            heard.beyond = await reader.read()
+            observed.beyond = await reader.read()
         return False
 
-    def _request(self, wish: Wish) -> bytes:
-        body = self._body_of(wish)
-        if wish.wrong == "no text":
-            said = {name: value for name, value in body.items() if name not in ("messages", "prompt", "input")}
-            body = said | ({"messages": 7} if wish.dialect == "ollama" else {})  # there, none means: load the model
-        data = b'{"model": ' if wish.wrong == "no json" else msgspec.json.encode(body)
-        key = "wd-nobody-has-this-key-0" if wish.wrong == "wrong key" else self._key
+    def _request(self, action: ClientAction) -> bytes:
+        body = self._body_of(action)
+        if action.wrong == "no text":
+            payload = {name: value for name, value in body.items() if name not in ("messages", "prompt", "input")}
+            body = payload | (
+                {"messages": 7} if action.dialect == "ollama" else {}
+            )  # in Ollama's API, no messages means: load the model
+        data = b'{"model": ' if action.wrong == "no json" else msgspec.json.encode(body)
+        key = "wd-nobody-has-this-key-0" if action.wrong == "wrong key" else self._key
         head = [
-            f"POST {'/v1/nowhere' if wish.wrong == 'no path' else dialects.PATHS[wish.dialect]} HTTP/1.1",
+            f"POST {'/v1/nowhere' if action.wrong == 'no path' else dialects.PATHS[action.dialect]} HTTP/1.1",
             f"Host: 127.0.0.1:{self._port}",
             "Content-Type: application/json",
             f"Content-Length: {len(data)}",
-            f"Connection: {'keep-alive' if wish.is_kept else 'close'}",
-            *([] if wish.wrong == "no key" else [f"Authorization: Bearer {key}"]),
-            *(["Content-Encoding: gzip"] if wish.wrong == "packed" else []),
+            f"Connection: {'keep-alive' if action.reuses_connection else 'close'}",
+            *([] if action.wrong == "no key" else [f"Authorization: Bearer {key}"]),
+            *(["Content-Encoding: gzip"] if action.wrong == "packed" else []),
         ]
         return "\r\n".join([*head, "", ""]).encode() + data
 
 
 async def _pieces(reader: asyncio.StreamReader, head: bytes) -> AsyncIterator[bytes]:
-    """The body as it comes, without the marks of its chunks."""
+    """Yield the body without chunked framing."""
     if b"\r\ntransfer-encoding: chunked" in head:
         while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
             yield (await reader.readexactly(size + 2))[:-2]

@@ -1,12 +1,12 @@
-"""How each dialect asks, and how its replies are read: without any code of the server, which may be wrong."""
+"""Requests and replies of each dialect, parsed without code of the server under test."""
 
 from typing import NamedTuple
 
 import msgspec
 
-from faults.nemesis.history import Heard
-from faults.nemesis.order import Json
-from faults.nemesis.wish import Dialect, Wish
+from faults.nemesis.client_actions import ClientAction, Dialect
+from faults.nemesis.history import ObservedReply
+from faults.nemesis.upstream_actions import Json
 
 MODEL = "nemesis"
 PATHS: dict[Dialect, str] = {
@@ -19,41 +19,41 @@ PATHS: dict[Dialect, str] = {
 
 
 class Frame(NamedTuple):
-    """A frame as a letter, and what it says."""
+    """A frame as a letter, and its text."""
 
     letter: str
     text: str = ""
 
 
-def body_of(wish: Wish, text: str) -> Json:
-    """The body of a request that says this."""
-    body: Json = {"model": MODEL, "stream": wish.is_stream}
-    if wish.dialect == "completions":
+def body_of(action: ClientAction, text: str) -> Json:
+    """Build the body of a request with this text."""
+    body: Json = {"model": MODEL, "stream": action.is_stream}
+    if action.dialect == "completions":
         return body | {"prompt": text}
-    if wish.dialect == "responses":
+    if action.dialect == "responses":
         return body | {"input": text, "store": False}
-    if wish.dialect == "messages":
+    if action.dialect == "messages":
         body["max_tokens"] = 1000
     return body | {"messages": [{"role": "user", "content": text}]}
 
 
-def read(dialect: Dialect, heard: Heard, body: bytes) -> None:
-    """Put into `heard` what the body says."""
+def read(dialect: Dialect, observed: ObservedReply, body: bytes) -> None:
+    """Parse the body into `observed`."""
     try:
-        _read(dialect, heard, body)
+        _read(dialect, observed, body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        heard.unreadable = f"{error!r} in …{body[-200:]!r}"
+        observed.unreadable = f"{error!r} in …{body[-200:]!r}"
 
 
-def _read(dialect: Dialect, heard: Heard, body: bytes) -> None:
-    if heard.status != 200:
-        heard.has_error = is_error(dialect, body)
-    elif heard.is_stream:
+def _read(dialect: Dialect, observed: ObservedReply, body: bytes) -> None:
+    if observed.status != 200:
+        observed.has_error = is_error(dialect, body)
+    elif observed.is_stream:
         frames = [_frame(dialect, line) for line in _lines(dialect, body)]
-        heard.events = "".join(frame.letter for frame in frames)
-        heard.text = "".join(frame.text for frame in frames)
-    elif heard.is_closed:
-        heard.text = _whole(dialect, msgspec.json.decode(body))
+        observed.events = "".join(frame.letter for frame in frames)
+        observed.text = "".join(frame.text for frame in frames)
+    elif observed.is_closed:
+        observed.text = _whole(dialect, msgspec.json.decode(body))
 
 
 def is_error(dialect: Dialect, body: bytes) -> bool:
@@ -70,7 +70,7 @@ def is_error(dialect: Dialect, body: bytes) -> bool:
 
 
 def _lines(dialect: Dialect, body: bytes) -> list[bytes]:
-    """The JSON of each frame. What comes after the last line end is no frame yet."""
+    """Parse the JSON of each complete frame."""
     lines = body.split(b"\n")[:-1]
     if dialect == "ollama":
         return lines

@@ -1,4 +1,4 @@
-"""Nemesis against the gateway: clients of all dialects over three upstreams, which are harmed all the time."""
+"""Nemesis against the gateway: clients of all dialects over three upstreams with random faults."""
 
 import asyncio
 import json
@@ -7,87 +7,85 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import takewhile
 
-from faults.asking import say
-from faults.case import Case, Figure, Outcome, Stage
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import connect
 from faults.nemesis import dialects
+from faults.nemesis.chaos import Nemesis, UpstreamProcess
 from faults.nemesis.client import Client
-from faults.nemesis.mischief import Life, Nemesis
-from faults.nemesis.order import Json
-from faults.nemesis.tally import Tally, check_alive
+from faults.nemesis.client_actions import UPSTREAMS, ClientAction, draw
+from faults.nemesis.totals import RunTotals, check_alive
 from faults.nemesis.toxics import Proxy
-from faults.nemesis.wish import UPSTREAMS, Wish, draw
-from tests.live.faults import children, files_of, metric
+from faults.nemesis.upstream_actions import Json
+from tests.live.faults import children, metric, open_files_of
 from tests.live.server import Running
 from tests.live.upstream import ACTIVE, RUNNING, gateway
 
 _KEYS = {f"client-{number}": f"wd-nemesis-key-{number:08}" for number in range(5)}
-_OURS = ("a request failed", "an answer failed", "an answer could not be ended")
-"""What the log says where the mistake is the server's own."""
+_OURS = ("a request failed", "a response failed", "a response could not be ended")
+"""Log messages of internal errors."""
 _TRACEBACK_LINES = 8
 _REST_LIMIT_S = 30.0
-"""What has not ended by then never does: the gateway's limits are seconds."""
+"""Time for requests to end: the gateway's timeouts are seconds."""
 
 
-def one(stage: Stage) -> Outcome:
+def one(context: CaseContext) -> Outcome:
     """One process."""
-    return _play(stage, "nemesis", stage.times(20 * 60, 2))
+    return _play(context, "nemesis", context.times(20 * 60, 2))
 
 
-def workers(stage: Stage) -> Outcome:
+def workers(context: CaseContext) -> Outcome:
     """Two processes behind one port."""
-    return _play(stage, "nemesis-workers", stage.times(3 * 60, 2), "--workers", "2")
+    return _play(context, "nemesis-workers", context.times(3 * 60, 2), "--workers", "2")
 
 
-def _play(stage: Stage, name: str, seconds: float, *options: str) -> Outcome:
+def _play(context: CaseContext, name: str, seconds: float, *options: str) -> Outcome:
     if sys.platform != "linux":
-        return Outcome(not_run="processes are looked at as Linux shows them")
-    return asyncio.run(_run(stage, name, seconds=seconds, options=options))
+        return Outcome(not_run="needs /proc of Linux")
+    return asyncio.run(_run(context, name, seconds=seconds, options=options))
 
 
-async def _run(stage: Stage, name: str, *, seconds: float, options: tuple[str, ...]) -> Outcome:
-    tally = Tally()
-    async with _upstreams(tally) as lives:
-        async with _gateway(stage, lives, options) as server:
+async def _run(context: CaseContext, name: str, *, seconds: float, options: tuple[str, ...]) -> Outcome:
+    totals = RunTotals()
+    async with _upstreams(totals) as lives:
+        async with _gateway(context, lives, options) as server:
             pids = children(server.process.pid) if options else [server.process.pid]
-            files = {pid: files_of(pid) for pid in pids}
-            nemesis = Nemesis(lives, stage.seed, most_s=stage.times(6000, 1000) / 1000)
-            await _rage(stage, server, tally, nemesis, seconds)
+            files = {pid: open_files_of(pid) for pid in pids}
+            nemesis = Nemesis(lives, context.seed, most_s=context.times(6000, 1000) / 1000)
+            await _rage(context, server, totals, nemesis, seconds)
             check_alive(server)
             rest_s, in_flight = await _rest(server, lives)
             for life in lives.values():
                 await life.proxy.down()
             left = await _files_left(files)
             check_alive(server)
-        said = mistakes(server.log.all)
-    troubles = [*tally.troubles, *tally.late(), *said]
+        log_errors = mistakes(server.log.all)
+    problems = [*totals.problems, *totals.late(), *log_errors]
     faults = sum(nemesis.done.values())
     return Outcome(
-        count=tally.requests,
-        happened=_happened(tally, nemesis),
+        count=totals.requests,
+        happened=_happened(totals, nemesis),
         figures=(
-            *tally.figures(),
-            Figure("faults done to upstreams", faults, least=1),
-            Figure("whole answers", tally.endings["whole"], least=1),
-            Figure("attempts per request", round(tally.attempts / max(1, tally.requests), 3), most=2),
-            Figure(
-                "in flight at the gateway is zero again after", round(rest_s * 1000), "ms", most=1000, is_timing=True
-            ),
+            *totals.figures(),
+            Figure("faults injected into upstreams", faults, least=1),
+            Figure("complete responses", totals.endings["whole"], least=1),
+            Figure("attempts per request", round(totals.attempts / max(1, totals.requests), 3), most=2),
+            Figure("no request in flight after", round(rest_s * 1000), "ms", most=1000, is_timing=True),
             Figure("still in flight", in_flight, most=0),
-            Figure("files left open", left, most=0),
-            Figure("mistakes of the server in its log", len(said), most=0),
+            Figure("leaked file descriptors", left, most=0),
+            Figure("internal errors in the server log", len(log_errors), most=0),
         ),
-        troubles=tuple(f"{words} (--only {name} --seed {stage.seed})" for words in troubles),
+        problems=tuple(f"{words} (--only {name} --seed {context.seed})" for words in problems),
     )
 
 
-def _happened(tally: Tally, nemesis: Nemesis) -> str:
-    found = len(tally.troubles) + len(tally.late())
+def _happened(totals: RunTotals, nemesis: Nemesis) -> str:
+    found = len(totals.problems) + len(totals.late())
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(nemesis.done.items()))
-    return f"upstreams suffered {kinds}; requests ended {tally.ends}; {found} violations; the server runs on"
+    return f"injected faults: {kinds}; requests: {totals.ends}; {found} violations; the server kept running"
 
 
 def mistakes(log: Sequence[str]) -> list[str]:
-    """What the log says of the server's own mistakes, each with the end of its traceback, which is indented."""
+    """Internal errors in the log, each with the end of its traceback."""
     found = []
     for at, line in enumerate(log):
         if any(words in line for words in _OURS):
@@ -97,12 +95,12 @@ def mistakes(log: Sequence[str]) -> list[str]:
 
 
 @asynccontextmanager
-async def _upstreams(tally: Tally) -> AsyncIterator[dict[str, Life]]:
+async def _upstreams(totals: RunTotals) -> AsyncIterator[dict[str, UpstreamProcess]]:
     async with AsyncExitStack() as stack:
         lives = {}
         for name in UPSTREAMS:
-            proxy = await stack.enter_async_context(Proxy(name, tally.asked))
-            lives[name] = Life(proxy)
+            proxy = await stack.enter_async_context(Proxy(name, totals.record_attempt))
+            lives[name] = UpstreamProcess(proxy)
         for life in lives.values():
             stack.push_async_callback(life.kill)
         await asyncio.gather(*(life.start() for life in lives.values()))
@@ -110,13 +108,15 @@ async def _upstreams(tally: Tally) -> AsyncIterator[dict[str, Life]]:
 
 
 @asynccontextmanager
-async def _gateway(stage: Stage, lives: dict[str, Life], options: tuple[str, ...]) -> AsyncIterator[Running]:
-    """The gateway. It is waited for in a thread: it asks our proxies while it starts, and when it ends."""
+async def _gateway(
+    context: CaseContext, lives: dict[str, UpstreamProcess], options: tuple[str, ...]
+) -> AsyncIterator[Running]:
+    """Run the gateway. A thread waits for it, since it probes the proxies of this loop at start and end."""
     tables = [f"[keys.{name}]\nkey = {json.dumps(key)}\n" for name, key in _KEYS.items()]
-    patience_s = stage.times(2000, 700) / 1000  # short, so that many of those who are silent for too long are met
+    patience_s = context.times(2000, 700) / 1000  # short, so that many idle timeouts occur
     limits = {"first_byte_s": patience_s, "idle_s": patience_s, "probe_s": 1}
     urls = [life.proxy.url for life in lives.values()]
-    made = gateway(stage.folder, *urls, each=limits, more="\n".join(tables), options=options)
+    made = gateway(context.folder, *urls, each=limits, more="\n".join(tables), options=options)
     server = await asyncio.to_thread(made.__enter__)
     try:
         if options:
@@ -131,16 +131,16 @@ def _wait_for_workers(server: Running) -> None:
     server.log.wait("worker is ready", seen=server.log.all.index(first.string) + 1)
 
 
-async def _rage(stage: Stage, server: Running, tally: Tally, nemesis: Nemesis, seconds: float) -> None:
-    """Clients ask and the nemesis rages for so long; then each client hears its last answer to the end."""
+async def _rage(context: CaseContext, server: Running, totals: RunTotals, nemesis: Nemesis, seconds: float) -> None:
+    """Run clients and faults for this long; each client reads its last answer to the end."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     raging = asyncio.create_task(nemesis.rage())
-    telling = asyncio.create_task(_tell(stage, tally, nemesis))
+    telling = asyncio.create_task(_report_progress(context, totals, nemesis))
     try:
         async with asyncio.TaskGroup() as group:
-            for number in range(stage.times(50, 10)):
-                group.create_task(_client(stage.seed, number, server, tally, until))
+            for number in range(context.times(50, 10)):
+                group.create_task(_client(context.seed, number, server, totals, until))
     finally:
         nemesis.calm()
         telling.cancel()
@@ -148,73 +148,73 @@ async def _rage(stage: Stage, server: Running, tally: Tally, nemesis: Nemesis, s
     raging.result()
 
 
-async def _client(seed: int, number: int, server: Running, tally: Tally, until: float) -> None:
+async def _client(seed: int, number: int, server: Running, totals: RunTotals, until: float) -> None:
     keys = list(_KEYS.values())
-    client = Client(server.port, keys[number % len(keys)], tally.moments, _body)
-    asked = 0
+    client = Client(server.port, keys[number % len(keys)], totals.moments, _body)
+    number_of_requests = 0
     try:
         while asyncio.get_running_loop().time() < until and server.process.poll() is None:
-            wish = draw(seed, number, asked)
-            asked += 1
-            tally.ended(wish, await client.ask(wish))
+            action = draw(seed, number, number_of_requests)
+            number_of_requests += 1
+            totals.ended(action, await client.send(action))
     finally:
         client.close()
 
 
-def _body(wish: Wish) -> Json:
-    return dialects.body_of(wish, wish.order.encode())
+def _body(action: ClientAction) -> Json:
+    return dialects.body_of(action, action.order.encode())
 
 
-async def _tell(stage: Stage, tally: Tally, nemesis: Nemesis) -> None:
+async def _report_progress(context: CaseContext, totals: RunTotals, nemesis: Nemesis) -> None:
     began = asyncio.get_running_loop().time()
     while True:
         await asyncio.sleep(1)
         minutes, seconds = divmod(int(asyncio.get_running_loop().time() - began), 60)
         faults = sum(nemesis.done.values())
-        words = f"{tally.requests} requests, {faults} faults, {len(tally.troubles)} violations"
-        stage.note(f"{minutes}:{seconds:02}  {words}")
+        words = f"{totals.requests} requests, {faults} faults, {len(totals.problems)} violations"
+        context.note(f"{minutes}:{seconds:02}  {words}")
 
 
-async def _rest(server: Running, lives: dict[str, Life]) -> tuple[float, float]:
-    """Seconds until the gateway has nothing in flight; and what is in flight, here and at upstreams, if that stays so.
+async def _rest(server: Running, lives: dict[str, UpstreamProcess]) -> tuple[float, float]:
+    """Seconds until the gateway has no request in flight, and the requests still in flight there and at upstreams.
 
-    Upstreams are not timed: one that was stopped has yet to read that nobody asks it any more.
+    Upstreams are not timed: one that was stopped has yet to notice the closed connections.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
     rest_s: float | None = None
     while True:
-        here = await asyncio.to_thread(lambda: metric(server, ACTIVE) + metric(server, RUNNING))
-        if not here and rest_s is None:
+        local_in_flight = await asyncio.to_thread(lambda: metric(server, ACTIVE) + metric(server, RUNNING))
+        if not local_in_flight and rest_s is None:
             rest_s = loop.time() - began
-        in_flight = here + sum([await _running(life) for life in lives.values()])
+        in_flight = local_in_flight + sum([await _running(life) for life in lives.values()])
         took_s = loop.time() - began
         if not in_flight or took_s > _REST_LIMIT_S:
             return took_s if rest_s is None else rest_s, in_flight
 
 
-async def _running(life: Life) -> int:
-    """The requests that an upstream has not ended yet."""
-    assert life.proxy.behind is not None
-    talk = await say(life.proxy.behind, b"GET /seen HTTP/1.1\r\nConnection: close\r\n\r\n")
+async def _running(life: UpstreamProcess) -> int:
+    """Running requests of an upstream."""
+    assert life.proxy.upstream_port is not None
+    connection = await connect(life.proxy.upstream_port, b"GET /seen HTTP/1.1\r\nConnection: close\r\n\r\n")
     try:
-        return (await talk.heard()).body.count(b'"end":"running"')
+        return (await connection.read_reply()).body.count(b'"end":"running"')
     finally:
-        talk.leave()
+        connection.disconnect()
 
 
 async def _files_left(files: dict[int, int]) -> int:
-    """Files and connections beyond those that were open at the start. Probes come and go: the fewest count."""
+    """Open files beyond those at the start; the minimum counts, since probes open some temporarily."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _REST_LIMIT_S
     while True:
-        left = sum(max(0, files_of(pid) - before) for pid, before in files.items())
+        left = sum(max(0, open_files_of(pid) - before) for pid, before in files.items())
         if not left or loop.time() > until:
             return left
         await asyncio.sleep(0)
 
 
 CASES = (
-    Case("nemesis", "random faults of three upstreams and their network under 50 clients, every token marked", one),
+    Case("nemesis", "random faults of three upstreams and their network under 50 clients, with marked tokens", one),
     Case("nemesis-workers", "the same with two workers", workers),
 )

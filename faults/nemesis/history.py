@@ -1,4 +1,4 @@
-"""What a client has heard of one request, and what is wrong with it. Nothing here asks anybody: it only judges."""
+"""What a client received for one request, and the violations in it. Pure: no I/O."""
 
 import re
 from collections.abc import Sequence
@@ -6,18 +6,18 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from faults.nemesis.order import SIGN, Order
-from faults.nemesis.wish import WRONG, Wish
+from faults.nemesis.client_actions import WRONG, ClientAction
+from faults.nemesis.upstream_actions import SIGN, UpstreamAction
 
 Ending: TypeAlias = Literal["whole", "error event", "refused", "left", "broken"]
 ENDINGS: tuple[Ending, ...] = ("whole", "error event", "refused", "left", "broken")
 
 ATTEMPTS = 2
-"""The gateway promises one other try, and no more."""
+"""The gateway retries at most once."""
 FAILURES = (429, 502, 503, 504)
-"""Of a right request whose upstreams fail."""
+"""Statuses of a valid request whose upstreams fail."""
 
-_CHAT = "[TO]*(?:FO*D|F?ED)"  # a server may fail when it has said all, and before it has said so
+_CHAT = "[TO]*(?:FO*D|F?ED)"  # a server may fail after the text and before the finish
 _GRAMMARS = {
     "chat": _CHAT,
     "completions": _CHAT,
@@ -25,35 +25,35 @@ _GRAMMARS = {
     "messages": "[TO]*(?:FD|F?E)",
     "ollama": "[TO]*[WE]",
 }
-"""Right streams as letters: Text, Other, Finish, Done (the last word), Whole (finish and last word in one), Error."""
+"""Valid streams as letters: Text, Other, Finish, Done (last event), Whole (finish and last event in one), Error."""
 _TOKEN = re.compile(rf"(m\d{{8}}):([^:{SIGN}]*):(\d+){SIGN}\.* ")
 
 
-class Heard(msgspec.Struct):
-    """What came back. A moment is a number of the one order in which all things happen."""
+class ObservedReply(msgspec.Struct):
+    """Observed reply. Moments are positions in a total order of events."""
 
     status: int = 0
-    """0: not even that."""
+    """0: none received."""
     is_closed: bool = False
-    """Whether HTTP says that this was all."""
+    """Whether the HTTP framing is complete."""
     has_left: bool = False
-    """Whether the client left before that."""
+    """Whether the client disconnected before that."""
     events: str = ""
     """The frames of a stream, each as a letter."""
     text: str = ""
     has_error: bool = False
-    """Whether it is an error in the words of the client's dialect."""
+    """Whether it is an error in the form of the client's dialect."""
     is_stream: bool = False
     first_text_at: int | None = None
     """The moment of the first token."""
     beyond: bytes = b""
-    """What came after the end."""
+    """Data after the end."""
     unreadable: str = ""
-    """Why it could not be read at all."""
+    """Why it could not be parsed."""
 
     @property
     def ending(self) -> Ending:
-        """How it ended."""
+        """Return the ending."""
         if self.has_left:
             return "left"
         if not self.status or not self.is_closed:
@@ -63,70 +63,70 @@ class Heard(msgspec.Struct):
         return "error event" if "E" in self.events else "whole"
 
 
-def violations(wish: Wish, heard: Heard, asked: Sequence[int]) -> list[str]:
-    """All that is wrong with one request. `asked`: the moments in which an upstream was asked for it."""
-    found = [*_attempts(wish, heard, asked), *_text(wish.order, heard)]
-    if heard.unreadable:
-        found.append(f"it cannot be read: {heard.unreadable}")
-    if heard.beyond:
-        found.append(f"something came after the end: {heard.beyond[:60]!r}")
-    if heard.ending == "broken":
+def violations(action: ClientAction, observed: ObservedReply, attempts: Sequence[int]) -> list[str]:
+    """Return the violations of one request. `attempts`: moments at which an upstream received it."""
+    found = [*_attempts(action, observed, attempts), *_text(action.order, observed)]
+    if observed.unreadable:
+        found.append(f"it cannot be read: {observed.unreadable}")
+    if observed.beyond:
+        found.append(f"data after the end: {observed.beyond[:60]!r}")
+    if observed.ending == "broken":
         found.append("the connection ended, and the answer did not")
-    elif heard.ending == "refused":
-        found += _refusal(wish, heard)
-    elif heard.ending != "left":
-        found += _form(wish, heard)
-    elif _ends(heard.events) > 1:
-        found.append(f"more than one end: {heard.events}")
-    return [f"{wish.order.marker} ({wish.dialect}): {words}" for words in found]
+    elif observed.ending == "refused":
+        found += _refusal(action, observed)
+    elif observed.ending != "left":
+        found += _form(action, observed)
+    elif _ends(observed.events) > 1:
+        found.append(f"more than one end: {observed.events}")
+    return [f"{action.order.marker} ({action.dialect}): {words}" for words in found]
 
 
-def _attempts(wish: Wish, heard: Heard, asked: Sequence[int]) -> list[str]:
+def _attempts(action: ClientAction, observed: ObservedReply, attempts: Sequence[int]) -> list[str]:
     found = []
-    if len(asked) > (0 if wish.wrong else ATTEMPTS):
-        found.append(f"upstreams were asked {len(asked)} times")
-    if heard.first_text_at is not None and any(moment > heard.first_text_at for moment in asked):
-        found.append("an upstream was asked after the client had heard something")
+    if len(attempts) > (0 if action.wrong else ATTEMPTS):
+        found.append(f"upstreams were asked {len(attempts)} times")
+    if observed.first_text_at is not None and any(moment > observed.first_text_at for moment in attempts):
+        found.append("a second attempt started after the client had received data")
     return found
 
 
-def _text(order: Order, heard: Heard) -> list[str]:
-    """The text must be that of one attempt: all of it in a whole answer, else a beginning."""
-    tokens = _TOKEN.findall(heard.text)
+def _text(order: UpstreamAction, observed: ObservedReply) -> list[str]:
+    """The text must come from one attempt: complete in a whole answer, else a prefix."""
+    tokens = _TOKEN.findall(observed.text)
     if {marker for marker, _, _ in tokens} - {order.marker}:
-        return ["it heard tokens of another request"]
+        return ["it contains tokens of another request"]
     if len({tag for _, tag, _ in tokens}) > 1:
-        return ["it heard tokens of two attempts"]
+        return ["it contains tokens of two attempts"]
     numbers = [int(number) for _, _, number in tokens]
     if numbers != list(range(len(numbers))):
         return [f"tokens were lost, doubled or moved: {numbers}"]
     wanted = order.text(tokens[0][1] if tokens else "")
-    if not wanted.startswith(heard.text):
-        return [f"the text is not what was said: …{heard.text[-60:]!r}"]
-    if heard.ending == "whole" and heard.text != wanted:
-        return [f"it was ended as if it were whole, with {len(tokens)} of {order.tokens} tokens"]
+    if not wanted.startswith(observed.text):
+        return [f"the text differs from what the upstream sent: …{observed.text[-60:]!r}"]
+    if observed.ending == "whole" and observed.text != wanted:
+        return [f"it ended as if complete, with {len(tokens)} of {order.tokens} tokens"]
     return []
 
 
-def _form(wish: Wish, heard: Heard) -> list[str]:
-    """A right request that got 200."""
-    if wish.wrong:
-        return [f"200 for a request that is wrong: {wish.wrong}"]
-    if heard.is_stream != wish.is_stream:
-        return ["a stream where none was wanted" if heard.is_stream else "no stream where one was wanted"]
-    if not wish.is_stream or re.fullmatch(_GRAMMARS[wish.dialect], heard.events):
+def _form(action: ClientAction, observed: ObservedReply) -> list[str]:
+    """Violations of a reply with status 200."""
+    if action.wrong:
+        return [f"200 for a request that is wrong: {action.wrong}"]
+    if observed.is_stream != action.is_stream:
+        return ["a stream that was not requested" if observed.is_stream else "no stream although requested"]
+    if not action.is_stream or re.fullmatch(_GRAMMARS[action.dialect], observed.events):
         return []
-    ends = _ends(heard.events)
+    ends = _ends(observed.events)
     words = "no end" if not ends else "more than one end" if ends > 1 else "something out of its turn"
-    return [f"{words}: …{heard.events[-40:]}"]
+    return [f"{words}: …{observed.events[-40:]}"]
 
 
 def _ends(events: str) -> int:
-    """How often a stream said that it is over: by its last word, or with an error that has none after it."""
+    """Count the ends of a stream: its last event, or an error without one after it."""
     return len(re.findall("ED?|[DW]", events))
 
 
-def _refusal(wish: Wish, heard: Heard) -> list[str]:
-    wanted = (WRONG[wish.wrong],) if wish.wrong else FAILURES
-    found = [] if heard.status in wanted else [f"status {heard.status}"]
-    return found if heard.has_error else [*found, "an error that has not the form of its dialect"]
+def _refusal(action: ClientAction, observed: ObservedReply) -> list[str]:
+    wanted = (WRONG[action.wrong],) if action.wrong else FAILURES
+    found = [] if observed.status in wanted else [f"status {observed.status}"]
+    return found if observed.has_error else [*found, "an error that has not the form of its dialect"]

@@ -1,7 +1,7 @@
-"""A network that can be made ill: a TCP proxy before an upstream, with the eight toxics that toxiproxy has.
+"""TCP proxy in front of an upstream, with the eight toxics of toxiproxy.
 
-It stands in the process of the clients, and is never stopped itself. So it also notes which request is asked for when,
-in one order with what the clients hear, whatever happens to the upstream behind it.
+It runs in the process of the clients and is never stopped. So it also records which request reaches the upstream when,
+in one order with what the clients receive.
 """
 
 import asyncio
@@ -10,21 +10,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Literal, Self, TypeAlias, get_args
 
-from faults.asking import reset
-from faults.nemesis.order import MARKER
-from tests.live.upstream import until_one_ends
+from faults.client import reset
+from faults.nemesis.upstream_actions import MARKER
+from tests.live.upstream import run_until_first_ends
 
 Kind: TypeAlias = Literal["latency", "down", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _READ_BYTES = 65536
 _CONNECT_S = 10.0
-"""More than any upstream is stopped for."""
+"""Longer than any upstream is stopped."""
 _SLICE_BYTES = 11  # less than any frame
 _SLICE_PAUSE_S = 0.001
 _SLICES = 64  # of one read: a long one would take minutes
 _DELAY_S = 0.3
-"""Of all that comes late, less than the gateway's limits: those are for what never comes."""
+"""Delays below the gateway's timeouts."""
 _BYTES_PER_S = 20_000
 _LIMIT_BYTES = 1500
 """A few frames."""
@@ -39,17 +39,17 @@ class _CutError(Exception):
 
 
 class Proxy:
-    """One upstream as the gateway sees it. `asked` is told the marker of each request, as soon as it is read."""
+    """Proxy of one upstream. `on_request` is called with the marker of each request."""
 
-    def __init__(self, name: str, asked: Callable[[str], None]) -> None:
+    def __init__(self, name: str, on_request: Callable[[str], None]) -> None:
         self.name = name
-        self.behind: int | None = None
-        """The upstream's port; None while there is none."""
+        self.upstream_port: int | None = None
+        """Port of the upstream; None while it is down."""
         self.toxic: Kind | None = None
-        self._asked = asked
+        self._on_request = on_request
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        # It is never listened on: it keeps the port while the proxy is down.
+        # Never listens: reserves the port while the proxy is down.
         self._place = socket.socket()
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._place.bind(("127.0.0.1", 0))
@@ -57,16 +57,16 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where the gateway finds it."""
+        """Port of the proxy."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     async def up(self) -> None:
-        """Listen."""
+        """Start listening."""
         if self._server is None:
             self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
 
     async def down(self) -> None:
-        """Listen no more, and drop all connections."""
+        """Stop listening and drop all connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -84,7 +84,7 @@ class Proxy:
 
     @asynccontextmanager
     async def ill(self, kind: Kind) -> AsyncIterator[None]:
-        """Ill for so long."""
+        """Apply a toxic until the context ends."""
         if kind == "down":
             await self.down()
         else:
@@ -111,17 +111,17 @@ class Proxy:
             writer.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass both ways until one side has ended."""
+        """Forward in both directions until one side ends."""
         first = await reader.read(_READ_BYTES)
-        # Now: an upstream that is stopped may let us wait for a connection until nobody asks any more.
+        # Now: a connection to a stopped upstream may take until the request is gone.
         self._note(first)
-        if self.behind is None:
+        if self.upstream_port is None:
             raise ConnectionRefusedError
         async with asyncio.timeout(_CONNECT_S):
-            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.behind)
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.upstream_port)
         inner_writer.write(first)
         try:
-            _, back = await until_one_ends(
+            _, back = await run_until_first_ends(
                 self._pass_request(reader, inner_writer), self._pass_answer(inner_reader, writer)
             )
         finally:
@@ -130,12 +130,12 @@ class Proxy:
             back.result()
 
     def _note(self, data: bytes) -> None:
-        """Whose request it is. The gateway sends a request in one piece, and ours are shorter than a read."""
+        """Read the marker of a request; requests here fit into one read."""
         for found in MARKER.finditer(data):
-            self._asked(found[0].decode())
+            self._on_request(found[0].decode())
 
     async def _pass_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):  # who lost it there hears that on the way back
+        with suppress(ConnectionError):  # a lost connection is noticed on the way back
             while data := await reader.read(_READ_BYTES):
                 self._note(data)
                 writer.write(data)
@@ -155,7 +155,7 @@ class Proxy:
             await asyncio.sleep(_DELAY_S)
         elif toxic == "bandwidth":
             await asyncio.sleep(len(data) / _BYTES_PER_S)
-        elif toxic in ("timeout", "reset_peer"):  # what came is swallowed
+        elif toxic in ("timeout", "reset_peer"):  # drop the data
             await asyncio.sleep(_DELAY_S)
             raise _CutError(is_rude=toxic == "reset_peer")
         elif toxic == "limit_data" and passed + len(data) > _LIMIT_BYTES:
@@ -168,7 +168,7 @@ class Proxy:
 
 
 async def _slice(data: bytes, writer: asyncio.StreamWriter) -> bytes:
-    """Send the beginning in slices; what is left."""
+    """Send the beginning in slices; return the rest."""
     for _ in range(_SLICES):
         writer.write(data[:_SLICE_BYTES])
         await writer.drain()

@@ -1,7 +1,7 @@
-"""An upstream in a process of its own, so that it can be killed and stopped: `python -m faults.nemesis.upstream a 1`.
+"""An upstream in its own process, which can be killed and stopped: `python -m faults.nemesis.upstream a 1`.
 
-It says `marker:tag:number` for the marker of each request, where the tag names this attempt, and does what the order in
-the request's text says. At SIGUSR1 it begins to answer with garbage, at SIGUSR2 it is well again.
+It sends `marker:tag:number` for the marker of each request, where the tag names the attempt, and follows the
+`UpstreamAction` in the text of the request. SIGUSR1 makes it reply with garbage, SIGUSR2 ends that.
 """
 
 import asyncio
@@ -11,16 +11,16 @@ from collections.abc import Iterator
 
 import msgspec
 
-from faults.nemesis.order import Json, Order, read_order
+from faults.nemesis.upstream_actions import Json, UpstreamAction, read_upstream_action
 from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.script import MockChunk, MockReply, MockScript, ReplyEnd, cut_at, json_reply
 from welldone.mock.server import MockHttpRequest, MockServer
 
 GARBAGE = ("garbage", "html", "not-http", "gzip", "empty", "redirect-307")
-"""Replies of a server that is not what it should be. None says a word of an answer."""
+"""Replies of a broken server, without any text."""
 REFUSALS = ("broken", "limited-silent", "unavailable-silent", "close-first", "reset-first", "hang-first", "cut-head")
 BREAKS: dict[str, ReplyEnd] = {"cut": "cut", "reset": "reset", "hang": "hang"}
-"""Ends in the midst of an answer."""
+"""Ways to end within an answer."""
 FAULT_NAMES = (*GARBAGE, *REFUSALS, *BREAKS, "error-event")
 SHAPES = (
     "plain",
@@ -36,13 +36,13 @@ SHAPES = (
     "close-after",
     "joined",
 )
-_SPLIT_BYTES = 7  # less than any frame, and no divisor of what it cuts
+_SPLIT_BYTES = 7  # shorter than any frame, and not a divisor of its length
 _HEAD = {"id": "chatcmpl-1", "created": 1, "model": "nemesis"}
 _USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
 class Actor:
-    """Who chooses the replies of an upstream."""
+    """Selects the replies of an upstream."""
 
     def __init__(self, name: str, life: str) -> None:
         self.is_garbage = False
@@ -51,20 +51,20 @@ class Actor:
         self._count = 0
 
     def choose(self, seen: MockHttpRequest) -> MockReply:
-        """The reply that the request orders."""
+        """Build the reply that the request specifies."""
         self._count += 1
         if self.is_garbage:
             return FAULT_REPLIES[GARBAGE[self._count % len(GARBAGE)]]
         try:
-            order = read_order(msgspec.json.decode(seen.body))
+            order = read_upstream_action(msgspec.json.decode(seen.body))
         except (ValueError, KeyError, TypeError):
-            return error_reply(418, "there is no order in this request")  # which nobody else says, so that it is found
+            return error_reply(418, "there is no order in this request")  # unique, so that it is found
         tag = f"{self._name}{self._life}-{self._count}"
         return reply(order, tag, self._name, is_chat=seen.path.endswith("/chat/completions"))
 
 
-def reply(order: Order, tag: str, name: str, *, is_chat: bool) -> MockReply:
-    """What the upstream of this name answers."""
+def reply(order: UpstreamAction, tag: str, name: str, *, is_chat: bool) -> MockReply:
+    """Reply of the upstream with this name."""
     fault = order.fault if name in order.faulty else ""
     if fault in GARBAGE or fault in REFUSALS:
         return FAULT_REPLIES[fault]
@@ -81,16 +81,16 @@ def reply(order: Order, tag: str, name: str, *, is_chat: bool) -> MockReply:
     return whole
 
 
-def _whole(order: Order, tag: str, *, is_chat: bool) -> MockReply:
+def _whole(order: UpstreamAction, tag: str, *, is_chat: bool) -> MockReply:
     text = order.text(tag)
-    said = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
+    content = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
     kind = "chat.completion" if is_chat else "text_completion"
     return json_reply(
-        {**_HEAD, "object": kind, "choices": [{"index": 0, **said, "finish_reason": "stop"}], "usage": _USAGE}
+        {**_HEAD, "object": kind, "choices": [{"index": 0, **content, "finish_reason": "stop"}], "usage": _USAGE}
     )
 
 
-def _stream(order: Order, tag: str, *, is_chat: bool) -> MockReply:
+def _stream(order: UpstreamAction, tag: str, *, is_chat: bool) -> MockReply:
     frames = list(_frames(order, tag, is_chat=is_chat))
     if order.shape == "crlf":
         frames = [frame.replace("\n", "\r\n") for frame in frames]
@@ -108,7 +108,7 @@ def _stream(order: Order, tag: str, *, is_chat: bool) -> MockReply:
     return msgspec.structs.replace(made, end="close") if order.shape == "close-after" else made
 
 
-def _frames(order: Order, tag: str, *, is_chat: bool) -> Iterator[str]:
+def _frames(order: UpstreamAction, tag: str, *, is_chat: bool) -> Iterator[str]:
     if order.shape == "usage-first":
         yield _frame([], is_chat=is_chat, usage=_USAGE)
     if is_chat:
@@ -116,10 +116,10 @@ def _frames(order: Order, tag: str, *, is_chat: bool) -> Iterator[str]:
     for number in range(order.tokens):
         text = order.token(tag, number)
         role = {"role": "assistant"} if order.shape == "role-always" else {}
-        said = {"delta": {**role, "content": text}} if is_chat else {"text": text}
+        content = {"delta": {**role, "content": text}} if is_chat else {"text": text}
         if order.shape == "comments":
             yield ": still here\n\n"
-        yield _frame([{"index": 0, **said, "finish_reason": None}], is_chat=is_chat)
+        yield _frame([{"index": 0, **content, "finish_reason": None}], is_chat=is_chat)
     if order.shape != "no-finish":
         last: Json = {"delta": {}} if is_chat else {"text": ""}
         yield _frame([{"index": 0, **last, "finish_reason": "stop"}], is_chat=is_chat)
@@ -133,7 +133,7 @@ def _frame(choices: list[object], *, is_chat: bool, **more: object) -> str:
 
 
 async def serve(name: str, life: str) -> None:
-    """Serve on a port that is told on standard output, until killed."""
+    """Serve until killed; print the port to standard output."""
     actor = Actor(name, life)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, lambda: setattr(actor, "is_garbage", True))

@@ -1,3 +1,3 @@
 """OpenAI-compatible streaming, well `[DONE]`."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

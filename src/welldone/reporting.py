@@ -1,6 +1,6 @@
-"""Text that fits a terminal: lines wrapped under a hanging indent, and tables whose last column is wrapped.
+"""Rendering of reports: wrapped text and tables for terminals, HTML and XML trees, and sanitized text.
 
-A width of None means that no terminal shows it: a file or a pipe gets each text in one line.
+Where `width` is None there is no terminal: lines for a file or a pipe are not wrapped.
 """
 
 import textwrap
@@ -12,14 +12,14 @@ from xml.etree.ElementTree import Element, tostring
 import msgspec
 
 _MIN_COLUMN_WIDTH = 30
-"""Characters of a wrapped column. On a narrower terminal lines run over rather than become a column of syllables."""
+"""Minimum width of a wrapped column. On a narrower terminal its lines are longer than the terminal is wide."""
 
 StyleCell: TypeAlias = Callable[[int, int, str], str]
-"""A cell in colour, by the numbers of its row and column. It is padded already; the last column is never painted."""
+"""Colours a padded cell, given its row and column. The last column is not coloured."""
 
 
 def wrap_text(label: str, text: str, width: int | None) -> list[str]:
-    """A text after its label; further lines stand below the text. Only words longer than a line are broken."""
+    """Wrap a labelled text with a hanging indent. Only words longer than a line are broken."""
     if width is None or len(label) + len(text) <= width:
         return [f"{label}{text}".rstrip()]
     room = max(width - len(label), _MIN_COLUMN_WIDTH)
@@ -34,9 +34,9 @@ def format_table(
     right_aligned: frozenset[int] = frozenset(),
     paint: StyleCell = lambda row, column, cell: cell,
 ) -> list[str]:
-    """Rows of cells in columns; the last one is wrapped. The columns numbered in `right` are set flush right.
+    """Format rows as a table whose last column is wrapped. `right_aligned` are column numbers.
 
-    Where there is no room for the last column, the first one gets lines of its own.
+    If the last column does not fit, the first one gets lines of its own.
     """
     *sizes, last = [max(map(len, column)) for column in zip(*rows, strict=True)]
     is_stacked = (
@@ -58,93 +58,92 @@ def format_table(
     return lines
 
 
-# XML, HTML and SVG as trees: what stands in a tree as text stays text, whatever it is.
+# ---- HTML, XML and SVG. Text is escaped when a tree is serialised.
 
 
 def element(kind: str, /, *inside: str | Element, **attributes: str) -> Element:
-    """An element with texts and elements inside. Of an attribute that Python has a word for, the name ends in `_`.
+    """Create an element with text and child elements. `class_` and `http_equiv` become `class` and `http-equiv`.
 
-    Texts may come from anywhere, made inert; attributes are always ours.
+    Text from a server must be sanitized first. Attributes never contain text from a server.
     """
-    made = Element(kind, {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()})
+    created = Element(kind, {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()})
     for part in inside:
         if isinstance(part, Element):
-            made.append(part)
-        elif len(made):
-            made[-1].tail = (made[-1].tail or "") + part
+            created.append(part)
+        elif len(created):
+            created[-1].tail = (created[-1].tail or "") + part
         else:
-            made.text = (made.text or "") + part
-    return made
+            created.text = (created.text or "") + part
+    return created
 
 
 def code(text: str) -> Element:
-    """What somebody else wrote."""
+    """A `code` element, for text from a server."""
     return element("code", text)
 
 
 def as_html(tree: Element) -> str:
-    """The tree as HTML."""
+    """Serialise a tree as HTML."""
     return tostring(tree, encoding="unicode", method="html")
 
 
 def as_xml(tree: Element) -> str:
-    """The tree as XML."""
+    """Serialise a tree as XML."""
     return tostring(tree, encoding="unicode")
 
 
-# Which form of report a file gets: its ending says it.
+# ---- report files
 
 
 ReportT = TypeVar("ReportT")
 
 
 def write_report(report: ReportT, path: Path, renderers: Mapping[str, Callable[[ReportT], str]]) -> None:
-    """Write the report in the form that the name of the file asks for.
+    """Write the report in the format of the file's suffix.
 
     Raises:
-        ValueError: there is no such form.
+        ValueError: the suffix is unknown.
         OSError: the file cannot be written.
     """
-    draw = renderers.get(path.suffix.lower())
-    if draw is None:
-        raise ValueError(f"a report ends in one of {', '.join(renderers)}")
-    path.write_bytes(f"{draw(report)}\n".encode())
+    render = renderers.get(path.suffix.lower())
+    if render is None:
+        raise ValueError(f"unknown report format {path.suffix!r}; use one of {', '.join(renderers)}")
+    path.write_bytes(f"{render(report)}\n".encode())
 
 
-# Texts of others, so that they can stand anywhere: nothing in them moves, hides or ends what is around them.
+# ---- untrusted text
 
 
 MAX_TEXT_CHARS = 1_000
-"""Characters of one text, where nothing else is said: what a server says is quoted to be recognised, not to be read
-whole."""
+"""Default limit of one text: quotes of a server's text need not be complete."""
 
 ValueT = TypeVar("ValueT")
 
 
 def sanitize_text(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """The text in one line, not too long, and without characters that could move or hide what is around it."""
+    """Truncate a text and escape characters that are not printable, such as line breaks and bidi controls."""
     cut = text if len(text) <= max_chars else text[:max_chars] + "…"
     return cut if cut.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)
 
 
 def single_line(text: str, max_chars: int) -> str:
-    """The beginning of a text as part of a line: what cannot be printed is a question mark."""
+    """The beginning of a text as a single line, with `?` for characters that are not printable."""
     return "".join(char if char.isprintable() else "?" for char in " ".join(text.split())[:max_chars])
 
 
 def sanitize(value: ValueT, max_chars: int = MAX_TEXT_CHARS) -> ValueT:
-    """The same report, or part of one, with every text in it printable."""
+    """Copy of a report, or of a part of one, with every text in it sanitized."""
     cleaned: ValueT = _sanitize_value(value, max_chars)
     return cleaned
 
 
-def _sanitize_value(value: Any, max_chars: int) -> Any:  # noqa: ANN401 - any member of a report
+def _sanitize_value(value: Any, max_chars: int) -> Any:  # noqa: ANN401 - any value in a report
     match value:
         case str():
             return sanitize_text(value, max_chars)
         case msgspec.Struct():
-            members = {name: _sanitize_value(getattr(value, name), max_chars) for name in value.__struct_fields__}
-            return msgspec.structs.replace(value, **members)
+            fields = {name: _sanitize_value(getattr(value, name), max_chars) for name in value.__struct_fields__}
+            return msgspec.structs.replace(value, **fields)
         case Mapping():
             return {
                 _sanitize_value(name, max_chars): _sanitize_value(member, max_chars) for name, member in value.items()
@@ -156,5 +155,5 @@ def _sanitize_value(value: Any, max_chars: int) -> Any:  # noqa: ANN401 - any me
 
 
 def pluralize(number: int, noun: str) -> str:
-    """A number of things."""
+    """The number with its noun, in the plural unless it is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Reports of load tests, for tests: a rich one, one of two servers, one of a server that died, and one of nothing."""
+"""Sample reports: a rich one, one of two servers, one of a server that died, and an empty one."""
 
 from array import array
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ HOSTILE = (
     "m" * 2**20,
     "",
 )
-"""Texts that try to get out of the place where they are shown."""
+"""Texts with control characters and markup."""
 
 
 def record(number: int = 0, seed: int = 7, **changes: object) -> BenchRecord:
-    """A request that went well: it begins a quarter of a second after the one before."""
+    """Return a successful request, sent a quarter of a second after the one before."""
     chance = Random(f"{seed} {number}")
     begun = number * 0.25 + chance.uniform(0, 0.002)
     first = begun + chance.uniform(0.05, 0.25)
@@ -58,7 +58,7 @@ def record(number: int = 0, seed: int = 7, **changes: object) -> BenchRecord:
 
 
 def broken(number: int, end: RequestOutcome, why: str) -> BenchRecord:
-    """A request that did not go well."""
+    """Return a request that was not successful."""
     heard = (
         record(number).times[:5]
         if end in (RequestOutcome.CUT, RequestOutcome.FAILED, RequestOutcome.UNFINISHED)
@@ -66,12 +66,19 @@ def broken(number: int, end: RequestOutcome, why: str) -> BenchRecord:
     )
     status = {RequestOutcome.REFUSED: 429, RequestOutcome.UNREACHABLE: None}.get(end, 200)
     return record(
-        number, times=heard, content_s=None, tokens=len(heard) or None, end=end, why=why, finish="", status=status
+        number,
+        times=heard,
+        content_s=None,
+        tokens=len(heard) or None,
+        outcome=end,
+        error=why,
+        finish_reason="",
+        status=status,
     )
 
 
 def step(id: str, records: Sequence[BenchRecord], **changes: object) -> StepResult:
-    """A step of these records; `changes` say what they do not tell."""
+    """Return a step of these records, with changed fields."""
     rate = float(id.partition("@")[2].removesuffix("req/s")) if id.startswith("constant") else None
     plain = summarize_step(
         records,
@@ -91,7 +98,7 @@ def step(id: str, records: Sequence[BenchRecord], **changes: object) -> StepResu
 
 
 def rich(**changes: object) -> BenchReport:
-    """A sweep of three steps with all that can happen: failures, skips, a broken rule, bounds, assertions."""
+    """Return a sweep of three steps with failures, skipped requests, a broken rule, limits and assertions."""
     odd = [
         broken(120, RequestOutcome.CUT, "the stream ended without a finish reason"),
         broken(121, RequestOutcome.TIMED_OUT, "no whole answer within 300 s"),
@@ -109,7 +116,7 @@ def rich(**changes: object) -> BenchReport:
             due=45,
             skipped=5,
             good=40,
-            own=ClientLoad(cpu=0.93, late_starts=12, max_delay_s=0.0315, is_bottleneck=True),
+            client=ClientLoad(cpu=0.93, late_starts=12, max_delay_s=0.0315, is_bottleneck=True),
         ),
     )
     plain = BenchReport(
@@ -142,7 +149,7 @@ def rich(**changes: object) -> BenchReport:
 
 
 def config(**changes: object) -> dict[str, object]:
-    """What a run was told, under the names of the settings."""
+    """Return the settings of a run."""
     length = {"num_tokens": 200, "min_tokens": 180, "max_tokens": 220, "variance": 10}
     plain: dict[str, object] = {
         "url": URL,
@@ -163,19 +170,19 @@ def config(**changes: object) -> dict[str, object]:
 
 
 def bare(**changes: object) -> BenchReport:
-    """The rich report without its records."""
+    """Return the rich report without its records."""
     return rich(steps=tuple(msgspec.structs.replace(one, records=()) for one in rich().steps), **changes)
 
 
 def against() -> BenchReport:
-    """Two servers that were asked in turn."""
+    """Return a report of two servers."""
     first = [record(number) for number in range(30)]
     second = [record(number, seed=9, target=1) for number in range(30)]
     return rich(
         against=OTHER,
         kind="concurrency",
         steps=(step("concurrency@8", first, max_vus=8), step("concurrency@8", second, max_vus=8, target=OTHER)),
-        compared=(
+        comparisons=(
             MetricComparison(
                 metric="concurrency@8 ttft.p50", first=0.152, second=0.149, ratio=1.02, low=0.97, high=1.07
             ),
@@ -183,18 +190,18 @@ def against() -> BenchReport:
                 metric="concurrency@8 token_rate", first=71.0, second=79.0, ratio=0.90, low=0.88, high=0.92
             ),
         ),
-        checked=(),
+        assertion_results=(),
     )
 
 
 def failed() -> BenchReport:
-    """A server that died in the middle: some good answers, some cut, then nobody."""
+    """Return a report of a server that died: some good answers, some cut off, then no connection."""
     records = [record(number) for number in range(5)]
     records += [broken(number, RequestOutcome.CUT, "the connection was lost") for number in (5, 6)]
     records += [broken(number, RequestOutcome.UNREACHABLE, "connection refused") for number in range(7, 40)]
     return rich(
-        is_whole=False,
-        why="stopped by Ctrl-C",
+        is_complete=False,
+        incomplete_reason="stopped by Ctrl-C",
         kind="rate",
         config=config(rates=[4.0], kind="rate", prompt=None, decode=None, tokenizer=None, meta={}),
         steps=(
@@ -204,18 +211,25 @@ def failed() -> BenchReport:
                 [broken(number, RequestOutcome.UNREACHABLE, "connection refused") for number in range(9)],
             ),
         ),
-        checked=(),
+        assertion_results=(),
         system={},
     )
 
 
 def empty() -> BenchReport:
-    """A run that was ended before its first step."""
-    return rich(is_whole=False, why="nothing answers there", steps=(), checked=(), config={}, system={})
+    """Return a report of a run that ended before its first step."""
+    return rich(
+        is_complete=False,
+        incomplete_reason="nothing answers there",
+        steps=(),
+        assertion_results=(),
+        config={},
+        system={},
+    )
 
 
 def hostile(text: str) -> BenchReport:
-    """A report in which the text stands wherever one can stand."""
+    """Return a report with the text in every text field."""
     odd = broken(3, RequestOutcome.FAILED, text)
     steps = tuple(
         msgspec.structs.replace(
@@ -225,19 +239,27 @@ def hostile(text: str) -> BenchReport:
             tokens_by=text,
             reasons={text: 3},
             rules={text: 1},
-            records=(record(0, finish=text, rules=(text,)), msgspec.structs.replace(odd, finish_reason=text)),
+            records=(record(0, finish_reason=text, rules=(text,)), msgspec.structs.replace(odd, finish_reason=text)),
         )
         for one in rich().steps
     )
-    said = {"tool": text, "began": text, "ended": text, "url": text, "model": text, "tokenizer": text, "why": text}
+    said = {
+        "tool": text,
+        "began": text,
+        "ended": text,
+        "url": text,
+        "model": text,
+        "tokenizer": text,
+        "incomplete_reason": text,
+    }
     return rich(
         **said,
         against=text,
-        is_whole=False,
+        is_complete=False,
         config={name: text if isinstance(value, str) and name != "kind" else value for name, value in config().items()}
         | {text: [text]},
         steps=steps,
-        compared=tuple(msgspec.structs.replace(one, metric=text) for one in against().comparisons),
-        checked=tuple(msgspec.structs.replace(one, text=text, step=text) for one in rich().assertion_results),
+        comparisons=tuple(msgspec.structs.replace(one, metric=text) for one in against().comparisons),
+        assertion_results=tuple(msgspec.structs.replace(one, text=text, step=text) for one in rich().assertion_results),
         system={"cpu": [text], "memory": text, "os_name": text, text: text},
     )

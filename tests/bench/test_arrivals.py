@@ -1,4 +1,4 @@
-"""When requests are due: at the rate that was asked for, as evenly as was asked for, and as a file tells."""
+"""Arrival times: constant, Poisson, bursty, and from a file."""
 
 import json
 import random
@@ -23,7 +23,7 @@ def gaps(times: Iterator[float], count: int = 20_000) -> list[float]:
 
 
 @given(RATES, st.integers(0, 10_000))
-def test_constant_arrivals_are_where_they_should_be_however_many_came_before(rate: float, number: int) -> None:
+def test_constant_arrivals_do_not_drift(rate: float, number: int) -> None:
     assert next(islice(constant_arrivals(rate), number, None)) == number / rate
 
 
@@ -34,18 +34,16 @@ def test_gaps_have_the_mean_of_the_rate_and_the_variance_of_the_burstiness(burst
     assert (pstdev(found) / fmean(found)) ** 2 == pytest.approx(burstiness, rel=0.15)
 
 
-def test_poisson_arrivals_know_nothing_of_each_other() -> None:
+def test_poisson_arrivals_are_independent() -> None:
     found = gaps(poisson_arrivals(5.0, random.Random(1)))
     assert fmean(found) == pytest.approx(0.2, rel=0.05)
-    # Without memory: of those who waited for long as many wait on as of all.
+    # Memoryless: the remaining time has the same distribution after a long wait.
     long = [gap for gap in found if gap > 0.2]
     assert sum(gap > 0.4 for gap in long) / len(long) == pytest.approx(len(long) / len(found), rel=0.1)
 
 
 @given(RATES, st.floats(0.1, 100), st.integers())
-def test_times_never_go_back_and_the_same_chance_gives_the_same_times(
-    rate: float, burstiness: float, seed: int
-) -> None:
+def test_times_are_sorted_and_reproducible(rate: float, burstiness: float, seed: int) -> None:
     times = list(islice(bursty_arrivals(rate, burstiness, random.Random(seed)), 50))
     assert times == sorted(times)
     assert times[0] >= 0
@@ -63,7 +61,7 @@ def test_times_never_go_back_and_the_same_chance_gives_the_same_times(
         lambda rng: bursty_arrivals(1, load.MAX_BURSTINESS * 2, rng),
     ],
 )
-def test_what_is_no_rate_is_refused_at_once(make: Callable[[random.Random], Iterator[float]]) -> None:
+def test_an_invalid_rate_is_rejected_at_once(make: Callable[[random.Random], Iterator[float]]) -> None:
     with pytest.raises(ValueError, match="must be more than 0"):
         make(random.Random(0))
 
@@ -84,12 +82,12 @@ def written(folder: Path, text: str | bytes) -> Path:
         ("7", [0]),
     ],
 )
-def test_a_file_tells_the_times(tmp_path: Path, text: str, wanted: list[float]) -> None:
+def test_arrival_times_are_read_from_a_file(tmp_path: Path, text: str, wanted: list[float]) -> None:
     assert read_arrival_times(written(tmp_path, text)) == pytest.approx(wanted)
 
 
 @given(times=st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
-def test_times_of_a_file_are_in_order_and_begin_with_0(
+def test_times_from_a_file_are_sorted_and_start_at_0(
     tmp_path_factory: pytest.TempPathFactory, times: list[int]
 ) -> None:
     path = written(tmp_path_factory.mktemp("times"), "\n".join(json.dumps({"timestamp": at}) for at in times))
@@ -112,7 +110,7 @@ def test_times_of_a_file_are_in_order_and_begin_with_0(
         ('{"timestamp": 1, "x": ' + "[" * 100_000, "line 1"),
     ],
 )
-def test_a_file_that_tells_no_times_is_refused_in_a_sentence(tmp_path: Path, text: str | bytes, match: str) -> None:
+def test_a_file_without_times_is_rejected_with_a_message(tmp_path: Path, text: str | bytes, match: str) -> None:
     with pytest.raises(ValueError, match=match) as caught:
         read_arrival_times(written(tmp_path, text))
     assert "\n" not in str(caught.value)
@@ -124,13 +122,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
         read_arrival_times(tmp_path / name)
 
 
-def test_a_line_may_not_be_endless(tmp_path: Path) -> None:
+def test_the_length_of_a_line_is_limited(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line 2: longer than"):
         read_arrival_times(written(tmp_path, "1\n" + " " * (2 << 20)))
 
 
-def test_there_is_an_end_to_how_many_times_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_MOST_ARRIVALS", 3)
+def test_the_number_of_times_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_MAX_ARRIVALS", 3)
     assert read_arrival_times(written(tmp_path, "1\n2\n3\n")) == [0, 1, 2]
     with pytest.raises(ValueError, match="more than 3 times"):
         read_arrival_times(written(tmp_path, "1\n2\n3\n4\n"))

@@ -1,4 +1,4 @@
-"""Assertions and bounds: what is understood, what is refused, and when one is kept."""
+"""Assertions and goodput limits: parsing, errors, results."""
 
 import re
 
@@ -40,7 +40,7 @@ STEP = msgspec.structs.replace(
         ("rate.min>20", "rate", "min", False, 20),
     ],
 )
-def test_an_assertion_is_read(text: str, metric: str, statistic: str, is_below: bool, limit: float) -> None:
+def test_an_assertion_is_parsed(text: str, metric: str, statistic: str, is_below: bool, limit: float) -> None:
     assert parse_assertion(text) == Assertion(text, metric, statistic, is_below, limit)
 
 
@@ -50,9 +50,9 @@ def test_an_assertion_is_read(text: str, metric: str, statistic: str, is_below: 
         ("", "as in ttft.p99<800ms"),
         ("ttft.p99", "as in ttft.p99<800ms"),
         ("ttft.p99=800ms", "then < <= > or >="),
-        ("ttft.p99<-1ms", "is no assertion"),
-        ("ttft.p99<1e3ms", "another unit|is no assertion"),
-        ("ttft.p99<800ms please", "is no assertion"),
+        ("ttft.p99<-1ms", "is not an assertion"),
+        ("ttft.p99<1e3ms", "another unit|is not an assertion"),
+        ("ttft.p99<800ms please", "is not an assertion"),
         ("latency.p99<800ms", "no metric 'latency'; there are head, "),
         ("ttft<800ms", "ttft is not one number; write ttft. and one of mean, min, max, p50"),
         ("ttft.p98<800ms", "no statistic 'p98'"),
@@ -63,13 +63,13 @@ def test_an_assertion_is_read(text: str, metric: str, statistic: str, is_below: 
         ("error_rate<1s", "write error_rate<1% or error_rate<1$"),
     ],
 )
-def test_what_is_no_assertion_is_refused_with_a_hint(text: str, match: str) -> None:
+def test_an_invalid_assertion_is_rejected_with_a_hint(text: str, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         parse_assertion(text)
 
 
 @given(st.text(max_size=30) | st.from_regex(r"(ttft|rate|goodput)(\.p\d\d)?[<>]=?\d+(ms|s|%)?", fullmatch=True))
-def test_any_text_is_an_assertion_or_a_plain_refusal(text: str) -> None:
+def test_any_text_is_an_assertion_or_a_value_error(text: str) -> None:
     try:
         found = parse_assertion(text)
     except ValueError:
@@ -84,18 +84,18 @@ def test_any_text_is_an_assertion_or_a_plain_refusal(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"), [("ttft:500", GoodputBound("ttft", 0.5)), ("itl:37.5", GoodputBound("itl", 0.0375))]
 )
-def test_a_bound_is_in_milliseconds(text: str, wanted: GoodputBound) -> None:
+def test_a_limit_is_in_milliseconds(text: str, wanted: GoodputBound) -> None:
     assert parse_goodput_bound(text) == wanted
 
 
 @table("text", ["", "ttft", "ttft:", "ttft:fast", "ttft:-1", "tpot:50", "ttft:500ms", "ttft=500"])
-def test_what_is_no_bound_is_refused_with_a_hint(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no bound: write ttft, itl, e2e, .* as in ttft:500"):
+def test_an_invalid_limit_is_rejected_with_a_hint(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a limit: write ttft, itl, e2e, .* as in ttft:500"):
         parse_goodput_bound(text)
 
 
 @table(
-    ("text", "value", "is_kept"),
+    ("text", "value", "passes"),
     [
         ("token_rate>100", 120.0, True),
         ("token_rate<100", 120.0, False),
@@ -103,9 +103,9 @@ def test_what_is_no_bound_is_refused_with_a_hint(text: str) -> None:
         ("request_rate>=4", 4.0, True),
         ("request_rate<4", 4.0, False),
         ("request_rate<=4", 4.0, True),
-        ("error_rate<=20%", 0.2, True),  # those that were left did not fail
+        ("error_rate<=20%", 0.2, True),  # unfinished requests are not failures
         ("error_rate<20%", 0.2, False),
-        ("goodput>=30%", 0.3, True),  # of all that were due
+        ("goodput>=30%", 0.3, True),  # of all due requests
         ("goodput>50%", 0.3, False),
         ("ttft.mean<5s", 4.95, True),
         ("ttft.min<1ms", 0.0, True),
@@ -116,9 +116,9 @@ def test_what_is_no_bound_is_refused_with_a_hint(text: str) -> None:
         ("rate.p50>5", 4.95, False),
     ],
 )
-def test_an_assertion_is_judged_by_the_numbers_of_the_step(text: str, value: float | None, is_kept: bool) -> None:
+def test_an_assertion_is_judged_by_the_numbers_of_the_step(text: str, value: float | None, passes: bool) -> None:
     (checked,) = check_assertions([parse_assertion(text)], [STEP])
-    assert (checked.text, checked.step, checked.passed) == (text, "throughput", is_kept)
+    assert (checked.text, checked.step, checked.passed) == (text, "throughput", passes)
     assert checked.value == (None if value is None else pytest.approx(value))
 
 
@@ -131,12 +131,12 @@ def test_an_assertion_is_judged_by_the_numbers_of_the_step(text: str, value: flo
         ("ttft.mean<9s", msgspec.structs.replace(STEP, times={"ttft": distribution([])})),
     ],
 )
-def test_what_nobody_can_say_is_not_kept(text: str, odd: StepResult) -> None:
+def test_an_assertion_on_a_missing_value_fails(text: str, odd: StepResult) -> None:
     (checked,) = check_assertions([parse_assertion(text)], [odd])
     assert (checked.value, checked.passed) == (None, False)
 
 
-def test_every_step_of_the_first_server_is_judged_but_the_warm_up() -> None:
+def test_every_step_of_the_first_server_except_the_warm_up_is_checked() -> None:
     ids = ("warmup", "throughput", "constant@1.20req/s")
     steps = [msgspec.structs.replace(STEP, id=id, target=url) for id in ids for url in (STEP.target, OTHER)]
     found = check_assertions([parse_assertion("token_rate>1"), parse_assertion("request_rate>9")], steps)
@@ -148,5 +148,5 @@ def test_every_step_of_the_first_server_is_judged_but_the_warm_up() -> None:
     ]
 
 
-def test_without_a_step_nothing_is_judged() -> None:
+def test_without_a_step_nothing_is_checked() -> None:
     assert check_assertions([parse_assertion("token_rate>1")], []) == ()

@@ -1,4 +1,4 @@
-"""Two runs side by side: a difference is found where there is one, and chance is not taken for one."""
+"""Comparisons: real differences are found, and chance is not reported as a difference."""
 
 import random
 from array import array
@@ -26,7 +26,7 @@ TRIES = 25
 
 
 def requests(rng: random.Random, slow: float = 1.0, count: int = 120, alike: float = 0.0) -> list[BenchRecord]:
-    """So many requests, one after the other. Where they are alike, each is much as slow as the one before."""
+    """Return sequential requests; `alike` is the correlation of their durations."""
     records = []
     luck = rng.gauss()
     for number in range(count):
@@ -69,8 +69,8 @@ def by_metric(found: Sequence[MetricComparison]) -> dict[str, MetricComparison]:
     return {compared.metric.removeprefix("throughput "): compared for compared in found}
 
 
-def held(*, count: int, rounds: int = 1, alike: float = 0.0) -> float:
-    """How often the band of `ttft.mean` holds the truth, where both are the same server."""
+def coverage(*, count: int, rounds: int = 1, alike: float = 0.0) -> float:
+    """Return how often the interval of `ttft.mean` contains 1 for two runs of the same server."""
     found = 0
     for seed in range(TRIES):
         rng = random.Random(seed)
@@ -88,7 +88,7 @@ def test_a_run_does_not_differ_from_itself(seed: int) -> None:
     assert {compared.ratio for compared in found} == {1.0}
 
 
-def test_the_numbers_that_are_compared_are_those_of_the_steps() -> None:
+def test_the_compared_values_are_those_of_the_steps() -> None:
     rng = random.Random(1)
     first, second = measured(requests(rng)), measured(requests(rng, slow=1.5))
     found = by_metric(compare_reports(reported(first), reported(second)))
@@ -108,7 +108,7 @@ def test_the_numbers_that_are_compared_are_those_of_the_steps() -> None:
 
 
 @pytest.mark.parametrize(("slow", "wanted"), [(1.5, FIRST_IS_BETTER), (1 / 1.5, SECOND_IS_BETTER)])
-def test_a_difference_beyond_the_noise_is_found(slow: float, wanted: str) -> None:
+def test_a_significant_difference_is_found(slow: float, wanted: str) -> None:
     rng = random.Random(2)
     found = by_metric(compare_rounds([(measured(requests(rng)), measured(requests(rng, slow=slow)))]))
     for name in ("ttft.mean", "ttft.p50", "ttft.p90", "itl.mean", "e2e.mean"):
@@ -120,7 +120,7 @@ def test_a_difference_beyond_the_noise_is_found(slow: float, wanted: str) -> Non
 @pytest.mark.parametrize(
     ("metric", "ratio", "wanted"), [("ttft.p50", 2, SECOND_IS_BETTER), ("token_rate", 2, FIRST_IS_BETTER)]
 )
-def test_less_time_is_better_and_a_higher_rate_is(metric: str, ratio: float, wanted: str) -> None:
+def test_shorter_times_and_higher_rates_are_better(metric: str, ratio: float, wanted: str) -> None:
     for name in (metric, f"constant@1.20req/s {metric}"):
         found = MetricComparison(metric=name, first=ratio, second=1, ratio=ratio, low=ratio - 0.1, high=ratio + 0.1)
         assert comparison_verdict(found) == wanted
@@ -129,18 +129,18 @@ def test_less_time_is_better_and_a_higher_rate_is(metric: str, ratio: float, wan
 
 @pytest.mark.tier3
 @pytest.mark.parametrize("rounds", [1, 4])
-def test_the_band_holds_the_truth_as_often_as_it_says(rounds: int) -> None:
-    # Fewer requests than a percentile needs: means alone are drawn, and that is quick.
-    assert held(count=19, rounds=rounds) >= 0.9
+def test_the_interval_has_its_nominal_coverage(rounds: int) -> None:
+    # Too few requests for a percentile: only means are resampled, which is quick.
+    assert coverage(count=19, rounds=rounds) >= 0.9
 
 
 @pytest.mark.tier3
-def test_the_band_knows_that_requests_of_one_time_are_alike() -> None:
-    # Taken for independent, as many requests would hold it in four of ten.
-    assert held(count=120, alike=0.8) >= 0.7
+def test_the_interval_accounts_for_correlated_requests() -> None:
+    # With the assumption of independence the coverage would be 40 %.
+    assert coverage(count=120, alike=0.8) >= 0.7
 
 
-def test_more_requests_make_the_band_narrower() -> None:
+def test_more_requests_make_the_interval_narrower() -> None:
     rng = random.Random(3)
     few, many = (
         by_metric(compare_rounds([(measured(requests(rng, count=count)), measured(requests(rng, count=count)))]))[
@@ -151,7 +151,7 @@ def test_more_requests_make_the_band_narrower() -> None:
     assert many.high - many.low < (few.high - few.low) / 2
 
 
-def test_rounds_that_differ_among_themselves_make_the_band_wider() -> None:
+def test_rounds_that_differ_make_the_interval_wider() -> None:
     rng = random.Random(4)
     calm = [(measured(requests(rng)), measured(requests(rng))) for _ in range(4)]
     odd = [(measured(requests(rng, slow)), measured(requests(rng))) for slow in (0.5, 1.5, 0.7, 1.4)]
@@ -160,7 +160,7 @@ def test_rounds_that_differ_among_themselves_make_the_band_wider() -> None:
     assert comparison_verdict(wide) == NO_DIFFERENCE
 
 
-def test_the_same_rounds_give_the_same_band() -> None:
+def test_the_interval_is_reproducible() -> None:
     rng = random.Random(5)
     rounds = [(measured(requests(rng)), measured(requests(rng)))]
     assert compare_rounds(rounds) == compare_rounds(rounds)
@@ -173,14 +173,14 @@ def test_a_server_that_fails_more_often_is_worse() -> None:
     for record in second[::3]:
         record.outcome = RequestOutcome.CUT
     for record in first[::4]:
-        record.outcome = RequestOutcome.UNFINISHED  # left at the end: that is no failure
+        record.outcome = RequestOutcome.UNFINISHED  # not a failure
     found = by_metric(compare_rounds([(measured(first), measured(second))]))["success_rate"]
     assert found.first == 1
     assert found.second == pytest.approx(2 / 3)
     assert comparison_verdict(found) == FIRST_IS_BETTER
 
 
-def test_a_server_that_gave_nothing_is_worse_on_either_side() -> None:
+def test_a_server_without_answers_is_worse_on_either_side() -> None:
     fine = measured(requests(random.Random(1)))
     dead = measured(
         [msgspec.structs.replace(one, outcome=RequestOutcome.CUT, times=array("d")) for one in fine.records]
@@ -191,7 +191,7 @@ def test_a_server_that_gave_nothing_is_worse_on_either_side() -> None:
         assert {name: comparison_verdict(compared) for name, compared in found.items()} == dict.fromkeys(names, wanted)
 
 
-def test_a_slow_tail_shows_where_it_is_and_not_in_the_middle() -> None:
+def test_a_slow_tail_affects_high_percentiles_only() -> None:
     rng = random.Random(11)
     tail = [one for number in range(120) for one in requests(rng, 4.0 if number % 7 == 0 else 1.0)[number : number + 1]]
     found = by_metric(compare_rounds([(measured(requests(rng)), measured(tail))]))
@@ -201,7 +201,7 @@ def test_a_slow_tail_shows_where_it_is_and_not_in_the_middle() -> None:
     }
 
 
-def test_steps_are_matched_by_their_id_and_the_warm_up_is_no_step() -> None:
+def test_steps_are_matched_by_id_without_the_warm_up() -> None:
     rng = random.Random(7)
     ids = ("warmup", "throughput", "constant@1.00req/s", "constant@2.00req/s")
     first = reported(*(measured(requests(rng), id) for id in ids))
@@ -219,7 +219,7 @@ def test_of_a_run_on_two_servers_the_first_is_compared() -> None:
 
 
 @table("count", [0, 1, 2, 4, 19])
-def test_too_few_requests_make_no_percentile(count: int) -> None:
+def test_with_too_few_requests_no_percentile_is_compared(count: int) -> None:
     rng = random.Random(9)
     rounds = [(measured(requests(rng, count=120)), measured(requests(rng, count=count)))]
     found = by_metric(compare_rounds(rounds))
@@ -227,13 +227,13 @@ def test_too_few_requests_make_no_percentile(count: int) -> None:
     assert ("ttft.mean" in found) == (count > 1)
 
 
-def test_a_round_that_cannot_tell_a_metric_leaves_it_out_for_all() -> None:
+def test_a_metric_that_a_round_lacks_is_omitted() -> None:
     rng = random.Random(10)
     full, thin = measured(requests(rng)), measured(requests(rng, count=30))
     assert "throughput ttft.p90" not in {compared.metric for compared in compare_rounds([(full, full), (full, thin)])}
 
 
-def test_nothing_is_compared_with_nothing() -> None:
+def test_empty_rounds_have_no_comparisons() -> None:
     dead = [
         msgspec.structs.replace(record, outcome=RequestOutcome.CUT, times=array("d"))
         for record in requests(random.Random(1))

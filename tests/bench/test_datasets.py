@@ -1,4 +1,4 @@
-"""Conversations come out of files in all their forms; a file that is none is refused with the place."""
+"""Datasets: all formats are read, and errors name the position."""
 
 import json
 import tracemalloc
@@ -36,17 +36,17 @@ def _file(folder: Path, text: str | bytes, name: str = "data.json") -> Path:
         "  \n" + json.dumps({"prompt": "Who are you?"}),
     ],
 )
-def test_every_form_says_the_same(text: str, tmp_path: Path) -> None:
+def test_all_formats_give_the_same_conversation(text: str, tmp_path: Path) -> None:
     assert read_dataset(_file(tmp_path, text)) == [ASKED]
 
 
-def test_turns_are_what_the_user_says_and_the_system_before_it(tmp_path: Path) -> None:
+def test_a_turn_is_a_user_message_with_the_system_message_before_it(tmp_path: Path) -> None:
     system, second = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}
     said = [system, USER, {"role": "assistant", "content": "I am."}, second, {"role": "system", "content": "Stop."}]
     assert read_dataset(_file(tmp_path, json.dumps([{"conversations": said}]))) == [[[system, USER], [second]]]
 
 
-def test_what_has_no_user_in_it_is_left_out(tmp_path: Path) -> None:
+def test_conversations_without_a_user_message_are_skipped(tmp_path: Path) -> None:
     rows = [{"messages": [{"role": "assistant", "content": "Hi"}]}, {"prompt": ""}, {"prompt": "Who are you?"}]
     assert read_dataset(_file(tmp_path, "\n".join(map(json.dumps, rows)))) == [ASKED]
 
@@ -54,8 +54,8 @@ def test_what_has_no_user_in_it_is_left_out(tmp_path: Path) -> None:
 @table(
     ("text", "complaint"),
     [
-        ("", "no conversation in which a user"),
-        ("[]", "no conversation in which a user"),
+        ("", "no conversation with a user message"),
+        ("[]", "no conversation with a user message"),
         ('{"prompt": "a"}\n\n{"prompt": 5}', r"data.json, line 3: Expected str \| null, got int - at \$.prompt"),
         ('{"prompt": "a"}\n{"prompt": ', "data.json, line 2: "),
         ('{"prompt": "a"}\n{"question": "b"}', 'data.json, line 2: there is no "prompt", "text", "messages" or'),
@@ -69,19 +69,19 @@ def test_what_has_no_user_in_it_is_left_out(tmp_path: Path) -> None:
         ("5", "line 1: Expected object, got int"),
     ],
 )
-def test_what_is_no_dataset_is_refused_with_the_place(text: str | bytes, complaint: str, tmp_path: Path) -> None:
+def test_an_invalid_dataset_is_rejected_with_the_position(text: str | bytes, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=complaint):
         read_dataset(_file(tmp_path, text))
 
 
-def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_rejected(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(ValueError, match="there is no dataset file"):
             read_dataset(path)
 
 
-def test_a_file_that_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "FILE_LIMIT_BYTES", 2**20)
+def test_a_file_that_is_too_large_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "DATASET_LIMIT_BYTES", 2**20)
     path = tmp_path / "large.json"
     with path.open("wb") as file:
         file.truncate(2**30)

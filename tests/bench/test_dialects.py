@@ -1,4 +1,4 @@
-"""The other dialects: how each is asked, and that a whole load test works in it."""
+"""The dialects other than chat: their requests, and a load test in each."""
 
 import asyncio
 import json
@@ -71,10 +71,10 @@ def _overheard(into: list[MockHttpRequest], choose: Choose) -> Choose:
     return answer
 
 
-# ---- what is asked
+# Requests.
 
 
-def test_a_talk_is_asked_for_as_responses() -> None:
+def test_a_conversation_becomes_a_responses_request() -> None:
     body = DIALECTS["responses"].body({"model": "m"}, TALK, 9)
     said = {"type": "output_text", "text": "Hi.", "annotations": []}
     assert body == {
@@ -90,13 +90,13 @@ def test_a_talk_is_asked_for_as_responses() -> None:
     }
 
 
-def test_a_talk_is_asked_for_as_messages() -> None:
+def test_a_conversation_becomes_a_messages_request() -> None:
     body = DIALECTS["messages"].body({"model": "m"}, TALK, 9)
     assert body == {"model": "m", "system": "Be short.", "messages": TALK[1:], "stream": True, "max_tokens": 9}
 
 
 @pytest.mark.parametrize("endpoint", OTHERS)
-def test_who_says_nothing_of_the_system_sends_no_word_of_it(endpoint: str) -> None:
+def test_without_a_system_message_the_field_is_omitted(endpoint: str) -> None:
     body = DIALECTS[endpoint].body({}, TALK[1:2], None)
     assert body.keys() == {"stream", {"responses": "input", "messages": "messages"}[endpoint]}
 
@@ -105,7 +105,7 @@ def test_who_says_nothing_of_the_system_sends_no_word_of_it(endpoint: str) -> No
     ("endpoint", "path", "wanted"),
     [("responses", "/v1/responses", {"store": False, "temperature": 0.0}), ("messages", "/v1/messages", {})],
 )
-def test_every_request_goes_where_it_should(endpoint: str, path: str, wanted: dict[str, Any]) -> None:
+def test_every_request_has_the_path_and_fields_of_its_dialect(endpoint: str, path: str, wanted: dict[str, Any]) -> None:
     seen: list[MockHttpRequest] = []
     _bench(_overheard(seen, ReferenceServer().answer), endpoint, extra={"top_p": 0.5})
     posted = [one for one in seen if one.method == "POST"]
@@ -114,7 +114,7 @@ def test_every_request_goes_where_it_should(endpoint: str, path: str, wanted: di
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-def test_messages_have_a_version_and_the_key_in_both_places(key: str | None) -> None:
+def test_messages_have_a_version_and_the_key_in_both_headers(key: str | None) -> None:
     seen: list[MockHttpRequest] = []
     _bench(_overheard(seen, ReferenceServer(key=key).answer), "messages", key=key, model=None)
     assert {one.headers["anthropic-version"] for one in seen} == {"2023-06-01"}
@@ -122,13 +122,13 @@ def test_messages_have_a_version_and_the_key_in_both_places(key: str | None) -> 
     assert {one.headers.get("authorization") for one in seen} == {key and f"Bearer {key}"}
 
 
-def test_a_header_that_is_named_stands_for_the_one_of_the_dialect() -> None:
+def test_a_given_header_replaces_that_of_the_dialect() -> None:
     seen: list[MockHttpRequest] = []
     _bench(_overheard(seen, ReferenceServer().answer), "messages", headers=(("Anthropic-Version", "2024-01-01"),))
     assert {one.headers["anthropic-version"] for one in seen} == {"2024-01-01"}
 
 
-def test_another_host_gets_no_key_that_is_not_its_own() -> None:
+def test_another_host_does_not_get_the_key() -> None:
     seen: list[MockHttpRequest] = []
     ideal = ReferenceServer()
 
@@ -144,7 +144,7 @@ def test_another_host_gets_no_key_that_is_not_its_own() -> None:
     assert {one.headers.get("x-api-key") for one in seen} == {"its-own-key"}
 
 
-def test_a_server_that_does_not_know_a_member_is_asked_without() -> None:
+def test_fields_that_the_server_rejects_are_omitted() -> None:
     ideal = ReferenceServer()
 
     def choose(seen: MockHttpRequest) -> MockReply:
@@ -153,11 +153,11 @@ def test_a_server_that_does_not_know_a_member_is_asked_without() -> None:
     assert _last(_bench(choose, "responses")).ok > 0
 
 
-# ---- what is heard
+# Streams.
 
 
 @pytest.mark.parametrize("endpoint", OTHERS)
-def test_every_answer_of_a_right_server_is_ok_and_counted(endpoint: str) -> None:
+def test_every_answer_of_a_correct_server_is_ok_and_counted(endpoint: str) -> None:
     report = _bench(ReferenceServer().answer, endpoint)
     step = _last(report)
     assert step.outcomes == {"ok": step.requests}
@@ -168,7 +168,7 @@ def test_every_answer_of_a_right_server_is_ok_and_counted(endpoint: str) -> None
 
 
 @pytest.mark.parametrize("endpoint", OTHERS)
-def test_a_conversation_goes_on_with_the_answers_of_the_server(endpoint: str) -> None:
+def test_a_conversation_continues_with_the_answers_of_the_server(endpoint: str) -> None:
     seen: list[MockHttpRequest] = []
     step = _last(_bench(_overheard(seen, ReferenceServer().answer), endpoint, profile="chat", levels=(1,), prompt=None))
     assert step.outcomes == {"ok": step.requests}
@@ -187,7 +187,7 @@ def test_a_sweep_works(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("endpoint", OTHERS)
-def test_two_servers_are_asked_in_turn_in_the_same_dialect(endpoint: str) -> None:
+def test_two_servers_are_measured_in_alternation_in_the_same_dialect(endpoint: str) -> None:
     seen: list[MockHttpRequest] = []
 
     async def work() -> BenchReport:
@@ -202,8 +202,8 @@ def test_two_servers_are_asked_in_turn_in_the_same_dialect(endpoint: str) -> Non
 
 
 @pytest.mark.parametrize("endpoint", OTHERS)
-def test_streams_that_are_cut_are_counted_apart(endpoint: str) -> None:
-    """The first look and the warm-up are answered well."""
+def test_streams_that_are_cut_off_are_counted_separately(endpoint: str) -> None:
+    """The probe and the warm-up are answered correctly."""
     ideal, posts = ReferenceServer(), count()
 
     def choose(seen: MockHttpRequest) -> MockReply:
@@ -227,7 +227,7 @@ def test_a_server_without_the_endpoint_is_one_line(endpoint: str) -> None:
         _bench(choose, endpoint)
 
 
-# ---- what is told
+# Reports.
 
 
 @pytest.mark.parametrize("endpoint", DIALECTS)
@@ -239,7 +239,7 @@ def test_reports_name_the_endpoint(endpoint: str) -> None:
     assert f"endpoint {endpoint}" in renderers.BENCH_REPORT_FORMATS[".html"](report)
 
 
-def test_who_watches_sees_the_endpoint() -> None:
+def test_the_live_view_shows_the_endpoint() -> None:
     async def work() -> str:
         watch = BenchProgress()
         async with serving(ReferenceServer().answer) as url:

@@ -1,4 +1,4 @@
-"""The load of one step: how many are under way, who waits, and how it ends."""
+"""Load generation of one step: concurrency, pauses, and its end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,8 +21,8 @@ from welldone.mock.server import MockHttpRequest
 Work = Callable[[LoadGenerator], Awaitable[None]]
 
 
-class Same:
-    """One question again and again."""
+class RepeatedPrompt:
+    """The same prompt for every request."""
 
     def next(self) -> PromptRequest:
         return PromptRequest([{"role": "user", "content": "Say hello."}], 5, None, None)
@@ -31,15 +31,20 @@ class Same:
         pass
 
 
-class Silent(Same):
-    """Has nothing to ask."""
+class FailingPrompts(RepeatedPrompt):
+    """Raises for every request."""
 
     def next(self) -> PromptRequest:
         raise LookupError("nothing to ask")
 
 
 def made(url: str, stop: asyncio.Event | None = None, **more: Any) -> LoadGenerator:  # noqa: ANN401 - any setting
-    usual: dict[str, Any] = {"prompts": Same(), "timeout_s": 30.0, "grace_s": 30.0, "stop": stop or asyncio.Event()}
+    usual: dict[str, Any] = {
+        "prompts": RepeatedPrompt(),
+        "timeout_s": 30.0,
+        "grace_s": 30.0,
+        "stop": stop or asyncio.Event(),
+    }
     return LoadGenerator(parse_url(url), common_fields={"model": "ideal"}, **{**usual, **more})
 
 
@@ -61,8 +66,8 @@ def test_a_burst_does_not_go_beyond_the_limit(most: int) -> None:
     assert {record.outcome for record in load.records} == {RequestOutcome.OK}
 
 
-def test_requests_go_on_while_others_are_overdue() -> None:
-    """A schedule that is never ahead of the clock: nobody waits for it, and answers come in all the same."""
+def test_requests_proceed_while_others_are_overdue() -> None:
+    """A schedule that is never ahead of the clock does not block the answers."""
 
     def late(load: LoadGenerator) -> Iterator[float]:
         for _ in range(100_000):
@@ -74,19 +79,19 @@ def test_requests_go_on_while_others_are_overdue() -> None:
     assert len(load.records) >= 20
 
 
-def test_who_was_refused_waits_before_asking_again() -> None:
+def test_a_refused_user_pauses_before_the_next_request() -> None:
     load = loaded(lambda load: load.run_closed_loop(2, 0.25), lambda _: error_reply(429, "later"))
     assert {record.outcome for record in load.records} == {RequestOutcome.REFUSED}
-    assert len(load.records) <= 2 * 3  # at 0, 0.1 and 0.3 seconds at the soonest
+    assert len(load.records) <= 2 * 3  # at 0, 0.1 and 0.3 seconds at the earliest
 
 
-def test_who_stops_waits_for_nobody() -> None:
+def test_stopping_does_not_wait_for_answers() -> None:
     async def measure() -> LoadGenerator:
         stop, posts = asyncio.Event(), count(1)
 
         def choose(_: MockHttpRequest) -> MockReply:
             if next(posts) == 3:
-                asyncio.get_running_loop().call_later(0.2, stop.set)  # the step is over then, and nobody answers
+                asyncio.get_running_loop().call_later(0.2, stop.set)  # after the step, with no answer
             return FAULT_REPLIES["hang"]
 
         async with serving(choose) as url:
@@ -100,11 +105,11 @@ def test_who_stops_waits_for_nobody() -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_answers_are_kept_for_who_counts_them_only(keeps: bool) -> None:
+def test_answers_are_stored_only_for_a_token_counter(keeps: bool) -> None:
     load = loaded(lambda load: load.run_open_loop(iter([0.0]), 0.01, 1), ReferenceServer().answer, keeps_texts=keeps)
     assert len(load.texts) == keeps
 
 
-def test_a_mistake_of_ours_is_not_taken_for_a_smaller_load() -> None:
+def test_a_bug_in_a_user_task_is_raised() -> None:
     with pytest.raises(LookupError, match="nothing to ask"):
-        loaded(lambda load: load.run_closed_loop(2, 0.01), ReferenceServer().answer, prompts=Silent())
+        loaded(lambda load: load.run_closed_loop(2, 0.01), ReferenceServer().answer, prompts=FailingPrompts())

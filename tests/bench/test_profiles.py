@@ -1,4 +1,4 @@
-"""The profiles have the numbers of inference-benchmarker."""
+"""The workload profiles have the numbers of inference-benchmarker."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_a_profile_has_its_lengths(
     assert _numbers(profile.decode) == decode
 
 
-def test_who_names_another_hears_which_there_are() -> None:
+def test_an_unknown_profile_is_reported_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"no profile 'chess'; there are fixed-length, chat, code-generation, cl"):
         find_workload_profile("chess")
 

@@ -1,4 +1,4 @@
-"""Prompts have the length that was asked for, never begin alike, and carry conversations on."""
+"""Prompts: their length, unique openings, and continued conversations."""
 
 import json
 import random
@@ -46,11 +46,11 @@ def _prompts(counter: BenchTokenCounter | None = None, seed: int = 0, **settings
     return make_prompt_source(BenchSettings(url=URL, **settings), counter, random.Random(seed))  # type: ignore[arg-type]
 
 
-# ---- written
+# Synthetic prompts.
 
 
 @STYLES
-def test_a_written_prompt_has_exactly_the_tokens_asked_for(
+def test_a_synthetic_prompt_has_exactly_the_given_tokens(
     style: PromptStyle, default_counter: BenchTokenCounter
 ) -> None:
     writer = PromptWriter(style, default_counter, random.Random(5))
@@ -60,7 +60,7 @@ def test_a_written_prompt_has_exactly_the_tokens_asked_for(
 
 
 @STYLES
-def test_one_that_is_too_short_for_its_question_is_cut(style: PromptStyle, default_counter: BenchTokenCounter) -> None:
+def test_a_prompt_too_short_for_its_instruction_is_cut(style: PromptStyle, default_counter: BenchTokenCounter) -> None:
     writer = PromptWriter(style, default_counter, random.Random(5))
     for tokens in range(1, 40):
         text, said = writer.write(tokens)
@@ -69,7 +69,7 @@ def test_one_that_is_too_short_for_its_question_is_cut(style: PromptStyle, defau
 
 
 @STYLES
-def test_a_vocabulary_of_pieces_is_met_as_exactly(style: PromptStyle, tiny_model: Path) -> None:
+def test_a_sentencepiece_vocabulary_gives_exact_lengths_too(style: PromptStyle, tiny_model: Path) -> None:
     counter = _gguf_counter(tiny_model)
     writer = PromptWriter(style, counter, random.Random(5))
     for tokens in (150, 200, 517, 1024):
@@ -85,7 +85,7 @@ def test_without_a_tokenizer_the_length_is_about_right(style: PromptStyle, defau
 
 
 @STYLES
-def test_no_two_prompts_begin_alike(style: PromptStyle) -> None:
+def test_no_two_prompts_have_the_same_opening(style: PromptStyle) -> None:
     writer = PromptWriter(style, COUNTED, random.Random(0))
     openings = [writer.write(60)[0][:40] for _ in range(2000)]
     assert len(set(openings)) == len(openings)
@@ -93,7 +93,7 @@ def test_no_two_prompts_begin_alike(style: PromptStyle) -> None:
 
 @STYLES
 @pytest.mark.parametrize("seed", [0, 1, 2**40])
-def test_what_is_written_depends_on_the_seed_alone(style: PromptStyle, seed: int) -> None:
+def test_prompts_depend_on_the_seed_only(style: PromptStyle, seed: int) -> None:
     first, second = (PromptWriter(style, COUNTED, random.Random(seed)) for _ in range(2))
     assert [first.write(80) for _ in range(3)] == [second.write(80) for _ in range(3)]
     assert first.write(80) != PromptWriter(style, COUNTED, random.Random(seed + 1)).write(80)
@@ -111,7 +111,7 @@ def test_every_profile_works_offline(name: str) -> None:
         assert profile.synthetic_length.min_tokens <= COUNTED.count(_text(turn)) <= profile.synthetic_length.max_tokens
 
 
-def test_what_is_asked_for_beats_the_profile() -> None:
+def test_given_lengths_override_the_profile() -> None:
     prompts = _prompts(
         COUNTED, profile="classification", prompt=parse_length("num_tokens=70"), decode=parse_length("num_tokens=9")
     )
@@ -126,14 +126,14 @@ def test_without_a_profile_every_request_has_a_limit() -> None:
     assert turn.conversation is None
 
 
-def test_without_a_tokenizer_nobody_says_how_many_tokens_there_are() -> None:
+def test_without_a_tokenizer_prompts_have_no_token_count() -> None:
     assert _prompts().next().prompt_tokens is None
 
 
-# ---- conversations
+# Conversations.
 
 
-def test_the_servers_own_answers_stand_in_the_history() -> None:
+def test_the_history_contains_the_answers_of_the_server() -> None:
     prompts = _prompts(COUNTED, profile="chat")
     turn, answers = prompts.next(), 0
     assert [message["role"] for message in turn.messages] == ["system", "user"]
@@ -150,7 +150,7 @@ def test_the_servers_own_answers_stand_in_the_history() -> None:
     assert len(prompts.next().messages) == 2
 
 
-def test_a_conversation_goes_on_before_a_new_one_begins_and_in_order() -> None:
+def test_conversations_continue_in_order_before_new_ones_start() -> None:
     prompts = _prompts(profile="chat")
     first, second = prompts.next(), prompts.next()
     prompts.add_answer(second, "B")
@@ -159,13 +159,13 @@ def test_a_conversation_goes_on_before_a_new_one_begins_and_in_order() -> None:
     assert len(prompts.next().messages) == 2
 
 
-def test_one_that_was_not_answered_in_words_is_over() -> None:
+def test_a_conversation_ends_after_an_answer_without_text() -> None:
     prompts = _prompts(profile="chat")
     prompts.add_answer(prompts.next(), "")
     assert len(prompts.next().messages) == 2
 
 
-def test_an_answer_does_not_change_the_request_that_was_made() -> None:
+def test_an_answer_does_not_change_the_request() -> None:
     prompts = _prompts(profile="chat")
     turn = prompts.next()
     before = json.dumps(turn.messages)
@@ -174,7 +174,7 @@ def test_an_answer_does_not_change_the_request_that_was_made() -> None:
     assert json.dumps(turn.messages) == before
 
 
-# ---- datasets
+# Datasets.
 
 
 def _dataset(folder: Path, *texts: str) -> Path:
@@ -183,7 +183,7 @@ def _dataset(folder: Path, *texts: str) -> Path:
     return path
 
 
-def test_a_dataset_is_asked_whole_and_then_again(tmp_path: Path) -> None:
+def test_a_dataset_is_repeated_after_its_end(tmp_path: Path) -> None:
     texts = [f"Question {number}, please?" for number in range(20)]
     prompts = _prompts(COUNTED, dataset=_dataset(tmp_path, *texts))
     first, second = ([_text(prompts.next()) for _ in texts] for _ in range(2))
@@ -191,7 +191,7 @@ def test_a_dataset_is_asked_whole_and_then_again(tmp_path: Path) -> None:
     assert first == second != texts
 
 
-def test_a_dataset_is_taken_as_it_is_unless_a_length_is_asked_for(tmp_path: Path) -> None:
+def test_a_dataset_is_not_cut_without_a_length(tmp_path: Path) -> None:
     path = _dataset(tmp_path, "one two three four five", "one two")
     prompts = _prompts(COUNTED, dataset=path)
     assert {(_text(turn), turn.prompt_tokens) for turn in (prompts.next(), prompts.next())} == {
@@ -210,12 +210,12 @@ def test_a_profile_cuts_a_dataset_to_its_length(tmp_path: Path) -> None:
     assert len(_text(prompts.next()).split()) == 200
 
 
-def test_a_dataset_whose_questions_are_all_too_short_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no first question of 10 tokens or more"):
+def test_a_dataset_with_only_short_messages_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no first message of 10 tokens or more"):
         _prompts(dataset=_dataset(tmp_path, "one two"), prompt=parse_length("num_tokens=10"))
 
 
-def test_the_turns_of_a_dataset_follow_each_other(tmp_path: Path) -> None:
+def test_the_turns_of_a_dataset_are_sent_in_order(tmp_path: Path) -> None:
     said = [{"from": "system", "value": "Be brief."}]
     for text in ("Who?", "Why?", "When?"):
         said += [{"from": "human", "value": text}, {"from": "gpt", "value": "never used"}]

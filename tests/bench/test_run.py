@@ -1,4 +1,4 @@
-"""Ground truth: a server with known answers, cuts and errors, and a report that says just that."""
+"""Ground truth: the report of a server with known answers, cuts and errors."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from welldone.mock.server import MockHttpRequest, MockServer
 
 Choose = Callable[[MockHttpRequest], MockReply]
 SHORT = LengthSpec(num_tokens=5, min_tokens=5, max_tokens=5)
-GAP_S = 0.004  # so that the loops do not take the whole processor
+GAP_S = 0.004  # limits the CPU use of the loops
 KEY = "sk-a-key-of-some-length"
 
 
@@ -50,7 +50,7 @@ async def _bench(choose: Choose, **more: Any) -> BenchReport:  # noqa: ANN401 - 
 
 
 def _by_turns(*replies: MockReply | None) -> Choose:
-    """Each request gets the next of these; None is a right answer. The first look gets one too."""
+    """Return a handler that sends these replies in turn, also to the probe; None is a correct answer."""
     ideal, turns, looks = ReferenceServer(gap_s=GAP_S), cycle(replies), count()
 
     def choose(seen: MockHttpRequest) -> MockReply:
@@ -66,7 +66,7 @@ def _last(report: BenchReport) -> StepResult:
     return report.steps[-1]
 
 
-def test_every_answer_of_a_right_server_is_ok_and_counted() -> None:
+def test_every_answer_of_a_correct_server_is_ok_and_counted() -> None:
     step = _last(run(_bench(ReferenceServer(gap_s=GAP_S).answer)))
     assert step.outcomes == {"ok": step.requests}
     assert (step.id, step.is_open, step.max_vus, step.skipped, step.invalid_streams) == (
@@ -85,17 +85,17 @@ def test_every_answer_of_a_right_server_is_ok_and_counted() -> None:
 @table(
     ("fault", "end", "why"),
     [
-        ("cut", "cut", "the connection was lost before the reply was whole"),
-        ("reset", "cut", "the connection was lost before the reply was whole"),
+        ("cut", "cut", "the connection was lost before the reply was complete"),
+        ("reset", "cut", "the connection was lost before the reply was complete"),
         ("no-finish", "ok", ""),
         ("error-event", "failed", "out of memory"),
         ("limited", "refused", "429: too many requests"),
         ("broken", "refused", "500: something broke"),
-        ("html", "broken", "the reply is no stream but text/html"),
+        ("html", "broken", "the reply is not a stream but text/html"),
         ("empty", "cut", "the stream ended without a finish_reason"),
     ],
 )
-def test_every_second_failure_is_counted_apart_and_never_averaged(fault: str, end: str, why: str) -> None:
+def test_failures_are_counted_by_kind_and_never_averaged(fault: str, end: str, why: str) -> None:
     step = _last(run(_bench(_by_turns(None, FAULT_REPLIES[fault]), levels=(1,))))
     assert step.outcomes.keys() <= {"ok", end}
     assert end == "ok" or abs(step.outcomes[end] - step.requests / 2) <= 1
@@ -103,12 +103,12 @@ def test_every_second_failure_is_counted_apart_and_never_averaged(fault: str, en
     assert step.times["e2e"].count == step.ok
 
 
-def test_a_hang_is_a_time_out() -> None:
+def test_a_hanging_answer_times_out() -> None:
     report = run(_bench(_by_turns(None, FAULT_REPLIES["hang"]), levels=(1,), timeout_s=0.05, grace_s=1.0))
     assert _last(report).outcomes["timed out"] > 0
 
 
-def test_what_is_under_way_at_the_end_is_left_and_counted() -> None:
+def test_requests_in_flight_at_the_end_are_abandoned_and_counted() -> None:
     report = run(_bench(_by_turns(None, FAULT_REPLIES["hang"]), levels=(3,), grace_s=0.0))
     assert _last(report).outcomes["unfinished"] > 0
 
@@ -123,7 +123,7 @@ def test_arrivals_beyond_the_limit_are_skipped_and_counted() -> None:
 
 @pytest.mark.tier3
 @pytest.mark.parametrize("arrivals", ArrivalProcess)
-def test_a_rate_makes_the_requests_that_are_due(arrivals: ArrivalProcess) -> None:
+def test_a_rate_sends_the_due_requests(arrivals: ArrivalProcess) -> None:
     report = run(
         _bench(
             ReferenceServer(gap_s=GAP_S).answer,
@@ -141,7 +141,7 @@ def test_a_rate_makes_the_requests_that_are_due(arrivals: ArrivalProcess) -> Non
 
 
 @pytest.mark.tier3
-def test_a_sweep_goes_beyond_what_the_server_took() -> None:
+def test_a_sweep_exceeds_the_maximum_throughput() -> None:
     report = run(
         _bench(ReferenceServer(gap_s=0.002).answer, kind=BenchmarkKind.SWEEP, levels=(), max_vus=4, num_rates=2)
     )
@@ -158,7 +158,7 @@ def test_a_replay_keeps_the_times_of_its_file(tmp_path: Path) -> None:
     assert [round(record.due_s, 3) for record in sorted(step.records, key=lambda one: one.due_s)] == [0.0, 0.05, 0.2]
 
 
-def test_a_conversation_goes_on_with_the_answers_of_the_server() -> None:
+def test_a_conversation_continues_with_the_answers_of_the_server() -> None:
     ideal, asked = ReferenceServer(), list[dict[str, Any]]()
 
     def choose(seen: MockHttpRequest) -> MockReply:
@@ -172,7 +172,7 @@ def test_a_conversation_goes_on_with_the_answers_of_the_server() -> None:
     assert all(turn[-1] == "user" for turn in roles)
 
 
-def test_rules_that_are_broken_are_counted() -> None:
+def test_broken_rules_are_counted() -> None:
     step = _last(run(_bench(_by_turns(FAULT_REPLIES["no-done"]), levels=(1,))))
     assert step.invalid_streams == step.requests
     assert "end-done-sent" in step.rules
@@ -190,7 +190,7 @@ def test_a_server_without_usage_is_counted_by_chunks() -> None:
     assert (step.tokens_by, step.decoded_tokens) == ("chunks", 5)
 
 
-def test_who_is_not_there_is_one_line() -> None:
+def test_an_unreachable_server_is_one_line() -> None:
     async def port() -> int:
         async with await MockServer(MockScript()).listen() as server:
             return server.port
@@ -200,19 +200,22 @@ def test_who_is_not_there_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choose", "said"),
+    ("choose", "message"),
     [
         (lambda _: error_reply(401, "no key"), "does not answer /chat/completions for 'ideal' "),
-        (lambda _: FAULT_REPLIES["html"], "gave no whole answer in the warm-up: the reply is no stream but text/html"),
-        (_by_turns(error_reply(500, "broke")), "gave no whole answer in the warm-up: 500: broke"),
+        (
+            lambda _: FAULT_REPLIES["html"],
+            "completed no answer in the warm-up: the reply is not a stream but text/html",
+        ),
+        (_by_turns(error_reply(500, "broke")), "completed no answer in the warm-up: 500: broke"),
     ],
 )
-def test_a_server_that_gives_no_answer_is_one_line(choose: Choose, said: str) -> None:
-    with pytest.raises(BenchUnreachableError, match=said):
+def test_a_server_that_gives_no_answer_is_one_line(choose: Choose, message: str) -> None:
+    with pytest.raises(BenchUnreachableError, match=message):
         run(_bench(choose))
 
 
-def test_who_stops_gets_the_report_so_far() -> None:
+def test_stopping_gives_the_report_so_far() -> None:
     async def work() -> BenchReport:
         stop, watch, ideal = asyncio.Event(), BenchProgress(), ReferenceServer()
         seen_posts = count()
@@ -232,7 +235,7 @@ def test_who_stops_gets_the_report_so_far() -> None:
     assert report.steps[-1].seconds < 600
 
 
-def test_a_server_that_dies_leaves_the_truth_in_the_report() -> None:
+def test_the_report_of_a_server_that_dies_is_correct() -> None:
     async def work() -> BenchReport:
         posts, ideal = count(), ReferenceServer()
         died = asyncio.Event()
@@ -262,7 +265,7 @@ def test_a_server_that_dies_leaves_the_truth_in_the_report() -> None:
 
 
 @pytest.mark.tier3
-def test_two_servers_are_asked_in_turn_and_compared() -> None:
+def test_two_servers_are_measured_in_alternation_and_compared() -> None:
     async def work() -> BenchReport:
         async with serving(ReferenceServer().answer) as first, serving(ReferenceServer(gap_s=0.005).answer) as second:
             return await run_bench(_settings(first, against=second, levels=(1,), duration_s=4.0))
@@ -274,7 +277,7 @@ def test_two_servers_are_asked_in_turn_and_compared() -> None:
     assert found.low <= found.ratio <= found.high < 1
 
 
-def test_bounds_and_assertions_are_judged() -> None:
+def test_limits_and_assertions_are_checked() -> None:
     report = run(
         _bench(
             ReferenceServer().answer,
@@ -294,7 +297,7 @@ def test_no_secret_is_in_the_report() -> None:
 
 
 @pytest.mark.tier3
-def test_the_same_seed_asks_the_same() -> None:
+def test_the_same_seed_gives_the_same_prompts() -> None:
     def asked(seed: int) -> list[str]:
         bodies: list[str] = []
         ideal = ReferenceServer()
@@ -311,7 +314,7 @@ def test_the_same_seed_asks_the_same() -> None:
     assert asked(1) != asked(2)
 
 
-# ---- what must not mislead
+# Results that must not mislead.
 
 
 def test_a_replay_ends_with_its_last_answer_and_not_with_the_duration(tmp_path: Path) -> None:
@@ -330,7 +333,7 @@ def test_a_replay_ends_with_its_last_answer_and_not_with_the_duration(tmp_path: 
 
 
 @pytest.mark.tier3
-def test_a_replay_on_two_servers_is_whole_on_both(tmp_path: Path) -> None:
+def test_a_replay_on_two_servers_is_complete_on_both(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.txt"
     path.write_text("0\n0.1\n0.3\n")
 
@@ -341,14 +344,14 @@ def test_a_replay_on_two_servers_is_whole_on_both(tmp_path: Path) -> None:
     assert [step.ok for step in run(work()).steps[2:]] == [3, 3]
 
 
-def test_a_file_that_cannot_be_replayed_is_said_before_anybody_is_asked(tmp_path: Path) -> None:
+def test_an_invalid_replay_file_is_reported_before_any_request(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.txt cannot be read"):
         run(run_bench(_settings("http://127.0.0.1:9/v1", kind=BenchmarkKind.REPLAY, replay=tmp_path / "none.txt")))
 
 
 @pytest.mark.tier3
-def test_rounds_count_only_what_came_within_them() -> None:
-    """Answers that take longer than a round: the rest of each lies in the time of the next, and is none of it."""
+def test_rounds_count_only_what_arrived_within_them() -> None:
+    """Answers take longer than a round: their rest arrives during the next round and does not count."""
 
     async def work() -> BenchReport:
         slow = ReferenceServer(gap_s=0.1)
@@ -365,21 +368,19 @@ def test_rounds_count_only_what_came_within_them() -> None:
 def test_a_second_server_that_gives_no_answer_is_named() -> None:
     async def work() -> None:
         async with serving(ReferenceServer().answer) as first, serving(_by_turns(error_reply(500, "broke"))) as second:
-            with pytest.raises(
-                BenchUnreachableError, match=f"{second} gave no whole answer in the warm-up: 500: broke"
-            ):
+            with pytest.raises(BenchUnreachableError, match=f"{second} completed no answer in the warm-up: 500: broke"):
                 await run_bench(_settings(first, against=second))
 
     run(work())
 
 
 @pytest.mark.tier3
-def test_an_answer_that_is_longer_than_the_warm_up_says_what_to_do() -> None:
-    with pytest.raises(BenchUnreachableError, match=r"it was still under way after 0\.01 s; a longer --grace"):
+def test_an_answer_longer_than_the_warm_up_gives_a_hint() -> None:
+    with pytest.raises(BenchUnreachableError, match=r"it was still in flight after 0\.01 s; try a longer --grace"):
         run(_bench(ReferenceServer(gap_s=1.0).answer, warmup_s=0.01, grace_s=0.0))
 
 
-def test_without_a_good_answer_there_is_nothing_to_sweep() -> None:
+def test_without_a_successful_answer_there_is_no_sweep() -> None:
     warm, posts = ReferenceServer(), count()
 
     def choose(seen: MockHttpRequest) -> MockReply:
@@ -388,11 +389,11 @@ def test_without_a_good_answer_there_is_nothing_to_sweep() -> None:
 
     report = run(_bench(choose, kind=BenchmarkKind.SWEEP, levels=(), max_vus=2, warmup_s=0.001))
     assert [step.id for step in report.steps] == ["warmup", "throughput"]
-    assert (report.is_complete, report.incomplete_reason[:42]) == (False, "no answer of the throughput step ended wel")
+    assert (report.is_complete, report.incomplete_reason[:42]) == (False, "no request of the throughput step succeede")
 
 
 @pytest.mark.parametrize("status", [400, 422])
-def test_a_server_that_does_not_know_usage_is_asked_without(status: int) -> None:
+def test_stream_options_are_omitted_if_the_server_rejects_them(status: int) -> None:
     ideal = ReferenceServer()
 
     def choose(seen: MockHttpRequest) -> MockReply:
@@ -402,7 +403,7 @@ def test_a_server_that_does_not_know_usage_is_asked_without(status: int) -> None
 
 
 @pytest.mark.tier3
-def test_usage_that_is_asked_for_and_not_sent_is_not_named_as_the_source() -> None:
+def test_missing_usage_is_not_named_as_the_source() -> None:
     ideal = ReferenceServer()
 
     def choose(seen: MockHttpRequest) -> MockReply:
@@ -417,26 +418,26 @@ def test_usage_that_is_asked_for_and_not_sent_is_not_named_as_the_source() -> No
 
 
 @pytest.mark.tier3
-def test_the_model_of_the_tokenizer_is_asked_where_the_server_lists_it() -> None:
+def test_the_model_of_the_tokenizer_is_used_if_the_server_lists_it() -> None:
     report = run(_bench(ReferenceServer(models=("other", "ideal")).answer, model=None, tokenizer="ideal"))
     assert report.model == "ideal"
 
 
 @pytest.mark.tier3
-def test_what_is_kept_has_a_limit_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_run, "MOST_KEPT", 5_000)
+def test_what_passes_has_a_limit_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_run, "MAX_SAMPLES", 5_000)
     report = run(_bench(ReferenceServer(gap_s=GAP_S).answer, levels=(1, 2), duration_s=600.0, warmup_s=0.001))
     assert not report.is_complete
-    assert "are not kept" in report.incomplete_reason
+    assert "which is the limit" in report.incomplete_reason
     assert 10 < sum(step.requests for step in report.steps) < 100
 
 
-# ---- secrets
+# Secrets.
 
 
 @pytest.mark.tier3
 @pytest.mark.parametrize(("host", "is_sent"), [("127.0.0.1", True), ("localhost", False)])
-def test_key_and_headers_go_to_another_host_only_where_they_are_meant_for_it(host: str, is_sent: bool) -> None:
+def test_key_and_headers_are_not_sent_to_another_host(host: str, is_sent: bool) -> None:
     heard: list[dict[str, str]] = []
     ideal = ReferenceServer()
 
@@ -458,7 +459,7 @@ def test_key_and_headers_go_to_another_host_only_where_they_are_meant_for_it(hos
     assert {headers["authorization"] for headers in run(work(against_key="its-own-key"))} == {"Bearer its-own-key"}
 
 
-def test_a_server_that_repeats_the_key_does_not_bring_it_into_the_report() -> None:
+def test_a_key_that_the_server_repeats_is_redacted() -> None:
     report = run(_bench(_by_turns(None, error_reply(401, f"the key {KEY} is worn out")), key=KEY))
     assert KEY not in msgspec.json.encode(report, enc_hook=list).decode()
     assert "401: the key [hidden] is worn out" in _last(report).reasons

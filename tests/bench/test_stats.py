@@ -1,4 +1,4 @@
-"""From records to a step: against slow definitions, and against schedules whose numbers are known."""
+"""Statistics of a step, compared with slow definitions and with known schedules."""
 
 from array import array
 from collections import Counter
@@ -32,7 +32,7 @@ TIMES = st.floats(0, 100)
 def heard(
     *times: float, due: float = 0.0, end: RequestOutcome = RequestOutcome.OK, tokens: int | None = None, **more: object
 ) -> BenchRecord:
-    """A request whose chunks came at these times, with as many tokens unless it is said."""
+    """Return a request whose chunks arrived at these times, by default with a token per chunk."""
     made = len(times) if tokens is None else tokens
     record = BenchRecord(
         0, due, due, times=array("d", times), tokens=made, outcome=end, ended_s=max(times, default=due)
@@ -74,7 +74,7 @@ def by_definition(samples: list[float], share: Fraction) -> Fraction:
 
 
 @given(SAMPLES, st.integers(0, 1000))
-def test_a_percentile_is_what_its_definition_says(samples: list[float], below: int) -> None:
+def test_a_percentile_agrees_with_its_definition(samples: list[float], below: int) -> None:
     found = percentile(sorted(samples), below / 1000)
     assert found == pytest.approx(float(by_definition(samples, Fraction(below, 1000))), rel=1e-9, abs=1e-6)
     assert min(samples) <= found <= max(samples)
@@ -84,14 +84,14 @@ def test_a_percentile_is_what_its_definition_says(samples: list[float], below: i
     ("name", "least"),
     [("p50", 20), ("p60", 25), ("p80", 50), ("p90", 100), ("p95", 200), ("p99", 1000), ("p99.9", 10_000)],
 )
-def test_a_percentile_is_told_from_ten_samples_above_it_on(name: str, least: int) -> None:
+def test_a_percentile_needs_ten_samples_above_it(name: str, least: int) -> None:
     assert name not in distribution(map(float, range(least - 1))).percentiles
     told = distribution(map(float, range(least))).percentiles[name]
     assert sum(sample > told for sample in range(least)) == 10
 
 
 @given(st.lists(st.floats(0, 1e3), max_size=150))
-def test_a_distribution_invents_nothing(samples: list[float]) -> None:
+def test_a_distribution_stays_within_its_samples(samples: list[float]) -> None:
     found = distribution(iter(samples))
     assert found.count == len(samples)
     assert (found.minimum, found.maximum) == (min(samples, default=None), max(samples, default=None))
@@ -107,8 +107,8 @@ def test_a_distribution_invents_nothing(samples: list[float]) -> None:
         assert found.mean is None
 
 
-def test_times_count_from_when_a_request_was_due() -> None:
-    late = heard(3.0, 5.0, due=1.0, begun_s=2.5, head_s=2.7, role_s=2.75, ended_s=6.0)
+def test_times_start_when_a_request_was_due() -> None:
+    late = heard(3.0, 5.0, due=1.0, sent_s=2.5, head_s=2.7, role_s=2.75, ended_s=6.0)
     times = stepped(late).times
     assert {name: times[name].mean for name in ("head", "role", "ttft", "content", "e2e")} == {
         "head": pytest.approx(1.7),
@@ -131,12 +131,12 @@ def test_the_first_token_may_be_of_any_kind(first: str) -> None:
         ((1.0, 2.0, 4.0), 3, 1.5),
         ((1.0, 2.0, 4.0), 7, 0.5),  # some chunks hold several
         ((1.0,), 1, None),
-        ((1.0,), 5, None),  # all at once: nobody knows when they were made
+        ((1.0,), 5, None),  # one chunk: the times between tokens are unknown
         ((1.0, 2.0), 1, None),
         ((1.0, 2.0), None, None),
     ],
 )
-def test_the_time_between_tokens_is_their_span_by_their_number(
+def test_the_time_between_tokens_is_the_span_divided_by_their_number(
     times: tuple[float, ...], tokens: int | None, wanted: float | None
 ) -> None:
     record = heard(*times)
@@ -150,7 +150,7 @@ def test_gaps_are_pooled_and_a_stall_is_the_longest_of_a_request() -> None:
     assert (times["stall"].count, times["stall"].minimum, times["stall"].maximum) == (2, 0.5, 3.0)
 
 
-def test_the_rate_of_a_request_is_its_tokens_by_its_whole_time() -> None:
+def test_the_rate_of_a_request_is_its_tokens_per_duration() -> None:
     assert stepped(heard(2.0, 4.0, tokens=20, ended_s=5.0)).times["rate"].mean == 4.0
     assert stepped(heard(0.0, ended_s=0.0)).times["rate"].count == 0
 
@@ -161,22 +161,22 @@ def test_the_rate_of_a_request_is_its_tokens_by_its_whole_time() -> None:
     users=st.integers(1, 5),
     end=st.sampled_from(RequestOutcome),
 )
-def test_the_token_rate_is_that_of_the_schedule_whatever_became_of_the_answers(
+def test_the_token_rate_is_that_of_the_schedule_for_any_outcome(
     rate: int, per_chunk: int, users: int, end: RequestOutcome
 ) -> None:
-    # Chunks in the middle of their turns, and for longer than the step: what comes after it does not count.
+    # Chunks in the middle of their intervals, and beyond the step: later ones do not count.
     times = [(number + 0.5) / rate for number in range(rate * 15)]
     records = [heard(*times, tokens=len(times) * per_chunk, end=end) for _ in range(users)]
     assert stepped(*records, seconds=10.0).token_rate == pytest.approx(rate * per_chunk * users)
 
 
-def test_an_answer_whose_tokens_nobody_counted_has_one_in_each_chunk() -> None:
+def test_without_a_count_each_chunk_is_a_token() -> None:
     record = heard(1.0, 2.0, 30.0, end=RequestOutcome.UNFINISHED)
     record.tokens = None
     assert stepped(record).token_rate == pytest.approx(0.2)
 
 
-def test_the_request_rate_counts_what_ended_well_by_its_share_within_the_step() -> None:
+def test_the_request_rate_counts_successful_requests_by_their_share_of_the_step() -> None:
     within, cut, later, after = (
         heard(9.0),
         heard(9.0, end=RequestOutcome.CUT),
@@ -185,7 +185,7 @@ def test_the_request_rate_counts_what_ended_well_by_its_share_within_the_step() 
     )
     step = stepped(within, cut, later, after)
     assert step.request_rate == pytest.approx((1 + 2 / 8) / 10)
-    assert step.ok == 3  # those that came after are whole all the same
+    assert step.ok == 3  # those that end after the step are successful too
 
 
 @pytest.mark.parametrize("took_s", [0.5, 2.4, 30.0])
@@ -195,7 +195,7 @@ def test_the_request_rate_of_a_closed_loop_does_not_depend_on_how_long_the_step_
     assert stepped(*begun, seconds=5.0).request_rate == pytest.approx(8 / took_s)
 
 
-def test_only_what_ended_well_is_averaged() -> None:
+def test_only_successful_requests_are_averaged() -> None:
     fine = heard(1.0, 2.0, prompt_tokens=10, head_s=0.5)
     bad = [
         heard(5.0, 9.0, tokens=99, end=end, prompt_tokens=99, head_s=4.0)
@@ -209,7 +209,7 @@ def test_only_what_ended_well_is_averaged() -> None:
 
 
 RECORDS = st.builds(
-    lambda times, due, end, why, rules: heard(*sorted(times), due=due, end=end, why=why, rules=rules),
+    lambda times, due, end, why, rules: heard(*sorted(times), due=due, end=end, error=why, rules=rules),
     st.lists(TIMES, max_size=5),
     TIMES,
     st.sampled_from(RequestOutcome),
@@ -232,13 +232,13 @@ def test_counts_add_up(records: list[BenchRecord], skipped: int, seconds: float)
     assert step.request_rate * seconds <= step.ok + 1e-9
 
 
-def test_reasons_come_by_how_often_they_were_met_and_an_end_without_one_is_its_own() -> None:
-    records = [heard(end=RequestOutcome.CUT, why="lost") for _ in range(2)] + [heard(end=RequestOutcome.UNFINISHED)]
-    records += [heard(end=RequestOutcome.REFUSED, why="429: later") for _ in range(3)]
+def test_reasons_are_sorted_by_frequency_and_default_to_the_outcome() -> None:
+    records = [heard(end=RequestOutcome.CUT, error="lost") for _ in range(2)] + [heard(end=RequestOutcome.UNFINISHED)]
+    records += [heard(end=RequestOutcome.REFUSED, error="429: later") for _ in range(3)]
     assert list(stepped(*records).reasons.items()) == [("429: later", 3), ("lost", 2), ("unfinished", 1)]
 
 
-def test_a_step_without_requests_says_so() -> None:
+def test_a_step_without_requests_has_no_metrics() -> None:
     step = stepped(skipped=3)
     assert (step.requests, step.due, step.prompt_tokens, step.decoded_tokens) == (0, 3, None, None)
     assert set(step.times) == {*METRICS, "gap"}
@@ -252,21 +252,21 @@ def test_a_step_without_requests_says_so() -> None:
         ((GoodputBound("ttft", 1.0),), 3),
         ((GoodputBound("ttft", 0.9),), 1),
         ((GoodputBound("ttft", 1.0), GoodputBound("e2e", 2.0)), 2),
-        ((GoodputBound("itl", 0.5),), 2),  # one token keeps it: nothing is between
+        ((GoodputBound("itl", 0.5),), 2),  # one token is within the limit
     ],
 )
-def test_a_good_request_keeps_all_bounds(bounds: tuple[GoodputBound, ...], good: int | None) -> None:
+def test_a_good_request_is_within_all_limits(bounds: tuple[GoodputBound, ...], good: int | None) -> None:
     records = [heard(1.0, 2.0), heard(1.0, 3.0), heard(0.5), heard(0.5, end=RequestOutcome.CUT)]
     if good == 2 and bounds[0].metric == "itl":
         records[0].tokens = 3
     assert stepped(*records, goodput=bounds).good == good
 
 
-def test_values_are_those_of_requests_that_ended_well_and_have_them() -> None:
+def test_values_are_those_of_successful_requests_that_have_them() -> None:
     assert metric_values([heard(1.0), heard(2.0, end=RequestOutcome.CUT), heard(3.0, content_s=None)], "ttft") == [1.0]
 
 
-def test_the_error_rate_is_of_those_that_ended() -> None:
+def test_the_error_rate_covers_finished_requests() -> None:
     fine, cut, left = heard(1.0), heard(1.0, end=RequestOutcome.CUT), heard(1.0, end=RequestOutcome.UNFINISHED)
     assert error_rate(stepped(fine, fine, fine, cut, left, left, skipped=9)) == 0.25
     assert error_rate(stepped(left)) is None

@@ -1,4 +1,4 @@
-"""A server in a thread: for those who ask from another process, or who block."""
+"""A mock server in a thread, for clients in another process and blocking clients."""
 
 import asyncio
 import threading
@@ -16,13 +16,13 @@ from welldone.mock.server import MockHttpRequest
 
 
 @contextmanager
-def served(choose: Callable[[MockHttpRequest], MockReply] | None = None) -> Iterator[str]:
-    """A server that answers as `choose` says, or rightly; its URL."""
+def served(handler: Callable[[MockHttpRequest], MockReply] | None = None) -> Iterator[str]:
+    """Run a server with the replies of `handler`, by default of the reference server; yields its URL."""
     address: Future[str] = Future()
     loop, done = asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
-        async with serving(choose or ReferenceServer().answer) as url:
+        async with serving(handler or ReferenceServer().answer) as url:
             address.set_result(url)
             await done.wait()
 
@@ -37,12 +37,12 @@ def served(choose: Callable[[MockHttpRequest], MockReply] | None = None) -> Iter
 
 
 def without_done(key: str | None = None) -> Callable[[MockHttpRequest], MockReply]:
-    """A server that is right but for this: its streams end without [DONE]."""
+    """A reference server whose streams end without [DONE]."""
     ideal = ReferenceServer(key=key)
 
-    def answer(seen: MockHttpRequest) -> MockReply:
-        reply = ideal.answer(seen)
-        kept = tuple(piece for piece in reply.pieces if not piece.data.startswith(b"data: [DONE]"))
-        return msgspec.structs.replace(reply, pieces=kept)
+    def answer(http_request: MockHttpRequest) -> MockReply:
+        reply = ideal.answer(http_request)
+        pieces = tuple(piece for piece in reply.pieces if not piece.data.startswith(b"data: [DONE]"))
+        return msgspec.structs.replace(reply, pieces=pieces)
 
     return answer

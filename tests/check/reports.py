@@ -1,4 +1,4 @@
-"""Reports for tests: one of a right server, one of a wrong server, and one of a server that wants to be shown."""
+"""Reports for tests: of a server that passes, of one that fails, and one with hostile text in every field."""
 
 import msgspec
 
@@ -17,11 +17,11 @@ HOSTILE = (
     "m" * 2**20,
     "",
 )
-"""Texts that try to get out of the place where they are shown."""
+"""Texts that would break out of an unescaped field."""
 
 
 def finding(**changes: object) -> Finding:
-    """A role that came twice."""
+    """Finding of a repeated role."""
     plain = Finding(
         rule="delta-role-once",
         severity="breaks",
@@ -39,8 +39,8 @@ def finding(**changes: object) -> Finding:
     return msgspec.structs.replace(plain, **changes)
 
 
-def right(**changes: object) -> Report:
-    """A server that breaks nothing, and does not do all."""
+def passing_report(**changes: object) -> Report:
+    """Report on a server that breaks no rule and lacks `stop`."""
     plain = Report(
         tool="0.5.0",
         date="2026-01-02T03:04:05Z",
@@ -55,23 +55,23 @@ def right(**changes: object) -> Report:
         probes=(
             _probe("plain", Verdict.PASS),
             _probe("tools", Verdict.PASS),
-            _probe("stop", Verdict.UNSUPPORTED, why="400: stop is not supported", rules=0),
+            _probe("stop", Verdict.UNSUPPORTED, reason="400: stop is not supported", rules=0),
         ),
         rules=(
             _rule("delta-role-once", Verdict.PASS, "breaks"),
             _rule("use-final-chunk", Verdict.PASS, "tolerated"),
             _rule("env-fingerprint", Verdict.PASS, "style"),
-            _rule("n-index-int", Verdict.UNSUPPORTED, "breaks", why="n is 1 only"),
-            _rule("ext-audio", Verdict.NOT_APPLICABLE, "style", why="no audio was heard"),
+            _rule("n-index-int", Verdict.UNSUPPORTED, "breaks", reason="n is 1 only"),
+            _rule("ext-audio", Verdict.NOT_APPLICABLE, "style", reason="no reply had audio"),
         ),
         findings=(),
     )
     return msgspec.structs.replace(plain, **changes)
 
 
-def wrong(**changes: object) -> Report:
-    """A server that breaks one rule in two probes, and two others that break no client."""
-    plain = right(
+def failing_report(**changes: object) -> Report:
+    """Report on a server that breaks one rule in two probes, and two others that break no client."""
+    plain = passing_report(
         verdict=Verdict.FAIL,
         passed=False,
         probes=(
@@ -79,29 +79,29 @@ def wrong(**changes: object) -> Report:
             _probe("tools", Verdict.FAIL, broken=("delta-role-once", "use-final-chunk")),
             _probe("n", Verdict.FAIL, broken=("delta-role-once",)),
             _probe("headers", Verdict.WARN, broken=("env-fingerprint",)),
-            _probe("stop", Verdict.UNSUPPORTED, why="400: stop is not supported", rules=0),
+            _probe("stop", Verdict.UNSUPPORTED, reason="400: stop is not supported", rules=0),
         ),
         rules=(
             _rule("delta-role-once", Verdict.FAIL, "breaks", probes=("tools", "n")),
             _rule("use-final-chunk", Verdict.WARN, "tolerated", probes=("tools",)),
             _rule("env-fingerprint", Verdict.WARN, "style", probes=("headers",)),
-            *right().rules[3:],
+            *passing_report().rules[3:],
         ),
         findings=(
             finding(count=2),
             finding(probe="n", request=2),
-            finding(rule="use-final-chunk", severity="tolerated", frame=None, byte=None, curl=None, hurts=()),
+            finding(rule="use-final-chunk", severity="tolerated", frame=None, byte=None, curl=None, affects=()),
             finding(rule="env-fingerprint", severity="style", probe="headers", trace="traces/headers-1.json"),
         ),
     )
     return msgspec.structs.replace(plain, **changes)
 
 
-def hostile(text: str) -> Report:
-    """A report in which the text stands wherever one can stand."""
-    plain = wrong()
-    said = {"url": text, "model": text, "server": text, "profile": text, "tool": text, "date": text}
-    broken = [
+def hostile_report(text: str) -> Report:
+    """Report with `text` in every text field."""
+    plain = failing_report()
+    fields = {"url": text, "model": text, "server": text, "profile": text, "tool": text, "date": text}
+    findings = [
         msgspec.structs.replace(
             one,
             rule=text,
@@ -120,15 +120,15 @@ def hostile(text: str) -> Report:
         for one in plain.probes
     ]
     rules = [msgspec.structs.replace(one, id=text, summary=text, reason=text, probes=(text,)) for one in plain.rules]
-    return msgspec.structs.replace(plain, **said, findings=tuple(broken), probes=tuple(probes), rules=tuple(rules))
+    return msgspec.structs.replace(plain, **fields, findings=tuple(findings), probes=tuple(probes), rules=tuple(rules))
 
 
-def _probe(name: str, verdict: Verdict, why: str = "", rules: int = 17, broken: tuple[str, ...] = ()) -> ProbeResult:
+def _probe(name: str, verdict: Verdict, reason: str = "", rules: int = 17, broken: tuple[str, ...] = ()) -> ProbeResult:
     return ProbeResult(
         name=name,
-        description=f"what {name} asks",
+        description=f"description of {name}",
         verdict=verdict,
-        reason=why,
+        reason=reason,
         requests=2,
         rules=rules,
         broken=broken,
@@ -137,8 +137,8 @@ def _probe(name: str, verdict: Verdict, why: str = "", rules: int = 17, broken: 
 
 
 def _rule(
-    rule: str, verdict: Verdict, severity: str, why: str = "", probes: tuple[str, ...] = ("plain", "tools")
+    rule: str, verdict: Verdict, severity: str, reason: str = "", probes: tuple[str, ...] = ("plain", "tools")
 ) -> RuleResult:
     return RuleResult(
-        id=rule, summary=f"what {rule} wants", severity=severity, verdict=verdict, reason=why, probes=probes
+        id=rule, summary=f"summary of {rule}", severity=severity, verdict=verdict, reason=reason, probes=probes
     )

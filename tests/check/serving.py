@@ -1,4 +1,4 @@
-"""A server in this process, and one probe that asks it."""
+"""A mock server in this process, and helpers that run one probe against it."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -17,25 +17,27 @@ from welldone.mock.script import MockChunk, MockReply, MockScript
 from welldone.mock.server import MockHttpRequest, MockServer
 from welldone.protocol.catalog import RULES_BY_ID
 
-IMPATIENT = Timeouts(reply_s=20.0, silence_s=10.0, prefill_s=0.05, stream_s=0.05, disconnect_s=5.0, after_done_s=0.3)
-"""Waits little for what should not come, and long for what must."""
-HASTY = Timeouts(reply_s=0.3, silence_s=0.2, prefill_s=0.05, stream_s=0.05, disconnect_s=0.2, after_done_s=0.1)
+TEST_TIMEOUTS = Timeouts(
+    reply_s=20.0, silence_s=10.0, prefill_s=0.05, stream_s=0.05, disconnect_s=5.0, after_done_s=0.3
+)
+"""Long for events that must happen, short for those that must not."""
+SHORT_TIMEOUTS = Timeouts(reply_s=0.3, silence_s=0.2, prefill_s=0.05, stream_s=0.05, disconnect_s=0.2, after_done_s=0.1)
 """For servers that may never answer."""
-Choose: TypeAlias = Callable[[MockHttpRequest], MockReply]
+Handler: TypeAlias = Callable[[MockHttpRequest], MockReply]
 Json: TypeAlias = dict[str, Any]
-BY_NAME: dict[str, Probe] = {probe.name: probe for probe in CHAT_PROBES}
+PROBES_BY_NAME: dict[str, Probe] = {probe.name: probe for probe in CHAT_PROBES}
 
 
 @asynccontextmanager
-async def serving(choose: Choose, speed: float = 1.0) -> AsyncIterator[str]:
-    """A server that answers every request as `choose` says; its URL."""
-    async with await MockServer(MockScript(speed=speed), choose, handles_all=True).listen() as server:
+async def serving(handler: Handler, speed: float = 1.0) -> AsyncIterator[str]:
+    """Run a server whose replies come from `handler`; yields its URL."""
+    async with await MockServer(MockScript(speed=speed), handler, handles_all=True).listen() as server:
         yield f"http://127.0.0.1:{server.port}/v1"
 
 
-def session(name: str, url: str, patience: Timeouts = IMPATIENT, facts: ServerFacts | None = None) -> Session:
-    """A probe's talk with a server, before its first word."""
-    settings = CheckSettings(url=url, timeouts=patience)
+def make_session(name: str, url: str, timeouts: Timeouts = TEST_TIMEOUTS, facts: ServerFacts | None = None) -> Session:
+    """A session of a probe, without requests."""
+    settings = CheckSettings(url=url, timeouts=timeouts)
     return Session(
         ProbeClient(settings, recording_client.record_response, no_pause),
         facts or ServerFacts(model="ideal"),
@@ -44,72 +46,71 @@ def session(name: str, url: str, patience: Timeouts = IMPATIENT, facts: ServerFa
     )
 
 
-async def probe(name: str, url: str, patience: Timeouts = IMPATIENT, facts: ServerFacts | None = None) -> Session:
-    """What a probe heard. `NotOfferedError` and `NotHeardError` pass."""
-    talk = session(name, url, patience, facts)
-    await BY_NAME[name].run(talk)
-    return talk
+async def probe(name: str, url: str, timeouts: Timeouts = TEST_TIMEOUTS, facts: ServerFacts | None = None) -> Session:
+    """Run a probe; returns its session. `UnsupportedError` and `NotApplicableError` are raised."""
+    session = make_session(name, url, timeouts, facts)
+    await PROBES_BY_NAME[name].run(session)
+    return session
 
 
 async def outcome(
-    name: str, url: str, patience: Timeouts = IMPATIENT, facts: ServerFacts | None = None
+    name: str, url: str, timeouts: Timeouts = TEST_TIMEOUTS, facts: ServerFacts | None = None
 ) -> tuple[Session, str]:
-    """What a probe heard, and why it ended early; an empty text where it did not."""
-    talk = session(name, url, patience, facts)
+    """Run a probe; returns its session, and why it ended early or an empty text."""
+    session = make_session(name, url, timeouts, facts)
     try:
-        await BY_NAME[name].run(talk)
+        await PROBES_BY_NAME[name].run(session)
     except (UnsupportedError, NotApplicableError) as error:
-        return talk, str(error)
-    return talk, ""
+        return session, str(error)
+    return session, ""
 
 
-def found(talk: Session) -> set[str]:
-    """The rules that were heard broken."""
-    return {finding.rule for finding in talk.violations}
+def broken_rules(session: Session) -> set[str]:
+    """Ids of the rules that are broken in a session."""
+    return {finding.rule for finding in session.violations}
 
 
-def edited(choose: Choose, change: Callable[[Json, Json], Json | None]) -> Choose:
-    """The same server, each chunk (or whole reply) of which is changed; None leaves it out.
+def rewriting_reply(handler: Handler, change: Callable[[Json, Json], Json | None]) -> Handler:
+    """A handler that passes each chunk, or the buffered reply, through `change`; None drops a chunk.
 
-    `change` gets the request and what is said, which it may change in place.
+    `change` gets the request and the JSON of the chunk, which it may modify in place.
     """
 
-    def answer(seen: MockHttpRequest) -> MockReply:
-        reply = choose(seen)
-        request = body_of(seen)
+    def answer(http_request: MockHttpRequest) -> MockReply:
+        reply = handler(http_request)
+        request = request_json(http_request)
         return msgspec.structs.replace(reply, pieces=tuple(_edit(piece, request, change) for piece in reply.pieces))
 
     return answer
 
 
-def body_of(seen: MockHttpRequest) -> Json:
-    """The JSON object that was asked with; an empty one where there was none."""
+def request_json(http_request: MockHttpRequest) -> Json:
+    """The JSON object of a request's body, or an empty object."""
     try:
-        value = json.loads(seen.body)
+        value = json.loads(http_request.body)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def asked_as(choose: Choose, change: Callable[[Json], object]) -> Choose:
-    """The same server, which reads each request otherwise. `change` changes it in place."""
+def rewriting_request(handler: Handler, change: Callable[[Json], object]) -> Handler:
+    """A handler that modifies the JSON of each request in place with `change`."""
 
-    def answer(seen: MockHttpRequest) -> MockReply:
-        request = body_of(seen)
+    def answer(http_request: MockHttpRequest) -> MockReply:
+        request = request_json(http_request)
         change(request)
-        return choose(msgspec.structs.replace(seen, body=json.dumps(request)) if request else seen)
+        return handler(msgspec.structs.replace(http_request, body=json.dumps(request)) if request else http_request)
 
     return answer
 
 
 def _edit(piece: MockChunk, request: Json, change: Callable[[Json, Json], Json | None]) -> MockChunk:
-    """A piece is a whole reply, or some frames."""
-    said = piece.data.decode()
-    if not said.startswith("data:"):
-        whole = change(request, json.loads(said))
-        return MockChunk(base64=json.dumps(whole).encode())
+    """Apply `change` to a piece, which is a buffered reply or some frames."""
+    text = piece.data.decode()
+    if not text.startswith("data:"):
+        return MockChunk(base64=json.dumps(change(request, json.loads(text))).encode())
     frames = []
-    for frame in said.split("\n\n")[:-1]:
+    for frame in text.split("\n\n")[:-1]:
         data = frame.removeprefix("data: ")
         value = data if data == "[DONE]" else change(request, json.loads(data))
         if value is not None:
@@ -118,4 +119,4 @@ def _edit(piece: MockChunk, request: Json, change: Callable[[Json, Json], Json |
 
 
 async def no_pause(seconds: float) -> None:
-    """A server that is busy is asked again at once."""
+    """Replaces the delay before a retry."""

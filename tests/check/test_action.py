@@ -1,4 +1,4 @@
-"""The GitHub Action: its steps run here as a runner runs them, against a server in this process."""
+"""The GitHub Action: its steps are run as a runner runs them, against a server in this process."""
 
 import os
 import re
@@ -21,11 +21,10 @@ ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text("utf-8")
 EXAMPLE: dict[Any, Any] = yaml.safe_load((ROOT / "docs" / "examples" / "check-action.yml").read_text("utf-8"))
 STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 BASH = [shutil.which("bash") or "bash", "--noprofile", "--norc", "-eo", "pipefail"]
-"""As a runner starts it."""
+"""The command line of a GitHub runner."""
 FORMS = ("json", "xml", "md", "html", "sarif", "svg")
 
-# Stands in for the Python of the runner: what it makes is no new environment but a link to this one, and what pip
-# would fetch is only written down.
+# Replaces the Python of the runner: `-m venv` links to this environment, and `-m pip` only records its arguments.
 PYTHON = f"""#!/bin/sh
 if [ "$2" = venv ]; then
   mkdir -p "$3/bin"
@@ -40,21 +39,21 @@ fi
 
 
 class Runner:
-    """What a runner gives to a step."""
+    """Runs the steps of the action with the environment of a runner."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.temp = folder / "temp"
         self.work = folder / "work"
-        for made in (self.temp, self.work):
-            made.mkdir()
+        for path in (self.temp, self.work):
+            path.mkdir()
         self.python = folder / "python"
         self.python.write_text(PYTHON, "utf-8")
         self.python.chmod(0o700)
         self.shown = ""
 
     def run(self, **inputs: str) -> int:
-        """Run the action; the code that it ends with."""
+        """Run the action; returns its exit code."""
         given = {name: field.get("default", "") for name, field in ACTION["inputs"].items()}
         given |= {"python": str(self.python)} | {name.replace("_", "-"): value for name, value in inputs.items()}
         for step in STEPS:
@@ -106,12 +105,12 @@ def runner(tmp_path: Path) -> Runner:
     return Runner(tmp_path)
 
 
-def test_a_right_server_passes_and_leaves_every_report(runner: Runner) -> None:
+def test_a_correct_server_passes_and_every_report_is_written(runner: Runner) -> None:
     with served() as url:
         code = runner.run(url=url, args="--only text,usage\n--jobs 2\n")
     assert code == 0, runner.shown
-    assert runner.outputs == {"verdict": "right", "passed": "true"}
-    assert runner.summary.startswith("<h3>welldone check: right</h3>")
+    assert runner.outputs == {"verdict": "pass", "passed": "true"}
+    assert runner.summary.startswith("<h3>welldone check: pass</h3>")
     folder = runner.work / "welldone-report"
     assert {path.name for path in folder.iterdir()} == {"traces", *(f"check.{form}" for form in FORMS)}
     assert (folder / "traces" / "text-1.json").exists()
@@ -119,30 +118,30 @@ def test_a_right_server_passes_and_leaves_every_report(runner: Runner) -> None:
     assert installed.split()[-1] == str(ROOT)
 
 
-def test_a_wrong_server_fails_with_the_code_of_the_check(runner: Runner) -> None:
+def test_a_failing_server_ends_the_action_with_the_exit_code_of_the_check(runner: Runner) -> None:
     with served(without_done()) as url:
         assert runner.run(url=url, args="--only text", report_dir="a folder/deep") == 1
-    assert runner.outputs == {"verdict": "wrong", "passed": "false"}
+    assert runner.outputs == {"verdict": "fail", "passed": "false"}
     assert "end-done-sent" in runner.summary
     assert "end-done-sent" in runner.shown
     assert set(runner.report("a folder/deep").findings_by_rule) == {"end-done-sent"}
 
 
-def test_every_input_reaches_the_check(runner: Runner) -> None:
+def test_every_input_is_passed_to_the_check(runner: Runner) -> None:
     with served(without_done("secret")) as url:
         given = {"url": url, "api_key": "secret", "args": "--only text", "profile": "gptel", "model": "ideal"}
         assert runner.run(**given, strict="true") == 1
         report = runner.report()
         assert (report.profile, report.is_strict, report.model) == ("gptel", True, "ideal")
         assert runner.run(**given, baseline="welldone-report/check.json", report_dir="second") == 0
-    assert runner.outputs == {"verdict": "wrong", "passed": "true"}
+    assert runner.outputs == {"verdict": "fail", "passed": "true"}
     assert "secret" not in runner.shown + runner.summary
     everything = [path for path in runner.work.rglob("*") if path.is_file()]
     assert not any(b"secret" in path.read_bytes() for path in everything)
 
 
 @pytest.mark.parametrize(("args", "code"), [("", 3), ("--no-such-option", 2)])
-def test_what_was_not_judged_does_not_pass(runner: Runner, args: str, code: int) -> None:
+def test_a_run_without_a_verdict_does_not_pass(runner: Runner, args: str, code: int) -> None:
     with served() as url:
         pass
     assert runner.run(url=url, args=args) == code
@@ -165,7 +164,7 @@ def test_no_input_is_run_as_a_command(runner: Runner, inputs: dict[str, str]) ->
     assert not (runner.work / "made").exists()
 
 
-def test_inputs_come_in_through_the_environment_alone() -> None:
+def test_inputs_are_passed_only_through_the_environment() -> None:
     for step in STEPS:
         assert "${{" not in step["run"]
         assert step["shell"] == "bash"
@@ -175,7 +174,7 @@ def test_inputs_come_in_through_the_environment_alone() -> None:
     assert used == set(ACTION["inputs"])
 
 
-def test_the_example_names_inputs_that_there_are() -> None:
+def test_the_example_uses_only_existing_inputs() -> None:
     steps = EXAMPLE["jobs"]["check"]["steps"]
     (ours,) = [step for step in steps if "/welldone@" in step.get("uses", "")]
     required = {name for name, field in ACTION["inputs"].items() if field.get("required")}

@@ -1,11 +1,11 @@
-"""The check in the dialects of /v1/responses and /v1/messages: how a server is asked, and what is judged."""
+"""Checks of /v1/responses and /v1/messages: requests, discovery, rules and printed commands."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.check.serving import HASTY, IMPATIENT, Choose, body_of, no_pause, serving
+from tests.check.serving import SHORT_TIMEOUTS, TEST_TIMEOUTS, Handler, no_pause, request_json, serving
 from tests.http.aio import run
 from tests.table import table
 from welldone.check.api import check_server
@@ -26,95 +26,102 @@ from welldone.mock.server import MockHttpRequest
 
 KEY = "a-key-of-some-length"
 URL = "http://127.0.0.1:8000/v1"
-BOTH = table("endpoint", ["responses", "messages"])
+EACH_ENDPOINT = table("endpoint", ["responses", "messages"])
 NOT_FOUND = json_reply({"detail": "Not Found"}, 404)
 
 
-def _report(choose: Choose, endpoint: str, **settings: Any) -> Report:  # noqa: ANN401 - any setting
+def _report(handler: Handler, endpoint: str, **settings: Any) -> Report:  # noqa: ANN401 - any setting
     async def work() -> Report:
-        async with serving(choose) as url:
-            return await check(CheckSettings(url=url, endpoint=endpoint, timeouts=IMPATIENT, **settings))
+        async with serving(handler) as url:
+            return await check(CheckSettings(url=url, endpoint=endpoint, timeouts=TEST_TIMEOUTS, **settings))
 
     return run(work())
 
 
-def _seen(choose: Choose) -> tuple[Choose, list[MockHttpRequest]]:
-    """The same server, and what it was asked."""
-    asked: list[MockHttpRequest] = []
+def _recording(handler: Handler) -> tuple[Handler, list[MockHttpRequest]]:
+    """A handler that records its requests, and the list of them."""
+    requests: list[MockHttpRequest] = []
 
-    def answer(seen: MockHttpRequest) -> MockReply:
-        asked.append(seen)
-        return choose(seen)
+    def answer(http_request: MockHttpRequest) -> MockReply:
+        requests.append(http_request)
+        return handler(http_request)
 
-    return answer, asked
+    return answer, requests
 
 
-def _but(path: str, reply: MockReply) -> Choose:
-    """A right server but for one path."""
+def _except(path: str, reply: MockReply) -> Handler:
+    """A correct server that sends `reply` for one path."""
     ideal = ReferenceServer()
-    return lambda seen: reply if seen.path == path else ideal.answer(seen)
+    return lambda http_request: reply if http_request.path == path else ideal.answer(http_request)
 
 
-# ---- how it is asked
+# ---- requests
 
 
-@BOTH
-def test_a_run_asks_its_endpoint_and_no_other(endpoint: str) -> None:
-    choose, asked = _seen(ReferenceServer(key=KEY).answer)
-    report = _report(choose, endpoint, key=KEY)
+@EACH_ENDPOINT
+def test_a_run_sends_requests_only_to_its_endpoint(endpoint: str) -> None:
+    handler, requests = _recording(ReferenceServer(key=KEY).answer)
+    report = _report(handler, endpoint, key=KEY)
     assert report.findings == ()
     assert report.endpoint == endpoint
-    paths = {seen.path for seen in asked if seen.method == "POST"}
+    paths = {http_request.path for http_request in requests if http_request.method == "POST"}
     assert paths <= {f"/v1/{endpoint}", "/v1/messages/count_tokens", "/v1/no-such-path"}
 
 
-def test_messages_are_asked_for_as_anthropics_clients_do() -> None:
-    choose, asked = _seen(ReferenceServer(key=KEY).answer)
-    _report(choose, "messages", key=KEY, only=("text",))
-    assert {seen.headers.get("anthropic-version") for seen in asked} == {"2023-06-01"}
-    assert {seen.headers.get("x-api-key") for seen in asked} == {KEY}
+def test_requests_to_messages_have_the_headers_of_anthropic_clients() -> None:
+    handler, requests = _recording(ReferenceServer(key=KEY).answer)
+    _report(handler, "messages", key=KEY, only=("text",))
+    assert {http_request.headers.get("anthropic-version") for http_request in requests} == {"2023-06-01"}
+    assert {http_request.headers.get("x-api-key") for http_request in requests} == {KEY}
 
 
-def test_other_endpoints_get_no_header_of_anthropic() -> None:
-    choose, asked = _seen(ReferenceServer(key=KEY).answer)
-    _report(choose, "responses", key=KEY, only=("text",))
-    assert not any({"anthropic-version", "x-api-key"} & seen.headers.keys() for seen in asked)
+def test_requests_to_other_endpoints_have_no_anthropic_headers() -> None:
+    handler, requests = _recording(ReferenceServer(key=KEY).answer)
+    _report(handler, "responses", key=KEY, only=("text",))
+    assert not any({"anthropic-version", "x-api-key"} & http_request.headers.keys() for http_request in requests)
 
 
-def test_no_response_is_asked_for_that_is_shorter_than_openai_allows() -> None:
-    choose, asked = _seen(ReferenceServer().answer)
-    _report(choose, "responses")
-    limits = [body_of(seen).get("max_output_tokens") for seen in asked if seen.path == "/v1/responses"]
+def test_responses_requests_have_at_least_16_output_tokens() -> None:
+    handler, requests = _recording(ReferenceServer().answer)
+    _report(handler, "responses")
+    limits = [
+        request_json(http_request).get("max_output_tokens")
+        for http_request in requests
+        if http_request.path == "/v1/responses"
+    ]
     assert min(limit for limit in limits if isinstance(limit, int) and limit > 0) >= 16
-    assert not any("seed" in body_of(seen) for seen in asked)
+    assert not any("seed" in request_json(http_request) for http_request in requests)
 
 
-def test_who_takes_no_temperature_is_not_given_one() -> None:
+def test_a_server_that_refuses_temperature_gets_requests_without_it() -> None:
     ideal = ReferenceServer()
-    facts = _look(
-        lambda seen: error_reply(400, "no") if "temperature" in body_of(seen) else ideal.answer(seen), "responses"
+    facts = _discover(
+        lambda http_request: (
+            error_reply(400, "no") if "temperature" in request_json(http_request) else ideal.answer(http_request)
+        ),
+        "responses",
     )
     assert facts.members == {}
 
 
-@BOTH
-def test_a_model_that_thinks_gets_more_tokens(endpoint: str) -> None:
-    assert _look(ReferenceServer(models=("deep-thinking",)).answer, endpoint).reasoning_allowance > 0
+@EACH_ENDPOINT
+def test_a_reasoning_model_gets_more_tokens(endpoint: str) -> None:
+    assert _discover(ReferenceServer(models=("deep-thinking",)).answer, endpoint).reasoning_allowance > 0
 
 
-def _look(choose: Choose, endpoint: str) -> ServerFacts:
+def _discover(handler: Handler, endpoint: str) -> ServerFacts:
     async def work() -> ServerFacts:
-        async with serving(choose) as url:
-            settings = CheckSettings(url=url, endpoint=endpoint, timeouts=IMPATIENT)
+        async with serving(handler) as url:
+            settings = CheckSettings(url=url, endpoint=endpoint, timeouts=TEST_TIMEOUTS)
             return await discover(ProbeClient(settings, recording_client.record_response, no_pause))
 
     return run(work())
 
 
-# ---- what is there
+# ---- discovery and probes
 
 
-@BOTH
+@EACH_ENDPOINT
 @table(
     "reply",
     [
@@ -124,19 +131,19 @@ def _look(choose: Choose, endpoint: str) -> ServerFacts:
         error_reply(501, "This server does not support it."),
     ],
 )
-def test_an_endpoint_that_is_not_there_is_said_to_be_not_offered(endpoint: str, reply: MockReply) -> None:
+def test_a_missing_endpoint_is_reported_as_not_offered(endpoint: str, reply: MockReply) -> None:
     with pytest.raises(CheckUnreachableError, match=f"^not offered: http://.*/v1 has no /{endpoint} "):
-        _report(_but(f"/v1/{endpoint}", reply), endpoint)
+        _report(_except(f"/v1/{endpoint}", reply), endpoint)
 
 
-@BOTH
-def test_a_model_that_is_not_there_is_another_matter(endpoint: str) -> None:
+@EACH_ENDPOINT
+def test_an_unknown_model_is_reported_as_such(endpoint: str) -> None:
     with pytest.raises(CheckUnreachableError, match=r"does not answer for 'three' .*; it lists ideal"):
         _report(ReferenceServer().answer, endpoint, model="three")
 
 
 @table(
-    ("choose", "is_kept"),
+    ("count", "is_correct"),
     [
         (lambda _, body: {"input_tokens": len(json.dumps(body))}, True),
         (lambda *_: {"input_tokens": 7}, False),
@@ -144,15 +151,15 @@ def test_a_model_that_is_not_there_is_another_matter(endpoint: str) -> None:
         (lambda *_: {"tokens": 7}, False),
     ],
 )
-def test_tokens_are_counted_and_more_of_a_longer_text(choose: Any, is_kept: bool) -> None:  # noqa: ANN401
+def test_a_longer_text_must_have_more_tokens(count: Any, is_correct: bool) -> None:  # noqa: ANN401
     ideal = ReferenceServer()
 
-    def answer(seen: MockHttpRequest) -> MockReply:
-        is_count = seen.path.endswith("/count_tokens")
-        return json_reply(choose(seen, body_of(seen))) if is_count else ideal.answer(seen)
+    def answer(http_request: MockHttpRequest) -> MockReply:
+        is_count = http_request.path.endswith("/count_tokens")
+        return json_reply(count(http_request, request_json(http_request))) if is_count else ideal.answer(http_request)
 
     report = _report(answer, "messages", only=("count",))
-    assert ("msg-count-tokens" not in report.findings_by_rule) is is_kept
+    assert ("msg-count-tokens" not in report.findings_by_rule) is is_correct
 
 
 @pytest.mark.parametrize(
@@ -163,24 +170,26 @@ def test_tokens_are_counted_and_more_of_a_longer_text(choose: Any, is_kept: bool
         (error_reply(403, "no"), Verdict.UNSUPPORTED),
     ],
 )
-def test_who_cannot_count_tokens_breaks_a_rule_and_who_fails_does_not(reply: MockReply, verdict: Verdict) -> None:
-    choose = _but("/v1/messages/count_tokens", reply)
-    report = _report(choose, "messages", only=("text", "count"))
+def test_a_missing_count_tokens_breaks_the_rule_and_a_failing_one_does_not(reply: MockReply, verdict: Verdict) -> None:
+    handler = _except("/v1/messages/count_tokens", reply)
+    report = _report(handler, "messages", only=("text", "count"))
     assert next(rule.verdict for rule in report.rules if rule.id == "msg-count-tokens") is verdict
 
 
-def test_a_server_that_passes_over_stop_sequences_gives_no_occasion() -> None:
-    def ignore(seen: MockHttpRequest) -> MockReply:
-        body = {name: value for name, value in body_of(seen).items() if name != "stop_sequences"}
+def test_stops_is_not_applicable_if_the_server_ignores_stop_sequences() -> None:
+    def ignore(http_request: MockHttpRequest) -> MockReply:
+        body = {name: value for name, value in request_json(http_request).items() if name != "stop_sequences"}
         return ReferenceServer().answer(
-            MockHttpRequest(seen.method, seen.path, seen.headers, json.dumps(body) if body else "")
+            MockHttpRequest(
+                http_request.method, http_request.path, http_request.headers, json.dumps(body) if body else ""
+            )
         )
 
     report = _report(ignore, "messages", only=("stops",))
     assert report.probes[0].reason == "the server does not stop at stop_sequences"
 
 
-def test_an_answer_that_is_over_before_its_limit_was_not_cut() -> None:
+def test_an_answer_that_ends_before_its_limit_is_not_truncated() -> None:
     class Short(ReferenceServer):
         def text_for(self, prompt: str) -> str:
             return "No."
@@ -188,15 +197,17 @@ def test_an_answer_that_is_over_before_its_limit_was_not_cut() -> None:
     for endpoint, rule in (("responses", "resp-incomplete"), ("messages", "msg-max-tokens")):
         report = _report(Short().answer, endpoint, only=("limits",))
         assert rule not in report.findings_by_rule
-        assert next(ruled.reason for ruled in report.rules if ruled.id == rule) == "the answer ended before its limit"
+        assert (
+            next(result.reason for result in report.rules if result.id == rule) == "the answer ended before its limit"
+        )
 
 
-def test_a_model_may_have_to_be_asked_to_think() -> None:
-    class Willing(ReferenceServer):
-        """Thinks where that was asked for."""
+def test_reasoning_is_requested_where_the_model_does_not_send_it_by_default() -> None:
+    class ReasoningOnRequest(ReferenceServer):
+        """Reasons only if the request enables it."""
 
         def answer(self, http_request: MockHttpRequest) -> MockReply:
-            body = body_of(http_request)
+            body = request_json(http_request)
             if {"thinking", "reasoning"} & body.keys():
                 body["model"] = "ideal-thinking"
             return super().answer(
@@ -209,39 +220,38 @@ def test_a_model_may_have_to_be_asked_to_think() -> None:
             )
 
     for endpoint in ("responses", "messages"):
-        report = _report(Willing(models=("ideal", "ideal-thinking")).answer, endpoint, only=("reasoning",))
+        report = _report(ReasoningOnRequest(models=("ideal", "ideal-thinking")).answer, endpoint, only=("reasoning",))
         assert report.probes[0].verdict is Verdict.PASS
 
 
-# ---- what is judged
+# ---- rules
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "has", "has_not"),
+    ("endpoint", "included", "excluded"),
     [
         ("chat", {"delta-role-once", "cmpl-echo", "sse-lf-only"}, {"resp-usage", "msg-ping-form"}),
         ("responses", {"resp-usage", "sse-lf-only", "ns-models-list"}, {"delta-role-once", "msg-ping-form"}),
         ("messages", {"msg-ping-form", "sse-lf-only"}, {"resp-usage", "err-body-shape", "end-done-sent"}),
     ],
 )
-def test_only_the_rules_of_the_endpoint_are_judged(endpoint: str, has: set[str], has_not: set[str]) -> None:
-    wanted = select_rules(CheckSettings(url=URL, endpoint=endpoint))
-    assert has <= wanted
-    assert not has_not & wanted
+def test_only_the_rules_of_the_endpoint_are_judged(endpoint: str, included: set[str], excluded: set[str]) -> None:
+    selected = select_rules(CheckSettings(url=URL, endpoint=endpoint))
+    assert included <= selected
+    assert not excluded & selected
 
 
-def test_a_rule_of_another_endpoint_leaves_nothing_to_judge() -> None:
-    with pytest.raises(NothingToCheckError, match="those that --rule names do not speak about responses"):
+def test_selecting_only_rules_of_another_endpoint_is_an_error() -> None:
+    with pytest.raises(NothingToCheckError, match="the rules given with --rule do not apply to responses"):
         select_rules(CheckSettings(url=URL, endpoint="responses", rules=("msg-ping-form",)))
 
 
-def test_a_profile_judges_what_hurts_its_client() -> None:
-    wanted = select_rules(CheckSettings(url=URL, endpoint="messages", profile="claude-code"))
-    assert "msg-start-first" in wanted
+def test_a_profile_selects_the_rules_that_affect_its_client() -> None:
+    assert "msg-start-first" in select_rules(CheckSettings(url=URL, endpoint="messages", profile="claude-code"))
 
 
-@BOTH
-def test_a_special_token_in_the_text_is_found_in_its_frame(endpoint: str) -> None:
+@EACH_ENDPOINT
+def test_a_special_token_is_reported_with_its_frame(endpoint: str) -> None:
     class Leaking(ReferenceServer):
         def text_for(self, prompt: str) -> str:
             return "Hello<|im_end|>"
@@ -254,7 +264,7 @@ def test_a_special_token_in_the_text_is_found_in_its_frame(endpoint: str) -> Non
 # ---- names and commands
 
 
-def test_probes_are_named_by_their_endpoint() -> None:
+def test_probe_names_depend_on_the_endpoint() -> None:
     assert parse_probe_names(["count"], "messages") == ("count",)
     with pytest.raises(ValueError, match="there is no probe 'count' of responses"):
         parse_probe_names(["count"], "responses")
@@ -262,10 +272,10 @@ def test_probes_are_named_by_their_endpoint() -> None:
         check_server(URL, endpoint="message")
 
 
-def test_what_is_shown_can_be_run_again_and_says_no_key() -> None:
+def test_printed_commands_have_the_endpoint_and_no_key() -> None:
     settings = CheckSettings(url=URL, endpoint="messages", key=KEY, env_variables={"Authorization": "MY_KEY"})
-    shown = repro_command(settings, "m", "text", "msg-ping-form")
-    assert "--endpoint messages --only text" in shown
+    command = repro_command(settings, "m", "text", "msg-ping-form")
+    assert "--endpoint messages --only text" in command
     assert "--endpoint" not in repro_command(CheckSettings(url=URL), "m", "text", "end-done-sent")
     line = repro_curl(settings, ProbeRequest(method="POST", path="/messages", body=b"{}", endpoint="messages"))
     assert line is not None
@@ -274,31 +284,33 @@ def test_what_is_shown_can_be_run_again_and_says_no_key() -> None:
     assert KEY not in line
 
 
-def test_a_header_that_a_probe_changes_is_shown_as_it_was_sent() -> None:
+def test_a_header_that_a_probe_overrides_is_printed_as_sent() -> None:
     settings = CheckSettings(url=URL, endpoint="messages", key=KEY)
-    asked = ProbeRequest(
+    request = ProbeRequest(
         method="POST", path="/messages", body=b"{}", headers=(("x-api-key", None), ("Authorization", "Bearer x"))
     )
-    line = repro_curl(settings, asked)
+    line = repro_curl(settings, request)
     assert line is not None
     assert "-H x-api-key:" in line
     assert "$" not in line
 
 
-@BOTH
-def test_the_endpoint_stands_in_what_is_shown(endpoint: str) -> None:
+@EACH_ENDPOINT
+def test_the_endpoint_is_printed_in_the_heading(endpoint: str) -> None:
     report = _report(ReferenceServer().answer, endpoint, only=("text",))
     assert text.render_terminal(report, lambda text, _: text)[0].endswith(f", /v1/{endpoint}")
 
 
-@BOTH
-def test_a_server_that_says_nothing_is_no_pass(endpoint: str) -> None:
+@EACH_ENDPOINT
+def test_a_silent_server_does_not_pass(endpoint: str) -> None:
     ideal = ReferenceServer()
     silent = MockReply(end="hang", raw=True)
 
     async def work() -> None:
-        async with serving(lambda seen: silent if seen.method == "POST" else ideal.answer(seen)) as url:
-            await check(CheckSettings(url=url, endpoint=endpoint, timeouts=HASTY))
+        async with serving(
+            lambda http_request: silent if http_request.method == "POST" else ideal.answer(http_request)
+        ) as url:
+            await check(CheckSettings(url=url, endpoint=endpoint, timeouts=SHORT_TIMEOUTS))
 
     with pytest.raises(CheckUnreachableError, match=f"a {endpoint} request timed out"):
         run(work())

@@ -1,4 +1,4 @@
-"""The pytest plugin: the tests of a server check it with the fixture `welldone_check`."""
+"""The pytest plugin with the fixture `welldone_check`, and `check_server`."""
 
 import asyncio
 import os
@@ -18,13 +18,13 @@ from welldone.check.report import Verdict
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "test_server.py"
-# Whether or not the package was installed with its entry point: by this name, and once.
+# Load the plugin by its module name, exactly once, whether or not the package is installed with its entry point.
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:welldone"]
 PYTEST += ["-p", "welldone.check.plugin"]
 
 
 def pytest_run(folder: Path, test: str) -> tuple[int, str]:
-    """How a run of pytest in an empty folder ends, and what it shows."""
+    """Run pytest in a folder with one test file; returns its exit code and output."""
     (folder / "test_it.py").write_text(test, "utf-8")
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
@@ -33,51 +33,51 @@ def pytest_run(folder: Path, test: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_example_of_the_documents_passes(tmp_path: Path) -> None:
-    code, shown = pytest_run(tmp_path, EXAMPLE.read_text("utf-8"))
-    assert code == 0, shown
-    assert "4 passed" in shown
+def test_the_documented_example_passes(tmp_path: Path) -> None:
+    code, output = pytest_run(tmp_path, EXAMPLE.read_text("utf-8"))
+    assert code == 0, output
+    assert "4 passed" in output
 
 
-def test_a_wrong_server_fails_the_test_with_the_screen_of_the_check(tmp_path: Path) -> None:
+def test_a_failing_server_fails_the_test_with_the_output_of_the_check(tmp_path: Path) -> None:
     with served(without_done()) as url:
-        code, shown = pytest_run(
+        code, output = pytest_run(
             tmp_path, f"def test_it(welldone_check):\n    welldone_check({url!r}, only=['text'])\n"
         )
     assert code == 1
-    assert "x end-done-sent  breaks  text" in shown
-    assert "more    welldone rules end-done-sent" in shown
-    assert "Traceback" not in shown
-    assert "check_server" not in shown
+    assert "x end-done-sent  breaks  text" in output
+    assert "more       welldone rules end-done-sent" in output
+    assert "Traceback" not in output
+    assert "check_server" not in output
 
 
-def test_a_server_that_is_away_fails_the_test_in_one_line(tmp_path: Path) -> None:
+def test_an_unreachable_server_fails_the_test_in_one_line(tmp_path: Path) -> None:
     with served() as url:
         pass
-    code, shown = pytest_run(tmp_path, f"def test_it(welldone_check):\n    welldone_check({url!r})\n")
+    code, output = pytest_run(tmp_path, f"def test_it(welldone_check):\n    welldone_check({url!r})\n")
     assert code == 1
-    assert "welldone check: " in shown
-    assert "Traceback" not in shown
+    assert "welldone check: " in output
+    assert "Traceback" not in output
 
 
-def test_a_run_that_does_not_use_the_fixture_does_not_load_the_check(tmp_path: Path) -> None:
+def test_a_run_without_the_fixture_does_not_import_the_check(tmp_path: Path) -> None:
     test = (
         "import sys\n"
         "def test_it():\n"
         "    assert 'welldone.check.plugin' in sys.modules\n"
-        "    assert not {'msgspec', 'welldone.check.run', 'welldone.wire'} & set(sys.modules)\n"
+        "    assert not {'msgspec', 'welldone.check.run', 'welldone.protocol'} & set(sys.modules)\n"
     )
-    code, shown = pytest_run(tmp_path, test)
-    assert code == 0, shown
+    code, output = pytest_run(tmp_path, test)
+    assert code == 0, output
 
 
-def test_the_package_names_the_plugin() -> None:
+def test_the_package_registers_the_plugin() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"welldone": "welldone.check.plugin"}
     assert not any("pytest" in dependency for dependency in project["dependencies"])
 
 
-def test_it_works_where_a_loop_runs() -> None:
+def test_the_api_works_inside_a_running_event_loop() -> None:
     async def main(url: str) -> None:
         assert asyncio.get_running_loop().is_running()
         assert check_server(url, only=["text"]).verdict is Verdict.PASS
@@ -86,14 +86,14 @@ def test_it_works_where_a_loop_runs() -> None:
         run(main(url))
 
 
-def test_rules_that_are_known_to_be_broken_may_be() -> None:
+def test_known_violations_do_not_fail_the_check() -> None:
     with served(without_done()) as url:
         report = check_server(url, only=["text"], known=["end-done-sent"])
         assert report.passed
         assert set(report.findings_by_rule) == {"end-done-sent"}
 
 
-def test_without_check_the_report_is_all_that_comes() -> None:
+def test_without_check_the_report_is_returned() -> None:
     with served(without_done("secret")) as url:
         report = check_server(url, only=["text"], api_key="secret", check=False)
     assert not report.passed
@@ -101,29 +101,29 @@ def test_without_check_the_report_is_all_that_comes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        ({"only": ["text"], "skip": ["text"]}, "no probe is left"),
+        ({"only": ["text"], "skip": ["text"]}, "no probe is selected"),
         ({"model": "nobody"}, "nobody"),
         ({"api_key": "wrong"}, "key"),
     ],
 )
-def test_what_cannot_be_checked_does_not_pass(settings: dict[str, object], said: str) -> None:
-    with served(without_done("secret")) as url, pytest.raises(CheckFailedError, match=said):
+def test_a_check_that_cannot_run_raises_an_error(settings: dict[str, object], message: str) -> None:
+    with served(without_done("secret")) as url, pytest.raises(CheckFailedError, match=message):
         check_server(url, **{"api_key": "secret", **settings})  # type: ignore[arg-type] # one of many kinds
 
 
 @table(
-    ("wrong", "said"),
+    ("settings", "message"),
     [
         ({"profile": "opnai"}, "there is no profile 'opnai'"),
         ({"only": ["tex"]}, "there is no probe 'tex'"),
         ({"skip": "reasoning"}, "'reasoning' should be a list of names"),
         ({"rules": ["end-done"]}, "there is no rule 'end-done'"),
         ({"known": ["end-done"]}, "there is no rule 'end-done'"),
-        ({"extra": {"stream": False}}, "stream is what the probes set themselves"),
+        ({"extra": {"stream": False}}, "stream is set by the probes themselves"),
     ],
 )
-def test_what_is_not_there_cannot_be_named(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        check_server("http://127.0.0.1:9/v1", **wrong)
+def test_unknown_names_raise_an_error(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_server("http://127.0.0.1:9/v1", **settings)

@@ -1,4 +1,4 @@
-"""What people would have saved of replies: the files that the commands are tried on, by name."""
+"""Captured replies as users save them, by file name: the inputs of the command tests."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,14 @@ from tests.recorded.traces import RECORDED
 from tests.rules.streams import ASKS_USAGE, DONE, USAGE, chat, choice, completion, envelope, frame
 
 QUOTED = sorted(path.stem for path in (RECORDED / "quoted").glob("*.json"))
-"""The streams of the bug reports, each a trace and its body."""
+"""Streams quoted in bug reports, each a trace and its body."""
 
 RIGHT = chat({"content": "Hello"}, {"content": " world"})
 ROLES = b"".join(
     frame(envelope([choice({"role": "assistant", "content": word}, finish)]))
     for word, finish in (("Hello", None), (" world", None), ("", "stop"))
 )
-"""The role on every chunk, and no end."""
+"""The role in every chunk, and no `[DONE]`."""
 CALLS = chat(
     {"tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "get", "arguments": '{"x":1}'}}]},
     {"tool_calls": [{"function": {"name": "put", "arguments": "{}"}}]},
@@ -26,7 +26,7 @@ CHOICES_FIRST = b"".join(
     for rest in [{"id": "cmpl-1", "object": "text_completion", "created": 1700000000, "model": "m"}]
     for text, finish in (("Hello", None), ("", "stop"))
 )
-"""A completions stream whose chunks begin with their choices, as those of llama.cpp do; no end."""
+"""A completions stream whose chunks start with `choices`, as those of llama.cpp do; no `[DONE]`."""
 CUT = chat({"content": "Hel"}, finish=None, end=b"")
 USED = chat({"content": "Hello"}, end=frame(envelope([], usage=USAGE)) + DONE)
 ERROR = {"message": "the model is loading", "type": "unavailable_error", "param": None, "code": 503}
@@ -34,7 +34,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 
 def _raw(body: bytes) -> bytes:
-    """The body in HTTP chunks, one for each frame."""
+    """Encode the body in HTTP chunks, one per frame."""
     frames = [piece + b"\n\n" for piece in body.split(b"\n\n") if piece]
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in frames) + b"0\r\n\r\n"
 
@@ -82,7 +82,7 @@ FILES = {
 
 
 def save(folder: Path) -> None:
-    """Write all of them into a folder."""
+    """Write all captures into a folder."""
     for name, data in FILES.items():
         (folder / name).write_bytes(data)
     for name in QUOTED:

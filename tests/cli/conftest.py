@@ -1,17 +1,17 @@
-"""The folder in which the commands are tried, and a way to try them without a process of their own."""
+"""Fixtures: the folder with the captures, and a runner for commands in this process."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.cli.captures import save
-from tests.cli.run import Ran, Run
+from tests.cli.run import CommandResult, Run
 from welldone.cli import main
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all captures. Tests only read it; who writes takes `tmp_path`."""
+    """A folder with all captures. Tests only read it, and write to `tmp_path`."""
     made = tmp_path_factory.mktemp("captures")
     save(made)
     return made
@@ -19,11 +19,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Runs a command in this process and in `folder`: ten times as fast, for where no standard input is needed."""
+    """Run a command in this process, in `folder`: ten times as fast as a process, but without standard input."""
     monkeypatch.chdir(folder)
 
-    def run_here(*arguments: str) -> Ran:
+    def run_here(*arguments: str) -> CommandResult:
         code = main.run(list(arguments))
-        return Ran(code, *capfdbinary.readouterr())
+        return CommandResult(code, *capfdbinary.readouterr())
 
     return run_here

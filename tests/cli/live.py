@@ -1,4 +1,4 @@
-"""A `welldone` that is still running: write a piece, read what it gives back, and only then write the next."""
+"""A running `welldone` command: write to its stdin and read from its stdout step by step."""
 
 import socket
 import subprocess
@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S, Ran
+from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S, CommandResult
 
 
 @contextmanager
 def watched(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Kills a process that is stuck, so that reads which block end as well; and every process in the end."""
+    """Kill the process on exit, or when it is stuck, so that blocking reads return."""
     watchdog = threading.Timer(LIMIT_S, process.kill)
     watchdog.start()
     try:
@@ -27,7 +27,7 @@ def watched(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 class Live(AbstractContextManager["Live"]):
-    """A running command. Reads block until it says something."""
+    """A running command. Reads block until it writes."""
 
     def __init__(self, *arguments: str, cwd: Path) -> None:
         pipe = subprocess.PIPE
@@ -41,28 +41,28 @@ class Live(AbstractContextManager["Live"]):
         self._watch.close()
 
     def write(self, data: bytes) -> None:
-        """Send bytes to its standard input, now."""
-        _there(self.process.stdin).write(data)
+        """Write bytes to its standard input."""
+        _not_none(self.process.stdin).write(data)
 
     def read_frame(self) -> bytes:
-        """The next frame of its standard output, with its blank line."""
+        """Read the next frame from its standard output, with its blank line."""
         frame = b""
         while not frame.endswith(b"\n\n"):
-            byte = _there(self.process.stdout).read(1)
+            byte = _not_none(self.process.stdout).read(1)
             assert byte, f"the output ended within a frame: {frame!r}"
             frame += byte
         return frame
 
-    def end(self) -> Ran:
-        """End its standard input, and take what is left of the output."""
+    def end(self) -> CommandResult:
+        """Close its standard input and read the rest of its output."""
         out, err = self.process.communicate()
-        return Ran(self.process.returncode, out, err)
+        return CommandResult(self.process.returncode, out, err)
 
 
-def run_in_pieces(pieces: Iterable[bytes], *arguments: str, cwd: Path) -> Ran:
-    """Run `welldone` so that each of its reads gets exactly one of these pieces.
+def run_in_pieces(pieces: Iterable[bytes], *arguments: str, cwd: Path) -> CommandResult:
+    """Run `welldone` so that each of its reads returns exactly one of these pieces.
 
-    A pipe would join them. A socket that keeps packets apart does not, and nobody has to wait or to guess.
+    A pipe would join them; a SOCK_SEQPACKET socket keeps packets apart.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -76,19 +76,19 @@ def run_in_pieces(pieces: Iterable[bytes], *arguments: str, cwd: Path) -> Ran:
                 ours.send(piece)
             ours.close()
             code = process.wait()
-        return Ran(code, _all(out), _all(err))
+        return CommandResult(code, _read_file(out), _read_file(err))
 
 
 def bytes_of(data: bytes) -> list[bytes]:
-    """The data in pieces of one byte."""
-    return [data[place : place + 1] for place in range(len(data))]
+    """Split the data into pieces of one byte."""
+    return [data[index : index + 1] for index in range(len(data))]
 
 
-def _all(file: IO[bytes]) -> bytes:
+def _read_file(file: IO[bytes]) -> bytes:
     file.seek(0)
     return file.read()
 
 
-def _there(file: IO[bytes] | None) -> IO[bytes]:
+def _not_none(file: IO[bytes] | None) -> IO[bytes]:
     assert file is not None
     return file

@@ -1,4 +1,4 @@
-"""The real `welldone` command, run as a process: what went in, what came out."""
+"""Runs the installed `welldone` command as a process."""
 
 import os
 import subprocess
@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMMAND = str(Path(sys.executable).parent / "welldone")
-# PYTHONUNBUFFERED and its like would hide what users see, and COLUMNS would change it.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") and name != "COLUMNS"}
+# PYTHONUNBUFFERED would change the output that users see, as would COLUMNS. PYTHONPATH selects the tree under test.
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if name == "PYTHONPATH" or not (name.startswith("PYTHON") or name == "COLUMNS")
+}
 LIMIT_S = 60.0
-"""When a process counts as stuck: far beyond what any of them needs, so that a slow machine is no failing one."""
+"""Timeout of a process, generous for slow machines."""
 
 
 @dataclass(frozen=True)
-class Ran:
-    """How a command ended and what it wrote."""
+class CommandResult:
+    """Exit code and output of a command."""
 
     code: int
     out: bytes
@@ -28,23 +32,23 @@ class Ran:
         return self.err.decode("utf-8")
 
 
-Run = Callable[..., Ran]
-"""What runs a command: its words in, how it ended out."""
+Run = Callable[..., CommandResult]
+"""Runs a command with the given arguments."""
 
 
-def run(*arguments: str, stdin: bytes = b"", cwd: Path, **variables: str) -> Ran:
-    """Run `welldone` with these arguments in the folder `cwd`, with more environment variables."""
+def run(*arguments: str, stdin: bytes = b"", cwd: Path, **variables: str) -> CommandResult:
+    """Run `welldone` in the folder `cwd`, with additional environment variables."""
     return run_program(COMMAND, *arguments, stdin=stdin, cwd=cwd, **variables)
 
 
-def run_python(code: str, *arguments: str, stdin: bytes = b"", cwd: Path) -> Ran:
-    """Run a small program in the Python of the tests."""
+def run_python(code: str, *arguments: str, stdin: bytes = b"", cwd: Path) -> CommandResult:
+    """Run Python code in a process of its own."""
     return run_program(sys.executable, "-c", code, *arguments, stdin=stdin, cwd=cwd)
 
 
-def run_program(*words: str, stdin: bytes, cwd: Path, **variables: str) -> Ran:
-    """Run a program to its end."""
+def run_program(*words: str, stdin: bytes, cwd: Path, **variables: str) -> CommandResult:
+    """Run a program until it exits."""
     done = subprocess.run(
         words, input=stdin, capture_output=True, cwd=cwd, env=ENVIRONMENT | variables, timeout=LIMIT_S
     )
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)

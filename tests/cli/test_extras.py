@@ -1,4 +1,4 @@
-"""Without the server's packages the commands that need them say so, and help is still there."""
+"""Without the optional packages, commands report how to install them, and help still works."""
 
 from pathlib import Path
 
@@ -29,20 +29,20 @@ def test_help_needs_no_extra(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "bench"])
-def test_a_command_without_its_packages_says_how_to_get_them(command: str, tmp_path: Path) -> None:
+def test_a_command_without_its_packages_reports_how_to_install_them(command: str, tmp_path: Path) -> None:
     ran = run_python(PROGRAM, command, cwd=tmp_path)
     assert (ran.code, ran.notes.count("\n")) == (2, 1)
     assert f"pip install 'welldone[{command}]'" in ran.notes
     assert f"pip install '.[{command}]'" in ran.notes
 
 
-def test_a_mistake_on_the_command_line_comes_before_a_missing_package(tmp_path: Path) -> None:
+def test_a_usage_error_is_reported_before_a_missing_package(tmp_path: Path) -> None:
     ran = run_python(PROGRAM, "serve", "--prot", "1", cwd=tmp_path)
     assert ran.code == 2
     assert "--port" in ran.notes
 
 
-def test_on_windows_it_says_where_it_runs() -> None:
+def test_on_windows_the_message_names_the_supported_systems() -> None:
     assert (
         missing_dependency("serve", "uvloop", "win32")
         == "welldone serve needs Linux or macOS; on Windows it runs in WSL"

@@ -1,4 +1,4 @@
-"""`fix` is live: what was said is sent on before the next is heard, and where the bytes are cut never matters."""
+"""`fix` is live: each frame is written before the next one is read, and read boundaries do not matter."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.captures import CALLS, CHOICES_FIRST, COMPLETIONS, CUT, FILES, HEAD, RIGHT, ROLES
 from tests.cli.live import Live, bytes_of, run_in_pieces
-from tests.cli.run import Ran, run
+from tests.cli.run import CommandResult, run
 
 
 def _frames(body: bytes) -> list[bytes]:
@@ -20,7 +20,7 @@ def _choice(frame: bytes) -> dict[str, object]:
     return choice
 
 
-@pytest.mark.parametrize("options", [(), ("--endpoint", "chat")], ids=["endpoint seen", "endpoint said"])
+@pytest.mark.parametrize("options", [(), ("--endpoint", "chat")], ids=["endpoint detected", "endpoint given"])
 def test_each_frame_of_a_chat_comes_back_before_the_next_is_sent(options: tuple[str, ...], folder: Path) -> None:
     first, second, last = _frames(ROLES)
     with Live("fix", *options, cwd=folder) as fix:
@@ -36,7 +36,7 @@ def test_each_frame_of_a_chat_comes_back_before_the_next_is_sent(options: tuple[
     assert "delta-role-once (2 times" in ran.notes
 
 
-@pytest.mark.parametrize("options", [(), ("--endpoint", "completions")], ids=["endpoint seen", "endpoint said"])
+@pytest.mark.parametrize("options", [(), ("--endpoint", "completions")], ids=["endpoint detected", "endpoint given"])
 @pytest.mark.parametrize("stream", [COMPLETIONS, CHOICES_FIRST], ids=["object first", "choices first"])
 def test_each_frame_of_a_completion_comes_back_before_the_next_is_sent(
     stream: bytes, options: tuple[str, ...], folder: Path
@@ -69,7 +69,7 @@ def test_a_right_stream_comes_back_as_it_was_frame_by_frame(folder: Path) -> Non
             assert fix.read_frame() == frame
         fix.write(frames[-1] + done)
         ran = fix.end()
-    assert (ran.code, ran.out, ran.notes) == (0, frames[-1] + done, "fix: nothing to mend\n")
+    assert (ran.code, ran.out, ran.notes) == (0, frames[-1] + done, "fix: nothing to repair\n")
 
 
 STREAMS = {
@@ -118,6 +118,6 @@ def test_byte_by_byte_is_judged_as_one_write_is(folder: Path) -> None:
     assert run_in_pieces(bytes_of(ROLES), "lint", cwd=folder) == run("lint", stdin=ROLES, cwd=folder)
 
 
-def _plain(ran: Ran) -> Ran:
+def _plain(ran: CommandResult) -> CommandResult:
     """The run without the ids that were made."""
-    return Ran(ran.code, re.sub(rb"call_[0-9a-f]{24}", b"call_MADE", ran.out), ran.err)
+    return CommandResult(ran.code, re.sub(rb"call_[0-9a-f]{24}", b"call_MADE", ran.out), ran.err)

@@ -1,4 +1,4 @@
-"""The mock: it says where it is, it answers as it was told, and Ctrl-C ends it well."""
+"""`welldone mock`: banner, answers, faults, broken rules, traces, and Ctrl-C."""
 
 import json
 import re
@@ -19,31 +19,31 @@ from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
 CHAT: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-MISTAKES = {
+USAGE_ERRORS = {
     "--fault ctu": "there is no fault 'ctu' (did you mean 'cut'?); welldone mock --list shows them",
-    "--trace right.txt": "right.txt is no trace: JSON that holds its body, or names the file of it, beside it",
+    "--trace right.txt": "right.txt is not a trace: JSON that holds the body, or the name of the body's file",
     "--trace trace-gone.json": "cannot read gone.body: no such file or directory",
     "--fault cut --trace trace.json": (
-        "a trace is played as it was recorded, without a fault: leave out --trace or --fault"
+        "--trace and --fault exclude each other: a trace is replayed as it was recorded"
     ),
-    "--fault cut --gap 1s": "a fault has a text of its own: leave out --text, --tokens and --gap",
-    "--trace trace.json --text hi": "a trace has a text of its own: leave out --text, --tokens and --gap",
+    "--fault cut --gap 1s": "a fault has a text of its own: omit --text, --tokens and --gap",
+    "--trace trace.json --text hi": "a trace has a text of its own: omit --text, --tokens and --gap",
     "--break delta-role-one": (
         "there is no rule 'delta-role-one' (did you mean 'delta-role-once'?); welldone rules lists them"
     ),
     "--break ns-leading-space-ok": (
-        "ns-leading-space-ok cannot be broken here: it allows something, and so there is nothing to break"
+        "ns-leading-space-ok cannot be broken here: it permits something, so it cannot be broken"
     ),
     "--break end-done-sent --fault cut": (
-        "a rule is broken in answers that are else right: leave out --break, or --trace and --fault"
+        "--break excludes --trace and --fault: the rule is broken in answers that are otherwise correct"
     ),
-    "--break end-done-sent --gap 1s": "a broken rule has a text of its own: leave out --text, --tokens and --gap",
-    "--falt cut": "welldone mock does not know '--falt' (did you mean '--fault'?); see welldone mock --help",
+    "--break end-done-sent --gap 1s": "a broken rule has a text of its own: omit --text, --tokens and --gap",
+    "--falt cut": "welldone mock: unknown option '--falt' (did you mean '--fault'?); see welldone mock --help",
 }
 
 
 class Mock:
-    """A mock that runs."""
+    """A running mock."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
@@ -53,19 +53,19 @@ class Mock:
             line = live.process.stdout.readline().decode()
             assert line, live.end().notes
             self.banner += line
-        found = re.search(r"on http://127\.0\.0\.\d:(\d+)/v1\n", self.banner)
-        assert found is not None, self.banner
-        self.port = int(found[1])
+        match = re.search(r"on http://127\.0\.0\.\d:(\d+)/v1\n", self.banner)
+        assert match is not None, self.banner
+        self.port = int(match[1])
 
     def ask(self, body: dict[str, Any] | None = None, path: str = "/v1/chat/completions") -> Trace:
-        """The reply to a request; a GET where there is no body."""
+        """Send a request, a GET without a body; return the reply."""
         with self.send(body, path) as reply:
             headers = tuple(reply.headers.items())
             return Trace(body=reply.read(), request=body, status=reply.status, headers=headers, complete=True)
 
     @contextmanager
     def send(self, body: dict[str, Any] | None, path: str = "/v1/chat/completions") -> Iterator[HTTPResponse]:
-        """A request, and its reply as far as it has come."""
+        """Send a request; yield its response before the body is read."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         try:
             if body is None:
@@ -78,19 +78,19 @@ class Mock:
             connection.close()
 
     def interrupt(self) -> int:
-        """What Ctrl-C does."""
+        """Send SIGINT and return the exit code."""
         self.live.process.send_signal(signal.SIGINT)
         return self.live.process.wait(LIMIT_S)
 
 
 @contextmanager
 def mocking(*words: str, cwd: Path) -> Iterator[Mock]:
-    """A mock on a port that is free."""
+    """Run a mock on a free port."""
     with Live("mock", "--port", "0", *words, cwd=cwd) as live:
         yield Mock(live)
 
 
-def test_it_says_hello_as_a_right_stream_until_it_is_interrupted(folder: Path) -> None:
+def test_the_mock_answers_correctly_until_it_is_interrupted(folder: Path) -> None:
     with mocking(cwd=folder) as mock:
         assert f"curl -N http://127.0.0.1:{mock.port}/v1/chat/completions" in mock.banner
         stream = mock.ask(CHAT)
@@ -105,7 +105,7 @@ def test_it_says_hello_as_a_right_stream_until_it_is_interrupted(folder: Path) -
         assert mock.live.end().notes == ""
 
 
-def test_who_waits_for_an_answer_does_not_hold_up_its_end(folder: Path) -> None:
+def test_an_open_stream_does_not_delay_the_end(folder: Path) -> None:
     with mocking("--gap", "60s", cwd=folder) as mock, mock.send(CHAT) as reply:
         assert reply.readline().startswith(b"data: ")
         assert mock.interrupt() == 0
@@ -114,45 +114,45 @@ def test_who_waits_for_an_answer_does_not_hold_up_its_end(folder: Path) -> None:
             reply.read()
 
 
-def test_it_says_as_many_words_as_it_was_told(folder: Path) -> None:
+def test_the_answer_has_the_given_number_of_tokens(folder: Path) -> None:
     with mocking("--text", "one two", "--tokens", "5", "--gap", "1ms", cwd=folder) as mock:
         text = json.loads(mock.ask(CHAT | {"stream": False}).body)["choices"][0]["message"]["content"]
         assert text == "one two one two one"
 
 
-def _said(reply: Trace) -> dict[str, Any]:
+def _message(reply: Trace) -> dict[str, Any]:
     message: dict[str, Any] = json.loads(reply.body)["choices"][0]["message"]
     return message
 
 
-def _asking(text: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - as requests have them
+def _request(text: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - request fields
     return CHAT | {"stream": False, "messages": [{"role": "user", "content": text}]} | fields
 
 
-def test_it_answers_what_was_asked_whatever_the_model(folder: Path) -> None:
+def test_answers_depend_on_the_prompt_and_not_on_the_model(folder: Path) -> None:
     with mocking(cwd=folder) as mock:
-        assert _said(mock.ask(_asking("Say: good day", model="gpt-4o", stop=" day")))["content"] == "good"
-        assert _said(mock.ask(_asking("Count to 3")))["content"] == "1, 2, 3"
+        assert _message(mock.ask(_request("Say: good day", model="gpt-4o", stop=" day")))["content"] == "good"
+        assert _message(mock.ask(_request("Count to 3")))["content"] == "1, 2, 3"
         tool = {"type": "function", "function": {"name": "clock"}}
-        call = _said(mock.ask(_asking("Use the clock", tools=[tool])))["tool_calls"][0]
+        call = _message(mock.ask(_request("Use the clock", tools=[tool])))["tool_calls"][0]
         assert call["function"] == {"name": "clock", "arguments": "{}"}
-        assert "reasoning_content" in _said(mock.ask(_asking("Hi", model="my-thinking")))
-        refused = mock.ask(_asking("Hi", n=0))
+        assert "reasoning_content" in _message(mock.ask(_request("Hi", model="my-thinking")))
+        refused = mock.ask(_request("Hi", n=0))
         assert (refused.status, json.loads(refused.body)["error"]["param"]) == (400, "n")
 
 
-def test_a_text_that_is_given_is_the_answer_to_everything(folder: Path) -> None:
+def test_a_given_text_answers_every_request(folder: Path) -> None:
     tool = {"type": "function", "function": {"name": "clock"}}
     with mocking("--text", "one two", cwd=folder) as mock:
         for fields in ({}, {"tools": [tool], "tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
-            assert _said(mock.ask(_asking("Count", **fields)))["content"] == "one two"
-        assert _said(mock.ask(_asking("Count", max_tokens=1)))["content"] == "one"
-        assert _said(mock.ask(_asking("Count", stop="e t")))["content"] == "on"
+            assert _message(mock.ask(_request("Count", **fields)))["content"] == "one two"
+        assert _message(mock.ask(_request("Count", max_tokens=1)))["content"] == "one"
+        assert _message(mock.ask(_request("Count", stop="e t")))["content"] == "on"
         reply = mock.ask({"prompt": "Count", "echo": True}, "/v1/completions")
         assert json.loads(reply.body)["choices"][0]["text"] == "Countone two"
 
 
-def test_it_plays_a_fault(folder: Path) -> None:
+def test_a_fault_is_replayed(folder: Path) -> None:
     with mocking("--fault", "cut", cwd=folder) as mock:
         assert "a fault: the connection is closed within a chunk" in mock.banner
         with pytest.raises(IncompleteRead):
@@ -160,7 +160,7 @@ def test_it_plays_a_fault(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "responses", "messages"])
-def test_an_answer_that_is_cut_has_one_cause(endpoint: str, folder: Path, here: Run) -> None:
+def test_an_answer_that_is_cut_off_has_one_cause(endpoint: str, folder: Path, here: Run) -> None:
     with mocking("--fault", "cut", cwd=folder) as mock:
         ran = here("check", f"http://127.0.0.1:{mock.port}/v1", "--endpoint", endpoint, "--skip", "leaving", "--json")
     report = json.loads(ran.out)
@@ -172,15 +172,15 @@ def test_an_answer_that_is_cut_has_one_cause(endpoint: str, folder: Path, here: 
     assert {finding["cause"] for finding in report["findings"]} == {None, *causes}
 
 
-def test_rules_that_are_broken_take_turns(folder: Path) -> None:
+def test_several_broken_rules_alternate(folder: Path) -> None:
     rules = ["delta-role-once", "end-done-sent"]
     with mocking("--break", rules[0], "--break", rules[1], cwd=folder) as mock:
-        assert f"a right answer, but for one of the rules {', '.join(rules)}\n" in mock.banner
+        assert f"correct answers that break one of the rules {', '.join(rules)}\n" in mock.banner
         mock.ask(path="/v1/models")
         assert [[*judge(mock.ask(CHAT)).counts] for _ in range(4)] == [[rule] for rule in rules * 2]
 
 
-def test_it_listens_where_it_is_told(folder: Path, here: Run) -> None:
+def test_the_mock_listens_on_the_given_address(folder: Path, here: Run) -> None:
     with mocking("--host", "127.0.0.2", cwd=folder) as mock:
         assert f"http://127.0.0.2:{mock.port}/v1" in mock.banner
         with pytest.raises(ConnectionRefusedError):
@@ -194,21 +194,21 @@ def test_it_listens_where_it_is_told(folder: Path, here: Run) -> None:
     ("rule", "usage"),
     [("delta-role-once", False), ("delta-role-once", True), ("http-cache-control", True), ("end-done-sent", False)],
 )
-def test_it_breaks_one_rule_and_keeps_all_others(rule: str, usage: bool, folder: Path) -> None:
+def test_break_breaks_one_rule_and_no_other(rule: str, usage: bool, folder: Path) -> None:
     with mocking("--break", rule, cwd=folder) as mock:
-        assert f"a right answer, but for the rule {rule}\n" in mock.banner
+        assert f"correct answers that break the rule {rule}\n" in mock.banner
         stream = mock.ask(CHAT | ({"stream_options": {"include_usage": True}} if usage else {}))
         assert [*judge(stream).counts] == [rule]
         assert judge(mock.ask(CHAT | {"stream": False})).findings == ()
 
 
-def test_it_breaks_a_rule_that_takes_more_than_one_reply(folder: Path) -> None:
+def test_break_covers_rules_that_need_more_than_one_reply(folder: Path) -> None:
     with mocking("--break", "live-stop-not-leaked", cwd=folder) as mock:
-        assert _said(mock.ask(_asking("Count to 9", model="any", stop=", 4")))["content"] == "1, 2, 3, 4"
-        assert _said(mock.ask(_asking("Count to 9", model="any")))["content"] == "1, 2, 3, 4, 5, 6, 7, 8, 9"
+        assert _message(mock.ask(_request("Count to 9", model="any", stop=", 4")))["content"] == "1, 2, 3, 4"
+        assert _message(mock.ask(_request("Count to 9", model="any")))["content"] == "1, 2, 3, 4, 5, 6, 7, 8, 9"
 
 
-def test_it_plays_traces_in_their_order_and_the_last_one_stays(folder: Path) -> None:
+def test_traces_are_replayed_in_order_and_the_last_one_is_repeated(folder: Path) -> None:
     names = ["trace.json", "openai_gpt4_0314.json"]
     with mocking("--trace", names[0], "--trace", names[1], "--speed", "0", cwd=folder) as mock:
         assert ", ".join(names) in mock.banner
@@ -216,14 +216,14 @@ def test_it_plays_traces_in_their_order_and_the_last_one_stays(folder: Path) -> 
         assert [mock.ask(CHAT).body for _ in range(3)] == [USED, last, last]
 
 
-def test_it_plays_a_trace_that_holds_its_body(folder: Path, tmp_path: Path) -> None:
+def test_a_trace_with_an_inline_body_is_replayed(folder: Path, tmp_path: Path) -> None:
     record = json.loads((folder / "trace.json").read_bytes())
     (tmp_path / "saved.json").write_text(json.dumps(record | {"body": None, "body_text": USED.decode()}))
     with mocking("--trace", "saved.json", "--speed", "0", cwd=tmp_path) as mock:
         assert mock.ask(CHAT).body == USED
 
 
-def test_a_port_that_is_taken_is_said_to_be(folder: Path, here: Run) -> None:
+def test_a_port_in_use_is_reported(folder: Path, here: Run) -> None:
     with mocking(cwd=folder) as mock:
         port = mock.port
         ran = here("mock", "--port", str(port))
@@ -241,10 +241,10 @@ def test_the_faults_are_listed(here: Run) -> None:
     ]
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_answered_with_one_line(words: str, here: Run) -> None:
+@pytest.mark.parametrize("words", USAGE_ERRORS)
+def test_a_usage_error_is_one_line(words: str, here: Run) -> None:
     ran = here("mock", *words.split())
-    assert (ran.code, ran.out, ran.notes) == (2, b"", MISTAKES[words] + "\n")
+    assert (ran.code, ran.out, ran.notes) == (2, b"", USAGE_ERRORS[words] + "\n")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_mistake_is_answered_with_one_line(words: str, here: Run) -> None:
         ("--speed", "fast"),
     ],
 )
-def test_a_value_that_is_wrong_is_named(flag: str, value: str, here: Run) -> None:
+def test_an_invalid_value_is_named(flag: str, value: str, here: Run) -> None:
     ran = here("mock", f"{flag}={value}")
     assert (ran.code, ran.out, ran.notes.count("\n")) == (2, b"", 1)
     assert flag in ran.notes

@@ -1,4 +1,4 @@
-"""`welldone pull`, as a user sees it."""
+"""`welldone pull`: exit codes, messages, progress."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,19 +16,19 @@ DATA = files.model(2000)
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """A server."""
+    """A web server."""
     with web.site() as made:
         yield made
 
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of models."""
+    """The models folder."""
     monkeypatch.setenv("WELLDONE_HOME", str(tmp_path))
     return tmp_path / "models"
 
 
-def test_the_path_is_the_answer_and_the_rest_is_beside_it(here: Run, models: Path, site: Site) -> None:
+def test_the_path_goes_to_stdout_and_the_rest_to_stderr(here: Run, models: Path, site: Site) -> None:
     site.pages["/Small-Q4_K_M.gguf"] = Page(DATA)
     ran = here("pull", site.url("/Small-Q4_K_M.gguf"), "--sha256", files.sha256(DATA))
     assert (ran.code, ran.out.decode()) == (ExitCode.OK, f"{models / 'Small-Q4_K_M.gguf'}\n")
@@ -41,12 +41,12 @@ def test_the_path_is_the_answer_and_the_rest_is_beside_it(here: Run, models: Pat
 @pytest.mark.parametrize(
     ("page", "code", "words"),
     [
-        (Page(status=404), ExitCode.UNREACHABLE, "is not there (404)"),
+        (Page(status=404), ExitCode.UNREACHABLE, "was not found (404)"),
         (Page(b"<html>"), ExitCode.FAILED, "it is a web page"),
-        (Page(files.model(3)), ExitCode.FAILED, "its sha256 is"),
+        (Page(files.model(3)), ExitCode.FAILED, "has the sha256"),
     ],
 )
-def test_what_cannot_be_fetched_has_its_exit_code(
+def test_a_failed_download_has_an_exit_code(
     page: Page, code: ExitCode, words: str, here: Run, models: Path, site: Site
 ) -> None:
     site.pages["/a.gguf"] = page
@@ -56,27 +56,27 @@ def test_what_cannot_be_fetched_has_its_exit_code(
     assert ran.notes.count("\n") == 1
 
 
-def test_a_gguf_that_is_broken_inside_is_told(here: Run, models: Path, site: Site) -> None:
+def test_an_invalid_gguf_file_is_reported(here: Run, models: Path, site: Site) -> None:
     site.pages["/a.gguf"] = Page(DATA[:100])
     ran = here("pull", site.url("/a.gguf"))
     assert (ran.code, ran.out) == (ExitCode.FAILED, b"")
-    assert "a.gguf was fetched, but it is cut off" in ran.notes
+    assert "a.gguf was downloaded, but it is truncated" in ran.notes
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["nonsense"], "known are default"),
+        (["nonsense"], "is not a model source; use default"),
         (["owner/repo/a.gguf"], "did you mean 'hf:owner/repo/a.gguf'"),
         ([], "required"),
         (["default", "--sha"], "--sha256"),
         (["https://host/a.gguf", "--sha256", "abc"], "64 hexadecimal digits"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], said: str, here: Run, models: Path) -> None:
+def test_a_usage_error_is_one_line_and_exit_code_2(words: list[str], message: str, here: Run, models: Path) -> None:
     ran = here("pull", *words)
     assert (ran.code, ran.out) == (ExitCode.USAGE, b"")
-    assert said in ran.notes
+    assert message in ran.notes
     assert ran.notes.count("\n") == 1
 
 
@@ -85,56 +85,58 @@ def test_help_names_the_sources(here: Run, models: Path) -> None:
         here("pull", "--help")
 
 
-def test_lines_come_at_most_every_tenth_of_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_printed_at_most_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    with pull.progress_lines(clock=lambda: now) as tell:
+    with pull.progress_lines(clock=lambda: now) as report:
         for done in range(1001):
             now = done / 100  # ten seconds for all
-            tell("a.gguf", done * 10**6, 10**9)
+            report("a.gguf", done * 10**6, 10**9)
     shown = capsys.readouterr().err.splitlines()
     assert shown == [f"a.gguf: {tenth}0 % of 1.0 GB" for tenth in range(2, 10)]
 
 
-def test_what_is_quick_needs_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with pull.progress_lines(clock=lambda: 0.0) as tell:
+def test_a_quick_download_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with pull.progress_lines(clock=lambda: 0.0) as report:
         for done in range(11):
-            tell("a.gguf", done, 10)
-            tell("b.gguf", done, None)
+            report("a.gguf", done, 10)
+            report("b.gguf", done, None)
     assert capsys.readouterr().err == ""
 
 
-def test_without_a_length_a_line_comes_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_size_progress_is_printed_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    with pull.progress_lines(clock=lambda: now) as tell:
+    with pull.progress_lines(clock=lambda: now) as report:
         for second in range(31):
             now = float(second)
-            tell("a.gguf", second * 10**6, None)
+            report("a.gguf", second * 10**6, None)
     assert capsys.readouterr().err.splitlines() == [f"a.gguf: {second}.0 MB" for second in (10, 20, 30)]
 
 
-def test_what_was_there_before_is_not_told_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_part_of_an_earlier_attempt_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    with pull.progress_lines(clock=lambda: now) as tell:
-        tell("a.gguf", 75, 100)
+    with pull.progress_lines(clock=lambda: now) as report:
+        report("a.gguf", 75, 100)
         now = 3.0
-        tell("a.gguf", 76, 100)
-        tell("a.gguf", 81, 100)
-        tell("a.gguf", 100, 100)
+        report("a.gguf", 76, 100)
+        report("a.gguf", 81, 100)
+        report("a.gguf", 100, 100)
     assert capsys.readouterr().err.splitlines() == ["a.gguf: 80 % of 0.0 MB"]
 
 
-def test_the_bar_shows_names_as_they_are_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar.progress_bar() as tell:
-        tell("[red]a.gguf", 0, None)
-        tell("[red]a.gguf", 10**6, 2 * 10**6)
-        tell("[red]a.gguf", 2 * 10**6, 2 * 10**6)
+def test_the_bar_shows_bytes_and_does_not_interpret_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar.progress_bar() as report:
+        report("[red]a.gguf", 0, None)
+        report("[red]a.gguf", 10**6, 2 * 10**6)
+        report("[red]a.gguf", 2 * 10**6, 2 * 10**6)
     shown = capsys.readouterr().err
     assert "[red]a.gguf" in shown
     assert "2.0/2.0 MB" in shown
 
 
 @pytest.mark.parametrize(("is_terminal", "is_shown"), [(True, True), (False, False), (None, False)])
-def test_a_bar_is_for_terminals(is_terminal: bool | None, is_shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    with pull.download_progress(is_terminal=is_terminal) as tell:
-        tell("a.gguf", 10**6, 10**6)
+def test_the_bar_is_shown_on_terminals_only(
+    is_terminal: bool | None, is_shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pull.download_progress(is_terminal=is_terminal) as report:
+        report("a.gguf", 10**6, 10**6)
     assert ("1.0/1.0 MB" in capsys.readouterr().err) is is_shown

@@ -1,4 +1,4 @@
-"""What the terminal shows, as snapshots. WELLDONE_SNAPSHOTS=1 writes them anew."""
+"""Snapshots of the output of commands. WELLDONE_SNAPSHOTS=1 rewrites them."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.captures import QUOTED
-from tests.cli.run import Ran, Run
+from tests.cli.run import CommandResult, Run
 from welldone import __version__
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -72,19 +72,19 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_terminal_shows_what_the_snapshot_says(name: str, here: Run) -> None:
+def test_the_output_matches_the_snapshot(name: str, here: Run) -> None:
     begun = int(time.time())
     shown = _shown(here(*CASES[name].split()), range(begun, int(time.time()) + 1))
     _compare(name, shown)
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_a_report_of_fix_is_what_the_snapshot_says(name: str, here: Run, tmp_path: Path) -> None:
+def test_a_report_of_fix_matches_the_snapshot(name: str, here: Run, tmp_path: Path) -> None:
     here("fix", REPORTS[name], "--report", str(tmp_path / "report.json"))
     _compare(name, (tmp_path / "report.json").read_text("utf-8"))
 
 
-def test_every_snapshot_is_of_a_case() -> None:
+def test_every_snapshot_belongs_to_a_case() -> None:
     assert {path.stem for path in SNAPSHOTS.iterdir()} == CASES.keys() | REPORTS.keys()
 
 
@@ -95,8 +95,8 @@ def _compare(name: str, shown: str) -> None:
     assert snapshot.read_bytes().decode() == shown
 
 
-def _shown(ran: Ran, now: range) -> str:
-    """All that a run showed, without what differs from run to run: the version, ids that were made, the time."""
+def _shown(ran: CommandResult, now: range) -> str:
+    """Return the output without what differs between runs: the version, generated ids, the time."""
     out = ran.out.decode("utf-8").replace(f"welldone {__version__}\n", "welldone VERSION\n")
     out = re.sub(r'"((?:chat)?cmpl-|call_)[0-9a-f]{24}', r'"\1MADE', out)
     for second in now:

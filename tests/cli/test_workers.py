@@ -1,4 +1,4 @@
-"""Several processes on one port: who dies is replaced, all end together, and their numbers are one."""
+"""Worker processes on one port: they are restarted, stop together, and share limits and metrics."""
 
 import http.client
 import json
@@ -16,25 +16,25 @@ from typing import Any, Self
 
 import pytest
 
-from tests.cli.crew import HURRIED, PER_MINUTE
 from tests.cli.live import watched
 from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S
+from tests.cli.worker_program import ABORTED, PER_MINUTE
 from welldone.cli.supervisor import WorkerNumberFilter, worker_config
 from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings
 from welldone.server.observe.log import LineFormatter, Redactor
 
 ROOT = Path(__file__).parents[2]
-ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="watches processes that are not its own by pidfd")
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="uses pidfd_open")
 
 
-class Crew(AbstractContextManager["Crew"]):
-    """The program, running."""
+class WorkerProgram(AbstractContextManager["WorkerProgram"]):
+    """The running program."""
 
     def __init__(self, kind: str = "serve") -> None:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cli.crew", kind], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe
+            [sys.executable, "-m", "tests.cli.worker_program", kind], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe
         )
         self._stack = ExitStack()
         self._stack.enter_context(watched(self.process))
@@ -50,18 +50,18 @@ class Crew(AbstractContextManager["Crew"]):
         self._stack.close()
 
     def wait_for(self, text: str, times: int = 1) -> str:
-        """Read its log until something was said so often; the last line that said it."""
+        """Read the log until the text has occurred so often; return its last line."""
         assert self.process.stderr is not None
-        said = []
+        lines = []
         while times > 0:
             line = self.process.stderr.readline().decode()
-            said.append(line)
-            assert line, f"it ended without {text!r}: {said}"
-            times -= line.count(text)  # two workers may write at once, and their lines run together
-        return said[-1]
+            lines.append(line)
+            assert line, f"it ended without {text!r}: {lines}"
+            times -= line.count(text)  # lines of two workers may run together
+        return lines[-1]
 
     def end(self) -> tuple[int, bytes, bytes]:
-        """How it ends by itself, and what it said."""
+        """Wait until it exits; return its exit code and output."""
         with self._stack:
             out, error = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, out, error
@@ -80,7 +80,7 @@ class Crew(AbstractContextManager["Crew"]):
         return facts
 
     def both(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One worker, and the other: while the one is stopped, only the other can answer."""
+        """Return the facts of both workers: while one is stopped, only the other can answer."""
         one = self.facts()
         with stopped(one["pid"]):
             return one, self.facts()
@@ -96,17 +96,17 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a process that is not our child ends in time."""
+    """Whether a process that is not our child exits in time."""
     try:
-        watch = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        has_ended = bool(select.select([watch], [], [], LIMIT_S)[0])
+        has_ended = bool(select.select([pidfd], [], [], LIMIT_S)[0])
         if not has_ended:
-            signal.pidfd_send_signal(watch, signal.SIGKILL)
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     finally:
-        os.close(watch)
+        os.close(pidfd)
     return has_ended
 
 
@@ -116,132 +116,132 @@ def _values(page: bytes) -> dict[str, float]:
 
 
 def test_workers_share_a_port_and_have_their_own_numbers() -> None:
-    with Crew() as crew:
-        one, other = crew.both()
+    with WorkerProgram() as program:
+        one, other = program.both()
         assert {one["worker"], other["worker"]} == {1, 2}
-        assert one["pid"] != other["pid"] != crew.process.pid
+        assert one["pid"] != other["pid"] != program.process.pid
 
 
 @pytest.mark.tier3
-def test_the_terminals_ctrl_c_is_for_the_parent_alone() -> None:
-    with Crew() as crew:
-        assert all(facts["session"] == facts["pid"] for facts in crew.both())
+def test_workers_do_not_receive_ctrl_c_from_the_terminal() -> None:
+    with WorkerProgram() as program:
+        assert all(facts["session"] == facts["pid"] for facts in program.both())
 
 
 @ON_LINUX
-def test_who_is_killed_is_replaced_and_the_other_serves_on() -> None:
-    with Crew() as crew:
-        one, other = crew.both()
-        with stopped(other["pid"]):  # nobody answers now but who replaces the first
+def test_a_killed_worker_is_replaced_while_the_other_serves_on() -> None:
+    with WorkerProgram() as program:
+        one, other = program.both()
+        with stopped(other["pid"]):  # only the replacement of the first can answer
             os.kill(one["pid"], signal.SIGKILL)
-            said = json.loads(crew.wait_for("was ended by SIGKILL"))
-            assert (said["level"], said["worker"]) == ("error", one["worker"])
-            crew.wait_for("worker is ready")
-            new = crew.facts()
+            line = json.loads(program.wait_for("was ended by SIGKILL"))
+            assert (line["level"], line["worker"]) == ("error", one["worker"])
+            program.wait_for("worker is ready")
+            new = program.facts()
         assert new["worker"] == one["worker"]
         assert new["pid"] != one["pid"]
         with stopped(new["pid"]):
-            assert crew.facts() == other
+            assert program.facts() == other
 
 
 @pytest.mark.tier3
 @ON_LINUX
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_all_end_together_when_the_parent_is_told_to(number: signal.Signals) -> None:
-    with Crew() as crew:
-        pids = [facts["pid"] for facts in crew.both()]
-        crew.process.send_signal(number)
-        assert crew.process.wait(LIMIT_S) == 0
+def test_all_workers_stop_when_the_supervisor_receives_a_signal(number: signal.Signals) -> None:
+    with WorkerProgram() as program:
+        pids = [facts["pid"] for facts in program.both()]
+        program.process.send_signal(number)
+        assert program.process.wait(LIMIT_S) == 0
         assert [_has_ended(pid) for pid in pids] == [True, True]
 
 
 @pytest.mark.tier3
-def test_what_runs_may_finish_until_somebody_is_in_a_hurry() -> None:
-    with Crew() as crew:
-        connection = http.client.HTTPConnection("127.0.0.1", crew.port, timeout=LIMIT_S)
+def test_running_requests_may_finish_until_a_second_signal() -> None:
+    with WorkerProgram() as program:
+        connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=LIMIT_S)
         connection.request("GET", "/wait")
         reply = connection.getresponse()
-        assert reply.readline() == b"begun\n"
-        crew.process.terminate()
-        crew.wait_for("draining", 2)
+        assert reply.readline() == b"started\n"
+        program.process.terminate()
+        program.wait_for("draining", 2)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", crew.port), LIMIT_S)
-        crew.process.terminate()
-        assert crew.process.wait(LIMIT_S) == HURRIED
+            socket.create_connection(("127.0.0.1", program.port), LIMIT_S)
+        program.process.terminate()
+        assert program.process.wait(LIMIT_S) == ABORTED
         connection.close()
 
 
 @pytest.mark.tier3
 @ON_LINUX
-def test_workers_end_with_a_parent_that_is_killed() -> None:
-    with Crew() as crew:
-        pids = [facts["pid"] for facts in crew.both()]
-        crew.process.kill()
+def test_workers_end_when_the_supervisor_is_killed() -> None:
+    with WorkerProgram() as program:
+        pids = [facts["pid"] for facts in program.both()]
+        program.process.kill()
         assert [_has_ended(pid) for pid in pids] == [True, True]
 
 
 @pytest.mark.tier3
 @ON_LINUX
-def test_nothing_of_it_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_temporary_files_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with Crew() as crew:
+    with WorkerProgram() as program:
         assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o700]
-        crew.process.terminate()
-        assert crew.process.wait(LIMIT_S) == 0
+        program.process.terminate()
+        assert program.process.wait(LIMIT_S) == 0
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.tier3
-def test_what_a_worker_refuses_at_the_start_ends_all() -> None:
-    code, out, error = Crew("refuse").end()
+def test_a_usage_error_in_a_worker_ends_the_program() -> None:
+    code, out, error = WorkerProgram("refuse").end()
     assert code == 2
     assert out == b""
-    assert set(error.splitlines()) == {b"there is something that the user can mend"}
+    assert set(error.splitlines()) == {b"the settings have an error"}
 
 
 @pytest.mark.tier3
-def test_a_crew_that_never_gets_ready_is_given_up() -> None:
-    code, out, error = Crew("crash").end()
+def test_workers_that_never_become_ready_are_given_up() -> None:
+    code, out, error = WorkerProgram("crash").end()
     assert code == 128 + signal.SIGKILL
     assert out == b""
     assert b"was ended by SIGKILL" in error
 
 
 @pytest.mark.tier3
-def test_a_crew_that_was_ready_once_is_never_given_up() -> None:
-    with Crew("crash-late") as crew:
-        crew.wait_for("was ended by SIGKILL", 12)
-        crew.process.terminate()
-        assert crew.process.wait(LIMIT_S) in (0, 128 + signal.SIGKILL)  # one may have been about to
+def test_workers_that_were_ready_once_are_restarted_for_ever() -> None:
+    with WorkerProgram("crash-late") as program:
+        program.wait_for("was ended by SIGKILL", 12)
+        program.process.terminate()
+        assert program.process.wait(LIMIT_S) in (0, 128 + signal.SIGKILL)  # a worker may have been about to crash
 
 
 @pytest.mark.tier3
-def test_the_page_of_metrics_is_that_of_all_workers() -> None:
-    with Crew() as crew:
-        one, _ = crew.both()
-        values = _values(crew.get("/metrics")[1])
+def test_metrics_are_summed_over_all_workers() -> None:
+    with WorkerProgram() as program:
+        one, _ = program.both()
+        values = _values(program.get("/metrics")[1])
         assert values["welldone_workers_missing"] == 0
         assert values["welldone_client_disconnects_total"] == 2
         assert values['welldone_upstream_attempts_total{upstream="lab"}'] == 0
         with stopped(one["pid"]):
-            values = _values(crew.get("/metrics")[1])
+            values = _values(program.get("/metrics")[1])
         assert values["welldone_workers_missing"] == 1
         assert values["welldone_client_disconnects_total"] == 1
 
 
-def test_rates_hold_over_all_workers() -> None:
-    with Crew() as crew:
-        one, other = crew.both()
-        statuses = [crew.get("/take")[0]]
+def test_rate_limits_are_shared_by_all_workers() -> None:
+    with WorkerProgram() as program:
+        one, other = program.both()
+        statuses = [program.get("/take")[0]]
         with stopped(one["pid"]):
-            statuses += [crew.get("/take")[0] for _ in range(PER_MINUTE)]
+            statuses += [program.get("/take")[0] for _ in range(PER_MINUTE)]
         with stopped(other["pid"]):
-            statuses += [crew.get("/take")[0]]
+            statuses += [program.get("/take")[0]]
         assert statuses == [200] * PER_MINUTE + [429] * 2
 
 
 @pytest.mark.tier3
-def test_each_line_of_a_workers_log_has_its_number() -> None:
+def test_each_log_line_of_a_worker_has_its_number() -> None:
     record = logging.makeLogRecord({"name": "welldone", "msg": "x", "fields": {"model": "m"}})
     assert WorkerNumberFilter(3).filter(record)
     line = json.loads(LineFormatter("json", Redactor()).format(record))
@@ -250,7 +250,7 @@ def test_each_line_of_a_workers_log_has_its_number() -> None:
 
 
 @pytest.mark.parametrize(("limit", "queue", "shared"), [(256, 64, (64, 16)), (7, 5, (1, 2)), (1, 0, (1, 0))])
-def test_together_the_workers_keep_to_the_limits_of_an_upstream(
+def test_the_limits_of_an_upstream_are_divided_among_the_workers(
     limit: int, queue: int, shared: tuple[int, int]
 ) -> None:
     upstream = UpstreamSettings(name="lab", url="http://lab/v1", limit=limit, queue=queue)
@@ -258,14 +258,14 @@ def test_together_the_workers_keep_to_the_limits_of_an_upstream(
     assert [(one.name, one.limit, one.queue) for one in config.upstreams] == [("lab", *shared)]
 
 
-def test_the_command_serves_with_workers_and_ends_well() -> None:
+def test_the_command_serves_with_workers_and_exits_cleanly() -> None:
     words = ["serve", "--upstream", "http://127.0.0.1:9/v1", "--workers", "2", "--port", "0"]
     pipe = subprocess.PIPE
     process = subprocess.Popen([COMMAND, *words], env=ENVIRONMENT, stdin=pipe, stdout=pipe, stderr=pipe)
     with watched(process):
         assert process.stdout is not None
-        said = process.stdout.readline().decode()
-        port = int(said.rpartition(":")[2].removesuffix("/v1\n"))
+        first_line = process.stdout.readline().decode()
+        port = int(first_line.rpartition(":")[2].removesuffix("/v1\n"))
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
         connection.request("GET", "/v1/models")
         assert connection.getresponse().read()
@@ -273,5 +273,5 @@ def test_the_command_serves_with_workers_and_ends_well() -> None:
         process.terminate()
         out, error = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
-    assert b" serves " not in out  # the banner stands there once
+    assert b" serves " not in out  # the banner is printed once
     assert b"request worker=" in error

@@ -1,17 +1,17 @@
-"""Recorded replies as cases: what a client asks, and what the server sent, read plainly and by none of our code."""
+"""Recorded replies as test cases: the request and the expected content, parsed without code of welldone."""
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.recorded.traces import RECORDED, Recorded, recorded, said
+from tests.recorded.traces import RECORDED, RecordedTrace, read_content, recorded_traces
 from welldone.mock.script import MockReply, reply_from_trace
 from welldone.rules.judge import has_content, judge
 
-# Fields of a request on which the shape of an answer depends, each with what a client could send. What else was asked
-# for (a limit, a seed) has shaped a recorded answer already.
-SHAPING: dict[str, Callable[[Any], bool]] = {
+# Request fields that determine the structure of an answer, each with a test of the values that a client can send. Other
+# fields (a limit, a seed) only affected the content of the recorded answer.
+RELEVANT_FIELDS: dict[str, Callable[[Any], bool]] = {
     "stream": lambda value: value is True,
     "stream_options": lambda value: isinstance(value, dict),
     "n": lambda value: value > 0,
@@ -27,7 +27,7 @@ SHAPING: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer: its text, its calls as name and arguments, and why it ended."""
+    """One choice: text, tool calls as name and arguments, finish reason."""
 
     text: str
     calls: list[list[Any]]
@@ -36,50 +36,50 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One reply of a server, and the request that it answers."""
+    """Reply of a server and the request that it answers."""
 
     name: str
     row: tuple[str, str]
-    """The line of the matrix in which it is counted: the server, and what it does."""
-    asks: dict[str, Any]
+    """Row of the matrix: the server and the kind of reply."""
+    parameters: dict[str, Any]
     reply: MockReply
     endpoint: str = "chat"
     choices: tuple[Choice, ...] = ()
     usage: list[int] | None = None
     is_failure: bool = False
-    """The server has said that it failed, or has not said all."""
+    """The reply is an error or is truncated."""
     rules: tuple[str, ...] = ()
-    """Those that it breaks."""
+    """Ids of the rules that the reply violates."""
 
     @property
     def is_stream(self) -> bool:
-        return "stream" in self.asks
+        return "stream" in self.parameters
 
     @property
-    def asks_usage(self) -> bool:
-        """A whole answer has its usage without a word."""
-        return not self.is_stream or bool(self.asks.get("stream_options", {}).get("include_usage"))
+    def requests_usage(self) -> bool:
+        """Whether the reply must have usage; a buffered one always has."""
+        return not self.is_stream or bool(self.parameters.get("stream_options", {}).get("include_usage"))
 
     @property
-    def wants_choices(self) -> bool:
-        """More than one."""
-        return "prompt" in self.asks or self.asks.get("n", 1) > 1
+    def has_several_choices(self) -> bool:
+        """Whether the request produces more than one choice."""
+        return "prompt" in self.parameters or self.parameters.get("n", 1) > 1
 
     @property
-    def is_arguable(self) -> bool:
-        """The server did not do as it was told: a client may show that, or object to it.
+    def may_raise(self) -> bool:
+        """Whether the server did not follow the request, so that a client may raise an error instead.
 
-        It was to call a tool and did not, it came to its limit while it could still call one, or the arguments of its
-        call are no object.
+        A required tool call is missing, the limit was reached while tools were offered, or the arguments of a call are
+        not an object.
         """
         calls = [call for choice in self.choices for call in choice.calls]
-        is_forced = self.asks.get("tool_choice", "auto") not in ("auto", "none")
-        is_short = "tools" in self.asks and any(choice.finish == "length" for choice in self.choices)
-        return (is_forced and not calls) or is_short or any(not is_object(written) for _, written in calls)
+        is_forced = self.parameters.get("tool_choice", "auto") not in ("auto", "none")
+        is_truncated = "tools" in self.parameters and any(choice.finish == "length" for choice in self.choices)
+        return (is_forced and not calls) or is_truncated or any(not is_object(arguments) for _, arguments in calls)
 
 
 def is_object(arguments: str) -> bool:
-    """Whether the arguments of a call are what they should be."""
+    """Return whether the arguments of a call are a JSON object."""
     try:
         return isinstance(json.loads(arguments), dict)
     except json.JSONDecodeError:
@@ -87,65 +87,71 @@ def is_object(arguments: str) -> bool:
 
 
 def recorded_cases() -> list[Case]:
-    """One for each reply to a request for an answer."""
-    return [_case(one, record) for one in recorded() if (record := _record(one))["method"] == "POST"]
+    """Return one case per recorded reply to a POST request."""
+    return [
+        _case(recorded, record) for recorded in recorded_traces() if (record := _record(recorded))["method"] == "POST"
+    ]
 
 
-def _record(one: Recorded) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((RECORDED / f"{one.name}.json").read_text("utf-8"))
+def _record(recorded: RecordedTrace) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((RECORDED / f"{recorded.name}.json").read_text("utf-8"))
     return record
 
 
-def _case(one: Recorded, record: dict[str, Any]) -> Case:
-    sent = _streamed(one) if one.is_stream else _whole(one)
-    asks = _asks(one, sent["usage"])
-    # What is known of the head is not about the answer.
-    broken = judge(one.trace).counts if has_content(one.trace) else {}
+def _case(recorded: RecordedTrace, record: dict[str, Any]) -> Case:
+    sent = _streamed(recorded) if recorded.is_stream else _buffered(recorded)
+    parameters = _parameters(recorded, sent["usage"])
+    # A trace without content has only header violations.
+    violations = judge(recorded.trace).counts if has_content(recorded.trace) else {}
     return Case(
-        name=one.name,
-        row=(record["server"], one.note.partition(": ")[2] or one.note or _kind(one, asks)),
-        asks=asks,
-        reply=reply_from_trace(record, one.trace.body),
-        endpoint=one.trace.endpoint,
-        rules=tuple(rule for rule in broken if not rule.startswith("http-")),
+        name=recorded.name,
+        row=(record["server"], recorded.note.partition(": ")[2] or recorded.note or _kind(recorded, parameters)),
+        parameters=parameters,
+        reply=reply_from_trace(record, recorded.trace.body),
+        endpoint=recorded.trace.endpoint,
+        rules=tuple(rule for rule in violations if not rule.startswith("http-")),
         **sent,
     )
 
 
-def _asks(one: Recorded, usage: list[int] | None) -> dict[str, Any]:
-    request = one.trace.request
-    if request is None:  # it was no JSON, or too long to be kept: the reply tells what was asked
-        return {"stream": True, "stream_options": {"include_usage": usage is not None}} if one.is_stream else {}
-    return {name: request[name] for name, is_right in SHAPING.items() if name in request and is_right(request[name])}
+def _parameters(recorded: RecordedTrace, usage: list[int] | None) -> dict[str, Any]:
+    request = recorded.trace.request
+    if request is None:  # not JSON or too long to be recorded: derive it from the reply
+        return {"stream": True, "stream_options": {"include_usage": usage is not None}} if recorded.is_stream else {}
+    return {
+        name: request[name]
+        for name, is_supported in RELEVANT_FIELDS.items()
+        if name in request and is_supported(request[name])
+    }
 
 
-def _kind(one: Recorded, asks: dict[str, Any]) -> str:
-    """What the request was about, as a line of the matrix."""
-    if one.trace.status != 200:
-        return "refusals"
-    if one.trace.complete is False or b'"error":' in one.trace.body:
-        return "answers that break off"
-    what = "tools" if "tools" in asks else one.trace.endpoint
-    if "prompt" in asks or asks.get("n", 1) > 1:
-        what += ", several choices"
-    return f"{what}, streamed" if one.is_stream else f"{what}, whole"
+def _kind(recorded: RecordedTrace, parameters: dict[str, Any]) -> str:
+    """Kind of the reply, as a row of the matrix."""
+    if recorded.trace.status != 200:
+        return "errors"
+    if recorded.trace.complete is False or b'"error":' in recorded.trace.body:
+        return "truncated replies"
+    kind = "tools" if "tools" in parameters else recorded.trace.endpoint
+    if "prompt" in parameters or parameters.get("n", 1) > 1:
+        kind += ", several choices"
+    return f"{kind}, streamed" if recorded.is_stream else f"{kind}, not streamed"
 
 
-def _streamed(one: Recorded) -> dict[str, Any]:
-    heard = said(one.trace.body)
-    names = _names(one.trace.body)
-    calls = [(key[0], [names[key], written]) for key, written in sorted(heard.arguments.items())]
+def _streamed(recorded: RecordedTrace) -> dict[str, Any]:
+    content = read_content(recorded.trace.body)
+    names = _names(recorded.trace.body)
+    calls = [(key[0], [names[key], arguments]) for key, arguments in sorted(content.arguments.items())]
     choices = (
-        Choice(text, [call for at, call in calls if at == index], heard.finishes.get(index))
-        for index, text in sorted(heard.texts.items())
+        Choice(text, [call for choice_index, call in calls if choice_index == index], content.finishes.get(index))
+        for index, text in sorted(content.texts.items())
     )
-    counted = heard.usage if heard.usage and any(heard.usage) else None  # zeros count nothing
-    is_failure = heard.error is not None or not heard.finishes
-    return {"choices": tuple(choices), "usage": counted, "is_failure": is_failure}
+    usage_counts = content.usage if content.usage and any(content.usage) else None  # all zero: the server did not count
+    is_failure = content.error is not None or not content.finishes
+    return {"choices": tuple(choices), "usage": usage_counts, "is_failure": is_failure}
 
 
 def _names(body: bytes) -> dict[tuple[int, int], str]:
-    """The name of each call, by choice and index."""
+    """Return the name of each call by choice and index."""
     names: dict[tuple[int, int], str] = {}
     chunks = [json.loads(line.removeprefix("data: ")) for line in body.decode().splitlines() if "data: {" in line]
     for choice in [choice for chunk in chunks for choice in chunk.get("choices", [])]:
@@ -155,12 +161,12 @@ def _names(body: bytes) -> dict[tuple[int, int], str]:
     return names
 
 
-def _whole(one: Recorded) -> dict[str, Any]:
-    if one.trace.complete is False or one.trace.status != 200:
+def _buffered(recorded: RecordedTrace) -> dict[str, Any]:
+    if recorded.trace.complete is False or recorded.trace.status != 200:
         return {"choices": (), "usage": None, "is_failure": True}
-    body = json.loads(one.trace.body)
-    counted = [body["usage"][f"{name}_tokens"] for name in ("prompt", "completion", "total")]
-    return {"choices": tuple(map(_choice, body["choices"])), "usage": counted, "is_failure": False}
+    body = json.loads(recorded.trace.body)
+    usage_counts = [body["usage"][f"{name}_tokens"] for name in ("prompt", "completion", "total")]
+    return {"choices": tuple(map(_choice, body["choices"])), "usage": usage_counts, "is_failure": False}
 
 
 def _choice(part: dict[str, Any]) -> Choice:

@@ -1,4 +1,4 @@
-"""A client as a program of its own: it gets jobs as JSON lines and says what it saw, within a time limit."""
+"""A client program in its own process: receives jobs and sends results as JSON lines, within a timeout."""
 
 import json
 import os
@@ -11,19 +11,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.clients.programs.job import Job, Saw
+from tests.clients.programs.job import Job, Result
 from tests.oracle import node_client
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = "tests.clients.programs"
 
-# An answer takes seconds. The rest is for a busy machine; who is late by then hangs.
-LIMIT_S = 180.0
-# What of standard error is shown when a client ends too soon.
+# An answer takes seconds; the rest is for a busy machine. A client that exceeds it hangs.
+LIMIT_S = 600.0
+# End of standard error that is shown when a client exits early.
 TAIL_CHARACTERS = 4000
 
-# Nothing of the user's own settings, and nothing that asks home.
-QUIET = {
+# None of the user's settings, no telemetry, no network access.
+ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
@@ -37,14 +37,14 @@ QUIET = {
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """How a client is started: in which environment, by which file."""
+    """Client program: its environment and its file."""
 
     name: str
     home: str
     file: str
 
     def why_missing(self) -> str | None:
-        """Why it cannot run here; None where it can."""
+        """Return why the program cannot run here; None if it can."""
         if self.home == "node":
             return node_client.why_missing()
         return None if (self._environment / ".ready").is_file() else "run: make clients"
@@ -54,70 +54,75 @@ class Program:
         return ROOT / f".venv-{self.home}"
 
     def command(self) -> list[str]:
-        """The words that start it."""
+        """Return the command line."""
         if self.home == "node":
             return ["node", str(node_client.HOME / self.file)]
         return [str(self._environment / "bin" / "python"), "-m", f"{PROGRAMS}.loopback", f"{PROGRAMS}.{self.file}"]
 
 
 class Client:
-    """One running program."""
+    """Running client program."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
-        self._words = folder / "stderr"
-        environment = {**QUIET, "PATH": os.environ["PATH"], "HOME": str(folder), "LLM_USER_PATH": str(folder / "llm")}
-        with self._words.open("wb") as words:
+        self._log_path = folder / "stderr"
+        environment = {
+            **ENVIRONMENT,
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "LLM_USER_PATH": str(folder / "llm"),
+        }
+        with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, cwd=ROOT, env=environment
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=ROOT, env=environment
             )
-        self._heard = b""
-        self._was_ended = False
+        self._buffer = b""
+        self._was_killed = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Without more jobs it ends by itself, and well; else it is ended."""
-        was_ended = self._was_ended
+        """Close the input, at which the program exits with status 0."""
+        was_killed = self._was_killed
         try:
             self._process.communicate(timeout=LIMIT_S)
         finally:
-            self._end()
-        assert was_ended or self._process.returncode == 0, self._last_words()
+            self._kill()
+        assert was_killed or self._process.returncode == 0, self._end_of_log()
 
     @property
     def is_running(self) -> bool:
-        """It can be asked."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
-    def ask(self, job: Job) -> Saw:
-        """What the client saw."""
+    def run_job(self, job: Job) -> Result:
+        """Run one job and return its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
         self._process.stdin.flush()
-        saw: dict[str, Any] = json.loads(self._line())
-        assert "crash" not in saw, saw["crash"]
-        return saw
+        result: dict[str, Any] = json.loads(self._line())
+        assert "crash" not in result, result["crash"]
+        return result
 
     def _line(self) -> bytes:
         assert self._process.stdout is not None
         deadline = time.monotonic() + LIMIT_S
-        with selectors.DefaultSelector() as ready:
-            ready.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._heard:
-                has_more = ready.select(max(0.0, deadline - time.monotonic()))
-                piece = os.read(self._process.stdout.fileno(), 65536) if has_more else b""
-                if not piece:
-                    self._end()
-                    raise AssertionError(f"{'ended' if has_more else 'no answer in time'}: {self._last_words()}")
-                self._heard += piece
-        line, _, self._heard = self._heard.partition(b"\n")
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                has_more = selector.select(max(0.0, deadline - time.monotonic()))
+                data = os.read(self._process.stdout.fileno(), 65536) if has_more else b""
+                if not data:
+                    self._kill()
+                    raise AssertionError(f"{'exited' if has_more else 'no result in time'}: {self._end_of_log()}")
+                self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _end(self) -> None:
-        self._was_ended = True
+    def _kill(self) -> None:
+        self._was_killed = True
         self._process.kill()
         self._process.wait()
 
-    def _last_words(self) -> str:
-        return self._words.read_text(errors="replace")[-TAIL_CHARACTERS:]
+    def _end_of_log(self) -> str:
+        return self._log_path.read_text(errors="replace")[-TAIL_CHARACTERS:]

@@ -1,4 +1,4 @@
-"""What the server counts, read from its /metrics."""
+"""Counters of the server, from /metrics."""
 
 import re
 import time
@@ -6,12 +6,12 @@ import urllib.request
 
 from tests.live.server import Running
 
-# A server that has not noticed by then does not notice.
+# Longer than a server needs to notice a disconnect.
 LIMIT_S = 20.0
 
 
 def read(server: Running, name: str) -> float:
-    """The sum over all labels; 0 where nothing was counted yet."""
+    """Return the sum over all labels; 0 if the metric is missing."""
     request = urllib.request.Request(f"{server.root}/metrics", headers=server.headers())
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=LIMIT_S) as reply:
         page = reply.read().decode()
@@ -19,8 +19,8 @@ def read(server: Running, name: str) -> float:
     return sum(float(value) for value in rows)
 
 
-def wait_for(server: Running, name: str, wanted: float) -> None:
-    """Ask until the number is there: each question takes its time, so nothing else need wait."""
+def wait_for(server: Running, name: str, expected: float) -> None:
+    """Poll until the metric has the value; each request takes long enough that no pause is needed."""
     deadline = time.monotonic() + LIMIT_S
-    while (value := read(server, name)) != wanted:
-        assert time.monotonic() < deadline, f"{name} is {value}, not {wanted}"
+    while (value := read(server, name)) != expected:
+        assert time.monotonic() < deadline, f"{name} is {value}, not {expected}"

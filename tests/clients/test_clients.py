@@ -1,4 +1,4 @@
-"""Real clients, each a program of its own, against the running server: text, usage, tools, errors, a cancel."""
+"""Real clients in their own processes against a running server: text, usage, tools, errors, cancellation."""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -7,7 +7,7 @@ import pytest
 
 from tests.clients import metrics
 from tests.clients.client import Client, Program
-from tests.clients.programs.job import City, Days, Job, Saw
+from tests.clients.programs.job import City, Days, Job, Result
 from tests.live.server import Running
 
 PROGRAMS = {
@@ -25,11 +25,11 @@ PROGRAMS = {
     )
 }
 HELPERS = {"openai-python-helpers", "openai-node-helpers"}
-# A command that speaks with people forces no tool.
+# The command line has no option that forces a tool.
 NO_TOOLS = {"llm"}
-FORCED = sorted(PROGRAMS.keys() - HELPERS - NO_TOOLS)
+WITH_FORCED_TOOLS = sorted(PROGRAMS.keys() - HELPERS - NO_TOOLS)
 
-# The name that each client has for a model that is not there, and for a request that is wrong.
+# Exceptions of each client for an unknown model and for an invalid request.
 ERRORS = {
     "openai-python": ("NotFoundError", "BadRequestError"),
     "langchain": ("OpenAIModelNotFoundError", "OpenAIInvalidRequestError"),
@@ -39,114 +39,114 @@ ERRORS = {
     "ai-sdk": ("AI_APICallError", "AI_APICallError"),
 }
 
-Ask = Callable[[str, str], Saw]
+RunScenario = Callable[[str, str], Result]
 
 
 @pytest.fixture
-def ask(server: Running, client_of: Callable[[Program], Client]) -> Ask:
-    """What a client, by its name, saw in a scenario."""
+def run_scenario(server: Running, client_of: Callable[[Program], Client]) -> RunScenario:
+    """Run a scenario with a client; returns its result."""
 
-    def one(name: str, scenario: str) -> Saw:
+    def run(name: str, scenario: str) -> Result:
         job = Job(scenario=scenario, base_url=server.url, model=server.model, key=server.key or "none")
-        return client_of(PROGRAMS[name]).ask(job)
+        return client_of(PROGRAMS[name]).run_job(job)
 
-    return one
+    return run
 
 
-def _fits(call: list[Any]) -> bool:
-    """The call is one of a tool that was offered, with the arguments that its schema wants."""
+def _is_valid_call(call: list[Any]) -> bool:
+    """Whether the call names an offered tool and its arguments match the schema."""
     name, arguments = call
-    wanted = {"get_weather": {"city", "days"}, "get_time": {"city"}}
-    return name in wanted and arguments.keys() == wanted[name] and _is_place(arguments)
+    schema_fields = {"get_weather": {"city", "days"}, "get_time": {"city"}}
+    return name in schema_fields and arguments.keys() == schema_fields[name] and _is_valid_trip(arguments)
 
 
-def _is_place(values: dict[str, Any]) -> bool:
+def _is_valid_trip(values: dict[str, Any]) -> bool:
     return values["city"] in get_args(City) and values.get("days", 1) in get_args(Days)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_stream_says_what_the_whole_answer_says(ask: Ask, name: str) -> None:
-    saw = ask(name, "text")
-    assert saw["streamed"] == saw["whole"] != ""
-    assert saw["pieces"] > 1
-    streamed, whole = saw["finish"]
+def test_a_stream_has_the_same_text_as_a_buffered_answer(run_scenario: RunScenario, name: str) -> None:
+    result = run_scenario(name, "text")
+    assert result["streamed"] == result["whole"] != ""
+    assert result["pieces"] > 1
+    streamed, whole = result["finish"]
     assert streamed == whole
 
 
 @pytest.mark.tier3
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_stream_counts_what_the_whole_answer_counts(ask: Ask, name: str) -> None:
-    saw = ask(name, "usage")
-    (streamed,) = saw["streamed"]
-    assert streamed == saw["whole"]
+def test_a_stream_has_the_same_usage_as_a_buffered_answer(run_scenario: RunScenario, name: str) -> None:
+    result = run_scenario(name, "usage")
+    (streamed,) = result["streamed"]
+    assert streamed == result["whole"]
     prompt, completion, total = streamed
     assert prompt > 0
     assert 0 < completion <= Job.max_tokens
     assert total == prompt + completion
 
 
-@pytest.mark.parametrize("name", FORCED)
-def test_a_named_tool_is_called_and_its_result_is_answered(ask: Ask, name: str) -> None:
-    saw = ask(name, "tool_named")
-    (call,) = saw["calls"]
+@pytest.mark.parametrize("name", WITH_FORCED_TOOLS)
+def test_a_named_tool_is_called_and_its_result_is_used(run_scenario: RunScenario, name: str) -> None:
+    result = run_scenario(name, "tool_named")
+    (call,) = result["calls"]
     assert call[0] == "get_weather"
-    assert _fits(call)
-    assert saw["answer"]
+    assert _is_valid_call(call)
+    assert result["answer"]
 
 
-@pytest.mark.parametrize("name", FORCED)
-def test_one_of_two_tools_is_called_and_its_result_is_answered(ask: Ask, name: str) -> None:
-    saw = ask(name, "tool_required")
-    (call,) = saw["calls"]
-    assert _fits(call)
-    assert saw["answer"]
+@pytest.mark.parametrize("name", WITH_FORCED_TOOLS)
+def test_one_of_two_tools_is_called_and_its_result_is_used(run_scenario: RunScenario, name: str) -> None:
+    result = run_scenario(name, "tool_required")
+    (call,) = result["calls"]
+    assert _is_valid_call(call)
+    assert result["answer"]
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - NO_TOOLS))
-def test_the_arguments_of_a_call_come_whole_through_a_stream(ask: Ask, name: str) -> None:
-    (call,) = ask(name, "tool_stream")["calls"]
-    assert _fits(call)
+def test_streamed_tool_arguments_are_complete(run_scenario: RunScenario, name: str) -> None:
+    (call,) = run_scenario(name, "tool_stream")["calls"]
+    assert _is_valid_call(call)
 
 
 @pytest.mark.parametrize(
     "name", ["openai-python-helpers", "openai-node-helpers", "langchain", "pydantic-ai", "ai-sdk", "llm"]
 )
-def test_an_answer_fits_the_schema_that_was_asked_for(ask: Ask, name: str) -> None:
-    places = ask(name, "structured")["places"]
-    assert places
-    assert all(place.keys() == {"city", "days"} and _is_place(place) for place in places)
+def test_an_answer_matches_the_requested_schema(run_scenario: RunScenario, name: str) -> None:
+    trips = run_scenario(name, "structured")["places"]
+    assert trips
+    assert all(trip.keys() == {"city", "days"} and _is_valid_trip(trip) for trip in trips)
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_a_model_that_is_not_there_is_the_clients_own_error(ask: Ask, name: str) -> None:
-    saw = ask(name, "unknown_model")
-    assert (saw["error"], saw["status"]) == (ERRORS[name][0], 404)
-    assert Job.missing_model in saw["message"]
+def test_an_unknown_model_raises_the_error_of_the_client(run_scenario: RunScenario, name: str) -> None:
+    result = run_scenario(name, "unknown_model")
+    assert (result["error"], result["status"]) == (ERRORS[name][0], 404)
+    assert Job.missing_model in result["message"]
 
 
 @pytest.mark.parametrize("name", ["openai-python", "openai-node"])
-def test_a_stream_from_a_model_that_is_not_there_never_begins(ask: Ask, name: str) -> None:
-    saw = ask(name, "unknown_model_stream")
-    assert (saw["error"], saw["status"]) == ("NotFoundError", 404)
+def test_a_stream_from_an_unknown_model_never_starts(run_scenario: RunScenario, name: str) -> None:
+    result = run_scenario(name, "unknown_model_stream")
+    assert (result["error"], result["status"]) == ("NotFoundError", 404)
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_a_wrong_request_is_the_clients_own_error(ask: Ask, name: str) -> None:
-    saw = ask(name, "bad_request")
-    assert (saw["error"], saw["status"]) == (ERRORS[name][1], 400)
-    assert "temperature" in saw["message"]
+def test_an_invalid_request_raises_the_error_of_the_client(run_scenario: RunScenario, name: str) -> None:
+    result = run_scenario(name, "bad_request")
+    assert (result["error"], result["status"]) == (ERRORS[name][1], 400)
+    assert "temperature" in result["message"]
 
 
-def test_a_command_that_failed_says_so_by_its_exit_code(ask: Ask) -> None:
-    saw = ask("llm", "unknown_model")
-    assert (saw["error"], saw["status"]) == ("exit 1", 404)
-    assert Job.missing_model in saw["message"]
+def test_a_failed_command_has_an_exit_code(run_scenario: RunScenario) -> None:
+    result = run_scenario("llm", "unknown_model")
+    assert (result["error"], result["status"]) == ("exit 1", 404)
+    assert Job.missing_model in result["message"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_who_leaves_in_the_middle_leaves_the_server_free(ask: Ask, server: Running, name: str) -> None:
+def test_a_disconnect_frees_the_server(run_scenario: RunScenario, server: Running, name: str) -> None:
     metrics.wait_for(server, "welldone_active_streams", 0)
-    left = metrics.read(server, "welldone_client_disconnects_total")
-    assert ask(name, "cancel") == {"pieces": 2}
+    disconnects = metrics.read(server, "welldone_client_disconnects_total")
+    assert run_scenario(name, "cancel") == {"pieces": 2}
     metrics.wait_for(server, "welldone_active_streams", 0)
-    metrics.wait_for(server, "welldone_client_disconnects_total", left + 1)
+    metrics.wait_for(server, "welldone_client_disconnects_total", disconnects + 1)

@@ -1,4 +1,4 @@
-"""Clients of the Responses and the Messages API in front of an upstream that speaks chat and nothing else."""
+"""Clients of the Responses and Messages APIs with an upstream that has chat completions only."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -6,117 +6,134 @@ from typing import Any
 
 import pytest
 
-from tests.clients import metrics, script
+from tests.clients import metrics, scripted_upstream
+from tests.clients.api_clients import AGENTS, EACH_CLIENT, EACH_MODE, EACH_STREAM, ApiClient
 from tests.clients.client import Client, Program
-from tests.clients.programs.job import Job, Saw
-from tests.clients.speakers import AGENTS, EACH, EACH_STREAM, EACH_WAY, Speaker
+from tests.clients.programs.job import Job, Result
 from tests.live.server import Running
 from tests.live.upstream import ACTIVE, Upstream, gateway, upstream
 
-Ask = Callable[..., Saw]
-STUMBLES = {"AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError"}
-"""A client that ends so tells nobody what happened."""
+RunScenario = Callable[..., Result]
+INTERNAL_ERRORS = {
+    "AssertionError",
+    "AttributeError",
+    "IndexError",
+    "KeyError",
+    "NameError",
+    "TypeError",
+    "UnboundLocalError",
+}
+"""Exceptions that point to a bug in the client, not to a reported failure."""
 
 
 @pytest.fixture(scope="module")
-def behind() -> Iterator[Upstream]:
-    with upstream(script.choose) as one:
-        yield one
+def chat_upstream() -> Iterator[Upstream]:
+    with upstream(scripted_upstream.choose) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def front(behind: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with gateway(tmp_path_factory.mktemp("gateway"), behind.url, each={"models": script.MODELS}) as running:
+def translating_gateway(chat_upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with gateway(
+        tmp_path_factory.mktemp("gateway"), chat_upstream.url, each={"models": scripted_upstream.MODELS}
+    ) as running:
         yield running
 
 
 @pytest.fixture
-def ask(front: Running, client_of: Callable[[Program], Client]) -> Ask:
-    """What a client saw in a scenario, of the model that is named."""
+def run_scenario(translating_gateway: Running, client_of: Callable[[Program], Client]) -> RunScenario:
+    """Run a scenario with a client and a model; returns its result."""
 
-    def one(speaker: Speaker, scenario: str, model: str = "says", way: str = "whole", **asks: Any) -> Saw:  # noqa: ANN401 - each its own
-        return client_of(speaker.program).ask(
+    def run(client: ApiClient, scenario: str, model: str = "says", mode: str = "whole", **parameters: Any) -> Result:  # noqa: ANN401 - request fields
+        return client_of(client.program).run_job(
             Job(
                 scenario=scenario,
-                base_url=front.url,
+                base_url=translating_gateway.url,
                 model=model,
-                key=front.key or "none",
-                endpoint=speaker.endpoint,
-                way=way,
-                asks=asks,
+                key=translating_gateway.key or "none",
+                endpoint=client.endpoint,
+                mode=mode,
+                parameters=parameters,
             )
         )
 
-    return one
+    return run
 
 
-@EACH_WAY
-def test_an_answer_is_what_the_upstream_said(ask: Ask, speaker: Speaker, way: str) -> None:
-    saw = ask(speaker, "answer", way=way, thinking={"type": "adaptive"})
-    assert saw["error"] is None
-    assert "".join(saw["pieces"]) == "".join(script.TEXT)
-    assert way == "whole" or saw["pieces"] == list(script.TEXT)
-    assert saw["finish"] == speaker.ends[0]
-    assert saw["usage"] == script.USAGE
-    assert "".join(saw["thoughts"]) == ("".join(script.THOUGHTS) if speaker.shows_thoughts else "")
+@EACH_MODE
+def test_an_answer_equals_the_upstream_reply(run_scenario: RunScenario, client: ApiClient, mode: str) -> None:
+    result = run_scenario(client, "answer", mode=mode, thinking={"type": "adaptive"})
+    assert result["error"] is None
+    assert "".join(result["pieces"]) == "".join(scripted_upstream.TEXT)
+    assert mode == "whole" or result["pieces"] == list(scripted_upstream.TEXT)
+    assert result["finish"] == client.finish_reasons[0]
+    assert result["usage"] == scripted_upstream.USAGE
+    assert "".join(result["thoughts"]) == ("".join(scripted_upstream.THOUGHTS) if client.shows_thoughts else "")
 
 
-@EACH_WAY
-def test_calls_are_made_and_their_results_come_back(ask: Ask, behind: Upstream, speaker: Speaker, way: str) -> None:
-    saw = ask(speaker, "call", "calls", way)
-    assert saw["called"]["calls"] == [[name, arguments] for _, name, arguments in script.CALLS]
-    assert saw["answered"]["error"] is None
-    assert "".join(saw["answered"]["pieces"]).endswith(script.ANSWER)
-    asked, again = (json.loads(post.body) for post in behind.posts()[-2:])
-    assert [tool["function"]["name"] for tool in asked["tools"]] == [name for _, name, _ in script.CALLS]
-    assert asked["tool_choice"] == "required"
-    _check_history(again["messages"])
+@EACH_MODE
+def test_tool_results_are_sent_back(
+    run_scenario: RunScenario, chat_upstream: Upstream, client: ApiClient, mode: str
+) -> None:
+    result = run_scenario(client, "call", "calls", mode)
+    assert result["called"]["calls"] == [[name, arguments] for _, name, arguments in scripted_upstream.CALLS]
+    assert result["answered"]["error"] is None
+    assert "".join(result["answered"]["pieces"]).endswith(scripted_upstream.ANSWER)
+    first, second = (json.loads(post.body) for post in chat_upstream.posts()[-2:])
+    assert [tool["function"]["name"] for tool in first["tools"]] == [name for _, name, _ in scripted_upstream.CALLS]
+    assert first["tool_choice"] == "required"
+    _check_history(second["messages"])
 
 
 def _check_history(messages: list[dict[str, Any]]) -> None:
-    """The upstream hears all that it said, and what the tools said to it."""
+    """The upstream receives its own message and the tool results."""
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
-    said = messages[1]
+    assistant = messages[1]
     calls = [
-        (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])) for call in said["tool_calls"]
+        (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+        for call in assistant["tool_calls"]
     ]
-    assert calls == list(script.CALLS)
-    assert script.PREFACE in json.dumps(said["content"])
-    assert [call_id for call_id, _ in script.results(messages)] == [call_id for call_id, _, _ in script.CALLS]
-    assert all(Job.tool_result in result for _, result in script.results(messages))
+    assert calls == list(scripted_upstream.CALLS)
+    assert scripted_upstream.PREFACE in json.dumps(assistant["content"])
+    assert [call_id for call_id, _ in scripted_upstream.results(messages)] == [
+        call_id for call_id, _, _ in scripted_upstream.CALLS
+    ]
+    assert all(Job.tool_result in result for _, result in scripted_upstream.results(messages))
 
 
-@EACH_WAY
-def test_an_answer_that_reached_its_limit_says_so(ask: Ask, speaker: Speaker, way: str) -> None:
-    saw = ask(speaker, "answer", "limited", way)
-    if speaker.program is AGENTS:
-        assert "max_output_tokens" in saw["error"]  # an agent cannot go on with half an answer
+@EACH_MODE
+def test_an_answer_at_its_limit_has_that_finish_reason(run_scenario: RunScenario, client: ApiClient, mode: str) -> None:
+    result = run_scenario(client, "answer", "limited", mode)
+    if client.program is AGENTS:
+        assert "max_output_tokens" in result["error"]  # an agent cannot continue with a partial answer
     else:
-        assert "".join(saw["pieces"]) == "".join(script.TEXT)
-        assert (saw["finish"], saw["error"]) == (speaker.ends[1], None)
+        assert "".join(result["pieces"]) == "".join(scripted_upstream.TEXT)
+        assert (result["finish"], result["error"]) == (client.finish_reasons[1], None)
 
 
-@EACH
-def test_a_model_that_is_not_there_is_the_clients_own_error(ask: Ask, speaker: Speaker) -> None:
-    saw = ask(speaker, "unknown_model")
-    assert (saw["error"], saw["status"]) == (speaker.errors[0], 404)
-    assert Job.missing_model in saw["message"]
+@EACH_CLIENT
+def test_an_unknown_model_raises_the_error_of_the_client(run_scenario: RunScenario, client: ApiClient) -> None:
+    result = run_scenario(client, "unknown_model")
+    assert (result["error"], result["status"]) == (client.errors[0], 404)
+    assert Job.missing_model in result["message"]
 
 
-@EACH_WAY
+@EACH_MODE
 @pytest.mark.parametrize("model", ["breaks", "falls-silent"])
-def test_an_upstream_that_fails_is_the_clients_own_error(ask: Ask, speaker: Speaker, way: str, model: str) -> None:
-    saw = ask(speaker, "answer", model, way)
-    assert saw["error"]
-    assert saw["error"].partition(":")[0] not in STUMBLES
-    assert model == "falls-silent" or script.COMPLAINT in saw["error"]
-    assert way == "whole" or saw["pieces"] == list(script.TEXT)
+def test_a_failing_upstream_raises_the_error_of_the_client(
+    run_scenario: RunScenario, client: ApiClient, mode: str, model: str
+) -> None:
+    result = run_scenario(client, "answer", model, mode)
+    assert result["error"]
+    assert result["error"].partition(":")[0] not in INTERNAL_ERRORS
+    assert model == "falls-silent" or scripted_upstream.ERROR_MESSAGE in result["error"]
+    assert mode == "whole" or result["pieces"] == list(scripted_upstream.TEXT)
 
 
 @EACH_STREAM
-def test_who_leaves_in_the_middle_leaves_the_upstream_free(
-    ask: Ask, front: Running, behind: Upstream, speaker: Speaker, way: str
+def test_a_disconnect_frees_the_upstream(
+    run_scenario: RunScenario, translating_gateway: Running, chat_upstream: Upstream, client: ApiClient, mode: str
 ) -> None:
-    assert ask(speaker, "cancel", "stalls", way) == {"pieces": 2}
-    behind.until(lambda one: one.requests[-1].end == "left")
-    metrics.wait_for(front, ACTIVE, 0)
+    assert run_scenario(client, "cancel", "stalls", mode) == {"pieces": 2}
+    chat_upstream.wait_until(lambda server: server.requests[-1].end == "left")
+    metrics.wait_for(translating_gateway, ACTIVE, 0)

@@ -1,4 +1,4 @@
-"""What clients hear through Ray is what they hear from a single server."""
+"""Answers through Ray are the same as those of a single server."""
 
 import os
 import sys
@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from tests.cluster.load import ON_RAY, Begun, Reached
+from tests.cluster.load import ON_RAY, PendingRequest, RemoteServer
 from tests.http.aio import run
-from tests.live.raw import CHAT, STREAM, Json, Line, Reply, ask, chat, complete, judged
+from tests.live.raw import CHAT, STREAM, Json, RawConnection, Reply, chat, complete, fetch, parse_valid
 from welldone.check.reports import text
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings, Timeouts
 
 if TYPE_CHECKING:
-    from tests.cluster.cluster import OnRay
+    from tests.cluster.cluster import RayCluster
 
 pytestmark = ON_RAY
 
-KEY, POOR = "wd-key-of-a-client-0123456789", "wd-key-of-a-poor-client-0123456789"
-SAYS = "What is the capital of France? Answer in one short sentence."
+KEY, LIMITED_KEY = "wd-key-of-a-client-0123456789", "wd-key-of-a-limited-client-0123456789"
+PROMPT = "What is the capital of France? Answer in one short sentence."
 BODY_LIMIT = 100_000
 TOOLS = [
     {
@@ -36,8 +36,8 @@ _CONFIG = """
 [server]
 api_key = "{key}"
 body_limit = {body_limit}
-[keys.poor]
-key = "{poor}"
+[keys.limited]
+key = "{limited}"
 requests_per_minute = 1
 [defaults]
 threads = 1
@@ -66,31 +66,30 @@ sticky = "conversation"
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pipe at which the engine `held` waits."""
-    made = tmp_path_factory.mktemp("gate") / "gate"
-    os.mkfifo(made)
-    return made
+def release_pipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The named pipe that releases the engine `held`."""
+    created = tmp_path_factory.mktemp("gate") / "gate"
+    os.mkfifo(created)
+    return created
 
 
 @pytest.fixture(scope="module")
-def cluster(on_ray: "OnRay", says_who: str, gate: Path, default_model: Path, tiny_embedding_model: Path) -> "OnRay":
-    """A cluster with a key and five models."""
+def cluster(
+    on_ray: "RayCluster", pid_engine: str, release_pipe: Path, default_model: Path, tiny_embedding_model: Path
+) -> "RayCluster":
+    """A cluster with keys and five models."""
     text = _CONFIG.format(
         key=KEY,
-        poor=POOR,
+        limited=LIMITED_KEY,
         body_limit=BODY_LIMIT,
         default=default_model,
         embedding=tiny_embedding_model,
         ideal=[sys.executable, "-m", "welldone", "mock", "--port", "{port}"],
-        held=[sys.executable, str(Path(__file__).with_name("held.py")), str(gate), "{port}"],
-        paced=says_who,
+        held=[sys.executable, str(Path(__file__).with_name("blocking_engine.py")), str(release_pipe), "{port}"],
+        paced=pid_engine,
     )
     on_ray.deploy(text, key=KEY, model="default")
     return on_ray
-
-
-# Answers of the default model.
 
 
 @STREAM
@@ -106,17 +105,17 @@ def cluster(on_ray: "OnRay", says_who: str, gate: Path, default_model: Path, tin
     ],
     ids=lambda fields: next(iter(fields), "plain"),
 )
-def test_a_chat_is_right(cluster: "OnRay", fields: dict[str, Any], stream: bool) -> None:
-    said = chat(cluster, SAYS, stream=stream, max_tokens=24, **fields)
-    assert len(said.choices) == fields.get("n", 1)
-    assert said.usage is not None
-    for choice in said.choices:
+def test_a_chat_is_correct(cluster: "RayCluster", fields: dict[str, Any], stream: bool) -> None:
+    answer = chat(cluster, PROMPT, stream=stream, max_tokens=24, **fields)
+    assert len(answer.choices) == fields.get("n", 1)
+    assert answer.usage is not None
+    for choice in answer.choices:
         assert bool(choice.tokens) == ("logprobs" in fields)
         assert bool(choice.calls) == ("tools" in fields)
 
 
 @STREAM
-def test_a_completion_is_right(cluster: "OnRay", stream: bool) -> None:
+def test_a_completion_is_correct(cluster: "RayCluster", stream: bool) -> None:
     assert complete(cluster, "The capital of France is", stream=stream, max_tokens=8).text
 
 
@@ -126,41 +125,45 @@ def test_a_completion_is_right(cluster: "OnRay", stream: bool) -> None:
     [
         ("default", {"only": ("limits",)}),
         ("ideal", {"skip": ("count-tokens",)}),
-    ],  # which the ideal server does not offer
+    ],  # which the mock does not support behind the gateway
     ids=["default", "ideal"],
 )
-def test_the_check_finds_nothing(cluster: "OnRay", endpoint: str, model: str, probes: dict[str, Any]) -> None:
+def test_the_check_finds_nothing(cluster: "RayCluster", endpoint: str, model: str, probes: dict[str, Any]) -> None:
     probes = probes if endpoint == "messages" else {"only": probes.get("only", ())}
-    patience = Timeouts(reply_s=240.0)
-    settings = CheckSettings(url=cluster.url, key=KEY, model=model, endpoint=endpoint, timeouts=patience, **probes)
+    timeouts = Timeouts(reply_s=240.0)
+    settings = CheckSettings(url=cluster.url, key=KEY, model=model, endpoint=endpoint, timeouts=timeouts, **probes)
     report = run(check(settings))
     assert not report.findings, "\n".join(text.render_terminal(report, lambda text, _: text, is_verbose=True))
     assert report.passed
 
 
-def test_the_official_client_is_content(cluster: "OnRay") -> None:
+def test_the_official_client_works(cluster: "RayCluster") -> None:
     with openai.OpenAI(base_url=cluster.url, api_key=KEY, max_retries=0) as client:
-        asked: Any = {"model": "default", "max_tokens": 16, "messages": [{"role": "user", "content": SAYS}], "seed": 1}
-        whole = client.chat.completions.create(**asked, temperature=0)
-        chunks = list(client.chat.completions.create(**asked, temperature=0, stream=True))
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
-        assert client.responses.create(model="default", input=SAYS, max_output_tokens=16).output_text
+        arguments: Any = {
+            "model": "default",
+            "max_tokens": 16,
+            "messages": [{"role": "user", "content": PROMPT}],
+            "seed": 1,
+        }
+        buffered = client.chat.completions.create(**arguments, temperature=0)
+        chunks = list(client.chat.completions.create(**arguments, temperature=0, stream=True))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == buffered.choices[0].message.content
+        assert client.responses.create(model="default", input=PROMPT, max_output_tokens=16).output_text
         assert client.embeddings.create(model="embedding", input="words").data[0].embedding
         assert {model.id for model in client.models.list()} == {"default", "embedding", "ideal", "held", "paced"}
         with pytest.raises(openai.NotFoundError):
-            client.chat.completions.create(**{**asked, "model": "other"})
+            client.chat.completions.create(**{**arguments, "model": "other"})
 
 
-def test_the_first_word_is_at_the_client_before_the_engine_says_its_second(cluster: "OnRay", gate: Path) -> None:
+def test_the_first_token_reaches_the_client_before_the_engine_sends_the_second(
+    cluster: "RayCluster", release_pipe: Path
+) -> None:
     request = {"model": "held", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
-    with Line(cluster, CHAT, request) as line:
-        line.wait(b'"first"')
-        assert b"second" not in line.heard
-        gate.write_text("go on")
-        assert judged(line.reply()).text == "first second"
-
-
-# Errors.
+    with RawConnection(cluster, CHAT, request) as connection:
+        connection.wait(b'"first"')
+        assert b"second" not in connection.received
+        release_pipe.write_text("continue")
+        assert parse_valid(connection.reply()).text == "first second"
 
 
 @pytest.mark.parametrize(
@@ -173,74 +176,68 @@ def test_the_first_word_is_at_the_client_before_the_engine_says_its_second(clust
         ({"model": "default", "messages": [{"role": "user", "content": "x" * BODY_LIMIT}]}, {}, 413),
         ({"model": "default", "messages": []}, {"Host": "evil.example"}, 403),
     ],
-    ids=["no messages", "messages that are none", "no such model", "a wrong key", "too long", "another host"],
+    ids=["no messages", "invalid messages", "unknown model", "wrong key", "too long", "wrong host"],
 )
-def test_what_is_wrong_is_told_in_openais_words(
-    cluster: "OnRay", body: Json, headers: dict[str, str], status: int
-) -> None:
-    reply = ask(cluster, CHAT, body, headers=headers)
+def test_errors_are_in_openais_format(cluster: "RayCluster", body: Json, headers: dict[str, str], status: int) -> None:
+    reply = fetch(cluster, CHAT, body, headers=headers)
     assert reply.status == status
     assert reply.error()["message"]
 
 
-def test_who_asks_too_often_is_told_when_to_come_again(cluster: "OnRay") -> None:
+def test_a_rate_limited_client_gets_429_with_retry_after(cluster: "RayCluster") -> None:
     request: Json = {"model": "ideal", "messages": [{"role": "user", "content": "Hi"}]}
-    first, second = (ask(cluster, CHAT, request, headers={"Authorization": f"Bearer {POOR}"}) for _ in range(2))
+    first, second = (
+        fetch(cluster, CHAT, request, headers={"Authorization": f"Bearer {LIMITED_KEY}"}) for _ in range(2)
+    )
     assert first.status == 200
     assert second.status == 429
     assert second.error()["code"] == "rate_limit_exceeded"
     assert int(second.header("retry-after") or 0) > 0
 
 
-def test_a_head_is_a_get_without_its_body(cluster: "OnRay") -> None:
-    get, head = (ask(cluster, "/v1/models", method=method) for method in ("GET", "HEAD"))
+def test_head_is_get_without_a_body(cluster: "RayCluster") -> None:
+    get, head = (fetch(cluster, "/v1/models", method=method) for method in ("GET", "HEAD"))
     assert (get.status, head.status) == (200, 200)
     assert head.trace.body == b""
     assert head.header("content-length") == str(len(get.trace.body))
 
 
-def test_options_are_told(cluster: "OnRay") -> None:
-    reply = ask(cluster, CHAT, method="OPTIONS")
+def test_options_returns_the_allowed_methods(cluster: "RayCluster") -> None:
+    reply = fetch(cluster, CHAT, method="OPTIONS")
     assert reply.status == 405
     assert "POST" in (reply.header("allow") or "")
 
 
 @pytest.mark.parametrize("name", ["date", "server", "x-request-id", "content-type"])
-def test_a_header_is_said_once(cluster: "OnRay", name: str) -> None:
-    assert len([one for one, _ in ask(cluster, "/v1/models").trace.headers or () if one == name]) == 1
+def test_a_header_is_sent_once(cluster: "RayCluster", name: str) -> None:
+    assert len([request for request, _ in fetch(cluster, "/v1/models").trace.headers or () if request == name]) == 1
 
 
-# Where they go.
-
-
-def test_a_conversation_stays_with_its_replica_and_others_go_elsewhere(cluster: "OnRay") -> None:
-    def engine(says: str) -> int:
-        return Begun(cluster, tokens=2, says=says, model="paced").outcome().engine
+def test_a_conversation_sticks_to_its_replica(cluster: "RayCluster") -> None:
+    def engine(prompt: str) -> int:
+        return PendingRequest(cluster, tokens=2, prompt=prompt, model="paced").outcome().engine
 
     conversations = [f"conversation {number}" for number in range(8)]
-    first = [engine(says) for says in conversations]
-    assert [engine(says) for says in conversations] == first
+    first = [engine(prompt) for prompt in conversations]
+    assert [engine(prompt) for prompt in conversations] == first
     assert len(set(first)) == 2
 
 
-# Keys.
-
-
 @pytest.mark.parametrize("key", [None, KEY, "wrong"], ids=["no key", "a client's key", "a wrong key"])
-def test_an_engine_answers_only_the_fronts(cluster: "OnRay", key: str | None) -> None:
-    assert _ask_engine(cluster, key).status == 401
+def test_an_engine_accepts_only_the_key_of_the_fronts(cluster: "RayCluster", key: str | None) -> None:
+    assert _request_engine(cluster, key).status == 401
 
 
-def test_no_key_is_in_a_log(cluster: "OnRay") -> None:
-    inner = cluster.place("engine-paced-5")["key"]
-    assert _ask_engine(cluster, inner).status == 200
-    assert ask(cluster, "/v1/models").status == 200
-    keys = [key.encode() for key in (KEY, POOR, inner)]
+def test_no_key_is_in_the_logs(cluster: "RayCluster") -> None:
+    engine_key = cluster.replica_metadata("engine-paced-5")["key"]
+    assert _request_engine(cluster, engine_key).status == 200
+    assert fetch(cluster, "/v1/models").status == 200
+    keys = [key.encode() for key in (KEY, LIMITED_KEY, engine_key)]
     logs = list(cluster.logs())
     assert logs
     assert [file.name for file in logs if any(key in file.read_bytes() for key in keys)] == []
 
 
-def _ask_engine(cluster: "OnRay", key: str | None) -> Reply:
-    """What an engine says to who comes straight to its port."""
-    return ask(Reached(cluster.place("engine-paced-5")["port"], key), "/v1/models")
+def _request_engine(cluster: "RayCluster", key: str | None) -> Reply:
+    """Send a request directly to the port of an engine."""
+    return fetch(RemoteServer(cluster.replica_metadata("engine-paced-5")["port"], key), "/v1/models")

@@ -1,4 +1,4 @@
-"""The built-in model: its names, and whether it is here."""
+"""The built-in model: its names, and its file."""
 
 from pathlib import Path
 
@@ -30,13 +30,13 @@ def test_the_builtin_model_is_found_if_its_size_is_right(size: int, is_found: bo
     assert builtin_model.find_builtin(tmp_path, small) == (path if is_found else None)
 
 
-def test_without_its_folder_the_builtin_model_is_not_there(tmp_path: Path) -> None:
+def test_without_the_models_folder_the_builtin_model_is_not_found(tmp_path: Path) -> None:
     assert builtin_model.find_builtin(tmp_path / "none") is None
     (tmp_path / DEFAULT_MODEL.file_name).mkdir()
     assert builtin_model.find_builtin(tmp_path) is None
 
 
-def test_what_is_said_of_the_builtin_model_is_what_its_file_says(default_model: Path) -> None:
+def test_the_description_of_the_builtin_model_matches_its_file(default_model: Path) -> None:
     facts = read_metadata(default_model)
     assert file_sha256(default_model) == DEFAULT_MODEL.sha256
     assert (facts.size_bytes, facts.parameters) == (DEFAULT_MODEL.size_bytes, DEFAULT_MODEL.parameters)

@@ -1,4 +1,4 @@
-"""The tables of a cluster in welldone.toml: what they mean, and what is said where they are wrong."""
+"""The tables `[scale]` of welldone.toml, and errors in them."""
 
 from pathlib import Path
 
@@ -25,14 +25,14 @@ def read(folder: Path, text: str) -> Config:
     return read_config({"config": RawSetting(str(file), "--config", folder)}, {}, folder=folder)
 
 
-def test_without_a_word_there_is_one_of_each(tmp_path: Path) -> None:
+def test_the_default_is_one_replica_of_each(tmp_path: Path) -> None:
     scale = read(tmp_path, "").scale
     assert scale == ScaleSettings()
     assert (scale.front.min_replicas, scale.front.max_replicas, scale.front.port) == (1, 1, 0)
     assert scale.engine_of("large") == EngineScale()
 
 
-def test_a_model_has_what_its_own_table_says_and_else_what_all_have(tmp_path: Path) -> None:
+def test_the_table_of_a_model_overrides_the_common_one(tmp_path: Path) -> None:
     scale = read(
         tmp_path,
         """
@@ -76,15 +76,15 @@ WRONG = {
 
 
 @table("text", WRONG)
-def test_a_mistake_is_one_line_that_names_its_place(tmp_path: Path, text: str) -> None:
+def test_an_error_is_one_line_that_names_its_origin(tmp_path: Path, text: str) -> None:
     with pytest.raises(SettingsError) as error:
         read(tmp_path, text)
-    said = str(error.value)
-    assert WRONG[text] in said
-    assert "\n" not in said
-    assert "welldone.toml" in said
+    message = str(error.value)
+    assert WRONG[text] in message
+    assert "\n" not in message
+    assert "welldone.toml" in message
 
 
-def test_of_several_mistakes_between_all_and_one_the_one_counts(tmp_path: Path) -> None:
+def test_limits_are_checked_after_merging_the_tables(tmp_path: Path) -> None:
     text = "[scale.engine]\nmax_replicas = 4\n[scale.engines.small]\nmin_replicas = 4"
     assert read(tmp_path, text).scale.engine_of("small").min_replicas == 4

@@ -1,4 +1,4 @@
-"""All settings of the server, as users write them: on the command line, in the environment, in welldone.toml."""
+"""All settings of the server: command line, environment, welldone.toml."""
 
 import json
 import re
@@ -43,7 +43,7 @@ Read = Callable[..., Config]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Settings read in an empty folder, or beside the `welldone.toml` with this text."""
+    """Read settings in an empty folder, or with this text as `welldone.toml`."""
 
     def read(words: str = "", toml: str | None = None, **environment: str) -> Config:
         if toml is not None:
@@ -53,20 +53,20 @@ def read(tmp_path: Path) -> Read:
     return read
 
 
-def _mistake(read: Read, words: str = "", toml: str | None = None, **environment: str) -> str:
+def _error_message(read: Read, words: str = "", toml: str | None = None, **environment: str) -> str:
     with pytest.raises(UsageError) as caught:
         read(words, toml, **environment)
     return str(caught.value)
 
 
-def test_without_a_word_the_built_in_model_is_served_on_this_machine(read: Read) -> None:
+def test_the_default_is_the_builtin_model_on_loopback(read: Read) -> None:
     config = read()
     assert config.server == ServeSettings()
     assert config.models == (ModelSettings(name=DEFAULT_MODEL.name, aliases=DEFAULT_MODEL.aliases),)
     assert config.warnings == ()
 
 
-def test_a_command_line_of_llama_server_works_as_it_is(read: Read) -> None:
+def test_a_llama_server_command_line_works(read: Read) -> None:
     config = read(LLAMA_SERVER)
     assert config.models == (
         ModelSettings(
@@ -145,7 +145,7 @@ def test_flags_of_the_server(words: str, name: str, value: object, read: Read) -
     assert getattr(read(words).server, name) == value
 
 
-def test_paths_are_counted_from_where_they_were_written(read: Read, tmp_path: Path) -> None:
+def test_paths_are_relative_to_their_origin(read: Read, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "a.toml").write_text('[server]\napi_key_file = "keys"\n[models.m]\nfile = "sub/m.gguf"')
     config = read("--config conf/a.toml --lora l.gguf --lora /l2.gguf --mmproj p.gguf")
@@ -157,7 +157,7 @@ def test_paths_are_counted_from_where_they_were_written(read: Read, tmp_path: Pa
     assert model.lora == (str(tmp_path / "l.gguf"), "/l2.gguf")
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(read: Read) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(read: Read) -> None:
     environment = {"WELLDONE_PORT": "9001", "WELLDONE_HOST": "localhost"}
     config = read("--port 9002", TWO + "[models.other]\nfile='other'", **environment)
     assert (config.server.port, config.server.host) == (9002, "localhost")
@@ -166,7 +166,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(read: Read) -> No
     assert {model.ctx_size for model in read("", WELLDONE_CTX_SIZE="77").models} == {77}
 
 
-def test_a_file_may_have_several_models_with_defaults_for_all(read: Read, tmp_path: Path) -> None:
+def test_a_file_may_have_several_models_with_common_defaults(read: Read, tmp_path: Path) -> None:
     config = read("", TWO)
     assert config.models == (
         ModelSettings(name="small", aliases=("s",), file=Path("default"), ctx_size=1024, defaults={"top_p": 0.5}),
@@ -180,21 +180,21 @@ def test_a_model_of_the_file_may_be_served_alone(word: str, read: Read) -> None:
     config = read(f"-m {word} -np 2", TWO)
     (model,) = config.models
     assert (model.name, model.file, model.ctx_size, model.parallel) == ("small", Path("default"), 1024, 2)
-    assert config.warnings == ("-m: it is served alone, without the 1 other models of welldone.toml",)
+    assert config.warnings == ("-m: only this model is served; the other models of welldone.toml are not (1)",)
 
 
 @pytest.mark.parametrize("words", ["-m /other/big.gguf", "-m /other/x.gguf --alias big"])
-def test_a_file_of_the_same_name_takes_the_settings_of_the_table(words: str, read: Read) -> None:
+def test_a_model_file_with_the_name_of_a_table_uses_its_settings(words: str, read: Read) -> None:
     (model,) = read(words, TWO).models
     assert (model.name, model.file, model.ctx_size) == ("big", Path(words.split()[1]), 4096)
 
 
-def test_another_file_takes_only_what_is_for_all_models(read: Read) -> None:
+def test_another_model_file_uses_only_the_common_defaults(read: Read) -> None:
     (model,) = read("", TWO, LLAMA_ARG_MODEL="/other/x-00001-of-00003.gguf").models
     assert (model.name, model.ctx_size, model.defaults) == ("x", 1024, {"top_p": 0.5})
 
 
-def test_a_name_with_a_dot_is_not_cut(read: Read) -> None:
+def test_a_name_with_a_dot_is_not_truncated(read: Read) -> None:
     assert read("-m qwen2.5-0.5b").models[0].name == "qwen2.5-0.5b"
 
 
@@ -206,28 +206,28 @@ def test_a_command_may_be_the_engine(read: Read) -> None:
     assert "canary" not in repr(model)
 
 
-def test_a_command_may_have_more_places_than_llama_cpp(read: Read) -> None:
+def test_a_command_may_have_more_slots_than_llama_cpp(read: Read) -> None:
     (model,) = read("", '[models.v]\ncommand = ["vllm", "--port", "{port}"]\nparallel = 1024').models
     assert model.slots == 1024
-    assert "llama.cpp has 256 slots at most" in _mistake(read, "-np 257", "")
+    assert "llama.cpp has 256 slots at most" in _error_message(read, "-np 257", "")
 
 
-def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
+def test_an_alias_flag_overrides_the_name_of_the_table(read: Read) -> None:
     (model,) = read("--alias new,n", "[models.old]\nfile='default'\naliases=['o']").models
     assert (model.name, model.aliases) == ("new", ("n",))
 
 
 @table(
-    ("words", "said"),
+    ("words", "expected"),
     [
-        ("--prot 1", "welldone serve does not know '--prot' (did you mean '--port'?); see welldone serve --help"),
-        ("-ctx 1", "welldone serve does not know '-ctx' (did you mean '-ctv'?); see welldone serve --help"),
-        ("-c2048", "welldone serve does not know '-c2048'; see welldone serve --help"),
+        ("--prot 1", "welldone serve: unknown option '--prot' (did you mean '--port'?); see welldone serve --help"),
+        ("-ctx 1", "welldone serve: unknown option '-ctx' (did you mean '-ctv'?); see welldone serve --help"),
+        ("-c2048", "welldone serve: unknown option '-c2048'; see welldone serve --help"),
         (
             "--api-kei=canary",
-            "welldone serve does not know '--api-kei' (did you mean '--api-key'?); see welldone serve --help",
+            "welldone serve: unknown option '--api-kei' (did you mean '--api-key'?); see welldone serve --help",
         ),
-        ("model.gguf", "welldone serve does not know 'model.gguf'; see welldone serve --help"),
+        ("model.gguf", "welldone serve: unknown argument 'model.gguf'; see welldone serve --help"),
         ("-c", "welldone serve: argument -c/--ctx-size: expected one argument; see welldone serve --help"),
         ("-c x", "-c should be a whole number, not 'x'"),
         ("-ngl x", "-ngl should be a whole number or auto or all, not 'x'"),
@@ -236,46 +236,46 @@ def test_a_name_given_by_flag_wins_over_that_of_the_table(read: Read) -> None:
         ("-fa maybe", "-fa should be one of on, off, auto, not 'maybe'"),
         (
             "--embeddings --reranking",
-            f"model '{DEFAULT_MODEL.name}' cannot offer both --embeddings and --reranking: keep one",
+            f"model '{DEFAULT_MODEL.name}' cannot have both --embeddings and --reranking: keep one",
         ),
         (
             "--chat-template a --chat-template-file b",
             f"model '{DEFAULT_MODEL.name}' has both --chat-template and --chat-template-file: keep one",
         ),
         ("--ssl-cert-file a", "TLS needs both --ssl-cert-file and --ssl-key-file"),
-        ("--api-key 12345678 --no-api-key", "--no-api-key is set, and there are keys too: keep one"),
-        ("--api-key-file k --no-api-key", "--no-api-key is set, and there are keys too: keep one"),
+        ("--api-key 12345678 --no-api-key", "--no-api-key conflicts with the configured keys: keep one"),
+        ("--api-key-file k --no-api-key", "--no-api-key conflicts with the configured keys: keep one"),
         ("--allowed-hosts http://a", re.compile(r"--allowed-hosts: 'http://a' is not a host name: .*")),
-        ("--host :: --api-key canary", "--api-key: a key is shorter than 8 characters, which others can guess"),
-        ("--api-key canary-ä", "--api-key: API key 1 has a blank or a character that an HTTP header cannot carry"),
-        ("--api-key -canary-1", "a key that begins with - is written --api-key=KEY"),
+        ("--host :: --api-key canary", "--api-key: a key is shorter than 8 characters and can be guessed"),
+        ("--api-key canary-ä", "--api-key: API key 1 has a space or a character that an HTTP header cannot contain"),
+        ("--api-key -canary-1", "write a key that begins with - as --api-key=KEY"),
         ("--api-key env:NOT_SET", "--api-key names the environment variable NOT_SET, which is not set"),
         (
             "--host /run/a.sock",
-            "--host should be one name or address; welldone serve does not listen on sockets in files",
+            "--host should be one name or address; Unix sockets are not supported",
         ),
         (
             "--cors-origins https://a.example/path",
             "--cors-origins: 'https://a.example/path' is not an origin: write it as https://app.example.org, "
             "or * for all",
         ),
-        ("-v -q", "--verbose and --quiet are set: keep one"),
+        ("-v -q", "--verbose conflicts with --quiet: keep one"),
         ("--config gone.toml", re.compile(r"cannot read .*/gone\.toml: no such file or directory")),
         (
             "-hf owner/repo",
-            "-hf is not for serving: fetch the model first with `welldone pull hf:OWNER/REPO/FILE.gguf`, "
+            "-hf is not supported: download the model first with `welldone pull hf:OWNER/REPO/FILE.gguf`, "
             "then serve it with -m",
         ),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str | re.Pattern[str], read: Read) -> None:
-    heard = _mistake(read, words)
-    assert re.fullmatch(said, heard) if isinstance(said, re.Pattern) else heard == said
-    assert "canary" not in heard
+def test_an_error_on_the_command_line_is_one_line(words: str, expected: str | re.Pattern[str], read: Read) -> None:
+    message = _error_message(read, words)
+    assert re.fullmatch(expected, message) if isinstance(expected, re.Pattern) else message == expected
+    assert "canary" not in message
 
 
 @table(
-    ("toml", "said"),
+    ("toml", "expected"),
     [
         ("[sever]", "no table 'sever' (did you mean 'server'?): write [server], [defaults], [models.NAME], "),
         ("port = 1", "no table 'port': write [server], [defaults], [models.NAME], [upstreams.NAME], [routes], "),
@@ -299,47 +299,51 @@ def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str | re.Pa
         ),
         ("[defaults]\nfile = 'x'", "defaults has no setting 'file'"),
         ("[models.a]\nfile='x'\ncommand=['y', '{port}']", "model 'a' has both a file and a command: keep one"),
-        ("[models.a]\ncommand=['y']", "model 'a': its command should say where to listen, with {port} or {socket}"),
-        ("[models.a]\nfile='x'\n[models.b]\nfile='y'\naliases=['a']", "models 'a' and 'b' are both called 'a'"),
-        ("[models.a]\nfile='x'\nalias='c'\n[models.b]\nfile='y'\nalias='c'", "models 'a' and 'b' are both called 'c'"),
-        ('[models."a\\nb"]', "the name of a model has 1 to 128 visible characters: 'a\\nb' cannot be one"),
+        ("[models.a]\ncommand=['y']", "model 'a': its command must contain {port} or {socket}"),
+        ("[models.a]\nfile='x'\n[models.b]\nfile='y'\naliases=['a']", "models 'a' and 'b' are both named 'a'"),
+        ("[models.a]\nfile='x'\nalias='c'\n[models.b]\nfile='y'\nalias='c'", "models 'a' and 'b' are both named 'c'"),
+        ('[models."a\\nb"]', "invalid model name 'a\\nb': expected 1 to 128 printable characters"),
         (
             "[models.a]\nfile='x'\naliases=[' ']",
-            "the name of a model has 1 to 128 visible characters: ' ' cannot be one",
+            "invalid model name ' ': expected 1 to 128 printable characters",
         ),
-        ("[server]\napi_key = ['canary', 1]", "server.api_key should be a list of texts"),
+        ("[server]\napi_key = ['canary', 1]", "server.api_key should be a list of strings"),
         ("[server", "is not TOML: Expected ']' at the end of a table declaration"),
         ("a = " + "[" * 100_000, "is not TOML"),
         ("#" * 2**20 + "#", "is longer than 1,048,576 bytes: is it the right file?"),
     ],
     ids=lambda value: value[:40],
 )
-def test_a_mistake_in_the_file_is_one_line(toml: str, said: str, read: Read) -> None:
-    heard = _mistake(read, "", toml)
-    assert said in heard
-    assert heard.isprintable()
-    assert "canary" not in heard
+def test_an_error_in_the_file_is_one_line(toml: str, expected: str, read: Read) -> None:
+    message = _error_message(read, "", toml)
+    assert expected in message
+    assert message.isprintable()
+    assert "canary" not in message
 
 
 @table(
-    ("words", "toml", "said"),
+    ("words", "toml", "expected"),
     [
         ("--port 9000", "[server]\nport = 'http'", "welldone.toml: server.port should be a whole number, not"),
         ("-c 2048", "[defaults]\nctx_size = -5", "welldone.toml: defaults.ctx_size should be at least 0, not"),
         ("-m x.gguf", "[models.y]\nfile = 'y'\nparallel = 'two'", "welldone.toml: models.y.parallel should be"),
         ("--upstream http://a/v1", "[defaults]\nmlock = 1", "welldone.toml: defaults.mlock should be true or false"),
-        ("--limits-store redis://a", "[limits]\nstore = 5", "welldone.toml: limits.store should be text"),
-        ("--api-key abcdefgh", "[server]\napi_keys = [5]", "welldone.toml: server.api_keys should be a list of texts"),
+        ("--limits-store redis://a", "[limits]\nstore = 5", "welldone.toml: limits.store should be a non-empty string"),
+        (
+            "--api-key abcdefgh",
+            "[server]\napi_keys = [5]",
+            "welldone.toml: server.api_keys should be a list of strings",
+        ),
     ],
 )
 @table("is_flag", [True, False], ids=["flag", "variable"])
-def test_a_wrong_value_of_the_file_is_a_mistake_also_where_it_is_overridden(
-    words: str, toml: str, said: str, is_flag: bool, read: Read
+def test_an_invalid_value_in_the_file_is_an_error_even_if_overridden(
+    words: str, toml: str, expected: str, is_flag: bool, read: Read
 ) -> None:
     flag, value = words.split()
     variable = next(field.variables[0] for field in ALL_FIELDS if flag in field.setting.flags)
-    message = _mistake(read, words, toml) if is_flag else _mistake(read, toml=toml, **{variable: value})
-    assert message.startswith(said)
+    message = _error_message(read, words, toml) if is_flag else _error_message(read, toml=toml, **{variable: value})
+    assert message.startswith(expected)
 
 
 def test_a_secret_that_is_overridden_need_not_be_in_the_environment(read: Read) -> None:
@@ -347,25 +351,25 @@ def test_a_secret_that_is_overridden_need_not_be_in_the_environment(read: Read) 
     assert config.server.api_keys == ("abcdefgh",)
 
 
-def test_a_file_that_is_not_text_is_a_mistake(read: Read, tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_an_error(read: Read, tmp_path: Path) -> None:
     (tmp_path / "welldone.toml").write_bytes(b"\xff")
-    assert _mistake(read).startswith("welldone.toml is not TOML: ")
+    assert _error_message(read).startswith("welldone.toml is not TOML: ")
 
 
 @pytest.mark.parametrize("words", ["--alias x", "--lora l.gguf", "--mmproj p.gguf"])
-def test_what_is_of_one_model_needs_one_model(words: str, read: Read) -> None:
+def test_settings_of_a_single_model_need_a_single_model(words: str, read: Read) -> None:
     flag = words.split()[0]
-    said = f"{flag} is of one model, and welldone.toml has 2: choose one with -m NAME"
-    assert _mistake(read, words, TWO) == said
+    expected = f"{flag} applies to one model, but welldone.toml has 2: choose one with -m NAME"
+    assert _error_message(read, words, TWO) == expected
     assert read(f"{words} -m small").models
 
 
-def test_a_variable_is_named_where_it_is_wrong(read: Read) -> None:
-    assert _mistake(read, WELLDONE_PORT="x") == "WELLDONE_PORT should be a whole number, not 'x'"
-    assert _mistake(read, LLAMA_ARG_N_PARALLEL="0") == "LLAMA_ARG_N_PARALLEL should be at least 1, not '0'"
+def test_an_error_names_the_environment_variable(read: Read) -> None:
+    assert _error_message(read, WELLDONE_PORT="x") == "WELLDONE_PORT should be a whole number, not 'x'"
+    assert _error_message(read, LLAMA_ARG_N_PARALLEL="0") == "LLAMA_ARG_N_PARALLEL should be at least 1, not '0'"
 
 
-def test_secrets_are_in_nothing_that_is_shown(read: Read) -> None:
+def test_secrets_are_not_in_the_public_settings(read: Read) -> None:
     config = read("--api-key canary-1234", "[models.a]\ncommand = ['x', '{port}', 'canary']\nkey = 'canary'")
     assert config.server.api_keys == ("canary-1234",)
     assert "canary" not in repr(config)
@@ -374,7 +378,7 @@ def test_secrets_are_in_nothing_that_is_shown(read: Read) -> None:
     assert json.loads(json.dumps(public))["server"]["api_keys"] == "set"
 
 
-def test_what_is_set_for_a_cluster_is_shown(read: Read) -> None:
+def test_the_public_settings_include_the_cluster(read: Read) -> None:
     config = read(
         "", "[models.a]\ncommand = ['x', '{port}']\n[scale.front]\nport = 80\n[scale.engines.a]\nnum_gpus = 2"
     )
@@ -384,19 +388,19 @@ def test_what_is_set_for_a_cluster_is_shown(read: Read) -> None:
 
 
 @table("flag", [flag for row in IGNORED_FLAGS for flag in row.flags])
-def test_a_flag_without_a_meaning_here_is_taken_with_a_note(flag: str, read: Read) -> None:
+def test_a_flag_without_effect_is_accepted_with_a_warning(flag: str, read: Read) -> None:
     (row,) = (row for row in IGNORED_FLAGS if flag in row.flags)
     value = " 1" if row.nargs == 1 else ""
     assert read(f"{flag}{value} --port 1 {flag}{value}").warnings == (f"{flag} {row.reason}",)
 
 
 @table("flag", [flag for row in REFUSED_FLAGS for flag in row.flags])
-def test_a_flag_that_cannot_be_honoured_is_refused_with_the_reason(flag: str, read: Read) -> None:
+def test_an_unsupported_flag_is_rejected_with_the_reason(flag: str, read: Read) -> None:
     (row,) = (row for row in REFUSED_FLAGS if flag in row.flags)
-    assert _mistake(read, f"{flag}{' 1' if row.nargs == 1 else ''}") == f"{flag} {row.reason}"
+    assert _error_message(read, f"{flag}{' 1' if row.nargs == 1 else ''}") == f"{flag} {row.reason}"
 
 
-def test_names_flags_keys_and_variables_are_each_of_one_setting() -> None:
+def test_names_flags_keys_and_variables_are_unique() -> None:
     for names in (
         [field.name for field in ALL_FIELDS],
         [key for field in ALL_FIELDS for key in field.keys],
@@ -407,7 +411,7 @@ def test_names_flags_keys_and_variables_are_each_of_one_setting() -> None:
 
 
 @table("field", ALL_FIELDS, ids=lambda field: field.name)
-def test_every_setting_has_a_group_and_a_help_that_is_in_the_documents(field: object) -> None:
+def test_every_setting_has_a_group_and_documented_help(field: object) -> None:
     assert isinstance(field, type(ALL_FIELDS[0]))
     assert field.setting.group in serve.SETTING_GROUPS
     assert field.setting.help.replace("|", "\\|") in (ROOT / "docs" / "settings.md").read_text("utf-8")
@@ -421,7 +425,7 @@ def test_help_fits_a_hundred_columns_and_names_every_flag(monkeypatch: pytest.Mo
         assert all(flag in text for flag in field.setting.flags)
 
 
-def test_the_example_of_the_documents_is_right(tmp_path: Path) -> None:
+def test_the_example_in_the_documents_is_valid(tmp_path: Path) -> None:
     config = serve.read_serve_config(["--config", str(ROOT / "docs" / "examples" / "welldone.toml")], {}, tmp_path)
     assert [model.name for model in config.models] == ["small", "phi-4", "embed", "big"]
     assert config.warnings == ()

@@ -1,4 +1,4 @@
-"""What no schema sees: names that lead nowhere, times that do not fit, doors left open. A check tells what is wrong."""
+"""Checks across manifests that no schema covers: dangling references, inconsistent timeouts, missing restrictions."""
 
 import re
 import tomllib
@@ -15,19 +15,19 @@ _REFERENCE = re.compile(r"\$\((\w+)\)")
 
 
 def selectors(objects: list[Json]) -> Iterator[str]:
-    """Who looks for pods finds some."""
+    """Every selector matches a pod."""
     found = list(pods(objects))
     for pod in found:
-        if not _is_chosen(pod, pod.owner["spec"]["selector"]["matchLabels"]):
+        if not _is_selected(pod, pod.owner["spec"]["selector"]["matchLabels"]):
             yield f"{pod.name} does not find its own pods"
     for one in objects:
-        for labels in _wanted(one):
-            if not any(_is_chosen(pod, labels) for pod in found):
+        for labels in _pod_labels(one):
+            if not any(_is_selected(pod, labels) for pod in found):
                 yield f"{one['kind']} {one['metadata']['name']} finds no pod with {labels}"
 
 
 def names(objects: list[Json]) -> Iterator[str]:
-    """What is called by name is there."""
+    """Referenced Services and scale targets exist."""
     services = of_kind(objects, "Service")
     for pod in pods(objects):
         if "serviceName" in pod.owner["spec"]:
@@ -41,36 +41,36 @@ def names(objects: list[Json]) -> Iterator[str]:
 
 
 def volumes(objects: list[Json]) -> Iterator[str]:
-    """What is mounted is there."""
+    """Mounted volumes and ConfigMaps exist."""
     maps = of_kind(objects, "ConfigMap")
     for pod in pods(objects):
-        there = {volume["name"] for volume in pod.spec.get("volumes", ())}
-        there |= {claim["metadata"]["name"] for claim in pod.owner["spec"].get("volumeClaimTemplates", ())}
+        existing = {volume["name"] for volume in pod.spec.get("volumes", ())}
+        existing |= {claim["metadata"]["name"] for claim in pod.owner["spec"].get("volumeClaimTemplates", ())}
         for volume in pod.spec.get("volumes", ()):
             if "configMap" in volume and volume["configMap"]["name"] not in maps:
                 yield f"{pod.name} has no ConfigMap {volume['configMap']['name']}"
         for container in pod.spec["containers"]:
             for mount in container.get("volumeMounts", ()):
-                if mount["name"] not in there:
+                if mount["name"] not in existing:
                     yield f"{pod.name} has no volume {mount['name']}"
 
 
 def ports(objects: list[Json]) -> Iterator[str]:
-    """A port that others call by its name or number is the container's."""
+    """Ports of Services and NetworkPolicies are ports of the container."""
     for pod in pods(objects):
         for service in of_kind(objects, "Service").values():
             for port in service["spec"]["ports"]:
-                if _is_chosen(pod, service["spec"]["selector"]) and port["targetPort"] not in pod.ports:
+                if _is_selected(pod, service["spec"]["selector"]) and port["targetPort"] not in pod.ports:
                     yield f"{pod.name} has no port {port['targetPort']} for its Service"
         for policy in of_kind(objects, "NetworkPolicy").values():
-            if _is_chosen(pod, policy["spec"]["podSelector"]["matchLabels"]):
+            if _is_selected(pod, policy["spec"]["podSelector"]["matchLabels"]):
                 opened = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
                 if opened != set(pod.ports):
                     yield f"{pod.name} has the ports {set(pod.ports)}, and {opened} are open"
 
 
-def looks(objects: list[Json]) -> Iterator[str]:
-    """Who looks at a pod does so at a port that it has."""
+def probed_ports(objects: list[Json]) -> Iterator[str]:
+    """Probes and Prometheus use ports of the container."""
     for pod in pods(objects):
         annotated = pod.template["metadata"].get("annotations", {}).get("prometheus.io/port")
         if annotated is not None and int(annotated) not in pod.ports.values():
@@ -83,60 +83,60 @@ def looks(objects: list[Json]) -> Iterator[str]:
 
 
 def secrets(objects: list[Json]) -> Iterator[str]:
-    """Each secret is in the example, and each that welldone's settings name comes to it."""
-    known = {one["metadata"]["name"]: set(one["stringData"]) for one in read(SECRETS)}
+    """Referenced secrets are in the example, and every variable of the settings comes from a Secret."""
+    example_keys = {one["metadata"]["name"]: set(one["stringData"]) for one in read(SECRETS)}
     for pod in pods(objects):
         for container in pod.spec["containers"]:
             for variable in container.get("env", ()):
                 reference = variable.get("valueFrom", {}).get("secretKeyRef")
-                if reference is not None and reference["key"] not in known.get(reference["name"], ()):
+                if reference is not None and reference["key"] not in example_keys.get(reference["name"], ()):
                     yield f"{pod.name}: {reference['name']} has no {reference['key']}"
     container = _welldone(objects)
     secret = {one["name"] for one in container["env"] if "secretKeyRef" in one.get("valueFrom", {})}
-    given = set(secret)
-    for variable in container["env"]:  # one that is made of others comes after them, else it stays as it is written
+    available = set(secret)
+    for variable in container["env"]:  # $(NAME) expands only if NAME is defined earlier
         parts = _REFERENCE.findall(variable.get("value", ""))
         before = {one["name"] for one in container["env"][: container["env"].index(variable)]}
         if parts and secret.issuperset(parts) and before.issuperset(parts):
-            given.add(variable["name"])
-    for name in variables(_toml(objects)) - given:
+            available.add(variable["name"])
+    for name in variables(_toml(objects)) - available:
         yield f"welldone gets no {name} out of a Secret"
 
 
-def times(objects: list[Json]) -> Iterator[str]:
-    """The kubelet waits for longer than the drain takes."""
+def shutdown_times(objects: list[Json]) -> Iterator[str]:
+    """The termination grace period covers preStop and drain."""
     for pod in pods(objects):
         for container in pod.spec["containers"]:
             before_s = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
             drain_s = _drain_s(pod, container, objects)
             if drain_s and not before_s:
-                yield f"{pod.name} gets SIGTERM before all know that it goes"
+                yield f"{pod.name} gets SIGTERM before it is removed from the endpoints"
             if before_s + drain_s > pod.spec["terminationGracePeriodSeconds"]:
                 yield f"{pod.name} is killed while it drains"
 
 
 def images(objects: list[Json]) -> Iterator[str]:
-    """Each has a version, and none names where it is fetched from."""
+    """Images have a version and no registry."""
     for pod in pods(objects):
         for container in pod.spec["containers"]:
             name, _, tag = container["image"].partition(":")
             if tag in ("", "latest"):
-                yield f"{pod.name}: {container['image']} may be another one tomorrow"
+                yield f"{pod.name}: {container['image']} has no fixed version"
             if "." in name:
                 yield f"{pod.name}: {container['image']} names a registry"
 
 
-def doors(objects: list[Json]) -> Iterator[str]:
-    """No pod can do more than it needs."""
+def restrictions(objects: list[Json]) -> Iterator[str]:
+    """Pods run with least privilege and with resource limits."""
     for pod in pods(objects):
         if pod.spec.get("enableServiceLinks") is not False:
-            yield f"{pod.name} gets variables that other Services make, such as WELLDONE_PORT"
+            yield f"{pod.name} gets variables of other Services, such as WELLDONE_PORT"
         if pod.spec.get("automountServiceAccountToken") is not False:
-            yield f"{pod.name} gets a token of the cluster"
+            yield f"{pod.name} gets a service account token"
         if pod.spec["securityContext"].get("seccompProfile") != {"type": "RuntimeDefault"}:
             yield f"{pod.name} may make any system call"
         if pod.name != "vllm" and pod.spec["securityContext"].get("runAsNonRoot") is not True:
-            yield f"{pod.name} may be root"  # vLLM's image is made for root
+            yield f"{pod.name} may be root"  # vLLM's image requires root
         for container in pod.spec["containers"]:
             security = container["securityContext"]
             if security.get("allowPrivilegeEscalation") is not False or security.get("capabilities") != {
@@ -144,13 +144,13 @@ def doors(objects: list[Json]) -> Iterator[str]:
             }:
                 yield f"{pod.name} has capabilities"
             if pod.name != "vllm" and security.get("readOnlyRootFilesystem") is not True:
-                yield f"{pod.name} may change its files"  # vLLM compiles
+                yield f"{pod.name} has a writable root file system"  # vLLM compiles
             if "memory" not in container["resources"]["limits"] or "cpu" not in container["resources"]["requests"]:
-                yield f"{pod.name} may take all of a node"
+                yield f"{pod.name} has no CPU request or memory limit"
 
 
 def probes(objects: list[Json]) -> Iterator[str]:
-    """Each is looked at, and welldone is not restarted for what others do."""
+    """Every container has probes, and the liveness of welldone does not depend on others."""
     for pod in pods(objects):
         for container in pod.spec["containers"]:
             for kind in _PROBES[1:]:
@@ -163,8 +163,8 @@ def probes(objects: list[Json]) -> Iterator[str]:
 
 
 def upstreams(objects: list[Json]) -> Iterator[str]:
-    """Each pod of vLLM is an upstream, by the name and the port that it has."""
-    there = {
+    """Every vLLM pod is an upstream, with its host name and port."""
+    existing = {
         (f"{pod.name}-{number}.{pod.owner['spec']['serviceName']}", port)
         for pod in pods(objects)
         if pod.name == "vllm"
@@ -172,18 +172,18 @@ def upstreams(objects: list[Json]) -> Iterator[str]:
         for port in pod.ports.values()
     }
     urls = [urlsplit(one["url"]) for one in tomllib.loads(_toml(objects))["upstreams"].values()]
-    asked = {(url.hostname, url.port) for url in urls}
-    if asked != there:
-        yield f"there are {sorted(there)}, and welldone asks {asked}"
+    configured = {(url.hostname, url.port) for url in urls}
+    if configured != existing:
+        yield f"vLLM pods: {sorted(existing)}; upstreams of welldone: {configured}"
 
 
 def replicas(objects: list[Json]) -> Iterator[str]:
-    """One that goes leaves another, and who scales is not overruled."""
+    """At least two replicas, and the Deployment leaves their number to the autoscaler."""
     (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
     if scaler["spec"]["minReplicas"] < 2:
-        yield "one welldone alone cannot be rolled"
+        yield "a single replica cannot be updated without downtime"
     if "replicas" in of_kind(objects, "Deployment")["welldone"]["spec"]:
-        yield "each apply sets the number back that the autoscaler chose"
+        yield "`kubectl apply` resets the replicas of the autoscaler"
 
 
 CHECKS: tuple[Check, ...] = (
@@ -191,11 +191,11 @@ CHECKS: tuple[Check, ...] = (
     names,
     volumes,
     ports,
-    looks,
+    probed_ports,
     secrets,
-    times,
+    shutdown_times,
     images,
-    doors,
+    restrictions,
     probes,
     upstreams,
     replicas,
@@ -203,12 +203,12 @@ CHECKS: tuple[Check, ...] = (
 
 
 def problems(objects: list[Json]) -> list[str]:
-    """All that is wrong."""
+    """Run all checks."""
     return [problem for check in CHECKS for problem in check(objects)]
 
 
-def _wanted(one: Json) -> Iterator[dict[str, str]]:
-    """The labels by which an object looks for pods of its own namespace."""
+def _pod_labels(one: Json) -> Iterator[dict[str, str]]:
+    """Labels by which an object selects pods of its own namespace."""
     spec = one.get("spec", {})
     match one["kind"]:
         case "Service":
@@ -228,14 +228,14 @@ def _wanted(one: Json) -> Iterator[dict[str, str]]:
             pass
 
 
-def _is_chosen(pod: Pod, labels: dict[str, str]) -> bool:
+def _is_selected(pod: Pod, labels: dict[str, str]) -> bool:
     return labels.items() <= pod.labels.items()
 
 
 def _welldone(objects: list[Json]) -> Json:
     (container,) = of_kind(objects, "Deployment")["welldone"]["spec"]["template"]["spec"]["containers"]
-    made: Json = container
-    return made
+    result: Json = container
+    return result
 
 
 def _toml(objects: list[Json]) -> str:
@@ -244,7 +244,7 @@ def _toml(objects: list[Json]) -> str:
 
 
 def _drain_s(pod: Pod, container: Json, objects: list[Json]) -> float:
-    """The longest that it takes from SIGTERM to its end."""
+    """Longest time from SIGTERM to exit."""
     if pod.name == "welldone":
         drain_s: float = tomllib.loads(_toml(objects))["server"]["drain_s"]
         return drain_s + server._ABORT_GRACE_S + server._ENGINES_STOP_S

@@ -1,4 +1,4 @@
-"""What the Dockerfiles put into an image is there, reaches the builder, and is what the program needs."""
+"""The Dockerfiles: copied files exist, reach the builder, and are complete."""
 
 import fnmatch
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from tests.deploy.manifests import ROOT, of_kind
 from tests.deploy.manifests import applied as objects
-from tests.live.faults import small
+from tests.live.faults import small_server
 from tests.live.server import LIMIT_S
 from welldone.engines.models.store import models_folder
 
@@ -21,32 +21,32 @@ FILES = [ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "ray" / "Dockerfile"]
 
 
 def sources(file: Path) -> set[str]:
-    """What is copied out of the repository."""
+    """Files that are copied from the repository."""
     found = re.findall(r"^COPY (?!--from)(?:--\S+ )*(.+) \S+$", file.read_text(), re.MULTILINE)
     return {word for words in found for word in words.split()}
 
 
 def final_stage() -> list[tuple[str, str]]:
-    """The instructions of the image that is shipped: each with the rest of its line, continuation lines joined."""
+    """Instructions of the final stage with their arguments, continuation lines joined."""
     text = re.sub(r"^#.*\n", "", FILES[0].read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line]
-    start = max(place for place, (word, _) in enumerate(lines) if word == "FROM")
+    start = max(index for index, (word, _) in enumerate(lines) if word == "FROM")
     return [(word, rest) for word, rest in lines[start:]]
 
 
 def instruction(name: str) -> str:
-    """The one instruction of this name."""
+    """Arguments of the only instruction of this name."""
     (rest,) = [rest for word, rest in final_stage() if word == name]
     return rest
 
 
 def environment() -> dict[str, str]:
-    """What the image sets."""
+    """Environment variables of the image."""
     return dict(pair.split("=", 1) for pair in instruction("ENV").split())
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
-def test_what_is_copied_is_there_and_reaches_the_builder(file: Path) -> None:
+def test_copied_files_exist_and_reach_the_builder(file: Path) -> None:
     lines = file.with_name(file.name + ".dockerignore").read_text().splitlines()
     assert lines[1] == "*"
     assert {line[1:] for line in lines if line.startswith("!")} == sources(file)
@@ -54,7 +54,7 @@ def test_what_is_copied_is_there_and_reaches_the_builder(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
-def test_the_package_is_built_of_what_is_copied(file: Path) -> None:
+def test_the_package_is_built_from_copied_files(file: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     files = [project["project"]["readme"], *project["project"]["license-files"], *wheel["force-include"]]
@@ -63,20 +63,20 @@ def test_the_package_is_built_of_what_is_copied(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
-def test_nothing_of_others_comes_in_without_its_hash(file: Path) -> None:
+def test_dependencies_are_installed_with_hashes(file: Path) -> None:
     commands = re.findall(r"^RUN pip install (.*)$", file.read_text(), re.MULTILINE)
     assert all("--require-hashes" in words or "--no-deps" in words for words in commands)
     assert len(commands) == 2
 
 
-def test_the_image_has_what_the_extras_need() -> None:
+def test_the_image_has_the_dependencies_of_the_extras() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements" / "serve.txt").read_text(), re.MULTILINE))
-    wanted = {re.split(r"[<>=;\[ ]", word)[0] for extra in ("serve", "redis") for word in extras[extra]}
-    assert wanted <= pinned
+    required = {re.split(r"[<>=;\[ ]", word)[0] for extra in ("serve", "redis") for word in extras[extra]}
+    assert required <= pinned
 
 
-def test_the_image_and_the_deployment_mean_the_same_user_port_and_settings() -> None:
+def test_the_image_and_the_deployment_agree_on_user_port_and_settings() -> None:
     text = FILES[0].read_text()
     spec = of_kind(objects(), "Deployment")["welldone"]["spec"]["template"]["spec"]
     user, (container,) = spec["securityContext"], spec["containers"]
@@ -87,7 +87,7 @@ def test_the_image_and_the_deployment_mean_the_same_user_port_and_settings() -> 
     assert f"CMD {container['args']}".replace("'", '"') in text
 
 
-def test_the_base_has_a_version() -> None:
+def test_the_base_image_has_a_version() -> None:
     bases = [re.findall(r"^FROM (\S+)", file.read_text(), re.MULTILINE) for file in FILES]
     assert all(fnmatch.fnmatch(base, "*:[0-9]*") for each in bases for base in each)
 
@@ -95,18 +95,18 @@ def test_the_base_has_a_version() -> None:
 def test_the_image_has_the_system_libraries_of_the_engine() -> None:
     installs = " ".join(rest for word, rest in final_stage() if word == "RUN" and "apt-get install" in rest)
     assert "libgomp1" in installs.split()
-    # The build itself proves that nothing else is missing.
+    # The import during the build fails if another library is missing.
     assert all('RUN python -c "import xllamacpp"' in file.read_text() for file in FILES)
 
 
-def test_fetched_models_go_to_a_volume_that_the_user_of_the_image_owns() -> None:
+def test_downloaded_models_go_to_a_volume_owned_by_the_user_of_the_image() -> None:
     folder, user = models_folder(environment()), instruction("USER").partition(":")[0]
     assert str(folder.parent) == instruction("VOLUME")
-    made = next(rest for word, rest in final_stage() if word == "RUN" and "install --directory" in rest)
-    assert f"--owner {user}" in made
-    assert str(folder) in made.split()
+    command = next(rest for word, rest in final_stage() if word == "RUN" and "install --directory" in rest)
+    assert f"--owner {user}" in command
+    assert str(folder) in command.split()
     words = [word for word, _ in final_stage()]
-    assert words.index("USER") > max(place for place, word in enumerate(words) if word == "RUN")
+    assert words.index("USER") > max(index for index, word in enumerate(words) if word == "RUN")
 
 
 @pytest.mark.parametrize("options", [[], ["--host", "0.0.0.0", "--allowed-hosts", "api.example"]], ids=["", "hosts"])
@@ -118,7 +118,7 @@ def test_the_health_check_follows_the_server(tiny_model: Path, options: list[str
         env = {**os.environ, "WELLDONE_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
         return subprocess.run([sys.executable, *words], env=env, timeout=LIMIT_S, capture_output=True).returncode
 
-    with small(tiny_model, *options) as server:
+    with small_server(tiny_model, *options) as server:
         assert code(server.port) == 0
         assert server.end() == 0
         assert code(server.port) == 1

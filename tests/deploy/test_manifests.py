@@ -1,4 +1,4 @@
-"""The manifests hold before Kubernetes' own schemas, before each other, and before welldone's reader of settings."""
+"""The manifests against the schemas of Kubernetes, against each other, and against welldone's configuration reader."""
 
 import copy
 import functools
@@ -39,24 +39,24 @@ def named(one: Json) -> str:
 
 
 @pytest.mark.parametrize("one", PLAIN, ids=named)
-def test_each_object_is_one_that_kubernetes_knows(one: Json) -> None:
+def test_each_object_is_valid_for_kubernetes(one: Json) -> None:
     validate(one)
 
 
-def test_a_field_that_kubernetes_does_not_know_is_noticed() -> None:
+def test_an_unknown_field_is_detected() -> None:
     (one,) = (copy.deepcopy(one) for one in PLAIN if named(one) == "Deployment welldone")
     one["spec"]["template"]["spec"]["terminationGraceSeconds"] = 330
     with pytest.raises(SchemaError):
         validate(one)
 
 
-def test_all_files_are_applied_but_the_example_of_secrets() -> None:
-    there = {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml", SECRETS.name}
-    made = kustomization()
-    assert there == {*made["resources"], *(name for one in made["configMapGenerator"] for name in one["files"])}
+def test_all_files_except_the_example_secrets_are_applied() -> None:
+    files = {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml", SECRETS.name}
+    config = kustomization()
+    assert files == {*config["resources"], *(name for one in config["configMapGenerator"] for name in one["files"])}
 
 
-def test_no_object_says_in_which_namespace_it_is() -> None:
+def test_no_object_sets_a_namespace() -> None:
     assert [named(one) for one in PLAIN if "namespace" in one["metadata"]] == []
 
 
@@ -68,19 +68,19 @@ def test_the_image_has_the_version_of_the_package() -> None:
         assert set(found) <= {f"welldone-ray:{__version__}"}
 
 
-def test_they_fit_together() -> None:
+def test_the_manifests_are_consistent() -> None:
     assert problems(applied()) == []
 
 
 def put(value: object, *path: str | int) -> Callable[[dict[str, Json]], None]:
-    """Break one thing: put a value where the path leads; `...` takes it away."""
+    """Set the value at a path; `...` removes it."""
 
     def change(objects: dict[str, Json]) -> None:
-        place: Any = functools.reduce(lambda place, key: place[key], path[:-1], cast("Any", objects))
+        parent: Any = functools.reduce(lambda parent, key: parent[key], path[:-1], cast("Any", objects))
         if value is ...:
-            del place[path[-1]]
+            del parent[path[-1]]
         else:
-            place[path[-1]] = value
+            parent[path[-1]] = value
 
     return change
 
@@ -92,7 +92,7 @@ NAME = "app.kubernetes.io/name"
 
 
 def toml(old: str, new: str) -> Callable[[dict[str, Json]], None]:
-    """Break the settings."""
+    """Replace text in welldone.toml."""
 
     def change(objects: dict[str, Json]) -> None:
         data = objects["ConfigMap welldone"]["data"]
@@ -128,26 +128,26 @@ def toml(old: str, new: str) -> Callable[[dict[str, Json]], None]:
         (put(60, *WELLDONE, "terminationGracePeriodSeconds"), "welldone is killed while it drains"),
         (toml("drain_s = 300", "drain_s = 310"), "welldone is killed while it drains"),
         (put(30, *VLLM, "terminationGracePeriodSeconds"), "vllm is killed while it drains"),
-        (put(..., *WELLDONE, *FIRST, "lifecycle"), "SIGTERM before all know"),
-        (put("welldone:latest", *WELLDONE, *FIRST, "image"), "another one tomorrow"),
-        (put("welldone", *WELLDONE, *FIRST, "image"), "another one tomorrow"),
+        (put(..., *WELLDONE, *FIRST, "lifecycle"), "SIGTERM before it is removed"),
+        (put("welldone:latest", *WELLDONE, *FIRST, "image"), "no fixed version"),
+        (put("welldone", *WELLDONE, *FIRST, "image"), "no fixed version"),
         (put("example.com/welldone:1", *WELLDONE, *FIRST, "image"), "names a registry"),
         (put(..., *WELLDONE, "enableServiceLinks"), "WELLDONE_PORT"),
-        (put(..., *WELLDONE, "automountServiceAccountToken"), "a token of the cluster"),
+        (put(..., *WELLDONE, "automountServiceAccountToken"), "a service account token"),
         (put(..., *WELLDONE, "securityContext", "seccompProfile"), "any system call"),
         (put(..., *WELLDONE, "securityContext", "runAsNonRoot"), "may be root"),
         (put([], *WELLDONE, *FIRST, "securityContext", "capabilities", "drop"), "has capabilities"),
-        (put(..., *WELLDONE, *FIRST, "securityContext", "readOnlyRootFilesystem"), "may change its files"),
-        (put(..., *WELLDONE, *FIRST, "resources", "limits", "memory"), "may take all of a node"),
+        (put(..., *WELLDONE, *FIRST, "securityContext", "readOnlyRootFilesystem"), "has a writable root file system"),
+        (put(..., *WELLDONE, *FIRST, "resources", "limits", "memory"), "has no CPU request or memory limit"),
         (put(..., *WELLDONE, *FIRST, "readinessProbe"), "no readinessProbe"),
         (put("/health", *WELLDONE, *FIRST, "livenessProbe", "httpGet", "path"), "welldone is probed at"),
         (put(3, "StatefulSet vllm", "spec", "replicas"), "vllm-2.vllm"),
-        (toml("http://vllm-1.vllm:8000", "http://vllm:8000"), "welldone asks"),
-        (put(1, "HorizontalPodAutoscaler welldone", "spec", "minReplicas"), "cannot be rolled"),
-        (put(2, "Deployment welldone", "spec", "replicas"), "sets the number back"),
+        (toml("http://vllm-1.vllm:8000", "http://vllm:8000"), "upstreams of welldone"),
+        (put(1, "HorizontalPodAutoscaler welldone", "spec", "minReplicas"), "cannot be updated without downtime"),
+        (put(2, "Deployment welldone", "spec", "replicas"), "resets the replicas"),
     ],
 )
-def test_what_does_not_fit_is_noticed(change: Callable[[dict[str, Json]], None], problem: str) -> None:
+def test_an_inconsistency_is_detected(change: Callable[[dict[str, Json]], None], problem: str) -> None:
     objects = {named(one): copy.deepcopy(one) for one in applied()}
     change(objects)
     assert any(problem in found for found in problems(list(objects.values()))), problems(list(objects.values()))
@@ -162,20 +162,20 @@ def test_welldone_reads_its_settings() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ENVIRONMENT))
-def test_a_secret_that_is_not_there_is_told(name: str) -> None:
+def test_a_missing_secret_is_reported(name: str) -> None:
     less = {key: value for key, value in ENVIRONMENT.items() if key != name}
     with pytest.raises(SettingsError, match=name):
         read_config({}, less, folder=KUBERNETES)
 
 
-def test_the_variables_that_kubernetes_makes_for_a_service_would_be_read_as_settings() -> None:
-    made = {"WELLDONE_PORT": "tcp://10.0.0.10:80", "WELLDONE_SERVICE_HOST": "10.0.0.10"}
+def test_service_variables_of_kubernetes_would_be_read_as_settings() -> None:
+    config = {"WELLDONE_PORT": "tcp://10.0.0.10:80", "WELLDONE_SERVICE_HOST": "10.0.0.10"}
     with pytest.raises(SettingsError, match="WELLDONE_PORT"):
-        read_config({}, ENVIRONMENT | made, folder=KUBERNETES)
+        read_config({}, ENVIRONMENT | config, folder=KUBERNETES)
 
 
 @pytest.mark.parametrize("host", ["10.244.1.7:8000", "welldone", "welldone.prod.svc.cluster.local", "api.example.org"])
-def test_it_answers_to_the_address_of_its_pod_and_to_all_its_names(host: str) -> None:
+def test_the_host_check_accepts_the_pod_address_and_all_service_names(host: str) -> None:
     server = read_config({}, ENVIRONMENT, folder=KUBERNETES).server
     origins = OriginPolicy(
         host=server.host,
@@ -188,7 +188,7 @@ def test_it_answers_to_the_address_of_its_pod_and_to_all_its_names(host: str) ->
     origins.check("GET", {"host": host})
 
 
-def test_what_is_probed_needs_no_key() -> None:
+def test_probed_paths_need_no_key() -> None:
     (deployment,) = (one for one in applied() if named(one) == "Deployment welldone")
     found = set(re.findall(r"'path': '(/\w+)'", str(deployment["spec"]["template"]["spec"])))
     assert found == {"/livez", "/readyz"}

@@ -1,7 +1,8 @@
-"""The RayService: what KubeRay and Ray Serve want of it. Kubernetes' own schemas know nothing of it but its pods."""
+"""The RayService against the requirements of KubeRay and Ray Serve; Kubernetes has schemas only for its pods."""
 
 import importlib
 import importlib.util
+import warnings
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,15 @@ SERVICE = of_kind(OBJECTS, "RayService")["welldone-ray"]
 CLUSTER = SERVICE["spec"]["rayClusterConfig"]
 GROUPS = [CLUSTER["headGroupSpec"], *CLUSTER["workerGroupSpecs"]]
 TOML = of_kind(OBJECTS, "ConfigMap")["welldone-ray"]["data"]["welldone.toml"]
-SCHEMA = importlib.import_module("ray.serve.schema") if importlib.util.find_spec("ray") else None
 SERVE = yaml.safe_load(SERVICE["spec"]["serveConfigV2"])
+SCHEMA = None
+if importlib.util.find_spec("ray"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray uses what Pydantic deprecates
+        SCHEMA = importlib.import_module("ray.serve.schema")
 
 
-def test_it_has_the_fields_that_kuberay_wants() -> None:
+def test_the_rayservice_has_the_fields_that_kuberay_requires() -> None:
     assert SERVICE["apiVersion"] == "ray.io/v1"
     assert set(SERVICE["spec"]) == {"serveConfigV2", "rayClusterConfig"}
     assert set(CLUSTER) == {"rayVersion", "enableInTreeAutoscaling", "headGroupSpec", "workerGroupSpecs"}
@@ -27,12 +32,12 @@ def test_it_has_the_fields_that_kuberay_wants() -> None:
     for group in CLUSTER["workerGroupSpecs"]:
         assert set(group) == {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
-    for group in GROUPS:  # they go into environment and command lines: all are texts
+    for group in GROUPS:  # KubeRay puts them into command lines: all are strings
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.get("groupName", "head"))
-def test_its_pods_are_pods(group: Json) -> None:
+def test_its_pod_templates_are_valid(group: Json) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": group["template"]["spec"]}
     validate(pod)
     labels = of_kind(OBJECTS, "NetworkPolicy")["welldone-ray"]["spec"]["podSelector"]["matchLabels"]
@@ -63,8 +68,8 @@ def test_welldone_reads_its_settings(tmp_path: Path) -> None:
     assert config.warnings == ()
 
 
-def test_ray_serve_knows_all_that_it_is_told() -> None:
-    """By the names that Ray 2.60 has, and where Ray is installed (`make test-scale`) by its own schema."""
+def test_ray_serve_accepts_the_configuration() -> None:
+    """Check field names of Ray 2.60, and the schema of Ray where it is installed (`make test-scale`)."""
     assert set(SERVE) == {"proxy_location", "http_options", "applications"}
     assert [set(one) for one in SERVE["applications"]] == [{"name", "route_prefix", "import_path", "args"}]
     if SCHEMA is not None:
@@ -82,7 +87,7 @@ def test_a_node_has_room_for_an_engine_and_a_front(tmp_path: Path) -> None:
     assert requests["cpu"] == workers["rayStartParams"]["num-cpus"]
 
 
-def test_the_app_is_there() -> None:
+def test_the_import_path_of_the_app_exists() -> None:
     (application,) = SERVE["applications"]
     module, _, _ = application["import_path"].partition(":")
     assert importlib.util.find_spec(module) is not None

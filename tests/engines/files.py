@@ -1,4 +1,4 @@
-"""Small GGUF files, for what only looks at files."""
+"""Small GGUF files for tests that only read metadata."""
 
 import hashlib
 
@@ -8,7 +8,7 @@ TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
 def metadata(**more: Value) -> dict[str, Value]:
-    """What a small llama model says of itself; dots are written as two underscores."""
+    """Return the metadata of a small llama model. In keyword names two underscores stand for a dot."""
     plain: dict[str, Value] = {
         "general.architecture": "llama",
         "general.name": "Small",
@@ -24,11 +24,11 @@ def metadata(**more: Value) -> dict[str, Value]:
 
 
 def model(count: int = 1000, /, **more: Value) -> bytes:
-    """The file of a model with so many parameters."""
+    """Return the file of a model with so many parameters."""
     weights = [number % 7 / 7 for number in range(count)]
     return Gguf(metadata(**more), [Tensor("token_embd.weight", (count,), weights)]).data()
 
 
 def sha256(data: bytes) -> str:
-    """The hash of a file, as people write it."""
+    """Return the sha256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

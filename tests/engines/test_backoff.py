@@ -1,4 +1,4 @@
-"""How long an engine's next start waits."""
+"""Backoff between restarts of an engine."""
 
 import pytest
 
@@ -12,13 +12,13 @@ class _Clock:
         return self.now
 
 
-def test_waits_double_up_to_a_limit() -> None:
+def test_the_delay_doubles_up_to_a_limit() -> None:
     backoff = RestartBackoff(_Clock())
     assert [backoff.record_exit() for _ in range(6)] == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4])
     assert [backoff.record_exit() for _ in range(2000)][-1] == BACKOFF_MAX_S
 
 
-def test_a_time_of_health_makes_a_new_start() -> None:
+def test_the_delay_is_reset_after_a_time_of_running() -> None:
     clock = _Clock()
     backoff = RestartBackoff(clock)
     for _ in range(4):
@@ -31,7 +31,7 @@ def test_a_time_of_health_makes_a_new_start() -> None:
     assert backoff.record_exit() == pytest.approx(0.2)
 
 
-def test_only_deaths_without_being_ready_take_the_hope() -> None:
+def test_only_failed_starts_exhaust_the_backoff() -> None:
     backoff = RestartBackoff(_Clock())
     for _ in range(2 * MAX_FAILED_STARTS):
         backoff.record_ready()

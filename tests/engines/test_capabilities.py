@@ -1,4 +1,4 @@
-"""What an engine says of itself, and what we make of it."""
+"""Capabilities parsed from the replies of an engine."""
 
 from typing import Any
 
@@ -8,29 +8,29 @@ from welldone.engines.capabilities import parse_capabilities
 from welldone.engines.models.store import GgufMetadata
 
 COMMAND = ModelSettings(name="m", command=("run", "{port}"), parallel=7)
-FACTS = GgufMetadata(size_bytes=1, version=3, architecture="llama")
+METADATA = GgufMetadata(size_bytes=1, version=3, architecture="llama")
 
 
-def test_a_server_that_tells_nothing_may_do_anything() -> None:
+def test_a_server_without_props_is_assumed_to_support_everything() -> None:
     found = parse_capabilities({}, {}, COMMAND, None)
     assert (found.kind, found.context, found.slots) == ("command", 0, 7)
     assert all((found.chat, found.tools, found.images, found.embeddings))
 
 
-def test_a_context_is_read_where_vllm_tells_it() -> None:
+def test_the_context_length_is_read_from_vllms_model_list() -> None:
     found = parse_capabilities({}, {"data": [{"id": "m", "max_model_len": 4096}]}, COMMAND, None)
     assert (found.context, found.train_context) == (4096, 4096)
 
 
-def test_what_llama_cpp_tells_is_believed() -> None:
-    properties = {
+def test_capabilities_are_read_from_llama_cpps_props() -> None:
+    props = {
         "default_generation_settings": {"n_ctx": 2048},
         "total_slots": 2,
         "modalities": {"vision": True, "audio": False},
         "chat_template_caps": {"supports_tools": False},
     }
     meta = {"n_ctx_train": 8192, "n_vocab": 100, "n_embd": 32, "n_params": 1000, "size": 2000}
-    found = parse_capabilities(properties, {"data": [{"meta": meta}]}, ModelSettings(name="m"), FACTS)
+    found = parse_capabilities(props, {"data": [{"meta": meta}]}, ModelSettings(name="m"), METADATA)
     assert (found.kind, found.context, found.train_context, found.slots) == ("llama", 2048, 8192, 2)
     assert (found.vocabulary_size, found.embedding_size, found.parameters, found.size_bytes) == (100, 32, 1000, 2000)
     assert (found.images, found.audio, found.tools, found.chat, found.embeddings) == (True, False, False, True, False)
@@ -40,7 +40,7 @@ ODD: list[Any] = [None, 1, "x", [], [1], {"data": 1}, {"data": []}, {"data": [1]
 
 
 @table("odd", ODD)
-def test_odd_replies_do_no_harm(odd: Any) -> None:  # noqa: ANN401 - any JSON
-    properties = {"default_generation_settings": odd, "total_slots": odd, "modalities": odd, "chat_template_caps": odd}
-    found = parse_capabilities(properties, odd if isinstance(odd, dict) else {"data": odd}, COMMAND, None)
+def test_unexpected_replies_are_ignored(odd: Any) -> None:  # noqa: ANN401 - any JSON
+    props = {"default_generation_settings": odd, "total_slots": odd, "modalities": odd, "chat_template_caps": odd}
+    found = parse_capabilities(props, odd if isinstance(odd, dict) else {"data": odd}, COMMAND, None)
     assert found.context == 0

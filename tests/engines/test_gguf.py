@@ -1,4 +1,4 @@
-"""What a file says of itself is read; a file that lies costs neither memory nor time."""
+"""GGUF metadata reader: values, errors, and bounded memory for malicious files."""
 
 import random
 import struct
@@ -15,15 +15,15 @@ from tests.table import table
 from welldone.engines.models import store
 from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata
 
-WORDS = [f"token{number}" for number in range(5000)]
-WHOLE = files.model(
-    tokenizer__ggml__tokens=Array(Kind.STRING, WORDS),
-    tokenizer__ggml__scores=Array(Kind.FLOAT32, [0.5] * len(WORDS)),
+TOKENS = [f"token{number}" for number in range(5000)]
+MODEL = files.model(
+    tokenizer__ggml__tokens=Array(Kind.STRING, TOKENS),
+    tokenizer__ggml__scores=Array(Kind.FLOAT32, [0.5] * len(TOKENS)),
     general__quantized=Scalar(Kind.INT64, -5),
     general__share=Scalar(Kind.FLOAT64, 0.25),
     general__is_good=True,
 )
-HEADER_BYTES = len(WHOLE) - 4000  # its weights are 1000 numbers of four bytes
+HEADER_BYTES = len(MODEL) - 4000  # its weights are 1000 numbers of four bytes
 
 
 def _read(data: bytes, folder: Path) -> GgufMetadata:
@@ -32,9 +32,9 @@ def _read(data: bytes, folder: Path) -> GgufMetadata:
     return read_metadata(path)
 
 
-def test_a_model_says_what_it_is(tmp_path: Path) -> None:
-    assert _read(WHOLE, tmp_path) == GgufMetadata(
-        size_bytes=len(WHOLE),
+def test_the_metadata_of_a_model_is_read(tmp_path: Path) -> None:
+    assert _read(MODEL, tmp_path) == GgufMetadata(
+        size_bytes=len(MODEL),
         version=3,
         architecture="llama",
         name="Small",
@@ -50,7 +50,7 @@ def test_a_model_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_version_2_is_read_as_well(tmp_path: Path) -> None:
-    assert _read(WHOLE[:4] + struct.pack("<I", 2) + WHOLE[8:], tmp_path).version == 2
+    assert _read(MODEL[:4] + struct.pack("<I", 2) + MODEL[8:], tmp_path).version == 2
 
 
 @table(("number", "name"), [(0, "F32"), (7, "Q8_0"), (15, "Q4_K_M"), (18, "Q6_K"), (30, "IQ4_XS")])
@@ -64,7 +64,7 @@ def test_an_unknown_quantisation_has_no_name(number: int, tmp_path: Path) -> Non
 
 
 @table(
-    ("more", "question"),
+    ("metadata", "expected"),
     [
         ({"llama__pooling_type": 1}, "is_embedder"),
         ({"llama__pooling_type": 3}, "is_embedder"),
@@ -73,64 +73,64 @@ def test_an_unknown_quantisation_has_no_name(number: int, tmp_path: Path) -> Non
         ({"general__type": "mmproj"}, "is_projector"),
     ],
 )
-def test_a_model_that_does_not_chat_is_known(more: dict[str, Value], question: str, tmp_path: Path) -> None:
-    facts = _read(files.model(**more), tmp_path)
-    told = {name: getattr(facts, name) for name in ("is_embedder", "is_reranker", "is_projector")}
-    assert [name for name, is_so in told.items() if is_so] == [question]
+def test_models_that_are_not_for_chat_are_detected(metadata: dict[str, Value], expected: str, tmp_path: Path) -> None:
+    found = _read(files.model(**metadata), tmp_path)
+    flags = {name: getattr(found, name) for name in ("is_embedder", "is_reranker", "is_projector")}
+    assert [name for name, value in flags.items() if value] == [expected]
 
 
-def test_what_is_missing_or_of_another_kind_counts_as_absent(tmp_path: Path) -> None:
+def test_values_that_are_missing_or_of_another_type_are_absent(tmp_path: Path) -> None:
     assert _read(Gguf({}).data() + b"\0", tmp_path) == GgufMetadata(size_bytes=33, version=3, architecture="unknown")
     odd: dict[str, Value] = {"llama__context_length": 0.5, "llama__block_count": True, "general__name": 7}
-    facts = _read(files.model(**odd, llama__embedding_length=Scalar(Kind.INT32, -1)), tmp_path)
-    assert (facts.context_length, facts.block_count, facts.name, facts.embedding_length) == (None, None, None, None)
+    found = _read(files.model(**odd, llama__embedding_length=Scalar(Kind.INT32, -1)), tmp_path)
+    assert (found.context_length, found.block_count, found.name, found.embedding_length) == (None, None, None, None)
 
 
-def test_a_long_text_that_nobody_needs_is_passed_over(tmp_path: Path) -> None:
+def test_a_long_unused_string_is_skipped(tmp_path: Path) -> None:
     data = files.model(tokenizer__huggingface__json="x" * (3 * store.STRING_LIMIT_BYTES))
     assert _read(data, tmp_path).name == "Small"
 
 
-def test_text_that_is_no_utf8_does_not_stop_reading(tmp_path: Path) -> None:
-    assert _read(WHOLE.replace(b"Small", b"\xff\xfeall"), tmp_path).name == "\ufffd\ufffdall"
+def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
+    assert _read(MODEL.replace(b"Small", b"\xff\xfeall"), tmp_path).name == "\ufffd\ufffdall"
 
 
 @table(
-    ("data", "why"),
+    ("data", "message"),
     [
-        (b"", "cut off"),
-        (b"GG", "cut off"),
-        (b"<html><body>Not found</body></html>", "no GGUF file"),
+        (b"", "truncated"),
+        (b"GG", "truncated"),
+        (b"<html><body>Not found</body></html>", "not a GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
         (b"GGUF" + struct.pack("<IQQ", 3, 2**63, 0), "tensors"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**63), "metadata entries"),
-        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "bytes in a text"),
-        (b"GGUF" + struct.pack("<IQQQ1sIQ", 3, 0, 1, 1, b"a", 8, 2**63), "cut off"),
-        (b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"a", 99), "kind 99"),
-        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**40), "texts"),
-        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**20), "cut off"),
-        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 12, 2**60), "cut off"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "bytes in a string"),
+        (b"GGUF" + struct.pack("<IQQQ1sIQ", 3, 0, 1, 1, b"a", 8, 2**63), "truncated"),
+        (b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"a", 99), "type 99"),
+        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**40), "strings"),
+        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**20), "truncated"),
+        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 12, 2**60), "truncated"),
         (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 9, 1), "array of arrays"),
-        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 77, 1), "kind 77"),
+        (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 77, 1), "type 77"),
         (b"GGUF" + struct.pack("<IQQQ1sI", 3, 1, 0, 1, b"a", 2**31), "dimensions"),
-        (files.model(tokenizer__chat_template="x" * (store.STRING_LIMIT_BYTES + 1)), "bytes in a text"),
-        (WHOLE[: HEADER_BYTES - 50], "cut off"),
+        (files.model(tokenizer__chat_template="x" * (store.STRING_LIMIT_BYTES + 1)), "bytes in a string"),
+        (MODEL[: HEADER_BYTES - 50], "truncated"),
     ],
 )
-def test_a_file_that_is_no_model_says_why(data: bytes, why: str, tmp_path: Path) -> None:
-    with pytest.raises(GgufError, match=why):
+def test_invalid_files_are_rejected_with_a_reason(data: bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(GgufError, match=message):
         _read(data, tmp_path)
 
 
-def test_weights_that_are_not_there_are_missed(tmp_path: Path) -> None:
-    offset = struct.pack("<Q", len(WHOLE))
-    at = WHOLE.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 8 + 4
-    with pytest.raises(GgufError, match="its weights are not all there"):
-        _read(WHOLE[:at] + offset + WHOLE[at + 8 :], tmp_path)
+def test_missing_weights_are_detected(tmp_path: Path) -> None:
+    offset = struct.pack("<Q", len(MODEL))
+    at = MODEL.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 8 + 4
+    with pytest.raises(GgufError, match="weights are missing"):
+        _read(MODEL[:at] + offset + MODEL[at + 8 :], tmp_path)
 
 
-def test_a_header_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+def test_a_header_beyond_the_limit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "large.gguf"
     with path.open("wb") as file:
         file.write(b"GGUF" + struct.pack("<IQQQ1sIQ", 3, 0, 2, 1, b"a", 8, store.HEADER_LIMIT_BYTES))
@@ -140,22 +140,22 @@ def test_a_header_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
 
 
 @table("number", range(69))
-def test_a_file_that_was_spoiled_is_read_or_refused(number: int, tmp_path: Path) -> None:
-    chance = random.Random(number)
-    spoiled = bytearray(WHOLE)
-    for _ in range(chance.randint(1, 8)):
-        place = chance.randrange(4, HEADER_BYTES)
-        spoiled[place : place + 8] = chance.choice([b"\xff" * 8, bytes(8), chance.randbytes(8), b""])
-    _is_bounded(bytes(spoiled), tmp_path)
-    _is_bounded(WHOLE[: chance.randrange(len(WHOLE))], tmp_path)
+def test_a_corrupted_file_is_read_or_rejected(number: int, tmp_path: Path) -> None:
+    rng = random.Random(number)
+    corrupted = bytearray(MODEL)
+    for _ in range(rng.randint(1, 8)):
+        position = rng.randrange(4, HEADER_BYTES)
+        corrupted[position : position + 8] = rng.choice([b"\xff" * 8, bytes(8), rng.randbytes(8), b""])
+    _assert_bounded_memory(bytes(corrupted), tmp_path)
+    _assert_bounded_memory(MODEL[: rng.randrange(len(MODEL))], tmp_path)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, tail: bytes) -> None:
-    _is_bounded(b"GGUF" + struct.pack("<IQQ", 3, 2, 3) + tail, tmp_path_factory.getbasetemp())
+def test_arbitrary_bytes_are_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, tail: bytes) -> None:
+    _assert_bounded_memory(b"GGUF" + struct.pack("<IQQ", 3, 2, 3) + tail, tmp_path_factory.getbasetemp())
 
 
-def _is_bounded(data: bytes, folder: Path) -> None:
+def _assert_bounded_memory(data: bytes, folder: Path) -> None:
     tracemalloc.start()
     try:
         _read(data, folder)
@@ -168,7 +168,7 @@ def _is_bounded(data: bytes, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "folder"])
-def test_what_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_rejected(kind: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(GgufError):
         read_metadata(tmp_path / kind)

@@ -1,4 +1,4 @@
-"""Models from the hub: its real library, in a process of its own, against a stand-in for the hub."""
+"""Downloads from the Hugging Face Hub: the real library, in its own process, with a fake Hub."""
 
 import os
 import socket
@@ -18,19 +18,20 @@ pytest.importorskip("huggingface_hub")
 PROGRAM = """
 import sys
 from pathlib import Path
-from welldone.engines.pull import PullError, pull
+from welldone.engines.models.install import PullError
+from welldone.engines.models.pull import pull
 try:
     print(pull(sys.argv[1], folder=Path(sys.argv[2]), sha256=sys.argv[3] or None))
 except PullError as error:
-    print(f"{error.trouble}: {error}")
+    print(f"{error.kind}: {error}")
 """
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 DATA = files.model(20_000)
 TOKEN = "hf_hunter2"
 
 
-class Hub:
-    """The stand-in, and what is fetched from it."""
+class FakeHub:
+    """A fake Hub, and downloads from it."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site = site
@@ -38,24 +39,24 @@ class Hub:
         self._home = folder / "home"
 
     def offer(self, path: str, data: bytes = DATA, sha256: str | None = None, revision: str = "main") -> None:
-        """Have a file, as the hub has large ones."""
+        """Serve a file like the Hub serves large files."""
         etag = f'"{sha256 or files.sha256(data)}"'
-        said = {"X-Repo-Commit": COMMIT, "X-Linked-Etag": etag, "X-Linked-Size": str(len(data)), "ETag": etag}
+        headers = {"X-Repo-Commit": COMMIT, "X-Linked-Etag": etag, "X-Linked-Size": str(len(data)), "ETag": etag}
         for name in (revision, COMMIT):
-            self.site.pages[f"/owner/repo/resolve/{name}/{path}"] = Page(data, headers=said)
+            self.site.pages[f"/owner/repo/resolve/{name}/{path}"] = Page(data, headers=headers)
 
-    def refuse(self, path: str, status: int, code: str | None) -> None:
-        """Not have a file."""
-        said = {} if code is None else {"X-Error-Code": code}
-        self.site.pages[f"/owner/repo/resolve/main/{path}"] = Page(status=status, headers=said)
+    def fail(self, path: str, status: int, code: str | None) -> None:
+        """Answer requests for a file with an error."""
+        headers = {} if code is None else {"X-Error-Code": code}
+        self.site.pages[f"/owner/repo/resolve/main/{path}"] = Page(status=status, headers=headers)
 
-    def pull(self, source: str, sha256: str = "", **more: str) -> str:
-        """What is said in the end."""
+    def pull(self, source: str, sha256: str = "", **environment: str) -> str:
+        """Pull a source in a new process; return the path, or the error with its kind."""
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, source, str(self.folder), sha256],
             env=os.environ
             | {"HF_ENDPOINT": self.site.url(""), "HF_HOME": str(self._home), "HF_TOKEN": TOKEN, "NO_PROXY": "127.0.0.1"}
-            | more,
+            | environment,
             capture_output=True,
             text=True,
             timeout=4 * LIMIT_S,
@@ -65,62 +66,62 @@ class Hub:
         return done.stdout.strip()
 
     @property
-    def left(self) -> list[str]:
-        """What is in the folder, without locks."""
+    def file_names(self) -> list[str]:
+        """File names in the folder, without locks."""
         return sorted(path.name for path in self.folder.iterdir() if not path.name.endswith(".lock"))
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
-    """A stand-in for the hub."""
+def hub(tmp_path: Path) -> Iterator[FakeHub]:
+    """A running fake Hub."""
     with web.site() as site:
-        yield Hub(site, tmp_path)
+        yield FakeHub(site, tmp_path)
 
 
-def test_a_file_of_the_hub_is_fetched_and_checked(hub: Hub) -> None:
+def test_a_file_is_downloaded_and_checked(hub: FakeHub) -> None:
     hub.offer("sub/a.gguf")
     path = Path(hub.pull("hf:owner/repo/sub/a.gguf"))
     assert path == hub.folder / "a.gguf"
     assert path.read_bytes() == DATA
-    assert hub.left == ["a.gguf", "a.gguf.json"]
+    assert hub.file_names == ["a.gguf", "a.gguf.json"]
     origin = read_origin(path)
     assert origin is not None
     assert (origin.source, origin.sha256) == ("hf:owner/repo/sub/a.gguf", files.sha256(DATA))
-    tokens = {asked.headers.get("authorization") for asked in hub.site.asked if "/resolve/" in asked.path}
+    tokens = {request.headers.get("authorization") for request in hub.site.requests if "/resolve/" in request.path}
     assert tokens == {f"Bearer {TOKEN}"}
 
 
-def test_all_files_of_a_split_model_are_fetched_at_their_revision(hub: Hub) -> None:
+def test_all_files_of_a_split_model_are_downloaded_at_their_revision(hub: FakeHub) -> None:
     names = [f"a-0000{number}-of-00002.gguf" for number in (1, 2)]
     for number, name in enumerate(names):
         hub.offer(name, files.model(100 + number), revision="v1")
     assert hub.pull(f"hf:owner/repo/{names[0]}@v1") == str(hub.folder / names[0])
-    assert [name for name in hub.left if name.endswith(".gguf")] == names
+    assert [name for name in hub.file_names if name.endswith(".gguf")] == names
 
 
-def test_a_file_that_differs_from_what_the_hub_says_is_refused(hub: Hub) -> None:
+def test_a_file_with_another_hash_than_the_hubs_is_rejected(hub: FakeHub) -> None:
     hub.offer("a.gguf", sha256="0" * 64)
-    said = hub.pull("hf:owner/repo/a.gguf")
-    assert said.startswith("wrong: ")
-    assert files.sha256(DATA) in said
-    assert hub.left == []
+    output = hub.pull("hf:owner/repo/a.gguf")
+    assert output.startswith("wrong: ")
+    assert files.sha256(DATA) in output
+    assert hub.file_names == []
 
 
-def test_a_file_that_differs_from_what_the_user_says_is_refused(hub: Hub) -> None:
+def test_a_file_with_another_hash_than_expected_is_rejected(hub: FakeHub) -> None:
     hub.offer("a.gguf")
     assert hub.pull("hf:owner/repo/a.gguf", "1" * 64).startswith("wrong: ")
-    assert hub.left == []
+    assert hub.file_names == []
 
 
-def test_a_file_that_is_no_gguf_is_refused(hub: Hub) -> None:
+def test_a_file_that_is_not_gguf_is_rejected(hub: FakeHub) -> None:
     hub.offer("a.gguf", b"<html></html>")
     assert "web page" in hub.pull("hf:owner/repo/a.gguf")
-    assert hub.left == []
+    assert hub.file_names == []
 
 
 @pytest.mark.tier3
 @pytest.mark.parametrize(
-    ("status", "code", "words"),
+    ("status", "code", "message"),
     [
         (404, "EntryNotFound", "has no file a.gguf"),
         (404, "RepoNotFound", "no repository owner/repo"),
@@ -130,23 +131,23 @@ def test_a_file_that_is_no_gguf_is_refused(hub: Hub) -> None:
         (404, None, "404"),
     ],
 )
-def test_a_refusal_of_the_hub_is_explained(status: int, code: str | None, words: str, hub: Hub) -> None:
-    hub.refuse("a.gguf", status, code)
-    said = hub.pull("hf:owner/repo/a.gguf")
-    assert said.startswith("unreachable: hf:owner/repo/a.gguf")
-    assert words in said
-    assert hub.left == []
+def test_errors_of_the_hub_are_explained(status: int, code: str | None, message: str, hub: FakeHub) -> None:
+    hub.fail("a.gguf", status, code)
+    output = hub.pull("hf:owner/repo/a.gguf")
+    assert output.startswith("unreachable: hf:owner/repo/a.gguf")
+    assert message in output
+    assert hub.file_names == []
 
 
-def test_a_hub_that_is_not_there_is_told(hub: Hub) -> None:
+def test_an_unreachable_hub_is_reported(hub: FakeHub) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    said = hub.pull("hf:owner/repo/a.gguf", HF_ENDPOINT=f"http://127.0.0.1:{port}")
-    assert said.startswith("unreachable: ")
-    assert "was not reached" in said
+    output = hub.pull("hf:owner/repo/a.gguf", HF_ENDPOINT=f"http://127.0.0.1:{port}")
+    assert output.startswith("unreachable: ")
+    assert "is unreachable" in output
 
 
-def test_the_librarys_offline_switch_is_named(hub: Hub) -> None:
+def test_offline_mode_is_reported(hub: FakeHub) -> None:
     assert "HF_HUB_OFFLINE is set" in hub.pull("hf:owner/repo/a.gguf", HF_HUB_OFFLINE="1")
 
 

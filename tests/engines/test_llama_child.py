@@ -1,4 +1,4 @@
-"""The child around llama.cpp, with real models: what it answers, what it keeps closed, and that it ends."""
+"""The llama.cpp child with real models: answers, closed endpoints, settings and errors."""
 
 import asyncio
 import os
@@ -12,21 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.engines.fleets import LIMIT_S, ask, fleet_of, get, run, say_hello
+from tests.engines.supervisors import LIMIT_S, fetch_json, fetch_reply, run, running_supervisor, short_answer
 from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.engines.errors import EngineError
 from welldone.engines.supervisor import ModelState
 
-ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 
 
-def test_a_model_is_ready_and_answers(tiny_model: Path) -> None:
+def test_a_model_loads_and_answers(tiny_model: Path) -> None:
     async def main() -> None:
-        async with fleet_of(ModelSettings(name="tiny", file=tiny_model)) as fleet:
-            model = fleet.models[0]
-            assert await say_hello(await model.ensure_ready())
+        async with running_supervisor(ModelSettings(name="tiny", file=tiny_model)) as supervisor:
+            model = supervisor.models[0]
+            assert await short_answer(await model.ensure_ready())
             assert model.state is ModelState.READY
             assert model.capabilities is not None
             assert model.capabilities.slots == model.settings.slots
@@ -37,15 +37,15 @@ def test_a_model_is_ready_and_answers(tiny_model: Path) -> None:
     run(main())
 
 
-def test_the_engine_wants_its_key_and_offers_nothing_else(tiny_model: Path) -> None:
+def test_the_engine_requires_its_key_and_closes_other_endpoints(tiny_model: Path) -> None:
     async def main() -> None:
-        async with fleet_of(ModelSettings(name="tiny", file=tiny_model)) as fleet:
-            address = await fleet.models[0].ensure_ready()
-            stranger = msgspec.structs.replace(address, key=None)
-            assert (await get(stranger, "/v1/models")).status == 401
-            assert (await get(address, "/slots")).status != 200
-            assert (await get(address, "/")).status == 404
-            reply = await get(address, "/v1/models")
+        async with running_supervisor(ModelSettings(name="tiny", file=tiny_model)) as supervisor:
+            address = await supervisor.models[0].ensure_ready()
+            without_key = msgspec.structs.replace(address, key=None)
+            assert (await fetch_reply(without_key, "/v1/models")).status == 401
+            assert (await fetch_reply(address, "/slots")).status != 200
+            assert (await fetch_reply(address, "/")).status == 404
+            reply = await fetch_reply(address, "/v1/models")
             assert (
                 "access-control-allow-origin" not in reply.headers or not reply.headers["access-control-allow-origin"]
             )
@@ -55,11 +55,11 @@ def test_the_engine_wants_its_key_and_offers_nothing_else(tiny_model: Path) -> N
 
 
 @ON_LINUX
-def test_the_socket_is_private_and_the_key_is_in_no_argument(tiny_model: Path) -> None:
+def test_the_socket_is_private_and_the_key_is_not_in_arguments_or_environment(tiny_model: Path) -> None:
     async def main() -> None:
-        async with fleet_of(ModelSettings(name="tiny", file=tiny_model)) as fleet:
-            address = await fleet.models[0].ensure_ready()
-            process = fleet.models[0].process
+        async with running_supervisor(ModelSettings(name="tiny", file=tiny_model)) as supervisor:
+            address = await supervisor.models[0].ensure_ready()
+            process = supervisor.models[0].process
             assert process is not None
             assert address.socket is not None
             assert address.key is not None
@@ -73,13 +73,13 @@ def test_the_socket_is_private_and_the_key_is_in_no_argument(tiny_model: Path) -
     run(main())
 
 
-def test_the_default_model_knows_tools(default_model: Path) -> None:
+def test_the_default_model_supports_tools(default_model: Path) -> None:
     async def main() -> None:
-        async with fleet_of(ModelSettings(name="default", file=default_model, threads=1)) as fleet:
-            address = await fleet.models[0].ensure_ready()
-            assert fleet.models[0].capabilities is not None
-            assert fleet.models[0].capabilities.tools
-            assert "Hello" in await say_hello(address)
+        async with running_supervisor(ModelSettings(name="default", file=default_model, threads=1)) as supervisor:
+            address = await supervisor.models[0].ensure_ready()
+            assert supervisor.models[0].capabilities is not None
+            assert supervisor.models[0].capabilities.tools
+            assert "Hello" in await short_answer(address)
 
     run(main())
 
@@ -90,7 +90,7 @@ PROMPTS = [
         {"messages": [{"role": "user", "content": "hi"}]},
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
-        id="as the model's own",
+        id="the model's default",
     ),
     pytest.param(
         {"messages": [{"role": role, "content": role} for role in ("system", "system", "user")]},
@@ -119,18 +119,18 @@ PROMPTS = [
 ]
 
 
-def test_the_template_of_the_default_model_says_what_was_said(default_model: Path) -> None:
+def test_the_template_of_the_default_model_renders_all_messages(default_model: Path) -> None:
     async def main() -> list[str]:
-        async with fleet_of(ModelSettings(name="default", file=default_model, threads=1)) as fleet:
-            address = await fleet.models[0].ensure_ready()
+        async with running_supervisor(ModelSettings(name="default", file=default_model, threads=1)) as supervisor:
+            address = await supervisor.models[0].ensure_ready()
             bodies: list[dict[str, Any]] = [case.values[0] for case in PROMPTS]  # type: ignore[misc]
-            return [(await ask(address, "/apply-template", body))["prompt"] for body in bodies]
+            return [(await fetch_json(address, "/apply-template", body))["prompt"] for body in bodies]
 
     for case, prompt in zip(PROMPTS, run(main()), strict=True):
         assert str(case.values[1]) in prompt, case.id
 
 
-def test_models_for_embeddings_and_ranking_are_known_by_their_files(
+def test_embedding_and_reranking_models_are_detected_from_their_files(
     tiny_embedding_model: Path, tiny_rerank_model: Path
 ) -> None:
     async def main() -> None:
@@ -138,11 +138,13 @@ def test_models_for_embeddings_and_ranking_are_known_by_their_files(
             ModelSettings(name="embedder", file=tiny_embedding_model),
             ModelSettings(name="ranker", file=tiny_rerank_model),
         )
-        async with fleet_of(*models) as fleet:
-            embedder, ranker = fleet.models
-            vectors = await ask(await embedder.ensure_ready(), "/v1/embeddings", {"input": "hello"})
+        async with running_supervisor(*models) as supervisor:
+            embedder, ranker = supervisor.models
+            vectors = await fetch_json(await embedder.ensure_ready(), "/v1/embeddings", {"input": "hello"})
             assert len(vectors["data"][0]["embedding"]) == 32
-            ranked = await ask(await ranker.ensure_ready(), "/v1/rerank", {"query": "a", "documents": ["b", "c"]})
+            ranked = await fetch_json(
+                await ranker.ensure_ready(), "/v1/rerank", {"query": "a", "documents": ["b", "c"]}
+            )
             assert len(ranked["results"]) == 2
             assert embedder.capabilities is not None
             assert ranker.capabilities is not None
@@ -152,12 +154,12 @@ def test_models_for_embeddings_and_ranking_are_known_by_their_files(
     run(main())
 
 
-def test_a_chat_model_gives_embeddings_where_they_are_asked_for(tiny_model: Path) -> None:
+def test_a_chat_model_returns_embeddings_if_configured(tiny_model: Path) -> None:
     async def main() -> None:
-        async with fleet_of(ModelSettings(name="tiny", file=tiny_model, embeddings=True)) as fleet:
-            address = await fleet.models[0].ensure_ready()
-            assert (await ask(address, "/v1/embeddings", {"input": "hello"}))["data"][0]["embedding"]
-            assert await say_hello(address)
+        async with running_supervisor(ModelSettings(name="tiny", file=tiny_model, embeddings=True)) as supervisor:
+            address = await supervisor.models[0].ensure_ready()
+            assert (await fetch_json(address, "/v1/embeddings", {"input": "hello"}))["data"][0]["embedding"]
+            assert await short_answer(address)
 
     run(main())
 
@@ -183,61 +185,63 @@ def test_settings_reach_llama_cpp(tiny_model: Path) -> None:
     )
 
     async def main() -> None:
-        async with fleet_of(settings) as fleet:
-            address = await fleet.models[0].ensure_ready()
-            assert fleet.models[0].capabilities is not None
-            assert (fleet.models[0].capabilities.context, fleet.models[0].capabilities.slots) == (256, 2)
-            prompt = await ask(address, "/apply-template", {"messages": [{"role": "user", "content": "just this"}]})
+        async with running_supervisor(settings) as supervisor:
+            address = await supervisor.models[0].ensure_ready()
+            assert supervisor.models[0].capabilities is not None
+            assert (supervisor.models[0].capabilities.context, supervisor.models[0].capabilities.slots) == (256, 2)
+            prompt = await fetch_json(
+                address, "/apply-template", {"messages": [{"role": "user", "content": "just this"}]}
+            )
             assert prompt["prompt"] == "just this"
 
     run(main())
 
 
-def test_ctrl_c_is_left_to_the_parent(tiny_model: Path) -> None:
+def test_the_engine_ignores_sigint(tiny_model: Path) -> None:
     async def main() -> None:
-        async with fleet_of(ModelSettings(name="tiny", file=tiny_model)) as fleet:
-            address = await fleet.models[0].ensure_ready()
-            process = fleet.models[0].process
+        async with running_supervisor(ModelSettings(name="tiny", file=tiny_model)) as supervisor:
+            address = await supervisor.models[0].ensure_ready()
+            process = supervisor.models[0].process
             assert process is not None
             os.kill(process.pid, signal.SIGINT)
-            assert await say_hello(address)
+            assert await short_answer(address)
             assert process.is_running
 
     run(main())
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
-        (b"", "cut off"),
-        (b"PK\x03\x04 and so on", "is no GGUF file"),
+        (b"", "truncated"),
+        (b"PK\x03\x04 and so on", "is not a GGUF file"),
         (b"GGUF\x03\x00\x00\x00" + b"\x00" * 16, "llama.cpp could not load it"),
     ],
 )
-def test_a_bad_file_is_a_clear_error(tmp_path: Path, content: bytes, says: str) -> None:
+def test_an_invalid_file_is_a_permanent_error(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(content)
 
     async def main() -> None:
-        async with fleet_of(ModelSettings(name="bad", file=file)) as fleet:
-            with pytest.raises(EngineError, match=says) as caught:
-                await fleet.models[0].ensure_ready()
+        async with running_supervisor(ModelSettings(name="bad", file=file)) as supervisor:
+            with pytest.raises(EngineError, match=message) as caught:
+                await supervisor.models[0].ensure_ready()
             assert caught.value.is_permanent
             assert str(tmp_path) not in caught.value.message
-            assert fleet.models[0].state is ModelState.FAILED
+            assert supervisor.models[0].state is ModelState.FAILED
 
     run(main())
 
 
-@table("said", [b"", b"no end", b"{}\n", b"[]\n"])
-def test_without_orders_the_child_does_nothing(said: bytes) -> None:
+@table("stdin", [b"", b"no end", b"{}\n", b"[]\n"])
+def test_without_a_configuration_the_child_exits(stdin: bytes) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "welldone.engines.llama_child"],
-        input=said,
+        input=stdin,
         capture_output=True,
         timeout=LIMIT_S,
         check=False,
     )
     assert ended.returncode == 1
-    assert b"orders" in ended.stderr.lower()
+    assert b"no configuration" in ended.stderr.lower()
     assert not ended.stdout

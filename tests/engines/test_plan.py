@@ -1,4 +1,4 @@
-"""What an engine is told before it starts."""
+"""Launch plans of engines."""
 
 import os
 from pathlib import Path
@@ -21,17 +21,17 @@ def plan(
     return make_plan(settings, models_folder=models, socket_folder=SOCKETS, environment=environment or {})
 
 
-def orders(settings: ModelSettings) -> EngineConfig:
+def engine_config(settings: ModelSettings) -> EngineConfig:
     return msgspec.json.decode(plan(settings).config_line, type=EngineConfig)
 
 
-@pytest.mark.parametrize(("asked", "got"), [(0, 4096), (512, 512), (1_000_000, 1_000_000)])
-def test_the_context_is_the_models_own_unless_asked(tiny_model: Path, asked: int, got: int) -> None:
-    told = orders(ModelSettings(name="m", file=tiny_model, ctx_size=asked))
-    assert told.ctx_size == got if asked else told.ctx_size <= DEFAULT_CONTEXT_LIMIT
+@pytest.mark.parametrize(("configured", "expected"), [(0, 4096), (512, 512), (1_000_000, 1_000_000)])
+def test_the_context_is_the_models_own_unless_configured(tiny_model: Path, configured: int, expected: int) -> None:
+    config = engine_config(ModelSettings(name="m", file=tiny_model, ctx_size=configured))
+    assert config.ctx_size == expected if configured else config.ctx_size <= DEFAULT_CONTEXT_LIMIT
 
 
-def test_threads_do_not_spin_unless_the_user_wants_that(tiny_model: Path) -> None:
+def test_threads_do_not_spin_unless_configured(tiny_model: Path) -> None:
     settings = ModelSettings(name="m", file=tiny_model)
     assert plan(settings).environment["OMP_WAIT_POLICY"] == "passive"
     assert plan(settings, {"OMP_WAIT_POLICY": "active"}).environment["OMP_WAIT_POLICY"] == "active"
@@ -46,26 +46,26 @@ def test_threads_do_not_spin_unless_the_user_wants_that(tiny_model: Path) -> Non
         ("HTTPS_PROXY", "http://user:canary@proxy.example:3128"),
     ],
 )
-def test_our_own_engine_is_told_no_secret_of_the_environment(tiny_model: Path, name: str, value: str) -> None:
-    made = plan(ModelSettings(name="m", file=tiny_model), {name: value, "PATH": "/bin"})
-    assert name not in made.environment
-    assert made.environment["PATH"] == "/bin"
+def test_secrets_of_the_environment_are_not_passed_to_the_engine(tiny_model: Path, name: str, value: str) -> None:
+    launch_plan = plan(ModelSettings(name="m", file=tiny_model), {name: value, "PATH": "/bin"})
+    assert name not in launch_plan.environment
+    assert launch_plan.environment["PATH"] == "/bin"
 
 
-def test_each_start_has_a_place_and_a_key_of_its_own(tiny_model: Path) -> None:
+def test_each_start_has_a_new_socket_and_key(tiny_model: Path) -> None:
     settings = ModelSettings(name="m", file=tiny_model)
-    one, two = plan(settings).address, plan(settings).address
-    assert one.socket != two.socket
-    assert one.key != two.key
-    assert orders(settings).parent_pid == os.getpid()
+    first, second = plan(settings).address, plan(settings).address
+    assert first.socket != second.socket
+    assert first.key != second.key
+    assert engine_config(settings).parent_pid == os.getpid()
 
 
-def test_the_default_model_has_our_template_and_others_have_their_own(default_model: Path, tiny_model: Path) -> None:
-    template = orders(ModelSettings(name="m", file=default_model)).chat_template
+def test_only_the_default_model_gets_a_bundled_template(default_model: Path, tiny_model: Path) -> None:
+    template = engine_config(ModelSettings(name="m", file=default_model)).chat_template
     assert template is not None
     assert "<tools>" in template
-    assert orders(ModelSettings(name="m", file=default_model, chat_template="chatml")).chat_template == "chatml"
-    assert orders(ModelSettings(name="m", file=tiny_model)).chat_template is None
+    assert engine_config(ModelSettings(name="m", file=default_model, chat_template="chatml")).chat_template == "chatml"
+    assert engine_config(ModelSettings(name="m", file=tiny_model)).chat_template is None
 
 
 def test_the_built_in_model_is_found_by_its_name(tmp_path: Path, default_model: Path) -> None:
@@ -75,28 +75,28 @@ def test_the_built_in_model_is_found_by_its_name(tmp_path: Path, default_model: 
         assert builtin_model.DEFAULT_MODEL.file_name.encode() in found.config_line
 
 
-def test_a_template_comes_from_a_file(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_template_is_read_from_a_file(tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "my.jinja"
     path.write_text("{{ 'ä' }}", encoding="utf-8")
-    assert orders(ModelSettings(name="m", file=tiny_model, chat_template_file=path)).chat_template == "{{ 'ä' }}"
+    assert engine_config(ModelSettings(name="m", file=tiny_model, chat_template_file=path)).chat_template == "{{ 'ä' }}"
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"chat_template_file": Path("/somewhere/lost.jinja")}, "chat template lost.jinja cannot be read"),
         ({"tensor_split": ("3", "x")}, "tensor_split"),
     ],
 )
-def test_settings_that_cannot_work_are_errors(tiny_model: Path, changes: dict[str, object], says: str) -> None:
-    with pytest.raises(EngineError, match=says) as caught:
+def test_invalid_settings_are_permanent_errors(tiny_model: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(EngineError, match=message) as caught:
         plan(ModelSettings(name="m", file=tiny_model, **changes))  # type: ignore[arg-type]
     assert caught.value.is_permanent
     assert "/somewhere" not in caught.value.message
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_an_error(tiny_model: Path) -> None:
-    with pytest.raises(EngineError, match="too long a path"):
+def test_a_socket_path_that_is_too_long_is_an_error(tiny_model: Path) -> None:
+    with pytest.raises(EngineError, match="path of the folder for sockets is too long"):
         make_plan(
             ModelSettings(name="m", file=tiny_model),
             models_folder=SOCKETS,
@@ -105,21 +105,21 @@ def test_a_path_that_is_too_long_for_a_socket_is_an_error(tiny_model: Path) -> N
         )
 
 
-def test_a_model_for_embeddings_reads_a_text_in_one_go(tiny_embedding_model: Path, tiny_model: Path) -> None:
-    embedder = orders(ModelSettings(name="m", file=tiny_embedding_model, ctx_size=1024))
+def test_an_embedding_model_has_a_batch_of_the_whole_context(tiny_embedding_model: Path, tiny_model: Path) -> None:
+    embedder = engine_config(ModelSettings(name="m", file=tiny_embedding_model, ctx_size=1024))
     assert (embedder.embeddings, embedder.pooling, embedder.ubatch_size) == (True, None, 1024)
-    chat = orders(ModelSettings(name="m", file=tiny_model, ctx_size=1024, embeddings=True))
+    chat = engine_config(ModelSettings(name="m", file=tiny_model, ctx_size=1024, embeddings=True))
     assert (chat.embeddings, chat.pooling) == (True, "mean")
-    assert not orders(ModelSettings(name="m", file=tiny_model)).embeddings
+    assert not engine_config(ModelSettings(name="m", file=tiny_model)).embeddings
 
 
-def test_a_command_gets_its_place_and_its_key() -> None:
+def test_the_address_of_a_command_is_filled_in() -> None:
     settings = ModelSettings(
-        name="m", command=("run", "--at={port}"), environment={"AT": "http://127.0.0.1:{port}"}, key="k"
+        name="m", command=("run", "--listen={port}"), environment={"ADDRESS": "http://127.0.0.1:{port}"}, key="secret-1"
     )
-    made = plan(settings, {"HOME": "/h"})
-    port = str(made.address.port)
-    assert made.arguments[-2:] == ("run", f"--at={port}")
-    assert made.environment == {"HOME": "/h", "AT": f"http://127.0.0.1:{port}"}
-    assert (made.address.host, made.address.key) == ("127.0.0.1", "k")
-    assert "k" not in repr(made).replace("Plan", "")
+    launch_plan = plan(settings, {"HOME": "/h"})
+    port = str(launch_plan.address.port)
+    assert launch_plan.arguments[-2:] == ("run", f"--listen={port}")
+    assert launch_plan.environment == {"HOME": "/h", "ADDRESS": f"http://127.0.0.1:{port}"}
+    assert (launch_plan.address.host, launch_plan.address.key) == ("127.0.0.1", "secret-1")
+    assert "secret-1" not in repr(launch_plan)

@@ -1,4 +1,4 @@
-"""One engine program, from its start to its end, whatever it does in between."""
+"""Engine process: start, readiness, output and stop."""
 
 import asyncio
 import os
@@ -13,42 +13,42 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.engines.fleets import LIMIT_S, NOWHERE, SCRIPTED, Watched, command, get, python, run
+from tests.engines.supervisors import LIMIT_S, MOCK_SERVER, NO_FOLDER, ProcessWatch, command, fetch_reply, python, run
 from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import make_plan
 from welldone.engines.process import LINE_LIMIT_CHARS, OUTPUT_LINES, EngineProcess, OutputTail, describe_exit
 
-PARENT = Path(__file__).with_name("parent.py")
-ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="watches processes that are not its own by pidfd")
+SUPERVISOR_PROGRAM = Path(__file__).with_name("supervisor_program.py")
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="uses pidfd for processes that are not children")
 
 ENDLESS = "import sys, time\nprint('busy', flush=True)\ntime.sleep(1000)"
 SERVE = "\nimport os, sys\n"
 SERVE += "os.execv(sys.executable, [sys.executable, '-m', 'welldone.mock.server', '--socket', sys.argv[1]])"
 
 
-async def start(settings: ModelSettings, sockets: Path, **options: Any) -> EngineProcess:  # noqa: ANN401 - of Process.start
-    plan = make_plan(settings, models_folder=NOWHERE, socket_folder=sockets, environment=os.environ)
-    return await EngineProcess.start(plan, **{"within_s": LIMIT_S, **options})
+async def start(settings: ModelSettings, sockets: Path, **options: Any) -> EngineProcess:  # noqa: ANN401 - those of EngineProcess.start
+    plan = make_plan(settings, models_folder=NO_FOLDER, socket_folder=sockets, environment=os.environ)
+    return await EngineProcess.start(plan, **{"timeout_s": LIMIT_S, **options})
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize(
-    "words",
+    "text",
     [
-        pytest.param(SCRIPTED, id="socket"),
-        pytest.param((*SCRIPTED[:3], "--port", "{port}"), id="port"),
-        pytest.param(("/bin/sh", "-c", f"exec {' '.join(SCRIPTED)}"), id="shell"),
+        pytest.param(MOCK_SERVER, id="socket"),
+        pytest.param((*MOCK_SERVER[:3], "--port", "{port}"), id="port"),
+        pytest.param(("/bin/sh", "-c", f"exec {' '.join(MOCK_SERVER)}"), id="shell"),
     ],
 )
-def test_a_command_is_ready_answers_and_ends(short_path: Path, words: tuple[str, ...], loop: Any) -> None:  # noqa: ANN401
+def test_a_command_starts_answers_and_stops(short_path: Path, text: tuple[str, ...], loop: Any) -> None:  # noqa: ANN401
     async def main() -> None:
-        process = await start(command(*words), short_path)
-        assert (await get(process.plan.address, "/v1/models")).status == 200
+        process = await start(command(*text), short_path)
+        assert (await fetch_reply(process.plan.address, "/v1/models")).status == 200
         await process.stop(5)
         assert not process.is_running
-        assert not list(short_path.iterdir())  # noqa: ASYNC240 - nobody else is in this loop
+        assert not list(short_path.iterdir())  # noqa: ASYNC240 - the only task of this loop
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(_limited(main()))
@@ -60,15 +60,17 @@ async def _limited(main: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "says"),
+    ("program", "message"),
     [
         ("raise SystemExit(3)", "ended with code 3 before it was ready"),
         ("import sys; sys.exit('no memory')", "ended with code 1"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV"),
     ],
 )
-def test_a_command_that_dies_at_once_is_an_error_with_its_ending(short_path: Path, program: str, says: str) -> None:
-    with pytest.raises(EngineError, match=says) as caught:
+def test_a_command_that_exits_at_once_is_an_error_with_its_exit_code(
+    short_path: Path, program: str, message: str
+) -> None:
+    with pytest.raises(EngineError, match=message) as caught:
         run(start(python(program), short_path))
     assert not caught.value.is_permanent
     assert "memory" not in program or caught.value.details == ("no memory",)
@@ -84,23 +86,21 @@ def test_a_command_that_does_not_exist_is_an_error(short_path: Path) -> None:
 @pytest.mark.parametrize(
     "program", [ENDLESS, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ENDLESS]
 )
-def test_a_command_that_never_gets_well_is_ended(short_path: Path, program: str) -> None:
+def test_a_command_that_never_becomes_healthy_is_killed(short_path: Path, program: str) -> None:
     with pytest.raises(EngineError, match=r"was not ready within 0\.5 s"):
-        run(start(python(program), short_path, within_s=0.5))
+        run(start(python(program), short_path, timeout_s=0.5))
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert str(short_path) not in found.stdout
 
 
-def test_a_command_without_a_place_to_listen_is_refused(short_path: Path) -> None:
+def test_a_command_without_a_placeholder_is_rejected(short_path: Path) -> None:
     with pytest.raises(EngineError, match=r"neither \{port\} nor \{socket\}"):
         run(start(command("sleep", "1000"), short_path))
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.parametrize("line", ["x" * 100 + "\\n", "y" * 5000])
-def test_a_flood_of_words_neither_stops_an_engine_nor_fills_our_memory(
-    short_path: Path, stream: str, line: str
-) -> None:
+def test_a_flood_of_output_neither_blocks_the_engine_nor_fills_memory(short_path: Path, stream: str, line: str) -> None:
     flood = f"import sys\nfor _ in range(2000): sys.{stream}.write('{line}' * 5)\nsys.{stream}.flush()"
 
     async def main() -> None:
@@ -113,7 +113,7 @@ def test_a_flood_of_words_neither_stops_an_engine_nor_fills_our_memory(
     run(main())
 
 
-def test_the_environment_of_a_command_is_filled_in(short_path: Path) -> None:
+def test_placeholders_in_the_environment_of_a_command_are_filled_in(short_path: Path) -> None:
     program = "import os, sys\nsys.argv[1:] = [os.environ['PLACE']]" + SERVE
     settings = command(sys.executable, "-c", program, environment={"PLACE": "{socket}"})
 
@@ -125,36 +125,36 @@ def test_the_environment_of_a_command_is_filled_in(short_path: Path) -> None:
 
 
 @ON_LINUX
-@pytest.mark.parametrize("how", ["stop", "kill at once", "killed launcher"])
-def test_the_whole_family_of_a_command_ends(short_path: Path, how: str) -> None:
-    """Also a worker that ignores SIGTERM. (Of a launcher that is killed itself, only the command is sure to end.)"""
+@pytest.mark.parametrize("method", ["stop", "kill at once", "kill command_child"])
+def test_all_processes_of_a_command_end(short_path: Path, method: str) -> None:
+    """The workers include one that ignores SIGTERM. If command_child is killed, only the command is sure to end."""
     worker = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{ENDLESS}"
     program = f"import os, subprocess, sys\nw = subprocess.Popen([sys.executable, '-c', {worker!r}], stdout=-1)"
     program += "\nw.stdout.readline()\nprint(os.getpid(), w.pid, file=sys.stderr, flush=True)" + SERVE
     pids: list[str] = []
 
     async def main() -> None:
-        process = await start(python(program), short_path, tail=OutputTail(lambda line: pids.extend(line.split())))
-        own, workers = (Watched(int(pid)) for pid in pids)
-        if how == "killed launcher":
+        process = await start(python(program), short_path, output=OutputTail(lambda line: pids.extend(line.split())))
+        command_watch, worker_watch = (ProcessWatch(int(pid)) for pid in pids)
+        if method == "kill command_child":
             os.kill(process.pid, signal.SIGKILL)
-            assert await asyncio.to_thread(own.ends)
+            assert await asyncio.to_thread(command_watch.has_ended)
             await process.wait_for_exit()
             os.kill(int(pids[1]), signal.SIGKILL)
-        await process.stop(0 if how == "kill at once" else 5)
-        assert own.ends(0)
-        assert await asyncio.to_thread(workers.ends)
-        own.close()
-        workers.close()
+        await process.stop(0 if method == "kill at once" else 5)
+        assert command_watch.has_ended(0)
+        assert await asyncio.to_thread(worker_watch.has_ended)
+        command_watch.close()
+        worker_watch.close()
 
     run(main())
 
 
-def test_a_start_that_is_cancelled_leaves_nothing(short_path: Path) -> None:
+def test_a_cancelled_start_leaves_nothing(short_path: Path) -> None:
     async def main() -> None:
-        begun = asyncio.Event()
-        starting = asyncio.create_task(start(python(ENDLESS), short_path, tail=OutputTail(lambda _: begun.set())))
-        await begun.wait()
+        started = asyncio.Event()
+        starting = asyncio.create_task(start(python(ENDLESS), short_path, output=OutputTail(lambda _: started.set())))
+        await started.wait()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
@@ -164,10 +164,10 @@ def test_a_start_that_is_cancelled_leaves_nothing(short_path: Path) -> None:
 
 
 @contextmanager
-def _server(folder: Path, *words: str) -> Iterator[tuple["subprocess.Popen[str]", list[str]]]:
-    """A server with one engine, and what it said until the engine was ready. What it leaves is in the folder."""
+def _supervisor_program(folder: Path, *text: str) -> Iterator[tuple["subprocess.Popen[str]", list[str]]]:
+    """Run the supervisor program until its engine is ready; yield it and its output. Sockets are in `folder`."""
     lines: list[str] = []
-    arguments = [sys.executable, str(PARENT), *words]
+    arguments = [sys.executable, str(SUPERVISOR_PROGRAM), *text]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         try:
@@ -181,32 +181,32 @@ def _server(folder: Path, *words: str) -> Iterator[tuple["subprocess.Popen[str]"
 
 
 @ON_LINUX
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_llama_cpp_ends_with_its_parent_however_that_ends(
-    short_path: Path, tiny_model: Path, how: signal.Signals
+@pytest.mark.parametrize("method", [signal.SIGKILL, signal.SIGTERM])
+def test_llama_cpp_ends_when_its_parent_is_killed_or_terminated(
+    short_path: Path, tiny_model: Path, method: signal.Signals
 ) -> None:
-    with _server(short_path, "file", str(tiny_model)) as (parent, lines):
-        engine = Watched(int(lines[-1].split()[1]))
-        parent.send_signal(how)
-        assert engine.ends()
+    with _supervisor_program(short_path, "file", str(tiny_model)) as (parent, lines):
+        engine = ProcessWatch(int(lines[-1].split()[1]))
+        parent.send_signal(method)
+        assert engine.has_ended()
         engine.close()
 
 
 @ON_LINUX
-def test_a_command_ends_with_its_parent_and_so_do_its_workers(short_path: Path) -> None:
+def test_a_command_and_its_workers_end_with_the_parent(short_path: Path) -> None:
     program = f"import os, subprocess, sys\nw = subprocess.Popen([sys.executable, '-c', {ENDLESS!r}], stdout=-1)"
     program += "\nw.stdout.readline()\nprint('pids', os.getpid(), w.pid, file=sys.stderr, flush=True)" + SERVE
-    with _server(short_path, "command", sys.executable, "-c", program, "{socket}") as (parent, lines):
+    with _supervisor_program(short_path, "command", sys.executable, "-c", program, "{socket}") as (parent, lines):
         pids = [*next(line for line in lines if line.startswith("pids")).split()[1:], lines[-1].split()[1]]
-        watched = [Watched(int(pid)) for pid in pids]
+        watches = [ProcessWatch(int(pid)) for pid in pids]
         parent.kill()
-        for process in watched:
-            assert process.ends()
+        for process in watches:
+            assert process.has_ended()
             process.close()
 
 
 @table(
-    ("code", "words"),
+    ("code", "text"),
     [
         (0, "ended with code 0"),
         (-9, "was ended by SIGKILL"),
@@ -214,5 +214,5 @@ def test_a_command_ends_with_its_parent_and_so_do_its_workers(short_path: Path) 
         (255, "ended with code 255"),
     ],
 )
-def test_an_ending_has_words(code: int, words: str) -> None:
-    assert describe_exit(code) == words
+def test_exit_codes_are_described(code: int, text: str) -> None:
+    assert describe_exit(code) == text

@@ -1,4 +1,4 @@
-"""The folder of models: names on one side, files on the other."""
+"""The models folder: names, files and origins."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
         ({}, "~/.cache/welldone/models"),
     ],
 )
-def test_models_are_kept_where_the_environment_says(environment: dict[str, str], expected: str) -> None:
+def test_the_models_folder_depends_on_the_environment(environment: dict[str, str], expected: str) -> None:
     assert store.models_folder(environment) == Path(expected).expanduser()
 
 
@@ -48,18 +48,18 @@ def test_each_model_is_listed_once(folder: Path) -> None:
         ("c", "c-00001-of-00003.gguf"),
     ]
     assert [entry.problem for entry in listed] == [None, None, "lacks 2 of its 3 files; pull it again"]
-    whole = listed[1]
-    assert whole.metadata is not None
-    assert whole.metadata.parameters == 101 + 102
-    assert whole.size_bytes == sum((folder / name).stat().st_size for name in NAMES[1:3])
+    split_model = listed[1]
+    assert split_model.metadata is not None
+    assert split_model.metadata.parameters == 101 + 102
+    assert split_model.size_bytes == sum((folder / name).stat().st_size for name in NAMES[1:3])
 
 
-def test_a_file_that_is_no_model_is_listed_with_its_problem(tmp_path: Path) -> None:
+def test_an_invalid_file_is_listed_with_its_problem(tmp_path: Path) -> None:
     (tmp_path / "page.gguf").write_bytes(b"<html>")
     (entry,) = store.list_models(tmp_path)
     assert entry.metadata is None
     assert entry.problem is not None
-    assert "no GGUF file" in entry.problem
+    assert "not a GGUF file" in entry.problem
 
 
 @table(
@@ -82,7 +82,7 @@ def test_a_file_that_is_no_model_is_listed_with_its_problem(tmp_path: Path) -> N
         ("default", None),
     ],
 )
-def test_a_name_is_looked_up_and_never_a_path(name: str, found: str | None, folder: Path) -> None:
+def test_models_are_found_by_name_but_not_by_path(name: str, found: str | None, folder: Path) -> None:
     path = store.find_model_file(folder, name)
     assert (path and path.name) == found
 
@@ -95,12 +95,12 @@ def test_the_builtin_model_is_found_by_its_names(name: str, tmp_path: Path) -> N
     assert [entry.name for entry in store.list_models(tmp_path)] == [DEFAULT_MODEL.name]
 
 
-def test_a_folder_that_is_not_there_holds_no_models(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_models(tmp_path: Path) -> None:
     assert store.list_models(tmp_path / "none") == []
     assert store.find_model_file(tmp_path / "none", "a") is None
 
 
-def test_where_a_file_came_from_is_kept_beside_it(folder: Path) -> None:
+def test_the_origin_of_a_file_is_stored_beside_it(folder: Path) -> None:
     path = folder / "a.gguf"
     assert store.read_origin(path) is None
     origin = ModelOrigin(source="https://host/a.gguf", sha256="0" * 64, fetched="2026-01-01T00:00:00+00:00")
@@ -117,5 +117,5 @@ def test_where_a_file_came_from_is_kept_beside_it(folder: Path) -> None:
         ("a-1-of-3.gguf", ["a-1-of-3.gguf"]),
     ],
 )
-def test_the_files_of_a_split_model_are_known_by_one_of_them(name: str, expected: list[str]) -> None:
+def test_the_file_names_of_a_split_model_follow_from_one_of_them(name: str, expected: list[str]) -> None:
     assert store.split_file_names(name) == expected

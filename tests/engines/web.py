@@ -1,4 +1,4 @@
-"""A web server that is good or bad at handing out files, on this machine and on a port that the system chose."""
+"""File server for tests of downloads, with configurable faults."""
 
 import threading
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
 LIMIT_S = 30.0
-"""When somebody counts as stuck: far beyond what a test needs."""
+"""Far more than any wait in these tests takes."""
 
 
 @dataclass
 class Page:
-    """What is at a path, and how it is handed out."""
+    """The reply to requests for a path, and its faults."""
 
     data: bytes = b""
     status: int = 200
@@ -22,17 +22,17 @@ class Page:
     has_length: bool = True
     heeds_if_range: bool = True
     cuts: list[int] = field(default_factory=list)
-    """For each of the first replies: after how many bytes of the body the connection ends."""
+    """For each of the first replies: after how many bytes of the body the connection is closed."""
     statuses: list[int] = field(default_factory=list)
-    """The statuses of the first replies, instead of the page."""
+    """Statuses of the first replies, which then have no body."""
     range: str | None = None
-    """What is said of a part that was asked for, instead of the truth."""
-    gate: threading.Event | None = None
-    """The body waits for it."""
+    """A false value of Content-Range."""
+    released: threading.Event | None = None
+    """The body is sent when this is set."""
 
 
-class Asked(NamedTuple):
-    """A request that came."""
+class ReceivedRequest(NamedTuple):
+    """A received request."""
 
     method: str
     path: str
@@ -40,26 +40,26 @@ class Asked(NamedTuple):
 
 
 class Site:
-    """The server: its pages by path, and what it was asked."""
+    """The server: pages by path, and the received requests."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.pages: dict[str, Page] = {}
-        self.asked: list[Asked] = []
-        self.is_over = threading.Event()
+        self.requests: list[ReceivedRequest] = []
+        self.is_closing = threading.Event()
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
     @property
     def ranges(self) -> list[str | None]:
-        """Which part each request asked for."""
-        return [asked.headers.get("range") for asked in self.asked]
+        """The Range header of each request."""
+        return [request.headers.get("range") for request in self.requests]
 
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """A running server. It ends with the block, whoever still waits for it."""
+    """Run a server; at the end of the block, pending replies are released."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -71,41 +71,41 @@ def site() -> Iterator[Site]:
             self._answer()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Disable the log."""
 
         def _answer(self) -> None:
             path = self.path.partition("?")[0]
             headers = {name.lower(): value for name, value in self.headers.items()}
-            made.asked.append(Asked(self.command, self.path, headers))
+            running.requests.append(ReceivedRequest(self.command, self.path, headers))
             self.close_connection = True
-            page = made.pages.get(path, Page(status=404))
-            _send(self, page, headers, made)
+            page = running.pages.get(path, Page(status=404))
+            _send(self, page, headers, running)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = False  # so that all of them are waited for
-    made = Site(server.server_port)
+    server.daemon_threads = False  # so that server_close waits for all threads
+    running = Site(server.server_port)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield made
+        yield running
     finally:
-        made.is_over.set()
+        running.is_closing.set()
         server.shutdown()
         thread.join(LIMIT_S)
         server.server_close()
 
 
-def _send(handler: BaseHTTPRequestHandler, page: Page, asked: dict[str, str], made: Site) -> None:
+def _send(handler: BaseHTTPRequestHandler, page: Page, received: dict[str, str], running: Site) -> None:
     status = page.statuses.pop(0) if page.statuses else page.status
     data, start = (page.data, 0) if status == 200 or status == page.status else (b"", 0)
     headers = dict(page.headers)
-    is_same = not page.heeds_if_range or asked.get("if-range") in (
+    is_same = not page.heeds_if_range or received.get("if-range") in (
         None,
         headers.get("ETag"),
         headers.get("Last-Modified"),
     )
-    if status == 200 and page.has_ranges and is_same and (wanted := asked.get("range")):
-        start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+    if status == 200 and page.has_ranges and is_same and (byte_range := received.get("range")):
+        start = int(byte_range.removeprefix("bytes=").removesuffix("-"))
         status = 206 if start < len(data) else 416
         headers["Content-Range"] = page.range or f"bytes {start}-{len(data) - 1}/{len(data)}"
     body = data[start:]
@@ -119,8 +119,8 @@ def _send(handler: BaseHTTPRequestHandler, page: Page, asked: dict[str, str], ma
         return
     if page.cuts:
         body = body[: page.cuts.pop(0)]
-    if page.gate is not None:
-        while not (page.gate.wait(0.01) or made.is_over.is_set()):
+    if page.released is not None:
+        while not (page.released.wait(0.01) or running.is_closing.is_set()):
             pass
-    with suppress(ConnectionError):  # who has no room for it leaves
+    with suppress(ConnectionError):  # the client may close the connection early
         handler.wfile.write(body)

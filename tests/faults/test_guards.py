@@ -1,17 +1,17 @@
-"""The traps and judges of the plan: each sees what it is there for."""
+"""Detectors of the fault plan: each detects what it is for."""
 
 import socket
 
 import pytest
 
-from faults.canaries import Place
-from faults.doors import APP, HOUSES, Kind, Name, Page, Visit, right
+from faults.canaries import Artifact
 from faults.hygiene import is_hung_up
-from faults.reaching import trap
+from faults.ssrf import trap
+from faults.web_access import APP, SETUPS, Kind, Name, Page, Visit, right
 from tests.live.server import KEY
 
 
-def test_a_trap_counts_who_comes_at_each_of_its_addresses() -> None:
+def test_a_trap_counts_connections_on_each_address() -> None:
     with trap() as made:
         assert made.caught() == 0
         hosts = ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])]
@@ -21,28 +21,28 @@ def test_a_trap_counts_who_comes_at_each_of_its_addresses() -> None:
         assert made.caught() == 0
 
 
-def test_a_key_is_found_wherever_it_stands_and_is_not_said_again() -> None:
-    place = Place("a log", f"… status=401 key={KEY}\n", (KEY, "another"))
-    (hit,) = place.hits
+def test_a_key_is_found_and_not_repeated_in_the_report() -> None:
+    artifact = Artifact("a log", f"… status=401 key={KEY}\n", (KEY, "another"))
+    (hit,) = artifact.hits
     assert "a log" in hit
     assert KEY not in hit
-    assert Place("a log", "nothing", (KEY,)).hits == []
+    assert Artifact("a log", "nothing", (KEY,)).hits == []
 
 
 @pytest.mark.parametrize(
-    ("heard", "is_so"),
+    ("received", "is_so"),
     [
         (b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", True),
         (b"HTTP/1.0 400 Bad Request\r\n\r\n", True),
         (b"HTTP/1.1 400 Bad Request\r\n\r\nconnection: close", False),
     ],
 )
-def test_a_reply_says_whether_it_is_the_last(heard: bytes, is_so: bool) -> None:
-    assert is_hung_up(heard) is is_so
+def test_connection_close_is_detected(received: bytes, is_so: bool) -> None:
+    assert is_hung_up(received) is is_so
 
 
 @pytest.mark.parametrize(
-    ("house", "name", "page", "kind", "status", "told"),
+    ("house", "name", "page", "kind", "status", "allowed_origin"),
     [
         (0, "own", "none", "ask", 200, None),
         (0, "own", "same", "ask", 200, None),
@@ -61,7 +61,7 @@ def test_a_reply_says_whether_it_is_the_last(heard: bytes, is_so: bool) -> None:
         (5, "broken", "none", "ask", 400, None),
     ],
 )
-def test_what_a_browser_should_get(
-    house: int, name: Name, page: Page, kind: Kind, status: int, told: str | None
+def test_the_expected_reply_to_a_browser(
+    house: int, name: Name, page: Page, kind: Kind, status: int, allowed_origin: str | None
 ) -> None:
-    assert right(HOUSES[house], Visit("a", name, "b", page, kind)) == (status, told)
+    assert right(SETUPS[house], Visit("a", name, "b", page, kind)) == (status, allowed_origin)

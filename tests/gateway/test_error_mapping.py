@@ -1,11 +1,11 @@
-"""What clients hear of upstreams that refuse or fail."""
+"""Mapping of upstream and engine errors to API errors."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.recorded.traces import Recorded, recorded
+from tests.recorded.traces import RecordedTrace, recorded_traces
 from tests.table import table
 from welldone.gateway import error_mapping
 from welldone.gateway.error_mapping import is_retryable_status, is_upstream_fault, map_upstream_error, read_retry_after
@@ -14,17 +14,17 @@ from welldone.gateway.errors import ApiError
 NOON = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 
 
-def said(message: object, **more: object) -> bytes:
+def error_body(message: object, **more: object) -> bytes:
     return json.dumps({"error": {"message": message, **more}}).encode()
 
 
-def hear(status: int, body: bytes = b"", **headers: str) -> ApiError:
+def map_error(status: int, body: bytes = b"", **headers: str) -> ApiError:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return map_upstream_error(status, named, body, now=lambda: NOON)
 
 
 @table(
-    ("status", "heard", "code"),
+    ("status", "expected_status", "code"),
     [
         (300, 502, "upstream_redirect"),
         (302, 502, "upstream_redirect"),
@@ -51,17 +51,19 @@ def hear(status: int, body: bytes = b"", **headers: str) -> ApiError:
     ],
 )
 @table("body", [b"", b"<html>x</html>", b"[1]", b'{"error":null}', b"\xff", b"[" * 9999])
-def test_each_status_has_its_place_whatever_the_body(status: int, heard: int, code: str | None, body: bytes) -> None:
-    error = hear(status, body)
-    assert (error.status, error.code) == (heard, code)
+def test_each_status_is_mapped_whatever_the_body(
+    status: int, expected_status: int, code: str | None, body: bytes
+) -> None:
+    error = map_error(status, body)
+    assert (error.status, error.code) == (expected_status, code)
     assert error.message
     assert "<" not in error.message
     assert json.loads(error.body())["error"]["message"] == error.message
 
 
 @pytest.mark.parametrize("status", [409, 423])
-def test_a_conflict_is_no_fault_of_the_upstream(status: int) -> None:
-    assert hear(409).status in (400, 409)
+def test_a_client_error_is_not_the_upstreams_fault(status: int) -> None:
+    assert map_error(409).status in (400, 409)
     assert not is_upstream_fault(status)
 
 
@@ -97,7 +99,7 @@ OVERFLOWS: dict[str, tuple[int, Any]] = {
 
 
 @table(("status", "body"), OVERFLOWS.values(), ids=OVERFLOWS.keys())
-def test_a_prompt_that_does_not_fit_is_told_in_openais_words(status: int, body: object) -> None:
+def test_a_context_overflow_has_openais_code(status: int, body: object) -> None:
     data = json.dumps(body).encode()
     error = map_upstream_error(status, {}, data, "prompt")
     assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "prompt")
@@ -107,13 +109,13 @@ def test_a_prompt_that_does_not_fit_is_told_in_openais_words(status: int, body: 
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_words_about_the_context_change_no_status_that_says_wait(status: int) -> None:
-    assert hear(status, said("exceeds the maximum context length per minute")).status == status
+def test_an_overload_that_mentions_the_context_stays_an_overload(status: int) -> None:
+    assert map_error(status, error_body("exceeds the maximum context length per minute")).status == status
 
 
-def test_both_numbers_of_llama_cpp_are_told() -> None:
+def test_token_counts_of_llama_cpp_appear_in_the_message() -> None:
     status, body = OVERFLOWS["llama.cpp"]
-    message = hear(status, json.dumps(body).encode()).message
+    message = map_error(status, json.dumps(body).encode()).message
     assert "8 tokens" in message
     assert "9 tokens" in message
 
@@ -133,9 +135,9 @@ def test_both_numbers_of_llama_cpp_are_told() -> None:
         "[json.exception.type_error.302] type must be number, but is string",
     ],
 )
-def test_a_500_that_blames_the_request_is_a_400(message: str) -> None:
-    body = said(message, code=500, type="server_error")
-    error = hear(500, body)
+def test_a_500_that_blames_the_request_becomes_400(message: str) -> None:
+    body = error_body(message, code=500, type="server_error")
+    error = map_error(500, body)
     assert (error.status, error.code, error.message) == (400, "invalid_request", message)
     assert not is_upstream_fault(500, body)
     assert not is_retryable_status(500, body)
@@ -146,61 +148,61 @@ def test_a_500_that_blames_the_request_is_a_400(message: str) -> None:
     ["CUDA error: out of memory", "[json.exception.type_error.316] invalid UTF-8 byte", "we expected 'x'", "", None, 5],
 )
 def test_any_other_500_is_the_upstreams_fault(message: object) -> None:
-    assert hear(500, said(message)).status == 502
-    assert is_upstream_fault(500, said(message))
-    assert is_retryable_status(500, said(message))
+    assert map_error(500, error_body(message)).status == 502
+    assert is_upstream_fault(500, error_body(message))
+    assert is_retryable_status(500, error_body(message))
 
 
 @table(
     ("body", "message", "param", "code"),
     [
-        (said("bad temperature", param="temperature", code="bad"), "bad temperature", "temperature", "bad"),
-        (said("no", param="body.max_tokens", code=400), "no", "max_tokens", "invalid_request"),
-        (said("no", param=7, code="a b"), "no", None, "invalid_request"),
+        (error_body("bad temperature", param="temperature", code="bad"), "bad temperature", "temperature", "bad"),
+        (error_body("no", param="body.max_tokens", code=400), "no", "max_tokens", "invalid_request"),
+        (error_body("no", param=7, code="a b"), "no", None, "invalid_request"),
         (b'{"error":"plain words"}', "plain words", None, "invalid_request"),
         (b'{"message":"bare","code":"c1"}', "bare", None, "c1"),
         (b'{"detail":"gone wrong"}', "gone wrong", None, "invalid_request"),
         (b'{"detail":[{"loc":["body","n"],"msg":"too big"}]}', "too big", None, "invalid_request"),
-        (b'{"detail":[]}', "The upstream refuses this request.", None, "invalid_request"),
-        (b'{"error":{"message":["x"]}}', "The upstream refuses this request.", None, "invalid_request"),
-        (said("two\n  lines\tand tabs"), "two lines and tabs", None, "invalid_request"),
+        (b'{"detail":[]}', "The upstream rejected this request.", None, "invalid_request"),
+        (b'{"error":{"message":["x"]}}', "The upstream rejected this request.", None, "invalid_request"),
+        (error_body("two\n  lines\tand tabs"), "two lines and tabs", None, "invalid_request"),
     ],
 )
-def test_the_words_of_a_refusal_are_kept(body: bytes, message: str, param: str | None, code: str) -> None:
-    error = hear(400, body)
+def test_the_message_of_a_rejection_is_forwarded(body: bytes, message: str, param: str | None, code: str) -> None:
+    error = map_error(400, body)
     assert (error.message, error.param, error.code) == (message, param, code)
 
 
 @table(
     ("body", "code"),
     [
-        (said("The model `nope` does not exist.", param="model", code=404), "model_not_found"),
-        (said("nope", code="model_not_found"), "model_not_found"),
-        (said("", param="model"), "model_not_found"),
+        (error_body("The model `nope` does not exist.", param="model", code=404), "model_not_found"),
+        (error_body("nope", code="model_not_found"), "model_not_found"),
+        (error_body("", param="model"), "model_not_found"),
         (b'{"error":"model \'x\' not found, try pulling it first"}', "model_not_found"),
-        (said("File Not Found", type="not_found_error"), "not_found"),
+        (error_body("File Not Found", type="not_found_error"), "not_found"),
         (b'{"detail":"Not Found"}', "not_found"),
-        (said("No such File object: file-x", param="id"), "not_found"),
+        (error_body("No such File object: file-x", param="id"), "not_found"),
         (b"404 page not found", "not_found"),
     ],
 )
-def test_what_is_not_found_is_a_model_or_something_else(body: bytes, code: str) -> None:
-    error = hear(404, body)
+def test_a_404_is_a_missing_model_or_a_missing_endpoint(body: bytes, code: str) -> None:
+    error = map_error(404, body)
     assert (error.status, error.code) == (404, code)
     assert error.message not in ("Not Found", "File Not Found", "")
     assert not is_upstream_fault(404, body)
 
 
 REFUSED = [
-    one for one in recorded() if one.trace.status is not None and one.trace.status >= 400 and "/bad_" in one.name
+    one for one in recorded_traces() if one.trace.status is not None and one.trace.status >= 400 and "/bad_" in one.name
 ]
 
 
 @table("one", REFUSED, ids=lambda one: one.name)
-def test_what_servers_were_recorded_to_refuse_is_the_clients_fault(one: Recorded) -> None:
+def test_recorded_rejections_of_servers_are_client_errors(one: RecordedTrace) -> None:
     status = one.trace.status or 0
     error = map_upstream_error(status, {}, one.trace.body)
-    if "parse_error" in error.message:  # of JSON that a client of the gateway cannot send
+    if "parse_error" in error.message:  # invalid JSON, which a client cannot send through the gateway
         assert error.status == 502
         return
     assert error.status in (400, 404)
@@ -230,18 +232,18 @@ SECRETS = "sk-canary-0123456789abcdef"
     ],
 )
 @table("status", [400, 404, 413, 429, 500, 501, 503])
-def test_no_secret_of_the_upstream_is_repeated(message: str, status: int) -> None:
+def test_secrets_of_the_upstream_are_redacted(message: str, status: int) -> None:
     secrets = (SECRETS, "team-canary-42", "e")
-    error = map_upstream_error(status, {}, said(message, param=message, code=message), secrets=secrets)
-    heard = error.body().decode()
+    error = map_upstream_error(status, {}, error_body(message, param=message, code=message), secrets=secrets)
+    body = error.body().decode()
     hidden = ("10.0.0.7", "fe80", "lab.", "8000", "/home", "0x7f", "canary", "secret", "<b", "<a", "<html", "DOCTYPE")
-    assert [one for one in hidden if one in heard] == []
+    assert [one for one in hidden if one in body] == []
 
 
-def test_a_long_message_is_cut_and_takes_no_long_time() -> None:
+def test_a_long_message_is_truncated_quickly() -> None:
     for text in ("x" * 65_000, "[" + ":" * 65_000, "a." * 30_000, "/a" * 30_000, "<" * 65_000, "input len" * 7_000):
-        assert len(hear(400, said(text)).message) <= 400
-        assert len(hear(500, said(text)).message) <= 450
+        assert len(map_error(400, error_body(text)).message) <= 400
+        assert len(map_error(500, error_body(text)).message) <= 450
 
 
 @table(
@@ -260,18 +262,18 @@ def test_a_long_message_is_cut_and_takes_no_long_time() -> None:
         ("Tue, 99 Nov 2023 22:13:00 GMT", None),
     ],
 )
-def test_when_to_come_again_is_read_as_seconds_or_as_a_date(text: str, seconds: float | None) -> None:
+def test_retry_after_is_parsed_as_seconds_or_as_a_date(text: str, seconds: float | None) -> None:
     assert read_retry_after(text, lambda: NOON) == seconds
 
 
 @table("status", [429, 502, 503, 504])
-def test_when_to_come_again_is_kept(status: int) -> None:
-    assert hear(status, retry_after="17").retry_after_s == 17
-    assert hear(status).retry_after_s == 1  # clients want to know
+def test_retry_after_is_forwarded(status: int) -> None:
+    assert map_error(status, retry_after="17").retry_after_s == 17
+    assert map_error(status).retry_after_s == 1  # the default
 
 
-def test_a_limit_keeps_its_code() -> None:
-    assert hear(429, said("You have no money.", code="insufficient_quota")).code == "insufficient_quota"
+def test_a_rate_limit_keeps_its_code() -> None:
+    assert map_error(429, error_body("You have no money.", code="insufficient_quota")).code == "insufficient_quota"
 
 
 @table(
@@ -294,7 +296,7 @@ def test_a_limit_keeps_its_code() -> None:
         (529, True, True),
     ],
 )
-def test_who_is_at_fault_and_whether_another_is_tried(status: int, fault: bool, another: bool) -> None:
+def test_fault_and_retry_by_status(status: int, fault: bool, another: bool) -> None:
     assert (is_upstream_fault(status), is_retryable_status(status)) == (fault, another)
 
 
@@ -308,7 +310,7 @@ def test_who_is_at_fault_and_whether_another_is_tried(status: int, fault: bool, 
         (500, "queue_timeout", True, True),
     ],
 )
-def test_a_server_of_ours_that_is_only_busy_is_not_at_fault(status: int, code: str, fault: bool, another: bool) -> None:
+def test_an_overloaded_welldone_server_is_not_at_fault(status: int, code: str, fault: bool, another: bool) -> None:
     body = json.dumps({"error": {"message": "Try again later.", "code": code}}).encode()
     assert (is_upstream_fault(status, body), is_retryable_status(status, body)) == (fault, another)
     error = map_upstream_error(status, {"retry-after": "7"}, body)
@@ -330,20 +332,20 @@ def test_a_server_of_ours_that_is_only_busy_is_not_at_fault(status: int, code: s
         (error_mapping.reply_too_large(), 502, "upstream_garbage"),
     ],
 )
-def test_an_upstream_that_gives_no_answer_has_an_error_for_each_way(error: ApiError, status: int, code: str) -> None:
+def test_each_kind_of_missing_response_has_its_own_error(error: ApiError, status: int, code: str) -> None:
     assert (error.status, error.code) == (status, code)
     assert error.message.endswith(".")
     assert "10.0.0.7" not in error.message
 
 
-def test_an_engine_that_is_busy_says_when_to_come_again() -> None:
+def test_a_busy_engine_has_a_retry_after() -> None:
     assert error_mapping.map_engine_error(429, b"", retry_after="9").retry_after_s == 9
     assert error_mapping.map_engine_error(429, b"", retry_after="x").retry_after_s == 1
 
 
-def test_what_is_too_long_for_one_piece_is_the_clients_fault() -> None:
-    said = "input (4003 tokens) is too large to process. increase the physical batch size (current batch size: 2048)"
-    body = json.dumps({"error": {"code": 500, "message": said, "type": "server_error"}}).encode()
+def test_an_input_longer_than_a_batch_is_a_client_error() -> None:
+    message = "input (4003 tokens) is too large to process. increase the physical batch size (current batch size: 2048)"
+    body = json.dumps({"error": {"code": 500, "message": message, "type": "server_error"}}).encode()
     error = error_mapping.map_engine_error(500, body, "documents")
     assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "documents")
     assert "2048" in error.message

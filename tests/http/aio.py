@@ -1,4 +1,4 @@
-"""Small parts for tests of sockets: a limit on every wait, a server that says given bytes, a client that says them."""
+"""Helpers for tests with sockets: a limit for every wait, and a server with a given handler."""
 
 import asyncio
 import ssl
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 LIMIT_S = 120.0
-"""No wait here takes a second; a hang is a failure and not a wait."""
+"""Far more than any wait in these tests takes: a hang fails the test."""
 
 
 def run(
@@ -17,7 +17,7 @@ def run(
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     limit_s: float = LIMIT_S,
 ) -> Value:
-    """What a coroutine gives; a hang is a failure."""
+    """Run a coroutine with a time limit."""
 
     async def bounded() -> Value:
         async with asyncio.timeout(limit_s):
@@ -32,7 +32,7 @@ async def serving(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
-    """A server on a port that the system chose; each connection is answered by `answer`, and then closed."""
+    """Run a server on a free port; `answer` handles each connection, which is then closed."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Connections that are used again: when they are, when they are not, and that none is left behind."""
+"""Connection pool: reuse of connections, stale connections, and that none leaks."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ import uvloop
 
 from tests.http.aio import run, serving
 from tests.http.certificates import Pair, make_pair
-from tests.http.test_outbound import CHUNKED, REPLY, Heard
+from tests.http.test_client import CHUNKED, REPLY, RecordingReceiver
 from welldone.http.address import Address, parse_url
 from welldone.http.client import ConnectionPool, Exchange, HttpClientError
 
@@ -33,19 +33,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return make_pair(tmp_path_factory.mktemp("stranger"), names="DNS:stranger.example")
+def other_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("other"), names="DNS:other.example")
 
 
 class Upstream:
-    """A server that says the same reply to every request of every connection, until it is told to hang up."""
+    """A server that sends the same response to every request, until `hang_up` is set."""
 
     def __init__(self, reply: bytes = REPLY) -> None:
         self.reply = reply
         self.connections = 0
         self.requests: list[bytes] = []
         self.hang_up = asyncio.Event()
-        self.left = 0
+        self.closed = 0
         self.changed = asyncio.Condition()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,25 +53,25 @@ class Upstream:
         ending = asyncio.ensure_future(self.hang_up.wait())
         try:
             while True:
-                asked = asyncio.ensure_future(reader.readuntil(b"\r\n\r\n"))
-                await asyncio.wait({asked, ending}, return_when=asyncio.FIRST_COMPLETED)
-                if not asked.done():
-                    asked.cancel()
+                reading = asyncio.ensure_future(reader.readuntil(b"\r\n\r\n"))
+                await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    reading.cancel()
                     break
-                self.requests.append(await asked)
+                self.requests.append(await reading)
                 writer.write(self.reply)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             ending.cancel()
             async with self.changed:
-                self.left += 1
+                self.closed += 1
                 self.changed.notify_all()
 
-    async def all_left(self) -> None:
-        """Wait until the server has seen each of its connections end."""
+    async def all_closed(self) -> None:
+        """Wait until all connections of the server are closed."""
         async with self.changed:
-            await self.changed.wait_for(lambda: self.left == self.connections)
+            await self.changed.wait_for(lambda: self.closed == self.connections)
 
 
 @asynccontextmanager
@@ -79,7 +79,7 @@ async def pooled(upstream: Upstream, pool: ConnectionPool, tls: ssl.SSLContext |
     async with serving(upstream.answer, tls) as port:
         yield Address(port=port)
         await pool.close()
-        await upstream.all_left()
+        await upstream.all_closed()
 
 
 async def get(pool: ConnectionPool, address: Address) -> bytes:
@@ -87,15 +87,15 @@ async def get(pool: ConnectionPool, address: Address) -> bytes:
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
-    """No socket of this process is open that was not before."""
+def no_socket_leak() -> Iterator[None]:
+    """Assert that no socket leaks."""
 
     def sockets() -> list[str]:
         names = []
         for fd in Path("/proc/self/fd").iterdir():
             try:
                 names.append(str(fd.readlink()))
-            except FileNotFoundError:  # the one that was open to list them
+            except FileNotFoundError:  # the descriptor of the listing itself
                 continue
         return sorted(name for name in names if name.startswith("socket:"))
 
@@ -105,7 +105,7 @@ def nothing_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("reply", [REPLY, CHUNKED, b"HTTP/1.1 204 No Content\r\n\r\n"])
-def test_a_connection_is_used_again_after_a_whole_reply(reply: bytes, new_loop: NewLoop) -> None:
+def test_a_connection_is_reused_after_a_complete_response(reply: bytes, new_loop: NewLoop) -> None:
     async def work() -> Upstream:
         upstream, pool = Upstream(reply), ConnectionPool()
         async with pooled(upstream, pool) as address:
@@ -114,7 +114,7 @@ def test_a_connection_is_used_again_after_a_whole_reply(reply: bytes, new_loop: 
                 assert pool.idle_count == 1
         return upstream
 
-    with nothing_left():
+    with no_socket_leak():
         upstream = run(work(), new_loop)
     assert (upstream.connections, len(upstream.requests)) == (1, 10)
     assert b"Connection:" not in upstream.requests[0]
@@ -129,9 +129,9 @@ def test_a_connection_is_used_again_after_a_whole_reply(reply: bytes, new_loop: 
         REPLY + b"garbage",
         CHUNKED + b"HTTP/1.1 408 Request Timeout\r\n\r\n",
     ],
-    ids=["close", "old", "two replies", "garbage after it", "a reply to nothing"],
+    ids=["close", "HTTP/1.0", "two responses", "garbage", "unsolicited response"],
 )
-def test_a_connection_that_cannot_stay_is_not_used_again(reply: bytes, new_loop: NewLoop) -> None:
+def test_a_connection_that_the_server_may_close_is_not_reused(reply: bytes, new_loop: NewLoop) -> None:
     async def work() -> Upstream:
         upstream, pool = Upstream(reply), ConnectionPool()
         async with pooled(upstream, pool) as address:
@@ -143,29 +143,29 @@ def test_a_connection_that_cannot_stay_is_not_used_again(reply: bytes, new_loop:
     assert run(work(), new_loop).connections == 3
 
 
-def test_what_comes_while_nobody_asked_ends_the_connection(new_loop: NewLoop) -> None:
+def test_an_unsolicited_response_closes_an_idle_connection(new_loop: NewLoop) -> None:
     async def work() -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(REPLY)
-            await speak.wait()
+            await send_now.wait()
             writer.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
             await reader.read()
-            left.set()
+            closed.set()
 
-        speak, left, pool = asyncio.Event(), asyncio.Event(), ConnectionPool(idle_s=600)
+        send_now, closed, pool = asyncio.Event(), asyncio.Event(), ConnectionPool(idle_s=600)
         async with serving(answer) as port:
             await get(pool, Address(port=port))
             assert pool.idle_count == 1
-            speak.set()
-            await left.wait()
+            send_now.set()
+            await closed.wait()
             assert pool.idle_count == 0
         await pool.close()
 
     run(work(), new_loop)
 
 
-def test_connections_at_once_are_several_and_the_last_is_used_first(new_loop: NewLoop) -> None:
+def test_idle_connections_are_bounded_and_the_latest_is_reused_first(new_loop: NewLoop) -> None:
     async def work() -> None:
         upstream, pool = Upstream(), ConnectionPool(idle_per_address=4)
         async with pooled(upstream, pool) as address:
@@ -181,7 +181,7 @@ def test_connections_at_once_are_several_and_the_last_is_used_first(new_loop: Ne
     run(work(), new_loop)
 
 
-def test_two_keys_never_share_a_connection(new_loop: NewLoop) -> None:
+def test_different_keys_never_share_a_connection(new_loop: NewLoop) -> None:
     async def work() -> None:
         upstream, pool = Upstream(), ConnectionPool()
         async with pooled(upstream, pool) as address:
@@ -192,57 +192,57 @@ def test_two_keys_never_share_a_connection(new_loop: NewLoop) -> None:
     run(work(), new_loop)
 
 
-def test_a_connection_that_waits_too_long_is_closed(new_loop: NewLoop) -> None:
+def test_an_expired_idle_connection_is_closed(new_loop: NewLoop) -> None:
     async def work() -> None:
         upstream, pool = Upstream(), ConnectionPool(idle_s=0.01)
         async with serving(upstream.answer) as port:
-            for _ in range(2):  # the timer comes back after it had nothing to do
+            for _ in range(2):  # the second round starts with an expired timer
                 await asyncio.gather(*(get(pool, Address(port=port)) for _ in range(3)))
-                await upstream.all_left()
+                await upstream.all_closed()
                 assert pool.idle_count == 0
         await pool.close()
 
-    with nothing_left():
+    with no_socket_leak():
         run(work(), new_loop)
 
 
-def test_a_connection_that_is_used_does_not_keep_another_waiting(new_loop: NewLoop) -> None:
+def test_a_busy_address_does_not_delay_the_expiry_of_another(new_loop: NewLoop) -> None:
     async def work() -> None:
         busy, forgotten, pool = Upstream(), Upstream(), ConnectionPool(idle_s=0.05)
         async with serving(busy.answer) as one, serving(forgotten.answer) as other:
             await get(pool, Address(port=other))
-            while not forgotten.left:
+            while not forgotten.closed:
                 await get(pool, Address(port=one))
-            await busy.all_left()
+            await busy.all_closed()
         await pool.close()
 
     run(work(), new_loop)
 
 
-def test_a_server_that_hangs_up_is_noticed_while_its_connection_waits(new_loop: NewLoop) -> None:
+def test_an_idle_connection_closed_by_the_server_is_removed(new_loop: NewLoop) -> None:
     async def work() -> None:
         upstream, pool = Upstream(), ConnectionPool(idle_s=600)
         async with serving(upstream.answer) as port:
             await asyncio.gather(*(get(pool, Address(port=port)) for _ in range(3)))
             upstream.hang_up.set()
-            while pool.idle_count:  # noqa: ASYNC110 - the pool tells nobody
+            while pool.idle_count:  # noqa: ASYNC110 - the pool has no event for it
                 await asyncio.sleep(0)
             upstream.hang_up.clear()
             assert await get(pool, Address(port=port)) == b"hello"
             await pool.close()
-            await upstream.all_left()
+            await upstream.all_closed()
         assert upstream.connections == 4
 
     run(work(), new_loop)
 
 
-class Dying:
-    """A server that answers the first request of each connection, and hangs up at the second instead of an answer."""
+class ClosingServer:
+    """A server that answers the first request of each connection and closes it on the second, after `last_bytes`."""
 
-    def __init__(self, last_words: bytes = b"", first: bytes = REPLY) -> None:
+    def __init__(self, last_bytes: bytes = b"", first: bytes = REPLY) -> None:
         self.connections = 0
         self.first = first
-        self.last_words = last_words
+        self.last_bytes = last_bytes
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -252,78 +252,81 @@ class Dying:
             await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:
             return
-        writer.write(self.last_words)
+        writer.write(self.last_bytes)
 
 
-IDLE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 4\r\n\r\nidle"
+IDLE_TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 4\r\n\r\nidle"
 
 
 @pytest.mark.parametrize(
-    ("last_words", "stale_s", "is_stale"),
+    ("last_bytes", "stale_s", "is_stale"),
     [
         (b"", 60.0, True),
-        (IDLE, 60.0, True),
-        (b"", 0.0, False),  # it has taken longer, and may have read the request
+        (IDLE_TIMEOUT, 60.0, True),
+        (b"", 0.0, False),  # after this time the server may have read the request
         (b"H", 60.0, False),
         (REPLY[:-1], 60.0, False),
         (b"HTTP/1.1 100 C\r\n\r\n", 60.0, False),
     ],
 )
-def test_a_used_connection_that_is_lost_at_once_before_any_byte_is_stale(
-    last_words: bytes, stale_s: float, is_stale: bool, new_loop: NewLoop
+def test_a_reused_connection_lost_at_once_before_any_byte_is_stale(
+    last_bytes: bytes, stale_s: float, is_stale: bool, new_loop: NewLoop
 ) -> None:
     async def work() -> None:
-        server, pool, heard = Dying(last_words), ConnectionPool(stale_s=stale_s), Heard()
+        server, pool, receiver = ClosingServer(last_bytes), ConnectionPool(stale_s=stale_s), RecordingReceiver()
         async with serving(server.answer) as port:
             address = Address(port=port)
             await asyncio.gather(*(get(pool, address) for _ in range(3)))
-            await pool.send(address, "POST", "/", heard, body=b"{}")
-            await heard.over.wait()
-            error = heard.ends[0]
+            await pool.send(address, "POST", "/", receiver, body=b"{}")
+            await receiver.ended.wait()
+            error = receiver.ends[0]
             assert isinstance(error, HttpClientError)
             assert error.is_stale is is_stale
-            assert heard.pieces == [] or not is_stale
-            # The others are as old: who sends again gets a new one.
+            assert receiver.pieces == [] or not is_stale
+            # The other idle connections are dropped too: a retry needs a new one.
             assert pool.idle_count == (0 if is_stale else 2)
             await pool.close()
 
     run(work(), new_loop)
 
 
-def test_a_408_that_comes_later_or_on_a_new_connection_is_a_reply(new_loop: NewLoop) -> None:
+def test_a_late_408_or_one_on_a_new_connection_is_a_response(new_loop: NewLoop) -> None:
     async def work() -> None:
-        for server, stale_s in ((Dying(IDLE), 0.0), (Dying(IDLE, first=IDLE), 60.0)):
-            pool, heard = ConnectionPool(stale_s=stale_s), Heard()
+        for server, stale_s in (
+            (ClosingServer(IDLE_TIMEOUT), 0.0),
+            (ClosingServer(IDLE_TIMEOUT, first=IDLE_TIMEOUT), 60.0),
+        ):
+            pool, receiver = ConnectionPool(stale_s=stale_s), RecordingReceiver()
             async with serving(server.answer) as port:
                 if server.first is REPLY:
                     await get(pool, Address(port=port))
-                await pool.send(Address(port=port), "POST", "/", heard, body=b"{}")
-                await heard.over.wait()
-                assert (heard.status, heard.ends) == (408, [None])
+                await pool.send(Address(port=port), "POST", "/", receiver, body=b"{}")
+                await receiver.ended.wait()
+                assert (receiver.status, receiver.ends) == (408, [None])
                 await pool.close()
 
     run(work(), new_loop)
 
 
-def test_a_fresh_connection_that_is_lost_is_not_stale(new_loop: NewLoop) -> None:
+def test_a_lost_new_connection_is_not_stale(new_loop: NewLoop) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
 
     async def work() -> None:
-        heard = Heard()
+        receiver = RecordingReceiver()
         async with serving(hang_up) as port:
-            await ConnectionPool().send(Address(port=port), "GET", "/", heard)
-            await heard.over.wait()
-        error = heard.ends[0]
+            await ConnectionPool().send(Address(port=port), "GET", "/", receiver)
+            await receiver.ended.wait()
+        error = receiver.ends[0]
         assert isinstance(error, HttpClientError)
         assert not error.is_stale
 
     run(work(), new_loop)
 
 
-def test_a_whole_reply_is_fetched_on_a_new_connection_where_the_old_was_dead(new_loop: NewLoop) -> None:
+def test_fetch_retries_on_a_new_connection_after_a_stale_one(new_loop: NewLoop) -> None:
     async def work() -> None:
-        server, pool = Dying(), ConnectionPool()
+        server, pool = ClosingServer(), ConnectionPool()
         async with serving(server.answer) as port:
             for _ in range(3):
                 assert await get(pool, Address(port=port)) == b"hello"
@@ -333,20 +336,20 @@ def test_a_whole_reply_is_fetched_on_a_new_connection_where_the_old_was_dead(new
     run(work(), new_loop)
 
 
-def test_who_paused_the_reading_leaves_a_connection_that_reads(new_loop: NewLoop) -> None:
+def test_a_connection_paused_by_its_receiver_is_returned_reading(new_loop: NewLoop) -> None:
     async def work() -> None:
-        class Pausing(Heard):
+        class Pausing(RecordingReceiver):
             def data(self, data: bytes) -> None:
                 super().data(data)
                 exchange.pause()
 
-        upstream, pool, heard = Upstream(), ConnectionPool(), Pausing()
+        upstream, pool, receiver = Upstream(), ConnectionPool(), Pausing()
         async with pooled(upstream, pool) as address:
             await get(pool, address)
-            exchange = await pool.send(address, "GET", "/", heard)
-            await heard.over.wait()
+            exchange = await pool.send(address, "GET", "/", receiver)
+            await receiver.ended.wait()
             assert await get(pool, address) == b"hello"
-            exchange.close()  # it has no connection any more: whose this is now is not disturbed
+            exchange.close()  # it has given its connection back and must not touch it
             exchange.resume()
             assert await get(pool, address) == b"hello"
         assert upstream.connections == 1
@@ -354,7 +357,7 @@ def test_who_paused_the_reading_leaves_a_connection_that_reads(new_loop: NewLoop
     run(work(), new_loop)
 
 
-def test_a_reply_before_the_whole_request_ends_the_connection(new_loop: NewLoop) -> None:
+def test_an_early_response_closes_the_connection(new_loop: NewLoop) -> None:
     async def work() -> None:
         async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
@@ -371,49 +374,49 @@ def test_a_reply_before_the_whole_request_ends_the_connection(new_loop: NewLoop)
 
 
 @pytest.mark.tier3
-@pytest.mark.parametrize("moment", ["connecting", "waiting", "reading"])
-def test_many_that_leave_leave_nothing_behind(moment: str, new_loop: NewLoop) -> None:
+@pytest.mark.parametrize("when", ["connecting", "waiting", "reading"])
+def test_cancelled_and_closed_exchanges_leak_nothing(when: str, new_loop: NewLoop) -> None:
     async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         if head.startswith(b"GET"):
             writer.write(REPLY)
-        elif moment == "reading":
+        elif when == "reading":
             writer.write(CHUNKED[:60])
         await reader.read()
 
-    async def leave(pool: ConnectionPool, address: Address) -> None:
-        heard = Heard()
-        asking = asyncio.ensure_future(pool.send(address, "POST", "/", heard, body=b"{}"))
-        if moment == "connecting":
+    async def cancel_early(pool: ConnectionPool, address: Address) -> None:
+        receiver = RecordingReceiver()
+        sending = asyncio.ensure_future(pool.send(address, "POST", "/", receiver, body=b"{}"))
+        if when == "connecting":
             await asyncio.sleep(0)
-            asking.cancel()
-            await asyncio.wait({asking})
+            sending.cancel()
+            await asyncio.wait({sending})
             return
-        exchange = await asking
-        if moment == "reading":
-            await heard.some.wait()
+        exchange = await sending
+        if when == "reading":
+            await receiver.received_data.wait()
         exchange.close()
-        assert heard.ends == []
+        assert receiver.ends == []
 
     async def work() -> None:
         pool = ConnectionPool()
         async with serving(stall) as port:
             address = Address(port=port)
             for _ in range(12):
-                await asyncio.gather(*(leave(pool, address) for _ in range(100)))
+                await asyncio.gather(*(cancel_early(pool, address) for _ in range(100)))
             assert pool.idle_count == 0
             for _ in range(3):
                 assert await get(pool, address) == b"hello"
                 pool.drop(address)
             await pool.close()
-            # The tasks of the server see their clients gone, and there are no others: all end.
+            # All tasks of the server end, since their clients have disconnected.
             await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
-    with nothing_left():
+    with no_socket_leak():
         run(work(), new_loop)
 
 
-def test_a_closed_pool_keeps_no_connection(new_loop: NewLoop) -> None:
+def test_a_closed_pool_keeps_no_connections(new_loop: NewLoop) -> None:
     async def work() -> None:
         upstream, pool = Upstream(), ConnectionPool()
         async with pooled(upstream, pool) as address:
@@ -425,31 +428,28 @@ def test_a_closed_pool_keeps_no_connection(new_loop: NewLoop) -> None:
     run(work(), new_loop)
 
 
-# TLS.
-
-
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_a_connection_over_tls_is_used_again(host: str, pair: Pair, new_loop: NewLoop) -> None:
+def test_a_tls_connection_is_reused(host: str, pair: Pair, new_loop: NewLoop) -> None:
     async def work() -> Upstream:
         upstream, pool = Upstream(CHUNKED), ConnectionPool()
-        async with pooled(upstream, pool, pair.serving()) as plain:
-            address = parse_url(f"https://{host}:{plain.port}/v1", ca_file=str(pair.certificate))
+        async with pooled(upstream, pool, pair.serving()) as plain_address:
+            address = parse_url(f"https://{host}:{plain_address.port}/v1", ca_file=str(pair.certificate))
             for _ in range(5):
                 assert await get(pool, address) == b"hello there"
                 assert pool.idle_count == 1
         return upstream
 
-    with nothing_left():
+    with no_socket_leak():
         upstream = run(work(), new_loop)
     assert (upstream.connections, len(upstream.requests)) == (1, 5)
 
 
-def test_a_certificate_is_not_trusted_by_itself_nor_under_another_name(
-    pair: Pair, stranger: Pair, new_loop: NewLoop
+def test_an_unknown_certificate_or_one_for_another_name_is_not_trusted(
+    pair: Pair, other_pair: Pair, new_loop: NewLoop
 ) -> None:
-    async def said(shown: Pair, **trust: object) -> str:
+    async def fetch_or_error(server_pair: Pair, **trust: object) -> str:
         upstream = Upstream()
-        async with serving(upstream.answer, shown.serving()) as port:
+        async with serving(upstream.answer, server_pair.serving()) as port:
             address = parse_url(f"https://localhost:{port}", **trust)  # type: ignore[arg-type]
             try:
                 return (await get(ConnectionPool(), address)).decode()
@@ -458,83 +458,83 @@ def test_a_certificate_is_not_trusted_by_itself_nor_under_another_name(
                 return str(error)
 
     untrusted = "the server's certificate is not trusted"
-    assert run(said(pair), new_loop) == untrusted
-    assert run(said(pair, ca_file=str(stranger.certificate)), new_loop) == untrusted
-    assert run(said(stranger, ca_file=str(stranger.certificate)), new_loop) == untrusted
-    assert run(said(stranger, is_verified=False), new_loop) == "hello"
+    assert run(fetch_or_error(pair), new_loop) == untrusted
+    assert run(fetch_or_error(pair, ca_file=str(other_pair.certificate)), new_loop) == untrusted
+    assert run(fetch_or_error(other_pair, ca_file=str(other_pair.certificate)), new_loop) == untrusted
+    assert run(fetch_or_error(other_pair, is_verified=False), new_loop) == "hello"
 
 
-def test_a_server_without_tls_is_told_apart(new_loop: NewLoop) -> None:
-    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def test_a_server_without_tls_is_reported(new_loop: NewLoop) -> None:
+    async def plain_address(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
     async def work() -> None:
-        async with serving(plain) as port:
-            with pytest.raises(HttpClientError, match="does not speak TLS as it should"):
+        async with serving(plain_address) as port:
+            with pytest.raises(HttpClientError, match="TLS handshake with the server failed"):
                 await get(ConnectionPool(), parse_url(f"https://127.0.0.1:{port}"))
 
     run(work(), new_loop)
 
 
-def test_who_waits_for_a_handshake_can_leave(new_loop: NewLoop) -> None:
+def test_a_tls_handshake_can_be_cancelled(new_loop: NewLoop) -> None:
     async def work() -> None:
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1)
-            asked.set()
+            reading.set()
             await reader.read()
 
-        asked, heard = asyncio.Event(), Heard()
+        reading, receiver = asyncio.Event(), RecordingReceiver()
         async with serving(silent) as port:
-            asking = asyncio.ensure_future(
-                ConnectionPool().send(parse_url(f"https://127.0.0.1:{port}"), "GET", "/", heard)
+            sending = asyncio.ensure_future(
+                ConnectionPool().send(parse_url(f"https://127.0.0.1:{port}"), "GET", "/", receiver)
             )
-            await asked.wait()
-            asking.cancel()
-            await asyncio.wait({asking})
-            assert asking.cancelled()
+            await reading.wait()
+            sending.cancel()
+            await asyncio.wait({sending})
+            assert sending.cancelled()
             await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
-        assert heard.ends == []
+        assert receiver.ends == []
 
-    with nothing_left():
+    with no_socket_leak():
         run(work(), new_loop)
 
 
-def test_a_connection_whose_reply_came_before_it_was_made_is_not_kept_for_others(
+def test_a_connection_cancelled_while_connecting_is_not_pooled(
     new_loop: NewLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asked has left meanwhile. Then uvloop closes the connection, which never says that it is closing."""
-    has_answered = threading.Event()
+    """The caller is cancelled meanwhile. uvloop then closes the connection without `is_closing()` being true."""
+    is_answered = threading.Event()
 
-    def answer(door: socket.socket) -> None:
-        line, _ = door.accept()
-        with line:
-            line.recv(65536)
-            line.sendall(REPLY)
-            has_answered.set()
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(REPLY)
+            is_answered.set()
             with suppress(ConnectionResetError):
-                line.recv(1)  # until it is hung up on
+                connection.recv(1)  # until the client disconnects
 
-    async def work(door: socket.socket) -> None:
-        pool, heard = ConnectionPool(), Heard()
+    async def work(listener: socket.socket) -> None:
+        pool, receiver = ConnectionPool(), RecordingReceiver()
         made = Exchange.connection_made
 
-        def leave(exchange: Exchange, transport: asyncio.BaseTransport) -> None:
+        def cancel_early(exchange: Exchange, transport: asyncio.BaseTransport) -> None:
             made(exchange, transport)
-            has_answered.wait(10)
-            asking.cancel()
+            is_answered.wait(10)
+            sending.cancel()
 
-        monkeypatch.setattr(Exchange, "connection_made", leave)
-        address = parse_url(f"http://127.0.0.1:{door.getsockname()[1]}")
-        asking = asyncio.ensure_future(pool.send(address, "GET", "/", heard))
-        await asyncio.wait({asking})
-        assert asking.cancelled()
+        monkeypatch.setattr(Exchange, "connection_made", cancel_early)
+        address = parse_url(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        sending = asyncio.ensure_future(pool.send(address, "GET", "/", receiver))
+        await asyncio.wait({sending})
+        assert sending.cancelled()
         assert pool.take(address) is None
         await pool.close()
 
-    with nothing_left(), socket.create_server(("127.0.0.1", 0)) as door:
-        server = threading.Thread(target=answer, args=(door,))
+    with no_socket_leak(), socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=answer, args=(listener,))
         server.start()
-        run(work(door), new_loop)
+        run(work(listener), new_loop)
         server.join(10)
         assert not server.is_alive()

@@ -1,4 +1,4 @@
-"""The ear: whatever a server does, it is heard, with its times, and every wait ends."""
+"""Recording client: every behaviour of a server is recorded with timestamps, and every wait is bounded."""
 
 import asyncio
 import socket
@@ -33,7 +33,7 @@ SOON_S = 0.05
 ERRORS = {
     "cut": (200, CONNECTION_LOST),
     "reset": (200, CONNECTION_LOST),
-    "hang": (200, f"nothing came for {SOON_S} s"),
+    "hang": (200, f"no data for {SOON_S} s"),
     "close-first": (None, CONNECTION_LOST),
     "reset-first": (None, CONNECTION_LOST),
     "hang-first": (None, f"no reply within {SOON_S} s"),
@@ -43,7 +43,7 @@ ERRORS = {
     "endless": (200, "a reply of more than 1,048,576 bytes"),
     "too-short": (200, CONNECTION_LOST),
 }
-"""The status of what does not end as it should, and what is said of it."""
+"""Status and error of the faults whose response is incomplete."""
 STATUSES = {
     **dict.fromkeys(("limited", "limited-silent"), 429),
     **dict.fromkeys(("unavailable", "unavailable-silent"), 503),
@@ -51,13 +51,13 @@ STATUSES = {
     "broken": 500,
 }
 
-Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def saying(*pieces: bytes, is_open: bool = False) -> Answer:
-    """A server that says these, each by itself, and then hangs up; or waits until the client has left."""
+def sending(*pieces: bytes, is_open: bool = False) -> Handler:
+    """Return a server that sends these pieces one by one, then closes, or waits until the client has disconnected."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         for piece in pieces:
             writer.write(piece)
@@ -65,56 +65,56 @@ def saying(*pieces: bytes, is_open: bool = False) -> Answer:
         if is_open:
             await reader.read()
 
-    return answer
+    return handler
 
 
-def hear(answer: Answer, method: str = "GET", **how: Any) -> RecordedResponse:  # noqa: ANN401 - those of `listen`
-    """What is heard of a server."""
+def record(handler: Handler, method: str = "GET", **options: Any) -> RecordedResponse:  # noqa: ANN401 - those of `record_response`
+    """Return the recording of one request to a server."""
 
     async def work() -> RecordedResponse:
-        async with serving(answer) as port:
-            return await record_response(Address(port=port), method, "/x", **how)
+        async with serving(handler) as port:
+            return await record_response(Address(port=port), method, "/x", **options)
 
     return run(work())
 
 
-def request_of(address: Address, **how: Any) -> tuple[str, dict[str, str]]:  # noqa: ANN401 - those of `listen`
-    """The first line and the headers that a server sees."""
-    seen = []
+def received_request(address: Address, **options: Any) -> tuple[str, dict[str, str]]:  # noqa: ANN401 - those of `record_response`
+    """Return the request line and the headers that the server receives."""
+    received = []
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append((await reader.readuntil(b"\r\n\r\n")).decode())
         writer.write(OK + b"Content-Length: 0\r\n\r\n")
 
     async def work() -> None:
-        async with serving(answer) as port:
-            await record_response(Address(port=port, key=address.key, prefix="/v1", headers=address.headers), **how)
+        async with serving(handler) as port:
+            await record_response(Address(port=port, key=address.key, prefix="/v1", headers=address.headers), **options)
 
     run(work())
-    first, *lines = seen[0].split("\r\n")
+    first, *lines = received[0].split("\r\n")
     return first, dict(line.split(": ", 1) for line in lines if line)
 
 
 @table("name", FAULT_REPLIES)
-def test_every_fault_is_heard_for_what_it_is(name: str) -> None:
+def test_every_fault_is_recorded_with_its_status_and_error(name: str) -> None:
     async def work() -> RecordedResponse:
         async with await serve(MockScript(posts=(FAULT_REPLIES[name],), speed=0)) as server:
             address = Address(port=server.port)
-            quiet_s = SOON_S if "hang" in name else LIMIT_S
+            idle_timeout_s = SOON_S if "hang" in name else LIMIT_S
             limit_bytes = 2**20 if name in ("endless", "gzip-bomb") else recording_client.BODY_LIMIT_BYTES
             return await record_response(
-                address, "POST", CHAT, body=b"{}", idle_timeout_s=quiet_s, limit_bytes=limit_bytes
+                address, "POST", CHAT, body=b"{}", idle_timeout_s=idle_timeout_s, limit_bytes=limit_bytes
             )
 
-    heard = run(work())
+    recording = run(work())
     status, error = ERRORS.get(name, (STATUSES.get(name, 200), None))
-    assert (heard.status, heard.error, heard.is_complete) == (status, error, error is None)
-    assert heard.pieces is None or sum(heard.pieces) == len(heard.body)
-    assert not heard.is_aborted
+    assert (recording.status, recording.error, recording.is_complete) == (status, error, error is None)
+    assert recording.pieces is None or sum(recording.pieces) == len(recording.body)
+    assert not recording.is_aborted
 
 
 @table("name", ["stream", "slow", "gzip", "close-after", "no-length", "http-1.0"])
-def test_what_is_wrong_with_http_alone_says_hello(name: str) -> None:
+def test_unusual_http_framing_yields_the_same_body(name: str) -> None:
     async def work() -> RecordedResponse:
         async with await serve(MockScript(posts=(FAULT_REPLIES[name],), speed=0)) as server:
             return await record_response(Address(port=server.port), "POST", CHAT, body=b"{}")
@@ -122,37 +122,37 @@ def test_what_is_wrong_with_http_alone_says_hello(name: str) -> None:
     assert run(work()).body == HELLO_REPLY.body
 
 
-def test_a_reply_is_heard_a_byte_at_a_time() -> None:
+def test_a_response_is_recorded_a_byte_at_a_time() -> None:
     reply = b"HTTP/1.1 103 Early\r\n\r\n" + CHUNKED + b"5;x\r\nhello\r\n6\r\n there\r\n0\r\nX: 1\r\n\r\n"
-    heard = hear(saying(*(bytes([byte]) for byte in reply), is_open=True))
-    assert (heard.body, heard.pieces, heard.is_complete) == (b"hello there", (5, 6), True)
-    assert heard.headers == (("Transfer-Encoding", "chunked"),)
+    recording = record(sending(*(bytes([byte]) for byte in reply), is_open=True))
+    assert (recording.body, recording.pieces, recording.is_complete) == (b"hello there", (5, 6), True)
+    assert recording.headers == (("Transfer-Encoding", "chunked"),)
 
 
-def test_times_go_forward_from_the_end_of_the_request_to_that_of_the_reply() -> None:
+def test_timestamps_increase_from_the_end_of_the_request_to_the_end_of_the_response() -> None:
     ticks = count()
-    heard = hear(saying(CHUNKED, b"5\r\nhello\r\n", b"0\r\n\r\n"), clock=lambda: float(next(ticks)))
-    assert heard.head_s is not None
-    times = [0, heard.head_s, *(at for at, _ in heard.arrivals), heard.ended_s]
+    recording = record(sending(CHUNKED, b"5\r\nhello\r\n", b"0\r\n\r\n"), clock=lambda: float(next(ticks)))
+    assert recording.head_s is not None
+    times = [0, recording.head_s, *(at for at, _ in recording.arrivals), recording.ended_s]
     assert times == sorted(times)
-    assert heard.head_s >= 1
-    assert heard.arrivals[-1][1] == 5
-    assert heard.ended_s > heard.arrivals[-1][0]
+    assert recording.head_s >= 1
+    assert recording.arrivals[-1][1] == 5
+    assert recording.ended_s > recording.arrivals[-1][0]
 
 
-def test_the_time_of_a_long_request_is_not_that_of_the_reply() -> None:
+def test_the_upload_time_of_a_long_request_does_not_count() -> None:
     ticks = count()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(2**24)
         writer.write(OK + b"Content-Length: 0\r\n\r\n")
 
-    heard = hear(answer, "POST", body=bytes(2**24), clock=lambda: float(next(ticks)))
-    assert heard.head_s == 1
+    recording = record(handler, "POST", body=bytes(2**24), clock=lambda: float(next(ticks)))
+    assert recording.head_s == 1
 
 
-def test_the_times_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_timestamps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording_client, "_ARRIVALS_LIMIT", 3)
     reply = MockReply(tuple(MockChunk("x", after_s=0.005) for _ in range(20)))
 
@@ -160,18 +160,18 @@ def test_the_times_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         async with await serve(MockScript(posts=(reply,))) as server:
             return await record_response(Address(port=server.port), "POST", CHAT, body=b"{}")
 
-    heard = run(work())
-    assert len(heard.arrivals) <= 3
-    assert heard.arrivals[-1][1] == 20
+    recording = run(work())
+    assert len(recording.arrivals) <= 3
+    assert recording.arrivals[-1][1] == 20
 
 
 @table(
-    ("pieces", "how", "error"),
+    ("pieces", "options", "error"),
     [
-        ((), {"within_s": SOON_S}, f"no reply within {SOON_S} s"),
-        ((OK,), {"quiet_s": SOON_S}, f"no reply within {SOON_S} s"),
-        ((OK + b"\r\n",), {"quiet_s": SOON_S}, f"nothing came for {SOON_S} s"),
-        ((CHUNKED,), {"within_s": SOON_S}, f"the reply was not whole within {SOON_S} s"),
+        ((), {"timeout_s": SOON_S}, f"no reply within {SOON_S} s"),
+        ((OK,), {"idle_timeout_s": SOON_S}, f"no reply within {SOON_S} s"),
+        ((OK + b"\r\n",), {"idle_timeout_s": SOON_S}, f"no data for {SOON_S} s"),
+        ((CHUNKED,), {"timeout_s": SOON_S}, f"the reply was not complete within {SOON_S} s"),
         ((DONE,), {"after_done_s": SOON_S}, "the body did not end after [DONE]"),
         ((OK + b"\r\n", b"data: x\r\n\r\ndata:[DONE]"), {"after_done_s": SOON_S}, "the body did not end after [DONE]"),
         ((CHUNKED + b"1\r\nxy",), {}, f"{NOT_HTTP}: a chunk is longer than its size"),
@@ -179,76 +179,76 @@ def test_the_times_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         ((OK + b"\r\n", bytes(11)), {"limit_bytes": 10}, "a reply of more than 10 bytes"),
     ],
 )
-def test_nobody_is_waited_for_without_end(pieces: tuple[bytes, ...], how: dict[str, Any], error: str) -> None:
-    heard = hear(saying(*pieces, is_open=True), **how)
-    assert (heard.error, heard.is_complete) == (error, False)
+def test_every_wait_and_size_is_bounded(pieces: tuple[bytes, ...], options: dict[str, Any], error: str) -> None:
+    recording = record(sending(*pieces, is_open=True), **options)
+    assert (recording.error, recording.is_complete) == (error, False)
 
 
 @pytest.mark.parametrize("body", [b"data: [DONE]\n\ndata: more", b"say data: [DONE]", b"data: [DONE] x"])
-def test_only_a_body_that_ends_with_done_should_end_soon(body: bytes) -> None:
-    heard = hear(saying(OK + b"\r\n" + body, is_open=True), after_done_s=0.0, quiet_s=SOON_S)
-    assert heard.error == f"nothing came for {SOON_S} s"
+def test_the_limit_after_done_applies_only_to_a_body_that_ends_with_done(body: bytes) -> None:
+    recording = record(sending(OK + b"\r\n" + body, is_open=True), after_done_s=0.0, idle_timeout_s=SOON_S)
+    assert recording.error == f"no data for {SOON_S} s"
 
 
-def test_a_body_that_ends_in_time_after_done_is_whole() -> None:
-    assert hear(saying(DONE, b"0\r\n\r\n", is_open=True)).is_complete
+def test_a_body_that_ends_in_time_after_done_is_complete() -> None:
+    assert record(sending(DONE, b"0\r\n\r\n", is_open=True)).is_complete
 
 
 @pytest.mark.parametrize("has_body", [False, True])
-def test_who_leaves_is_gone_at_once(has_body: bool) -> None:
+def test_leave_aborts_the_connection_at_once(has_body: bool) -> None:
     text = MockChunk(CHUNK_TEMPLATE % ('{"content":"Hello"}', "null"))
     reply = MockReply((text,), end="endless") if has_body else MockReply(end="hang")
 
     async def work() -> RecordedResponse:
         async with await serve(MockScript(posts=(reply,))) as server:
             address = Address(port=server.port)
-            heard = await record_response(
+            recording = await record_response(
                 address, "POST", CHAT, body=b"{}", leave=lambda body: body.count(b"Hello") >= 5_000 * has_body
             )
             await server.wait_until(lambda: server.counts.open == 0)
             assert server.requests[0].end == "left"
-            return heard
+            return recording
 
-    heard = run(work())
-    assert (heard.status, heard.is_aborted, heard.error, heard.is_complete) == (200, True, None, False)
-    assert bool(heard.body) is has_body
-
-
-def test_who_would_leave_hears_a_reply_that_is_over_before() -> None:
-    heard = hear(saying(OK + b"Content-Length: 5\r\n\r\nhello"), leave=lambda body: len(body) >= 5)
-    assert (heard.is_aborted, heard.is_complete) == (False, True)
+    recording = run(work())
+    assert (recording.status, recording.is_aborted, recording.error, recording.is_complete) == (200, True, None, False)
+    assert bool(recording.body) is has_body
 
 
-def test_who_is_cancelled_leaves() -> None:
+def test_leave_is_not_called_for_a_complete_response() -> None:
+    recording = record(sending(OK + b"Content-Length: 5\r\n\r\nhello"), leave=lambda body: len(body) >= 5)
+    assert (recording.is_aborted, recording.is_complete) == (False, True)
+
+
+def test_cancellation_closes_the_connection() -> None:
     async def work() -> None:
         async with await serve(MockScript(posts=(FAULT_REPLIES["hang"],))) as server:
-            asking = asyncio.create_task(record_response(Address(port=server.port), "POST", CHAT, body=b"{}"))
+            recording_task = asyncio.create_task(record_response(Address(port=server.port), "POST", CHAT, body=b"{}"))
             await server.wait_until(lambda: server.counts.requests == 1)
-            asking.cancel()
+            recording_task.cancel()
             await server.wait_until(lambda: server.counts.open == 0)
             with pytest.raises(asyncio.CancelledError):
-                await asking
+                await recording_task
 
     run(work())
 
 
-def test_a_refusal_that_comes_before_the_request_is_whole_is_heard() -> None:
+def test_an_early_error_response_to_a_long_request_is_recorded() -> None:
     reply = b"HTTP/1.1 413 No\r\nContent-Length: 2\r\n\r\nno"
     for is_open in (True, False):
         ticks = count()
-        heard = hear(saying(reply, is_open=is_open), "POST", body=bytes(2**24), clock=lambda: float(next(ticks)))  # noqa: B023 - it is called before the next
-        assert (heard.status, heard.body, heard.is_complete) == (413, b"no", True)
-        assert heard.head_s == 0
+        recording = record(sending(reply, is_open=is_open), "POST", body=bytes(2**24), clock=lambda: float(next(ticks)))  # noqa: B023 - called within the iteration
+        assert (recording.status, recording.body, recording.is_complete) == (413, b"no", True)
+        assert recording.head_s == 0
 
 
-def test_a_refusal_is_heard_of_a_connection_that_was_reset_before_the_first_byte() -> None:
+def test_an_error_response_is_recorded_although_the_connection_was_reset_before_the_request() -> None:
     connected, gone = threading.Event(), threading.Event()
 
     class Late(asyncio.SelectorEventLoop):
-        """A loop that hears of its connection when the server has left it."""
+        """A loop that reports its connection only after the server has closed it."""
 
-        async def sock_connect(self, *how: Any) -> None:  # noqa: ANN401 - those of the loop
-            await super().sock_connect(*how)
+        async def sock_connect(self, *options: Any) -> None:  # noqa: ANN401 - those of the loop
+            await super().sock_connect(*options)
             connected.set()
             assert await self.run_in_executor(None, gone.wait, LIMIT_S)
 
@@ -265,24 +265,24 @@ def test_a_refusal_is_heard_of_a_connection_that_was_reset_before_the_first_byte
         thread = threading.Thread(target=refuse, args=(listening,))
         thread.start()
         port = listening.getsockname()[1]
-        heard = run(record_response(Address(port=port), "POST", "/", body=b"{}"), Late)
+        recording = run(record_response(Address(port=port), "POST", "/", body=b"{}"), Late)
         thread.join(LIMIT_S)
-    assert (heard.status, heard.body, heard.error) == (503, b"no", None)
+    assert (recording.status, recording.body, recording.error) == (503, b"no", None)
 
 
-def test_a_server_that_says_no_more_but_stays_is_not_waited_for() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def test_a_half_closed_connection_ends_the_recording() -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(OK + b"\r\nhello")
         writer.write_eof()
         await reader.read()
 
-    heard = hear(answer)
-    assert (heard.body, heard.is_complete) == (b"hello", True)
+    recording = record(handler)
+    assert (recording.body, recording.is_complete) == (b"hello", True)
 
 
-def test_a_request_is_as_the_sdks_send_it() -> None:
-    first, headers = request_of(Address(key=SECRET), method="POST", path="/models", body=b"{}")
+def test_requests_have_the_headers_of_the_sdks() -> None:
+    first, headers = received_request(Address(key=SECRET), method="POST", path="/models", body=b"{}")
     assert first == "POST /v1/models HTTP/1.1"
     assert headers.pop("Host").startswith("127.0.0.1:")
     assert headers == {
@@ -296,10 +296,10 @@ def test_a_request_is_as_the_sdks_send_it() -> None:
     }
 
 
-def test_headers_are_replaced_added_and_left_out() -> None:
+def test_headers_can_be_replaced_added_and_removed() -> None:
     address = Address(key=SECRET, headers=(("x-team", "a"), ("X-More", "b")))
     changes = [("authorization", "Bearer wrong"), ("Accept-Encoding", None), ("X-Team", "c"), ("Origin", "http://a")]
-    _, headers = request_of(address, method="GET", path="/", headers=changes)
+    _, headers = received_request(address, method="GET", path="/", headers=changes)
     assert SECRET not in str(headers)
     del headers["Host"]
     assert headers == {
@@ -324,12 +324,14 @@ def test_headers_are_replaced_added_and_left_out() -> None:
         ("GET", "/", (("A", "\N{SNOWMAN}"),)),
     ],
 )
-def test_a_request_that_would_be_two_is_not_sent(method: str, path: str, headers: tuple[tuple[str, str], ...]) -> None:
+def test_a_request_with_injected_lines_is_not_sent(
+    method: str, path: str, headers: tuple[tuple[str, str], ...]
+) -> None:
     with pytest.raises(ValueError, match="character"):
         run(record_response(Address(port=1), method, path, headers=headers))
 
 
-def test_a_unix_socket_is_heard(tmp_path: Path) -> None:
+def test_a_unix_socket_is_supported(tmp_path: Path) -> None:
     async def work() -> RecordedResponse:
         path = str(tmp_path / "s")
         async with await serve(MockScript(), socket=path):
@@ -338,9 +340,9 @@ def test_a_unix_socket_is_heard(tmp_path: Path) -> None:
     assert run(work()).body == HELLO_REPLY.body
 
 
-def test_nobody_there_is_said_without_an_address() -> None:
+def test_a_refused_connection_is_reported_without_an_address() -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound, and not listening
+        closed.bind(("127.0.0.1", 0))  # bound but not listening
         port = closed.getsockname()[1]
         for host in ("127.0.0.1", "localhost"):
             with pytest.raises(ConnectError, match=r"^no connection to the server$"):
@@ -348,45 +350,47 @@ def test_nobody_there_is_said_without_an_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
-        (socket.gaierror(socket.EAI_NONAME, SECRET), "the server's name is not known"),
+        (socket.gaierror(socket.EAI_NONAME, SECRET), "the server's host name cannot be resolved"),
         (TimeoutError(SECRET), "no connection to the server within 5 s"),
         (OSError(f"Multiple exceptions: {SECRET}"), "no connection to the server"),
     ],
 )
-def test_why_there_is_no_connection_is_said_without_a_name(error: OSError, said: str) -> None:
+def test_connection_errors_are_described_without_a_host_name(error: OSError, message: str) -> None:
     class Failing(asyncio.SelectorEventLoop):
-        """A loop that finds nobody: no question leaves this machine."""
+        """A loop whose DNS lookups fail: no query leaves this machine."""
 
         async def getaddrinfo(self, *_: object, **__: object) -> NoReturn:
             raise error
 
     with pytest.raises(ConnectError) as caught:
         run(record_response(Address(host="secret", port=1), "GET", "/"), Failing)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])
-def test_tls_is_heard_where_its_certificate_is_trusted_or_not_asked_for(tmp_path: Path, is_trusted: bool) -> None:
+def test_a_tls_response_is_recorded_with_a_trusted_or_an_unverified_certificate(
+    tmp_path: Path, is_trusted: bool
+) -> None:
     pair = make_pair(tmp_path)
     tls = TlsOptions(str(pair.certificate)) if is_trusted else TlsOptions(is_verified=False)
     reply = CHUNKED + b"5\r\nhello\r\n"
 
     async def work(*pieces: bytes) -> RecordedResponse:
-        async with serving(saying(*pieces), pair.serving()) as port:
+        async with serving(sending(*pieces), pair.serving()) as port:
             return await record_response(Address(port=port, tls=tls), "POST", "/", body=b"{}")
 
-    heard = run(work(reply, b"0\r\n\r\n"))
-    assert (heard.body, heard.pieces, heard.is_complete) == (b"hello", (5,), True)
+    recording = run(work(reply, b"0\r\n\r\n"))
+    assert (recording.body, recording.pieces, recording.is_complete) == (b"hello", (5,), True)
     assert run(work(OK + b"\r\nhello")).is_complete
     assert run(work(reply)).error == CONNECTION_LOST
 
 
-def test_tls_that_is_reset_was_heard_until_then(tmp_path: Path) -> None:
+def test_a_reset_tls_connection_is_recorded_up_to_the_reset(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(CHUNKED + b"5\r\nhello\r\n")
         await reader.readuntil(b"!")
@@ -394,34 +398,35 @@ def test_tls_that_is_reset_was_heard_until_then(tmp_path: Path) -> None:
         writer.transport.abort()
 
     async def work() -> RecordedResponse:
-        async with serving(answer, pair.serving()) as port:
+        async with serving(handler, pair.serving()) as port:
             address = Address(port=port, tls=TlsOptions(is_verified=False))
             return await record_response(address, "POST", "/", body=b"{}!")
 
-    heard = run(work())
-    assert (heard.status, heard.error) == (200, CONNECTION_LOST)
+    recording = run(work())
+    assert (recording.status, recording.error) == (200, CONNECTION_LOST)
 
 
 @pytest.mark.parametrize(
-    ("is_tls", "said"),
-    [(True, "the server's certificate is not trusted"), (False, "the server does not speak TLS as it should")],
+    ("is_tls", "message"),
+    [(True, "the server's certificate is not trusted"), (False, "the TLS handshake with the server failed")],
 )
-def test_tls_that_goes_wrong_is_said(tmp_path: Path, is_tls: bool, said: str) -> None:
+def test_tls_failures_are_reported(tmp_path: Path, is_tls: bool, message: str) -> None:
     pair = make_pair(tmp_path)
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(OK)
 
     async def work() -> None:
-        async with serving(answer, pair.serving() if is_tls else None) as port:
+        async with serving(handler, pair.serving() if is_tls else None) as port:
             await record_response(parse_url(f"https://127.0.0.1:{port}", key=SECRET), "GET", "/")
 
-    with pytest.raises(ConnectError, match=f"^{said}$"):
+    with pytest.raises(ConnectError, match=f"^{message}$"):
         run(work())
 
 
-def test_the_ear_needs_no_library_but_msgspec() -> None:
-    code = "import sys, welldone.http.recording_client; print(*{'httptools', 'aiohttp', 'rich', 'uvloop'} & set(sys.modules))"
+def test_the_recording_client_imports_only_msgspec() -> None:
+    libraries = "{'httptools', 'aiohttp', 'rich', 'uvloop'}"
+    code = f"import sys, welldone.http.recording_client; print(*{libraries} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=LIMIT_S)
     assert done.stdout.strip() == b""

@@ -1,4 +1,4 @@
-"""Secrets: found and blotted out, as they are and as they stand in JSON."""
+"""Redaction of secrets, plain and JSON-encoded."""
 
 import json
 import re
@@ -14,7 +14,7 @@ KEY = 'sk-"secret\\key'
 LONGER = f"{KEY}-and-more"
 
 
-def test_the_longest_secret_is_blotted_out_whole() -> None:
+def test_the_longest_matching_secret_is_redacted_completely() -> None:
     assert SecretRedactor([KEY, LONGER]).redact(f"{LONGER} {KEY}") == f"{HIDDEN} {HIDDEN}"
 
 
@@ -27,30 +27,30 @@ def test_the_longest_secret_is_blotted_out_whole() -> None:
         (HIDDEN * 2, HIDDEN * 2),
     ],
 )
-def test_a_secret_is_blotted_out_where_a_text_was_cut_within_it(text: str, clean: str) -> None:
+def test_a_truncated_secret_is_redacted(text: str, clean: str) -> None:
     assert SecretRedactor([LONGER, f"{HIDDEN} is also a secret"]).redact(text) == clean
 
 
 @pytest.mark.parametrize("text", [KEY.encode(), json.dumps(KEY).encode(), b"x" + KEY.encode() + b"x"])
-def test_a_secret_is_found_however_it_is_spelled(text: bytes) -> None:
+def test_a_secret_is_found_in_every_encoding(text: bytes) -> None:
     secrets = SecretRedactor([KEY])
     assert secrets.occur_in(text)
     assert secrets.longest_bytes == len(json.dumps(KEY)) - 2
 
 
-def test_json_stays_json_and_only_its_strings_change() -> None:
+def test_redacted_json_is_still_json() -> None:
     value = {"a": [KEY, "x", 1], f"say {KEY}": 'a "quote" \\'}
     clean = SecretRedactor([KEY]).redact_json(json.dumps(value).encode())
     assert json.loads(clean) == {"a": [HIDDEN, "x", 1], f"say {HIDDEN}": 'a "quote" \\'}
 
 
-def test_json_without_a_secret_is_not_touched() -> None:
+def test_json_without_a_secret_is_unchanged() -> None:
     text = b'{"a" : "\\u0041"}'
     assert SecretRedactor([KEY]).redact_json(text) == text
 
 
 @pytest.mark.parametrize("words", [[], ["ollama"], [""]])
-def test_a_common_word_is_no_secret(words: list[str]) -> None:
+def test_a_weak_key_is_not_treated_as_a_secret(words: list[str]) -> None:
     secrets = SecretRedactor(words)
     assert all(map(is_weak_key, words))
     assert secrets.redact("ollama says hello") == "ollama says hello"
@@ -59,14 +59,14 @@ def test_a_common_word_is_no_secret(words: list[str]) -> None:
 
 
 @given(st.sets(st.text("ab.(-\n", max_size=5), min_size=1), st.text("ab.(-\n"))
-def test_a_pattern_for_many_words_finds_the_longest_of_them(words: set[str], text: str) -> None:
+def test_the_pattern_of_many_words_finds_the_longest_match(words: set[str], text: str) -> None:
     plain = re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))))
     assert [found.span() for found in re.finditer(any_of_pattern(words), text)] == [
         found.span() for found in plain.finditer(text)
     ]
 
 
-def test_each_of_a_thousand_keys_is_hidden() -> None:
+def test_each_of_a_thousand_keys_is_redacted() -> None:
     keys = [f"wd-{number:04}-{number * 7919:08}" for number in range(1_000)]
     secrets = SecretRedactor(keys)
     for key in keys[::100]:

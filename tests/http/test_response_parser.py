@@ -1,4 +1,4 @@
-"""A reply out of its bytes: what counts as one, how it ends, and that where the bytes are cut never matters."""
+"""Response parser: framing, errors and limits, independent of how the bytes are split."""
 
 import gzip
 import zlib
@@ -15,31 +15,31 @@ OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 HELLO = b"5\r\nhello\r\n6\r\n there\r\n0\r\n\r\n"
 TEXT = b"hello there, hello there" * 40
-PACKED = gzip.compress(TEXT, mtime=0)
+GZIPPED = gzip.compress(TEXT, mtime=0)
 
 
-def bare(data: bytes) -> bytes:
-    """Deflate without the frame of zlib."""
-    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    return packer.compress(data) + packer.flush()
+def raw_deflate(data: bytes) -> bytes:
+    """Compress with deflate, without the zlib header."""
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return compressor.compress(data) + compressor.flush()
 
 
-def packed(coding: str, data: bytes) -> bytes:
-    """A reply with a compressed body."""
+def compressed_response(coding: str, data: bytes) -> bytes:
+    """Return a response with a compressed body."""
     return OK + f"Content-Encoding: {coding}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
 
-def read(*pieces: bytes, method: str = "GET", limit_bytes: int = 2**20, is_closed: bool = True) -> ResponseParser:
-    """What is heard of them; then the server closes."""
-    reading = ResponseParser(method, limit_bytes)
+def parse(*pieces: bytes, method: str = "GET", limit_bytes: int = 2**20, is_closed: bool = True) -> ResponseParser:
+    """Parse the pieces, then the end of the connection."""
+    parser = ResponseParser(method, limit_bytes)
     for piece in pieces:
-        reading.feed(piece)
+        parser.feed(piece)
     if is_closed:
-        reading.feed_eof()
-    return reading
+        parser.feed_eof()
+    return parser
 
 
-WHOLE = {
+COMPLETE = {
     "length": (OK + b"Content-Length: 5\r\n\r\nhello", b"hello", None),
     "nothing": (OK + b"Content-Length: 0\r\n\r\n", b"", None),
     "chunks": (CHUNKED + HELLO, b"hello there", (5, 6)),
@@ -54,21 +54,25 @@ WHOLE = {
     ),
     "no length": (OK + b"\r\nhello", b"hello", None),
     "HTTP/1.0": (b"HTTP/1.0 200\r\n\r\nhello", b"hello", None),
-    "the same length twice": (OK + b"Content-Length: 5\r\nContent-Length: 5, 5\r\n\r\nhello", b"hello", None),
+    "the same length twice": (
+        OK + b"Content-Length: 5\r\nContent-Length: 5, 5\r\n\r\nhello",
+        b"hello",
+        None,
+    ),
     "hints": (b"HTTP/1.1 103 Early Hints\r\nContent-Length: 9\r\n\r\n" + OK + b"\r\nhello", b"hello", None),
     "empty lines before": (b"\r\n\n" + OK + b"Content-Length: 5\r\n\r\nhello", b"hello", None),
     "more than the reply": (OK + b"Content-Length: 5\r\n\r\nhello" + OK, b"hello", None),
     "no content": (b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", b"", None),
-    "gzip": (packed("gzip", PACKED), TEXT, None),
-    "old gzip": (packed("X-GZIP", PACKED), TEXT, None),
-    "members of gzip": (packed("gzip", PACKED * 2), TEXT * 2, None),
-    "gzip and padding": (packed("gzip", PACKED + bytes(9)), TEXT, None),
-    "zlib": (packed("deflate", zlib.compress(TEXT)), TEXT, None),
-    "deflate": (packed("deflate", bare(TEXT)), TEXT, None),
-    "deflate and padding": (packed("deflate", bare(TEXT) + b"x"), TEXT, None),
-    "unknown packing": (packed("br", b"hello"), b"hello", None),
+    "gzip": (compressed_response("gzip", GZIPPED), TEXT, None),
+    "old gzip": (compressed_response("X-GZIP", GZIPPED), TEXT, None),
+    "members of gzip": (compressed_response("gzip", GZIPPED * 2), TEXT * 2, None),
+    "gzip and padding": (compressed_response("gzip", GZIPPED + bytes(9)), TEXT, None),
+    "zlib": (compressed_response("deflate", zlib.compress(TEXT)), TEXT, None),
+    "deflate": (compressed_response("deflate", raw_deflate(TEXT)), TEXT, None),
+    "deflate and padding": (compressed_response("deflate", raw_deflate(TEXT) + b"x"), TEXT, None),
+    "unknown packing": (compressed_response("br", b"hello"), b"hello", None),
 }
-BROKEN = {
+INVALID = {
     "nothing": (b"", CONNECTION_LOST),
     "half a head": (OK + b"Content-Le", CONNECTION_LOST),
     "short": (OK + b"Content-Length: 6\r\n\r\nhello", CONNECTION_LOST),
@@ -80,99 +84,108 @@ BROKEN = {
     "TLS": (b"\x15\x03\x01\x00\x02\x02\n\x00", NOT_HTTP),
     "SSH": (b"SSH-2.0-OpenSSH\r\n", NOT_HTTP),
     "no status": (b"HTTP/1.1 OK\r\n\r\n", NOT_HTTP),
-    "no header": (OK + b"hello\r\n\r\n", f"{NOT_HTTP}: a line of the head is no header"),
-    "folded first": (OK + b" hello: 1\r\n\r\n", f"{NOT_HTTP}: a line of the head is no header"),
-    "two lengths": (OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", f"{NOT_HTTP}: it has two lengths"),
-    "odd length": (OK + b"Content-Length: -5\r\n\r\nhello", f"{NOT_HTTP}: its length is no number"),
-    "long length": (OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", f"{NOT_HTTP}: its length is no number"),
-    "odd size": (CHUNKED + b"5\r\nhello\r\nzz\r\n", f"{NOT_HTTP}: a chunk has no size"),
-    "long size": (CHUNKED + b"5\r\nhello\r\n" + b"f" * 16 + b"\r\n", f"{NOT_HTTP}: a chunk has no size"),
+    "no header": (OK + b"hello\r\n\r\n", f"{NOT_HTTP}: a line of the head is not a header"),
+    "folded first": (OK + b" hello: 1\r\n\r\n", f"{NOT_HTTP}: a line of the head is not a header"),
+    "two lengths": (
+        OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        f"{NOT_HTTP}: it has two different values of Content-Length",
+    ),
+    "odd length": (OK + b"Content-Length: -5\r\n\r\nhello", f"{NOT_HTTP}: its Content-Length is not a number"),
+    "long length": (
+        OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        f"{NOT_HTTP}: its Content-Length is not a number",
+    ),
+    "odd size": (CHUNKED + b"5\r\nhello\r\nzz\r\n", f"{NOT_HTTP}: a chunk has no valid size"),
+    "long size": (CHUNKED + b"5\r\nhello\r\n" + b"f" * 16 + b"\r\n", f"{NOT_HTTP}: a chunk has no valid size"),
     "wrong size": (CHUNKED + b"4\r\nhello\r\n", f"{NOT_HTTP}: a chunk is longer than its size"),
     "endless size": (CHUNKED + b"5;" + b"a" * 5000, "a line of the reply is too long"),
     "endless trailers": (CHUNKED + b"0\r\n" + b"X: 1\r\n" * 20_000, "a line of the reply is too long"),
     "endless head": (OK + b"X: " + b"a" * 70_000, "the head of the reply is too long"),
     "endless headers": (OK + b"X: 1\r\n" * 20_000, "the head of the reply is too long"),
     "endless hints": (b"HTTP/1.1 103 Hint\r\n\r\n" * 5_000, "the head of the reply is too long"),
-    "not packed": (packed("gzip", b"hello there"), "the body is not packed as it says"),
+    "not compressed": (
+        compressed_response("gzip", b"hello there"),
+        "the body is not compressed as its Content-Encoding declares",
+    ),
 }
 
 
-@table("name", WHOLE)
-def test_a_whole_reply_is_heard(name: str) -> None:
-    data, body, pieces = WHOLE[name]
-    reading = read(data)
-    assert (bytes(reading.body), reading.pieces) == (body, pieces)
-    assert (reading.is_done, reading.is_complete, reading.error) == (True, True, None)
+@table("name", COMPLETE)
+def test_a_complete_response_is_parsed(name: str) -> None:
+    data, body, pieces = COMPLETE[name]
+    parser = parse(data)
+    assert (bytes(parser.body), parser.pieces) == (body, pieces)
+    assert (parser.is_done, parser.is_complete, parser.error) == (True, True, None)
 
 
-@table("name", sorted(WHOLE.keys() - {"no length", "HTTP/1.0", "hints"}))
-def test_a_reply_with_a_length_is_over_before_its_connection_is(name: str) -> None:
-    assert read(WHOLE[name][0], is_closed=False).is_complete
+@table("name", sorted(COMPLETE.keys() - {"no length", "HTTP/1.0", "hints"}))
+def test_a_response_with_framing_ends_before_the_connection(name: str) -> None:
+    assert parse(COMPLETE[name][0], is_closed=False).is_complete
 
 
-@table("name", BROKEN)
-def test_what_is_no_whole_reply_is_said(name: str) -> None:
-    data, error = BROKEN[name]
-    reading = read(data)
-    assert (reading.is_done, reading.is_complete, reading.error) == (True, False, error)
+@table("name", INVALID)
+def test_an_invalid_or_incomplete_response_is_reported(name: str) -> None:
+    data, error = INVALID[name]
+    parser = parse(data)
+    assert (parser.is_done, parser.is_complete, parser.error) == (True, False, error)
 
 
-def same(*cut: bytes, limit_bytes: int) -> None:
-    """Hear the same as of the whole."""
-    whole, reading = read(b"".join(cut), limit_bytes=limit_bytes), read(*cut, limit_bytes=limit_bytes)
+def assert_split_does_not_matter(*pieces: bytes, limit_bytes: int) -> None:
+    """Assert that the pieces are parsed like their concatenation."""
+    whole, parser = parse(b"".join(pieces), limit_bytes=limit_bytes), parse(*pieces, limit_bytes=limit_bytes)
     for name in ("status", "headers", "body", "pieces", "is_complete", "error"):
-        assert getattr(reading, name) == getattr(whole, name), name
+        assert getattr(parser, name) == getattr(whole, name), name
 
 
-REPLIES = [data for data, *_ in WHOLE.values()] + [data for data, _ in BROKEN.values() if len(data) < 4096]
-"""Those that are short enough to be cut everywhere."""
+REPLIES = [data for data, *_ in COMPLETE.values()] + [data for data, _ in INVALID.values() if len(data) < 4096]
+"""Responses that are short enough to be split at every byte."""
 
 
 @table("limit_bytes", [10, 2**20])
 @table("data", REPLIES, ids=range(len(REPLIES)))
-def test_a_byte_at_a_time_is_heard_as_the_whole(data: bytes, limit_bytes: int) -> None:
-    same(*(data[at : at + 1] for at in range(len(data))), limit_bytes=limit_bytes)
+def test_a_response_is_parsed_a_byte_at_a_time(data: bytes, limit_bytes: int) -> None:
+    assert_split_does_not_matter(*(data[at : at + 1] for at in range(len(data))), limit_bytes=limit_bytes)
 
 
 @given(st.sampled_from(REPLIES), st.lists(st.integers(0, 300), max_size=8), st.sampled_from([7, 10, 2**20]))
-def test_where_the_bytes_are_cut_never_matters(data: bytes, sizes: list[int], limit_bytes: int) -> None:
+def test_chunk_boundaries_of_the_transport_do_not_matter(data: bytes, sizes: list[int], limit_bytes: int) -> None:
     pieces = []
     for size in sizes:
         pieces.append(data[:size])
         data = data[size:]
-    same(*pieces, data, limit_bytes=limit_bytes)
+    assert_split_does_not_matter(*pieces, data, limit_bytes=limit_bytes)
 
 
 @given(st.binary(), st.binary(), st.sampled_from([b"", OK, CHUNKED, CHUNKED + b"5\r\n"]))
-def test_no_bytes_are_too_odd(first: bytes, second: bytes, start: bytes) -> None:
-    reading = read(start, first, second)
-    assert reading.is_done
-    assert reading.is_complete is (reading.error is None)
+def test_arbitrary_bytes_are_parsed_to_an_end(first: bytes, second: bytes, start: bytes) -> None:
+    parser = parse(start, first, second)
+    assert parser.is_done
+    assert parser.is_complete is (parser.error is None)
 
 
-def test_headers_are_kept_as_they_were_sent() -> None:
+def test_headers_keep_their_order_case_and_repetitions() -> None:
     head = b"X-A:  1 \r\nx-a: 2\r\nLong: a\r\n\t b\r\n  c\r\nOdd : \xe4\r\nEmpty:\r\n\r\n"
     headers = [("X-A", "1"), ("x-a", "2"), ("Long", "a b c"), ("Odd", "ä"), ("Empty", "")]
-    assert read(OK + head).headers == headers
+    assert parse(OK + head).headers == headers
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified", b"200 OK"])
-def test_where_no_body_comes_none_is_waited_for(status: bytes) -> None:
+def test_responses_without_a_body_end_with_the_head(status: bytes) -> None:
     data = b"HTTP/1.1 " + status + b"\r\nContent-Length: 5\r\n\r\n"
-    assert read(data, method="HEAD", is_closed=False).is_complete
-    assert read(data, is_closed=False).is_complete is (status != b"200 OK")
+    assert parse(data, method="HEAD", is_closed=False).is_complete
+    assert parse(data, is_closed=False).is_complete is (status != b"200 OK")
 
 
 @pytest.mark.parametrize("start", [OK + b"\r\n", CHUNKED + b"ffffff\r\n", OK + b"Content-Length: 999\r\n\r\n"])
-def test_a_body_is_cut_at_the_limit(start: bytes) -> None:
-    reading = read(start, b"hello", b" there", b"!", limit_bytes=10)
-    assert (bytes(reading.body), reading.error) == (b"hello ther", "a reply of more than 10 bytes")
-    assert reading.pieces in (None, (10,))
-    assert not reading.is_complete
+def test_a_body_is_truncated_at_the_limit(start: bytes) -> None:
+    parser = parse(start, b"hello", b" there", b"!", limit_bytes=10)
+    assert (bytes(parser.body), parser.error) == (b"hello ther", "a reply of more than 10 bytes")
+    assert parser.pieces in (None, (10,))
+    assert not parser.is_complete
 
 
-def test_a_body_as_long_as_the_limit_is_whole() -> None:
-    assert read(CHUNKED + HELLO, limit_bytes=11).is_complete
+def test_a_body_of_exactly_the_limit_is_complete() -> None:
+    assert parse(CHUNKED + HELLO, limit_bytes=11).is_complete
 
 
 @pytest.mark.parametrize(
@@ -183,13 +196,13 @@ def test_a_body_as_long_as_the_limit_is_whole() -> None:
         ("deflate", zlib.compress(bytes(2**22))),
     ],
 )
-def test_a_bomb_is_not_unpacked(coding: str, data: bytes) -> None:
-    reading = read(packed(coding, data), limit_bytes=1000)
-    assert (len(reading.body), reading.error) == (1000, "a reply of more than 1,000 bytes")
+def test_a_decompression_bomb_is_truncated_at_the_limit(coding: str, data: bytes) -> None:
+    parser = parse(compressed_response(coding, data), limit_bytes=1000)
+    assert (len(parser.body), parser.error) == (1000, "a reply of more than 1,000 bytes")
 
 
-def test_more_chunks_than_anyone_sends_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_parser, "_PIECES_LIMIT", 3)
-    assert read(CHUNKED + b"1\r\nx\r\n" * 3 + b"0\r\n\r\n").is_complete
-    reading = read(CHUNKED + b"1\r\nx\r\n" * 4)
-    assert (bytes(reading.body), reading.pieces, reading.error) == (b"xxx", (1, 1, 1), "a reply of more than 3 chunks")
+def test_the_number_of_chunks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_parser, "_CHUNKS_LIMIT", 3)
+    assert parse(CHUNKED + b"1\r\nx\r\n" * 3 + b"0\r\n\r\n").is_complete
+    parser = parse(CHUNKED + b"1\r\nx\r\n" * 4)
+    assert (bytes(parser.body), parser.pieces, parser.error) == (b"xxx", (1, 1, 1), "a reply of more than 3 chunks")

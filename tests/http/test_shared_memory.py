@@ -1,4 +1,4 @@
-"""Numbers of several processes: no change is lost, and who dies holds up nobody."""
+"""Shared numbers: no update is lost, and a process that dies releases its lock."""
 
 import subprocess
 import sys
@@ -9,10 +9,10 @@ from welldone.http.shared_memory import SharedNumbers
 
 LIMIT_S = 60.0
 
-# Forks are made in a small program: the process of the tests may have threads.
+# A separate program forks, since the test process may have threads.
 PROGRAM = """
 import os, signal, sys
-from welldone.net.shared import SharedNumbers
+from welldone.http.shared_memory import SharedNumbers
 
 numbers = SharedNumbers(2)
 pids = []
@@ -34,23 +34,23 @@ def _run(processes: int, work: str) -> str:
     return done.stdout.strip()
 
 
-def test_no_change_of_any_process_is_lost() -> None:
+def test_concurrent_updates_are_not_lost() -> None:
     work = "for _ in range(2000): numbers.update(1, lambda one, other: (one + 1, other - 1))"
     assert _run(4, work) == "8000.0 -8000.0"
 
 
-def test_a_process_that_dies_while_it_changes_a_pair_frees_it() -> None:
+def test_a_process_killed_during_an_update_releases_its_lock() -> None:
     assert _run(1, "numbers.update(1, lambda *pair: os.kill(os.getpid(), signal.SIGKILL))") == "0.0 0.0"
 
 
-def test_pairs_are_apart_and_nothing_at_first() -> None:
+def test_pairs_are_independent_and_initially_zero() -> None:
     numbers = SharedNumbers(3)
     assert numbers.update(1, lambda one, other: (one + 1.5, other + 2.5)) == (1.5, 2.5)
     assert [numbers.update(index, lambda *pair: pair) for index in range(3)] == [(0.0, 0.0), (1.5, 2.5), (0.0, 0.0)]
     numbers.close()
 
 
-def test_a_change_that_fails_changes_nothing() -> None:
+def test_a_failed_update_changes_nothing() -> None:
     def fail(one: float, other: float) -> tuple[float, float]:
         raise ValueError("no")
 
@@ -62,7 +62,7 @@ def test_a_change_that_fails_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 2])
-def test_a_pair_that_is_not_there_is_a_mistake(index: int) -> None:
+def test_an_index_out_of_range_is_rejected(index: int) -> None:
     numbers = SharedNumbers(2)
     with pytest.raises(IndexError):
         numbers.update(index, lambda *pair: pair)

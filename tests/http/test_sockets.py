@@ -1,4 +1,4 @@
-"""Sockets that listen before there is an event loop."""
+"""Listening sockets that are bound before there is an event loop."""
 
 import socket
 from typing import Any
@@ -21,35 +21,35 @@ def _has_ipv6() -> bool:
         return False
 
 
-def test_who_connects_is_there_to_be_accepted() -> None:
-    (made,) = sockets.bind_sockets("127.0.0.1", 0)
-    with made, socket.create_connection(made.getsockname()):
-        made.accept()[0].close()
+def test_a_bound_socket_accepts_connections() -> None:
+    (bound,) = sockets.bind_sockets("127.0.0.1", 0)
+    with bound, socket.create_connection(bound.getsockname()):
+        bound.accept()[0].close()
 
 
 @pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
-def test_all_addresses_of_a_host_get_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_addresses_of_a_host_share_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [*BOTH, *BOTH])
-    made = sockets.bind_sockets("localhost", 0)
-    assert [one.getsockname()[0] for one in made] == ["127.0.0.1", "::1"]
-    assert len({one.getsockname()[1] for one in made}) == 1
-    sockets.close_sockets(made)
+    bound = sockets.bind_sockets("localhost", 0)
+    assert [sock.getsockname()[0] for sock in bound] == ["127.0.0.1", "::1"]
+    assert len({sock.getsockname()[1] for sock in bound}) == 1
+    sockets.close_sockets(bound)
 
 
-def test_an_address_that_the_machine_does_not_have_is_left_out_where_there_is_another(
+def test_an_unavailable_address_is_skipped_if_another_is_available(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # 192.0.2.0/24 is for examples: no machine has it.
-    elsewhere: list[Any] = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [*elsewhere, BOTH[0]])
-    made = sockets.bind_sockets("localhost", 0)
-    assert [one.getsockname()[0] for one in made] == ["127.0.0.1"]
-    sockets.close_sockets(made)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: elsewhere)
+    # 192.0.2.0/24 is reserved for documentation (RFC 5737): no machine has it.
+    unavailable: list[Any] = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [*unavailable, BOTH[0]])
+    bound = sockets.bind_sockets("localhost", 0)
+    assert [sock.getsockname()[0] for sock in bound] == ["127.0.0.1"]
+    sockets.close_sockets(bound)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: unavailable)
     with pytest.raises(OSError, match="assign"):
         sockets.bind_sockets("example", 0)
 
 
-def test_a_port_that_is_taken_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        sockets.bind_sockets("127.0.0.1", taken.getsockname()[1])
+def test_a_port_in_use_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as in_use, pytest.raises(OSError, match="in use"):
+        sockets.bind_sockets("127.0.0.1", in_use.getsockname()[1])

@@ -1,7 +1,7 @@
-"""A plain client: adds up the streams and replies of every dialect with `json` and a few lines of SSE splitting.
+"""Plain client: accumulates the streams and replies of every dialect with `json` and a minimal SSE parser.
 
-It imports nothing of welldone, so that it shares no mistake with the reader, the repairer or the rules. Of a member
-that it does not know it keeps every value in the order received: what may be dropped or merged is for the tests to say.
+It imports nothing of welldone, so that it shares no bug with the reader, the repairer or the rules. It stores every
+value of an unknown member in the order received; the tests decide what may be dropped or merged.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
 Sequences: TypeAlias = dict[str, list[Any]]
-"""The values of unknown members by name, in the order received."""
+"""Values of unknown members by name, in the order received."""
 
 _CHUNK = {"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}
 _CHOICE = {"index", "delta", "message", "text", "logprobs", "finish_reason"}
@@ -41,7 +41,7 @@ class Call:
 
 @dataclass
 class Choice:
-    """One choice, added up."""
+    """Accumulated choice."""
 
     text: str = ""
     reasoning: str = ""
@@ -58,19 +58,19 @@ class Choice:
 
 @dataclass
 class Answer:
-    """All that a reply has."""
+    """Accumulated reply."""
 
     choices: dict[int, Choice] = field(default_factory=dict)
     usage: list[Json] = field(default_factory=list)
     members: Sequences = field(default_factory=dict)
     envelopes: list[Any] = field(default_factory=list)
-    """The different values of id, created, model and fingerprint."""
+    """Distinct values of id, created, model and fingerprint."""
     errors: list[Any] = field(default_factory=list)
     is_done: bool = False
 
 
 def events(stream: bytes) -> list[tuple[str, str]]:
-    """The name and the data of each SSE event."""
+    """Return the name and data of each SSE event."""
     found = []
     name = ""
     data: list[str] = []
@@ -89,7 +89,7 @@ def events(stream: bytes) -> list[tuple[str, str]]:
 
 
 def objects(stream: bytes) -> list[Json]:
-    """The JSON objects of a stream's events."""
+    """Return the JSON objects of a stream."""
     return [json.loads(data) for _, data in events(stream) if data != "[DONE]"]
 
 
@@ -97,7 +97,7 @@ def objects(stream: bytes) -> list[Json]:
 
 
 def chunks_answer(stream: bytes) -> Answer:
-    """The answer of a stream of chunks."""
+    """Read a stream of chunks."""
     answer = Answer()
     for _, data in events(stream):
         if data == "[DONE]":
@@ -109,7 +109,7 @@ def chunks_answer(stream: bytes) -> Answer:
 
 
 def reply_answer(body: bytes) -> Answer:
-    """The answer of a whole reply of chat or completions."""
+    """Read a non-streaming reply of chat or completions."""
     answer = Answer(is_done=True)
     _add_chunk(answer, json.loads(body))
     return answer
@@ -139,12 +139,12 @@ def _add_choice(choice: Choice, piece: Json) -> None:
     message = piece.get("delta") or piece.get("message") or {}
     _collect(choice.delta_members, message, _MESSAGE)
     _add_content(choice, message.get("content"))
-    # Entries of later chunks have an index, which the official client asks for.
+    # Entries of later chunks have an index, which openai-python requires.
     choice.parts += [_without_index(part) for part in message.get("content_parts") or []]
     choice.reasoning += message.get("reasoning_content") or message.get("reasoning") or ""
     choice.refusal += message.get("refusal") or ""
-    for place, entry in enumerate(message.get("tool_calls") or []):
-        _add_call(choice, entry, entry.get("index", place))
+    for position, entry in enumerate(message.get("tool_calls") or []):
+        _add_call(choice, entry, entry.get("index", position))
     if message.get("function_call"):
         _add_call(choice, {"type": "function", "function": message["function_call"]}, 0)
 
@@ -157,7 +157,7 @@ def _add_logprobs(choice: Choice, name: str, entries: object) -> None:
 
 
 def _add_content(choice: Choice, content: object) -> None:
-    """A string, or a list of parts as Mistral sends it; `content_parts` are those that a string cannot hold."""
+    """Add a string, or a list of parts as Mistral sends it."""
     if isinstance(content, str):
         choice.text += content
     for part in content if isinstance(content, list) else []:
@@ -170,13 +170,13 @@ def _add_content(choice: Choice, content: object) -> None:
 
 
 def _without_index(part: Json) -> Json:
-    return {name: told for name, told in part.items() if name != "index"}
+    return {name: item for name, item in part.items() if name != "index"}
 
 
-def _add_call(choice: Choice, entry: Json, place: int) -> None:
-    while len(choice.calls) <= place:
+def _add_call(choice: Choice, entry: Json, position: int) -> None:
+    while len(choice.calls) <= position:
         choice.calls.append(Call())
-    call = choice.calls[place]
+    call = choice.calls[position]
     call.id = call.id or entry.get("id") or ""
     call.type = call.type or entry.get("type") or ""
     named = entry.get("function") or entry.get("custom") or {}
@@ -196,7 +196,7 @@ def _collect(into: Sequences, members: Json, known: set[str]) -> None:
 
 
 def response_of(stream: bytes) -> Json:
-    """The Response that the last event of a stream carries."""
+    """Return the Response of the last event of a stream."""
     response: Json = {}
     for event in objects(stream):
         if "response" in event:
@@ -205,7 +205,7 @@ def response_of(stream: bytes) -> Json:
 
 
 def responses_answer(response: Json) -> Answer:
-    """The answer of a Response."""
+    """Read a Response."""
     answer = Answer(is_done=response.get("status") in ("completed", "incomplete"))
     choice = answer.choices[0] = Choice()
     for item in response.get("output", []):
@@ -244,7 +244,7 @@ def _add_item(choice: Choice, item: Json) -> None:
 
 
 def responses_deltas(stream: bytes) -> dict[tuple[int, str], str]:
-    """The texts that a client of deltas sees, by the place of the item and the kind of the text."""
+    """Return the texts of the deltas by output index and event type."""
     texts: dict[tuple[int, str], str] = {}
     for event in objects(stream):
         kind = event["type"]
@@ -258,7 +258,7 @@ def responses_deltas(stream: bytes) -> dict[tuple[int, str], str]:
 
 
 def message_of(stream: bytes) -> Json:
-    """The message that a stream makes, as Anthropic's client adds it up."""
+    """Accumulate a stream to a message as Anthropic's client does."""
     message: Json = {}
     pieces: dict[int, str] = {}
     for event in objects(stream):
@@ -276,7 +276,7 @@ def message_of(stream: bytes) -> Json:
             case "message_delta":
                 message |= event["delta"]
                 message["usage"] |= event["usage"]
-                message |= {name: told for name, told in event.items() if name not in ("type", "delta", "usage")}
+                message |= {name: item for name, item in event.items() if name not in ("type", "delta", "usage")}
             case "message_stop":
                 message["is_stopped"] = True
             case "ping":
@@ -303,7 +303,7 @@ def _add_block_delta(block: Json, delta: Json, pieces: dict[int, str], index: in
 
 
 def _input(text: str) -> object:
-    """The input of a call; its text where that is no JSON, because the message was cut."""
+    """Input of a call; the text if it is not JSON because the message was truncated."""
     try:
         return json.loads(text or "{}")
     except ValueError:
@@ -311,7 +311,7 @@ def _input(text: str) -> object:
 
 
 def messages_answer(message: Json) -> Answer:
-    """The answer of a message. The text of a call is its input, as JSON; a call that was cut is none."""
+    """Read a message. The text of a call is its input as JSON; a truncated call is left out."""
     answer = Answer(is_done="stop_reason" in message)
     choice = answer.choices[0] = Choice()
     for block in message.get("content", []):
@@ -339,7 +339,7 @@ def messages_answer(message: Json) -> Answer:
 
 
 def ollama_answer(body: bytes) -> Answer:
-    """The answer of lines of JSON, or of one."""
+    """Read one or more lines of JSON."""
     answer = Answer()
     choice = answer.choices[0] = Choice()
     for line in body.decode().rstrip("\n").split("\n"):

@@ -1,6 +1,6 @@
-"""Streams of /v1/messages as Anthropic's own server sends them: by its published types, and by what its clients read.
+"""Streams of /v1/messages as Anthropic's server sends them, by its published types and its client libraries.
 
-Each is a list of events, as JSON.
+Each is a list of JSON events.
 """
 
 from typing import Any
@@ -21,14 +21,14 @@ END: Json = {"type": "message_stop"}
 
 
 def start(content: list[Json] | None = None, **members: object) -> Json:
-    """The start of a message."""
+    """Start event of a message."""
     message = {"model": "claude-sonnet-4-5", "id": "msg_01", "type": "message", "role": "assistant"}
     rest = {"content": content or [], "stop_reason": None, "stop_sequence": None, "usage": USAGE, **members}
     return {"type": "message_start", "message": message | rest}
 
 
 def block(index: int, value: Json, *deltas: Json) -> list[Json]:
-    """One block."""
+    """Events of a block."""
     return [
         {"type": "content_block_start", "index": index, "content_block": value},
         *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
@@ -37,31 +37,31 @@ def block(index: int, value: Json, *deltas: Json) -> list[Json]:
 
 
 def text(index: int, *pieces: str) -> list[Json]:
-    """A block of text."""
+    """Text block."""
     return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": piece} for piece in pieces))
 
 
 def thinking(index: int, *pieces: str) -> list[Json]:
-    """A block of thoughts."""
-    said = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
+    """Thinking block."""
+    thinking_deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
     empty = {"type": "thinking", "thinking": "", "signature": ""}
-    return block(index, empty, *said, {"type": "signature_delta", "signature": "EqQBCgIYAhIM"})
+    return block(index, empty, *thinking_deltas, {"type": "signature_delta", "signature": "EqQBCgIYAhIM"})
 
 
 def typed(*pieces: str) -> list[Json]:
-    """The input of a tool; its first piece is empty."""
+    """Input deltas of a tool; the first is empty."""
     return [{"type": "input_json_delta", "partial_json": piece} for piece in ("", *pieces)]
 
 
 def tool(index: int, kind: str, id: str, *pieces: str, **members: object) -> list[Json]:
-    """A call of a tool."""
+    """Tool call block."""
     return block(index, {"type": kind, "id": id, "name": "get_weather", "input": {}, **members}, *typed(*pieces))
 
 
 def end(reason: str, *, stop: str | None = None, more: Json | None = None, **delta: object) -> list[Json]:
-    """Why a message stopped, and its end."""
-    told = {"stop_reason": reason, "stop_sequence": stop, **delta}
-    return [{"type": "message_delta", "delta": told, "usage": {"output_tokens": 89}, **(more or {})}, END]
+    """Stop reason and end of a message."""
+    stop_delta = {"stop_reason": reason, "stop_sequence": stop, **delta}
+    return [{"type": "message_delta", "delta": stop_delta, "usage": {"output_tokens": 89}, **(more or {})}, END]
 
 
 _FOUND = {
@@ -152,7 +152,7 @@ STREAMS: dict[str, list[Json]] = {
     ],
     "a context that is full": [start(), *text(0, "And"), *end("model_context_window_exceeded")],
     "a call that was cut": [start(), *tool(0, "tool_use", "toolu_1", '{"city": "Ro'), *end("max_tokens")],
-    "input that nobody checked": [start(), *tool(0, "tool_use", "toolu_1", '{"city": Rome}'), *end("tool_use")],
+    "unchecked input": [start(), *tool(0, "tool_use", "toolu_1", '{"city": Rome}'), *end("tool_use")],
     "a type of tomorrow": [
         start(),
         *block(0, {"type": "container_upload", "file_id": "f", "x": [1]}),
@@ -168,7 +168,7 @@ STREAMS: dict[str, list[Json]] = {
     "a failure in the middle": [start(), *text(0, "Hel")[:2], _error("api_error", "Internal server error")],
 }
 REQUESTS: dict[str, Json] = {
-    "input that nobody checked": {"stream": True, "tools": [{"name": "get_weather", "eager_input_streaming": True}]}
+    "unchecked input": {"stream": True, "tools": [{"name": "get_weather", "eager_input_streaming": True}]}
 }
-NOTED = {"input that nobody checked": ["msg-tool-input-json"]}
-"""What a mender notes, which does not know the request."""
+RECORDED_RULES = {"unchecked input": ["msg-tool-input-json"]}
+"""Rules that a repairer without the request records."""

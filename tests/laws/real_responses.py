@@ -1,6 +1,6 @@
-"""Streams of /v1/responses as OpenAI's own server sends them: by its published types, and by what its clients read.
+"""Streams of /v1/responses as OpenAI's server sends them, by its published types and its client libraries.
 
-Each is a list of events, as JSON.
+Each is a list of JSON events.
 """
 
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 Json = dict[str, Any]
 Item = tuple[Json, list[Json], Json]
-"""An item as it is added, the events about it, and the item when it is done."""
+"""Item as added, its events, and the item as done."""
 
 RESPONSE: Json = {
     "id": "resp_0a1",
@@ -55,30 +55,30 @@ USAGE: Json = {
 PADDING = {"obfuscation": "aB3xYz"}
 
 
-def said(kind: str, **members: object) -> Json:
-    """An event, without its number."""
+def make_event(kind: str, **members: object) -> Json:
+    """Event without its sequence number."""
     return {"type": f"response.{kind}", **members}
 
 
 def numbered(events: list[Json]) -> list[Json]:
-    """Events with their numbers."""
+    """Events with sequence numbers."""
     return [{"type": event["type"], "sequence_number": number, **event} for number, event in enumerate(events)]
 
 
 def answer(*items: Item, status: str = "completed", final: list[Json] | None = None, **members: object) -> list[Json]:
-    """The stream of an answer that has these items. `final`: the output at the end, where it tells more."""
-    events = [said("created", response=RESPONSE), said("in_progress", response=RESPONSE)]
+    """Stream of an answer with these items. `final`: the output at the end, if it differs."""
+    events = [make_event("created", response=RESPONSE), make_event("in_progress", response=RESPONSE)]
     for index, (added, about, done) in enumerate(items):
-        events.append(said("output_item.added", output_index=index, item=added))
+        events.append(make_event("output_item.added", output_index=index, item=added))
         events += [event | {"output_index": index} for event in about]
-        events.append(said("output_item.done", output_index=index, item=done))
+        events.append(make_event("output_item.done", output_index=index, item=done))
     output = [done for _, _, done in items] if final is None else final
     ended = {"status": status, "service_tier": "default", "completed_at": 1760000009, "usage": USAGE, "output": output}
-    return numbered([*events, said(status, response=RESPONSE | ended | members)])
+    return numbered([*events, make_event(status, response=RESPONSE | ended | members)])
 
 
 def part(stem: str, kind: str, item_id: str, text: str, index: int = 0, **members: object) -> tuple[list[Json], Json]:
-    """The events of one part of an item, and the part when it is done."""
+    """Events of a part of an item, and the part as done."""
     slot = "summary" if kind == "summary_text" else "content"
     member = "refusal" if kind == "refusal" else "text"
     address = {"item_id": item_id, f"{slot}_index": index}
@@ -88,65 +88,68 @@ def part(stem: str, kind: str, item_id: str, text: str, index: int = 0, **member
     parts = "reasoning_summary_part" if slot == "summary" else "content_part"
     half = len(text) // 2
     events = [
-        said(f"{parts}.added", **address, part=empty),
-        *(said(f"{stem}.delta", **address, delta=piece, **logprobs, **PADDING) for piece in (text[:half], text[half:])),
+        make_event(f"{parts}.added", **address, part=empty),
         *(
-            said("output_text.annotation.added", **address, annotation_index=number, annotation=annotation)
+            make_event(f"{stem}.delta", **address, delta=piece, **logprobs, **PADDING)
+            for piece in (text[:half], text[half:])
+        ),
+        *(
+            make_event("output_text.annotation.added", **address, annotation_index=number, annotation=annotation)
             for number, annotation in enumerate(done.get("annotations", []))
         ),
-        said(f"{stem}.done", **address, **{member: text}, **logprobs),
-        said(f"{parts}.done", **address, part=done),
+        make_event(f"{stem}.done", **address, **{member: text}, **logprobs),
+        make_event(f"{parts}.done", **address, part=done),
     ]
     return events, done
 
 
 def message(id: str, *parts: tuple[list[Json], Json], status: str = "completed", **members: object) -> Item:
-    """A message."""
+    """Message item."""
     item: Json = {"id": id, "type": "message", "status": "in_progress", "content": [], "role": "assistant", **members}
     done = item | {"status": status, "content": [part for _, part in parts]}
     return item, [event for events, _ in parts for event in events], done
 
 
-def text(id: str, words: str, index: int = 0, **members: object) -> tuple[list[Json], Json]:
-    """A part with text."""
-    return part("output_text", "output_text", id, words, index, **members)
+def text(id: str, content: str, index: int = 0, **members: object) -> tuple[list[Json], Json]:
+    """Text part."""
+    return part("output_text", "output_text", id, content, index, **members)
 
 
 def steps(kind: str, id: str, *names: str) -> list[Json]:
-    """What a tool of the server does."""
-    return [said(f"{kind}.{name}", item_id=id) for name in names]
+    """Progress events of a server tool."""
+    return [make_event(f"{kind}.{name}", item_id=id) for name in names]
 
 
 def typed(stem: str, id: str, member: str, *pieces: str, **members: object) -> list[Json]:
-    """The input of a tool, in pieces and whole."""
-    deltas = [said(f"{stem}.delta", item_id=id, delta=piece, **PADDING) for piece in pieces]
-    return [*deltas, said(f"{stem}.done", item_id=id, **{member: "".join(pieces)}, **members)]
+    """Input of a tool: deltas and the done event."""
+    deltas = [make_event(f"{stem}.delta", item_id=id, delta=piece, **PADDING) for piece in pieces]
+    return [*deltas, make_event(f"{stem}.done", item_id=id, **{member: "".join(pieces)}, **members)]
 
 
 def hosted(kind: str, id: str, events: list[Json], first: Json, last: Json) -> Item:
-    """An item of a tool."""
+    """Item of a server tool."""
     return {"id": id, "type": kind, **first}, events, {"id": id, "type": kind, **first, **last}
 
 
 def call(id: str, call_id: str, *pieces: str, **members: object) -> Item:
-    """A call of a function. OpenAI's libraries differ on whether the event that ends its arguments has its name."""
+    """Function call. OpenAI's libraries differ on whether the done event of the arguments has the name."""
     item: Json = {"id": id, "type": "function_call", "status": "in_progress", "arguments": "", "call_id": call_id}
     item |= {"name": "get_weather", **members}
     events = typed("function_call_arguments", id, "arguments", *pieces, name="get_weather")
     return item, events, item | {"status": "completed", "arguments": "".join(pieces)}
 
 
-THOUGHT: Json = {"id": "rs_1", "type": "reasoning", "encrypted_content": "gAAAAfirst", "summary": []}
+REASONING: Json = {"id": "rs_1", "type": "reasoning", "encrypted_content": "gAAAAfirst", "summary": []}
 _SUMMARIES = [
-    part("reasoning_summary_text", "summary_text", "rs_1", words, index)
-    for index, words in enumerate(("**Looking**\n\nFirst.", "**Deciding**\n\nThen."))
+    part("reasoning_summary_text", "summary_text", "rs_1", content, index)
+    for index, content in enumerate(("**Looking**\n\nFirst.", "**Deciding**\n\nThen."))
 ]
 THINKING: Item = (
-    THOUGHT,
+    REASONING,
     [event for events, _ in _SUMMARIES for event in events],
-    THOUGHT | {"encrypted_content": "gAAAAlonger", "summary": [done for _, done in _SUMMARIES]},
+    REASONING | {"encrypted_content": "gAAAAlonger", "summary": [done for _, done in _SUMMARIES]},
 )
-BARE_THOUGHT: Item = (
+BARE_REASONING: Item = (
     {"id": "rs_0", "type": "reasoning", "summary": []},
     [],
     {"id": "rs_0", "type": "reasoning", "summary": []},
@@ -173,7 +176,7 @@ IMAGE = hosted(
     "ig_1",
     [
         *steps("image_generation_call", "ig_1", "in_progress", "generating"),
-        said(
+        make_event(
             "image_generation_call.partial_image",
             item_id="ig_1",
             partial_image_index=0,
@@ -233,9 +236,9 @@ LOCAL_TOOLS = (
         "shell_call",
         "sh_1",
         [
-            said("shell_call_command.added", command_index=0, command=""),
-            said("shell_call_command.delta", command_index=0, delta="ls", **PADDING),
-            said("shell_call_command.done", command_index=0, command="ls"),
+            make_event("shell_call_command.added", command_index=0, command=""),
+            make_event("shell_call_command.delta", command_index=0, delta="ls", **PADDING),
+            make_event("shell_call_command.done", command_index=0, command="ls"),
         ],
         {"status": "in_progress", "call_id": "call_s", "action": {"commands": []}, "environment": None},
         {"status": "completed", "action": {"commands": ["ls"], "timeout_ms": None, "max_output_length": None}},
@@ -244,8 +247,8 @@ LOCAL_TOOLS = (
         "shell_call_output",
         "sho_1",
         [
-            said("shell_call_output_content.delta", item_id="sho_1", command_index=0, delta={"stdout": "a"}),
-            said("shell_call_output_content.done", item_id="sho_1", command_index=0, output=_OUTPUT),
+            make_event("shell_call_output_content.delta", item_id="sho_1", command_index=0, delta={"stdout": "a"}),
+            make_event("shell_call_output_content.done", item_id="sho_1", command_index=0, output=_OUTPUT),
         ],
         {"status": "in_progress", "call_id": "call_s", "output": []},
         {"status": "completed", "output": _OUTPUT},
@@ -287,12 +290,12 @@ LOCAL_TOOLS = (
     ),
     hosted("program", "prg_1", [], {"call_id": "call_g", "code": "1", "fingerprint": "f"}, {}),
     hosted("program_output", "pro_1", [], {"status": "completed", "call_id": "call_g", "result": "1"}, {}),
-    # A type of tomorrow, whose content nobody streams.
+    # An unknown type whose content is not streamed.
     hosted("tomorrow", "to_1", [], {"status": "completed", "content": [{"type": "text", "text": "all at once"}]}, {}),
     hosted(
         "compaction",
         "cmp_1",
-        [said("compaction.compacting", item_id="cmp_1")],
+        [make_event("compaction.compacting", item_id="cmp_1")],
         {"encrypted_content": ""},
         {"encrypted_content": "gAAAA"},
     ),
@@ -300,29 +303,29 @@ LOCAL_TOOLS = (
 
 
 def failed(*before: Json) -> list[Json]:
-    """The stream of an answer that failed."""
+    """Stream of a failed answer."""
     error = {"code": "server_error", "message": "The model failed."}
-    events = [said("created", response=RESPONSE), said("in_progress", response=RESPONSE), *before]
-    return numbered([*events, said("failed", response=RESPONSE | {"status": "failed", "error": error})])
+    events = [make_event("created", response=RESPONSE), make_event("in_progress", response=RESPONSE), *before]
+    return numbered([*events, make_event("failed", response=RESPONSE | {"status": "failed", "error": error})])
 
 
 def background() -> list[Json]:
-    """The stream of an answer that waited in a queue, and took long."""
+    """Stream of a background answer that was queued."""
     waiting = RESPONSE | {"status": "queued", "background": True}
     running = waiting | {"status": "in_progress"}
     item, events, done = message("msg_1", text("msg_1", "Late."))
     ended = running | {"status": "completed", "usage": USAGE, "output": [done]}
     return numbered(
         [
-            said("created", response=waiting),
-            said("queued", response=waiting),
-            said("in_progress", response=running),
+            make_event("created", response=waiting),
+            make_event("queued", response=waiting),
+            make_event("in_progress", response=running),
             {"type": "keepalive"},
-            said("output_item.added", output_index=0, item=item),
+            make_event("output_item.added", output_index=0, item=item),
             {"type": "keepalive"},
             *(event | {"output_index": 0} for event in events),
-            said("output_item.done", output_index=0, item=done),
-            said("completed", response=ended),
+            make_event("output_item.done", output_index=0, item=done),
+            make_event("completed", response=ended),
         ]
     )
 
@@ -333,11 +336,11 @@ _DRAWN = {"id": "ig_1", "type": "image_generation_call", **_PICTURE, "status": "
 
 STREAMS: dict[str, list[Json]] = {
     "reasoning with summaries": answer(THINKING, message("msg_1", text("msg_1", "Hello."))),
-    "a function after reasoning that is not told": answer(
-        BARE_THOUGHT, call("fc_1", "call_1", '{"city"', ':"Rome"}'), call("fc_2", "call_2", "{}", namespace="crm")
+    "a function after hidden reasoning": answer(
+        BARE_REASONING, call("fc_1", "call_1", '{"city"', ':"Rome"}'), call("fc_2", "call_2", "{}", namespace="crm")
     ),
     "a search, with what it found": answer(
-        BARE_THOUGHT,
+        BARE_REASONING,
         SEARCH,
         message("msg_0", text("msg_0", "I looked."), phase="commentary"),
         message("msg_1", text("msg_1", "News of the day.", annotations=[_CITED]), phase="final_answer"),
@@ -355,7 +358,7 @@ STREAMS: dict[str, list[Json]] = {
         _CUT, status="incomplete", incomplete_details={"reason": "max_output_tokens"}, completed_at=None
     ),
     "an answer that was cut in its thoughts": answer(
-        BARE_THOUGHT, status="incomplete", incomplete_details={"reason": "max_output_tokens"}, completed_at=None
+        BARE_REASONING, status="incomplete", incomplete_details={"reason": "max_output_tokens"}, completed_at=None
     ),
     "thoughts in full": answer(
         (
@@ -379,6 +382,6 @@ STREAMS: dict[str, list[Json]] = {
 
 
 def frames(events: list[Json]) -> bytes:
-    """The bytes of such a stream."""
+    """Bytes of a stream."""
     lines = ((event["type"], json.dumps(event, separators=(",", ":"))) for event in events)
     return b"".join(f"event: {name}\ndata: {data}\n\n".encode() for name, data in lines)

@@ -1,6 +1,6 @@
-"""Legal streams and replies of Responses and Messages, made from the object that they mean.
+"""Generator of legal streams and replies of Responses and Messages.
 
-As `right_chunks`: the Response or message is drawn first, then its events. Nothing of welldone is imported.
+Like `right_chunks`, it draws the Response or message first, then its events. It imports nothing of welldone.
 """
 
 import copy
@@ -17,17 +17,17 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass
 class DrawnEvents:
-    """An answer, the events that say it, and their bytes."""
+    """Answer, its events and their bytes."""
 
     request: Json
-    whole: Json
+    reply_object: Json
     events: list[Json]
     stream: bytes
 
     @property
     def reply(self) -> bytes:
-        """The same, not streamed."""
-        return json.dumps(self.whole).encode()
+        """The answer as a non-streaming reply."""
+        return json.dumps(self.reply_object).encode()
 
 
 def _bytes(draw: Random, events: list[Json]) -> bytes:
@@ -51,46 +51,46 @@ def _unknown(draw: Random, name: str, chance: float = 0.15) -> Json:
 
 
 def responses(draw: Random, contents: Contents = ALL) -> DrawnEvents:
-    """A legal answer of Responses."""
+    """Draw a legal Responses answer."""
     events: list[Json] = []
     response = _response(draw)
 
-    def say(kind: str, **members: object) -> None:
-        # A copy: what is said later changes the objects that were said before.
+    def emit(kind: str, **members: object) -> None:
+        # A copy, since later events modify these objects.
         extra = _unknown(draw, "x_event", 0.05)
         events.append(copy.deepcopy({"type": kind, "sequence_number": len(events), **members, **extra}))
 
-    say("response.created", response=response)
+    emit("response.created", response=response)
     if draw.random() < 0.1:
-        say("response.queued", response=response | {"status": "queued"})
+        emit("response.queued", response=response | {"status": "queued"})
     if draw.random() < 0.8:
-        say("response.in_progress", response=response)
-    items = [_item(draw, contents, place) for place in range(draw.randint(1, 4))]
+        emit("response.in_progress", response=response)
+    items = [_item(draw, contents, position) for position in range(draw.randint(1, 4))]
     status = draw.choice(("completed", "completed", "completed", "incomplete"))
     if status == "incomplete" and "status" in items[-1]:
         items[-1]["status"] = "incomplete"
-    queues = [list(_item_events(draw, place, item)) for place, item in enumerate(items)]
+    queues = [list(_item_events(draw, position, item)) for position, item in enumerate(items)]
     is_mixed = draw.random() < 0.3
     begun = 0
     while any(queues):
-        # Items begin in their order; what follows of them may mix.
-        ready = [place for place, queue in enumerate(queues) if queue and (place <= begun or not is_mixed)]
-        place = draw.choice(ready) if is_mixed else ready[0]
-        kind, members = queues[place].pop(0)
-        say(kind, **members)
-        begun = max(begun, place + 1)
+        # Items start in order; later events may interleave.
+        ready = [position for position, queue in enumerate(queues) if queue and (position <= begun or not is_mixed)]
+        position = draw.choice(ready) if is_mixed else ready[0]
+        kind, members = queues[position].pop(0)
+        emit(kind, **members)
+        begun = max(begun, position + 1)
     response |= {"status": status, "output": items, "usage": _responses_usage(draw)}
     if status == "incomplete":
         response["incomplete_details"] = {"reason": draw.choice(("max_output_tokens", "content_filter"))}
     else:
         response["completed_at"] = 1700000009
-    say(f"response.{status}", response=response)
+    emit(f"response.{status}", response=response)
     request = {"model": "m", "input": "x", "stream": True}
     return DrawnEvents(request, events[-1]["response"], events, _bytes(draw, events))
 
 
 def _response(draw: Random) -> Json:
-    """A Response that has just begun, with every member that OpenAI's has."""
+    """Draw a Response in progress with all members that OpenAI sends."""
     return {
         "id": "resp_1",
         "object": "response",
@@ -139,12 +139,12 @@ def _responses_usage(draw: Random) -> Json:
     return usage | _unknown(draw, "cost_details", 0.3) | ({"cost": 0.5} if draw.random() < 0.3 else {})
 
 
-def _item(draw: Random, contents: Contents, place: int) -> Json:
-    """An item of the output, whole."""
+def _item(draw: Random, contents: Contents, position: int) -> Json:
+    """Draw a complete output item."""
     kinds = ["message", "message", "reasoning", "function_call", "function_call", "x_item"]
     kinds += ["web_search_call", "image_generation_call", "mcp_call", "code_interpreter_call"]
     kind = draw.choice([*kinds, *["custom_tool_call"] * contents.custom_calls])
-    item: Json = {"type": kind, "id": f"{kind}_{place}", "status": "completed"}
+    item: Json = {"type": kind, "id": f"{kind}_{position}", "status": "completed"}
     match kind:
         case "message":
             count = draw.choice((1, 1, 1, 2))
@@ -152,18 +152,18 @@ def _item(draw: Random, contents: Contents, place: int) -> Json:
         case "reasoning":
             del item["status"]
             thoughts = [
-                {"type": "summary_text", "text": texts(draw, contents, 3).whole} for _ in range(draw.randint(0, 2))
+                {"type": "summary_text", "text": texts(draw, contents, 3).full} for _ in range(draw.randint(0, 2))
             ]
             item["summary"] = thoughts
             if draw.random() < 0.4:
-                item["content"] = [{"type": "reasoning_text", "text": texts(draw, contents, 3).whole}]
+                item["content"] = [{"type": "reasoning_text", "text": texts(draw, contents, 3).full}]
             item |= {"encrypted_content": "b64"} if draw.random() < 0.4 else {}
         case "function_call":
-            # The same name, and even the same arguments, may come several times.
-            item |= {"call_id": f"call_{place}", "name": draw.choice(("f", "f", "g")), "arguments": arguments(draw)}
+            # Names and arguments may repeat.
+            item |= {"call_id": f"call_{position}", "name": draw.choice(("f", "f", "g")), "arguments": arguments(draw)}
         case "custom_tool_call":
-            said = draw.choice(("ls", '{"a":', "*** Begin Patch\n", "é"))
-            item |= {"call_id": f"call_{place}", "name": "sh", "input": said}
+            emitted = draw.choice(("ls", '{"a":', "*** Begin Patch\n", "é"))
+            item |= {"call_id": f"call_{position}", "name": "sh", "input": emitted}
         case "web_search_call":
             item["action"] = {"type": "search", "query": "x", "sources": None}
         case "image_generation_call":
@@ -178,20 +178,20 @@ def _item(draw: Random, contents: Contents, place: int) -> Json:
 
 
 def _part(draw: Random, contents: Contents) -> Json:
-    said = texts(draw, contents).whole
+    emitted = texts(draw, contents).full
     if draw.random() < 0.2:
-        return {"type": "refusal", "refusal": said}
+        return {"type": "refusal", "refusal": emitted}
     annotations: list[Json] = []
     if draw.random() < 0.2:
         annotations = [
-            {"type": "url_citation", "start_index": 0, "end_index": 1, "url": "u", "title": f"t{place}"}
-            for place in range(draw.randint(1, 2))
+            {"type": "url_citation", "start_index": 0, "end_index": 1, "url": "u", "title": f"t{position}"}
+            for position in range(draw.randint(1, 2))
         ]
     logprobs: list[Json] = []
     if draw.random() < 0.2:
         entry = {"logprob": -0.5, "top_logprobs": []}
-        logprobs = [{"token": piece, "bytes": list(piece.encode()), **entry} for piece in cut(draw, said)]
-    return {"type": "output_text", "annotations": annotations, "logprobs": logprobs, "text": said}
+        logprobs = [{"token": piece, "bytes": list(piece.encode()), **entry} for piece in cut(draw, emitted)]
+    return {"type": "output_text", "annotations": annotations, "logprobs": logprobs, "text": emitted}
 
 
 _STEPS: dict[str, tuple[tuple[str, ...], tuple[str, str] | None, tuple[str, ...]]] = {
@@ -206,72 +206,74 @@ _STEPS: dict[str, tuple[tuple[str, ...], tuple[str, str] | None, tuple[str, ...]
     "image_generation_call": (("in_progress", "generating"), None, ("partial_image", "completed")),
     "web_search_call": (("in_progress", "searching"), None, ("completed",)),
 }
-"""For each type of item the events before its text, the stem of the text's events and its member, the events after."""
+"""By item type: events before the text, prefix of the text events and text member, events after the text."""
 
 
-def _item_events(draw: Random, place: int, item: Json) -> Iterator[tuple[str, Json]]:
-    """The events of one item, each as its type and its members."""
-    said: list[tuple[str, Json]] = []
+def _item_events(draw: Random, position: int, item: Json) -> Iterator[tuple[str, Json]]:
+    """Events of an item as type and members."""
+    emitted: list[tuple[str, Json]] = []
 
-    def say(kind: str, **members: object) -> None:
-        said.append((kind, members))
+    def emit(kind: str, **members: object) -> None:
+        emitted.append((kind, members))
 
-    _say_item(draw, say, place, item)
-    yield from said
+    _emit_item(draw, emit, position, item)
+    yield from emitted
 
 
-def _say_item(draw: Random, say: Callable[..., None], place: int, item: Json) -> None:
-    at: Json = {"item_id": item["id"], "output_index": place}
+def _emit_item(draw: Random, emit: Callable[..., None], position: int, item: Json) -> None:
+    location: Json = {"item_id": item["id"], "output_index": position}
     begun = dict(item)
     begun |= {"status": "in_progress"} if "status" in item else {}
     begun |= {name: [] for name in ("content", "summary") if name in item}
     begun |= {name: "" for name in ("arguments", "input", "code") if name in item}
-    say("response.output_item.added", output_index=place, item=begun)
+    emit("response.output_item.added", output_index=position, item=begun)
     for number, part in enumerate(item.get("summary", [])):
-        _say_part(draw, say, at | {"summary_index": number}, part)
+        _emit_part(draw, emit, location | {"summary_index": number}, part)
     for number, part in enumerate(item.get("content", [])):
-        _say_part(draw, say, at | {"content_index": number}, part)
+        _emit_part(draw, emit, location | {"content_index": number}, part)
     before, text, after = _STEPS.get(item["type"], ((), None, ()))
     for step in before:
-        say(f"response.{item['type']}.{step}", **at)
+        emit(f"response.{item['type']}.{step}", **location)
     if text is not None:
         stem, name = text
         for piece in cut(draw, item[name]):
-            say(f"response.{stem}.delta", **at, delta=piece)
+            emit(f"response.{stem}.delta", **location, delta=piece)
         named = {"name": item["name"]} if item["type"] == "function_call" else {}
-        say(f"response.{stem}.done", **at, **named, **{name: item[name]})
+        emit(f"response.{stem}.done", **location, **named, **{name: item[name]})
     for step in after:
         partial = {"partial_image_index": 0, "partial_image_b64": "b64"} if step == "partial_image" else {}
-        say(f"response.{item['type']}.{step}", **at, **partial)
-    say("response.output_item.done", output_index=place, item=item)
+        emit(f"response.{item['type']}.{step}", **location, **partial)
+    emit("response.output_item.done", output_index=position, item=item)
 
 
-def _say_part(draw: Random, say: Callable[..., None], at: Json, part: Json) -> None:
+def _emit_part(draw: Random, emit: Callable[..., None], location: Json, part: Json) -> None:
     kind = part["type"]
     name = "refusal" if kind == "refusal" else "text"
     stem = {"summary_text": "reasoning_summary_text"}.get(kind, kind)
     holder = "reasoning_summary_part" if kind == "summary_text" else "content_part"
     begun = {**part, name: ""} | {member: [] for member in ("annotations", "logprobs") if member in part}
-    say(f"response.{holder}.added", **at, part=begun)
+    emit(f"response.{holder}.added", **location, part=begun)
     is_text = kind == "output_text"
     pieces = [entry["token"] for entry in part.get("logprobs", [])] or cut(draw, part[name])
     has_padding = draw.random() < 0.2
     for number, piece in enumerate(pieces):
-        rides = {"logprobs": part["logprobs"][number : number + 1]} if is_text else {}
+        logprobs_field = {"logprobs": part["logprobs"][number : number + 1]} if is_text else {}
         padding = {"obfuscation": "abc"} if has_padding else {}
-        say(f"response.{stem}.delta", **at, delta=piece, **rides, **padding)
+        emit(f"response.{stem}.delta", **location, delta=piece, **logprobs_field, **padding)
     for number, annotation in enumerate(part.get("annotations", [])):
-        say("response.output_text.annotation.added", **at, annotation_index=number, annotation=annotation)
-    say(f"response.{stem}.done", **at, **{name: part[name]}, **({"logprobs": part["logprobs"]} if is_text else {}))
-    say(f"response.{holder}.done", **at, part=part)
+        emit("response.output_text.annotation.added", **location, annotation_index=number, annotation=annotation)
+    emit(
+        f"response.{stem}.done", **location, **{name: part[name]}, **({"logprobs": part["logprobs"]} if is_text else {})
+    )
+    emit(f"response.{holder}.done", **location, part=part)
 
 
 # Messages.
 
 
 def messages(draw: Random, contents: Contents = ALL) -> DrawnEvents:
-    """A legal answer of Messages."""
-    blocks = [_block(draw, contents, place) for place in range(draw.randint(0, 4))]
+    """Draw a legal Messages answer."""
+    blocks = [_block(draw, contents, position) for position in range(draw.randint(0, 4))]
     read = draw.randint(0, 9000)
     begun: Json = {"input_tokens": read, "cache_creation_input_tokens": 3, "cache_read_input_tokens": 4}
     begun |= {"output_tokens": 1, "service_tier": "standard"} | _unknown(draw, "x_usage")
@@ -289,8 +291,8 @@ def messages(draw: Random, contents: Contents = ALL) -> DrawnEvents:
     events: list[Json] = [{"type": "message_start", "message": copy.deepcopy(message)}]
     if draw.random() < 0.5:
         events.append({"type": "ping"})
-    for place, block in enumerate(blocks):
-        events += _block_events(draw, place, block)
+    for position, block in enumerate(blocks):
+        events += _block_events(draw, position, block)
         if draw.random() < 0.1:
             events.append({"type": "ping"})
     has_calls = any(block["type"] == "tool_use" for block in blocks)
@@ -308,29 +310,29 @@ def messages(draw: Random, contents: Contents = ALL) -> DrawnEvents:
     beside: Json = {"context_management": {"applied_edits": []}} if draw.random() < 0.2 else {}
     events.append({"type": "message_delta", "delta": stopped, "usage": counted, **beside})
     events.append({"type": "message_stop"} | _unknown(draw, "x_stop"))
-    whole = message | {"content": blocks} | stopped | {"usage": begun | counted} | beside
+    reply_object = message | {"content": blocks} | stopped | {"usage": begun | counted} | beside
     request = {"model": "m", "max_tokens": 9, "messages": [], "stream": True, "stop_sequences": ["STOP"]}
-    return DrawnEvents(request, whole, events, _bytes(draw, events))
+    return DrawnEvents(request, reply_object, events, _bytes(draw, events))
 
 
-def _block(draw: Random, contents: Contents, place: int) -> Json:
+def _block(draw: Random, contents: Contents, position: int) -> Json:
     kinds = ("text", "text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result")
     kind = draw.choice(kinds)
     block: Json = {"type": kind}
     match kind:
         case "text":
-            block |= {"text": texts(draw, contents).whole}
+            block |= {"text": texts(draw, contents).full}
             if draw.random() < 0.2:
                 cited = {"type": "char_location", "cited_text": "x", "document_index": 0, "start_char_index": 0}
                 block["citations"] = [cited | {"end_char_index": 1, "document_title": None}] * draw.randint(1, 2)
         case "thinking":
-            block |= {"thinking": texts(draw, contents, 3).whole, "signature": "s1g=="}
+            block |= {"thinking": texts(draw, contents, 3).full, "signature": "s1g=="}
         case "redacted_thinking":
             block["data"] = "b64"
         case "tool_use" | "server_tool_use":
             ids = "toolu" if kind == "tool_use" else "srvtoolu"
             block |= {
-                "id": f"{ids}_{place}",
+                "id": f"{ids}_{position}",
                 "name": draw.choice(("f", "f", "g")),
                 "input": json.loads(arguments(draw)),
             }
@@ -339,7 +341,7 @@ def _block(draw: Random, contents: Contents, place: int) -> Json:
     return block | _unknown(draw, "x_block")
 
 
-def _block_events(draw: Random, place: int, block: Json) -> Iterator[Json]:
+def _block_events(draw: Random, position: int, block: Json) -> Iterator[Json]:
     begun = dict(block)
     deltas: list[Json] = []
     match block["type"]:
@@ -363,7 +365,7 @@ def _block_events(draw: Random, place: int, block: Json) -> Iterator[Json]:
             ]
         case _:
             pass
-    yield {"type": "content_block_start", "index": place, "content_block": begun} | _unknown(draw, "x_event", 0.05)
+    yield {"type": "content_block_start", "index": position, "content_block": begun} | _unknown(draw, "x_event", 0.05)
     for delta in deltas:
-        yield {"type": "content_block_delta", "index": place, "delta": delta} | _unknown(draw, "x_event", 0.05)
-    yield {"type": "content_block_stop", "index": place}
+        yield {"type": "content_block_delta", "index": position, "delta": delta} | _unknown(draw, "x_event", 0.05)
+    yield {"type": "content_block_stop", "index": position}

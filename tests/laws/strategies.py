@@ -1,4 +1,4 @@
-"""What the laws are tried on: legal events, odd events, recorded streams spoiled, and plain bytes."""
+"""Hypothesis strategies: legal events, any events, damaged recordings, and any bytes."""
 
 import json
 from pathlib import Path
@@ -25,15 +25,17 @@ from welldone.protocol.events import (
 )
 
 RECORDED = Path(__file__).parent.parent / "recorded"
-HEAD = {
+ENVELOPES = {
     Endpoint.CHAT: Envelope("chatcmpl-1", 1700000000, "m"),
     Endpoint.COMPLETIONS: Envelope("cmpl-1", 1700000000, "m", "fp"),
 }
 
-# Characters that have hurt someone: line breaks of all kinds, quotes, halves of nothing, other planes.
-ODD = '\n\r\t"\\{}<>:\u0085\u2028\u2029\ufeff\x00\x7fé漢😀'
+# Characters that often cause errors: line breaks of all kinds, quotes, control characters, astral planes.
+SPECIAL_CHARACTERS = '\n\r\t"\\{}<>:\u0085\u2028\u2029\ufeff\x00\x7fé漢😀'
 texts = st.text(
-    alphabet=st.one_of(st.sampled_from(ODD), st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")),
+    alphabet=st.one_of(
+        st.sampled_from(SPECIAL_CHARACTERS), st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
+    ),
     min_size=1,
     max_size=9,
 )
@@ -63,20 +65,20 @@ def _logprobs(endpoint: Endpoint, text: str) -> Json:
 
 
 @st.composite
-def _answers(draw: st.DrawFn, endpoint: Endpoint, index: int) -> list[Event]:
-    """One choice from its opening to its end."""
+def _choice_events(draw: st.DrawFn, endpoint: Endpoint, index: int) -> list[Event]:
+    """Events of one choice."""
     events: list[Event] = [ChoiceStart(index)]
     is_chat = endpoint is Endpoint.CHAT
     if is_chat:
         events += [Reasoning(index, text) for text in draw(st.lists(texts, max_size=2))]
-    said = draw(st.lists(texts, max_size=4))
-    with_logprobs = bool(said) and draw(st.booleans())
-    for text in said:
+    contents = draw(st.lists(texts, max_size=4))
+    with_logprobs = bool(contents) and draw(st.booleans())
+    for text in contents:
         if with_logprobs:
             events.append(Logprobs(index, _logprobs(endpoint, text)))
         if draw(st.integers(0, 5)) == 0:
-            place = draw(st.sampled_from([FieldLocation.CHUNK, FieldLocation.CHOICE]))
-            events.append(UnknownFields(index, place, draw(_fields("")), draw(st.booleans()) and not with_logprobs))
+            position = draw(st.sampled_from([FieldLocation.CHUNK, FieldLocation.CHOICE]))
+            events.append(UnknownFields(index, position, draw(_fields("")), draw(st.booleans()) and not with_logprobs))
         events.append(Text(index, text))
         if draw(st.integers(0, 9)) == 0:
             events.append(KeepAlive(draw(st.booleans())))
@@ -84,19 +86,21 @@ def _answers(draw: st.DrawFn, endpoint: Endpoint, index: int) -> list[Event]:
     if is_chat:
         events += [Refusal(index, text) for text in draw(st.lists(texts, max_size=1))]
         calls = draw(st.lists(st.tuples(names, arguments), max_size=3))
-        for number, (name, whole) in enumerate(calls):
+        for number, (name, arguments_text) in enumerate(calls):
             events.append(ToolCall(index, number, f"call_{index}_{number}", name))
-            cut = draw(st.integers(0, len(whole)))
-            events += [ToolArguments(index, number, piece) for piece in (whole[:cut], whole[cut:]) if piece]
+            cut = draw(st.integers(0, len(arguments_text)))
+            events += [
+                ToolArguments(index, number, piece) for piece in (arguments_text[:cut], arguments_text[cut:]) if piece
+            ]
         reason = "tool_calls" if calls else reason
     events.append(Finish(index, reason))
     return events
 
 
 @st.composite
-def legal(draw: st.DrawFn, endpoint: Endpoint, choices: int = 3) -> list[Event]:
-    """A legal sequence: choices that open in order and then mix, and perhaps usage, or a failure at any place."""
-    queues = [draw(_answers(endpoint, index)) for index in range(draw(st.integers(1, choices)))]
+def legal_events(draw: st.DrawFn, endpoint: Endpoint, choices: int = 3) -> list[Event]:
+    """Legal sequence of interleaved choices, with optional usage or a failure at any position."""
+    queues = [draw(_choice_events(endpoint, index)) for index in range(draw(st.integers(1, choices)))]
     events: list[Event] = [queue.pop(0) for queue in queues]
     while any(queues):
         queue = draw(st.sampled_from([queue for queue in queues if queue]))
@@ -109,18 +113,18 @@ def legal(draw: st.DrawFn, endpoint: Endpoint, choices: int = 3) -> list[Event]:
 _indexes = st.integers(0, 2)
 _numbers = st.integers(-1, 3)
 _maybe_names = st.one_of(st.just(""), names)
-_odd_texts = st.one_of(
+_any_texts = st.one_of(
     texts, st.sampled_from(["<think>", "</think>", "<thi", "nk>", "{}", "{", "}", '{"a":', "ab", "abc"])
 )
 
-odd_events: st.SearchStrategy[list[Event]] = st.lists(
+any_events: st.SearchStrategy[list[Event]] = st.lists(
     st.one_of(
         st.builds(ChoiceStart, _indexes),
-        st.builds(Text, _indexes, _odd_texts),
-        st.builds(Reasoning, _indexes, _odd_texts),
+        st.builds(Text, _indexes, _any_texts),
+        st.builds(Reasoning, _indexes, _any_texts),
         st.builds(Refusal, _indexes, texts),
         st.builds(ToolCall, _indexes, _numbers, st.sampled_from(["", "a", "b"]), _maybe_names),
-        st.builds(ToolArguments, _indexes, _numbers, _odd_texts),
+        st.builds(ToolArguments, _indexes, _numbers, _any_texts),
         st.builds(lambda index: Logprobs(index, _logprobs(Endpoint.CHAT, "x")), _indexes),
         st.builds(Finish, _indexes, st.sampled_from(["stop", "length", "tool_calls"])),
         usages,
@@ -130,11 +134,11 @@ odd_events: st.SearchStrategy[list[Event]] = st.lists(
     ),
     max_size=25,
 )
-"""Events in any order, as a reader may give them."""
+"""Events in any order, as a reader may emit them."""
 
 
 def recorded_streams() -> list[tuple[Endpoint, bytes]]:
-    """Each recorded stream, with its endpoint."""
+    """Return the recorded streams with their endpoints."""
     streams = []
     for path in sorted(RECORDED.glob("*/*.json")):
         record = json.loads(path.read_text())
@@ -145,7 +149,7 @@ def recorded_streams() -> list[tuple[Endpoint, bytes]]:
     return streams
 
 
-_SPOILS = [
+_REPLACEMENTS = [
     (b'"role":"assistant"', b'"role":null'),
     (b'"finish_reason":null', b'"finish_reason":""'),
     (b'"finish_reason":"stop"', b'"finish_reason":"eos"'),
@@ -187,34 +191,34 @@ _SPOILS = [
 
 
 @st.composite
-def spoiled(draw: st.DrawFn) -> tuple[Endpoint, bytes]:
-    """A recorded stream in which frames were moved, lost or doubled, words exchanged, and bytes changed."""
+def damaged(draw: st.DrawFn) -> tuple[Endpoint, bytes]:
+    """Recorded stream with frames dropped, duplicated or swapped, tokens replaced, and bytes changed."""
     endpoint, body = draw(st.sampled_from(recorded_streams()))
     frames = body.split(b"\n\n")[:12] + body.split(b"\n\n")[-4:]
     for _ in range(draw(st.integers(0, 3))):
-        place = draw(st.integers(0, len(frames) - 1))
+        position = draw(st.integers(0, len(frames) - 1))
         other = draw(st.integers(0, len(frames) - 1))
         action = draw(st.sampled_from(["drop", "double", "swap"]))
         if action == "drop" and len(frames) > 1:
-            frames.pop(place)
+            frames.pop(position)
         elif action == "double":
-            frames.insert(place, frames[other])
+            frames.insert(position, frames[other])
         else:
-            frames[place], frames[other % len(frames)] = frames[other % len(frames)], frames[place]
-        place = other = 0
+            frames[position], frames[other % len(frames)] = frames[other % len(frames)], frames[position]
+        position = other = 0
     body = b"\n\n".join(frames)
-    for old, new in draw(st.lists(st.sampled_from(_SPOILS), max_size=4)):
+    for old, new in draw(st.lists(st.sampled_from(_REPLACEMENTS), max_size=4)):
         body = body.replace(old, new, draw(st.sampled_from([1, 2, -1])))
     for _ in range(draw(st.integers(0, 2))):
-        place = draw(st.integers(0, len(body)))
-        body = body[:place] + draw(st.binary(max_size=2)) + body[place + draw(st.integers(0, 2)) :]
+        position = draw(st.integers(0, len(body)))
+        body = body[:position] + draw(st.binary(max_size=2)) + body[position + draw(st.integers(0, 2)) :]
     return endpoint, body
 
 
 _pieces = st.sampled_from(
     [
-        *(old for old, _ in _SPOILS),
-        *(new for _, new in _SPOILS),
+        *(old for old, _ in _REPLACEMENTS),
+        *(new for _, new in _REPLACEMENTS),
         *[b"\n", b"\r", b"\r\n", b"data: ", b"{", b"}", b'{"choices":[{', b"}]}", b": x", b"[", b"]", b"\xef\xbb\xbf"],
         *[b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n', b"data: [DONE]\n\n"],
         *[b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n', b'data: {"error":"x"}\n\n'],
@@ -225,7 +229,7 @@ _runs = st.builds(
     st.sampled_from([b": ping\n\n", b": ping\n", b"data: : x\n\n", b'data: {"choices":[{"index":0,"delta":{}}]}\n\n']),
     st.integers(1, 120),
 )
-"""The same sign of life, again and again."""
+"""Runs of the same keep-alive."""
 any_bytes: st.SearchStrategy[bytes] = st.one_of(
     st.binary(max_size=60),
     st.lists(st.one_of(_pieces, _runs, st.binary(max_size=3)), max_size=20).map(b"".join),

@@ -1,4 +1,4 @@
-"""The four laws on /v1/messages: of what is translated out of chat, and of what is mended within the dialect."""
+"""The four laws of /v1/messages, for translation from chat and for pass-through repair."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.laws import real_messages
 from tests.laws.real_responses import frames
-from tests.laws.strategies import HEAD, arguments, legal, names, texts
+from tests.laws.strategies import ENVELOPES, arguments, legal_events, names, texts
 from tests.table import table
 from welldone.protocol.catalog import RULES_BY_ID
 from welldone.protocol.catalog.rule import Repairability
@@ -30,42 +30,42 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use",
 
 
 def write(events: list[Event]) -> bytes:
-    """The Messages stream that events make."""
+    """Write a Messages stream of `events`."""
     writer = MessagesDialect().make_writer(MSG, lambda: None)
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
 def write_chat(events: list[Event]) -> bytes:
-    """The chat stream that events make."""
-    writer = ChatWriter(HEAD[Endpoint.CHAT])
+    """Write a chat stream of `events`."""
+    writer = ChatWriter(ENVELOPES[Endpoint.CHAT])
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
 def fix(data: bytes, cuts: list[int] | None = None, strict: frozenset[str] = frozenset()) -> bytes:
-    """The stream that is made of `data`, fed in pieces."""
-    native = MessagesRepairer(fallback=MSG)
-    native.configure(0, strict=strict)
+    """Repair `data`, split at `cuts`."""
+    repairer = MessagesRepairer(fallback=MSG)
+    repairer.configure(0, strict=strict)
     ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    return b"".join([*(native.feed(piece) for piece in pieces), native.close()])
+    return b"".join([*(repairer.feed(piece) for piece in pieces), repairer.close()])
 
 
-def fix_whole(data: bytes) -> tuple[bytes, MessagesRepairer]:
-    """What is made of a reply that was not streamed, for a client that asked for no stream."""
-    native = MessagesRepairer(fallback=MSG, is_stream=False)
-    native.feed_reply(data)
-    native.close()
-    return (b"" if native.failure is not None else native.body()), native
+def fix_reply(data: bytes) -> tuple[bytes, MessagesRepairer]:
+    """Repair a non-streaming reply."""
+    repairer = MessagesRepairer(fallback=MSG, is_stream=False)
+    repairer.feed_reply(data)
+    repairer.close()
+    return (b"" if repairer.failure is not None else repairer.body()), repairer
 
 
-def broken(data: bytes) -> set[str]:
-    """The rules that a reply breaks, less those that can only be reported."""
+def violated_rules(data: bytes) -> set[str]:
+    """Rules that a reply violates, except those without a repair."""
     judged = judge(Trace(body=data, endpoint="messages"))
     return {rule for rule in judged.counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY}
 
 
 def values(data: bytes) -> list[Json]:
-    """The JSON of each frame of a stream, read as plainly as can be."""
+    """JSON of each frame, read with a minimal parser."""
     found = []
     for block in data.decode().split("\n\n"):
         lines = [line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: ")]
@@ -73,50 +73,49 @@ def values(data: bytes) -> list[Json]:
     return found
 
 
-def said_in_chat(data: bytes) -> Json:
-    """What a chat stream says."""
-    said: Json = {"text": "", "thought": "", "calls": {}, "reason": None, "usage": None, "error": None}
+def chat_content(data: bytes) -> Json:
+    """Content of a chat stream."""
+    result: Json = {"text": "", "thought": "", "calls": {}, "reason": None, "usage": None, "error": None}
     for chunk in values(data):
-        said["error"] = chunk.get("error", {}).get("message", said["error"])
-        said["usage"] = chunk.get("usage") or said["usage"]
+        result["error"] = chunk.get("error", {}).get("message", result["error"])
+        result["usage"] = chunk.get("usage") or result["usage"]
         for choice in chunk.get("choices", []):
-            said["reason"] = choice["finish_reason"] or said["reason"]
+            result["reason"] = choice["finish_reason"] or result["reason"]
             delta = choice["delta"]
-            said["text"] += (delta.get("content") or "") + (delta.get("refusal") or "")
-            said["thought"] += delta.get("reasoning_content") or ""
+            result["text"] += (delta.get("content") or "") + (delta.get("refusal") or "")
+            result["thought"] += delta.get("reasoning_content") or ""
             for call in delta.get("tool_calls", []):
-                known = said["calls"].setdefault(call["index"], {"id": call.get("id"), "name": "", "arguments": ""})
+                known = result["calls"].setdefault(call["index"], {"id": call.get("id"), "name": "", "arguments": ""})
                 known["name"] += call["function"].get("name", "")
                 known["arguments"] += call["function"].get("arguments", "")
-    return said
+    return result
 
 
-def said_in_messages(data: bytes) -> Json:
-    """What a Messages stream says; its blocks, and what they come to."""
-    said: Json = {"blocks": [], "usage": {}, "error": None, "reason": None, "stop": None, "message": None, "more": {}}
+def messages_content(data: bytes) -> Json:
+    """Content of a Messages stream by block."""
+    result: Json = {"blocks": [], "usage": {}, "error": None, "reason": None, "stop": None, "message": None, "more": {}}
     for value in values(data):
         match value["type"]:
             case "message_start":
-                said["message"] = {k: v for k, v in value["message"].items() if k != "usage"}
-                said["usage"] = value["message"]["usage"]
+                result["message"] = {k: v for k, v in value["message"].items() if k != "usage"}
+                result["usage"] = value["message"]["usage"]
             case "content_block_start":
-                assert value["index"] == len(said["blocks"])
-                said["blocks"].append({**value["content_block"], "json": "", "deltas": []})
+                assert value["index"] == len(result["blocks"])
+                result["blocks"].append({**value["content_block"], "json": "", "deltas": []})
             case "content_block_delta":
-                add(said["blocks"][value["index"]], value["delta"])
+                add(result["blocks"][value["index"]], value["delta"])
             case "message_delta":
-                said["reason"], said["stop"] = value["delta"]["stop_reason"], value["delta"]["stop_sequence"]
-                said["usage"] = said["usage"] | value["usage"]
-                said["more"] |= {k: v for k, v in value["delta"].items() if k not in ("stop_reason", "stop_sequence")}
+                result["reason"], result["stop"] = value["delta"]["stop_reason"], value["delta"]["stop_sequence"]
+                result["usage"] = result["usage"] | value["usage"]
+                result["more"] |= {k: v for k, v in value["delta"].items() if k not in ("stop_reason", "stop_sequence")}
             case "error":
-                said["error"] = value["error"]["message"]
+                result["error"] = value["error"]["message"]
             case _:
                 pass
-    return said
+    return result
 
 
 def add(block: Json, delta: Json) -> None:
-    """More of a block."""
     match delta["type"]:
         case "text_delta":
             block["text"] += delta["text"]
@@ -130,26 +129,26 @@ def add(block: Json, delta: Json) -> None:
             block["deltas"].append(delta)
 
 
-@given(events=legal(Endpoint.CHAT, choices=1))
-def test_law_1_what_is_written_is_right(events: list[Event]) -> None:
+@given(events=legal_events(Endpoint.CHAT, choices=1))
+def test_law_1_written_streams_are_correct(events: list[Event]) -> None:
     assert judge(Trace(body=write(events), endpoint="messages")).findings == ()
 
 
-@given(events=legal(Endpoint.CHAT, choices=1))
-def test_law_1_a_whole_reply_is_right(events: list[Event]) -> None:
+@given(events=legal_events(Endpoint.CHAT, choices=1))
+def test_law_1_written_replies_are_correct(events: list[Event]) -> None:
     body = MessagesDialect().encode_reply(MSG, collect(events))
     if not isinstance(events[-1], Failure):
         assert judge(Trace(body=body, endpoint="messages")).findings == ()
 
 
-@given(events=legal(Endpoint.CHAT, choices=1), calls=st.lists(texts, max_size=2))
-def test_the_same_events_say_the_same_in_chat_and_in_messages(events: list[Event], calls: list[str]) -> None:
-    # What is said between two pieces of a call has to wait in one dialect, and not in the other.
-    places = [place for place, one in enumerate(events) if isinstance(one, ToolArguments)]
-    for place, text in zip(reversed(places), calls, strict=False):
-        events.insert(place, Text(0, text))
+@given(events=legal_events(Endpoint.CHAT, choices=1), calls=st.lists(texts, max_size=2))
+def test_the_same_events_have_the_same_content_in_chat_and_in_messages(events: list[Event], calls: list[str]) -> None:
+    # Text between two pieces of a call is delayed in Messages, but not in chat.
+    positions = [position for position, one in enumerate(events) if isinstance(one, ToolArguments)]
+    for position, text in zip(reversed(positions), calls, strict=False):
+        events.insert(position, Text(0, text))
     is_failed = isinstance(events[-1], Failure)
-    chat, messages = said_in_chat(write_chat(events)), said_in_messages(write(events))
+    chat, messages = chat_content(write_chat(events)), messages_content(write(events))
     blocks = messages["blocks"]
     called = [block for block in blocks if block["type"] == "tool_use"]
     text = "".join(block["text"] for block in blocks if block["type"] == "text")
@@ -164,26 +163,26 @@ def test_the_same_events_say_the_same_in_chat_and_in_messages(events: list[Event
         expected = "refusal" if is_refused and chat["reason"] == "stop" else REASONS[chat["reason"]]
         assert messages["reason"] == expected
         usage = chat["usage"] or {"prompt_tokens": 0, "completion_tokens": 0}
-        counted = messages["usage"]
-        assert counted["input_tokens"] + counted["cache_read_input_tokens"] == usage["prompt_tokens"]
-        assert counted["output_tokens"] == usage["completion_tokens"]
+        reported = messages["usage"]
+        assert reported["input_tokens"] + reported["cache_read_input_tokens"] == usage["prompt_tokens"]
+        assert reported["output_tokens"] == usage["completion_tokens"]
 
 
-@given(events=legal(Endpoint.CHAT, choices=1))
-def test_a_stream_and_a_whole_reply_say_the_same(events: list[Event]) -> None:
+@given(events=legal_events(Endpoint.CHAT, choices=1))
+def test_a_stream_and_a_reply_have_the_same_content(events: list[Event]) -> None:
     if isinstance(events[-1], Failure):
         return
-    streamed, whole = said_in_messages(write(events)), json.loads(MessagesDialect().encode_reply(MSG, collect(events)))
-    assert (streamed["reason"], streamed["stop"]) == (whole["stop_reason"], whole["stop_sequence"])
-    assert streamed["usage"] == whole["usage"]
+    streamed, reply = messages_content(write(events)), json.loads(MessagesDialect().encode_reply(MSG, collect(events)))
+    assert (streamed["reason"], streamed["stop"]) == (reply["stop_reason"], reply["stop_sequence"])
+    assert streamed["usage"] == reply["usage"]
     for block in streamed["blocks"]:
         if block["type"] == "tool_use":
             block["input"] = json.loads(block["json"])
         del block["json"], block["deltas"]
-    assert streamed["blocks"] == whole["content"]
+    assert streamed["blocks"] == reply["content"]
 
 
-SPOILS = [
+REPLACEMENTS = [
     (b'"type":"message_start",', b""),
     (b"event: message_start\n", b""),
     (b"event: content_block_start\n", b""),
@@ -255,27 +254,27 @@ SPOILS = [
 
 
 @st.composite
-def spoiled(draw: st.DrawFn) -> bytes:
-    """A recorded stream in which frames were moved, lost or doubled, words exchanged, and bytes changed."""
+def damaged(draw: st.DrawFn) -> bytes:
+    """Recorded stream with frames dropped, duplicated or swapped, tokens replaced, and bytes changed."""
     body = draw(st.one_of(st.sampled_from(REAL), st.sampled_from(RECORDED).map(Path.read_bytes)))
     frames = body.split(b"\n\n")
     middle = max(3, len(frames) - 22)
     frames = frames[:6] + frames[middle:]
     for _ in range(draw(st.integers(0, 4))):
-        place, other = (draw(st.integers(0, len(frames) - 1)) for _ in range(2))
+        position, other = (draw(st.integers(0, len(frames) - 1)) for _ in range(2))
         action = draw(st.sampled_from(["drop", "double", "swap"]))
         if action == "drop" and len(frames) > 1:
-            frames.pop(place)
+            frames.pop(position)
         elif action == "double":
-            frames.insert(place, frames[other])
+            frames.insert(position, frames[other])
         else:
-            frames[place], frames[other] = frames[other], frames[place]
+            frames[position], frames[other] = frames[other], frames[position]
     body = b"\n\n".join(frames)
-    for old, new in draw(st.lists(st.sampled_from(SPOILS), max_size=4)):
+    for old, new in draw(st.lists(st.sampled_from(REPLACEMENTS), max_size=4)):
         body = body.replace(old, new, draw(st.sampled_from([1, 2, -1])))
     for _ in range(draw(st.integers(0, 2))):
-        place = draw(st.integers(0, len(body)))
-        body = body[:place] + draw(st.binary(max_size=2)) + body[place + draw(st.integers(0, 2)) :]
+        position = draw(st.integers(0, len(body)))
+        body = body[:position] + draw(st.binary(max_size=2)) + body[position + draw(st.integers(0, 2)) :]
     return body
 
 
@@ -305,42 +304,42 @@ FRAMES = [
     b'data: {"type":"error"}\n\n',
     b"data: [DONE]\n\n",
 ]
-pieces = st.sampled_from([*(old for old, _ in SPOILS), *(new for _, new in SPOILS), *FRAMES])
+pieces = st.sampled_from([*(old for old, _ in REPLACEMENTS), *(new for _, new in REPLACEMENTS), *FRAMES])
 any_bytes = st.one_of(
     st.binary(max_size=60),
     st.lists(st.one_of(pieces, st.binary(max_size=3)), max_size=20).map(b"".join),
     st.lists(st.sampled_from(FRAMES), max_size=20).map(b"".join),
-    spoiled(),
+    damaged(),
 )
 
 
 @given(data=any_bytes)
-def test_law_2_whatever_the_bytes_what_is_mended_is_right(data: bytes) -> None:
+def test_law_2_any_bytes_give_a_correct_stream(data: bytes) -> None:
     fixed = fix(data)
-    event("failed" if b"event: error" in fixed else "whole")
-    assert broken(fixed) == set()
+    event("failed" if b"event: error" in fixed else "complete")
+    assert violated_rules(fixed) == set()
 
 
 @given(data=any_bytes)
-def test_law_3_mending_twice_is_mending_once(data: bytes) -> None:
+def test_law_3_repair_is_idempotent(data: bytes) -> None:
     once = fix(data)
     assert fix(once) == once
 
 
 @given(data=any_bytes, cuts=st.lists(st.integers(1, 3000)))
-def test_law_4_where_the_bytes_are_cut_never_matters(data: bytes, cuts: list[int]) -> None:
+def test_law_4_byte_boundaries_do_not_matter(data: bytes, cuts: list[int]) -> None:
     assert fix(data, cuts) == fix(data)
 
 
 @given(data=any_bytes, rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES_BY_ID)))))
-def test_laws_2_and_4_hold_where_rules_are_strict(data: bytes, rules: set[str]) -> None:
+def test_laws_2_and_4_hold_with_strict_rules(data: bytes, rules: set[str]) -> None:
     fixed = fix(data, strict=frozenset(rules))
-    assert broken(fixed) == set()
+    assert violated_rules(fixed) == set()
     assert fix(data, list(range(7, len(data), 7)), strict=frozenset(rules)) == fixed
 
 
-@given(events=legal(Endpoint.CHAT, choices=1))
-def test_law_3_a_stream_that_we_wrote_passes_as_it_is(events: list[Event]) -> None:
+@given(events=legal_events(Endpoint.CHAT, choices=1))
+def test_law_3_a_written_stream_passes_unchanged(events: list[Event]) -> None:
     written = write(events)
     assert fix(written) == written
 
@@ -377,8 +376,8 @@ BLOCKS = st.one_of(
 
 
 @st.composite
-def right(draw: st.DrawFn) -> bytes:
-    """A right stream, of things that only this dialect can say."""
+def correct_stream(draw: st.DrawFn) -> bytes:
+    """Correct stream with content that only Messages has."""
     usage = {"input_tokens": 5, "output_tokens": 1, "cache_creation_input_tokens": 7, "service_tier": "standard"}
     message: Json = {"id": "msg_x", "type": "message", "role": "assistant", "model": "claude", "content": []}
     message |= {"stop_reason": None, "stop_sequence": None, "usage": usage, "container": None}
@@ -405,21 +404,21 @@ def right(draw: st.DrawFn) -> bytes:
     )
 
 
-@given(data=right())
-def test_law_3_a_right_stream_passes_with_all_that_it_says(data: bytes) -> None:
-    native = MessagesRepairer(fallback=MSG)
-    fixed = native.feed(data) + native.close()
+@given(data=correct_stream())
+def test_law_3_a_correct_stream_keeps_its_content(data: bytes) -> None:
+    repairer = MessagesRepairer(fallback=MSG)
+    fixed = repairer.feed(data) + repairer.close()
     assert values(fixed) == values(data)
-    assert native.repair_log.entries() == []
+    assert repairer.repair_log.entries() == []
 
 
-@given(data=right())
-def test_law_3_a_right_message_that_was_not_streamed_says_the_same_as_its_stream(data: bytes) -> None:
-    folded = MessagesRepairer(fallback=MSG, is_stream=False)
-    assert folded.feed(data) + folded.close() == b""
-    body, native = fix_whole(folded.body())
-    assert json.loads(body) == json.loads(folded.body())
-    assert native.repair_log.entries() == []
+@given(data=correct_stream())
+def test_law_3_a_correct_reply_has_the_content_of_its_stream(data: bytes) -> None:
+    buffered = MessagesRepairer(fallback=MSG, is_stream=False)
+    assert buffered.feed(data) + buffered.close() == b""
+    body, repairer = fix_reply(buffered.body())
+    assert json.loads(body) == json.loads(buffered.body())
+    assert repairer.repair_log.entries() == []
     streamed = MessagesRepairer(fallback=MSG)
     again = MessagesRepairer(fallback=MSG, is_stream=False)
     again.feed(streamed.feed_reply(body) + streamed.close())
@@ -427,41 +426,43 @@ def test_law_3_a_right_message_that_was_not_streamed_says_the_same_as_its_stream
     assert json.loads(again.body())["content"] == json.loads(body)["content"]
 
 
-wholes = st.recursive(
+json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), texts),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
     max_leaves=6,
 )
-odd_blocks = st.dictionaries(
+any_blocks = st.dictionaries(
     st.sampled_from(["type", "text", "thinking", "signature", "id", "name", "input", "data", "citations"]),
-    st.one_of(wholes, st.sampled_from(["text", "thinking", "tool_use", "redacted_thinking", "{}", '{"a":1}', "{"])),
+    st.one_of(
+        json_values, st.sampled_from(["text", "thinking", "tool_use", "redacted_thinking", "{}", '{"a":1}', "{"])
+    ),
 )
-odd_messages = st.dictionaries(
+any_messages = st.dictionaries(
     st.sampled_from(["id", "type", "role", "model", "stop_reason", "stop_sequence", "usage", "error", "message"]),
-    st.one_of(wholes, st.just({"input_tokens": 3, "output_tokens": -1}), st.just("tool_use")),
+    st.one_of(json_values, st.just({"input_tokens": 3, "output_tokens": -1}), st.just("tool_use")),
 )
 
 
-@given(message=odd_messages, content=st.one_of(wholes, st.lists(st.one_of(odd_blocks, wholes), max_size=4)))
-def test_law_2_whatever_a_whole_reply_says_what_is_mended_is_right(message: Json, content: object) -> None:
+@given(message=any_messages, content=st.one_of(json_values, st.lists(st.one_of(any_blocks, json_values), max_size=4)))
+def test_law_2_any_reply_is_repaired_to_a_correct_one(message: Json, content: object) -> None:
     data = json.dumps({**message, "content": content}).encode()
-    body, native = fix_whole(data)
+    body, repairer = fix_reply(data)
     streamed = MessagesRepairer(fallback=MSG)
     stream = streamed.feed_reply(data) + streamed.close()
-    assert broken(stream) == set()
-    if native.failure is None:
-        assert broken(body) == set()
-        assert fix_whole(body)[0] == body
-        assert fix_whole(body)[1].repair_log.entries() == []
+    assert violated_rules(stream) == set()
+    if repairer.failure is None:
+        assert violated_rules(body) == set()
+        assert fix_reply(body)[0] == body
+        assert fix_reply(body)[1].repair_log.entries() == []
 
 
 @table("path", RECORDED, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_recorded_streams_are_right_when_mended(path: Path) -> None:
+def test_recorded_streams_are_correct_after_repair(path: Path) -> None:
     body = path.read_bytes()
     fixed = fix(body)
-    assert broken(fixed) == set()
-    assert [block | {"json": ""} for block in said_in_messages(fixed)["blocks"] if block["type"] == "text"] == [
-        block for block in said_in_messages(body)["blocks"] if block["type"] == "text"
+    assert violated_rules(fixed) == set()
+    assert [block | {"json": ""} for block in messages_content(fixed)["blocks"] if block["type"] == "text"] == [
+        block for block in messages_content(body)["blocks"] if block["type"] == "text"
     ]
-    if broken(body) == set():
+    if violated_rules(body) == set():
         assert values(fixed) == values(body)

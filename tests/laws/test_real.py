@@ -1,4 +1,4 @@
-"""Streams of OpenAI's and Anthropic's own servers are right, and pass the menders as they are."""
+"""Streams of OpenAI's and Anthropic's servers are correct and pass the repairers unchanged."""
 
 import json
 from collections.abc import Callable
@@ -24,70 +24,70 @@ def _read(body: bytes) -> list[Json]:
     return [json.loads(frame.partition("data: ")[2]) for frame in body.decode().split("\n\n") if "data: " in frame]
 
 
-def _mended(native: PassthroughRepairer, events: list[Json]) -> list[Json]:
-    return _read(native.feed(frames(events)) + native.close())
+def _repaired_events(repairer: PassthroughRepairer, events: list[Json]) -> list[Json]:
+    return _read(repairer.feed(frames(events)) + repairer.close())
 
 
 @table("name", real_responses.STREAMS)
-def test_a_stream_of_openai_is_right(name: str) -> None:
+def test_a_stream_of_openai_has_no_findings(name: str) -> None:
     body = frames(real_responses.STREAMS[name])
     assert judge(Trace(body=body, endpoint="responses")).findings == ()
 
 
 @table("name", real_responses.STREAMS)
-def test_a_stream_of_openai_passes_as_it_is(name: str) -> None:
+def test_a_stream_of_openai_passes_unchanged(name: str) -> None:
     events = real_responses.STREAMS[name]
-    native = ResponsesRepairer(fallback=Envelope("resp_ours", 1, "ours"))
-    assert _mended(native, events) == events
-    assert native.repair_log.entries() == []
+    repairer = ResponsesRepairer(fallback=Envelope("resp_ours", 1, "ours"))
+    assert _repaired_events(repairer, events) == events
+    assert repairer.repair_log.entries() == []
 
 
 @table("name", real_messages.STREAMS)
-def test_a_stream_of_anthropic_is_right(name: str) -> None:
+def test_a_stream_of_anthropic_has_no_findings(name: str) -> None:
     events, request = real_messages.STREAMS[name], real_messages.REQUESTS.get(name)
     assert judge(Trace(body=frames(events), endpoint="messages", request=request)).findings == ()
 
 
 @table("name", real_messages.STREAMS)
-def test_a_stream_of_anthropic_passes_as_it_is(name: str) -> None:
+def test_a_stream_of_anthropic_passes_unchanged(name: str) -> None:
     events = real_messages.STREAMS[name]
-    native = MessagesRepairer(fallback=Envelope("msg_ours", 1, "ours"))
-    assert _mended(native, events) == events
-    assert [note.rule for note in native.repair_log.entries()] == real_messages.NOTED.get(name, [])
+    repairer = MessagesRepairer(fallback=Envelope("msg_ours", 1, "ours"))
+    assert _repaired_events(repairer, events) == events
+    assert [entry.rule for entry in repairer.repair_log.entries()] == real_messages.RECORDED_RULES.get(name, [])
 
 
-def test_a_function_may_end_without_its_name() -> None:
+def test_the_done_event_of_arguments_may_lack_the_name() -> None:
     events = [
         {key: value for key, value in event.items() if key != "name"}
-        for event in real_responses.STREAMS["a function after reasoning that is not told"]
+        for event in real_responses.STREAMS["a function after hidden reasoning"]
     ]
     assert judge(Trace(body=frames(events), endpoint="responses")).findings == ()
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_calls_that_were_made_before_may_be_counted_or_not(first: int) -> None:
+def test_calls_in_message_start_may_count_as_blocks_or_not(first: int) -> None:
     events = [
         real_messages.start([real_messages.CALLED]),
         *real_messages.text(first, "a"),
         *real_messages.end("tool_use"),
     ]
     assert judge(Trace(body=frames(events), endpoint="messages")).findings == ()
-    native = MessagesRepairer(fallback=Envelope("msg_ours", 1, "ours"))
-    mended = _mended(native, events)
-    assert [event["content_block"] for event in mended if event["type"] == "content_block_start"] == [
+    repairer = MessagesRepairer(fallback=Envelope("msg_ours", 1, "ours"))
+    repaired = _repaired_events(repairer, events)
+    assert [event["content_block"] for event in repaired if event["type"] == "content_block_start"] == [
         real_messages.CALLED | {"input": {}},
         {"type": "text", "text": ""},
     ]
-    assert native.repair_log.entries() == []
+    assert repairer.repair_log.entries() == []
 
 
-ODD: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+VARIANTS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "carriage returns": ("sse-lf-only", lambda body: body.replace(b"\n", b"\r\n")),
     "a byte order mark": ("sse-no-bom", lambda body: b"\xef\xbb\xbf" + body),
     "no space": ("sse-data-space", lambda body: body.replace(b"data: ", b"data:")),
     "no field name": ("sse-data-space", lambda body: body.replace(b"data: ", b"")),
     "ids": ("sse-no-id-field", lambda body: body.replace(b"data: ", b"id: 7\ndata: ")),
-    "times to wait": ("sse-no-retry-frame", lambda body: b"retry: 7\n\n" + body),
+    "retry fields": ("sse-no-retry-frame", lambda body: b"retry: 7\n\n" + body),
     "several lines": ("sse-json-on-one-line", lambda body: body.replace(b"data: {", b"data: {\ndata: ")),
     "line separators": ("enc-escape-line-breaks", lambda body: body.replace(b"He", "\u2028".encode())),
     "no last line": ("end-last-event-terminated", lambda body: body.removesuffix(b"\n")),
@@ -104,33 +104,37 @@ PLAIN: dict[str, tuple[list[Json], Callable[[], PassthroughRepairer]]] = {
 }
 
 
-@table("kind", ODD)
+@table("kind", VARIANTS)
 @table("endpoint", PLAIN)
-def test_a_stream_in_an_odd_form_says_the_same_and_what_is_odd_is_noted(endpoint: str, kind: str) -> None:
-    (rule, spoil), (events, make) = ODD[kind], PLAIN[endpoint]
-    body, native = spoil(frames(events)), make()
-    mended = native.feed(body) + native.close()
-    assert _read(mended) == _read(frames(events).replace(b"He", b"\\u2028") if "separators" in kind else frames(events))
-    assert [note.rule for note in native.repair_log.entries()] == [rule]
+def test_a_variant_of_the_framing_is_repaired_and_recorded(endpoint: str, kind: str) -> None:
+    (rule, damage), (events, make) = VARIANTS[kind], PLAIN[endpoint]
+    body, repairer = damage(frames(events)), make()
+    repaired = repairer.feed(body) + repairer.close()
+    assert _read(repaired) == _read(
+        frames(events).replace(b"He", b"\\u2028") if "separators" in kind else frames(events)
+    )
+    assert [entry.rule for entry in repairer.repair_log.entries()] == [rule]
     assert rule in judge(Trace(body=body, endpoint=endpoint)).counts
 
 
 @pytest.mark.parametrize("endpoint", PLAIN)
-def test_a_stream_that_is_cut_in_its_last_event_is_whole(endpoint: str) -> None:
+def test_a_stream_that_is_truncated_in_its_last_event_is_complete(endpoint: str) -> None:
     events, make = PLAIN[endpoint]
-    native = make()
+    repairer = make()
     body = frames(events)
-    mended = _read(native.feed(body[: body.rindex(b"data: ") + 12]) + native.close())
-    assert native.failure is None
-    assert [event["type"] for event in mended] == [event["type"] for event in events]
+    repaired = _read(repairer.feed(body[: body.rindex(b"data: ") + 12]) + repairer.close())
+    assert repairer.failure is None
+    assert [event["type"] for event in repaired] == [event["type"] for event in events]
 
 
 @pytest.mark.parametrize("endpoint", PLAIN)
-def test_what_a_server_says_of_its_failure_is_reworded_and_what_we_say_is_not(endpoint: str) -> None:
+def test_errors_of_the_server_are_mapped_and_generated_errors_are_not(endpoint: str) -> None:
     events, make = PLAIN[endpoint]
-    begun = frames(events[:1])
-    told, cut = make(), make()
-    for native in (told, cut):
-        native.configure(0, map_failure=lambda failure: Failure(failure.message.upper()))
-    assert b"BOOM" in told.feed(begun + b'data: {"error":{"message":"boom","type":"x"}}\n\n') + told.close()
-    assert b"the server's stream ended" in cut.feed(begun) + cut.close()
+    first_frame = frames(events[:1])
+    reported, cut = make(), make()
+    for repairer in (reported, cut):
+        repairer.configure(0, map_failure=lambda failure: Failure(failure.message.upper()))
+    assert (
+        b"BOOM" in reported.feed(first_frame + b'data: {"error":{"message":"boom","type":"x"}}\n\n') + reported.close()
+    )
+    assert b"the server's stream ended" in cut.feed(first_frame) + cut.close()

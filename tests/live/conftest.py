@@ -1,4 +1,4 @@
-"""A server with many small models, each loaded when a test first asks for it; an upstream, and a Redis."""
+"""Fixtures: a server with many tiny models that are loaded on first use, a scripted upstream, and a Redis."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.live.redis import RealRedis, real_redis
 from tests.live.server import Running, serving
 from tests.live.upstream import Upstream, upstream
-from tests.models.fixtures import Seeing
+from tests.models.fixtures import VisionModel
 
 _SMALL = "threads = 1\nctx_size = 4096\nparallel = 2"
 
@@ -20,10 +20,10 @@ def zoo(
     tiny_broken_model: Path,
     tiny_embedding_model: Path,
     tiny_rerank_model: Path,
-    tiny_vision: Seeing,
+    tiny_vision: VisionModel,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Running]:
-    """The tiny models that think, call, break, see, embed and rank, out of one config file."""
+    """A server with tiny models for reasoning, tool calls, invalid UTF-8, images, embeddings and reranking."""
     folder = tmp_path_factory.mktemp("zoo")
     tables = {
         "thinking": f'file = "{tiny_thinking_model}"',
@@ -42,12 +42,12 @@ def zoo(
 
 
 @pytest.fixture
-def behind() -> Iterator[Upstream]:
-    with upstream() as made:
-        yield made
+def backend() -> Iterator[Upstream]:
+    with upstream() as started:
+        yield started
 
 
 @pytest.fixture
 def redis() -> Iterator[RealRedis]:
-    with real_redis(password="canary-of-redis") as made:
-        yield made
+    with real_redis(password="canary-of-redis") as started:
+        yield started

@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: engines that stand still or die, clients that leave, and what the server counts of it."""
+"""Helpers for failure tests: suspend or kill engines, disconnect clients, read metrics and process data."""
 
 import json
 import os
@@ -16,95 +16,95 @@ from typing import Self
 
 import pytest
 
-from tests.live.raw import CHAT, LIMIT_S, Json, Line, Reply, Said, ask, judged
+from tests.live.raw import CHAT, LIMIT_S, Json, ParsedReply, RawConnection, Reply, fetch, parse_valid
 from tests.live.server import KEY, Running, serving
 from welldone.rules.judge import judge
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at as Linux shows them")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd of Linux")
 PROCESSING = "llamacpp:requests_processing"
-WAITING = "llamacpp:requests_deferred"
+DEFERRED = "llamacpp:requests_deferred"
 RESTARTS = "welldone_engine_restarts_total"
-LONG = 2000
-"""Tokens of an answer that is not over soon: all that the tiny model's context holds."""
+LONG_ANSWER = 2000
+"""Tokens of an answer that still runs when the fault is injected: nearly all of the tiny model's context."""
 ENGINE = "welldone.engines.llama_child"
 
 
 @contextmanager
-def small(
+def small_server(
     model: Path,
     *options: str,
     key: str | None = KEY,
     environment: Mapping[str, str] | None = None,
     is_awaited: bool = True,
 ) -> Iterator[Running]:
-    """A server of its own for a test, with one slot unless it asks for more."""
-    words = ["-m", str(model), "--alias", "tiny", "-t", "1", "-np", "1", *options]
-    with serving(words, model="tiny", key=key, environment=environment, is_awaited=is_awaited) as running:
+    """Run a server with the model, one thread and one slot; later options override these."""
+    arguments = ["-m", str(model), "--alias", "tiny", "-t", "1", "-np", "1", *options]
+    with serving(arguments, model="tiny", key=key, environment=environment, is_awaited=is_awaited) as running:
         yield running
 
 
-def request(server: Running, content: str = "Hello", **fields: object) -> Json:
-    """The body of a chat request. Nothing is left to chance: else the tiny model breaks a character now and then."""
+def chat_body(server: Running, content: str = "Hello", **fields: object) -> Json:
+    """The body of a chat request. With temperature 0 the tiny model produces only complete characters."""
     messages = [{"role": "user", "content": content}]
     return {"model": server.model, "messages": messages, "temperature": 0, **fields}
 
 
-def begin(server: Running, content: str = "Hello", *, name: str | None = None, **fields: object) -> Line:
-    """A chat request that was sent, and whose reply nobody has read yet. By its name the log knows it."""
-    body = request(server, content, **{"max_tokens": 16, "stream": True, **fields})
-    return Line(server, CHAT, body, headers={} if name is None else {"x-request-id": name})
+def start_chat(server: Running, content: str = "Hello", *, name: str | None = None, **fields: object) -> RawConnection:
+    """Send a chat request without reading the reply. The name becomes the request id in the log."""
+    body = chat_body(server, content, **{"max_tokens": 16, "stream": True, **fields})
+    return RawConnection(server, CHAT, body, headers={} if name is None else {"x-request-id": name})
 
 
-def answer(server: Running, content: str = "Hello", **fields: object) -> Said:
-    """A judged answer, short unless asked otherwise."""
-    with begin(server, content, name=None, **fields) as line:
-        return judged(line.reply())
+def chat_once(server: Running, content: str = "Hello", **fields: object) -> ParsedReply:
+    """Request a short streamed chat completion and return the valid answer."""
+    with start_chat(server, content, name=None, **fields) as connection:
+        return parse_valid(connection.reply())
 
 
-def broken_off(reply: Reply) -> Json:
-    """The error of a stream that ended with one: told once, then `[DONE]`, then the end of the HTTP body."""
+def stream_error(reply: Reply) -> Json:
+    """The error of a stream that failed: one error event, then `[DONE]`, then a complete HTTP body."""
     assert reply.status == 200, reply.trace.body
-    *said, last = chunks = reply.chunks()
-    # Who waited has the head of the reply already, so that a status is out of reach.
-    known = [] if said else ["err-status-before-stream"]
+    *earlier, last = chunks = reply.chunks()
+    # A queued request has received the head of its response already, so the error cannot have a status.
+    expected = [] if earlier else ["err-status-before-stream"]
     findings = judge(reply.trace).findings
-    assert [finding.rule for finding in findings] == known, findings
+    assert [finding.rule for finding in findings] == expected, findings
     assert reply.trace.body.endswith(b"\n\ndata: [DONE]\n\n")
     assert reply.trace.complete
-    assert [place for place, chunk in enumerate(chunks) if "error" in chunk] == [len(chunks) - 1]
+    assert [index for index, chunk in enumerate(chunks) if "error" in chunk] == [len(chunks) - 1]
     error = last["error"]
     assert isinstance(error, dict)
     return error
 
 
-# What the server counts.
+# Metrics.
 
 
 def metric(server: Running, name: str) -> float:
-    """The sum over all labels; 0 where nothing was counted yet."""
-    reply = ask(server, "/metrics")
+    """The value of a metric, summed over all labels; 0 if it has no sample yet."""
+    reply = fetch(server, "/metrics")
     assert reply.status == 200, reply.trace.body
     rows = re.findall(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? (\S+)$", reply.trace.body.decode(), re.MULTILINE)
     return sum(float(value) for value in rows)
 
 
-def until(server: Running, name: str, wanted: float) -> None:
-    """Ask until the number is there: each question takes its time, so nothing else need wait."""
+def wait_for_metric(server: Running, name: str, expected: float) -> None:
+    """Poll until the metric has the value."""
     deadline = time.monotonic() + LIMIT_S
-    while (value := metric(server, name)) != wanted:
-        assert time.monotonic() < deadline, f"{name} is {value}, not {wanted}"
+    while (value := metric(server, name)) != expected:
+        assert time.monotonic() < deadline, f"{name} is {value}, not {expected}"
 
 
-def queued(server: Running, line: Line) -> None:
-    """Wait until a request is past the door. A stream shows that by its head, if its engine says nothing yet."""
-    if line.body is not None and line.body["stream"]:
-        line.wait(b"HTTP/1.1 200 OK")
+def wait_until_accepted(server: Running, connection: RawConnection) -> None:
+    """Wait until the server has accepted a request whose engine is suspended. A stream receives its head early."""
+    if connection.body is not None and connection.body["stream"]:
+        connection.wait(b"HTTP/1.1 200 OK")
     else:
-        ask(server, "/metrics")  # this one came later, and waits a while for the engine that stands still
+        fetch(server, "/metrics")  # sent later, so it is answered later: it waits for the suspended engine
 
 
-def until_refused(server: Running) -> None:
-    """Knock until nobody listens any more."""
+def wait_until_refused(server: Running) -> None:
+    """Connect until the server refuses connections."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         try:
@@ -112,15 +112,15 @@ def until_refused(server: Running) -> None:
         except ConnectionRefusedError:
             return
         except ConnectionResetError:
-            pass  # it was taken and dropped in the same moment
-        assert time.monotonic() < deadline, "it still listens"
+            pass  # accepted and closed at once
+        assert time.monotonic() < deadline, "the server still accepts connections"
 
 
 # Processes.
 
 
 class Child:
-    """A process that this one did not start, held by a handle that stays true when its number is used again."""
+    """A process that the test did not start, referenced by a pidfd, which is immune to reuse of the pid."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -131,36 +131,36 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         with suppress(ProcessLookupError):
-            self.go()
+            self.resume()
         os.close(self._handle)
 
-    def hold(self) -> None:
-        """Let it stand still, as a machine does that is too busy."""
+    def suspend(self) -> None:
+        """Stop the process, as on an overloaded machine."""
         signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
 
-    def go(self) -> None:
-        """Let it go on."""
+    def resume(self) -> None:
+        """Continue the stopped process."""
         signal.pidfd_send_signal(self._handle, signal.SIGCONT)
 
     def kill(self) -> None:
-        """What a crash in native code does."""
+        """Kill the process, as a crash in native code does."""
         signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def wait(self) -> None:
-        """Wait until it is gone."""
+        """Wait until the process has ended."""
         readable, _, _ = select.select([self._handle], [], [], LIMIT_S)
-        assert readable, f"process {self.pid} is still there"
+        assert readable, f"process {self.pid} still runs"
 
 
 def engine_of(server: Running) -> Child:
-    """The engine of a server with one model."""
+    """The engine process of a server with one model."""
     (pid,) = children(server.process.pid)
     assert ENGINE in command_line(pid)
     return Child(pid)
 
 
 def children(parent: int) -> list[int]:
-    """The processes that a process has started, without those that are dead."""
+    """The pids of the child processes, without zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -172,23 +172,23 @@ def children(parent: int) -> list[int]:
 
 
 def descendants(parent: int) -> list[int]:
-    """The same, and those that they have started."""
+    """The pids of the child processes and of all their descendants, without zombies."""
     direct = children(parent)
     return [*direct, *(pid for child in direct for pid in descendants(child))]
 
 
 def command_line(pid: int) -> list[str]:
-    """The words of a process's command."""
+    """The arguments of a process."""
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
-def files_of(pid: int) -> int:
-    """How many files and connections a process has open."""
+def open_files_of(pid: int) -> int:
+    """The number of open file descriptors of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def memory_of(pid: int, name: str = "VmRSS") -> int:
-    """Bytes of memory that a process holds; as `VmHWM`, the most that it held."""
+    """Resident memory of a process in bytes; `VmHWM` is the peak."""
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
     assert found is not None
@@ -196,7 +196,7 @@ def memory_of(pid: int, name: str = "VmRSS") -> int:
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of a processor that a process has used."""
+    """CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -204,27 +204,27 @@ def cpu_of(pid: int) -> float:
 # Connections.
 
 
-def leave(line: Line, *, is_rude: bool = False) -> None:
-    """Hang up: with a farewell, or as a machine does that lost its network."""
-    if is_rude:
-        line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    line.socket.close()
+def disconnect(connection: RawConnection, *, is_reset: bool = False) -> None:
+    """Close the connection with FIN, or with RST."""
+    if is_reset:
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.socket.close()
 
 
-def speak(server: Running, said: bytes) -> bytes:
-    """All that comes back for these bytes, until the server hangs up."""
+def send_raw(server: Running, data: bytes) -> bytes:
+    """Send these bytes on a new connection and return all received bytes, until the server closes it."""
     with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
-        with suppress(ConnectionError):  # the server may reply and close before it has read all; the reply can be read
-            connection.sendall(said)
-        heard = b""
+        with suppress(ConnectionError):  # the server may reply and close before it has read all
+            connection.sendall(data)
+        received = b""
         with suppress(ConnectionResetError):
-            while data := connection.recv(65536):
-                heard += data
-        return heard
+            while piece := connection.recv(65536):
+                received += piece
+        return received
 
 
-def post(server: Running, body: Json, *headers: str, version: str = "1.1", path: str = CHAT) -> bytes:
-    """A POST as bytes, with the key, on a connection that stays."""
+def post_bytes(server: Running, body: Json, *headers: str, version: str = "1.1", path: str = CHAT) -> bytes:
+    """The bytes of a POST request with the API key, on a persistent connection."""
     data = json.dumps(body).encode()
     lines = [
         f"POST {path} HTTP/{version}",
@@ -237,19 +237,19 @@ def post(server: Running, body: Json, *headers: str, version: str = "1.1", path:
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
-def replies(heard: bytes) -> list[bytes]:
-    """The bytes of each whole reply that came on one connection."""
+def split_replies(received: bytes) -> list[bytes]:
+    """The complete replies that were received on one connection, as bytes."""
     found = []
-    while b"\r\n\r\n" in heard:
-        end = heard.index(b"\r\n\r\n") + 4
-        if length := re.search(rb"(?i)\r\ncontent-length: (\d+)\r\n", heard[:end]):
+    while b"\r\n\r\n" in received:
+        end = received.index(b"\r\n\r\n") + 4
+        if length := re.search(rb"(?i)\r\ncontent-length: (\d+)\r\n", received[:end]):
             end += int(length[1])
-        elif (last := heard.find(b"\r\n0\r\n\r\n", end)) >= 0:
+        elif (last := received.find(b"\r\n0\r\n\r\n", end)) >= 0:
             end = last + 7
         else:
             break
-        if len(heard) < end:
+        if len(received) < end:
             break
-        found.append(heard[:end])
-        heard = heard[end:]
+        found.append(received[:end])
+        received = received[end:]
     return found

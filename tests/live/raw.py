@@ -1,4 +1,4 @@
-"""A client in bytes: what it says and hears, with nothing between. Every answer is judged before it is looked at."""
+"""HTTP client on a plain socket. Every answer passes the judge of `welldone check` before a test reads it."""
 
 import json
 import re
@@ -19,15 +19,15 @@ from welldone.rules.trace import Trace, read_capture
 Json = dict[str, Any]
 
 LIMIT_S = 120.0
-"""No answer of a test takes that long, also on a busy machine: a hang is a failure."""
+"""Socket timeout. Generous for a busy machine; a hang fails the test."""
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-SENSIBLE = ("smollm2", "default")
-"""The models that are no nonsense."""
+TRAINED_MODELS = ("smollm2", "default")
+"""Models with trained weights, whose text is always valid UTF-8."""
 STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-class Line:
-    """One connection with one request on it, whose reply is read as it comes."""
+class RawConnection:
+    """One connection that carries one request; the reply is read incrementally."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Line:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.path, self.body = path, body
-        self.heard = b""
+        self.received = b""
         data = b"" if body is None else json.dumps(body).encode()
         head = {
             "Host": f"127.0.0.1:{server.port}",
@@ -64,56 +64,56 @@ class Line:
         self.socket.close()
 
     def read(self) -> bytes:
-        """What comes next; empty at the end."""
+        """Receive the next bytes; empty at the end."""
         data = self.socket.recv(65536)
-        self.heard += data
+        self.received += data
         return data
 
     def wait(self, pattern: bytes) -> re.Match[bytes]:
-        """Read until the pattern was heard."""
-        while (found := re.search(pattern, self.heard)) is None:
-            assert self.read(), f"never heard {pattern!r}: {self.heard[-1000:]!r}"
+        """Receive until the pattern matches."""
+        while (found := re.search(pattern, self.received)) is None:
+            assert self.read(), f"no match for {pattern!r}: {self.received[-1000:]!r}"
         return found
 
     def reply(self) -> "Reply":
-        """All of it, when it has ended."""
+        """Receive until the end and return the reply."""
         while self.read():
             pass
-        trace = read_capture(self.heard)
+        trace = read_capture(self.received)
         endpoint = "chat" if "/chat/" in self.path else "completions"
         return Reply(msgspec.structs.replace(trace, request=self.body, endpoint=endpoint))
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply that has ended."""
+    """A complete HTTP reply."""
 
     trace: Trace
 
     @property
     def status(self) -> int:
-        """The status."""
+        """The HTTP status code."""
         assert self.trace.status is not None
         return self.trace.status
 
     def header(self, name: str) -> str | None:
-        """A header, by its name in lower case."""
+        """The value of a header; the name is in lower case."""
         return self.trace.header(name)
 
     def json(self) -> Json:
-        """The body of a reply that is one JSON object, and says so."""
+        """The body, which must be a JSON object with the matching content type."""
         assert self.trace.media_type == "application/json", self.trace
         value = json.loads(self.trace.body)
         assert isinstance(value, dict)
         return value
 
     def ok(self) -> Json:
-        """The same, of a reply that is no error."""
+        """The JSON body of a reply with status 200."""
         assert self.status == 200, self.trace.body
         return self.json()
 
     def error(self) -> Json:
-        """The error; it is in OpenAI's shape."""
+        """The error object, which must have the fields of OpenAI's errors."""
         assert self.status >= 400, self.trace
         error = self.json()["error"]
         assert isinstance(error, dict)
@@ -121,32 +121,32 @@ class Reply:
         return error
 
     def chunks(self) -> list[Json]:
-        """The JSON of each event of a stream."""
+        """The JSON chunks of a stream."""
         lines = self.trace.body.decode().split("\n")
         return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
 
 @dataclass
 class Choice:
-    """What one choice has said."""
+    """The content of one choice."""
 
     role: str = ""
     text: str = ""
     reasoning: str = ""
     calls: list[tuple[str, str]] = field(default_factory=list)
-    """Name and arguments."""
+    """Name and arguments of each tool call."""
     ids: list[str] = field(default_factory=list, compare=False)
-    """Of the calls. They differ from answer to answer."""
+    """Ids of the tool calls. They differ between answers."""
     tokens: list[Json] = field(default_factory=list)
-    """The log probabilities of chat."""
+    """Log probabilities of chat."""
     logprobs: Json = field(default_factory=dict)
-    """Those of completions."""
+    """Log probabilities of completions."""
     finish: str | None = None
 
 
 @dataclass
-class Said:
-    """What was said in an answer, streamed or not."""
+class ParsedReply:
+    """The content of an answer, with the same fields whether it was streamed or not."""
 
     choices: list[Choice]
     usage: Json | None
@@ -155,24 +155,24 @@ class Said:
     reply: Reply = field(compare=False)
 
     @property
-    def one(self) -> Choice:
-        """The only choice."""
+    def choice(self) -> Choice:
+        """The choice of an answer with one choice."""
         assert len(self.choices) == 1
         return self.choices[0]
 
     @property
     def text(self) -> str:
-        """The text of the only choice."""
-        return self.one.text
+        """The text of an answer with one choice."""
+        return self.choice.text
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The tokens of prompt and answer."""
+        """Prompt tokens and completion tokens."""
         assert self.usage is not None
         return self.usage["prompt_tokens"], self.usage["completion_tokens"]
 
 
-def ask(
+def fetch(
     server: Running,
     path: str,
     body: Json | None = None,
@@ -180,41 +180,43 @@ def ask(
     method: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    """The reply to a request."""
-    with Line(server, path, body, method=method, headers=headers) as line:
-        return line.reply()
+    """Send a request and return the reply."""
+    with RawConnection(server, path, body, method=method, headers=headers) as connection:
+        return connection.reply()
 
 
-def chat(server: Running, messages: str | Sequence[Json], *, path: str = CHAT, **fields: object) -> Said:
-    """A judged answer to messages; a text is what a user says."""
-    said = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-    return judged(ask(server, path, _request(server, {"messages": said, **fields})))
+def chat(server: Running, messages: str | Sequence[Json], *, path: str = CHAT, **fields: object) -> ParsedReply:
+    """Request a chat completion and return the valid answer; a string is one user message."""
+    sent = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    return parse_valid(fetch(server, path, _request(server, {"messages": sent, **fields})))
 
 
-def complete(server: Running, prompt: str | Sequence[object], *, path: str = COMPLETIONS, **fields: object) -> Said:
-    """A judged continuation."""
-    return judged(ask(server, path, _request(server, {"prompt": prompt, **fields})))
+def complete(
+    server: Running, prompt: str | Sequence[object], *, path: str = COMPLETIONS, **fields: object
+) -> ParsedReply:
+    """Request a text completion and return the valid answer."""
+    return parse_valid(fetch(server, path, _request(server, {"prompt": prompt, **fields})))
 
 
-def judged(reply: Reply) -> Said:
-    """What a right answer says. One that breaks a rule, however small, is none."""
+def parse_valid(reply: Reply) -> ParsedReply:
+    """Parse an answer; any finding of the judge fails the test."""
     assert reply.status == 200, reply.trace.body
-    # Models of random weights now and then leave a character without its end. What is lost so cannot be said.
-    is_whole = (reply.trace.request or {}).get("model") in SENSIBLE
-    findings = [one for one in judge(reply.trace).findings if is_whole or one.rule != NO_REPLACEMENT_CHAR.id]
+    # Random weights sometimes produce an incomplete UTF-8 character, which the server has to replace.
+    is_trained = (reply.trace.request or {}).get("model") in TRAINED_MODELS
+    findings = [one for one in judge(reply.trace).findings if is_trained or one.rule != NO_REPLACEMENT_CHAR.id]
     assert not findings, "\n".join(str(finding) for finding in findings)
     return _streamed(reply) if reply.trace.wants_stream else _whole(reply)
 
 
 def _request(server: Running, fields: Json) -> Json:
-    # A model of random weights may say nothing but halves of characters: what it says is not left to chance.
+    # A fixed seed: with some seeds, random weights produce nothing but incomplete UTF-8 characters.
     request = {"model": server.model, "seed": 1, **fields}
     if request.get("stream") and "stream_options" not in request:
         request["stream_options"] = {"include_usage": True}
     return {name: value for name, value in request.items() if value is not None}
 
 
-def _whole(reply: Reply) -> Said:
+def _whole(reply: Reply) -> ParsedReply:
     value = reply.json()
     assert [choice["index"] for choice in value["choices"]] == list(range(len(value["choices"])))
     choices = []
@@ -223,10 +225,10 @@ def _whole(reply: Reply) -> Said:
         choice = Choice(role=message.get("role", ""), finish=part["finish_reason"])
         _add(choice, {**message, "tool_calls": message.get("tool_calls") or []}, part)
         choices.append(choice)
-    return Said(choices, _plain(value["usage"]), value["model"], value["id"], reply)
+    return ParsedReply(choices, _plain(value["usage"]), value["model"], value["id"], reply)
 
 
-def _streamed(reply: Reply) -> Said:
+def _streamed(reply: Reply) -> ParsedReply:
     chunks = reply.chunks()
     choices: dict[int, Choice] = {}
     for part in (part for chunk in chunks for part in chunk["choices"]):
@@ -237,23 +239,23 @@ def _streamed(reply: Reply) -> Said:
         _add(choice, delta, part)
     assert sorted(choices) == list(range(len(choices)))
     ordered = [choices[index] for index in range(len(choices))]
-    return Said(ordered, _plain(chunks[-1].get("usage")), chunks[0]["model"], chunks[0]["id"], reply)
+    return ParsedReply(ordered, _plain(chunks[-1].get("usage")), chunks[0]["model"], chunks[0]["id"], reply)
 
 
-def _add(choice: Choice, said: Json, part: Json) -> None:
-    """Add what a delta or a message says."""
-    choice.text += said.get("content") or part.get("text") or ""
-    choice.reasoning += said.get("reasoning_content") or ""
-    calls = list(said.get("tool_calls", ()))
-    if said.get("function_call"):
-        calls.append({"id": "", "index": 0, "function": said["function_call"]})
+def _add(choice: Choice, content: Json, part: Json) -> None:
+    """Add the content of a delta or a message to the choice."""
+    choice.text += content.get("content") or part.get("text") or ""
+    choice.reasoning += content.get("reasoning_content") or ""
+    calls = list(content.get("tool_calls", ()))
+    if content.get("function_call"):
+        calls.append({"id": "", "index": 0, "function": content["function_call"]})
     for call in calls:
         if call["function"].get("name"):
             choice.ids.append(call.get("id", ""))
             choice.calls.append((call["function"]["name"], ""))
-        at = call.get("index", len(choice.calls) - 1)
-        name, arguments = choice.calls[at]
-        choice.calls[at] = (name, arguments + call["function"].get("arguments", ""))
+        index = call.get("index", len(choice.calls) - 1)
+        name, arguments = choice.calls[index]
+        choice.calls[index] = (name, arguments + call["function"].get("arguments", ""))
     logprobs = part.get("logprobs") or {}
     choice.tokens += logprobs.get("content") or ()
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
@@ -262,5 +264,5 @@ def _add(choice: Choice, said: Json, part: Json) -> None:
 
 
 def _plain(usage: Json | None) -> Json | None:
-    """The counts alone: how much of a prompt was still known differs from answer to answer."""
+    """Usage without the details: the number of cached prompt tokens differs between answers."""
     return usage and {name: usage[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}

@@ -1,4 +1,4 @@
-"""Every path of the server, and which of them are open to all."""
+"""All routes of the server, and those that need no API key."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ OPEN = {"/", "/health", "/livez", "/readyz", "/page/assets/*"}
 
 
 def all_routes(folder: Path) -> dict[str, Route]:
-    """Every path that there is, also those that have to be asked for."""
+    """All routes, including those that a setting enables."""
 
     async def make() -> dict[str, Route]:
         config = Config(server=ServeSettings(slots=True), models=(ModelSettings(name="m", file=folder),))

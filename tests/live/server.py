@@ -1,4 +1,4 @@
-"""The real server as a child process, started as a user starts it and ended as an operator ends it."""
+"""`welldone serve` as a child process, started from its command line and stopped with a signal."""
 
 import os
 import re
@@ -14,57 +14,57 @@ from typing import IO
 import pytest
 
 LIMIT_S = 120.0
-"""No start and no end takes that long, also on a busy machine: a hang is a failure."""
+"""Timeout for start and shutdown. Generous for a busy machine; a hang fails the test."""
 KEY = "wd-test-key-0123456789"
-PATIENT = ("--early", "60")
-"""On a busy machine a refusal may take longer than a second, and must have its status all the same."""
+LATE_HEADERS = ("--early", "60")
+"""The head of a stream is sent late, so that an error keeps its status code even on a busy machine."""
 
 
 class Lines:
-    """What a child says, read as it comes so that it is never held back."""
+    """Output of a child process, read by a thread so that the pipe never fills up."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.all: list[str] = []
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._is_open = True
         self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
         self._thread.start()
 
     def wait(self, pattern: str, *, seen: int = 0) -> re.Match[str]:
-        """The first line from the `seen`-th on that has the pattern in it."""
-        with self._news:
+        """Wait for a line that matches the pattern, starting at line number `seen`."""
+        with self._changed:
             while True:
                 for line in self.all[seen:]:
                     if found := re.search(pattern, line):
                         return found
                 seen = len(self.all)
-                if not self._is_open or not self._news.wait(LIMIT_S):
-                    raise AssertionError(f"never said {pattern!r}:\n" + "\n".join(self.all[-30:]))
+                if not self._is_open or not self._changed.wait(LIMIT_S):
+                    raise AssertionError(f"no line matches {pattern!r}:\n" + "\n".join(self.all[-30:]))
 
     def join(self) -> str:
-        """All of it, when the child has ended."""
+        """Wait for the end of the output and return all of it."""
         self._thread.join(LIMIT_S)
         return "\n".join(self.all)
 
     def _read(self, stream: IO[str]) -> None:
         with stream:
             for line in stream:
-                with self._news:
+                with self._changed:
                     self.all.append(line.rstrip("\n"))
-                    self._news.notify_all()
-        with self._news:
+                    self._changed.notify_all()
+        with self._changed:
             self._is_open = False
-            self._news.notify_all()
+            self._changed.notify_all()
 
 
 class Running:
-    """A server that runs."""
+    """A running `welldone serve` process with its output and address."""
 
     def __init__(self, process: "subprocess.Popen[str]", model: str, key: str | None) -> None:
         self.process = process
         assert process.stdout is not None
         assert process.stderr is not None
-        self.said = Lines(process.stdout)
+        self.stdout = Lines(process.stdout)
         self.log = Lines(process.stderr)
         self.model = model
         self.key = key
@@ -72,20 +72,20 @@ class Running:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The TCP port of the server."""
         return int(self.url.rpartition(":")[2].removesuffix("/v1"))
 
     @property
     def root(self) -> str:
-        """Its address without /v1."""
+        """The base URL without /v1."""
         return self.url.removesuffix("/v1")
 
     def headers(self) -> dict[str, str]:
-        """The key, as a client sends it."""
+        """The Authorization header; empty without a key."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """End it; its exit code."""
+        """Send the signal, wait for the process and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(LIMIT_S)
@@ -103,11 +103,11 @@ def serving(
     folder: Path | None = None,
     is_awaited: bool = True,
 ) -> Iterator[Running]:
-    """A server with these options on a port of its own; ended at the end, however that comes."""
-    words = [sys.executable, "-m", "welldone", "serve", "--port", "0", *arguments]
-    keys = [] if key is None else ["--api-key", key]
+    """Run a server with these options on a free port, and stop it when the block ends."""
+    command = [sys.executable, "-m", "welldone", "serve", "--port", "0", *arguments]
+    key_options = [] if key is None else ["--api-key", key]
     process = subprocess.Popen(
-        [*words, *keys],
+        [*command, *key_options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -117,9 +117,9 @@ def serving(
     running = Running(process, model, key)
     try:
         try:
-            running.url = running.said.wait(r"""(?:on |"url":")(https?://[^\s"]+/v1)""")[1]
+            running.url = running.stdout.wait(r"""(?:on |"url":")(https?://[^\s"]+/v1)""")[1]
         except AssertionError as error:
-            error.add_note("its log: " + "\n".join(running.log.all[-30:]))
+            error.add_note("log of the server: " + "\n".join(running.log.all[-30:]))
             raise
         if is_awaited:
             running.log.wait("model is ready")
@@ -134,9 +134,9 @@ def serving(
 
 @pytest.fixture(scope="session")
 def server(default_model: Path) -> Iterator[Running]:
-    """The default model, with a key, as most clients meet it."""
-    # One thread: several that wait for each other are ten times slower where fewer cores than threads are free.
-    options = ["-t", "1", *PATIENT]
+    """A server with the default model and an API key."""
+    # One thread: threads of llama.cpp that wait for each other are ten times slower on a machine with few free cores.
+    options = ["-t", "1", *LATE_HEADERS]
     with serving(["-m", str(default_model), "--alias", "smollm2", *options], model="smollm2") as running:
         yield running
         assert running.end() == 0
@@ -144,7 +144,7 @@ def server(default_model: Path) -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def tiny_server(tiny_model: Path) -> Iterator[Running]:
-    """A model of random weights: fast, and a torture for streams."""
+    """A server with a tiny model of random weights, which is fast and produces hard cases for streams."""
     with serving(["-m", str(tiny_model), "--alias", "tiny", "-t", "1", "-np", "4"], model="tiny") as running:
         yield running
         assert running.end() == 0

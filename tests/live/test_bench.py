@@ -1,4 +1,4 @@
-"""The load test on the real server: short, and without one error, by our own count and by inference-benchmarker's."""
+"""A short load test of the server has no errors, counted by `welldone bench` and as inference-benchmarker counts."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ FEW = LengthSpec(num_tokens=8, min_tokens=4, max_tokens=12, variance=2)
 
 
 @pytest.mark.parametrize("kind", [BenchmarkKind.CONCURRENCY, BenchmarkKind.RATE])
-def test_the_real_server_answers_all(server: Running, kind: BenchmarkKind) -> None:
+def test_a_load_test_has_no_errors(server: Running, kind: BenchmarkKind) -> None:
     report = run(
         run_bench(
             BenchSettings(
@@ -47,7 +47,7 @@ def test_the_real_server_answers_all(server: Running, kind: BenchmarkKind) -> No
 
 
 @pytest.mark.parametrize("endpoint", ["responses", "messages"])
-def test_the_real_server_answers_all_in_other_dialects(server: Running, endpoint: str) -> None:
+def test_a_load_test_in_other_dialects_has_no_errors(server: Running, endpoint: str) -> None:
     report = run(
         run_bench(
             BenchSettings(
@@ -72,8 +72,8 @@ def test_the_real_server_answers_all_in_other_dialects(server: Running, endpoint
         assert 1 <= step.decoded_tokens <= FEW.max_tokens
 
 
-def counted_by_inference_benchmarker(content_type: str, body: bytes) -> str:
-    """What it makes of a stream, by the rules that it goes by: `ok`, or its error."""
+def inference_benchmarker_outcome(content_type: str, body: bytes) -> str:
+    """The outcome that inference-benchmarker would count for a stream: `ok`, or its error."""
     if content_type.partition(";")[0] != "text/event-stream":
         return "content type"
     tokens, has_stopped = 0, False
@@ -86,13 +86,13 @@ def counted_by_inference_benchmarker(content_type: str, body: bytes) -> str:
             break
         if data.startswith('{"error":'):
             return "error"
-        choice = json.loads(data)["choices"][0]  # it takes the first without looking
+        choice = json.loads(data)["choices"][0]  # as inference-benchmarker does, without a check
         tokens += bool(choice["delta"].get("content"))
     return "ok" if tokens and has_stopped else "Connection closed before completion"
 
 
 def test_inference_benchmarker_counts_no_error(server: Running) -> None:
-    asked = {
+    request = {
         "model": server.model,
         "messages": [{"role": "user", "content": "Count from 1 to 20."}],
         "max_tokens": 8,
@@ -101,15 +101,15 @@ def test_inference_benchmarker_counts_no_error(server: Running) -> None:
         "temperature": 0.0,
     }
 
-    async def hear() -> list[str]:
+    async def outcomes() -> list[str]:
         address = parse_url(server.url, key=server.key)
-        body = json.dumps(asked).encode()
+        body = json.dumps(request).encode()
         replies = await asyncio.gather(
             *(
                 recording_client.record_response(address, "POST", "/chat/completions", body=body, idle_timeout_s=100.0)
                 for _ in range(8)
             )
         )
-        return [counted_by_inference_benchmarker(dict(one.headers)["Content-Type"], one.body) for one in replies]
+        return [inference_benchmarker_outcome(dict(one.headers)["Content-Type"], one.body) for one in replies]
 
-    assert run(hear()) == ["ok"] * 8
+    assert run(outcomes()) == ["ok"] * 8

@@ -1,4 +1,4 @@
-"""`--record`: what upstreams said, byte for byte, for `lint`, `fix` and `mock`; and a disk that refuses."""
+"""`--record`: byte-exact traces of upstream replies for `lint`, `fix` and `mock`; and disk errors."""
 
 import json
 import resource
@@ -12,8 +12,8 @@ import pytest
 
 from tests.cli.run import COMMAND, ENVIRONMENT
 from tests.cli.run import run as command
-from tests.live.faults import LINUX, answer, begin, metric
-from tests.live.raw import LIMIT_S, Json, ask
+from tests.live.faults import LINUX, chat_once, metric, start_chat
+from tests.live.raw import LIMIT_S, Json, fetch
 from tests.live.server import Lines, Running
 from tests.live.upstream import REPLIES, Upstream, eventually, gateway, upstream
 from welldone.rules.judge import judge
@@ -21,9 +21,9 @@ from welldone.rules.trace import Trace
 
 pytestmark = pytest.mark.tier3
 
-LOST = "welldone_recordings_dropped_total"
+DROPPED = "welldone_recordings_dropped_total"
 PAUSED = "recording is paused"
-HEARD = (
+RECORDED_MODELS = (
     "hello",
     "no-done",
     "no-finish",
@@ -35,123 +35,122 @@ HEARD = (
     "limited",
     "long-line",
 )
-"""What upstreams do, right and wrong."""
+"""Correct and faulty replies of the upstream, by model name."""
 
-GIVEN_UP = ("bad-json", "error-event", "long-line")
-"""Those that the gateway does not hear to their end."""
-
-
-@pytest.fixture
-def behind() -> Iterator[Upstream]:
-    with upstream() as made:
-        yield made
+CANCELLED = ("bad-json", "error-event", "long-line")
+"""Replies that the gateway does not read to their end."""
 
 
 @pytest.fixture
-def server(behind: Upstream, tmp_path: Path) -> Iterator[Running]:
-    with gateway(tmp_path, behind.url, options=["--record", str(tmp_path / "recorded")]) as running:
+def backend() -> Iterator[Upstream]:
+    with upstream() as started:
+        yield started
+
+
+@pytest.fixture
+def server(backend: Upstream, tmp_path: Path) -> Iterator[Running]:
+    with gateway(tmp_path, backend.url, options=["--record", str(tmp_path / "recorded")]) as running:
         yield running
         assert running.end() == 0
         assert "Traceback" not in running.log.join()
 
 
 def record(server: Running, folder: Path, model: str) -> tuple[Path, Json]:
-    """Ask for something; the trace of it, when it is there."""
+    """Send a request, wait for its trace, and return the file and its content."""
     before = set(folder.glob("*.json"))
-    with begin(server, model=model) as line:
-        line.reply()
+    with start_chat(server, model=model) as connection:
+        connection.reply()
     eventually(lambda: set(folder.glob("*.json")) > before)
-    (made,) = set(folder.glob("*.json")) - before
-    found: Json = json.loads(made.read_text())
-    return made, found
+    (file,) = set(folder.glob("*.json")) - before
+    trace: Json = json.loads(file.read_text())
+    return file, trace
 
 
-@pytest.mark.parametrize("model", HEARD)
-def test_a_recording_is_what_the_upstream_sent_and_lint_says_the_same_of_both(
+@pytest.mark.parametrize("model", RECORDED_MODELS)
+def test_a_recording_equals_the_upstream_reply_and_lint_has_the_same_findings(
     server: Running, tmp_path: Path, model: str
 ) -> None:
-    file, found = record(server, tmp_path / "recorded", model)
+    file, trace = record(server, tmp_path / "recorded", model)
     sent = REPLIES[model]
-    body = (file.parent / found["body"]).read_bytes()
-    if model in GIVEN_UP:
-        assert found["body_complete"] is None
+    body = (file.parent / trace["body"]).read_bytes()
+    if model in CANCELLED:
+        assert trace["body_complete"] is None
         assert sent.body.startswith(body)
     else:
-        assert found["body_complete"] is (model != "cut")
+        assert trace["body_complete"] is (model != "cut")
         assert body == sent.body
-    assert sum(size for _, size in found["pieces"]) == len(body)
+    assert sum(size for _, size in trace["pieces"]) == len(body)
     assert file.stat().st_mode & 0o777 == 0o600
-    ran = command("lint", "--json", file.name, cwd=file.parent)
-    assert ran.err == b""
-    is_left = model in GIVEN_UP and b"\ndata: [DONE]" not in body
-    heard = Trace(
-        body=body[: body.rindex(b"\n\n") + 2] if is_left else body,
+    lint = command("lint", "--json", file.name, cwd=file.parent)
+    assert lint.err == b""
+    is_partial = model in CANCELLED and b"\ndata: [DONE]" not in body
+    expected = Trace(
+        body=body[: body.rindex(b"\n\n") + 2] if is_partial else body,
         endpoint="chat",
-        request=found["request"],
+        request=trace["request"],
         status=sent.status,
-        headers=tuple((name, value) for name, value in found["headers"]),
-        complete=found["body_complete"],
-        end=None if is_left else True,
+        headers=tuple((name, value) for name, value in trace["headers"]),
+        complete=trace["body_complete"],
+        end=None if is_partial else True,
     )
-    told = json.loads(ran.out)
-    assert [finding["rule"] for finding in told["findings"]] == [finding.rule for finding in judge(heard).findings]
+    report = json.loads(lint.out)
+    assert [finding["rule"] for finding in report["findings"]] == [finding.rule for finding in judge(expected).findings]
     if model in ("no-done", "no-finish", "bad-json", "cut"):
-        assert told["findings"]
+        assert report["findings"]
 
 
-def test_a_recording_is_replayed_as_it_was_and_the_gateway_makes_the_same_of_it(
-    server: Running, tmp_path: Path
-) -> None:
-    file, found = record(server, tmp_path / "recorded", "no-done")
-    with begin(server, model="no-done") as line:
-        first = line.reply().trace.body
-    words = [COMMAND, "mock", "--port", "0", "--trace", str(file), "--speed", "0"]
-    process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def test_a_replayed_recording_gives_the_same_bytes_through_the_gateway(server: Running, tmp_path: Path) -> None:
+    file, trace = record(server, tmp_path / "recorded", "no-done")
+    with start_chat(server, model="no-done") as connection:
+        first = connection.reply().trace.body
+    arguments = [COMMAND, "mock", "--port", "0", "--trace", str(file), "--speed", "0"]
+    process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
         url = Lines(process.stdout).wait(r"on (http://127\.0\.0\.1:\d+/v1)$")[1]
         other = tmp_path / "other"
         other.mkdir()
-        with gateway(other, url) as again, begin(again, model="no-done") as line:
-            assert line.reply().trace.body == first
+        with gateway(other, url) as replaying, start_chat(replaying, model="no-done") as connection:
+            assert connection.reply().trace.body == first
         with urllib.request.urlopen(f"{url}/chat/completions", data=b"{}", timeout=LIMIT_S) as reply:
-            assert reply.read() == (file.parent / found["body"]).read_bytes()
+            assert reply.read() == (file.parent / trace["body"]).read_bytes()
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 0
         process.stdout.close()
 
 
-def test_fix_makes_of_a_recording_what_the_client_got(server: Running, tmp_path: Path) -> None:
+def test_fix_of_a_recording_gives_the_bytes_that_the_client_received(server: Running, tmp_path: Path) -> None:
     file, _ = record(server, tmp_path / "recorded", "no-done")
-    with begin(server, model="no-done", stream_options={"include_usage": True}) as line:  # as the upstream was asked
-        heard = line.reply().trace.body
-    ran = command("fix", file.name, cwd=file.parent)
-    assert ran.code == 0, ran.err
-    # The client hears the name that it asked for; the recording has what the upstream calls itself.
-    assert ran.out == heard.replace(b'"model":"no-done"', b'"model":"scripted"')
+    options = {"include_usage": True}  # as in the upstream request
+    with start_chat(server, model="no-done", stream_options=options) as connection:
+        received = connection.reply().trace.body
+    fix = command("fix", file.name, cwd=file.parent)
+    assert fix.code == 0, fix.err
+    # The client receives the model name of its request; the recording has that of the upstream.
+    assert fix.out == received.replace(b'"model":"no-done"', b'"model":"scripted"')
 
 
 @LINUX
-def test_a_disk_that_takes_no_more_is_told_once_and_the_server_goes_on(server: Running, tmp_path: Path) -> None:
+def test_a_full_disk_is_logged_once_and_requests_still_succeed(server: Running, tmp_path: Path) -> None:
     folder = tmp_path / "recorded"
     record(server, folder, "hello")
     files = set(folder.iterdir())
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     for _ in range(3):
-        assert answer(server).one.finish == "stop"
+        assert chat_once(server).choice.finish == "stop"
     server.log.wait(PAUSED)
-    eventually(lambda: metric(server, LOST) >= 1)
+    eventually(lambda: metric(server, DROPPED) >= 1)
     for _ in range(3):
-        assert answer(server).one.finish == "stop"
-    assert ask(server, "/health").status == 200
+        assert chat_once(server).choice.finish == "stop"
+    assert fetch(server, "/health").status == 200
     assert set(folder.iterdir()) == files
     assert server.end() == 0
     assert server.log.join().count(PAUSED) == 1
 
 
-@pytest.mark.parametrize("is_file", [False, True], ids=["gone", "a file"])
-def test_a_folder_that_is_gone_is_told_once_and_the_server_goes_on(
+@pytest.mark.parametrize("is_file", [False, True], ids=["missing", "a file"])
+def test_a_missing_folder_is_logged_once_and_requests_still_succeed(
     server: Running, tmp_path: Path, is_file: bool
 ) -> None:
     folder = tmp_path / "recorded"
@@ -159,8 +158,8 @@ def test_a_folder_that_is_gone_is_told_once_and_the_server_goes_on(
     if is_file:
         folder.write_text("")
     for _ in range(3):
-        assert answer(server).one.finish == "stop"
+        assert chat_once(server).choice.finish == "stop"
     server.log.wait(PAUSED)
-    assert answer(server).one.finish == "stop"
+    assert chat_once(server).choice.finish == "stop"
     assert server.end() == 0
     assert server.log.join().count(PAUSED) == 1

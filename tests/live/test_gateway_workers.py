@@ -1,4 +1,4 @@
-"""`--workers`: several processes behind one port. One that dies takes only its own streams with it."""
+"""`--workers`: several processes on one port. A worker that dies ends only its own streams."""
 
 import os
 import re
@@ -9,51 +9,51 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, Child, answer, begin, broken_off, children, metric, until_refused
-from tests.live.raw import CHAT, Line, judged
+from tests.live.faults import LINUX, Child, chat_once, children, metric, start_chat, stream_error, wait_until_refused
+from tests.live.raw import CHAT, RawConnection, parse_valid
 from tests.live.server import LIMIT_S, Running
-from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, by_model, eventually, gateway, upstream
+from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, eventually, gateway, reply_by_model, upstream
 from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
 
 pytestmark = [LINUX, pytest.mark.tier2]
 READY = "worker is ready"
 SLOW = MockReply((ROLE, TEXT, *[MockChunk(TEXT.text, after_s=0.05)] * 40, STOP, DONE))
-"""It takes two seconds: in that time the other worker is killed."""
+"""A stream of two seconds, in which the other worker is killed."""
 PER_MINUTE = 6
 
 
-def slow_or(seen: MockHttpRequest) -> MockReply:
-    return SLOW if '"slow"' in seen.body else by_model(seen)
+def slow_or_by_model(request: MockHttpRequest) -> MockReply:
+    return SLOW if '"slow"' in request.body else reply_by_model(request)
 
 
 @pytest.fixture
-def behind() -> Iterator[Upstream]:
-    with upstream(slow_or) as made:
-        yield made
+def backend() -> Iterator[Upstream]:
+    with upstream(slow_or_by_model) as started:
+        yield started
 
 
 @contextmanager
-def crew(
+def two_workers(
     folder: Path,
-    behind: Upstream,
+    backend: Upstream,
     *options: str,
     more: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Running]:
-    """A gateway of two workers that are both ready."""
-    words = ["--workers", "2", *options]
-    with gateway(folder, behind.url, options=words, more=more, environment=environment) as server:
+    """Run a gateway with two workers, both ready."""
+    arguments = ["--workers", "2", *options]
+    with gateway(folder, backend.url, options=arguments, more=more, environment=environment) as server:
         wait_for_ready(server, 2)
         yield server
 
 
 def wait_for_ready(server: Running, count: int) -> None:
-    """Wait until so many workers have been ready since the start."""
-    said = list(server.log.all)
-    while sum(READY in line for line in said) < count:
-        server.log.wait(READY, seen=len(said))
-        said = list(server.log.all)
+    """Wait until the log has `count` lines about a ready worker."""
+    lines = list(server.log.all)
+    while sum(READY in line for line in lines) < count:
+        server.log.wait(READY, seen=len(lines))
+        lines = list(server.log.all)
 
 
 @contextmanager
@@ -64,62 +64,60 @@ def workers(server: Running) -> Iterator[tuple[Child, Child]]:
 
 
 @contextmanager
-def standing(child: Child) -> Iterator[None]:
-    """Nobody is served by it meanwhile."""
-    child.hold()
+def suspended(child: Child) -> Iterator[None]:
+    """Suspend a worker, so that the other one serves all requests."""
+    child.suspend()
     try:
         yield
     finally:
-        child.go()
+        child.resume()
 
 
-def test_when_a_worker_is_killed_the_streams_of_the_other_go_on_and_a_new_one_comes(
-    tmp_path: Path, behind: Upstream
-) -> None:
-    with crew(tmp_path, behind) as server, workers(server) as (one, other):
+def test_a_killed_worker_is_replaced_and_the_streams_of_the_other_continue(tmp_path: Path, backend: Upstream) -> None:
+    with two_workers(tmp_path, backend) as server, workers(server) as (one, other):
         with ExitStack() as stack:
-            with standing(one):
-                kept = stack.enter_context(begin(server, model="slow"))
-                kept.wait(b"Hello")
-            with standing(other):
-                lost = stack.enter_context(begin(server, model="stalls"))
+            with suspended(one):
+                surviving = stack.enter_context(start_chat(server, model="slow"))
+                surviving.wait(b"Hello")
+            with suspended(other):
+                lost = stack.enter_context(start_chat(server, model="stalls"))
                 lost.wait(b"Hello")
             one.kill()
             one.wait()
             while lost.read():
                 pass
-            assert not lost.heard.endswith(b"0\r\n\r\n")
-            behind.until(lambda scripted: any(seen.end == "left" for seen in scripted.requests))
+            assert not lost.received.endswith(b"0\r\n\r\n")
+            backend.wait_until(lambda mock: any(request.end == "left" for request in mock.requests))
             server.log.wait("worker was ended by SIGKILL")
             wait_for_ready(server, 3)
             assert len(set(children(server.process.pid)) - {other.pid}) == 1
-            assert judged(kept.reply()).text == "Hello" * 41
-        with standing(other):
-            assert answer(server).text == "Hello"  # by the new one
+            assert parse_valid(surviving.reply()).text == "Hello" * 41
+        with suspended(other):
+            assert chat_once(server).text == "Hello"  # served by the new worker
         assert server.end() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_end_lets_streams_of_all_workers_finish_and_leaves_nothing(
-    tmp_path: Path, behind: Upstream, number: signal.Signals
+def test_shutdown_lets_the_streams_of_all_workers_finish_and_removes_temporary_files(
+    tmp_path: Path, backend: Upstream, number: signal.Signals
 ) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with (
-        crew(tmp_path, behind, environment={"TMPDIR": str(temporary)}) as server,
+        two_workers(tmp_path, backend, environment={"TMPDIR": str(temporary)}) as server,
         workers(server) as (one, other),
     ):
         assert list(temporary.iterdir())
         with ExitStack() as stack:
-            lines = []
-            for busy in (one, other):
-                with standing(busy):
-                    lines.append(stack.enter_context(begin(server, model="slow")))
-                    lines[-1].wait(b"Hello")
+            connections = []
+            for worker in (one, other):
+                with suspended(worker):
+                    connections.append(stack.enter_context(start_chat(server, model="slow")))
+                    connections[-1].wait(b"Hello")
             server.process.send_signal(number)
-            until_refused(server)
-            for line in lines:
-                assert judged(line.reply()).text == "Hello" * 41
+            wait_until_refused(server)
+            for connection in connections:
+                assert parse_valid(connection.reply()).text == "Hello" * 41
         assert server.process.wait(LIMIT_S) == 0
         one.wait()
         other.wait()
@@ -127,71 +125,75 @@ def test_the_end_lets_streams_of_all_workers_finish_and_leaves_nothing(
     assert list(temporary.iterdir()) == []
 
 
-def test_sighup_ends_neither_the_parent_nor_a_worker(tmp_path: Path, behind: Upstream) -> None:
-    with crew(tmp_path, behind) as server, workers(server) as (one, other):
+def test_sighup_ends_neither_the_parent_nor_a_worker(tmp_path: Path, backend: Upstream) -> None:
+    with two_workers(tmp_path, backend) as server, workers(server) as (one, other):
         for pid in (server.process.pid, one.pid, other.pid):
             seen = len(server.log.all)
             os.kill(pid, signal.SIGHUP)
             server.log.wait("SIGHUP is ignored", seen=seen)
         assert set(children(server.process.pid)) == {one.pid, other.pid}
-        assert answer(server).text == "Hello"
+        assert chat_once(server).text == "Hello"
         assert server.end() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_same_signal_twice_ends_all_at_once(tmp_path: Path, behind: Upstream, number: signal.Signals) -> None:
-    with crew(tmp_path, behind, "--drain", "3600") as server, workers(server) as (one, other), ExitStack() as stack:
-        lines = []
-        for busy in (one, other):
-            with standing(busy):
-                lines.append(stack.enter_context(begin(server, model="stalls")))
-                lines[-1].wait(b"Hello")
+def test_a_second_signal_ends_all_workers_at_once(tmp_path: Path, backend: Upstream, number: signal.Signals) -> None:
+    with (
+        two_workers(tmp_path, backend, "--drain", "3600") as server,
+        workers(server) as (one, other),
+        ExitStack() as stack,
+    ):
+        connections = []
+        for worker in (one, other):
+            with suspended(worker):
+                connections.append(stack.enter_context(start_chat(server, model="stalls")))
+                connections[-1].wait(b"Hello")
         server.process.send_signal(number)
-        until_refused(server)
+        wait_until_refused(server)
         server.process.send_signal(number)
-        for line in lines:
-            assert broken_off(line.reply())["code"] == "shutting_down"
+        for connection in connections:
+            assert stream_error(connection.reply())["code"] == "shutting_down"
         assert server.process.wait(LIMIT_S) == 0
         one.wait()
         other.wait()
 
 
-def test_the_metrics_are_those_of_all_workers(tmp_path: Path, behind: Upstream) -> None:
-    with crew(tmp_path, behind) as server, workers(server) as both:
+def test_metrics_are_summed_over_all_workers(tmp_path: Path, backend: Upstream) -> None:
+    with two_workers(tmp_path, backend) as server, workers(server) as both:
         for other in both:
-            with standing(other):
+            with suspended(other):
                 for _ in range(5):
-                    assert answer(server).text == "Hello"
+                    assert chat_once(server).text == "Hello"
         assert metric(server, "welldone_workers_missing") == 0
         assert metric(server, 'welldone_upstream_attempts_total{upstream="a"}') == 10
         assert metric(server, 'welldone_requests_total{endpoint="chat",model="hello",status="200"}') == 10
         assert server.end() == 0
-        said = server.log.join()
-    assert {len(re.findall(rf"request worker={number} .*{CHAT}", said)) for number in (1, 2)} == {5}
+        log = server.log.join()
+    assert {len(re.findall(rf"request worker={number} .*{CHAT}", log)) for number in (1, 2)} == {5}
 
 
-def test_the_rate_of_a_key_holds_over_all_workers(tmp_path: Path, behind: Upstream) -> None:
+def test_the_rate_limit_of_a_key_is_shared_by_all_workers(tmp_path: Path, backend: Upstream) -> None:
     key = "wd-of-ci-0123456789"
     more = f'[keys.ci]\nkey = "{key}"\nrequests_per_minute = {PER_MINUTE}\n'
     statuses = []
-    with crew(tmp_path, behind, more=more) as server, workers(server) as both:
+    with two_workers(tmp_path, backend, more=more) as server, workers(server) as both:
         for other in both:
-            with standing(other):
+            with suspended(other):
                 for _ in range(PER_MINUTE):
                     body = {"model": "hello", "messages": [{"role": "user", "content": "Hi"}]}
-                    with Line(server, CHAT, body, headers={"Authorization": f"Bearer {key}"}) as line:
-                        statuses.append(line.reply().status)
-        # A slow machine gives one back every ten seconds.
+                    with RawConnection(server, CHAT, body, headers={"Authorization": f"Bearer {key}"}) as connection:
+                        statuses.append(connection.reply().status)
+        # The limit refills one request every ten seconds, which a slow machine may reach.
         assert statuses[:PER_MINUTE] == [200] * PER_MINUTE
         assert statuses.count(429) >= PER_MINUTE - 2
-        assert answer(server).text == "Hello"  # of another key
+        assert chat_once(server).text == "Hello"  # with another key
         assert server.end() == 0
 
 
-def test_one_that_leaves_the_worker_leaves_the_upstream(tmp_path: Path, behind: Upstream) -> None:
-    with crew(tmp_path, behind) as server, workers(server) as both:
+def test_a_disconnect_from_a_worker_cancels_the_upstream_request(tmp_path: Path, backend: Upstream) -> None:
+    with two_workers(tmp_path, backend) as server, workers(server) as both:
         for other in both:
-            with standing(other), begin(server, model="stalls") as line:
-                line.wait(b"Hello")
-        behind.until(lambda one: [seen.end for seen in one.requests] == ["left", "left"])
+            with suspended(other), start_chat(server, model="stalls") as connection:
+                connection.wait(b"Hello")
+        backend.wait_until(lambda mock: [request.end for request in mock.requests] == ["left", "left"])
         eventually(lambda: metric(server, "welldone_active_streams") == 0)

@@ -1,10 +1,10 @@
-"""Pictures in a message, as data in the request."""
+"""Images in messages, as data URLs."""
 
 from typing import Any
 
 import pytest
 
-from tests.live.raw import CHAT, STREAM, Json, Said, ask, chat
+from tests.live.raw import CHAT, STREAM, Json, ParsedReply, chat, fetch
 from tests.live.server import Running
 from tests.models.picture import data_url, png
 
@@ -12,31 +12,33 @@ RED, BLUE = data_url(png(32, 32, (250, 10, 10))), data_url(png(32, 32, (10, 10, 
 FIELDS: dict[str, Any] = {"temperature": 0, "max_tokens": 40, "cache_prompt": False}
 
 
-def message(*urls: str) -> list[Json]:
-    """A question with pictures."""
-    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, *pictures]}]
+def image_message(*urls: str) -> list[Json]:
+    """A user message with images."""
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, *images]}]
 
 
-def see(server: Running, *urls: str, stream: bool = False) -> Said:
-    """What a model that sees says to them."""
-    return chat(server, message(*urls), model="seeing", stream=stream, **FIELDS)
+def chat_with_images(server: Running, *urls: str, stream: bool = False) -> ParsedReply:
+    """Request an answer of the vision model about these images."""
+    return chat(server, image_message(*urls), model="seeing", stream=stream, **FIELDS)
 
 
 @STREAM
-def test_what_is_said_depends_on_the_picture(zoo: Running, stream: bool) -> None:
-    red, blue = see(zoo, RED, stream=stream), see(zoo, BLUE, stream=stream)
+def test_the_answer_depends_on_the_image(zoo: Running, stream: bool) -> None:
+    red, blue = chat_with_images(zoo, RED, stream=stream), chat_with_images(zoo, BLUE, stream=stream)
     assert red.text != blue.text
     assert red.counts[0] > chat(zoo, "What is this?", model="seeing", **FIELDS).counts[0]
 
 
-def test_stream_and_whole_see_the_same(zoo: Running) -> None:
-    assert see(zoo, RED, stream=True) == see(zoo, RED)
+def test_streamed_and_whole_answers_about_an_image_are_equal(zoo: Running) -> None:
+    assert chat_with_images(zoo, RED, stream=True) == chat_with_images(zoo, RED)
 
 
 @STREAM
-def test_several_pictures_may_be_shown(zoo: Running, stream: bool) -> None:
-    assert see(zoo, RED, BLUE, stream=stream).counts[0] > see(zoo, RED, stream=stream).counts[0]
+def test_a_message_can_have_several_images(zoo: Running, stream: bool) -> None:
+    assert (
+        chat_with_images(zoo, RED, BLUE, stream=stream).counts[0] > chat_with_images(zoo, RED, stream=stream).counts[0]
+    )
 
 
 @STREAM
@@ -51,23 +53,23 @@ def test_several_pictures_may_be_shown(zoo: Running, stream: bool) -> None:
         "data:image/png,hello",
     ],
 )
-def test_no_address_is_fetched_and_no_rubbish_is_read(zoo: Running, url: str, stream: bool) -> None:
-    reply = ask(zoo, CHAT, {"model": "seeing", "messages": message(url), "stream": stream})
+def test_remote_urls_and_invalid_images_are_rejected(zoo: Running, url: str, stream: bool) -> None:
+    reply = fetch(zoo, CHAT, {"model": "seeing", "messages": image_message(url), "stream": stream})
     assert reply.status == 400
     assert reply.error()["param"] == "messages[0].content[1].image_url.url"
 
 
 @STREAM
-def test_a_picture_that_is_damaged_is_refused_and_hurts_nobody(zoo: Running, stream: bool) -> None:
-    whole = png(32, 32, (1, 2, 3))
-    reply = ask(zoo, CHAT, {"model": "seeing", "messages": message(data_url(whole[:-30])), "stream": stream})
+def test_a_truncated_image_is_rejected_and_the_model_still_works(zoo: Running, stream: bool) -> None:
+    image = png(32, 32, (1, 2, 3))
+    reply = fetch(zoo, CHAT, {"model": "seeing", "messages": image_message(data_url(image[:-30])), "stream": stream})
     assert reply.status == 400
     reply.error()
-    assert see(zoo, RED, stream=stream).text
+    assert chat_with_images(zoo, RED, stream=stream).text
 
 
 @STREAM
-def test_a_model_that_does_not_see_says_so(tiny_server: Running, stream: bool) -> None:
-    reply = ask(tiny_server, CHAT, {"model": "tiny", "messages": message(RED), "stream": stream})
+def test_a_model_without_vision_rejects_images(tiny_server: Running, stream: bool) -> None:
+    reply = fetch(tiny_server, CHAT, {"model": "tiny", "messages": image_message(RED), "stream": stream})
     assert reply.status == 400
     assert reply.error()["code"] == "unsupported_value"

@@ -1,4 +1,4 @@
-"""Keys that are given out once, with `welldone keys`, and taken by all front ends."""
+"""Shared API keys: created with `welldone keys`, stored in Redis, and accepted by all servers."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import begin
+from tests.live.faults import start_chat
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import Upstream, eventually, gateway
@@ -19,134 +19,136 @@ from tests.live.upstream import Upstream, eventually, gateway
 pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
 
 
-def keys(redis: RealRedis, *words: str, code: int = 0) -> tuple[str, str]:
-    """What `welldone keys` says, and what beside it. The address comes in the environment, where nobody sees it."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "welldone", "keys", *words],
+def run_keys(redis: RealRedis, *arguments: str, code: int = 0) -> tuple[str, str]:
+    """Run `welldone keys` and return stdout and stderr. The store is set in the environment."""
+    done = subprocess.run(
+        [sys.executable, "-m", "welldone", "keys", *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=LIMIT_S,
         env={**os.environ, "WELLDONE_LIMITS_STORE": redis.url},
     )
-    assert ended.returncode == code, ended.stderr
-    assert "canary" not in ended.stdout + ended.stderr
-    return ended.stdout.strip(), ended.stderr.strip()
+    assert done.returncode == code, done.stderr
+    assert "canary" not in done.stdout + done.stderr
+    return done.stdout.strip(), done.stderr.strip()
 
 
 @contextmanager
-def fronts(folder: Path, behind: Upstream, redis: RealRedis) -> Iterator[list[Running]]:
-    """Two servers without a key of their own."""
+def two_servers(folder: Path, backend: Upstream, redis: RealRedis) -> Iterator[list[Running]]:
+    """Run two gateways without a configured key."""
     with ExitStack() as stack:
-        made = []
+        servers = []
         for number in range(2):
-            place = folder / f"front-{number}"
-            place.mkdir()
+            own_folder = folder / f"server-{number}"
+            own_folder.mkdir()
             store = {"WELLDONE_LIMITS_STORE": redis.url}
-            made.append(stack.enter_context(gateway(place, behind.url, key=None, environment=store)))
-        yield made
+            servers.append(stack.enter_context(gateway(own_folder, backend.url, key=None, environment=store)))
+        yield servers
 
 
-def ask(server: Running, key: str | None, model: str = "hello") -> int:
+def chat_status(server: Running, key: str | None, model: str = "hello") -> int:
     server.key = key
-    with begin(server, model=model, stream=False) as line:
-        return line.reply().status
+    with start_chat(server, model=model, stream=False) as connection:
+        return connection.reply().status
 
 
-def answers(server: Running, key: str, status: int) -> bool:
-    return ask(server, key) == status
+def has_status(server: Running, key: str, status: int) -> bool:
+    return chat_status(server, key) == status
 
 
-def test_a_key_opens_all_front_ends_until_it_is_removed(tmp_path: Path, behind: Upstream, redis: RealRedis) -> None:
-    with fronts(tmp_path, behind, redis) as servers:
-        assert [ask(server, None) for server in servers] == [401, 401]
-        key, _ = keys(redis, "add", "ci", "--models", "hello,oth*", "--requests-per-minute", "5")
-        for server in servers:
-            eventually(partial(answers, server, key, 200))
-            assert ask(server, key, model="silent") == 403
-            assert ask(server, f"{key}x") == 401
-        statuses = Counter(ask(server, key) for server in servers * 5)
-        assert set(statuses) == {200, 429}
-        kept = redis.say("HGETALL", "welldone:keys") + redis.say("KEYS", "*")
-        assert "ci" in kept
-        assert key not in kept
-        keys(redis, "remove", "ci")
-        for server in servers:
-            eventually(partial(answers, server, key, 401))
-            assert server.end() == 0
-            assert key not in server.log.join() + server.said.join()
-
-
-def test_known_keys_stay_good_without_redis_and_unknown_ones_stay_out(
-    tmp_path: Path, behind: Upstream, redis: RealRedis
+def test_a_shared_key_works_on_all_servers_until_it_is_removed(
+    tmp_path: Path, backend: Upstream, redis: RealRedis
 ) -> None:
-    known, _ = keys(redis, "add", "known")
-    fresh, _ = keys(redis, "add", "fresh")
-    with fronts(tmp_path, behind, redis) as (server, _):
-        assert ask(server, known) == 200
+    with two_servers(tmp_path, backend, redis) as servers:
+        assert [chat_status(server, None) for server in servers] == [401, 401]
+        key, _ = run_keys(redis, "add", "ci", "--models", "hello,oth*", "--requests-per-minute", "5")
+        for server in servers:
+            eventually(partial(has_status, server, key, 200))
+            assert chat_status(server, key, model="silent") == 403
+            assert chat_status(server, f"{key}x") == 401
+        statuses = Counter(chat_status(server, key) for server in servers * 5)
+        assert set(statuses) == {200, 429}
+        stored = redis.command("HGETALL", "welldone:keys") + redis.command("KEYS", "*")
+        assert "ci" in stored
+        assert key not in stored
+        run_keys(redis, "remove", "ci")
+        for server in servers:
+            eventually(partial(has_status, server, key, 401))
+            assert server.end() == 0
+            assert key not in server.log.join() + server.stdout.join()
+
+
+def test_without_redis_cached_keys_are_accepted_and_other_keys_are_not(
+    tmp_path: Path, backend: Upstream, redis: RealRedis
+) -> None:
+    used, _ = run_keys(redis, "add", "used")
+    unused, _ = run_keys(redis, "add", "unused")
+    with two_servers(tmp_path, backend, redis) as (server, _):
+        assert chat_status(server, used) == 200
         redis.kill()
-        assert [ask(server, key) for key in (known, fresh, known)] == [200, 401, 200]
+        assert [chat_status(server, key) for key in (used, unused, used)] == [200, 401, 200]
 
 
-def test_the_command_lists_what_was_given_out_and_no_key(redis: RealRedis) -> None:
-    assert keys(redis, "list") == ("", "there are no keys: welldone keys add NAME makes one")
-    key, beside = keys(redis, "add", "ci", "--models", "a,b*", "--tokens-per-minute", "0")
-    other, _ = keys(redis, "add", "boss", "--admin", "--requests-per-minute", "9")
+def test_the_command_lists_names_and_limits_without_the_keys(redis: RealRedis) -> None:
+    assert run_keys(redis, "list") == ("", "there are no keys: welldone keys add NAME creates one")
+    key, stderr = run_keys(redis, "add", "ci", "--models", "a,b*", "--tokens-per-minute", "0")
+    other, _ = run_keys(redis, "add", "boss", "--admin", "--requests-per-minute", "9")
     assert key.startswith("wd-")
     assert key != other
-    assert "not shown again" in beside
-    said, _ = keys(redis, "list")
-    assert said.splitlines() == [
-        "boss  all models; 9 requests a minute; admin",
-        "ci    a, b*; unlimited tokens a minute",
+    assert "not shown again" in stderr
+    listing, _ = run_keys(redis, "list")
+    assert listing.splitlines() == [
+        "boss  all models; 9 requests per minute; admin",
+        "ci    a, b*; unlimited tokens per minute",
     ]
-    redis.say("HSET", "welldone:keys", "00", "no key")
-    assert keys(redis, "list")[0] == said
-    _, beside = keys(redis, "add", "ci", code=2)
-    assert beside == "there is a key ci already: choose another name, or remove it first"
-    keys(redis, "remove", "ci")
-    _, beside = keys(redis, "remove", "ci", code=2)
-    assert beside == "there is no key ci; welldone keys list shows those that are there"
+    redis.command("HSET", "welldone:keys", "00", "no key")
+    assert run_keys(redis, "list")[0] == listing
+    _, stderr = run_keys(redis, "add", "ci", code=2)
+    assert stderr == "there already is a key ci: choose another name, or remove it first"
+    run_keys(redis, "remove", "ci")
+    _, stderr = run_keys(redis, "remove", "ci", code=2)
+    assert stderr == "there is no key ci; welldone keys list shows the keys"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         ("add", "write welldone keys add NAME, welldone keys remove NAME or welldone keys list"),
         ("list ci", "write welldone keys add NAME, welldone keys remove NAME or welldone keys list"),
-        ("add a/b", "a key has a name of 1 to 64 letters, digits, dots, - and _, and its limits are 0 (none) or more"),
-        ("add a --requests-per-minute=-1", "its limits are 0 (none) or more"),
-        ("add anonymous", "anonymous is what those without a key are called: choose another name"),
+        ("add a/b", "a key needs a name of 1 to 64 letters, digits, dots, - and _, and limits of 0 (none) or more"),
+        ("add a --requests-per-minute=-1", "limits of 0 (none) or more"),
+        ("add anonymous", "anonymous is the name of requests without a key: choose another name"),
         ("add a --limits-store http://canary", "--limits-store should be a URL such as redis://HOST:6379/0"),
     ],
 )
-def test_a_mistake_is_one_line(redis: RealRedis, words: str, said: str) -> None:
-    _, beside = keys(redis, *words.split(), code=2)
-    assert said in beside
-    assert "\n" not in beside
+def test_a_usage_error_is_one_line(redis: RealRedis, arguments: str, message: str) -> None:
+    _, stderr = run_keys(redis, *arguments.split(), code=2)
+    assert message in stderr
+    assert "\n" not in stderr
 
 
-def test_a_key_that_would_open_nothing_is_not_given_out(tmp_path: Path, redis: RealRedis) -> None:
-    """A server takes no shared key with the name of one of its own."""
+def test_a_key_with_the_name_of_a_configured_key_is_rejected(tmp_path: Path, redis: RealRedis) -> None:
+    """A configured key takes precedence, so the shared key would never be accepted."""
     file = tmp_path / "welldone.toml"
     file.write_text('[keys.team]\nkey = "wd-canary-0123456789"\n')
-    said, beside = keys(redis, "add", "team", "--config", str(file), code=2)
-    assert (said, beside) == ("", "the settings have a key team, beside which this one would open nothing")
-    assert keys(redis, "list")[0] == ""
+    stdout, stderr = run_keys(redis, "add", "team", "--config", str(file), code=2)
+    assert (stdout, stderr) == ("", "the settings already have a key team, which takes precedence")
+    assert run_keys(redis, "list")[0] == ""
 
 
-def test_a_store_that_is_away_is_said_in_one_line(redis: RealRedis) -> None:
+def test_an_unavailable_store_is_reported_in_one_line(redis: RealRedis) -> None:
     redis.kill()
-    said, beside = keys(redis, "add", "ci", code=3)
-    assert said == ""
-    assert beside.startswith("the store of the keys cannot be used: ")
-    assert "\n" not in beside
+    stdout, stderr = run_keys(redis, "add", "ci", code=3)
+    assert stdout == ""
+    assert stderr.startswith("the store of the keys cannot be used: ")
+    assert "\n" not in stderr
 
 
-def test_a_redis_that_repeats_its_password_is_not_repeated() -> None:
-    """It says so of a command that it does not know, with the first words of it."""
+def test_a_password_in_an_error_of_redis_is_hidden() -> None:
+    """Redis repeats the arguments of an unknown command in its error."""
     with real_redis("--rename-command", "AUTH", "") as redis:
-        redis.say("PING")
-        _, beside = keys(redis, "list", "--limits-store", redis.url_with("canary-of-redis"), code=3)
-    assert "AUTH" in beside
-    assert "[hidden]" in beside
+        redis.command("PING")
+        _, stderr = run_keys(redis, "list", "--limits-store", redis.url_with("canary-of-redis"), code=3)
+    assert "AUTH" in stderr
+    assert "[hidden]" in stderr

@@ -1,8 +1,8 @@
-"""Texts as tokens, and back."""
+"""The tokenize and detokenize endpoints."""
 
 import pytest
 
-from tests.live.raw import Json, ask
+from tests.live.raw import Json, fetch
 from tests.live.server import Running
 
 TEXTS = [
@@ -17,34 +17,34 @@ TEXTS = [
 
 @pytest.mark.parametrize("prefix", ["/v1", ""])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_comes_back_as_it_was(server: Running, prefix: str, text: str) -> None:
-    cut = ask(server, f"{prefix}/tokenize", {"content": text}).ok()
-    assert cut["count"] == len(cut["tokens"])
-    assert ask(server, f"{prefix}/detokenize", {"tokens": cut["tokens"]}).ok()["content"] == text
+def test_detokenize_restores_the_text(server: Running, prefix: str, text: str) -> None:
+    tokenized = fetch(server, f"{prefix}/tokenize", {"content": text}).ok()
+    assert tokenized["count"] == len(tokenized["tokens"])
+    assert fetch(server, f"{prefix}/detokenize", {"tokens": tokenized["tokens"]}).ok()["content"] == text
 
 
 @pytest.mark.parametrize("text", TEXTS[:4])
-def test_the_names_of_vllm_are_known(tiny_server: Running, text: str) -> None:
-    cut = ask(tiny_server, "/tokenize", {"model": "tiny", "prompt": text}).ok()
-    assert cut["max_model_len"] == 2048
-    assert ask(tiny_server, "/detokenize", {"model": "tiny", "tokens": cut["tokens"]}).ok()["prompt"] == text
+def test_the_field_names_of_vllm_are_accepted(tiny_server: Running, text: str) -> None:
+    tokenized = fetch(tiny_server, "/tokenize", {"model": "tiny", "prompt": text}).ok()
+    assert tokenized["max_model_len"] == 2048
+    assert fetch(tiny_server, "/detokenize", {"model": "tiny", "tokens": tokenized["tokens"]}).ok()["prompt"] == text
 
 
-def test_special_tokens_are_seen_where_asked(server: Running) -> None:
-    assert ask(server, "/tokenize", {"content": "<|im_end|>", "parse_special": True}).ok()["count"] == 1
-    assert ask(server, "/tokenize", {"content": "<|im_end|>", "parse_special": False}).ok()["count"] > 1
+def test_parse_special_tokenizes_special_tokens(server: Running) -> None:
+    assert fetch(server, "/tokenize", {"content": "<|im_end|>", "parse_special": True}).ok()["count"] == 1
+    assert fetch(server, "/tokenize", {"content": "<|im_end|>", "parse_special": False}).ok()["count"] > 1
 
 
-def test_pieces_come_with_their_tokens_where_asked(server: Running) -> None:
-    cut = ask(server, "/tokenize", {"content": "Hello world", "with_pieces": True}).ok()
-    assert "".join(token["piece"] for token in cut["tokens"]) == "Hello world"
+def test_with_pieces_returns_the_text_of_each_token(server: Running) -> None:
+    tokenized = fetch(server, "/tokenize", {"content": "Hello world", "with_pieces": True}).ok()
+    assert "".join(token["piece"] for token in tokenized["tokens"]) == "Hello world"
 
 
-def test_texts_of_tokens_stand_beside_them_in_vllms_words(server: Running) -> None:
-    cut = ask(server, "/tokenize", {"prompt": "Hello wörld", "return_token_strs": True}).ok()
-    assert cut["tokens"] == ask(server, "/tokenize", {"prompt": "Hello wörld"}).ok()["tokens"]
-    assert len(cut["token_strs"]) == cut["count"]
-    assert "".join(cut["token_strs"]).startswith("Hello w")
+def test_return_token_strs_returns_the_text_of_each_token(server: Running) -> None:
+    tokenized = fetch(server, "/tokenize", {"prompt": "Hello wörld", "return_token_strs": True}).ok()
+    assert tokenized["tokens"] == fetch(server, "/tokenize", {"prompt": "Hello wörld"}).ok()["tokens"]
+    assert len(tokenized["token_strs"]) == tokenized["count"]
+    assert "".join(tokenized["token_strs"]).startswith("Hello w")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_texts_of_tokens_stand_beside_them_in_vllms_words(server: Running) -> No
         ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
     ],
 )
-def test_what_is_neither_is_refused(server: Running, path: str, body: Json, param: str) -> None:
-    reply = ask(server, path, body)
+def test_invalid_tokenize_requests_are_rejected(server: Running, path: str, body: Json, param: str) -> None:
+    reply = fetch(server, path, body)
     assert reply.status == 400
     assert reply.error()["param"] == param

@@ -1,4 +1,4 @@
-"""Servers for the gateway to stand in front of, each in a thread of the test and wrong in the way that is asked for."""
+"""Scripted upstreams for the gateway, each in its own thread. The model name selects the reply or the fault."""
 
 import asyncio
 import json
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tests.live.faults import begin
-from tests.live.raw import LIMIT_S, Json, judged
+from tests.live.faults import start_chat
+from tests.live.raw import LIMIT_S, Json, parse_valid
 from tests.live.server import KEY, Running, serving
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
@@ -31,110 +31,110 @@ REPLIES: Mapping[str, MockReply] = {
     "stalls": MockReply((ROLE, TEXT), end="hang"),
     "flood": MockReply((ROLE, FLOOD), end="endless"),
 }
-"""What is answered to who asks for a model of this name."""
+"""Reply by model name."""
 
 RUNNING = "welldone_upstream_running"
 ACTIVE = "welldone_active_streams"
 
 
-def by_model(seen: MockHttpRequest) -> MockReply:
-    """The reply that the model's name asks for; hello where it asks for none."""
-    return REPLIES.get(json.loads(seen.body)["model"], HELLO_REPLY)
+def reply_by_model(request: MockHttpRequest) -> MockReply:
+    """The reply for the requested model; `hello` for an unknown name."""
+    return REPLIES.get(json.loads(request.body)["model"], HELLO_REPLY)
 
 
 class Upstream:
-    """A scripted server. All of it happens in its own thread."""
+    """A mock server that runs in its own thread."""
 
     def __init__(
         self,
-        choose: Callable[[MockHttpRequest], MockReply] = by_model,
+        choose: Callable[[MockHttpRequest], MockReply] = reply_by_model,
         script: MockScript | None = None,
         *,
-        for_all: bool = False,
+        handles_all: bool = False,
     ) -> None:
-        self._script, self._choose, self._for_all = script or MockScript(), choose, for_all
+        self._script, self._choose, self._handles_all = script or MockScript(), choose, handles_all
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        # It is never listened on: it keeps the port, for an upstream that goes away and comes back.
-        self._place = socket.socket()
-        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._place.bind(("127.0.0.1", 0))
-        self.port: int = self._place.getsockname()[1]
-        self._scripted = MockServer(self._script, choose, handles_all=for_all)
+        # A bound socket that never listens reserves the port, so that a stopped upstream can start again on it.
+        self._reservation = socket.socket()
+        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reservation.bind(("127.0.0.1", 0))
+        self.port: int = self._reservation.getsockname()[1]
+        self._mock = MockServer(self._script, choose, handles_all=handles_all)
 
     def start(self) -> None:
-        """Listen."""
-        self._scripted = MockServer(self._script, self._choose, handles_all=self._for_all)
-        self.do(self._scripted.listen(port=self.port))
+        """Listen on the reserved port."""
+        self._mock = MockServer(self._script, self._choose, handles_all=self._handles_all)
+        self.run(self._mock.listen(port=self.port))
 
     def stop(self) -> None:
-        """Go away, and leave all connections."""
-        self.do(self._scripted.close())
+        """Close the listener and all connections."""
+        self.run(self._mock.close())
 
     def end(self) -> None:
-        """Stop, for good."""
+        """Stop the server and its thread."""
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT_S)
         self._loop.close()
-        self._place.close()
+        self._reservation.close()
 
     @property
     def url(self) -> str:
-        """Where its API begins."""
+        """The base URL of the API."""
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def do(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """What a coroutine gives that runs in its thread."""
-        return asyncio.run_coroutine_threadsafe(_bounded(work), self._loop).result(LIMIT_S)
+    def run(self, coroutine: Coroutine[Any, Any, Value]) -> Value:
+        """Run a coroutine in the thread of the upstream and return its result."""
+        return asyncio.run_coroutine_threadsafe(_bounded(coroutine), self._loop).result(LIMIT_S)
 
-    def until_running(self, count: int, word: str = "") -> None:
-        """Wait until so many requests with this word in them are here, and are not answered yet."""
-        self.until(lambda one: sum(seen.end == "running" and word in seen.body for seen in one.requests) == count)
+    def wait_until_running(self, count: int, text: str = "") -> None:
+        """Wait until `count` requests that contain the text are unfinished."""
+        self.wait_until(lambda mock: sum(one.end == "running" and text in one.body for one in mock.requests) == count)
 
-    def until(self, is_so: Callable[[MockServer], bool]) -> None:
-        """Wait until something is so."""
-        self.do(self._scripted.wait_until(lambda: is_so(self._scripted)))
+    def wait_until(self, condition: Callable[[MockServer], bool]) -> None:
+        """Wait until the condition holds; it is evaluated in the thread of the upstream."""
+        self.run(self._mock.wait_until(lambda: condition(self._mock)))
 
     def posts(self) -> list[MockHttpRequest]:
-        """The requests for answers, so far."""
+        """The POST requests so far."""
 
-        async def look() -> list[MockHttpRequest]:
-            return [seen for seen in self._scripted.requests if seen.method == "POST"]
+        async def read() -> list[MockHttpRequest]:
+            return [request for request in self._mock.requests if request.method == "POST"]
 
-        return self.do(look())
+        return self.run(read())
 
 
-async def _bounded(work: Coroutine[Any, Any, Value]) -> Value:
+async def _bounded(coroutine: Coroutine[Any, Any, Value]) -> Value:
     async with asyncio.timeout(LIMIT_S):
-        return await work
+        return await coroutine
 
 
 @contextmanager
 def upstream(
-    choose: Callable[[MockHttpRequest], MockReply] = by_model, script: MockScript | None = None
+    choose: Callable[[MockHttpRequest], MockReply] = reply_by_model, script: MockScript | None = None
 ) -> Iterator[Upstream]:
-    """A server that listens; ended at the end."""
-    made = Upstream(choose, script)
+    """Run a scripted upstream, and stop it when the block ends."""
+    server = Upstream(choose, script)
     try:
-        made.start()
-        yield made
+        server.start()
+        yield server
     finally:
-        made.end()
+        server.end()
 
 
-class Front:
-    """What stands before an upstream: it speaks TLS or IPv6."""
+class Proxy:
+    """TCP proxy in front of an upstream that terminates TLS or listens on IPv6."""
 
-    def __init__(self, behind: int) -> None:
+    def __init__(self, target_port: int) -> None:
         self.port = 0
-        self._behind = behind
+        self._target_port = target_port
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def listening(self, host: str, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
-        """Listen for so long."""
+        """Listen until the block ends."""
         server = await asyncio.start_server(self._connected, host, 0, ssl=tls)
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -149,18 +149,18 @@ class Front:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._behind)
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         try:
-            await until_one_ends(_pass(reader, inner_writer), _pass(inner_reader, writer))
+            await run_until_first_ends(_copy(reader, inner_writer), _copy(inner_reader, writer))
         finally:
             inner_writer.close()
             writer.close()
             self._tasks.discard(task)
 
 
-async def until_one_ends(*works: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
-    """Do them side by side until one has ended, and end the others; how each ended."""
-    tasks = [asyncio.create_task(work) for work in works]
+async def run_until_first_ends(*coroutines: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
+    """Run coroutines concurrently until the first ends, cancel the others, and return all tasks."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -170,7 +170,7 @@ async def until_one_ends(*works: Coroutine[Any, Any, None]) -> list[asyncio.Task
     return tasks
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(65536):
             writer.write(data)
@@ -178,15 +178,15 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextmanager
-def front(behind: Upstream, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Front]:
-    """A front before an upstream, in its thread."""
-    made = Front(behind.port)
-    listening = made.listening(host, tls)
-    behind.do(listening.__aenter__())
+def proxy(target: Upstream, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
+    """Run a proxy in the thread of the upstream."""
+    server = Proxy(target.port)
+    listening = server.listening(host, tls)
+    target.run(listening.__aenter__())
     try:
-        yield made
+        yield server
     finally:
-        behind.do(listening.__aexit__(None, None, None))
+        target.run(listening.__aexit__(None, None, None))
 
 
 @contextmanager
@@ -199,7 +199,7 @@ def gateway(
     key: str | None = KEY,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Running]:
-    """`welldone serve` in front of upstreams `a`, `b`, …, which have any model and are looked at once."""
+    """Run `welldone serve` in front of upstreams `a`, `b`, …, which accept any model and are probed only once."""
     settings: Json = {"models": ["*"], "probe_s": 0, **(each or {})}
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     tables = [
@@ -211,20 +211,20 @@ def gateway(
         yield running
 
 
-def said(server: Running, *, model: str = "hello", stream: bool) -> str:
-    """The text of a whole answer. Scripted upstreams do not count tokens, so there is no usage in it."""
-    with begin(server, model=model, stream=stream) as line:
-        reply = line.reply()
+def chat_text(server: Running, *, model: str = "hello", stream: bool) -> str:
+    """The text of a complete answer. Replies of scripted upstreams have no usage."""
+    with start_chat(server, model=model, stream=stream) as connection:
+        reply = connection.reply()
     if stream:
-        return judged(reply).text
+        return parse_valid(reply).text
     (choice,) = reply.ok()["choices"]
     assert choice["finish_reason"] == "stop"
     text: str = choice["message"]["content"]
     return text
 
 
-def eventually(is_so: Callable[[], bool]) -> None:
-    """Look until something is so. Each look asks a server something, or looks at the system: nothing else need wait."""
+def eventually(condition: Callable[[], bool]) -> None:
+    """Poll until the condition holds. It queries a server or the system, so polling needs no pause."""
     deadline = time.monotonic() + LIMIT_S
-    while not is_so():
+    while not condition():
         assert time.monotonic() < deadline

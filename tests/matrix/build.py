@@ -1,6 +1,6 @@
-"""The base stream of the matrix as chunks, and the small changes that make odd streams of it.
+"""The base stream of the matrix, and helpers that derive malformed streams from it.
 
-Made by hand, not by our writers: an odd stream must not owe its oddness to the code under test.
+Independent of our writers: a malformed stream must not depend on the code under test.
 """
 
 import json
@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
 Part: TypeAlias = Json | bytes | None
-"""A part of a stream: a chunk, bytes as they are, or nothing."""
+"""A part of a stream: a chunk, raw bytes, or nothing."""
 
 ABSENT = object()
-"""Set a member to this, and it is left out."""
+"""Removes a member."""
 DONE = b"data: [DONE]\n\n"
 HEAD: Json = {"id": "chatcmpl-base", "object": "chat.completion.chunk", "created": 1600000000, "model": "base"}
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
@@ -19,32 +19,32 @@ ZERO = dict.fromkeys(USAGE, 0)
 
 
 def frame(value: object, *, ascii_only: bool = False) -> bytes:
-    """One event with `value` as compact JSON."""
+    """Encode an event with `value` as compact JSON."""
     return b"data: " + json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":")).encode() + b"\n\n"
 
 
 def changed(old: Json, members: Json) -> Json:
-    """The object with other members."""
+    """Replace members of an object."""
     return {key: value for key, value in {**old, **members}.items() if value is not ABSENT}
 
 
 def chunk(delta: Json, finish: str | None = None, *, index: int = 0) -> Json:
-    """A chunk that says one thing of one choice."""
+    """Return a chunk with one choice."""
     return {**HEAD, "choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}]}
 
 
 def but(old: Json, **members: object) -> Json:
-    """The chunk with other members at its top."""
+    """Replace top-level members of a chunk."""
     return changed(old, members)
 
 
 def but_choice(old: Json, **members: object) -> Json:
-    """The chunk with other members in its choices, if it has any."""
+    """Replace members of the choices of a chunk."""
     return but(old, choices=[changed(choice, members) for choice in old["choices"]])
 
 
 def but_delta(old: Json, **members: object) -> Json:
-    """The chunk with other members in its deltas, if it has any."""
+    """Replace members of the deltas of a chunk."""
     return but(old, choices=[{**choice, "delta": changed(choice["delta"], members)} for choice in old["choices"]])
 
 
@@ -58,7 +58,7 @@ BASE = [ROLE, HELLO, WORLD, STOP, COUNTED]
 
 
 def stream(*parts: Part) -> bytes:
-    """The parts one after the other."""
+    """Join parts into a stream."""
     return b"".join(frame(part) if isinstance(part, dict) else part or b"" for part in parts)
 
 
@@ -71,38 +71,38 @@ def text(
     counted: Part = COUNTED,
     end: Part = DONE,
 ) -> bytes:
-    """The base stream with some of its parts replaced."""
+    """Replace parts of the base stream."""
     return stream(role, hello, world, stop, counted, end)
 
 
 def amid(*parts: Part) -> bytes:
-    """The base stream with more parts in its middle."""
+    """Insert parts into the middle of the base stream."""
     return stream(ROLE, HELLO, *parts, WORLD, STOP, COUNTED, DONE)
 
 
 def every(**members: object) -> bytes:
-    """The base stream with other members at the top of every chunk."""
+    """Replace top-level members of every chunk of the base stream."""
     return stream(*(but(one, **members) for one in BASE), DONE)
 
 
 def every_choice(**members: object) -> bytes:
-    """The base stream with other members in every choice."""
+    """Replace members of every choice of the base stream."""
     return stream(*(but_choice(one, **members) for one in BASE), DONE)
 
 
 def unfinished(**members: object) -> bytes:
-    """The base stream with other members in every choice that goes on."""
+    """Replace members of every unfinished choice of the base stream."""
     role, hello, world = (but_choice(one, **members) for one in (ROLE, HELLO, WORLD))
     return text(role=role, hello=hello, world=world)
 
 
 def later(**members: object) -> bytes:
-    """The base stream with other members in the deltas that follow the role."""
+    """Replace members of the deltas after the role."""
     return text(hello=but_delta(HELLO, **members), world=but_delta(WORLD, **members))
 
 
 def failed(*parts: Part) -> bytes:
-    """A stream that says its first word, and then `parts` in place of the rest."""
+    """Replace everything after the first word of the base stream with `parts`."""
     return stream(ROLE, HELLO, *parts)
 
 
@@ -113,13 +113,13 @@ SECOND: Json = {"index": 1, "id": "call_b", "type": "function", "function": {"na
 
 
 def begin(old: Json = FIRST, **members: object) -> Json:
-    """The entry that begins a call; `name` and `arguments` are those of its function."""
+    """Return the first entry of a call; `name` and `arguments` are those of its function."""
     inner: Json = {key: members.pop(key) for key in ("name", "arguments") if key in members}
     return changed({**old, "function": changed(old["function"], inner)}, members)
 
 
 def more(piece: str, **members: object) -> Json:
-    """An entry with more of the arguments; `name` is that of its function."""
+    """Return a later entry of a call; `name` is that of its function."""
     inner = {"name": members.pop("name"), "arguments": piece} if "name" in members else {"arguments": piece}
     return changed({"index": 0, "function": inner}, members)
 
@@ -129,11 +129,11 @@ WHOLE = begin(arguments='{"x":1}')
 
 
 def delta(*entries: Json, **members: object) -> Json:
-    """A chunk whose delta holds these entries, and perhaps more."""
+    """Return a chunk whose delta has these tool call entries and other members."""
     return chunk({**members, "tool_calls": list(entries)})
 
 
 def calls(*parts: Part, role: Part = OPENING, finish: Part = CALLED) -> bytes:
-    """A stream of tool calls: what stands between its role and its end. A dict without choices is an entry."""
+    """Return a stream of tool calls. A dict without choices is a tool call entry."""
     chunks = [delta(part) if isinstance(part, dict) and "choices" not in part else part for part in parts]
     return stream(role, *chunks, finish, COUNTED, DONE)

@@ -1,6 +1,6 @@
-"""Every odd chat stream that real clients were measured with, and what its server meant.
+"""Every chat stream that real clients were measured with, and its expected content after repair.
 
-The name of a case says what differs from a right stream.
+The name of a case is the difference from a correct stream.
 """
 
 import json
@@ -88,13 +88,13 @@ ENDS = {
 
 
 def _spread(prefix: str) -> bytes:
-    """The base stream with its JSON over several lines, each with a prefix but for the first."""
+    """Spread the JSON of the base stream over several lines, with a prefix from the second on."""
     frames = [json.dumps(one, indent=1).replace("\n", f"\n{prefix}") for one in BASE]
     return stream(*(f"data: {spread}\n\n".encode() for spread in frames), DONE)
 
 
 def _bytes_repr() -> bytes:
-    """The base stream of a server that prints bytes where it should send them."""
+    """The base stream of a server that sends the repr of its bytes."""
     return stream(*(f"data: {json.dumps(one).encode()!r}\n\n".encode() for one in BASE), DONE)
 
 
@@ -126,7 +126,7 @@ FRAMES = {
 
 FACE = but_delta(HELLO, content="😀")
 ENCODINGS = {
-    # What matters here is where the bytes are cut; every case is also fed byte by byte.
+    # Chunk boundaries matter here; every case is also fed byte by byte.
     "utf8.split_tcp": text(hello=FACE),
     "utf8.escaped_surrogates": text(hello=frame(FACE, ascii_only=True)),
     "utf8.lone_surrogates_split": text(
@@ -312,48 +312,50 @@ CASES: dict[str, bytes] = {
 }
 
 COUNTS = [5, 3, 8]
-OURS = "an error that repair has to tell, since the server told none"
+OURS = "an error added by repair"
 SAID = reply(choice(role="assistant", text="Hello world", finish="stop"), usage=COUNTS)
 BOOM = reply(choice(role="assistant", text="Hello"), error="boom")
 
 
-def _said(what: str, usage: list[int] | None = COUNTS) -> Reply:
-    return reply(choice(role="assistant", text=what, finish="stop"), usage=usage)
+def _text_reply(text: str, usage: list[int] | None = COUNTS) -> Reply:
+    return reply(choice(role="assistant", text=text, finish="stop"), usage=usage)
 
 
-def _called(*tools: list[str], what: str = "") -> Reply:
-    return reply(_calling(list(tools), what), usage=COUNTS)
+def _called(*tools: list[str], text: str = "") -> Reply:
+    return reply(_calling(list(tools), text), usage=COUNTS)
 
 
-def _calling(tools: list[list[str]], what: str) -> Choice:
-    return choice(role="assistant", text=what, tools=tools, finish="tool_calls")
+def _calling(tools: list[list[str]], text: str) -> Choice:
+    return choice(role="assistant", text=text, tools=tools, finish="tool_calls")
 
 
 GET, PUT = ["call_a", "get", '{"x":1}'], ["call_b", "put", '{"y":2}']
 MINTED = ["call_11", "get", '{"x":1}']
-"""An id that repair makes: of the stream's id and a number."""
+"""A generated id: the id of the stream and a number."""
 
 EXPECTED: dict[str, Reply] = {
     **dict.fromkeys(CASES, SAID),
     **dict.fromkeys(CALLS, _called(GET)),
-    # A character of which only a part was sent is lost, and U+FFFD says so.
-    "utf8.invalid_bytes": _said("\ufffd world"),
-    **dict.fromkeys(("utf8.split_tcp", "utf8.escaped_surrogates", "utf8.lone_surrogates_split"), _said("😀 world")),
-    "utf8.u2028": _said("Hello\u2028 world"),
-    "json.raw_newline_in_string": _said("Hello\n world"),
-    "content.number": _said("1 world"),
-    # Counts that nobody gave are not made up, nor is half a token made a whole one. A last count of zeros is a count.
-    **dict.fromkeys(("usage.missing", "usage.empty_obj", "usage.floats"), _said("Hello world", usage=None)),
-    "usage.zero_every": _said("Hello world", usage=[0, 0, 0]),
+    # An incomplete character is replaced by U+FFFD.
+    "utf8.invalid_bytes": _text_reply("\ufffd world"),
+    **dict.fromkeys(
+        ("utf8.split_tcp", "utf8.escaped_surrogates", "utf8.lone_surrogates_split"), _text_reply("😀 world")
+    ),
+    "utf8.u2028": _text_reply("Hello\u2028 world"),
+    "json.raw_newline_in_string": _text_reply("Hello\n world"),
+    "content.number": _text_reply("1 world"),
+    # Missing counts are not invented, fractions are not rounded. A last count of zeros is a count.
+    **dict.fromkeys(("usage.missing", "usage.empty_obj", "usage.floats"), _text_reply("Hello world", usage=None)),
+    "usage.zero_every": _text_reply("Hello world", usage=[0, 0, 0]),
     **dict.fromkeys((name for name in ERRORS if name.startswith("err.")), BOOM),
     "err.null_key": SAID,
     "err.first_event": reply(error="boom"),
     "eof.mid_json": reply(choice(role="assistant", text="Hello world"), error=OURS),
     "err.truncated_eof": reply(choice(role="assistant", text="Hello"), error=OURS),
-    # The server itself said that it was done: it only forgot why (see fin-always-sent).
-    "err.done_only_after_content": _said("Hello", usage=None),
+    # The server sent [DONE] without a finish_reason (see fin-always-sent).
+    "err.done_only_after_content": _text_reply("Hello", usage=None),
     **dict.fromkeys(("empty.done_only", "empty.no_bytes"), reply(error=OURS)),
-    "empty.generation": _said(""),
+    "empty.generation": _text_reply(""),
     **dict.fromkeys(
         ("reasoning.both", "reasoning.only_content"),
         reply(choice(role="assistant", reasoning="Hm.", text="Hello world", finish="stop"), usage=COUNTS),
@@ -369,12 +371,12 @@ EXPECTED: dict[str, Reply] = {
     ),
     **dict.fromkeys(("tool.id_missing", "tool.legacy_function_call"), _called(MINTED)),
     "tool.args_never": _called(["call_a", "get", "{}"]),
-    **dict.fromkeys(("tool.content_and_call_same_delta", "tool.content_between"), _called(GET, what="Hello")),
+    **dict.fromkeys(("tool.content_and_call_same_delta", "tool.content_between"), _called(GET, text="Hello")),
 }
 
 
 GIVEN: Json = {"id": "chatcmpl-1", "created": 1700000000, "model": "m"}
-"""The envelope that repair is given for what a server does not say; not that of the base stream."""
+"""Fallback envelope; differs from that of the base stream."""
 
 HEADS: dict[str, Json] = {
     **dict.fromkeys(CASES, HEAD),
@@ -384,14 +386,14 @@ HEADS: dict[str, Json] = {
     **dict.fromkeys(("created.null", "created.missing"), but(HEAD, created=GIVEN["created"])),
     "model.missing": but(HEAD, model=GIVEN["model"]),
 }
-"""The envelope of each chunk that goes out."""
+"""Expected envelope of the repaired chunks."""
 
 
 def request(name: str) -> Json:
-    """The request that a case answers."""
-    asked: Json = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    """Return the request of a case."""
+    body: Json = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     if name in SEVERAL:
-        asked["n"] = 2
+        body["n"] = 2
     if name in CALLS:
-        asked["tools"] = [{"type": "function", "function": {"name": tool}} for tool in ("get", "put")]
-    return asked
+        body["tools"] = [{"type": "function", "function": {"name": tool}} for tool in ("get", "put")]
+    return body

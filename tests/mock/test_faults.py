@@ -1,11 +1,11 @@
-"""Each fault is what its name says."""
+"""Every injected fault has the effect that its name promises."""
 
 import gzip
 
 import pytest
 
-from tests.engines.asking import connect
-from tests.engines.fleets import run
+from tests.engines.supervisors import run
+from tests.mock.raw_client import connect
 from tests.table import table
 from welldone.mock.faults import ALL_FAULTS, FAULT_REPLIES
 from welldone.mock.script import HELLO_REPLY, MockScript, with_raw_http
@@ -39,7 +39,7 @@ ENDS = {
     "no-length": (200, CLOSED),
     "http-1.0": (200, CLOSED),
 }
-"""The status, and what becomes of the connection, where that is not 200 and a connection that stays."""
+"""Status and state of the connection, unless they are 200 and open."""
 RULES = {
     "no-done": "end-done-sent",
     "no-finish": "fin-always-sent",
@@ -52,86 +52,86 @@ RULES = {
 }
 
 
-async def _hear(name: str) -> tuple[bytes, str]:
-    """All that comes, and what becomes of the connection."""
+async def _receive(name: str) -> tuple[bytes, str]:
+    """Return all received bytes and the final state of the connection."""
     reply = FAULT_REPLIES[name]
-    async with await start_mock_server(MockScript(posts=(reply,), speed=0)) as server, connect(server.port) as asker:
-        asker.ask({"stream": True})
-        heard = b""
+    async with await start_mock_server(MockScript(posts=(reply,), speed=0)) as server, connect(server.port) as client:
+        client.send({"stream": True})
+        received = b""
         try:
-            while len(heard) < len(with_raw_http(reply).body) and (data := await asker.reader.read(2**16)):
-                heard += data
+            while len(received) < len(with_raw_http(reply).body) and (data := await client.reader.read(2**16)):
+                received += data
             await server.wait_until(
                 lambda: bool(server.requests) and (reply.end == "hang" or server.requests[0].end != "running")
             )
             if server.counts.open:
-                return heard, OPEN
-            assert await asker.rest() == b""
+                return received, OPEN
+            assert await client.read_rest() == b""
         except ConnectionResetError:
-            return heard, RESET
-        return heard, CLOSED
+            return received, RESET
+        return received, CLOSED
 
 
-def _play(name: str) -> tuple[Trace, str]:
-    heard, end = run(_hear(name))
-    return read_capture(heard), end
+def _trace(name: str) -> tuple[Trace, str]:
+    received, end = run(_receive(name))
+    return read_capture(received), end
 
 
 @table("name", sorted(FAULT_REPLIES.keys() - BIG))
-def test_a_fault_has_its_status_and_its_end(name: str) -> None:
-    trace, end = _play(name)
+def test_a_fault_has_its_status_and_end(name: str) -> None:
+    trace, end = _trace(name)
     assert (trace.status, end) == ENDS.get(name, (200, OPEN))
 
 
 @table("name", ["stream", "slow", "close-after", "no-length", "http-1.0"])
-def test_what_is_wrong_with_http_alone_says_hello(name: str) -> None:
-    assert _play(name)[0].body == HELLO_REPLY.body
+def test_faults_of_http_framing_deliver_the_complete_body(name: str) -> None:
+    assert _trace(name)[0].body == HELLO_REPLY.body
 
 
 @pytest.mark.parametrize("name", ["cut", "reset", "hang"])
-def test_what_breaks_off_has_begun_and_has_not_said_all(name: str) -> None:
-    body = _play(name)[0].body
+def test_an_interrupted_stream_ends_within_the_text(name: str) -> None:
+    body = _trace(name)[0].body
     assert HELLO_REPLY.body.startswith(body)
     assert HELLO_REPLY.body.index(b"Hello") - 100 < len(body) < HELLO_REPLY.body.index(b"stop")
 
 
 @table("name", RULES)
-def test_what_is_wrong_with_the_stream_is_judged_wrong(name: str) -> None:
-    trace, _ = _play(name)
+def test_a_fault_of_the_stream_is_found_by_the_judge(name: str) -> None:
+    trace, _ = _trace(name)
     found = {finding.rule for finding in judge(trace).findings}
-    assert found > {finding.rule for finding in judge(_play("stream")[0]).findings}
+    assert found > {finding.rule for finding in judge(_trace("stream")[0]).findings}
     assert RULES[name] is None or RULES[name] in found
 
 
 @pytest.mark.parametrize(("name", "value"), [("limited", "7"), ("limited-silent", None), ("unavailable", "7")])
-def test_who_is_refused_may_be_told_when_to_come_again(name: str, value: str | None) -> None:
-    assert _play(name)[0].header("retry-after") == value
+def test_overload_errors_have_their_retry_after_header(name: str, value: str | None) -> None:
+    assert _trace(name)[0].header("retry-after") == value
 
 
 @table("status", [301, 302, 307, 308])
-def test_a_redirect_names_a_place(status: int) -> None:
-    assert (_play(f"redirect-{status}")[0].header("location") or "").startswith("http://127.0.0.1:9/")
+def test_a_redirect_has_a_location(status: int) -> None:
+    assert (_trace(f"redirect-{status}")[0].header("location") or "").startswith("http://127.0.0.1:9/")
 
 
-def test_lengths_are_wrong() -> None:
-    assert _play("too-short")[0].complete is False
-    long = _play("too-long")[0]
+def test_content_lengths_are_wrong() -> None:
+    assert _trace("too-short")[0].complete is False
+    long = _trace("too-long")[0]
     assert len(long.body) > int(long.header("content-length") or 0)
 
 
-def test_a_whole_reply_is_a_right_one() -> None:
-    trace, _ = _play("whole")
+def test_the_buffered_reply_is_correct() -> None:
+    trace, _ = _trace("whole")
     assert trace.media_type == "application/json"
     assert judge(trace).findings == ()
 
 
-def test_a_compressed_stream_says_hello() -> None:
-    trace, _ = _play("gzip")
+def test_the_compressed_stream_decompresses_to_the_body() -> None:
+    trace, _ = _trace("gzip")
     assert trace.header("content-encoding") == "gzip"
     assert gzip.decompress(trace.body) == HELLO_REPLY.body
 
 
-def test_a_bomb_is_small_until_it_is_unpacked() -> None:
+def test_a_gzip_bomb_is_small_before_decompression() -> None:
     bomb = FAULT_REPLIES["gzip-bomb"].pieces[0]
     assert len(bomb.data) < 2**21
     assert len(gzip.decompress(bomb.base64)) * bomb.times == 2**30
@@ -139,21 +139,21 @@ def test_a_bomb_is_small_until_it_is_unpacked() -> None:
 
 @pytest.mark.tier3
 def test_a_long_line_is_long() -> None:
-    trace, _ = _play("long-line")
+    trace, _ = _trace("long-line")
     assert max(map(len, trace.body.split(b"\n"))) > 10 * 2**20
 
 
-def test_an_endless_stream_goes_on() -> None:
+def test_an_endless_stream_continues() -> None:
     async def main() -> None:
         script = MockScript(posts=(FAULT_REPLIES["endless"],), speed=0)
-        async with await start_mock_server(script) as server, connect(server.port) as asker:
-            asker.ask()
-            heard = await asker.reader.readexactly(2**20)
-            assert heard.count(b"Hello") > 1000
+        async with await start_mock_server(script) as server, connect(server.port) as client:
+            client.send()
+            received = await client.reader.readexactly(2**20)
+            assert received.count(b"Hello") > 1000
 
     run(main())
 
 
-def test_each_has_a_name_and_a_line_of_its_own() -> None:
+def test_names_and_descriptions_are_unique() -> None:
     assert len(FAULT_REPLIES) == len(ALL_FAULTS) == len({fault.description for fault in ALL_FAULTS})
     assert all(fault.description and "\n" not in fault.description for fault in ALL_FAULTS)

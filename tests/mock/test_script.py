@@ -1,12 +1,12 @@
-"""Replies as values: written out, cut, and made of traces."""
+"""Mock replies: raw HTTP, cuts, and replies from traces."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.engines.asking import ask, connect
-from tests.engines.fleets import run
+from tests.engines.supervisors import run
+from tests.mock.raw_client import connect, send_request
 from tests.recorded.traces import RECORDED
 from tests.table import table
 from welldone.mock.script import (
@@ -33,42 +33,42 @@ RECORD: dict[str, Any] = {
 
 
 def load(name: str) -> tuple[dict[str, Any], bytes]:
-    """A recorded trace, and its body."""
+    """Load a recorded trace and its body."""
     path = RECORDED / name
     record: dict[str, Any] = json.loads(path.with_suffix(".json").read_text("utf-8"))
     return record, path.with_suffix(".body").read_bytes()
 
 
-def test_all_traces_are_played_as_they_were_recorded() -> None:
+def test_all_traces_are_replayed_as_recorded() -> None:
     async def main() -> None:
         for name in TRACES:
             record, body = load(name)
             async with await start_mock_server(MockScript(posts=(reply_from_trace(record, body),))) as server:
-                heard = await ask(server.port)
+                received = await send_request(server.port)
             recorded = read_trace(record, body)
-            assert (heard.status, heard.body) == (recorded.status, body), name
-            assert heard.complete is not (recorded.complete is False), name
-            assert heard.header("content-type") == recorded.header("content-type"), name
+            assert (received.status, received.body) == (recorded.status, body), name
+            assert received.complete is not (recorded.complete is False), name
+            assert received.header("content-type") == recorded.header("content-type"), name
             if recorded.chunk_sizes and recorded.header("transfer-encoding") == "chunked":
-                assert heard.chunk_sizes == recorded.chunk_sizes, name
+                assert received.chunk_sizes == recorded.chunk_sizes, name
 
     assert len(TRACES) > 100
     run(main())
 
 
 @pytest.mark.parametrize("name", ["llamacpp/chat_emoji_stream", "quoted/lightllm_1262_before"])
-def test_what_is_played_is_judged_as_what_was_recorded(name: str) -> None:
+def test_a_replayed_trace_has_the_findings_of_the_recorded_one(name: str) -> None:
     record, body = load(name)
     played = read_capture(with_raw_http(reply_from_trace(record, body)).body)
-    known = read_trace(record, body)
+    recorded = read_trace(record, body)
     rules = [
-        [finding.rule for finding in judge(trace).findings if finding.frame is not None] for trace in (played, known)
+        [finding.rule for finding in judge(trace).findings if finding.frame is not None] for trace in (played, recorded)
     ]
     assert rules[0] == rules[1]
 
 
 @table(
-    ("more", "after"),
+    ("fields", "expected"),
     [
         ({"head_s": 0.5, "pieces": [[0.75, 2], [1.0, 1], [3.0, 3]]}, [(b"ab", 0.25), (b"c", 0.25), (b"def", 2.0)]),
         ({"pieces": [[0.25, 6]]}, [(b"abcdef", 0.25)]),
@@ -80,10 +80,12 @@ def test_what_is_played_is_judged_as_what_was_recorded(name: str) -> None:
         ({}, [(b"abcdef", 0.0)]),
     ],
 )
-def test_a_trace_has_its_pieces_and_times(more: dict[str, Any], after: list[tuple[bytes, float]]) -> None:
-    reply = reply_from_trace(RECORD | more, b"abcdef")
-    assert [(piece.data, piece.after_s) for piece in reply.pieces] == after
-    assert reply.after_s == (more["head_s"] if isinstance(more.get("head_s"), float | int) else 0.0)
+def test_a_replayed_trace_has_the_recorded_chunks_and_times(
+    fields: dict[str, Any], expected: list[tuple[bytes, float]]
+) -> None:
+    reply = reply_from_trace(RECORD | fields, b"abcdef")
+    assert [(piece.data, piece.after_s) for piece in reply.pieces] == expected
+    assert reply.after_s == (fields["head_s"] if isinstance(fields.get("head_s"), float | int) else 0.0)
 
 
 @table(
@@ -95,40 +97,40 @@ def test_a_trace_has_its_pieces_and_times(more: dict[str, Any], after: list[tupl
         (None, "close"),
     ],
 )
-def test_a_trace_has_its_framing(headers: list[list[str]] | None, framing: str) -> None:
+def test_a_replayed_trace_has_the_recorded_framing(headers: list[list[str]] | None, framing: str) -> None:
     reply = reply_from_trace(RECORD | {"headers": headers}, b"abcdef")
     assert reply.framing == framing
     assert read_capture(with_raw_http(reply).body).body == b"abcdef"
 
 
-def test_a_trace_without_a_reply_is_a_connection_that_is_closed() -> None:
+def test_a_trace_without_a_response_closes_the_connection() -> None:
     assert with_raw_http(reply_from_trace(RECORD | {"status": None}, b"")) == MockReply(end="cut", raw=True)
 
 
-def test_a_reply_can_be_cut_at_any_byte_of_its_http() -> None:
+def test_a_reply_can_be_cut_at_any_byte() -> None:
     raw = with_raw_http(HELLO_REPLY)
 
     async def main() -> None:
         for byte in range(0, len(raw.body) + 1, 7):
             async with (
                 await start_mock_server(MockScript(posts=(cut_at(raw, byte),))) as server,
-                connect(server.port) as asker,
+                connect(server.port) as client,
             ):
-                asker.ask()
-                assert await asker.rest() == raw.body[:byte]
+                client.send()
+                assert await client.read_rest() == raw.body[:byte]
                 assert server.requests[-1].end == "cut"
 
     run(main())
 
 
-def test_a_cut_keeps_the_pauses_before_it() -> None:
+def test_a_cut_reply_keeps_its_delays() -> None:
     reply = MockReply((MockChunk("ab", after_s=1.0), MockChunk("cd", after_s=2.0), MockChunk("ef", after_s=3.0)))
     cut = cut_at(reply, 3, "hang")
     assert [(piece.data, piece.after_s) for piece in cut.pieces] == [(b"ab", 1.0), (b"c", 2.0)]
     assert cut.end == "hang"
 
 
-def test_a_header_that_is_given_is_not_made() -> None:
+def test_headers_of_the_script_replace_generated_ones() -> None:
     reply = MockReply((MockChunk("abc"),), headers={"content-length": "99"}, framing="length")
     assert with_raw_http(reply).body == b"HTTP/1.1 200 Scripted\r\ncontent-length: 99\r\n\r\nabc"
     assert b"Content-Length: 2\r\n" in with_raw_http(json_reply({})).body

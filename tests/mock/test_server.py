@@ -1,4 +1,4 @@
-"""The engine that says what a script says."""
+"""Mock server: scripted replies, recorded requests, and connections."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.engines.asking import ask, connect
-from tests.engines.fleets import LIMIT_S, get, run
+from tests.engines.supervisors import LIMIT_S, fetch_reply, run
+from tests.mock.raw_client import connect, send_request
 from tests.table import table
 from welldone.http.address import Address
 from welldone.http.client import HttpClientError, fetch
@@ -20,18 +20,20 @@ from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, MockScript, 
 from welldone.mock.server import MockServer, start_mock_server
 
 
-def test_it_says_hello_and_tells_what_it_was_asked(tmp_path: Path) -> None:
+def test_the_default_reply_is_sent_and_requests_are_listed(tmp_path: Path) -> None:
     async def main() -> None:
         address = Address(socket=str(tmp_path / "s.sock"))
         async with await start_mock_server(MockScript(), socket=address.socket):
-            reply = await get(address, "/v1/chat/completions", {"a": 1})
+            reply = await fetch_reply(address, "/v1/chat/completions", {"a": 1})
             assert reply.body == b"".join(piece.data for piece in HELLO_REPLY.pieces)
             assert reply.headers["content-type"] == "text/event-stream"
-            seen = json.loads((await get(address, "/seen")).body)
-            assert [(one["path"], one["body"], one["end"]) for one in seen] == [
+            requests = json.loads((await fetch_reply(address, "/seen")).body)
+            assert [(entry["path"], entry["body"], entry["end"]) for entry in requests] == [
                 ("/v1/chat/completions", '{"a": 1}', "whole")
             ]
-            assert [(await get(address, path)).status for path in ("/health", "/v1/models", "/props", "/x")] == [
+            assert [
+                (await fetch_reply(address, path)).status for path in ("/health", "/v1/models", "/props", "/x")
+            ] == [
                 200,
                 200,
                 404,
@@ -41,7 +43,7 @@ def test_it_says_hello_and_tells_what_it_was_asked(tmp_path: Path) -> None:
     run(main())
 
 
-def test_replies_come_in_their_order_and_the_last_one_stays() -> None:
+def test_replies_are_sent_in_order_and_the_last_one_is_repeated() -> None:
     script = MockScript(
         posts=(
             MockReply((MockChunk("one"),), 503),
@@ -57,58 +59,58 @@ def test_replies_come_in_their_order_and_the_last_one_stays() -> None:
     async def main() -> None:
         async with await start_mock_server(msgspec.json.decode(msgspec.json.encode(script), type=MockScript)) as server:
             address = Address(port=server.port)
-            assert [(await get(address, "/health")).status for _ in range(3)] == [503, 200, 200]
-            assert (await get(address, "/props")).body == b'{"total_slots":1}'
-            first, second = [await get(address, "/", {}) for _ in range(2)]
+            assert [(await fetch_reply(address, "/health")).status for _ in range(3)] == [503, 200, 200]
+            assert (await fetch_reply(address, "/props")).body == b'{"total_slots":1}'
+            first, second = [await fetch_reply(address, "/", {}) for _ in range(2)]
             assert (first.status, first.body) == (503, b"one")
             assert second.body == b"two\xff!!!"
             for _ in range(2):
                 with pytest.raises(HttpClientError):
-                    await get(address, "/", {})
+                    await fetch_reply(address, "/", {})
 
     run(main())
 
 
-def test_it_notices_who_leaves() -> None:
+def test_a_disconnect_of_the_client_is_recorded() -> None:
     async def main() -> None:
         async with await start_mock_server(MockScript(posts=(MockReply((MockChunk("x"),), end="hang"),))) as server:
-            begun_s = time.monotonic()
+            started_s = time.monotonic()
             with pytest.raises(HttpClientError):
                 await fetch(Address(port=server.port), "POST", "/", body=b"{}", timeout_s=0.1)
             await server.wait_until(lambda: server.requests[-1].end == "left")
             ended_s = server.requests[-1].ended_s
             assert ended_s is not None
-            assert begun_s <= server.requests[-1].begun_s <= ended_s <= time.monotonic()
-            assert json.loads((await get(Address(port=server.port), "/seen")).body)[0]["end"] == "left"
+            assert started_s <= server.requests[-1].begun_s <= ended_s <= time.monotonic()
+            assert json.loads((await fetch_reply(Address(port=server.port), "/seen")).body)[0]["end"] == "left"
 
     run(main())
 
 
-def test_a_connection_is_kept_for_the_next_request() -> None:
+def test_a_connection_is_kept_open_for_the_next_request() -> None:
     async def main() -> None:
-        async with await start_mock_server(MockScript()) as server, connect(server.port) as asker:
+        async with await start_mock_server(MockScript()) as server, connect(server.port) as client:
             for number in range(3):
-                asker.ask({"number": number})
-                assert (await asker.reply()).body == HELLO_REPLY.body
+                client.send({"number": number})
+                assert (await client.read_reply()).body == HELLO_REPLY.body
                 await server.wait_until(lambda: server.requests[-1].end == "whole")
             counts = (server.counts.connections, server.counts.open, server.counts.requests)
             assert counts == (1, 1, 3)
-            asker.leave()
+            client.close()
             await server.wait_until(lambda: server.counts.open == 0)
-            assert [json.loads(seen.body)["number"] for seen in server.requests] == [0, 1, 2]
-            told = json.loads((await get(Address(port=server.port), "/counts")).body)
-            assert told == {"connections": 2, "open": 1, "requests": 4}
+            assert [json.loads(request.body)["number"] for request in server.requests] == [0, 1, 2]
+            counts_json = json.loads((await fetch_reply(Address(port=server.port), "/counts")).body)
+            assert counts_json == {"connections": 2, "open": 1, "requests": 4}
 
     run(main())
 
 
-def test_requests_that_come_before_their_turn_are_not_lost() -> None:
+def test_pipelined_requests_are_answered() -> None:
     async def main() -> None:
-        async with await start_mock_server(MockScript()) as server, connect(server.port) as asker:
-            asker.ask({"number": 1})
-            asker.ask({"number": 2}, "Connection: close")
-            assert (await asker.rest()).count(b"HTTP/1.1 200") == 2
-            assert [seen.end for seen in server.requests] == ["whole", "whole"]
+        async with await start_mock_server(MockScript()) as server, connect(server.port) as client:
+            client.send({"number": 1})
+            client.send({"number": 2}, "Connection: close")
+            assert (await client.read_rest()).count(b"HTTP/1.1 200") == 2
+            assert [request.end for request in server.requests] == ["whole", "whole"]
 
     run(main())
 
@@ -122,76 +124,76 @@ def test_requests_that_come_before_their_turn_are_not_lost() -> None:
         MockReply(HELLO_REPLY.pieces, headers={"connection": "Close"}, framing="length"),
     ],
 )
-def test_a_reply_may_be_whole_and_the_last_one(reply: MockReply) -> None:
+def test_a_complete_reply_may_close_the_connection(reply: MockReply) -> None:
     async def main() -> None:
-        async with await start_mock_server(MockScript(posts=(reply,))) as server, connect(server.port) as asker:
-            asker.ask()
-            assert HELLO_REPLY.pieces[-1].data in await asker.rest()
+        async with await start_mock_server(MockScript(posts=(reply,))) as server, connect(server.port) as client:
+            client.send()
+            assert HELLO_REPLY.pieces[-1].data in await client.read_rest()
             assert server.requests[-1].end == "whole"
 
     run(main())
 
 
-def test_a_connection_that_is_idle_too_long_is_closed() -> None:
+def test_an_idle_connection_is_closed() -> None:
     async def main() -> None:
-        async with await start_mock_server(MockScript(idle_s=0.01)) as server, connect(server.port) as asker:
-            assert await asker.rest() == b""
+        async with await start_mock_server(MockScript(idle_s=0.01)) as server, connect(server.port) as client:
+            assert await client.read_rest() == b""
 
     run(main())
 
 
-def test_a_reset_is_one() -> None:
+def test_a_reset_resets_the_connection() -> None:
     async def main() -> None:
         async with (
             await start_mock_server(MockScript(posts=(MockReply((MockChunk("x"),), end="reset"),))) as server,
-            connect(server.port) as asker,
+            connect(server.port) as client,
         ):
-            asker.ask()
+            client.send()
             with pytest.raises(ConnectionResetError):
-                await asker.rest()
+                await client.read_rest()
             await server.wait_until(lambda: server.requests[-1].end == "reset")
 
     run(main())
 
 
-def test_a_reset_over_a_unix_socket_is_a_cut(tmp_path: Path) -> None:
+def test_a_reset_of_a_unix_socket_closes_it(tmp_path: Path) -> None:
     async def main() -> None:
         address = Address(socket=str(tmp_path / "s.sock"))
         async with await start_mock_server(
             MockScript(posts=(MockReply((MockChunk("x"),), end="reset"),)), socket=address.socket
         ):
             with pytest.raises(HttpClientError):
-                await get(address, "/", {})
+                await fetch_reply(address, "/", {})
 
     run(main())
 
 
-def test_an_endless_reply_goes_on_until_the_asker_leaves_and_others_are_heard() -> None:
+def test_an_endless_reply_continues_until_the_disconnect_and_blocks_no_other() -> None:
     async def main() -> None:
         async with (
             await start_mock_server(
                 MockScript(posts=(MockReply((MockChunk("a"), MockChunk("b" * 100)), end="endless"),))
             ) as server,
-            connect(server.port) as asker,
+            connect(server.port) as client,
         ):
-            asker.ask()
-            await asker.reader.readuntil(b"\r\n\r\n")
-            await asker.reader.readexactly(2**20)
-            assert (await get(Address(port=server.port), "/health")).status == 200
-            asker.leave()
+            client.send()
+            await client.reader.readuntil(b"\r\n\r\n")
+            await client.reader.readexactly(2**20)
+            assert (await fetch_reply(Address(port=server.port), "/health")).status == 200
+            client.close()
             await server.wait_until(lambda: server.requests[-1].end == "left")
 
     run(main())
 
 
-def test_a_path_may_have_a_reply_of_its_own_for_any_method() -> None:
+def test_a_path_may_have_its_own_reply_for_all_methods() -> None:
     async def main() -> None:
         script = MockScript(paths={"/v1/models": json_reply({"a": 1}), "/v1/files": json_reply({"b": 2}, 201)})
         async with await start_mock_server(script) as server:
             address = Address(port=server.port)
-            assert (await get(address, "/v1/models?x=1")).body == b'{"a":1}'
+            assert (await fetch_reply(address, "/v1/models?x=1")).body == b'{"a":1}'
             assert (await fetch(address, "DELETE", "/v1/files", timeout_s=LIMIT_S)).status == 201
-            assert [(seen.method, seen.path) for seen in server.requests] == [
+            assert [(request.method, request.path) for request in server.requests] == [
                 ("GET", "/v1/models?x=1"),
                 ("DELETE", "/v1/files"),
             ]
@@ -199,33 +201,33 @@ def test_a_path_may_have_a_reply_of_its_own_for_any_method() -> None:
     run(main())
 
 
-def test_a_reply_may_be_chosen_by_what_was_asked() -> None:
+def test_a_handler_chooses_the_reply() -> None:
     async def main() -> None:
-        chosen = MockServer(MockScript(), lambda seen: MockReply((MockChunk(seen.body),)))
-        async with await chosen.listen() as server:
-            assert (await ask(server.port, {"a": 1})).body == b'{"a": 1}'
+        mock = MockServer(MockScript(), lambda request: MockReply((MockChunk(request.body),)))
+        async with await mock.listen() as server:
+            assert (await send_request(server.port, {"a": 1})).body == b'{"a": 1}'
 
     run(main())
 
 
-def test_all_requests_may_be_chosen_for() -> None:
+def test_a_handler_may_answer_all_requests() -> None:
     async def main() -> None:
-        chosen = MockServer(
-            MockScript(), lambda seen: MockReply((MockChunk(f"{seen.method} {seen.path}"),)), handles_all=True
+        mock = MockServer(
+            MockScript(), lambda request: MockReply((MockChunk(f"{request.method} {request.path}"),)), handles_all=True
         )
-        async with await chosen.listen() as server:
+        async with await mock.listen() as server:
             address = Address(port=server.port)
-            assert (await get(address, "/health?x")).body == b"GET /health?x"
+            assert (await fetch_reply(address, "/health?x")).body == b"GET /health?x"
             assert (await fetch(address, "DELETE", "/seen/1", timeout_s=LIMIT_S)).body == b"DELETE /seen/1"
-            seen = json.loads((await get(address, "/seen")).body)
-            assert [one["path"] for one in seen] == ["/health?x", "/seen/1"]
-            assert json.loads((await get(address, "/counts")).body)["requests"] == 4
+            requests = json.loads((await fetch_reply(address, "/seen")).body)
+            assert [entry["path"] for entry in requests] == ["/health?x", "/seen/1"]
+            assert json.loads((await fetch_reply(address, "/counts")).body)["requests"] == 4
 
     run(main())
 
 
 @pytest.mark.parametrize(("body", "is_utf8"), [(b"\xc3\xa4", True), (b"\xef\xbf\xbd", True), (b"a\xc3", False)])
-def test_a_body_that_is_no_text_is_known(body: bytes, is_utf8: bool) -> None:
+def test_a_body_that_is_not_utf8_is_marked(body: bytes, is_utf8: bool) -> None:
     async def main() -> None:
         async with await start_mock_server(MockScript()) as server:
             await fetch(Address(port=server.port), "POST", "/", body=body, timeout_s=LIMIT_S)
@@ -235,19 +237,19 @@ def test_a_body_that_is_no_text_is_known(body: bytes, is_utf8: bool) -> None:
     run(main())
 
 
-def test_a_request_may_come_in_chunks() -> None:
+def test_a_chunked_request_is_read() -> None:
     async def main() -> None:
-        async with await start_mock_server(MockScript()) as server, connect(server.port) as asker:
+        async with await start_mock_server(MockScript()) as server, connect(server.port) as client:
             head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
-            asker.writer.write(head + b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nT: 1\r\n\r\n")
-            await asker.reply()
+            client.writer.write(head + b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nT: 1\r\n\r\n")
+            await client.read_reply()
             assert server.requests[-1].body == "abcde"
 
     run(main())
 
 
 @table(
-    "said",
+    "request_bytes",
     [
         b"\xff\xff\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
@@ -256,44 +258,44 @@ def test_a_request_may_come_in_chunks() -> None:
         b"x" * 200_000,
     ],
 )
-def test_what_is_no_request_gets_no_reply(said: bytes) -> None:
+def test_an_invalid_request_gets_no_reply(request_bytes: bytes) -> None:
     async def main() -> None:
-        async with await start_mock_server(MockScript()) as server, connect(server.port) as asker:
-            asker.writer.write(said)
-            with contextlib.suppress(ConnectionResetError):  # it hung up before it had read all
-                assert await asker.rest() == b""
+        async with await start_mock_server(MockScript()) as server, connect(server.port) as client:
+            client.writer.write(request_bytes)
+            with contextlib.suppress(ConnectionResetError):  # the server closed before it read everything
+                assert await client.read_rest() == b""
             assert not server.requests
 
     run(main())
 
 
 @pytest.mark.parametrize("speed", [0.0, 1e9])
-def test_pauses_may_be_left_out(speed: float) -> None:
+def test_delays_can_be_disabled(speed: float) -> None:
     async def main() -> None:
         reply = MockReply((MockChunk("a", after_s=1e6), MockChunk("b", after_s=1e6)), after_s=1e6)
         async with await start_mock_server(MockScript(posts=(reply,), speed=speed)) as server:
-            assert (await ask(server.port)).body == b"ab"
+            assert (await send_request(server.port)).body == b"ab"
 
     run(main())
 
 
-def test_at_its_end_nothing_is_left() -> None:
+def test_close_leaves_no_task_and_no_connection() -> None:
     async def main() -> None:
         server = await start_mock_server(MockScript(posts=(MockReply((), end="hang"),)))
         async with connect(server.port) as idle, connect(server.port) as waiting:
-            waiting.ask()
+            waiting.send()
             await server.wait_until(lambda: server.counts.open == 2 and len(server.requests) == 1)
             await server.close()
-            assert await idle.rest() == b""
-            await waiting.rest()
+            assert await idle.read_rest() == b""
+            await waiting.read_rest()
             assert len(asyncio.all_tasks()) == 1
 
     run(main())
 
 
-@pytest.mark.parametrize("words", [[], ["--port", "1", "--socket", "x"], ["--port", "x"]])
-def test_its_arguments_are_checked(words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [[], ["--port", "1", "--socket", "x"], ["--port", "x"]])
+def test_arguments_of_the_program_are_checked(arguments: list[str]) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "welldone.mock.server", *words], capture_output=True, timeout=LIMIT_S, check=False
+        [sys.executable, "-m", "welldone.mock.server", *arguments], capture_output=True, timeout=LIMIT_S, check=False
     )
     assert ended.returncode == 2

@@ -1,6 +1,6 @@
-"""Tiny BERT models of random weights: one for embeddings, one that ranks documents.
+"""Tiny BERT models of random weights: one for embeddings, one for reranking.
 
-Their vectors mean little, but not nothing: texts that share words lie nearer to each other than texts that do not.
+Texts that share words have nearer vectors than texts that do not.
 """
 
 import string
@@ -15,7 +15,7 @@ LAYERS = 2
 HEADS = 4
 HIDDEN = 64  # of the feed-forward part: twice the width
 
-MEAN, RANK = 1, 4  # how the vectors of a text become one, by llama.cpp's numbers
+MEAN, RANK = 1, 4  # pooling types of llama.cpp
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNKNOWN, BEGIN, SEPARATE, MASK = range(len(SPECIALS))
@@ -27,14 +27,14 @@ LETTERS = string.ascii_lowercase + string.digits + string.punctuation
 
 
 def embedding_model() -> Gguf:
-    """A model that makes one vector of a text: the mean of its tokens' vectors."""
+    """Return an embedding model with mean pooling."""
     weights = Weights(SEED)
     _add_body(weights)
     return Gguf(_metadata("tiny-embedding", MEAN), weights.tensors)
 
 
 def rerank_model() -> Gguf:
-    """A model that says of a query and a document how well they go together, as one number."""
+    """Return a reranking model."""
     weights = Weights(SEED)
     _add_body(weights)
     weights.add_linear("cls", WIDTH, WIDTH)
@@ -50,7 +50,7 @@ def _metadata(name: str, pooling: int) -> dict[str, Value]:
     return {
         "general.architecture": "bert",
         "general.name": name,
-        "general.file_type": 0,  # all in single precision
+        "general.file_type": 0,  # F32
         "bert.vocab_size": len(tokens),
         "bert.context_length": CONTEXT,
         "bert.embedding_length": WIDTH,
@@ -70,13 +70,13 @@ def _metadata(name: str, pooling: int) -> dict[str, Value]:
         "tokenizer.ggml.cls_token_id": BEGIN,
         "tokenizer.ggml.bos_token_id": BEGIN,
         "tokenizer.ggml.eos_token_id": SEPARATE,
-        "tokenizer.ggml.seperator_token_id": SEPARATE,  # llama.cpp spells it so
+        "tokenizer.ggml.seperator_token_id": SEPARATE,  # sic, as in llama.cpp
         "tokenizer.ggml.mask_token_id": MASK,
     }
 
 
 def _tokens() -> list[str]:
-    """Words and letters that begin a word (marked, as llama.cpp does, with U+2581), and letters within one."""
+    """Return words and initial letters (prefixed with U+2581, as in llama.cpp), and letters within words."""
     begins = [f"\N{LOWER ONE EIGHTH BLOCK}{piece}" for piece in dict.fromkeys((*WORDS, *LETTERS))]
     return [*SPECIALS, *begins, *LETTERS]
 

@@ -1,4 +1,4 @@
-"""llama.cpp on one model, asked over its socket, with nothing of ours in between."""
+"""Client of llama.cpp with one model over its socket, without welldone in between."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CHILD = Path(__file__).with_name("child.py")
-LIMIT_S = 60.0  # a tiny model is ready in 0.1 s and answers in less than 1; this is for a machine that is busy
+LIMIT_S = 60.0  # a tiny model is ready in 0.1 s and answers in less than 1; the limit is for a busy machine
 
 
 class Engine:
@@ -23,23 +23,23 @@ class Engine:
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The JSON of the answer, which must be a good one."""
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the JSON of a successful reply."""
         status, data = self._post(path, body)
         assert status == http.HTTPStatus.OK, data
         answer: dict[str, Any] = json.loads(data)
         return answer
 
     def chat(self, content: Any, **body: Any) -> dict[str, Any]:  # noqa: ANN401 - text, or parts of a message
-        """The only choice of a chat's answer."""
-        answer = self.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **body})
+        """Return the only choice of a chat."""
+        answer = self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **body})
         choice: dict[str, Any] = answer["choices"][0]
         return choice
 
     def deltas(self, content: str, **body: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - fields of a request
-        """The deltas of a chat's streamed answer."""
-        asked = {"messages": [{"role": "user", "content": content}], "stream": True, **body}
-        status, data = self._post("/v1/chat/completions", asked)
+        """Return the deltas of a streamed chat."""
+        parameters = {"messages": [{"role": "user", "content": content}], "stream": True, **body}
+        status, data = self._post("/v1/chat/completions", parameters)
         assert status == http.HTTPStatus.OK, data
         lines = [line.removeprefix(b"data: ") for line in data.split(b"\n") if line.startswith(b"data: {")]
         return [choice["delta"] for line in lines for choice in json.loads(line)["choices"]]
@@ -52,14 +52,14 @@ class Engine:
 
 
 @contextmanager
-def engine(model: Path, **params: Any) -> Iterator[Engine]:  # noqa: ANN401 - what xllamacpp calls parameters
-    """An engine for as long as the `with` block lasts."""
-    # Not pytest's folder: the path of a socket may have 108 bytes, and that one is long.
+def engine(model: Path, **params: Any) -> Iterator[Engine]:  # noqa: ANN401 - parameters of xllamacpp
+    """Run an engine for the duration of the block."""
+    # Not pytest's folder, whose path is long: the path of a socket has at most 108 bytes.
     with tempfile.TemporaryDirectory(prefix="tiny-") as folder, (Path(folder) / "log").open("w+b") as log:
-        address = str(Path(folder) / "e.sock")  # llama.cpp knows a socket by this ending
-        asked = {"model": str(model), "socket": address, "n_parallel": 1, "n_ctx": 2048, "ui": False, **params}
+        address = str(Path(folder) / "e.sock")  # llama.cpp recognises a socket by this suffix
+        parameters = {"model": str(model), "socket": address, "n_parallel": 1, "n_ctx": 2048, "ui": False, **params}
         with subprocess.Popen(
-            [sys.executable, str(CHILD), json.dumps(asked)],
+            [sys.executable, str(CHILD), json.dumps(parameters)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -81,7 +81,7 @@ def _await_ready(child: subprocess.Popen[bytes], log: Path) -> None:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     assert child.stdin is not None
-    child.stdin.close()  # it ends with its input
+    child.stdin.close()  # it ends at EOF
     try:
         child.wait(LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -90,7 +90,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP over a unix socket."""
+    """HTTP over a Unix socket."""
 
     def __init__(self, address: str) -> None:
         super().__init__("localhost", timeout=LIMIT_S)

@@ -1,4 +1,4 @@
-"""A small writer of GGUF version 3, on the standard library: metadata of all kinds, tensors of plain floats.
+"""Writer of GGUF version 3: metadata of all types, tensors of floats.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 All numbers are little-endian: "If no additional information is provided, assume the model is little-endian."
@@ -13,11 +13,11 @@ from pathlib import Path
 
 MAGIC = b"GGUF"
 VERSION = 3
-ALIGNMENT = 32  # the format's own: what holds where `general.alignment` says nothing
+ALIGNMENT = 32  # the default of `general.alignment`
 
 
 class Kind(IntEnum):
-    """The kinds of a metadata value, by the number that the file holds."""
+    """Types of metadata values, by their number in the format."""
 
     UINT8 = 0
     INT8 = 1
@@ -35,7 +35,7 @@ class Kind(IntEnum):
 
 
 class Weight(IntEnum):
-    """The kinds of a tensor's numbers that are written here."""
+    """Supported tensor types."""
 
     F32 = 0
     F16 = 1
@@ -58,7 +58,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Scalar:
-    """One number or truth value of a kind that is told."""
+    """A number or boolean with an explicit type."""
 
     kind: Kind
     value: float
@@ -66,20 +66,20 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Array:
-    """Values of one kind; arrays in an array are arrays themselves."""
+    """Values of one type; nested arrays are of this class too."""
 
     kind: Kind
     values: Sequence["float | str | Array"]
 
 
-# Where the kind is not told: text is STRING, True is BOOL, a whole number UINT32, another FLOAT32.
-# So does llama.cpp's own converter for nearly every key.
+# Default types: str is STRING, bool is BOOL, int is UINT32, float is FLOAT32, as llama.cpp's converter has it for
+# nearly every key.
 Value = str | bool | int | float | Scalar | Array
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Numbers with a shape. The first dimension is the one whose numbers lie side by side."""
+    """Numbers with a shape; the first dimension is contiguous."""
 
     name: str
     shape: tuple[int, ...]
@@ -87,7 +87,7 @@ class Tensor:
     kind: Weight = Weight.F32
 
     def data(self) -> bytes:
-        """The numbers as the file holds them."""
+        """Encode the numbers."""
         if len(self.weights) != math.prod(self.shape):
             raise ValueError(f"{self.name}: {len(self.weights)} numbers do not fill {self.shape}")
         letter = "e" if self.kind is Weight.F16 else "f"
@@ -96,18 +96,18 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Gguf:
-    """What a file holds."""
+    """Content of a file."""
 
     metadata: Mapping[str, Value]
     tensors: Sequence[Tensor] = ()
 
     def write(self, path: Path, *, alignment: int = ALIGNMENT) -> Path:
-        """Write the file and say where it is."""
+        """Write the file and return its path."""
         path.write_bytes(self.data(alignment=alignment))
         return path
 
     def data(self, *, alignment: int = ALIGNMENT) -> bytes:
-        """The bytes of the file. An alignment that is not the format's own is told in it."""
+        """Encode the file; an alignment other than the default is stored in its metadata."""
         told = dict(self.metadata)
         if alignment != ALIGNMENT:
             told["general.alignment"] = alignment
@@ -128,7 +128,7 @@ def _info(tensor: Tensor, offset: int) -> bytes:
 
 
 def _value(value: Value) -> bytes:
-    """A value with its kind in front."""
+    """Encode a value, preceded by its type."""
     match value:
         case str():
             return _kind(Kind.STRING) + _text(value)
@@ -136,7 +136,7 @@ def _value(value: Value) -> bytes:
             return _kind(kind) + struct.pack(FORMS[kind], number)
         case Array():
             return _kind(Kind.ARRAY) + _array(value)
-        case bool():  # before the numbers: in Python it is one
+        case bool():  # before int: bool is a subclass
             return _value(Scalar(Kind.BOOL, value))
         case int():
             return _value(Scalar(Kind.UINT32, value))

@@ -1,4 +1,4 @@
-"""Files as the format says them, byte for byte."""
+"""GGUF files, byte for byte."""
 
 import struct
 from pathlib import Path
@@ -34,7 +34,7 @@ def _pair(key: str, kind: Kind, value: bytes) -> bytes:
         ),
     ],
 )
-def test_a_value_is_written_with_its_kind(value: Value, kind: Kind, data: bytes) -> None:
+def test_a_value_is_written_with_its_type(value: Value, kind: Kind, data: bytes) -> None:
     written = Gguf({"key": value}).data()
     pair = _pair("key", kind, data)
     assert written[:HEAD_BYTES] == b"GGUF" + struct.pack("<IQQ", 3, 0, 1)
@@ -42,14 +42,14 @@ def test_a_value_is_written_with_its_kind(value: Value, kind: Kind, data: bytes)
 
 
 @table("kind", FORMS)
-def test_every_kind_of_number_can_be_written(kind: Kind) -> None:
+def test_every_numeric_type_is_supported(kind: Kind) -> None:
     size = struct.calcsize(FORMS[kind])
     pair = _pair("n", kind, bytes(size))
     assert Gguf({"n": Scalar(kind, 0)}).data().startswith(pair, HEAD_BYTES)
 
 
 @pytest.mark.parametrize("alignment", [32, 64, 256])
-def test_tensors_begin_where_the_alignment_says(alignment: int) -> None:
+def test_tensors_are_aligned(alignment: int) -> None:
     half = Tensor("half", (3,), [1.0, 2.0, 3.0], Weight.F16)
     whole = Tensor("whole", (2, 2), [1.0, 2.0, 3.0, 4.0])
     written = Gguf({}, [half, whole]).data(alignment=alignment)
@@ -59,12 +59,12 @@ def test_tensors_begin_where_the_alignment_says(alignment: int) -> None:
     assert data.startswith(struct.pack("<4f", 1, 2, 3, 4), alignment)
 
 
-def test_the_reader_of_models_reads_what_is_written_here(tmp_path: Path) -> None:
+def test_written_files_are_readable(tmp_path: Path) -> None:
     metadata: dict[str, Value] = {"general.architecture": "llama", "llama.context_length": Scalar(Kind.UINT64, 4096)}
     facts = read_metadata(Gguf(metadata, [Tensor("t", (2, 3), [0.0] * 6)]).write(tmp_path / "a.gguf", alignment=64))
     assert (facts.architecture, facts.context_length, facts.parameters) == ("llama", 4096, 6)
 
 
-def test_a_tensor_whose_numbers_do_not_fill_its_shape_is_a_mistake() -> None:
+def test_a_tensor_with_too_few_numbers_is_rejected() -> None:
     with pytest.raises(ValueError, match="5 numbers do not fill"):
         Gguf({}, [Tensor("t", (2, 3), [0.0] * 5)]).data()

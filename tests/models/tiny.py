@@ -1,12 +1,11 @@
-"""Tiny language models of random weights: real GGUF files that llama.cpp reads, made in a fraction of a second.
+"""Tiny language models with random weights: real GGUF files for llama.cpp, generated in a fraction of a second.
 
-They answer nonsense, and that is their use: thousands of tokens a second of control characters, quotes, tags and
-characters that are cut over several tokens, of one model also broken ones. Nothing about them is left to chance: the
-same code makes the same bytes.
+Their output is nonsense on purpose: thousands of tokens per second with control characters, quotes, tags and characters
+that are split across tokens; one model also generates invalid UTF-8. The same code generates the same bytes.
 
-How the nonsense is steered. Six numbers of each token's vector say what the token leaves open (`Need`). No layer
-writes to these, so that the last step sees them and can make likely what fits, and a chosen token a bit more or less
-so. The other numbers are random, and layers mix all of the text so far into them.
+The output is controlled as follows. Six numbers of each token's embedding encode what must follow the token (`Need`).
+No layer writes to them, so the output layer can use them to make tokens that fit likely, with a bias per token. The
+other numbers are random, and the layers mix the previous text into them.
 """
 
 from collections.abc import Mapping
@@ -38,42 +37,41 @@ HEAD_WIDTH = WIDTH // HEADS
 HIDDEN = 128  # of the feed-forward part: twice the width
 NEEDS = len(Need)
 
-# Chosen by trying: with these nearly every character is whole, and a text at temperature 0 does not soon fall into a
-# circle.
+# Found by experiment: nearly every character is complete, and a text at temperature 0 does not soon become periodic.
 NEED_SIZE = 2.0
-SPREAD = 0.14  # of the last step's random part: makes logits of about 1
-REPEAT = -0.12  # how much of a token's own vector stands against it: it does not follow itself
-MISFIT = -4.5  # for what does not fit to what is open
-BREAKING = -2.0  # the same, where characters are to be broken
+SPREAD = 0.14  # of the random part of the output layer: gives logits of about 1
+REPEAT = -0.12  # weight of a token's own embedding, so that a token does not follow itself
+MISFIT = -4.5  # bias of tokens that do not fit
+BREAKING = -2.0  # the same, in the model with invalid UTF-8
 NEVER = -6.0
 
-# How much likelier than others a token is; 1 here adds about 1.7 to its logit. Quotes and brackets close what a grammar
-# forces to be JSON; without this a string would run on until the last token.
+# Bias per token; 1 adds about 1.7 to its logit. Quotes and brackets end JSON that a grammar enforces: without a bias,
+# a string would continue until the last token.
 CLOSERS = dict.fromkeys(('"', "}", "]", '"}'), 1.2)
 SILENT = dict.fromkeys((*CONTROLS, *ADDED), NEVER)
-# These end by themselves, within some hundred tokens. A call that is closed by its own token ends the answer; one that
-# is closed letter by letter, which a grammar also allows, may be followed by another.
+# These end by themselves, within some hundred tokens. A tool call that is closed by its own token ends the answer; one
+# that is closed letter by letter, which a grammar also allows, may be followed by another.
 THINKING = {END: 0.2, "</think>": 1.4}
 CALLING = {END: 0.4, CALL: 1.0, CALL_END: 0.6}
 
 
 def chat_model() -> Gguf:
-    """A chat model whose template knows tools. It ends its answer only where a grammar makes it."""
+    """Return a chat model whose template supports tools. Only a grammar ends its answers."""
     return _model("tiny", (HERE / "chat.jinja").read_text(), {})
 
 
 def thinking_model() -> Gguf:
-    """A chat model that thinks first: its template opens `<think>`. It ends its thoughts and its answer by itself."""
+    """Return a reasoning model: its template opens `<think>`. It ends its reasoning and its answer by itself."""
     return _model("tiny-thinking", (HERE / "thinking.jinja").read_text(), THINKING)
 
 
 def calling_model() -> Gguf:
-    """The chat model, but it begins calls in the midst of its text and ends by itself."""
+    """Return a chat model that starts tool calls within its text and ends by itself."""
     return _model("tiny-calling", (HERE / "chat.jinja").read_text(), CALLING)
 
 
 def broken_model() -> Gguf:
-    """The chat model, but many of its characters lack their end."""
+    """Return a chat model that generates many incomplete characters."""
     return _model("tiny-broken", (HERE / "chat.jinja").read_text(), {}, misfit=BREAKING)
 
 
@@ -82,7 +80,7 @@ def _model(name: str, template: str, leanings: Mapping[str, float], misfit: floa
     metadata: dict[str, Value] = {
         "general.architecture": "llama",
         "general.name": name,
-        "general.file_type": 0,  # all in single precision
+        "general.file_type": 0,  # F32
         "llama.vocab_size": len(words.tokens),
         "llama.context_length": CONTEXT,
         "llama.embedding_length": WIDTH,
@@ -102,7 +100,7 @@ def _model(name: str, template: str, leanings: Mapping[str, float], misfit: floa
 
 
 def tokenizer(words: Vocabulary) -> dict[str, Value]:
-    """What a file says of its vocabulary."""
+    """Return the metadata of the vocabulary."""
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
@@ -131,13 +129,13 @@ def _add_layers(weights: Weights) -> None:
 
 
 def _add_writer(weights: Weights, name: str, width: int) -> None:
-    """A matrix whose result is added to the vector: it leaves alone what says what is open."""
+    """Add a matrix whose result is added to the residual stream; it does not change the numbers of `Need`."""
     rows = [[0.0] * width] * NEEDS + weights.rows(WIDTH - NEEDS, width, width**-0.5)
     weights.add_rows(name, rows)
 
 
 def _add_ends(weights: Weights, words: Vocabulary, leanings: Mapping[str, float], misfit: float) -> None:
-    """The first step and the last: what a token says, and which token comes next."""
+    """Add the embedding and the output layer."""
     by_data = {text.encode(): leaning for text, leaning in leanings.items()}
     first, last = [], []
     for token in words.tokens:
@@ -152,6 +150,6 @@ def _add_ends(weights: Weights, words: Vocabulary, leanings: Mapping[str, float]
 
 
 def _validity(token: Token) -> float:
-    """Bytes that stand in no right text are possible, but rare. (0xE0 and 0xF1 on could, but not before every byte.)"""
+    """Make bytes that are never valid in UTF-8 rare, and 0xE0 and 0xF1 upwards, which are valid before few bytes."""
     is_broken = len(token.data) == 1 and token.data[0] in {0xC0, 0xC1, 0xE0, *range(0xF1, 0x100)}
     return NEVER / 2 if is_broken else 0.0

@@ -1,7 +1,7 @@
-"""A tiny eye for the tiny language model: a vision transformer of random weights, and the step from it to the text.
+"""Tiny vision projector for the tiny language model: a vision transformer with random weights.
 
-An image becomes 16 vectors that the language model reads as if they were tokens. What it says then depends on the
-image, though it says nothing about it.
+An image becomes 16 vectors that the language model reads like tokens. Its output depends on the image but does not
+describe it.
 """
 
 from tests.models import tiny
@@ -12,18 +12,18 @@ SEED = 18390819
 SIDE, PATCH = 32, 8  # pixels
 PATCHES = (SIDE // PATCH) ** 2
 WIDTH = 32
-LAYERS = 2  # the last one is not used: this kind of projector reads what comes before it
+LAYERS = 2  # the last one is unused: this type of projector reads the output of the one before
 HEADS = 4
 HIDDEN = 64  # of the feed-forward part: twice the width
 
 
 def projector() -> Gguf:
-    """The second file of a model that sees (`--mmproj`)."""
+    """Return the projector file of a vision model (`--mmproj`)."""
     metadata: dict[str, Value] = {
         "general.architecture": "clip",
         "general.type": "mmproj",
         "general.name": "tiny-vision",
-        "general.file_type": 0,  # all in single precision
+        "general.file_type": 0,  # F32
         "clip.has_vision_encoder": True,
         "clip.has_llava_projector": True,
         "clip.projector_type": "mlp",

@@ -1,6 +1,6 @@
-"""Right streams, and what every client must make of them.
+"""Correct streams and the expected result of every client.
 
-The streams are written by hand, not by our writers: what is judged here must not be its own witness.
+The streams are independent of our writers, which are tested here.
 """
 
 import json
@@ -12,7 +12,7 @@ from tests.oracle.reply import Choice, Reply, choice, reply
 
 @dataclass(frozen=True)
 class Case:
-    """One stream, and what a client must hand to its user."""
+    """A stream and the expected result of a client."""
 
     name: str
     endpoint: str  # "chat" or "completions"
@@ -21,7 +21,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Every stream that all clients must read alike."""
+    """Return all streams that every client must read correctly."""
     return [
         *_texts(),
         *_tools(),
@@ -56,7 +56,7 @@ def _role(index: int = 0) -> bytes:
 
 
 def _texts() -> list[Case]:
-    said = choice(role="assistant", text="Hello wörld 👋", finish="stop")
+    hello = choice(role="assistant", text="Hello wörld 👋", finish="stop")
     texts = [{"content": text} for text in ("Hello", " wörld", " 👋")]
     plain = _role() + b"".join(map(_chat, texts)) + _chat({}, finish="stop") + DONE
     kept_alive = plain.replace(b"\n\n", b"\n\n: keep-alive\n\n", 2)
@@ -64,18 +64,18 @@ def _texts() -> list[Case]:
     filtered = _role() + _chat({"content": "Hel"}) + _chat({}, finish="content_filter") + DONE
     no_text = _role() + _chat({}, finish="stop") + DONE
     return [
-        Case("plain", "chat", plain, reply(said)),
-        Case("keep-alive", "chat", kept_alive, reply(said)),
+        Case("plain", "chat", plain, reply(hello)),
+        Case("keep-alive", "chat", kept_alive, reply(hello)),
         Case("length", "chat", cut_short, reply(choice(role="assistant", text="Hel", finish="length"))),
         Case("content_filter", "chat", filtered, reply(choice(role="assistant", text="Hel", finish="content_filter"))),
         Case("no text", "chat", no_text, reply(choice(role="assistant", finish="stop"))),
-        Case("two choices", "chat", _two(), reply(_said("Yes."), _said("No."))),
-        Case("usage", "chat", _with_usage(), reply(_said("Yes."), usage=[9, 2, 11])),
-        Case("logprobs", "chat", _with_logprobs(), reply(_said("Yes."))),
+        Case("two choices", "chat", _two(), reply(_text_choice("Yes."), _text_choice("No."))),
+        Case("usage", "chat", _with_usage(), reply(_text_choice("Yes."), usage=[9, 2, 11])),
+        Case("logprobs", "chat", _with_logprobs(), reply(_text_choice("Yes."))),
     ]
 
 
-def _said(text: str) -> Choice:
+def _text_choice(text: str) -> Choice:
     return choice(role="assistant", text=text, finish="stop")
 
 

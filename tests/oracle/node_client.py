@@ -1,4 +1,4 @@
-"""JavaScript clients as outside judges: one node process (node/read.mjs) that reads any number of streams."""
+"""JavaScript clients: one node process (node/read.mjs) that reads any number of streams."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ HOME = Path(__file__).parent / "node"
 
 
 def why_missing() -> str | None:
-    """Why the JavaScript clients cannot run here; None where they can."""
+    """Return why the JavaScript clients cannot run; None if they can."""
     if shutil.which("node") is None:
         return "no node here"
     if not (HOME / "node_modules").is_dir():
@@ -22,7 +22,7 @@ def why_missing() -> str | None:
 
 
 class NodeClients:
-    """The JavaScript clients, for as long as the `with` block lasts."""
+    """Context manager of the node process."""
 
     def __init__(self) -> None:
         self._node = subprocess.Popen(
@@ -33,11 +33,11 @@ class NodeClients:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        # Without more lines to read it ends by itself.
+        # The process ends at the end of its input.
         self._node.communicate(timeout=10)
 
     def read(self, client: str, base_url: str, endpoint: str, tools: list[str]) -> Reply:
-        """What `client` makes of the stream; `tools` are the names of those that the request offers."""
+        """Read the stream with `client`; `tools` are the tool names of the request."""
         assert self._node.stdin is not None
         assert self._node.stdout is not None
         job = {"client": client, "base_url": base_url, "endpoint": endpoint, "tools": tools}
@@ -45,7 +45,7 @@ class NodeClients:
         self._node.stdin.flush()
         line = self._node.stdout.readline()
         assert line, "node ended; its last words are above"
-        heard = json.loads(line)
-        assert "crash" not in heard, heard["crash"]
-        choices = {int(index): choice for index, choice in heard["choices"].items()}
-        return Reply(choices=choices, usage=heard["usage"], error=heard["error"])
+        result = json.loads(line)
+        assert "crash" not in result, result["crash"]
+        choices = {int(index): choice for index, choice in result["choices"].items()}
+        return Reply(choices=choices, usage=result["usage"], error=result["error"])

@@ -1,6 +1,6 @@
-"""The official Python client as an outside judge: what it makes of a stream.
+"""The official Python client as a reference reader.
 
-An error that the server tells in mid-stream is part of the reply. Any other exception is the test's failure.
+A mid-stream error is part of the reply. Any other exception fails the test.
 """
 
 from functools import cache
@@ -17,7 +17,7 @@ _MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hell
 
 @cache
 def _client() -> OpenAI:
-    # One for all streams: each new one would first read every certificate of the machine.
+    # One client for all streams: each new one loads all CA certificates.
     return OpenAI(api_key="none", base_url="http://127.0.0.1/v1", max_retries=0, timeout=20)
 
 
@@ -26,23 +26,23 @@ def _at(base_url: str) -> OpenAI:
 
 
 def read_chat(base_url: str) -> Reply:
-    """`create(stream=True)`: chunks, which a user adds up."""
-    heard = reply()
+    """Read with `create(stream=True)`; the caller joins the chunks."""
+    result = reply()
     with _at(base_url).chat.completions.create(model="m", messages=_MESSAGES, stream=True) as stream:
         try:
             for chunk in stream:
                 for part in chunk.choices:
-                    mine = heard["choices"].setdefault(part.index, choice())
+                    mine = result["choices"].setdefault(part.index, choice())
                     _add_delta(mine, part.delta)
                     mine["finish"] = part.finish_reason or mine["finish"]
-                heard["usage"] = _usage(chunk.usage) or heard["usage"]
+                result["usage"] = _usage(chunk.usage) or result["usage"]
         except APIError as error:
-            heard["error"] = error.message
-    return heard
+            result["error"] = error.message
+    return result
 
 
 def read_chat_helper(base_url: str) -> Reply:
-    """`.stream()`: the client adds the chunks up itself."""
+    """Read with `.stream()`; the client joins the chunks."""
     snapshot: ChatCompletion | None = None
     with _at(base_url).chat.completions.stream(model="m", messages=_MESSAGES) as stream:
         try:
@@ -51,30 +51,30 @@ def read_chat_helper(base_url: str) -> Reply:
                     snapshot = event.snapshot
             return _whole(stream.get_final_completion(), None)
         except (LengthFinishReasonError, ContentFilterFinishReasonError) as ended:
-            # So it tells its user that an answer has these ends; the answer comes with it.
+            # The client raises for these finish reasons; the exception has the answer.
             return _whole(ended.completion, None)
         except APIError as error:
             return _whole(snapshot, error.message)
 
 
 def read_completions(base_url: str) -> Reply:
-    """`completions.create(stream=True)`."""
-    heard = reply()
+    """Read with `completions.create(stream=True)`."""
+    result = reply()
     with _at(base_url).completions.create(model="m", prompt="Hello", stream=True) as stream:
         try:
             for chunk in stream:
                 for part in chunk.choices:
-                    mine = heard["choices"].setdefault(part.index, choice())
+                    mine = result["choices"].setdefault(part.index, choice())
                     mine["text"] += part.text
                     mine["finish"] = part.finish_reason or mine["finish"]
-                heard["usage"] = _usage(chunk.usage) or heard["usage"]
+                result["usage"] = _usage(chunk.usage) or result["usage"]
         except APIError as error:
-            heard["error"] = error.message
-    return heard
+            result["error"] = error.message
+    return result
 
 
 def _add_delta(mine: Choice, delta: ChoiceDelta) -> None:
-    # Every string is added up, the role and the ids too: one that is sent twice must show.
+    # Join every string, including role and ids, so that repetition is visible.
     mine["role"] += delta.role or ""
     mine["text"] += delta.content or ""
     mine["reasoning"] += (delta.model_extra or {}).get("reasoning_content") or ""
@@ -92,10 +92,10 @@ def _add_call(tools: list[list[str]], call: ChoiceDeltaToolCall) -> None:
 
 
 def _whole(answer: ChatCompletion | None, error: str | None) -> Reply:
-    heard = reply(error=error)
+    result = reply(error=error)
     if answer is not None:
-        heard["usage"] = _usage(answer.usage)
-        heard["choices"] = {
+        result["usage"] = _usage(answer.usage)
+        result["choices"] = {
             part.index: choice(
                 role=part.message.role,
                 text=part.message.content or "",
@@ -110,7 +110,7 @@ def _whole(answer: ChatCompletion | None, error: str | None) -> Reply:
             )
             for part in answer.choices
         }
-    return heard
+    return result
 
 
 def _usage(usage: CompletionUsage | None) -> list[int] | None:

@@ -1,6 +1,6 @@
-"""All that we repair, as cases: every recorded stream, and every wrong example of the rule pages.
+"""Repaired streams as cases: every recorded stream, and every wrong example of the rule pages.
 
-What a client must make of a repaired stream is read from its bytes as plainly as possible, by none of our code.
+The expected result is read from the repaired bytes with a minimal reader, independent of the package.
 """
 
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.oracle.cases import Case
 from tests.oracle.reply import Choice, Reply, choice
-from tests.recorded.traces import recorded
+from tests.recorded.traces import recorded_traces
 from tests.rules.pages import PAGES, read_page
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.pipeline import StreamPipeline
@@ -17,14 +17,14 @@ from welldone.rules.trace import Trace
 
 
 def repaired_cases() -> list[Case]:
-    """Every stream that repair was tried on elsewhere."""
-    streams = [(reply.name, reply.trace) for reply in recorded() if reply.is_stream]
+    """Return all repaired streams."""
+    streams = [(reply.name, reply.trace) for reply in recorded_traces() if reply.is_stream]
     blocks = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
     blocks = [block for block in blocks if block.trace.endpoint in ("chat", "completions")]
     streams += [(block.name, block.trace) for block in blocks if _is_stream(block.trace)]
-    # The clients of the oracle read calls of functions; not all of them read calls of custom tools.
+    # Not all clients read calls of custom tools.
     cases = [_case(name, trace) for name, trace in streams if b'"custom":' not in trace.body]
-    # A total that is not the sum is forwarded, and the AI SDK adds it up anew.
+    # A wrong total is forwarded; the AI SDK recomputes it.
     return [case for case in cases if _is_sum(case.expected["usage"])]
 
 
@@ -39,16 +39,16 @@ def _is_stream(trace: Trace) -> bool:
 def _case(name: str, trace: Trace) -> Case:
     endpoint = Endpoint(trace.endpoint)
     head = Envelope("chatcmpl-1" if endpoint is Endpoint.CHAT else "cmpl-1", 1700000000, "m")
-    # Not the deprecated form of calls: clients of today ignore it.
+    # Not `function_call`: current clients ignore it.
     request = {key: value for key, value in (trace.request or {}).items() if key != "functions"}
-    asked = RequestFacts() if trace.request is None else read_request_facts(request)
-    pipe = StreamPipeline(endpoint, fallback=head, facts=asked)
-    body = pipe.feed(trace.body) + pipe.close()
+    facts = RequestFacts() if trace.request is None else read_request_facts(request)
+    pipeline = StreamPipeline(endpoint, fallback=head, facts=facts)
+    body = pipeline.feed(trace.body) + pipeline.close()
     return Case(f"repaired {name}", trace.endpoint, body, plain(body))
 
 
 def plain(body: bytes) -> Reply:
-    """What a right stream says."""
+    """Read a correct stream."""
     reply = Reply(choices={}, usage=None, error=None)
     for line in body.decode().split("\n"):
         if line.startswith("data: {"):

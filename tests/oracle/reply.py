@@ -1,10 +1,10 @@
-"""What a client made of a stream, in one plain form that all clients share."""
+"""The result of reading a stream, in one format for all clients."""
 
 from typing import TypedDict
 
 
 class Choice(TypedDict):
-    """One choice as the client hands it to its user; what it has nothing of is empty."""
+    """A choice as the client returns it; missing values are empty."""
 
     role: str
     text: str
@@ -15,11 +15,11 @@ class Choice(TypedDict):
 
 
 class Reply(TypedDict):
-    """A whole answer, or as much of it as came before an error."""
+    """An answer, possibly incomplete because of an error."""
 
     choices: dict[int, Choice]
     usage: list[int] | None  # [prompt, completion, total]
-    error: str | None  # the message of an error that the server told in mid-stream
+    error: str | None  # message of a mid-stream error
 
 
 def choice(
@@ -31,10 +31,10 @@ def choice(
     tools: list[list[str]] | None = None,
     finish: str | None = None,
 ) -> Choice:
-    """A choice with nothing in it but what is given."""
+    """Return a choice with these values."""
     return Choice(role=role, text=text, reasoning=reasoning, refusal=refusal, tools=tools or [], finish=finish)
 
 
 def reply(*choices: Choice, usage: list[int] | None = None, error: str | None = None) -> Reply:
-    """A reply whose choices are numbered as given."""
+    """Return a reply with these choices."""
     return Reply(choices=dict(enumerate(choices)), usage=usage, error=error)

@@ -1,4 +1,4 @@
-"""Real clients read right streams, and those that were repaired, as they are meant."""
+"""Real clients read correct and repaired streams correctly."""
 
 import functools
 from collections.abc import Iterator
@@ -6,13 +6,13 @@ from typing import Literal, TypeAlias
 
 import pytest
 
-from tests.matrix.oracle import matrix_cases
+from tests.matrix.repaired_cases import matrix_cases
 from tests.oracle import python_client
+from tests.oracle.canned_server import CannedServer
 from tests.oracle.cases import Case, cases
 from tests.oracle.node_client import NodeClients, why_missing
 from tests.oracle.repaired import repaired_cases
 from tests.oracle.reply import Reply
-from tests.oracle.serve import CannedServer
 from tests.table import table
 
 Untold: TypeAlias = Literal["role", "reasoning", "refusal", "finish"]
@@ -20,17 +20,17 @@ Untold: TypeAlias = Literal["role", "reasoning", "refusal", "finish"]
 
 @functools.cache
 def all_cases() -> list[Case]:
-    """All streams, and what each says."""
+    """Return all streams with their expected results."""
     return cases() + repaired_cases() + matrix_cases()
 
 
 def chats() -> list[Case]:
-    """Those of chat."""
+    """Return the chat streams."""
     return [case for case in all_cases() if case.endpoint == "chat"]
 
 
 def single() -> list[Case]:
-    """Those with one answer: the AI SDK shows its users one, and joins all choices into it."""
+    """Return the chat streams with one choice: the AI SDK joins several into one."""
     return [case for case in all_cases() if set(case.expected["choices"]) <= {0}]
 
 
@@ -72,16 +72,16 @@ def test_openai_python_helper_reads_all(canned: CannedServer, case: Case) -> Non
 def test_openai_node_reads_all(canned: CannedServer, node: NodeClients, case: Case) -> None:
     assert _read(node, "openai", canned, case) == case.expected
     if case.endpoint == "chat":
-        # Of a field that it does not know the helper keeps the last piece only.
+        # The helper keeps only the last value of an unknown field.
         assert _read(node, "openai.stream", canned, case) == without(case.expected, "reasoning")
 
 
 @pytest.mark.tier2
 @table("case", single, ids=_name)
 def test_ai_sdk_reads_all(canned: CannedServer, node: NodeClients, case: Case) -> None:
-    # It tells its users neither the role nor a refusal.
-    heard = _read(node, "ai-sdk", canned, case)
-    assert without(heard, "role", "refusal") == without(case.expected, "role", "refusal")
+    # The AI SDK does not report role and refusal.
+    actual = _read(node, "ai-sdk", canned, case)
+    assert without(actual, "role", "refusal") == without(case.expected, "role", "refusal")
 
 
 def _read(node: NodeClients, client: str, canned: CannedServer, case: Case) -> Reply:
@@ -91,10 +91,10 @@ def _read(node: NodeClients, client: str, canned: CannedServer, case: Case) -> R
 
 
 def without(whole: Reply, *untold: Untold) -> Reply:
-    """The reply less what a client does not tell, and less choices of which it then tells nothing."""
+    """Remove what a client does not report, and choices that are then empty."""
     choices = {index: choice.copy() for index, choice in whole["choices"].items()}
     for choice in choices.values():
         for field in untold:
             choice[field] = ""
-    told = {index: choice for index, choice in choices.items() if any(choice.values())}
-    return {**whole, "choices": told}
+    remaining = {index: choice for index, choice in choices.items() if any(choice.values())}
+    return {**whole, "choices": remaining}

@@ -1,4 +1,4 @@
-"""Real clients read what our writers write, whatever the events."""
+"""Real clients read the output of our writers for arbitrary events."""
 
 from collections.abc import Iterator
 
@@ -6,18 +6,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.laws.strategies import HEAD, legal
+from tests.laws.strategies import ENVELOPES, legal_events
 from tests.oracle import python_client
+from tests.oracle.canned_server import CannedServer
 from tests.oracle.node_client import NodeClients, why_missing
 from tests.oracle.repaired import plain
 from tests.oracle.reply import Reply
-from tests.oracle.serve import CannedServer
 from tests.oracle.test_readers import without
 from welldone.protocol.dialects.chat import ChatWriter, CompletionsWriter
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event
 
-# The server and the node process live as long as the module: they keep nothing from one example to the next.
+# Server and node process have module scope: they keep no state between examples.
 few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -36,7 +36,7 @@ def node() -> Iterator[NodeClients]:
 
 
 def _write(events: list[Event], endpoint: Endpoint) -> tuple[bytes, Reply]:
-    writer = (ChatWriter if endpoint is Endpoint.CHAT else CompletionsWriter)(HEAD[endpoint], usage_is_null=True)
+    writer = (ChatWriter if endpoint is Endpoint.CHAT else CompletionsWriter)(ENVELOPES[endpoint], usage_is_null=True)
     body = b"".join([*(writer.send(event) for event in events), writer.end()])
     return body, plain(body)
 
@@ -46,21 +46,21 @@ def _offered(expected: Reply) -> list[str]:
 
 
 @few
-@given(events=legal(Endpoint.CHAT))
+@given(events=legal_events(Endpoint.CHAT))
 def test_openai_python_reads_chat(server: CannedServer, events: list[Event]) -> None:
     body, expected = _write(events, Endpoint.CHAT)
     assert python_client.read_chat(server.add(body)) == expected
 
 
 @few
-@given(events=legal(Endpoint.CHAT))
+@given(events=legal_events(Endpoint.CHAT))
 def test_openai_python_helper_reads_chat(server: CannedServer, events: list[Event]) -> None:
     body, expected = _write(events, Endpoint.CHAT)
     assert python_client.read_chat_helper(server.add(body)) == expected
 
 
 @few
-@given(events=legal(Endpoint.COMPLETIONS))
+@given(events=legal_events(Endpoint.COMPLETIONS))
 def test_openai_python_reads_completions(server: CannedServer, events: list[Event]) -> None:
     body, expected = _write(events, Endpoint.COMPLETIONS)
     assert python_client.read_completions(server.add(body)) == expected
@@ -72,25 +72,25 @@ def test_openai_python_reads_completions(server: CannedServer, events: list[Even
 def test_openai_node_reads_all(
     server: CannedServer, node: NodeClients, data: st.DataObject, endpoint: Endpoint
 ) -> None:
-    body, expected = _write(data.draw(legal(endpoint)), endpoint)
+    body, expected = _write(data.draw(legal_events(endpoint)), endpoint)
     assert node.read("openai", server.add(body), endpoint.value, _offered(expected)) == expected
 
 
 @pytest.mark.tier3
 @few
-@given(events=legal(Endpoint.CHAT))
+@given(events=legal_events(Endpoint.CHAT))
 def test_openai_node_helper_reads_chat(server: CannedServer, node: NodeClients, events: list[Event]) -> None:
     body, expected = _write(events, Endpoint.CHAT)
-    heard = node.read("openai.stream", server.add(body), "chat", _offered(expected))
-    assert without(heard, "reasoning") == without(expected, "reasoning")
+    actual = node.read("openai.stream", server.add(body), "chat", _offered(expected))
+    assert without(actual, "reasoning") == without(expected, "reasoning")
 
 
 @pytest.mark.tier3
 @few
 @given(data=st.data(), endpoint=st.sampled_from([Endpoint.CHAT, Endpoint.COMPLETIONS]))
 def test_ai_sdk_reads_all(server: CannedServer, node: NodeClients, data: st.DataObject, endpoint: Endpoint) -> None:
-    body, expected = _write(data.draw(legal(endpoint, choices=1)), endpoint)
-    heard = node.read("ai-sdk", server.add(body), endpoint.value, _offered(expected))
-    if expected["error"]:  # then it does not tell how the answer had ended before
-        heard, expected = without(heard, "finish"), without(expected, "finish")
-    assert without(heard, "role", "refusal") == without(expected, "role", "refusal")
+    body, expected = _write(data.draw(legal_events(endpoint, choices=1)), endpoint)
+    actual = node.read("ai-sdk", server.add(body), endpoint.value, _offered(expected))
+    if expected["error"]:  # then it does not report the finish reason
+        actual, expected = without(actual, "finish"), without(expected, "finish")
+    assert without(actual, "role", "refusal") == without(expected, "role", "refusal")

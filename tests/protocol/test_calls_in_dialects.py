@@ -1,4 +1,4 @@
-"""Custom tool calls, and calls that were cut, in every dialect: streamed and whole, from streams and replies."""
+"""Custom and truncated tool calls in every dialect: as stream and reply, from streams and replies."""
 
 import json
 import math
@@ -10,16 +10,16 @@ from tests.protocol.build import (
     FALLBACK,
     Json,
     call,
+    call_start,
     choice,
     chunk,
     count,
-    counted,
+    delta_chunk,
     finish,
-    named,
     piece,
     role,
-    say,
     stream,
+    usage_chunk,
 )
 from tests.table import table
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
@@ -35,22 +35,22 @@ from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
 SCRIPT = 'for f in *; do\n  echo "$f" {} \\d\ndone \u20ac'
-ASKED = RequestFacts(include_usage=False, choice_count=1)
+FACTS = RequestFacts(include_usage=False, choice_count=1)
 
 
 def custom(index: int = 0, id: str = "call_1", name: str = "sh", text: str = "", **more: object) -> Json:
-    return say(call(index, id=id, type="custom", custom={"name": name, "input": text}, **more))
+    return delta_chunk(call(index, id=id, type="custom", custom={"name": name, "input": text}, **more))
 
 
-def more(text: str, index: int = 0) -> Json:
-    return say(call(index, custom={"input": text}))
+def custom_delta(text: str, index: int = 0) -> Json:
+    return delta_chunk(call(index, custom={"input": text}))
 
 
-def pieces(text: str, size: int = 5) -> list[str]:
+def split(text: str, size: int = 5) -> list[str]:
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-CUSTOM = stream(role(), custom(), *map(more, pieces(SCRIPT)), finish("tool_calls"))
+CUSTOM = stream(role(), custom(), *map(custom_delta, split(SCRIPT)), finish("tool_calls"))
 CALL = {"id": "call_1", "type": "custom", "custom": {"name": "sh", "input": SCRIPT}}
 
 
@@ -60,23 +60,23 @@ def reply(calls: list[Json], reason: str = "tool_calls") -> bytes:
     return json.dumps(chunk(whole, object="chat.completion", usage=count())).encode()
 
 
-def streamed(
-    data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, asked: RequestFacts = ASKED
+def repaired_stream(
+    data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, facts: RequestFacts = FACTS
 ) -> bytes:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=asked, dialect=dialect)
-    return (pipe.feed_reply(data) if is_whole else pipe.feed(data)) + pipe.close()
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=facts, dialect=dialect)
+    return (pipeline.feed_reply(data) if is_whole else pipeline.feed(data)) + pipeline.close()
 
 
-def folded(
-    data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, asked: RequestFacts = ASKED
+def repaired_reply(
+    data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, facts: RequestFacts = FACTS
 ) -> tuple[BufferedPipeline, Json]:
-    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=asked, dialect=dialect)
+    pipeline = BufferedPipeline(CHAT, fallback=FALLBACK, facts=facts, dialect=dialect)
     if is_whole:
-        fold.feed_reply(data)
+        pipeline.feed_reply(data)
     else:
-        fold.feed(data)
-    fold.close()
-    return fold, json.loads(fold.body())
+        pipeline.feed(data)
+    pipeline.close()
+    return pipeline, json.loads(pipeline.body())
 
 
 def events(body: bytes) -> list[Json]:
@@ -91,39 +91,39 @@ def ollama() -> OllamaDialect:
     return OllamaDialect(is_chat=True, created_at="now")
 
 
-# ---- custom calls
+# Custom calls
 
 
 @pytest.mark.parametrize("size", [1, 7, len(CUSTOM)])
-def test_a_custom_call_passes_as_it_is(size: int) -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED)
+def test_a_custom_call_is_unchanged(size: int) -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS)
     cut = [CUSTOM[start : start + size] for start in range(0, len(CUSTOM), size)]
-    assert b"".join(map(pipe.feed, cut)) + pipe.close() == CUSTOM
-    assert pipe.repair_log.entries() == []
-    assert (pipe.failure, pipe.invalid_arguments_count) == (None, 0)
+    assert b"".join(map(pipeline.feed, cut)) + pipeline.close() == CUSTOM
+    assert pipeline.repair_log.entries() == []
+    assert (pipeline.failure, pipeline.invalid_arguments_count) == (None, 0)
     assert judge(Trace(body=CUSTOM, request={"stream": True})).findings == ()
 
 
-def test_a_whole_reply_with_a_custom_call_passes_as_it_is() -> None:
+def test_a_reply_with_a_custom_call_is_unchanged() -> None:
     data = reply([CALL, {"id": "call_2", "type": "function", "function": {"name": "get", "arguments": "{}"}}])
-    fold, body = folded(data, is_whole=True)
+    pipeline, body = repaired_reply(data, is_whole=True)
     assert body == json.loads(data)
-    assert fold.repair_log.entries() == []
+    assert pipeline.repair_log.entries() == []
     assert judge(Trace(body=data, request={"stream": False})).findings == ()
-    assert events(streamed(data, is_whole=True))[1]["choices"][0]["delta"]["tool_calls"][0]["type"] == "custom"
+    assert events(repaired_stream(data, is_whole=True))[1]["choices"][0]["delta"]["tool_calls"][0]["type"] == "custom"
 
 
-def test_a_stream_with_custom_calls_is_folded() -> None:
-    """Interleaved with a function of the same name, with an input that begins as a placeholder does, and with none."""
+def test_a_stream_with_custom_calls_is_collected_into_a_reply() -> None:
+    # Interleaved with a function of the same name; inputs like a placeholder and empty.
     data = stream(
         role(),
         custom(text="{}"),
         custom(1, "call_2", signed="s"),
-        say(named(2, "call_3", "sh", "", extra=1)),
-        say(piece('{"x":', 2)),
-        more("{ no JSON"),
-        say(piece("1}", 2)),
-        say(call(1, custom={"input": "", "mood": "calm"}, late=True)),
+        delta_chunk(call_start(2, "call_3", "sh", "", extra=1)),
+        delta_chunk(piece('{"x":', 2)),
+        custom_delta("{ no JSON"),
+        delta_chunk(piece("1}", 2)),
+        delta_chunk(call(1, custom={"input": "", "mood": "calm"}, late=True)),
         finish("tool_calls"),
     )
     expected = [
@@ -132,27 +132,27 @@ def test_a_stream_with_custom_calls_is_folded() -> None:
         | {"late": True},
         {"id": "call_3", "type": "function", "function": {"name": "sh", "arguments": '{"x":1}'}, "extra": 1},
     ]
-    body = folded(data)[1]
+    body = repaired_reply(data)[1]
     assert body["choices"][0]["message"]["tool_calls"] == expected
     assert body["choices"][0]["finish_reason"] == "tool_calls"
-    again = streamed(data)
-    assert folded(again)[1] == body
-    assert streamed(again) == again
+    again = repaired_stream(data)
+    assert repaired_reply(again)[1] == body
+    assert repaired_stream(again) == again
     assert judge(Trace(body=again, request={"stream": True})).findings == ()
 
 
-def test_two_choices_may_have_calls_of_the_same_id() -> None:
+def test_two_choices_may_have_calls_with_the_same_id() -> None:
     chunks = [role(), role(1)]
     for index in (0, 1):
-        chunks.append(say(call(0, id="call_1", type="custom", custom={"name": "sh", "input": ""}), index))
-        chunks.append(say(call(0, custom={"input": f"ls {index}"}), index))
+        chunks.append(delta_chunk(call(0, id="call_1", type="custom", custom={"name": "sh", "input": ""}), index))
+        chunks.append(delta_chunk(call(0, custom={"input": f"ls {index}"}), index))
     data = stream(*chunks, finish("tool_calls"), finish("tool_calls", 1))
-    asked = RequestFacts(include_usage=False, choice_count=2)
-    assert streamed(data, asked=asked) == data
-    fold, body = folded(data, asked=asked)
+    facts = RequestFacts(include_usage=False, choice_count=2)
+    assert repaired_stream(data, facts=facts) == data
+    pipeline, body = repaired_reply(data, facts=facts)
     calls = [one["message"]["tool_calls"][0] for one in body["choices"]]
     assert [(one["id"], one["custom"]["input"]) for one in calls] == [("call_1", "ls 0"), ("call_1", "ls 1")]
-    assert fold.repair_log.entries() == []
+    assert pipeline.repair_log.entries() == []
     assert judge(Trace(body=data, request={"stream": True, "n": 2})).findings == ()
 
 
@@ -165,15 +165,15 @@ def test_two_choices_may_have_calls_of_the_same_id() -> None:
         ({"id": "call_1", "type": "custom", "custom": {"name": "sh", "input": None}}, "tool-args-string"),
     ],
 )
-def test_what_is_wrong_with_a_custom_call_is_mended(first: Json, rule: str) -> None:
-    late = [] if first["custom"] else [say(call(0, custom={"name": "sh"}))]
-    data = stream(role(), say(call(0, **first)), *late, *map(more, pieces(SCRIPT)), finish("tool_calls"))
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED)
-    body = pipe.feed(data) + pipe.close()
-    assert rule in pipe.repair_log.counts()
+def test_a_malformed_custom_call_is_repaired(first: Json, rule: str) -> None:
+    late = [] if first["custom"] else [delta_chunk(call(0, custom={"name": "sh"}))]
+    data = stream(role(), delta_chunk(call(0, **first)), *late, *map(custom_delta, split(SCRIPT)), finish("tool_calls"))
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS)
+    body = pipeline.feed(data) + pipeline.close()
+    assert rule in pipeline.repair_log.counts()
     assert rule in judge(Trace(body=data)).counts
     assert judge(Trace(body=body)).findings == ()
-    made = folded(body)[1]["choices"][0]["message"]["tool_calls"][0]
+    made = repaired_reply(body)[1]["choices"][0]["message"]["tool_calls"][0]
     assert (made["type"], made["custom"]) == ("custom", {"name": "sh", "input": SCRIPT})
 
 
@@ -188,118 +188,128 @@ def test_what_is_wrong_with_a_custom_call_is_mended(first: Json, rule: str) -> N
 def test_a_custom_call_of_a_whole_reply_is_judged(wrong: Json, rule: str) -> None:
     data = reply([CALL | wrong])
     assert rule in judge(Trace(body=data, request={"stream": False})).counts
-    assert rule in folded(data, is_whole=True)[0].repair_log.counts()
+    assert rule in repaired_reply(data, is_whole=True)[0].repair_log.counts()
 
 
 def test_a_custom_call_in_responses() -> None:
-    data = stream(role(), custom(), *map(more, pieces(SCRIPT)), finish("tool_calls"), counted(count()))
-    body = streamed(data, ResponsesDialect({}), asked=RequestFacts(include_usage=True, choice_count=1))
-    said = events(body)
-    item = said[-1]["response"]["output"][0]
+    data = stream(role(), custom(), *map(custom_delta, split(SCRIPT)), finish("tool_calls"), usage_chunk(count()))
+    body = repaired_stream(data, ResponsesDialect({}), facts=RequestFacts(include_usage=True, choice_count=1))
+    values = events(body)
+    item = values[-1]["response"]["output"][0]
     shown = {"type": "custom_tool_call", "call_id": "call_1", "name": "sh", "input": SCRIPT, "status": "completed"}
     assert item.items() >= shown.items()
     assert item["id"].startswith("ctc_")
-    deltas = [one["delta"] for one in said if one["type"] == "response.custom_tool_call_input.delta"]
+    deltas = [one["delta"] for one in values if one["type"] == "response.custom_tool_call_input.delta"]
     assert "".join(deltas) == SCRIPT
-    assert [one["input"] for one in said if one["type"] == "response.custom_tool_call_input.done"] == [SCRIPT]
+    assert [one["input"] for one in values if one["type"] == "response.custom_tool_call_input.done"] == [SCRIPT]
     assert judge(Trace(body=body, endpoint="responses")).findings == ()
-    native = ResponsesRepairer(fallback=Envelope("resp_1", 1, "m"))
-    assert native.feed(body) + native.close() == body
-    assert (native.repair_log.entries(), native.invalid_arguments_count) == ([], 0)
-    kept = ResponsesRepairer(fallback=Envelope("resp_1", 1, "m"), is_stream=False)
-    kept.feed(body)
-    assert json.loads(kept.body())["output"] == [item]
-    whole = folded(CUSTOM, ResponsesDialect({}))[1]
+    repairer = ResponsesRepairer(fallback=Envelope("resp_1", 1, "m"))
+    assert repairer.feed(body) + repairer.close() == body
+    assert (repairer.repair_log.entries(), repairer.invalid_arguments_count) == ([], 0)
+    collector = ResponsesRepairer(fallback=Envelope("resp_1", 1, "m"), is_stream=False)
+    collector.feed(body)
+    assert json.loads(collector.body())["output"] == [item]
+    whole = repaired_reply(CUSTOM, ResponsesDialect({}))[1]
     assert whole["output"][0]["input"] == SCRIPT
 
 
 @pytest.mark.parametrize("text", [SCRIPT, ""])
 def test_a_custom_call_in_messages_has_its_text_in_an_object(text: str) -> None:
-    data = stream(role(), custom(), *map(more, pieces(text)), finish("tool_calls"))
-    said = events(streamed(data, MessagesDialect()))
-    parts = [one["delta"]["partial_json"] for one in said if one["type"] == "content_block_delta"]
+    data = stream(role(), custom(), *map(custom_delta, split(text)), finish("tool_calls"))
+    values = events(repaired_stream(data, MessagesDialect()))
+    parts = [one["delta"]["partial_json"] for one in values if one["type"] == "content_block_delta"]
     assert json.loads("".join(parts)) == {"input": text}
-    assert said[-2]["delta"]["stop_reason"] == "tool_use"
-    fold, whole = folded(data, MessagesDialect())
+    assert values[-2]["delta"]["stop_reason"] == "tool_use"
+    pipeline, whole = repaired_reply(data, MessagesDialect())
     assert whole["content"] == [{"type": "tool_use", "id": "call_1", "name": "sh", "input": {"input": text}}]
-    assert fold.invalid_arguments_count == 0
+    assert pipeline.invalid_arguments_count == 0
 
 
 def test_a_custom_call_in_ollama_has_its_text_in_an_object() -> None:
     expected = [{"function": {"name": "sh", "arguments": {"input": SCRIPT}}}]
-    said = lines(streamed(CUSTOM, ollama()))
-    assert [one["message"]["tool_calls"] for one in said if "tool_calls" in one["message"]] == [expected]
-    assert folded(CUSTOM, ollama())[1]["message"]["tool_calls"] == expected
+    values = lines(repaired_stream(CUSTOM, ollama()))
+    assert [one["message"]["tool_calls"] for one in values if "tool_calls" in one["message"]] == [expected]
+    assert repaired_reply(CUSTOM, ollama())[1]["message"]["tool_calls"] == expected
 
 
-# ---- calls that were cut
+# Truncated calls
 
 DELETE = ('{"only_older_than_days": 30, ', '"path": "/va')
-WHOLE_CALL = [say(named(0, "call_0", "list")), say(piece('{"a":1}', 0))]
+WHOLE_CALL = [delta_chunk(call_start(0, "call_0", "list")), delta_chunk(piece('{"a":1}', 0))]
 
 
 def cut(kind: str, texts: tuple[str, ...]) -> list[Json]:
     if kind == "custom":
-        return [*WHOLE_CALL, custom(1, "call_1", "delete"), *(more(text, 1) for text in texts)]
-    return [*WHOLE_CALL, say(named(1, "call_1", "delete")), *(say(piece(text, 1)) for text in texts)]
+        return [*WHOLE_CALL, custom(1, "call_1", "delete"), *(custom_delta(text, 1) for text in texts)]
+    return [
+        *WHOLE_CALL,
+        delta_chunk(call_start(1, "call_1", "delete")),
+        *(delta_chunk(piece(text, 1)) for text in texts),
+    ]
 
 
 @table("reason", ["length", "content_filter"])
 @table("kind", ["function", "custom"])
 @table("texts", [DELETE, ()], ids=["some arguments", "none"])
-def test_a_call_that_was_cut_is_not_delivered_as_an_object(kind: str, texts: tuple[str, ...], reason: str) -> None:
+def test_a_truncated_call_is_not_delivered_as_an_object(kind: str, texts: tuple[str, ...], reason: str) -> None:
     data = stream(role(), *cut(kind, texts), finish(reason))
-    said = lines(streamed(data, ollama()))
-    assert [one["message"]["tool_calls"][0]["function"]["name"] for one in said if "tool_calls" in one["message"]] == [
-        "list"
-    ]
-    fold, whole = folded(data, ollama())
+    values = lines(repaired_stream(data, ollama()))
+    assert [
+        one["message"]["tool_calls"][0]["function"]["name"] for one in values if "tool_calls" in one["message"]
+    ] == ["list"]
+    pipeline, whole = repaired_reply(data, ollama())
     assert [one["function"]["name"] for one in whole["message"]["tool_calls"]] == ["list"]
     assert whole["done_reason"] == reason
-    fold, whole = folded(data, MessagesDialect())
+    pipeline, whole = repaired_reply(data, MessagesDialect())
     assert [one["name"] for one in whole["content"]] == ["list"]
     assert whole["stop_reason"] == ("max_tokens" if reason == "length" else "refusal")
-    assert (fold.failure, fold.invalid_arguments_count) == (None, 0)
+    assert (pipeline.failure, pipeline.invalid_arguments_count) == (None, 0)
 
 
 @table("kind", ["function", "custom"])
 @table("texts", [DELETE, ()], ids=["some arguments", "none"])
-def test_a_call_that_was_cut_stays_open_in_a_stream_of_messages(kind: str, texts: tuple[str, ...]) -> None:
-    said = events(streamed(stream(role(), *cut(kind, texts), finish("length")), MessagesDialect()))
-    blocks = [one["content_block"]["name"] for one in said if one["type"] == "content_block_start"]
-    parts = [one["delta"]["partial_json"] for one in said if one["type"] == "content_block_delta" and one["index"] == 1]
+def test_a_truncated_call_stays_open_in_a_messages_stream(kind: str, texts: tuple[str, ...]) -> None:
+    values = events(repaired_stream(stream(role(), *cut(kind, texts), finish("length")), MessagesDialect()))
+    blocks = [one["content_block"]["name"] for one in values if one["type"] == "content_block_start"]
+    parts = [
+        one["delta"]["partial_json"] for one in values if one["type"] == "content_block_delta" and one["index"] == 1
+    ]
     assert blocks == (["list", "delete"] if texts else ["list"])
     if texts:
         with pytest.raises(json.JSONDecodeError):
             json.loads("".join(parts))
-    assert said[-2]["delta"]["stop_reason"] == "max_tokens"
+    assert values[-2]["delta"]["stop_reason"] == "max_tokens"
 
 
 @pytest.mark.parametrize("texts", [DELETE, ()], ids=["some arguments", "none"])
-def test_a_call_that_was_cut_is_not_completed_in_chat(texts: tuple[str, ...]) -> None:
+def test_a_truncated_call_is_not_completed_in_chat(texts: tuple[str, ...]) -> None:
     data = stream(role(), *cut("function", texts), finish("length"))
-    assert streamed(data) == data
-    assert folded(data)[1]["choices"][0]["message"]["tool_calls"][1]["function"]["arguments"] == "".join(texts)
+    assert repaired_stream(data) == data
+    assert repaired_reply(data)[1]["choices"][0]["message"]["tool_calls"][1]["function"]["arguments"] == "".join(texts)
 
 
 @pytest.mark.parametrize("end", [b"", stream({"error": {"message": "out of memory"}})])
-def test_an_answer_that_breaks_off_delivers_no_incomplete_call(end: bytes) -> None:
-    mixed = [say(named(0, "a", "one")), say(named(1, "b", "two")), say(piece('{"x":', 1))]
+def test_a_truncated_answer_delivers_no_incomplete_call(end: bytes) -> None:
+    mixed = [
+        delta_chunk(call_start(0, "a", "one")),
+        delta_chunk(call_start(1, "b", "two")),
+        delta_chunk(piece('{"x":', 1)),
+    ]
     data = stream(role(), *mixed, end=end)
-    said = lines(streamed(data, ollama()))
-    assert [list(one) for one in said] == [["error"]]
+    values = lines(repaired_stream(data, ollama()))
+    assert [list(one) for one in values] == [["error"]]
     for dialect in (ollama(), MessagesDialect()):
-        assert folded(data, dialect)[0].failure is not None
+        assert repaired_reply(data, dialect)[0].failure is not None
 
 
-def test_a_call_without_an_object_is_a_failure_where_calls_have_objects() -> None:
-    data = stream(role(), say(named()), say(piece("[1]")), finish("tool_calls"))
+def test_invalid_arguments_fail_in_dialects_with_object_arguments() -> None:
+    data = stream(role(), delta_chunk(call_start()), delta_chunk(piece("[1]")), finish("tool_calls"))
     for dialect in (ollama(), MessagesDialect()):
-        fold = folded(data, dialect)[0]
-        assert fold.failure is not None
-        assert fold.failure.message == "the server sent a tool call whose arguments are not a JSON object"
-    assert "error" in lines(streamed(data, ollama()))[-1]
-    assert folded(data)[0].failure is None
+        pipeline = repaired_reply(data, dialect)[0]
+        assert pipeline.failure is not None
+        assert pipeline.failure.message == "the server sent a tool call whose arguments are not a JSON object"
+    assert "error" in lines(repaired_stream(data, ollama()))[-1]
+    assert repaired_reply(data)[0].failure is None
 
 
 @table(
@@ -311,70 +321,79 @@ def test_a_call_without_an_object_is_a_failure_where_calls_have_objects() -> Non
         ('{"a": NaN, "b": 1}', {"a": None, "b": 1}),
     ],
 )
-def test_arguments_keep_their_odd_values(arguments: str, expected: Json) -> None:
-    data = stream(role(), say(named()), *(say(piece(text)) for text in pieces(arguments, 3)), finish("tool_calls"))
+def test_unusual_values_in_arguments_are_kept(arguments: str, expected: Json) -> None:
+    data = stream(
+        role(),
+        delta_chunk(call_start()),
+        *(delta_chunk(piece(text)) for text in split(arguments, 3)),
+        finish("tool_calls"),
+    )
     for dialect in (ollama(), MessagesDialect()):
-        fold, whole = folded(data, dialect)
-        assert fold.failure is None
+        pipeline, whole = repaired_reply(data, dialect)
+        assert pipeline.failure is None
         call = whole["message"]["tool_calls"][0]["function"] if "message" in whole else whole["content"][0]
         assert call.get("arguments", call.get("input")) == expected
-    said = lines(streamed(data, ollama()))
-    assert said[0]["message"]["tool_calls"][0]["function"]["arguments"] == expected
-    assert streamed(data) == data
+    values = lines(repaired_stream(data, ollama()))
+    assert values[0]["message"]["tool_calls"][0]["function"]["arguments"] == expected
+    assert repaired_stream(data) == data
 
 
-# ---- choices
+# Choices
 
 
 @table("dialect", [None, ollama(), MessagesDialect(), ResponsesDialect({})], ids=lambda one: type(one).__name__)
-def test_another_choice_is_never_mixed_into_the_one_that_was_requested(dialect: Dialect | None) -> None:
+def test_unrequested_choices_are_not_mixed_into_the_requested_one(dialect: Dialect | None) -> None:
     mixed = [
         role(),
-        say(named(0, "a", "one")),
-        say(piece('{"x":')),
+        delta_chunk(call_start(0, "a", "one")),
+        delta_chunk(piece('{"x":')),
         role(1),
-        say(named(0, "b", "two"), 1),
-        say(piece('{"y":2}'), 1),
-        say(piece("1}")),
-        say({"content": "no"}, 1),
+        delta_chunk(call_start(0, "b", "two"), 1),
+        delta_chunk(piece('{"y":2}'), 1),
+        delta_chunk(piece("1}")),
+        delta_chunk({"content": "no"}, 1),
     ]
     data = stream(*mixed, chunk(choice({}, "tool_calls"), choice({}, "stop", 1)))
     alone = stream(*(one for one in mixed if one["choices"][0]["index"] == 0), finish("tool_calls"))
-    assert streamed(data, dialect) == streamed(alone, dialect)
-    fold, whole = folded(data, dialect)
-    assert whole == folded(alone, dialect)[1]
-    assert "n-index-int" in fold.repair_log.counts()
+    assert repaired_stream(data, dialect) == repaired_stream(alone, dialect)
+    pipeline, whole = repaired_reply(data, dialect)
+    assert whole == repaired_reply(alone, dialect)[1]
+    assert "n-index-int" in pipeline.repair_log.counts()
     assert "n-index-int" in judge(Trace(body=data, request={"stream": True})).counts
 
 
 @pytest.mark.parametrize(("kind", "member"), [("function", "arguments"), ("custom", "input")])
 def test_a_broken_character_in_a_call_is_found(kind: str, member: str) -> None:
-    first = say(call(0, id="call_1", type=kind, **{kind: {"name": "sh", member: ""}}))
-    last = say(call(0, **{kind: {member: '{"x":"\ufffd"}'}}))
+    first = delta_chunk(call(0, id="call_1", type=kind, **{kind: {"name": "sh", member: ""}}))
+    last = delta_chunk(call(0, **{kind: {member: '{"x":"\ufffd"}'}}))
     assert "enc-no-replacement-char" in judge(Trace(body=stream(role(), first, last, finish("tool_calls")))).counts
 
 
-# ---- whether an answer is complete
+# Completeness of an answer
 
 
 def test_an_answer_is_complete_when_each_requested_choice_has_finished() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=True, choice_count=2))
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=True, choice_count=2))
     seen = []
-    for one in (role(), role(1), finish(), finish(index=1), counted(count())):
-        pipe.feed(stream(one, end=b""))
-        seen.append((pipe.is_part_complete(0), pipe.has_part_usage(0)))
+    for one in (role(), role(1), finish(), finish(index=1), usage_chunk(count())):
+        pipeline.feed(stream(one, end=b""))
+        seen.append((pipeline.is_part_complete(0), pipeline.has_part_usage(0)))
     assert seen == [(False, False), (False, False), (False, False), (True, False), (True, True)]
-    pipe.close()
-    assert (pipe.failure, list(pipe.repair_log.counts())) == (None, ["end-done-sent"])
+    pipeline.close()
+    assert (pipeline.failure, list(pipeline.repair_log.counts())) == (None, ["end-done-sent"])
 
 
-def test_a_message_is_complete_when_it_was_told_why_it_stopped() -> None:
-    native = MessagesRepairer(fallback=Envelope("msg_1", 1, "m"))
-    whole = events(streamed(stream(role(), say({"content": "Hi"}), finish(), counted(count())), MessagesDialect()))
+def test_a_message_is_complete_when_it_has_a_stop_reason() -> None:
+    repairer = MessagesRepairer(fallback=Envelope("msg_1", 1, "m"))
+    whole = events(
+        repaired_stream(
+            stream(role(), delta_chunk({"content": "Hi"}), finish(), usage_chunk(count())), MessagesDialect()
+        )
+    )
     seen = []
     for one in whole:
-        native.feed(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode())
-        seen.append(native.is_part_complete(0))
+        repairer.feed(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode())
+        seen.append(repairer.is_part_complete(0))
     assert seen == [False, False, False, False, True, False]
-    assert native.has_part_usage(0)
+    assert repairer.has_part_usage(0)
     assert ResponsesRepairer(fallback=Envelope("resp_1", 1, "m")).is_part_complete(0) is False

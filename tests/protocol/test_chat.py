@@ -1,8 +1,22 @@
-"""The dialect of /v1/chat/completions."""
+"""Writer of /v1/chat/completions."""
 
 import pytest
 
-from tests.protocol.build import DONE, HEAD, call, choice, chunk, count, entry, frame, named, pack, piece, role, say
+from tests.protocol.build import (
+    DONE,
+    ENVELOPE,
+    call,
+    call_start,
+    choice,
+    chunk,
+    count,
+    delta_chunk,
+    entry,
+    frame,
+    pack,
+    piece,
+    role,
+)
 from tests.table import table
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
 from welldone.protocol.dialects.chat import ChatWriter, encode_chat_reply, finish_reason, tool_call_object
@@ -26,7 +40,7 @@ OPEN = ChoiceStart(0)
 
 
 def write(*events: Event, functions: bool = False, reasoning: tuple[str, ...] = ("reasoning_content",)) -> list[bytes]:
-    writer = ChatWriter(HEAD, functions=functions, reasoning=reasoning)
+    writer = ChatWriter(ENVELOPE, functions=functions, reasoning=reasoning)
     return [*(writer.send(event) for event in events), writer.end()]
 
 
@@ -36,31 +50,31 @@ def write(*events: Event, functions: bool = False, reasoning: tuple[str, ...] = 
         (Text(0, "a"), {"content": "a"}),
         (Reasoning(0, "a"), {"reasoning_content": "a"}),
         (Refusal(0, "a"), {"refusal": "a"}),
-        (ToolCall(0, 0, "call_a", "get"), named()),
-        (ToolCall(0, 0, "call_a", "get", {"x": 1}), named(x=1)),
+        (ToolCall(0, 0, "call_a", "get"), call_start()),
+        (ToolCall(0, 0, "call_a", "get", {"x": 1}), call_start(x=1)),
     ],
 )
 def test_each_event_has_its_delta(event: Event, delta: Json) -> None:
-    assert write(OPEN, event, Finish(0, "stop"))[:2] == [frame(role()), frame(say(delta))]
+    assert write(OPEN, event, Finish(0, "stop"))[:2] == [frame(role()), frame(delta_chunk(delta))]
 
 
 NAMES: list[tuple[str, ...]] = [("reasoning",), ("reasoning_content", "reasoning"), ()]
 
 
 @pytest.mark.parametrize("names", NAMES)
-def test_reasoning_may_go_by_other_names_or_not_at_all(names: tuple[str, ...]) -> None:
+def test_reasoning_is_sent_in_the_configured_fields_or_not_at_all(names: tuple[str, ...]) -> None:
     written = write(OPEN, Reasoning(0, "a"), Text(0, "b"), Finish(0, "stop"), reasoning=names)
-    thought = frame(say(dict.fromkeys(names, "a"))) if names else b""
-    assert written[1:3] == [thought, frame(say({"content": "b"}))]
+    reasoning_frame = frame(delta_chunk(dict.fromkeys(names, "a"))) if names else b""
+    assert written[1:3] == [reasoning_frame, frame(delta_chunk({"content": "b"}))]
 
 
-def test_what_rides_on_reasoning_that_does_not_go_out_rides_on_what_follows() -> None:
-    rider = UnknownFields(0, FieldLocation.CHOICE, {"x": 1})
-    written = write(OPEN, rider, Reasoning(0, "a"), Text(0, "b"), Finish(0, "stop"), reasoning=())
-    assert written[1:4] == [b"", b"", frame(say({"content": "b"}, x=1))]
+def test_fields_pending_for_dropped_reasoning_are_sent_with_the_next_chunk() -> None:
+    field = UnknownFields(0, FieldLocation.CHOICE, {"x": 1})
+    written = write(OPEN, field, Reasoning(0, "a"), Text(0, "b"), Finish(0, "stop"), reasoning=())
+    assert written[1:4] == [b"", b"", frame(delta_chunk({"content": "b"}, x=1))]
 
 
-def test_a_call_is_named_once_and_its_arguments_follow() -> None:
+def test_a_tool_call_has_its_name_once_before_its_arguments() -> None:
     written = write(
         OPEN,
         ToolCall(0, 0, "call_a", "get"),
@@ -70,37 +84,37 @@ def test_a_call_is_named_once_and_its_arguments_follow() -> None:
         Finish(0, "tool_calls"),
     )
     assert written[1:] == [
-        frame(say(named())),
-        frame(say(call(0, function={"arguments": "{}"}, x=1))),
-        frame(say(named(1, "call_b", "put"))),
-        frame(say(piece("[]", 1))),
+        frame(delta_chunk(call_start())),
+        frame(delta_chunk(call(0, function={"arguments": "{}"}, x=1))),
+        frame(delta_chunk(call_start(1, "call_b", "put"))),
+        frame(delta_chunk(piece("[]", 1))),
         frame(chunk(choice({}, "tool_calls"))),
         DONE,
     ]
 
 
-def test_a_client_that_used_functions_gets_a_function_call() -> None:
+def test_a_request_with_functions_gets_a_function_call() -> None:
     events: list[Event] = [OPEN, ToolCall(0, 0, "a", "get"), ToolArguments(0, 0, "{}"), Finish(0, "tool_calls")]
     assert write(*events, functions=True)[1:4] == [
-        frame(say({"function_call": {"name": "get", "arguments": ""}})),
-        frame(say({"function_call": {"arguments": "{}"}})),
+        frame(delta_chunk({"function_call": {"name": "get", "arguments": ""}})),
+        frame(delta_chunk({"function_call": {"arguments": "{}"}})),
         frame(chunk(choice({}, "function_call"))),
     ]
 
 
-def test_only_one_call_goes_out_to_a_client_that_used_functions() -> None:
+def test_a_request_with_functions_gets_only_one_call() -> None:
     events: list[Event] = [OPEN, ToolCall(0, 0, "a", "get"), ToolCall(0, 1, "call_b", "put"), ToolArguments(0, 1, "{}")]
     written = write(*events, Finish(0, "tool_calls"), functions=True)
     assert written[2:4] == [b"", b""]
 
 
-def test_the_reason_is_said_as_the_client_knows_it() -> None:
+def test_the_finish_reason_of_a_request_with_functions_is_function_call() -> None:
     assert finish_reason("tool_calls", functions=True) == "function_call"
     assert finish_reason("tool_calls", functions=False) == "tool_calls"
     assert finish_reason("stop", functions=True) == "stop"
 
 
-def test_a_call_is_written_as_openai_does() -> None:
+def test_a_tool_call_is_written_in_openai_s_format() -> None:
     assert tool_call_object(CollectedToolCall("a", "get", "{}", {"x": 1})) == {
         "id": "a",
         "type": "function",
@@ -153,11 +167,11 @@ def answered(message: Json, reason: str = "stop", **members: object) -> Json:
         ),
     ],
 )
-def test_a_whole_reply_has_messages(answer: CollectedChoice, expected: Json) -> None:
-    assert encode_chat_reply(HEAD, CollectedReply({0: answer})) == body(expected)
+def test_a_chat_reply_has_messages(answer: CollectedChoice, expected: Json) -> None:
+    assert encode_chat_reply(ENVELOPE, CollectedReply({0: answer})) == body(expected)
 
 
-def test_a_whole_reply_may_have_a_function_call() -> None:
+def test_a_reply_to_a_request_with_functions_has_a_function_call() -> None:
     reply = CollectedReply(
         {
             0: CollectedChoice(
@@ -167,18 +181,18 @@ def test_a_whole_reply_may_have_a_function_call() -> None:
         }
     )
     message = {"function_call": {"name": "get", "arguments": "{}"}}
-    assert encode_chat_reply(HEAD, reply, functions=True) == body(answered(message, "function_call"))
+    assert encode_chat_reply(ENVELOPE, reply, functions=True) == body(answered(message, "function_call"))
 
 
 @pytest.mark.parametrize("names", NAMES)
-def test_reasoning_of_a_whole_reply_may_go_by_other_names_or_not_at_all(names: tuple[str, ...]) -> None:
+def test_reasoning_of_a_reply_is_sent_in_the_configured_fields_or_not_at_all(names: tuple[str, ...]) -> None:
     reply = CollectedReply({0: CollectedChoice("a", "why", finish_reason="stop")})
-    assert encode_chat_reply(HEAD, reply, reasoning=names) == body(
+    assert encode_chat_reply(ENVELOPE, reply, reasoning=names) == body(
         answered({"content": "a"} | dict.fromkeys(names, "why"))
     )
 
 
-def test_a_whole_reply_has_its_choices_in_order_and_what_was_said_of_all() -> None:
+def test_a_reply_has_ordered_choices_usage_and_unknown_fields() -> None:
     answers = {1: CollectedChoice("b", finish_reason="stop"), 0: CollectedChoice("\u2028", finish_reason="stop")}
     reply = CollectedReply(answers, Usage(5, 3, 8, {"cost": 1}), unknown_fields={"x": 1})
     expected = body(

@@ -1,4 +1,4 @@
-"""The whole answer as a fold of its events."""
+"""Fold of events into a reply."""
 
 import pytest
 
@@ -21,11 +21,11 @@ from welldone.protocol.events import (
 )
 
 
-def test_nothing_makes_an_empty_reply() -> None:
+def test_no_events_give_an_empty_reply() -> None:
     assert collect([]) == CollectedReply({}, None, None, {})
 
 
-def test_texts_are_joined_each_in_its_place() -> None:
+def test_text_reasoning_and_refusal_are_joined_separately() -> None:
     events: list[Event] = [
         ChoiceStart(0),
         Reasoning(0, "so "),
@@ -40,7 +40,7 @@ def test_texts_are_joined_each_in_its_place() -> None:
     assert collect(events) == CollectedReply({0: CollectedChoice("Hello", "so what", "no", finish_reason="stop")})
 
 
-def test_choices_are_kept_apart() -> None:
+def test_choices_are_collected_separately() -> None:
     events: list[Event] = [
         ChoiceStart(0),
         ChoiceStart(1),
@@ -54,11 +54,11 @@ def test_choices_are_kept_apart() -> None:
     )
 
 
-def test_text_alone_makes_an_answer_that_never_finished() -> None:
+def test_text_without_a_finish_gives_an_unfinished_choice() -> None:
     assert collect([Text(0, "a")]) == CollectedReply({0: CollectedChoice("a")})
 
 
-def test_calls_get_all_their_arguments_and_members() -> None:
+def test_tool_calls_have_all_their_arguments_and_extra_fields() -> None:
     events: list[Event] = [
         ChoiceStart(0),
         ToolCall(0, 0, "a", "get", {"s": 1}),
@@ -72,7 +72,7 @@ def test_calls_get_all_their_arguments_and_members() -> None:
     assert collect(events) == CollectedReply({0: CollectedChoice(tool_calls=calls, finish_reason="tool_calls")})
 
 
-def test_lists_of_logprobs_go_on() -> None:
+def test_lists_of_logprobs_are_appended() -> None:
     events: list[Event] = [
         Logprobs(0, {"content": [1], "refusal": None}),
         Logprobs(0, {"content": [2, 3], "refusal": None}),
@@ -81,7 +81,7 @@ def test_lists_of_logprobs_go_on() -> None:
     assert collect(events) == CollectedReply({0: CollectedChoice(logprobs={"content": [1, 2, 3], "refusal": [4]})})
 
 
-def test_unknown_fields_are_kept_where_they_stood() -> None:
+def test_unknown_fields_stay_at_their_location() -> None:
     events: list[Event] = [
         UnknownFields(0, FieldLocation.CHUNK, {"a": 1}),
         UnknownFields(0, FieldLocation.CHUNK, {"a": 2, "b": [1]}),
@@ -95,10 +95,10 @@ def test_unknown_fields_are_kept_where_they_stood() -> None:
     )
 
 
-def test_unknown_texts_of_deltas_are_joined_and_those_of_other_places_replaced() -> None:
+def test_unknown_strings_of_deltas_are_joined_and_those_of_chunks_and_choices_replaced() -> None:
     events: list[Event] = [
-        UnknownFields(0, place, fields)
-        for place in FieldLocation
+        UnknownFields(0, location, fields)
+        for location in FieldLocation
         for fields in ({"x": "a", "y": "a"}, {"x": "b", "y": None}, {"x": "c", "y": 7})
     ]
     last = {"x": "c", "y": 7}
@@ -107,14 +107,14 @@ def test_unknown_texts_of_deltas_are_joined_and_those_of_other_places_replaced()
     )
 
 
-def test_the_lists_of_events_are_not_added_to() -> None:
+def test_lists_of_events_are_not_modified() -> None:
     first = UnknownFields(0, FieldLocation.DELTA, {"x": [1]})
     assert collect([first, first, first]).choices[0].delta_fields == {"x": [1, 1, 1]}
     assert first.fields == {"x": [1]}
 
 
 @pytest.mark.no_cover
-def test_a_hundred_thousand_pieces_are_joined() -> None:
+def test_a_hundred_thousand_pieces_are_joined_in_linear_time() -> None:
     pieces: list[Event] = [ToolArguments(0, 0, "x")] * 100_000
     lists: list[Event] = [Logprobs(0, {"content": [1]})] * 100_000
     answer = collect([ToolCall(0, 0, "a", "get"), *pieces, *lists]).choices[0]
@@ -122,6 +122,6 @@ def test_a_hundred_thousand_pieces_are_joined() -> None:
     assert answer.logprobs == {"content": [1] * 100_000}
 
 
-def test_counts_and_failures_are_of_the_whole_reply() -> None:
+def test_usage_and_failure_belong_to_the_reply() -> None:
     assert collect([Usage(0, 0, 0, {}), Usage(5, 3, 8, {})]) == CollectedReply(usage=Usage(5, 3, 8, {}))
     assert collect([Failure("boom")]) == CollectedReply(failure=Failure("boom"))

@@ -1,4 +1,4 @@
-"""The dialect of /v1/completions."""
+"""Writer of /v1/completions."""
 
 import pytest
 
@@ -19,11 +19,11 @@ from welldone.protocol.events import (
     Usage,
 )
 
-HEAD = Envelope("cmpl-1", 1700000000, "m")
+ENVELOPE = Envelope("cmpl-1", 1700000000, "m")
 
 
-def test_a_completion_is_text_from_its_first_chunk() -> None:
-    writer = CompletionsWriter(HEAD)
+def test_the_first_chunk_of_a_completion_has_text() -> None:
+    writer = CompletionsWriter(ENVELOPE)
     events: list[Event] = [ChoiceStart(0), Text(0, "Hel"), Text(0, "lo"), Finish(0, "length")]
     assert [writer.send(event) for event in events] == [
         b"",
@@ -35,14 +35,14 @@ def test_a_completion_is_text_from_its_first_chunk() -> None:
 
 
 @pytest.mark.parametrize("event", [Reasoning(0, "a"), Refusal(0, "a"), ToolCall(0, 0, "a", "get")])
-def test_a_completion_has_no_place_for_anything_else(event: Event) -> None:
-    writer = CompletionsWriter(HEAD)
+def test_a_completion_rejects_events_other_than_text(event: Event) -> None:
+    writer = CompletionsWriter(ENVELOPE)
     writer.send(ChoiceStart(0))
-    with pytest.raises(EventOrderError, match="legal now: Text, Logprobs, Extra, Finish"):
+    with pytest.raises(EventOrderError, match="legal now: Text, Logprobs, UnknownFields, Finish"):
         writer.send(event)
 
 
-def test_a_whole_completion_has_texts() -> None:
+def test_a_completions_reply_has_texts() -> None:
     answers = {
         1: CollectedChoice("b", finish_reason="stop", choice_fields={"x": 1}, delta_fields={"y": 2}),
         0: CollectedChoice("a\u2029", finish_reason="length", logprobs={"tokens": ["a"]}),
@@ -54,5 +54,6 @@ def test_a_whole_completion_has_texts() -> None:
     envelope = {"id": "cmpl-1", "object": "text_completion", "created": 1700000000, "model": "m"}
     expected = pack({**envelope, "choices": choices, "usage": count(5, 3), "z": 3}).replace(b"a@", b"a\\u2029")
     assert (
-        encode_completions_reply(HEAD, CollectedReply(answers, Usage(5, 3, 8, {}), unknown_fields={"z": 3})) == expected
+        encode_completions_reply(ENVELOPE, CollectedReply(answers, Usage(5, 3, 8, {}), unknown_fields={"z": 3}))
+        == expected
     )

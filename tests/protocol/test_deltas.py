@@ -1,8 +1,8 @@
-"""What one delta says, in whatever shape it came."""
+"""Reader of deltas."""
 
 import pytest
 
-from tests.protocol.build import GONE, call, named, piece, rules
+from tests.protocol.build import ABSENT, call, call_start, piece, rules
 from tests.table import table
 from welldone.protocol.deltas import NO_CALL_INDEX, DeltaReader, parse_index
 from welldone.protocol.events import (
@@ -25,28 +25,27 @@ OPEN = ChoiceStart(0)
 
 
 def parts(*others: object) -> UnknownFields:
-    """Parts of a `content` that a string cannot hold."""
+    """Event of `content` parts that are not text."""
     return UnknownFields(0, FieldLocation.DELTA, {"content_parts": list(others)})
 
 
-def thinking(thoughts: object, **members: object) -> Json:
-    """A part with thoughts."""
-    return {"type": "thinking", "thinking": thoughts, **members}
+def thinking(thinking_content: object, **members: object) -> Json:
+    return {"type": "thinking", "thinking": thinking_content, **members}
 
 
 class Read:
-    """What a reader makes of deltas of one choice."""
+    """Result of reading the deltas of one choice."""
 
-    def __init__(self, *deltas: Json, asked: RequestFacts | None = None, is_careful: bool = False) -> None:
-        notes = RepairLog()
-        self.reader = DeltaReader(asked or RequestFacts(), notes)
+    def __init__(self, *deltas: Json, facts: RequestFacts | None = None, is_careful: bool = False) -> None:
+        repair_log = RepairLog()
+        self.reader = DeltaReader(facts or RequestFacts(), repair_log)
         if is_careful:
             self.reader.expect_split_characters()
         self.events: list[Event] = []
         for delta in deltas:
             self.reader.read(delta, 0, [], self.events)
         self.events += self.reader.close()
-        self.rules = rules(notes)
+        self.rules = rules(repair_log)
 
 
 @table(
@@ -68,23 +67,23 @@ class Read:
             [Reasoning(0, "a"), Text(0, "b"), Refusal(0, "c")],
         ),
         ({"x": 1, "content": "a"}, [UnknownFields(0, FieldLocation.DELTA, {"x": 1}), Text(0, "a")]),
-        (named(arguments="{}"), [ToolCall(0, 0, "call_a", "get"), ToolArguments(0, 0, "{}")]),
-        (named(), [ToolCall(0, 0, "call_a", "get")]),
+        (call_start(arguments="{}"), [ToolCall(0, 0, "call_a", "get"), ToolArguments(0, 0, "{}")]),
+        (call_start(), [ToolCall(0, 0, "call_a", "get")]),
         (piece('{"a":', 2), [ToolArguments(0, 2, '{"a":')]),
-        (named(x=1), [ToolCall(0, 0, "call_a", "get", {"x": 1})]),
+        (call_start(x=1), [ToolCall(0, 0, "call_a", "get", {"x": 1})]),
         (call(0, function={"arguments": ""}, x=1), [ToolArguments(0, 0, "", {"x": 1})]),
         (piece(""), []),
         ({"function_call": None}, []),
     ],
 )
-def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> None:
+def test_a_correct_delta_is_read_without_a_repair(delta: Json, events: list[Event]) -> None:
     read = Read(delta)
     assert read.events == events
     assert read.rules == []
 
 
 @table(
-    ("delta", "events", "noted"),
+    ("delta", "events", "recorded"),
     [
         # role
         ({"role": None}, [], ["delta-role-absent-later"]),
@@ -135,29 +134,29 @@ def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> Non
         ({"tool_calls": ["a"]}, [], ["tool-function-present"]),
         (call(0), [], ["tool-function-present"]),
         (call(0, function=None), [], ["tool-function-present"]),
-        (piece("a", GONE), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-required"]),
+        (piece("a", ABSENT), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-required"]),
         (piece("a", None), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-required"]),
         (piece("a", "1"), [ToolArguments(0, 1, "a")], ["tool-index-int"]),
         (piece("a", 1.0), [ToolArguments(0, 1, "a")], ["tool-index-int"]),
         (piece("a", "x"), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-int"]),
         (piece("a", -1), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-int"]),
         (piece("a", True), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-int"]),
-        (named(id=GONE), [ToolCall(0, 0, "", "get")], []),
-        (named(id=7), [ToolCall(0, 0, "7", "get")], []),
-        (named(id=[]), [ToolCall(0, 0, "", "get")], []),
-        (named(type=GONE), [ToolCall(0, 0, "call_a", "get")], ["tool-type-first"]),
-        (named(type="tool"), [ToolCall(0, 0, "call_a", "get")], ["tool-type-first"]),
+        (call_start(id=ABSENT), [ToolCall(0, 0, "", "get")], []),
+        (call_start(id=7), [ToolCall(0, 0, "7", "get")], []),
+        (call_start(id=[]), [ToolCall(0, 0, "", "get")], []),
+        (call_start(type=ABSENT), [ToolCall(0, 0, "call_a", "get")], ["tool-type-first"]),
+        (call_start(type="tool"), [ToolCall(0, 0, "call_a", "get")], ["tool-type-first"]),
         (call(0, id=None, type=None, function={"name": None, "arguments": "a"}), [ToolArguments(0, 0, "a")], []),
         (piece(None), [], ["tool-args-string"]),
         (piece({"a": [1]}), [ToolArguments(0, 0, '{"a":[1]}')], ["tool-args-string"]),
         (piece({}), [ToolArguments(0, 0, "{}")], ["tool-args-string"]),
         (
-            {"tool_calls": [*named(arguments="{}")["tool_calls"], *named(1, "call_b", "put")["tool_calls"]]},
+            {"tool_calls": [*call_start(arguments="{}")["tool_calls"], *call_start(1, "call_b", "put")["tool_calls"]]},
             [ToolCall(0, 0, "call_a", "get"), ToolArguments(0, 0, "{}"), ToolCall(0, 1, "call_b", "put")],
             ["tool-one-at-a-time"],
         ),
         (
-            {"content": "a", **named()},
+            {"content": "a", **call_start()},
             [Text(0, "a"), ToolCall(0, 0, "call_a", "get")],
             ["tool-no-content-in-same-delta"],
         ),
@@ -170,10 +169,10 @@ def test_a_right_delta_is_read_as_it_is(delta: Json, events: list[Event]) -> Non
         ({"function_call": "get"}, [], []),
     ],
 )
-def test_an_odd_delta_is_read_as_it_was_meant(delta: Json, events: list[Event], noted: list[str]) -> None:
+def test_a_malformed_delta_is_repaired_and_recorded(delta: Json, events: list[Event], recorded: list[str]) -> None:
     read = Read(delta)
     assert read.events == events
-    assert read.rules == noted
+    assert read.rules == recorded
 
 
 @table(
@@ -186,48 +185,51 @@ def test_an_odd_delta_is_read_as_it_was_meant(delta: Json, events: list[Event], 
         call(0, id="", type="", function={"name": "", "arguments": "a"}),
     ],
 )
-@table("first", [named(), piece("b")])
-def test_what_a_later_piece_need_not_say_is_absent_and_not_empty(first: Json, later: Json) -> None:
+@table("first", [call_start(), piece("b")])
+def test_empty_fields_in_a_later_piece_of_a_call_are_recorded(first: Json, later: Json) -> None:
     read = Read(first, later)
     assert read.events[-1] == ToolArguments(0, 0, "a")
     assert read.rules == ["tool-later-fields-absent"]
 
 
-def test_a_type_is_missed_once_in_the_first_piece() -> None:
-    assert Read(named(type=GONE), named(type=GONE)).rules == ["tool-type-first"]
-    assert Read(named(), named(type=GONE)).rules == []
-    assert Read(named(GONE), named(GONE, type=GONE)).rules == ["tool-index-required"]
-    assert Read(named(GONE), named(GONE, "call_b", type=GONE)).rules == ["tool-index-required", "tool-type-first"]
+def test_a_missing_type_is_recorded_once_in_the_first_piece() -> None:
+    assert Read(call_start(type=ABSENT), call_start(type=ABSENT)).rules == ["tool-type-first"]
+    assert Read(call_start(), call_start(type=ABSENT)).rules == []
+    assert Read(call_start(ABSENT), call_start(ABSENT, type=ABSENT)).rules == ["tool-index-required"]
+    assert Read(call_start(ABSENT), call_start(ABSENT, "call_b", type=ABSENT)).rules == [
+        "tool-index-required",
+        "tool-type-first",
+    ]
 
 
-def test_a_function_call_is_right_where_functions_were_asked_for() -> None:
-    read = Read({"function_call": {"name": "get"}}, asked=RequestFacts(uses_legacy_functions=True))
+def test_a_function_call_is_correct_if_the_request_has_functions() -> None:
+    read = Read({"function_call": {"name": "get"}}, facts=RequestFacts(uses_legacy_functions=True))
     assert (read.events, read.rules) == ([ToolCall(0, 0, "", "get")], [])
 
 
 @pytest.mark.parametrize("content", [{}, {"content": None}])
-def test_a_role_without_content_is_odd_only_if_text_follows(content: Json) -> None:
+def test_a_role_without_content_is_recorded_only_if_text_follows(content: Json) -> None:
     opening: Json = {"role": "assistant", **content}
     assert Read(opening, {"content": "a"}).rules == ["delta-role-content-empty"]
-    assert Read(opening, named()).rules == []
+    assert Read(opening, call_start()).rules == []
     assert Read(opening, {"reasoning_content": "a"}).rules == []
 
 
-def test_a_delta_with_nothing_but_text_needs_a_look_only_where_something_waits() -> None:
+def test_a_delta_with_only_text_is_checked_only_while_state_is_pending() -> None:
     assert Read({"role": "assistant", "content": ""}).reader.is_plain_text_safe is True
     assert Read({"role": "assistant"}).reader.is_plain_text_safe is False
     assert Read({"role": "assistant"}, {"content": "a"}).reader.is_plain_text_safe is True
     assert Read({"role": "assistant"}, {"content": "a"}, is_careful=True).reader.is_plain_text_safe is False
 
 
-def test_riders_go_behind_the_role_and_before_what_they_ride_on() -> None:
+def test_logprobs_are_after_the_role_and_before_their_text() -> None:
     events: list[Event] = []
-    rider = Logprobs(0, {})
-    DeltaReader(RequestFacts(), RepairLog()).read({"role": "assistant", "content": "a"}, 0, [rider], events)
-    assert events == [OPEN, rider, Text(0, "a")]
+    logprobs = Logprobs(0, {})
+    DeltaReader(RequestFacts(), RepairLog()).read({"role": "assistant", "content": "a"}, 0, [logprobs], events)
+    assert events == [OPEN, logprobs, Text(0, "a")]
 
 
-def test_a_completion_s_text_comes_behind_its_riders() -> None:
+def test_the_text_of_a_completion_is_after_its_logprobs() -> None:
     events: list[Event] = []
     reader = DeltaReader(RequestFacts(), RepairLog())
     reader.add_text("a", 2, [Logprobs(2, {})], events)
@@ -247,11 +249,11 @@ def test_a_completion_s_text_comes_behind_its_riders() -> None:
         (piece("\ud83d", 3), {}, ToolArguments(0, 3, "\ufffd")),
     ],
 )
-def test_halves_of_characters_are_joined_within_their_own_text(first: Json, second: Json, event: Event) -> None:
+def test_split_characters_are_joined_within_their_own_field(first: Json, second: Json, event: Event) -> None:
     assert Read(first, second, is_careful=True).events == [event]
 
 
-def test_halves_of_two_choices_are_not_joined() -> None:
+def test_split_characters_of_two_choices_are_not_joined() -> None:
     reader = DeltaReader(RequestFacts(), RepairLog())
     reader.expect_split_characters()
     events: list[Event] = []
@@ -263,8 +265,8 @@ def test_halves_of_two_choices_are_not_joined() -> None:
     assert reader.close() == []
 
 
-def test_names_and_unknown_fields_are_clean() -> None:
-    read = Read(named(id="\ud83d", name="\ud83d", arguments={"a": "\ud83d"}, x=["\ud83d"]), {"y": "\ud83d"})
+def test_names_and_unknown_fields_have_no_lone_surrogates() -> None:
+    read = Read(call_start(id="\ud83d", name="\ud83d", arguments={"a": "\ud83d"}, x=["\ud83d"]), {"y": "\ud83d"})
     assert read.events == [
         ToolCall(0, 0, "\ufffd", "\ufffd", {"x": ["\ufffd"]}),
         ToolArguments(0, 0, '{"a":"\ufffd"}'),
@@ -272,7 +274,7 @@ def test_names_and_unknown_fields_are_clean() -> None:
     ]
 
 
-def test_only_what_is_new_in_a_message_is_said() -> None:
+def test_only_the_new_part_of_a_cumulative_message_is_emitted() -> None:
     reader = DeltaReader(RequestFacts(), RepairLog())
     calls = [{"id": "a"}]
     first = {"role": "assistant", "content": "Hel", "reasoning": "so", "tool_calls": calls}
@@ -288,17 +290,17 @@ def test_only_what_is_new_in_a_message_is_said() -> None:
 @table(
     ("texts", "new"),
     [
-        # each extends the last: they are all that was said so far
+        # each extends the previous one: cumulative
         (["a", "ab", "abc"], ["a", "b", "c"]),
         (["Hello", "Hello", "Hello you"], ["Hello", "", " you"]),
-        # others are pieces
+        # increments
         (["Hel", "lo", "lo you"], ["Hel", "lo", "lo you"]),
         (["ha", "ha", "haha"], ["ha", "ha", "haha"]),
         (["a", "ab", "b", "bc"], ["a", "b", "b", "bc"]),
     ],
 )
 @table("key", ["content", "reasoning_content", "reasoning", "refusal"])
-def test_texts_of_messages_are_all_so_far_or_pieces(key: str, texts: list[str], new: list[str]) -> None:
+def test_texts_of_messages_are_cumulative_or_increments(key: str, texts: list[str], new: list[str]) -> None:
     reader = DeltaReader(RequestFacts(), RepairLog())
     assert [reader.message_to_delta({key: text}, 0)[key] for text in texts] == new
 
@@ -325,11 +327,11 @@ def test_texts_of_messages_are_all_so_far_or_pieces(key: str, texts: list[str], 
         ([], None),
     ],
 )
-def test_a_number_is_read_where_an_index_belongs(value: object, number: int | None) -> None:
+def test_an_index_is_parsed_from_a_string_or_float(value: object, number: int | None) -> None:
     assert parse_index(value) == number
 
 
-def test_halves_of_characters_are_awaited_in_so_many_calls_only() -> None:
+def test_the_number_of_calls_with_split_characters_is_bounded() -> None:
     read = Read(*(piece("\ud83d", number) for number in range(5000)), is_careful=True)
     at_once = [event for event in read.events if event == ToolArguments(0, 4999, "\ufffd")]
     assert (len(read.events), at_once) == (5000, [ToolArguments(0, 4999, "\ufffd")])

@@ -1,10 +1,10 @@
-"""What all dialects have: how a client is answered, in a stream and whole, and when there is nothing to say."""
+"""Behaviour that all dialects share, as stream and as reply."""
 
 import json
 
 import pytest
 
-from tests.protocol.build import CHAT, FALLBACK, finish, role, rules, stream, words
+from tests.protocol.build import CHAT, FALLBACK, content_chunks, finish, role, rules, stream
 from tests.table import table
 from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
@@ -19,7 +19,7 @@ from welldone.protocol.events import Failure
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
 
-BODY = stream(role(), *words("Hi"), finish())
+BODY = stream(role(), *content_chunks("Hi"), finish())
 FAILED = Failure("It broke.", code="x")
 
 DIALECTS: dict[str, Dialect] = {
@@ -41,93 +41,93 @@ natives = table("kind", NATIVES)
 
 
 @table("name", DIALECTS)
-def test_a_stream_and_a_whole_reply_know_how_their_client_is_answered(name: str) -> None:
+def test_pipelines_have_the_headers_of_the_dialect(name: str) -> None:
     dialect = DIALECTS[name]
-    pipe, fold = (
+    streaming, buffered = (
         StreamPipeline(CHAT, fallback=FALLBACK, dialect=dialect),
         BufferedPipeline(CHAT, fallback=FALLBACK, dialect=dialect),
     )
-    assert pipe.headers == fold.headers == dict(dialect.HEADERS)
-    assert (pipe.retains_output, fold.retains_output) == (dialect.BUFFERS_OUTPUT, True)
-    assert pipe.supports_fast_path == (name == "chat")
-    assert (pipe.keep_alive(), fold.keep_alive()) == (dialect.INITIAL_KEEP_ALIVE, b"")
+    assert streaming.headers == buffered.headers == dict(dialect.HEADERS)
+    assert (streaming.retains_output, buffered.retains_output) == (dialect.BUFFERS_OUTPUT, True)
+    assert streaming.supports_fast_path == (name == "chat")
+    assert (streaming.keep_alive(), buffered.keep_alive()) == (dialect.INITIAL_KEEP_ALIVE, b"")
     first, last = LAST_WORDS[name]
-    assert pipe.encode_failure(FAILED).startswith(first)
-    assert pipe.encode_failure(FAILED).endswith(last)
-    assert b"It broke." in pipe.encode_failure(FAILED)
+    assert streaming.encode_failure(FAILED).startswith(first)
+    assert streaming.encode_failure(FAILED).endswith(last)
+    assert b"It broke." in streaming.encode_failure(FAILED)
 
 
 @pytest.mark.parametrize(("name", "object_"), [("responses", "response"), ("messages", None), ("chat", None)])
-def test_an_answer_that_can_be_asked_for_again_is_there_as_an_object(name: str, object_: str | None) -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, dialect=DIALECTS[name])
-    out = pipe.feed(BODY[:200])
-    assert pipe.keep_alive()
-    assert out + pipe.feed(BODY[200:]) + pipe.close()
-    assert (pipe.final_object or {}).get("object") == object_
+def test_a_retrievable_answer_is_available_as_an_object(name: str, object_: str | None) -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, dialect=DIALECTS[name])
+    out = pipeline.feed(BODY[:200])
+    assert pipeline.keep_alive()
+    assert out + pipeline.feed(BODY[200:]) + pipeline.close()
+    assert (pipeline.final_object or {}).get("object") == object_
 
 
 @natives
-def test_a_native_stream_has_one_part_and_one_end(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
-    native: PassthroughRepairer = kind(fallback=FALLBACK)
-    assert (native.headers, native.retains_output) == (dict(sse.HEADERS), True)
-    assert native.keep_alive() == KEEP_ALIVE
-    assert not native.is_part_stopped(0)
-    assert not native.is_part_done(0)
-    assert not native.has_part_started(0)
-    assert native.fail(FAILED).count(b"It broke.") == 1
-    assert native.is_part_done(0)
-    assert native.has_part_started(0)
-    assert native.encode_failure(FAILED) == native.close() == native.keep_alive() == b""
+def test_a_passthrough_stream_has_one_part_and_one_end(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
+    repairer: PassthroughRepairer = kind(fallback=FALLBACK)
+    assert (repairer.headers, repairer.retains_output) == (dict(sse.HEADERS), True)
+    assert repairer.keep_alive() == KEEP_ALIVE
+    assert not repairer.is_part_stopped(0)
+    assert not repairer.is_part_done(0)
+    assert not repairer.has_part_started(0)
+    assert repairer.fail(FAILED).count(b"It broke.") == 1
+    assert repairer.is_part_done(0)
+    assert repairer.has_part_started(0)
+    assert repairer.encode_failure(FAILED) == repairer.close() == repairer.keep_alive() == b""
 
 
 @natives
 def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
-    native = kind(fallback=FALLBACK, limit_bytes=100)
-    assert b"a frame that is too long" in native.feed(b"data: " + b"x" * 200)
-    assert native.feed(b"x" * 200) + native.close() == b""
-    assert rules(native.repair_log) == ["enc-strict-json"]
+    repairer = kind(fallback=FALLBACK, limit_bytes=100)
+    assert b"a frame that is too long" in repairer.feed(b"data: " + b"x" * 200)
+    assert repairer.feed(b"x" * 200) + repairer.close() == b""
+    assert rules(repairer.repair_log) == ["enc-strict-json"]
 
 
 @natives
 @table(
-    ("data", "why"), [(b"x" * 200_000, b"is no JSON"), (b"[" + b"[]," * 50_000 + b"1]", b"is too complex to be read")]
+    ("data", "why"), [(b"x" * 200_000, b"is not JSON"), (b"[" + b"[]," * 50_000 + b"1]", b"is too complex to parse")]
 )
-def test_a_long_frame_is_strict_json_that_costs_little_or_a_failure(
+def test_a_long_frame_must_be_cheap_strict_json(
     kind: type[ResponsesRepairer | MessagesRepairer], data: bytes, why: bytes
 ) -> None:
-    native = kind(fallback=FALLBACK)
-    assert b"a frame that " + why in native.feed(b"data: " + data + b"\n\n")
-    assert rules(native.repair_log) == ["enc-strict-json"]
+    repairer = kind(fallback=FALLBACK)
+    assert b"a frame that " + why in repairer.feed(b"data: " + data + b"\n\n")
+    assert rules(repairer.repair_log) == ["enc-strict-json"]
 
 
 @natives
-def test_a_whole_reply_that_costs_more_than_a_turn_fails(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
-    native = kind(fallback=FALLBACK, is_stream=False)
-    native.feed_reply(b'{"object":"response","x":[' + b"[]," * 50_000 + b"1]}")
-    assert native.failure is not None
-    assert "too complex" in native.failure.message
+def test_a_reply_that_exceeds_the_parse_budget_fails(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
+    repairer = kind(fallback=FALLBACK, is_stream=False)
+    repairer.feed_reply(b'{"object":"response","x":[' + b"[]," * 50_000 + b"1]}")
+    assert repairer.failure is not None
+    assert "too complex" in repairer.failure.message
 
 
 @natives
-def test_what_follows_a_whole_reply_is_dropped(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
-    native = kind(fallback=FALLBACK, is_stream=False)
+def test_data_after_a_reply_is_dropped(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
+    repairer = kind(fallback=FALLBACK, is_stream=False)
     reply = b'{"object":"response","output":[],"content":[],"status":"completed","stop_reason":"end_turn"}'
-    native.feed_reply(reply + b"\n\ndata: [DONE]\n\n")
-    native.close()
-    assert native.failure is None
-    assert native.body().startswith(b"{")
-    assert "ns-no-sse-tail" in rules(native.repair_log)
+    repairer.feed_reply(reply + b"\n\ndata: [DONE]\n\n")
+    repairer.close()
+    assert repairer.failure is None
+    assert repairer.body().startswith(b"{")
+    assert "ns-no-sse-tail" in rules(repairer.repair_log)
 
 
 @natives
 @table("data", [b"5", b"[]", b'"x" {}'])
-def test_json_that_is_no_event_is_dropped_and_noted(
+def test_json_that_is_not_an_event_is_dropped_and_logged(
     kind: type[ResponsesRepairer | MessagesRepairer], data: bytes
 ) -> None:
-    native = kind(fallback=FALLBACK)
-    assert native.feed(b"data: " + data + b"\n\n") == b""
-    assert native.failure is None
-    assert any(rule.endswith("-no-unknown-events") for rule in rules(native.repair_log))
+    repairer = kind(fallback=FALLBACK)
+    assert repairer.feed(b"data: " + data + b"\n\n") == b""
+    assert repairer.failure is None
+    assert any(rule.endswith("-no-unknown-events") for rule in rules(repairer.repair_log))
 
 
 HALF = rb"\ud83d"
@@ -152,8 +152,8 @@ HALF = rb"\ud83d"
         b'{"type":"error","error":{"type":"?","message":"?"},"delta":{"type":"text_delta","text":"?"}}',
     ],
 )
-def test_half_a_character_may_stand_anywhere(kind: type[ResponsesRepairer | MessagesRepairer], data: bytes) -> None:
-    native = kind(fallback=FALLBACK)
-    body = native.feed(b"data: " + data.replace(b"?", HALF) + b"\n\n") + native.close()
+def test_lone_surrogates_are_accepted_anywhere(kind: type[ResponsesRepairer | MessagesRepairer], data: bytes) -> None:
+    repairer = kind(fallback=FALLBACK)
+    body = repairer.feed(b"data: " + data.replace(b"?", HALF) + b"\n\n") + repairer.close()
     assert b"event: " in body
     assert json.loads(body.decode().rpartition("data: ")[2])

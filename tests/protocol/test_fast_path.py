@@ -1,4 +1,4 @@
-"""The short way of a text: it gives what the long way gives, or nothing."""
+"""Fast path: the result equals that of the slow path, or there is none."""
 
 import json
 from typing import Any
@@ -17,13 +17,13 @@ def frame(text: str, *, is_ascii: bool = False, spaces: tuple[str, str] = (",", 
     return b"data: " + json.dumps(chunk, ensure_ascii=is_ascii, separators=spaces).encode() + b"\n\n"
 
 
-def lane(data: bytes) -> FastPath:
+def learn(data: bytes) -> FastPath:
     found = learn_fast_path(data, SENT, {})
     assert found is not None
     return found
 
 
-def heard(sent: bytes | None) -> Any:  # noqa: ANN401 - whatever was sent
+def sent_text(sent: bytes | None) -> Any:  # noqa: ANN401 - whatever was sent
     assert sent is not None
     chunk = json.loads(sent[6:])
     assert chunk["ours"] == 1
@@ -32,17 +32,17 @@ def heard(sent: bytes | None) -> Any:  # noqa: ANN401 - whatever was sent
 
 @table("spaces", [(",", ":"), (", ", ": ")])
 @table("text", [" Hello", "a\nb", 'say "x"', "back\\slash", "tab\t", "é", "漢字", "😀", "}]}"])
-def test_a_text_goes_the_short_way_and_stays_what_it_was(text: str, spaces: tuple[str, str]) -> None:
-    assert heard(lane(frame("first", spaces=spaces)).rewrite(frame(text, spaces=spaces))) == text
+def test_a_text_passes_the_fast_path_unchanged(text: str, spaces: tuple[str, str]) -> None:
+    assert sent_text(learn(frame("first", spaces=spaces)).rewrite(frame(text, spaces=spaces))) == text
 
 
 @given(st.text())
-def test_whatever_goes_the_short_way_is_the_text_that_was_said(text: str) -> None:
+def test_any_text_that_passes_the_fast_path_is_unchanged(text: str) -> None:
     for data in (frame(text.encode(errors="replace").decode()), frame(text, is_ascii=True)):
-        sent = lane(frame("first")).rewrite(data)
+        sent = learn(frame("first")).rewrite(data)
         if sent is not None:
-            assert heard(sent) == json.loads(data[6:])["choices"][0]["delta"]["content"]
-            assert not set(heard(sent)) & set("\u2028\u2029\x85\ufffd\x00")
+            assert sent_text(sent) == json.loads(data[6:])["choices"][0]["delta"]["content"]
+            assert not set(sent_text(sent)) & set("\u2028\u2029\x85\ufffd\x00")
 
 
 @table(
@@ -71,39 +71,39 @@ def test_whatever_goes_the_short_way_is_the_text_that_was_said(text: str) -> Non
         b"",
     ],
 )
-def test_all_else_takes_the_long_way(data: bytes) -> None:
-    assert lane(frame("first")).rewrite(data) is None
+def test_other_chunks_take_the_slow_path(data: bytes) -> None:
+    assert learn(frame("first")).rewrite(data) is None
 
 
-def test_a_lane_counts_what_it_took() -> None:
-    short = lane(frame("first"))
-    short.rewrite(frame("a"))
-    short.rewrite(frame("bc"))
-    short.rewrite(b"data: [DONE]\n\n")
-    assert (short.frames, short.bytes) == (2, len(frame("a") + frame("bc")))
+def test_the_fast_path_counts_frames_and_bytes() -> None:
+    path = learn(frame("first"))
+    path.rewrite(frame("a"))
+    path.rewrite(frame("bc"))
+    path.rewrite(b"data: [DONE]\n\n")
+    assert (path.frames, path.bytes) == (2, len(frame("a") + frame("bc")))
 
 
-def test_a_lane_is_of_use_when_it_has_taken_more_than_it_cost() -> None:
-    short = lane(frame("first"))
+def test_a_fast_path_is_worthwhile_after_enough_chunks() -> None:
+    path = learn(frame("first"))
     for _ in range(4):
-        short.rewrite(frame("a"))
-    short.reset_counts()
-    assert (short.frames, short.bytes, short.is_worthwhile) == (0, 0, False)
+        path.rewrite(frame("a"))
+    path.reset_counts()
+    assert (path.frames, path.bytes, path.is_worthwhile) == (0, 0, False)
     for _ in range(4):
-        short.rewrite(frame("a"))
-    assert short.is_worthwhile
+        path.rewrite(frame("a"))
+    assert path.is_worthwhile
 
 
-def test_a_frame_is_of_a_lane_also_where_its_text_is_not_plain() -> None:
-    assert lane(frame("first")).matches(frame("\u2028"))
-    assert not lane(frame("first")).matches(frame("a", usage=None))
+def test_a_frame_with_a_text_that_cannot_be_copied_still_matches() -> None:
+    assert learn(frame("first")).matches(frame("\u2028"))
+    assert not learn(frame("first")).matches(frame("a", usage=None))
 
 
-def test_the_text_is_found_where_it_stands_and_not_where_it_seems_to() -> None:
+def test_the_content_of_the_delta_is_found_among_similar_fields() -> None:
     data = frame("first", note='"content":"x"', more={"content": "y"})
-    assert heard(lane(data).rewrite(data.replace(b"first", b"second"))) == "second"
+    assert sent_text(learn(data).rewrite(data.replace(b"first", b"second"))) == "second"
     early = data.replace(b'{"id"', b'{"content":"z","id"')
-    assert heard(lane(early).rewrite(early.replace(b"first", b"second"))) == "second"
+    assert sent_text(learn(early).rewrite(early.replace(b"first", b"second"))) == "second"
 
 
 @table(
@@ -118,7 +118,7 @@ def test_the_text_is_found_where_it_stands_and_not_where_it_seems_to() -> None:
         b'data: {"choices":[{"delta":{"content"  :"a"}}]}\n\n',
     ],
 )
-def test_nothing_is_learnt_of_a_chunk_whose_text_cannot_be_found(data: bytes) -> None:
+def test_no_fast_path_is_learnt_from_a_chunk_without_one_plain_text(data: bytes) -> None:
     found = learn_fast_path(data, SENT, {})
     assert (found is None) == (learn_fast_path(SENT, data, {}) is None)
-    assert found is None or heard(found.rewrite(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]
+    assert found is None or sent_text(found.rewrite(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]

@@ -1,4 +1,4 @@
-"""Finish reasons: the words of each provider, streamed and whole, in each dialect."""
+"""Finish reasons of all providers, in streams and replies, in each dialect."""
 
 import json
 
@@ -9,15 +9,15 @@ from tests.protocol.build import (
     COMPLETIONS,
     FALLBACK,
     FALLBACKS,
+    call_start,
+    content_chunks,
+    delta_chunk,
     finish,
-    named,
     piece,
     role,
-    say,
     stream,
     text,
     text_end,
-    words,
 )
 from tests.table import table
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
@@ -58,14 +58,14 @@ INTERRUPTED = [
 ]
 
 
-def test_each_word_has_one_meaning_whoever_sends_it() -> None:
+def test_each_finish_reason_has_one_outcome_for_all_providers() -> None:
     words = [word.lower() for word, _ in DOCUMENTED]
     meanings = {word.lower(): outcome for word, outcome in DOCUMENTED}
     assert {word: outcome_of(word) for word in words} == meanings
 
 
 @table(("word", "outcome"), DOCUMENTED)
-def test_a_documented_word_becomes_openai_s_or_a_failure(word: str, outcome: str) -> None:
+def test_a_documented_finish_reason_becomes_openai_s_or_a_failure(word: str, outcome: str) -> None:
     assert outcome_of(word) == outcome_of(f" {word.upper()} ") == outcome
     assert finish_reason_for(word, CHAT) == (None if outcome == FAILURE_OUTCOME else outcome)
     assert finish_reason_for(word, COMPLETIONS) == (None if outcome in (FAILURE_OUTCOME, "tool_calls") else outcome)
@@ -82,39 +82,39 @@ def test_a_documented_word_becomes_openai_s_or_a_failure(word: str, outcome: str
         *[(goes_on, None) for goes_on in GOES_ON],
     ],
 )
-def test_a_reason_of_any_json_type_has_a_word_or_is_none(reason: object, word: str | None) -> None:
+def test_a_finish_reason_of_any_json_type_becomes_a_string_or_none(reason: object, word: str | None) -> None:
     assert finish_word(reason) == word
 
 
-def test_the_prefix_of_a_word_counts_where_the_whole_is_not_known() -> None:
+def test_the_prefix_of_an_unknown_finish_reason_decides() -> None:
     assert outcome_of("content_filter: SAFETY") == "content_filter"
     assert outcome_of("function_call_filter: X") == FAILURE_OUTCOME
     assert outcome_of("because: stop") is None
 
 
-def test_an_error_shows_the_word_and_no_more_than_a_line_of_it() -> None:
+def test_an_error_shows_an_excerpt_of_the_finish_reason() -> None:
     assert interrupted_failure("abort").message == "the server ended the answer with finish_reason 'abort'"
     assert interrupted_failure("why").message == "the server ended the answer with the unknown finish_reason 'why'"
-    told = interrupted_failure("abort", {"message": "x" * 500}, field="stop_reason").message
-    assert told.startswith("the server ended the answer with stop_reason 'abort': xxx")
-    assert len(told) < 200
+    error_message = interrupted_failure("abort", {"message": "x" * 500}, field="stop_reason").message
+    assert error_message.startswith("the server ended the answer with stop_reason 'abort': xxx")
+    assert len(error_message) < 200
 
 
 @table("reason", INTERRUPTED)
-def test_an_interrupted_answer_is_an_error_streamed_and_whole(reason: object) -> None:
+def test_an_interrupted_answer_is_an_error_in_a_stream_and_in_a_reply(reason: object) -> None:
     for endpoint, parts in (
-        (CHAT, [role(), *words("a"), finish(reason)]),
+        (CHAT, [role(), *content_chunks("a"), finish(reason)]),
         (COMPLETIONS, [text("a"), text_end(reason)]),
     ):
-        pipe = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint])
-        sent = pipe.feed(stream(*parts)) + pipe.close()
-        assert pipe.failure is not None
+        pipeline = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint])
+        sent = pipeline.feed(stream(*parts)) + pipeline.close()
+        assert pipeline.failure is not None
         assert sent.count(b'data: {"error"') == 1
         assert b'"finish_reason":"' not in sent
-    fold = BufferedPipeline(CHAT, fallback=FALLBACK)
-    fold.feed_reply(reply({"content": "a"}, reason))
-    fold.close()
-    assert fold.failure is not None
+    buffered = BufferedPipeline(CHAT, fallback=FALLBACK)
+    buffered.feed_reply(reply({"content": "a"}, reason))
+    buffered.close()
+    assert buffered.failure is not None
 
 
 def reply(message: Json, reason: object, **members: object) -> bytes:
@@ -129,7 +129,7 @@ CUT_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments"
 
 
 @table("reason", [None, "", "null", [], False])
-def test_a_whole_reply_without_a_reason_is_an_error_unless_its_calls_are_whole(reason: object) -> None:
+def test_a_reply_without_a_finish_reason_is_an_error_unless_its_calls_are_complete(reason: object) -> None:
     for message, finished in (
         ({"content": "a"}, None),
         ({"content": None, "tool_calls": [WHOLE_CALL, CUT_CALL]}, None),
@@ -138,25 +138,25 @@ def test_a_whole_reply_without_a_reason_is_an_error_unless_its_calls_are_whole(r
         ({"content": None, "tool_calls": [WHOLE_CALL]}, "tool_calls"),
         ({"content": None, "tool_calls": [WHOLE_CALL | {"function": {"name": "f", "arguments": {}}}]}, "tool_calls"),
     ):
-        fold = BufferedPipeline(CHAT, fallback=FALLBACK)
-        fold.feed_reply(reply(message, reason))
-        fold.close()
-        answer = json.loads(fold.body())
+        buffered = BufferedPipeline(CHAT, fallback=FALLBACK)
+        buffered.feed_reply(reply(message, reason))
+        buffered.close()
+        answer = json.loads(buffered.body())
         if finished is None:
             assert answer["error"]["code"] == "incomplete_stream"
         else:
             assert answer["choices"][0]["finish_reason"] == finished
 
 
-AT = "2025-01-01T00:00:00Z"
-HEAD = Envelope("x-1", 1, "m")
+CREATED_AT = "2025-01-01T00:00:00Z"
+ENVELOPE = Envelope("x-1", 1, "m")
 DIALECTS: dict[str, tuple[type[Dialect], Json]] = {
     "messages": (MessagesDialect, {}),
     "responses": (ResponsesDialect, {"echo": {}}),
-    "ollama": (OllamaDialect, {"is_chat": True, "at": AT}),
+    "ollama": (OllamaDialect, {"is_chat": True, "created_at": CREATED_AT}),
 }
 TRANSLATED = [
-    # a provider's word; Anthropic's stop_reason; a Response's status and reason; Ollama's done_reason
+    # The provider's finish reason; Anthropic's stop_reason; status and reason of a Response; Ollama's done_reason.
     ("COMPLETE", "end_turn", ("completed", None), "stop"),
     ("model_length", "max_tokens", ("incomplete", "max_output_tokens"), "length"),
     ("RECITATION", "refusal", ("incomplete", "content_filter"), "content_filter"),
@@ -164,21 +164,21 @@ TRANSLATED = [
 
 
 @table(("word", "messages", "responses", "ollama"), TRANSLATED)
-@table("is_whole", [False, True])
-def test_a_reason_is_translated_to_each_dialect(
-    word: str, messages: str, responses: tuple[str, str | None], ollama: str, is_whole: bool
+@table("is_reply", [False, True])
+def test_a_finish_reason_is_translated_to_each_dialect(
+    word: str, messages: str, responses: tuple[str, str | None], ollama: str, is_reply: bool
 ) -> None:
     bodies: dict[str, bytes] = {}
     for name, (kind, options) in DIALECTS.items():
-        data = stream(role(), *words("a"), finish(word))
-        if is_whole:
-            fold = BufferedPipeline(CHAT, fallback=HEAD, dialect=kind(**options))
-            fold.feed(data)
-            fold.close()
-            bodies[name] = fold.body()
+        data = stream(role(), *content_chunks("a"), finish(word))
+        if is_reply:
+            buffered = BufferedPipeline(CHAT, fallback=ENVELOPE, dialect=kind(**options))
+            buffered.feed(data)
+            buffered.close()
+            bodies[name] = buffered.body()
         else:
-            pipe = StreamPipeline(CHAT, fallback=HEAD, dialect=kind(**options))
-            bodies[name] = pipe.feed(data) + pipe.close()
+            pipeline = StreamPipeline(CHAT, fallback=ENVELOPE, dialect=kind(**options))
+            bodies[name] = pipeline.feed(data) + pipeline.close()
     assert f'"stop_reason":"{messages}"'.encode() in bodies["messages"]
     status, reason = responses
     assert f'"status":"{status}"'.encode() in bodies["responses"]
@@ -187,7 +187,7 @@ def test_a_reason_is_translated_to_each_dialect(
 
 
 def message_stream(reason: object) -> bytes:
-    """A Messages stream that stops with `reason`."""
+    """Messages stream with the stop reason `reason`."""
     start: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
     start |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 0}}
     events: list[Json] = [
@@ -206,7 +206,7 @@ def message_stream(reason: object) -> bytes:
 
 
 @table(
-    ("word", "said"),
+    ("word", "stop_reason"),
     [
         ("end_turn", "end_turn"),
         ("compaction", "compaction"),
@@ -218,35 +218,35 @@ def message_stream(reason: object) -> bytes:
         ("a_reason_of_next_year", "a_reason_of_next_year"),
     ],
 )
-def test_a_messages_upstream_keeps_its_reason_or_has_it_translated(word: object, said: str | None) -> None:
-    native = MessagesRepairer(fallback=HEAD)
-    sent = native.feed(message_stream(word)) + native.close()
-    whole = MessagesRepairer(fallback=HEAD, is_stream=False)
+def test_the_stop_reason_of_a_messages_upstream_is_kept_or_translated(word: object, stop_reason: str | None) -> None:
+    repairer = MessagesRepairer(fallback=ENVELOPE)
+    sent = repairer.feed(message_stream(word)) + repairer.close()
+    reply_repairer = MessagesRepairer(fallback=ENVELOPE, is_stream=False)
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": word}
     message |= {"content": [{"type": "text", "text": "a"}], "usage": {"input_tokens": 1, "output_tokens": 1}}
-    whole.feed_reply(json.dumps(message).encode())
-    whole.close()
-    if said is None:
+    reply_repairer.feed_reply(json.dumps(message).encode())
+    reply_repairer.close()
+    if stop_reason is None:
         assert b"event: error" in sent
         assert b"message_stop" not in sent
-        assert whole.failure is not None
+        assert reply_repairer.failure is not None
     else:
-        assert f'"stop_reason":"{said}"'.encode() in sent
-        assert json.loads(whole.body())["stop_reason"] == said
+        assert f'"stop_reason":"{stop_reason}"'.encode() in sent
+        assert json.loads(reply_repairer.body())["stop_reason"] == stop_reason
 
 
 @pytest.mark.parametrize("reason", [None, ""])
-def test_a_whole_message_without_a_reason_is_an_error_unless_it_calls_a_tool(reason: object) -> None:
-    for block, said in (
+def test_a_message_without_a_stop_reason_is_an_error_unless_it_calls_a_tool(reason: object) -> None:
+    for block, stop_reason in (
         ({"type": "text", "text": "a"}, None),
         ({"type": "tool_use", "id": "t", "name": "f", "input": {}}, "tool_use"),
     ):
-        native = MessagesRepairer(fallback=HEAD, is_stream=False)
+        repairer = MessagesRepairer(fallback=ENVELOPE, is_stream=False)
         message = {"type": "message", "role": "assistant", "content": [block], "stop_reason": reason}
-        native.feed_reply(json.dumps(message).encode())
-        native.close()
-        assert (native.failure is None) == (said is not None)
-        assert said is None or json.loads(native.body())["stop_reason"] == said
+        repairer.feed_reply(json.dumps(message).encode())
+        repairer.close()
+        assert (repairer.failure is None) == (stop_reason is not None)
+        assert stop_reason is None or json.loads(repairer.body())["stop_reason"] == stop_reason
 
 
 ITEM = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
@@ -264,28 +264,31 @@ ITEM = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"typ
         ({"status": "incomplete", "incomplete_details": {"reason": "steered"}, "output": [ITEM]}, "incomplete"),
     ],
 )
-def test_a_whole_response_without_a_known_status_is_an_error(response: Json, status: str | None) -> None:
-    native = ResponsesRepairer(fallback=HEAD, is_stream=False)
-    native.feed_reply(json.dumps({"object": "response", "id": "resp_1", "model": "m", **response}).encode())
-    native.close()
-    assert (native.failure is None) == (status is not None)
+def test_a_response_without_a_known_status_is_an_error(response: Json, status: str | None) -> None:
+    repairer = ResponsesRepairer(fallback=ENVELOPE, is_stream=False)
+    repairer.feed_reply(json.dumps({"object": "response", "id": "resp_1", "model": "m", **response}).encode())
+    repairer.close()
+    assert (repairer.failure is None) == (status is not None)
     if status is not None:
-        final = json.loads(native.body())
+        final = json.loads(repairer.body())
         assert final["status"] == status
         assert final["incomplete_details"] == response.get("incomplete_details")
 
 
-def test_a_response_that_was_cancelled_is_not_completed() -> None:
-    native = ResponsesRepairer(fallback=HEAD)
+def test_a_cancelled_response_is_not_completed() -> None:
+    repairer = ResponsesRepairer(fallback=ENVELOPE)
     response = {"id": "resp_1", "object": "response", "status": "cancelled", "output": []}
     event = {"type": "response.completed", "response": response}
-    sent = native.feed(f"event: response.completed\ndata: {json.dumps(event)}\n\n".encode()) + native.close()
+    sent = repairer.feed(f"event: response.completed\ndata: {json.dumps(event)}\n\n".encode()) + repairer.close()
     assert b"event: response.failed" in sent
     assert b"event: response.completed" not in sent
 
 
-def test_calls_with_a_reason_that_nobody_knows_are_not_a_success() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK)
-    sent = pipe.feed(stream(role(), say(named()), say(piece("{}")), finish("because"))) + pipe.close()
-    assert pipe.failure is not None
+def test_tool_calls_with_an_unknown_finish_reason_are_a_failure() -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK)
+    sent = (
+        pipeline.feed(stream(role(), delta_chunk(call_start()), delta_chunk(piece("{}")), finish("because")))
+        + pipeline.close()
+    )
+    assert pipeline.failure is not None
     assert b"unknown finish_reason 'because'" in sent

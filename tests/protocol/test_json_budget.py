@@ -1,4 +1,4 @@
-"""What a JSON text costs is estimated before it is decoded, and decoding keeps to the estimate."""
+"""Cost estimate of JSON texts, and decoding within the budget."""
 
 import math
 from collections.abc import Generator
@@ -37,7 +37,7 @@ ENTRY = {**TOP, "top_logprobs": [TOP] * 5}
 
 
 def run(steps: Generator[None, None, object]) -> tuple[object, int]:
-    """What comes of the steps, and how many there were."""
+    """Result of the steps, and their number."""
     count = 1
     while True:
         try:
@@ -58,17 +58,17 @@ def test_a_value_is_decoded_as_msgspec_does(value: object) -> None:
 
 
 @table("text", ["8.5e-323", "1E-320", "2.2250738585072011e-308", "1e-400", "-5e-324", "1e-0308", "1e-7"])
-def test_a_number_near_nothing_has_its_value(text: str) -> None:
+def test_a_subnormal_number_keeps_its_value(text: str) -> None:
     assert decode(f"[{text}]") == [float(text)]
 
 
 @table("text", ["1e400", "[1e-310,-1e400]", "[NaN]", "[", ""])
-def test_what_is_no_json_is_refused_either_way(text: str) -> None:
+def test_invalid_json_is_rejected_by_both_decoders(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(text)
 
 
-def test_numbers_near_nothing_in_a_long_text_are_decoded_one_by_one() -> None:
+def test_subnormal_numbers_in_a_long_text_are_decoded_by_python() -> None:
     values = decode(listed(b"8.5e-323", 3_000))
     assert isinstance(values, list)
     assert all(math.isclose(value, 8.5e-323, rel_tol=0.1) for value in values)
@@ -94,7 +94,7 @@ def test_numbers_near_nothing_in_a_long_text_are_decoded_one_by_one() -> None:
     ],
     ids=lambda data: f"{data[:8]!r} of {len(data)}",
 )
-def test_a_text_that_costs_more_than_a_turn_is_told_by_its_bytes(data: bytes) -> None:
+def test_a_text_over_the_blocking_budget_is_detected_before_decoding(data: bytes) -> None:
     assert exceeds_blocking_budget(data)
 
 
@@ -108,11 +108,11 @@ def test_a_text_that_costs_more_than_a_turn_is_told_by_its_bytes(data: bytes) ->
     ],
     ids=["a picture", "a text of brackets", "log probabilities", "tokens"],
 )
-def test_real_texts_cost_less(data: bytes) -> None:
+def test_real_texts_are_within_the_blocking_budget(data: bytes) -> None:
     assert estimate_cost_us(data) <= BLOCKING_BUDGET_US
 
 
-def test_a_text_that_costs_more_than_a_turn_is_decoded_in_several() -> None:
+def test_a_text_over_the_blocking_budget_is_decoded_in_steps() -> None:
     reply = {"choices": [{"logprobs": {"content": [ENTRY] * 3_000}}, {"index": 1}], "usage": {"total_tokens": 1.5}}
     value, steps = run(decode_in_steps(msgspec.json.encode(reply)))
     assert value == reply
@@ -120,23 +120,23 @@ def test_a_text_that_costs_more_than_a_turn_is_decoded_in_several() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b'"'])
-def test_a_text_whose_last_string_has_no_end_is_counted_all_the_same(end: bytes) -> None:
+def test_a_text_with_an_unterminated_string_is_counted(end: bytes) -> None:
     assert outside_strings(b'{"a":1,"b' + end, 100) == (b"{:1,", 2)
     assert outside_strings(b'["a",' * 2_000 + b'"b' + end, 3_000) == (b"[," * 2_000, 2_001)
 
 
-def test_levels_are_counted() -> None:
+def test_nesting_depth_is_counted() -> None:
     assert [count_json_syntax(text).depth for text in (b"", b"[{}]", b"[[]][")] == [0, 2, 2]
 
 
-def test_steps_can_be_taken_among_others() -> None:
+def test_steps_can_run_within_another_generator() -> None:
     data = msgspec.json.encode([ENTRY] * 3_000)
     steps = steps_yielding(decode_in_steps(data), "nothing yet")
     assert next(steps) == "nothing yet"
     assert run_to_completion(decode_in_steps(data)) == [ENTRY] * 3_000
 
 
-def test_a_text_that_costs_little_is_decoded_in_one() -> None:
+def test_a_cheap_text_is_decoded_in_one_step() -> None:
     assert run(decode_in_steps(b'{"a":[1,2]}')) == ({"a": [1, 2]}, 1)
 
 
@@ -151,7 +151,7 @@ def test_a_text_that_costs_little_is_decoded_in_one() -> None:
     ],
     ids=["a text", "a text within", "numbers", "lists", "deep lists"],
 )
-def test_whatever_costs_more_is_decoded_all_the_same(value: object) -> None:
+def test_decoding_in_steps_gives_the_same_value(value: object) -> None:
     data = msgspec.json.encode(value)
     assert exceeds_blocking_budget(data)
     assert run(decode_in_steps(data, elements=10**6))[0] == value
@@ -170,18 +170,18 @@ def test_whatever_costs_more_is_decoded_all_the_same(value: object) -> None:
     ],
     ids=["long", "many", "deep", "a comma at the end", "two commas", "no end", "two ends"],
 )
-def test_what_is_too_long_or_no_json_is_refused(data: bytes) -> None:
+def test_text_that_is_too_long_or_invalid_is_rejected(data: bytes) -> None:
     with pytest.raises((msgspec.DecodeError, RecursionError)):
         run(decode_in_steps(data, elements=10**6 if data.startswith(b"[1") else ELEMENTS_LIMIT))
 
 
-def test_a_text_of_our_own_may_have_any_length() -> None:
+def test_decoding_without_limits_accepts_any_length() -> None:
     data = listed(b"[]", ELEMENTS_LIMIT + 2)
     assert run(decode_unlimited_in_steps(data))[0] == [[]] * (ELEMENTS_LIMIT + 2)
 
 
 @pytest.mark.parametrize("end", [b"", b",]"])
-def test_a_long_list_of_numbers_that_is_no_json_is_refused(end: bytes) -> None:
+def test_a_long_malformed_list_of_numbers_is_rejected(end: bytes) -> None:
     data = b"[" + b",".join([b"1.25"] * 60_000) + end
     assert exceeds_blocking_budget(data)
     with pytest.raises(msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""When the pieces of arguments make a whole: told without a look at each character, and the same as with one."""
+"""Detection of the end of JSON, compared with a character-by-character scan."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ PIECES = st.lists(st.text('{}[]"\\a ', max_size=8), max_size=6)
 
 
 def slowly(text: str) -> tuple[bool, bool]:
-    """Whether it is whole, and whether something is open, by a look at each character."""
+    """Whether the text is complete, and whether it is open, character by character."""
     depth, is_in_string, is_escaped, is_whole = 0, False, False, False
     for sign in text:
         if is_escaped:
@@ -29,7 +29,7 @@ def slowly(text: str) -> tuple[bool, bool]:
 
 
 @given(PIECES)
-def test_it_tells_the_same_as_a_look_at_each_character(pieces: list[str]) -> None:
+def test_the_result_equals_that_of_a_character_by_character_scan(pieces: list[str]) -> None:
     end = JsonEndDetector()
     for piece in pieces:
         end.feed(piece)
@@ -48,7 +48,7 @@ def test_it_tells_the_same_as_a_look_at_each_character(pieces: list[str]) -> Non
         ("[" * 2**20, False, True),
     ],
 )
-def test_what_is_whole_and_what_is_open(text: str, is_whole: bool, is_open: bool) -> None:
+def test_complete_and_open_values_are_detected(text: str, is_whole: bool, is_open: bool) -> None:
     end = JsonEndDetector()
     end.feed(text)
     assert (end.is_complete, end.is_open) == (is_whole, is_open)

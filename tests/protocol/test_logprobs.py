@@ -1,8 +1,8 @@
-"""Log probabilities in the two shapes that clients know."""
+"""Log probabilities in the shapes of chat and completions."""
 
 from typing import Any
 
-from tests.protocol.build import GONE, Fixed, Json, entry, finish, role, rules, say, stream, top
+from tests.protocol.build import ABSENT, Json, RepairedStream, delta_chunk, entry, finish, role, rules, stream, top
 from tests.table import table
 from welldone.protocol.fields import (
     drop_leading_logprobs,
@@ -18,16 +18,16 @@ SHAPE, ENTRY, FINITE, LISTS = "ext-logprobs-shape", "ext-logprobs-entry", "ext-l
 
 
 def chat(value: object) -> tuple[Any, list[str]]:
-    notes = RepairLog()
-    return read_chat_logprobs(value, notes), rules(notes)
+    repair_log = RepairLog()
+    return read_chat_logprobs(value, repair_log), rules(repair_log)
 
 
 def completions(value: object, offset: int = 0) -> tuple[Any, list[str]]:
-    notes = RepairLog()
-    return read_completions_logprobs(value, offset, notes), rules(notes)
+    repair_log = RepairLog()
+    return read_completions_logprobs(value, offset, repair_log), rules(repair_log)
 
 
-def test_right_chat_logprobs_are_taken_as_they_are() -> None:
+def test_correct_chat_logprobs_stay_unchanged() -> None:
     right = {"content": [entry("é", -0.5, top("e"), top("a", 0))], "refusal": None}
     assert chat(right) == (right, [])
     assert chat({"content": None, "refusal": [entry("no")]}) == ({"content": None, "refusal": [entry("no")]}, [])
@@ -49,7 +49,7 @@ def test_chat_logprobs_have_two_lists(value: object, fixed: object) -> None:
     assert chat(value) == (fixed, [SHAPE])
 
 
-def test_members_that_nobody_knows_stay() -> None:
+def test_unknown_members_of_logprobs_stay() -> None:
     value = {"content": [entry("a", x=1)], "refusal": None, "y": [2]}
     assert chat(value) == (value, [])
 
@@ -57,9 +57,9 @@ def test_members_that_nobody_knows_stay() -> None:
 @table(
     ("given", "fixed"),
     [
-        (entry("é", bytes=GONE), [entry("é")]),
+        (entry("é", bytes=ABSENT), [entry("é")]),
         (entry("é", bytes="é"), [entry("é")]),
-        (entry("a", top_logprobs=GONE), [entry("a")]),
+        (entry("a", top_logprobs=ABSENT), [entry("a")]),
         (entry("a", top_logprobs=None), [entry("a")]),
         (entry("a", -0.5, {"token": "b", "logprob": -1}), [entry("a", -0.5, top("b", -1))]),
         (entry("a", -0.5, "b", {"token": 7}, top("c")), [entry("a", -0.5, top("c"))]),
@@ -68,11 +68,11 @@ def test_members_that_nobody_knows_stay() -> None:
         ({"token": 7, "logprob": -0.5}, []),
     ],
 )
-def test_each_entry_has_all_its_members_or_goes(given: object, fixed: list[object]) -> None:
+def test_an_incomplete_entry_is_completed_or_dropped(given: object, fixed: list[object]) -> None:
     assert chat({"content": [given], "refusal": None}) == ({"content": fixed, "refusal": None}, [ENTRY])
 
 
-def test_bytes_may_be_null() -> None:
+def test_the_bytes_of_an_entry_may_be_null() -> None:
     value = {"content": [entry("a", bytes=None)], "refusal": None}
     assert chat(value) == (value, [])
 
@@ -85,17 +85,17 @@ def test_a_log_probability_is_a_finite_number(number: object) -> None:
 
 
 def lists(*tokens: str, **members: object) -> dict[str, Any]:
-    offsets = [len("".join(tokens[:place])) for place in range(len(tokens))]
+    offsets = [len("".join(tokens[:position])) for position in range(len(tokens))]
     right = {
         "tokens": list(tokens),
         "token_logprobs": [-0.5 for _ in tokens],
         "top_logprobs": [{token: -0.5} for token in tokens],
         "text_offset": offsets,
     }
-    return {key: value for key, value in (right | members).items() if value is not GONE}
+    return {key: value for key, value in (right | members).items() if value is not ABSENT}
 
 
-def test_right_completions_logprobs_are_taken_as_they_are() -> None:
+def test_correct_completions_logprobs_stay_unchanged() -> None:
     assert completions(lists("Hel", "lo")) == (lists("Hel", "lo"), [])
     first_of_an_echo = lists("a", token_logprobs=[None], top_logprobs=[None], x=1)
     assert completions(first_of_an_echo) == (first_of_an_echo, [])
@@ -104,19 +104,19 @@ def test_right_completions_logprobs_are_taken_as_they_are() -> None:
 @table(
     ("members", "fixed"),
     [
-        ({"token_logprobs": GONE}, {"token_logprobs": [None, None]}),
+        ({"token_logprobs": ABSENT}, {"token_logprobs": [None, None]}),
         ({"token_logprobs": [-1]}, {"token_logprobs": [None, None]}),
         ({"top_logprobs": None}, {"top_logprobs": [None, None]}),
         ({"top_logprobs": [{}]}, {"top_logprobs": [None, None]}),
-        ({"text_offset": GONE}, {"text_offset": [7, 10]}),
+        ({"text_offset": ABSENT}, {"text_offset": [7, 10]}),
         ({"text_offset": [0, 3, 5]}, {"text_offset": [7, 10]}),
     ],
 )
-def test_the_four_lists_are_of_one_length(members: dict[str, Any], fixed: dict[str, Any]) -> None:
+def test_the_four_lists_get_equal_lengths(members: dict[str, Any], fixed: dict[str, Any]) -> None:
     assert completions(lists("Hel", "lo", **members), 7) == (lists("Hel", "lo", **fixed), [LISTS])
 
 
-def test_completions_numbers_are_finite_too() -> None:
+def test_completions_logprobs_are_finite() -> None:
     given = lists("a", "b", token_logprobs=[NAN, -1], top_logprobs=[{"a": -INFINITE}, 7])
     fixed = lists("a", "b", token_logprobs=[-9999.0, -1], top_logprobs=[{"a": -9999.0}, None])
     assert completions(given)[0] == fixed
@@ -124,12 +124,12 @@ def test_completions_numbers_are_finite_too() -> None:
 
 
 @table("value", [[], "x", {}, {"tokens": []}, {"tokens": "ab"}, {"tokens": ["a", 7]}, {"content": []}])
-def test_what_is_nothing_of_the_kind_is_left_out(value: object) -> None:
+def test_values_that_are_not_logprobs_are_dropped(value: object) -> None:
     assert completions(value) == (None, [LISTS])
 
 
-def test_chat_s_shape_is_turned_into_the_four_lists() -> None:
-    given = {"content": [entry("Hel", -0.5, top("Hel"), top("He", -2)), entry("lo", -1, bytes=GONE)]}
+def test_chat_logprobs_are_converted_to_the_four_lists() -> None:
+    given = {"content": [entry("Hel", -0.5, top("Hel"), top("He", -2)), entry("lo", -1, bytes=ABSENT)]}
     fixed = {
         "tokens": ["Hel", "lo"],
         "token_logprobs": [-0.5, -1],
@@ -139,7 +139,7 @@ def test_chat_s_shape_is_turned_into_the_four_lists() -> None:
     assert completions(given, 7) == (fixed, [LISTS])
 
 
-def test_no_more_alternatives_are_shown_than_were_asked_for() -> None:
+def test_alternatives_are_limited_to_the_requested_number() -> None:
     value = {"content": [entry("a", -0.5, top("a"), top("b"))], "refusal": None}
     assert limit_top_logprobs(value, 1)["content"][0]["top_logprobs"] == [top("a")]
     assert limit_top_logprobs(value, 0) == {"content": [entry("a", -0.5)], "refusal": None}
@@ -150,14 +150,16 @@ def test_no_more_alternatives_are_shown_than_were_asked_for() -> None:
     assert limit_top_logprobs({"tokens": ["a"], "top_logprobs": None}, 0)["top_logprobs"] == []
 
 
-def test_alternatives_that_nobody_asked_for_are_left_out_of_the_stream() -> None:
-    said = say({"content": "a"}, logprobs={"content": [entry("a", -0.5, top("b"))], "refusal": None})
-    fixed = Fixed(stream(role(), said, finish()), asked=RequestFacts(top_logprobs=0))
+def test_unrequested_alternatives_are_not_sent() -> None:
+    chunk_with_alternatives = delta_chunk(
+        {"content": "a"}, logprobs={"content": [entry("a", -0.5, top("b"))], "refusal": None}
+    )
+    fixed = RepairedStream(stream(role(), chunk_with_alternatives, finish()), facts=RequestFacts(top_logprobs=0))
     assert b'"top_logprobs":[]' in fixed.body
 
 
 @table(
-    ("tokens", "text", "wanted"),
+    ("tokens", "text", "expected"),
     [
         (["{", "a"], "{a", ["{", "a"]),
         (["```", "json", "\n", "{", "a"], "{a", ["{", "a"]),
@@ -169,20 +171,20 @@ def test_alternatives_that_nobody_asked_for_are_left_out_of_the_stream() -> None
         ([], "a", []),
     ],
 )
-def test_tokens_before_the_text_are_left_out(tokens: list[str], text: str, wanted: list[str]) -> None:
+def test_logprobs_of_tokens_before_the_text_are_dropped(tokens: list[str], text: str, expected: list[str]) -> None:
     value = drop_leading_logprobs({"content": [entry(token) for token in tokens], "refusal": None}, text)
-    assert value["content"] == [entry(token) for token in wanted]
+    assert value["content"] == [entry(token) for token in expected]
     assert drop_leading_logprobs({"content": None}, text) == {"content": None}
 
 
-def test_our_own_engine_cuts_what_stands_before_json_and_so_do_we() -> None:
+def test_logprobs_of_text_that_the_engine_stripped_are_dropped() -> None:
     def chunk(text: str, *tokens: str) -> Json:
-        return say({"content": text}, logprobs={"content": [entry(token) for token in tokens], "refusal": None})
+        return delta_chunk({"content": text}, logprobs={"content": [entry(token) for token in tokens], "refusal": None})
 
-    heard = stream(role(), chunk("", "```"), chunk("{", " ", "{"), chunk("x", " ", "x"), finish())
-    ours = Fixed(heard, asked=RequestFacts(top_logprobs=0)).body
-    theirs = Fixed(heard, asked=RequestFacts()).body
-    assert b"```" not in ours
-    assert ours.count(b'"token":" "') == 1  # later ones are not ours to judge
-    assert b"```" in theirs
-    assert theirs.count(b'"token":" "') == 2
+    received = stream(role(), chunk("", "```"), chunk("{", " ", "{"), chunk("x", " ", "x"), finish())
+    trimmed = RepairedStream(received, facts=RequestFacts(top_logprobs=0)).body
+    untrimmed = RepairedStream(received, facts=RequestFacts()).body
+    assert b"```" not in trimmed
+    assert trimmed.count(b'"token":" "') == 1  # only the leading token is dropped
+    assert b"```" in untrimmed
+    assert untrimmed.count(b'"token":" "') == 2

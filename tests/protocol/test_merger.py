@@ -1,4 +1,4 @@
-"""One answer out of several streams."""
+"""Merger of several streams into one answer."""
 
 import json
 
@@ -14,21 +14,21 @@ from tests.protocol.build import (
     FALLBACKS,
     Json,
     call,
+    call_start,
     choice,
     chunk,
+    content_chunks,
     count,
-    counted,
     cuts,
+    delta_chunk,
     finish,
-    named,
     role,
-    say,
     stream,
     text,
     text_choice,
     text_chunk,
     text_end,
-    words,
+    usage_chunk,
 )
 from tests.table import table
 from welldone.protocol.envelope import Endpoint
@@ -39,20 +39,20 @@ from welldone.protocol.request_facts import RequestFacts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
-ASKED = RequestFacts(include_usage=True, choice_count=2)
+FACTS = RequestFacts(include_usage=True, choice_count=2)
 REQUEST: Json = {"messages": [], "stream": True, "n": 2, "stream_options": {"include_usage": True}}
 FAILURE = Failure("the engine is gone", code="engine_died")
 
 
 def answer(*texts: str, usage: Json | None = None) -> bytes:
-    return stream(role(), *words(*texts), finish(), *([] if usage is None else [counted(usage)]))
+    return stream(role(), *content_chunks(*texts), finish(), *([] if usage is None else [usage_chunk(usage)]))
 
 
 def chunks(body: bytes) -> list[Json]:
     return [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: {")]
 
 
-def said(body: bytes) -> dict[int, str]:
+def texts_by_choice(body: bytes) -> dict[int, str]:
     texts: dict[int, str] = {}
     for one in chunks(body):
         for part in one["choices"]:
@@ -61,35 +61,35 @@ def said(body: bytes) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("size", [1, 50, 100_000])
-def test_two_streams_make_two_choices_of_one_right_stream(size: int) -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
+def test_two_streams_become_two_choices_of_one_correct_stream(size: int) -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS, fan_out=FanOut(2))
     first = cuts(answer("a", "b", usage=count(5, 2)), size)
     second = cuts(answer("x", "y", "z", usage=count(5, 3)), size)
     body = b""
-    # The second one is heard first: clients must see the choices in their order all the same.
-    for place in range(max(len(first), len(second))):
-        body += pipe.feed(second[place], 1) if place < len(second) else b""
-        body += pipe.feed(first[place], 0) if place < len(first) else b""
+    # The second stream arrives first; clients must still see the choices in order.
+    for position in range(max(len(first), len(second))):
+        body += pipeline.feed(second[position], 1) if position < len(second) else b""
+        body += pipeline.feed(first[position], 0) if position < len(first) else b""
     assert not body.endswith(DONE)
-    body += pipe.close(1)
-    assert pipe.is_done
-    body += pipe.close(0)
+    body += pipeline.close(1)
+    assert pipeline.is_done
+    body += pipeline.close(0)
     assert judge(Trace(body=body, endpoint="chat", request=REQUEST)).findings == ()
-    assert said(body) == {0: "ab", 1: "xyz"}
+    assert texts_by_choice(body) == {0: "ab", 1: "xyz"}
     assert chunks(body)[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
     assert len({one["id"] for one in chunks(body)}) == 1
 
 
-def test_a_prompt_counts_once_and_details_are_summed() -> None:
+def test_a_prompt_counts_once_and_usage_details_are_added() -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 1}}
-    fold = BufferedPipeline(
+    buffered = BufferedPipeline(
         COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], facts=RequestFacts(choice_count=4), fan_out=FanOut(4, 2)
     )
     for part, prompt in enumerate((5, 5, 7, 7)):
         usage = count(prompt, 1, **details)
-        fold.feed(stream(text("w"), text_end(), text_chunk(usage=usage)), part)
-        fold.close(part)
-    assert json.loads(fold.body())["usage"] == {
+        buffered.feed(stream(text("w"), text_end(), text_chunk(usage=usage)), part)
+        buffered.close(part)
+    assert json.loads(buffered.body())["usage"] == {
         "prompt_tokens": 12,
         "completion_tokens": 4,
         "total_tokens": 16,
@@ -98,16 +98,16 @@ def test_a_prompt_counts_once_and_details_are_summed() -> None:
     }
 
 
-def test_other_members_of_usage_are_summed_where_that_makes_sense() -> None:
-    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
+def test_numeric_members_of_usage_are_added() -> None:
+    buffered = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
     mores: list[dict[str, object]] = [
         {"cost": 0.5, "cost_details": {"a": 1.5, "b": {"c": 1}, "d": None, "e": "x", "f": None}, "is_byok": False},
         {"cost": 0.25, "cost_details": {"a": 1, "b": {"c": 2, "g": None}, "d": 3, "e": "y"}, "is_byok": True},
     ]
     for part, more in enumerate(mores):
-        fold.feed(answer("w", usage=count(5, 1, **more) | {"total_tokens": 9}), part)
-        fold.close(part)
-    assert json.loads(fold.body())["usage"] == {
+        buffered.feed(answer("w", usage=count(5, 1, **more) | {"total_tokens": 9}), part)
+        buffered.close(part)
+    assert json.loads(buffered.body())["usage"] == {
         "prompt_tokens": 5,
         "completion_tokens": 2,
         "total_tokens": 13,
@@ -117,92 +117,110 @@ def test_other_members_of_usage_are_summed_where_that_makes_sense() -> None:
     }
 
 
-def test_a_count_that_is_missing_in_one_part_is_not_invented_for_all() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
-    body = pipe.feed(answer("a", usage=count()), 0) + pipe.close(0) + pipe.feed(answer("b"), 1) + pipe.close(1)
-    assert pipe.usage is None
+def test_usage_that_is_missing_in_one_part_is_not_sent() -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS, fan_out=FanOut(2))
+    body = (
+        pipeline.feed(answer("a", usage=count()), 0)
+        + pipeline.close(0)
+        + pipeline.feed(answer("b"), 1)
+        + pipeline.close(1)
+    )
+    assert pipeline.usage is None
     assert body.endswith(DONE)
     assert b'"usage":{' not in body
 
 
-def test_each_call_of_a_tool_has_an_id_of_its_own() -> None:
-    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
+def test_each_tool_call_has_a_unique_id() -> None:
+    buffered = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
     for part in (0, 1):
-        fold.feed(
-            stream(role(), say(named(id="")), say(call(function={"arguments": "{}"})), finish("tool_calls")), part
+        buffered.feed(
+            stream(
+                role(),
+                delta_chunk(call_start(id="")),
+                delta_chunk(call(function={"arguments": "{}"})),
+                finish("tool_calls"),
+            ),
+            part,
         )
-        fold.close(part)
-    ids = [one["message"]["tool_calls"][0]["id"] for one in json.loads(fold.body())["choices"]]
+        buffered.close(part)
+    ids = [one["message"]["tool_calls"][0]["id"] for one in json.loads(buffered.body())["choices"]]
     assert ids == ["call_ours1", "call_ours2"]
-    assert [(note.rule, note.count) for note in fold.repair_log.entries()] == [("tool-id-first", 2)]
+    assert [(repair.rule, repair.count) for repair in buffered.repair_log.entries()] == [("tool-id-first", 2)]
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
-def test_a_part_gives_one_choice_however_many_its_server_sends(endpoint: Endpoint) -> None:
+def test_a_part_has_one_choice_however_many_its_server_sends(endpoint: Endpoint) -> None:
     two = {
-        CHAT: stream(role(), role(1), *words("b", index=1), *words("a"), finish(index=1), finish()),
+        CHAT: stream(role(), role(1), *content_chunks("b", index=1), *content_chunks("a"), finish(index=1), finish()),
         COMPLETIONS: stream(text("b", 1), text("a"), text_end(index=1), text_end()),
     }[endpoint]
-    fold = BufferedPipeline(
+    buffered = BufferedPipeline(
         endpoint, fallback=FALLBACKS[endpoint], facts=RequestFacts(choice_count=2), fan_out=FanOut(2)
     )
-    pipe = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
+    pipeline = StreamPipeline(
+        endpoint, fallback=FALLBACKS[endpoint], facts=RequestFacts(choice_count=2), fan_out=FanOut(2)
+    )
     body = b""
     for part in (0, 1):
-        fold.feed(two, part)
-        fold.close(part)
-        body += pipe.feed(two, part) + pipe.close(part)
+        buffered.feed(two, part)
+        buffered.close(part)
+        body += pipeline.feed(two, part) + pipeline.close(part)
     assert judge(Trace(body=body, endpoint=endpoint.value, request=REQUEST)).counts.keys() <= {
         "use-final-chunk",
         "use-null-elsewhere",
         "cmpl-usage-chunk",
     }
-    assert [one["index"] for one in json.loads(fold.body())["choices"]] == [0, 1]
+    assert [one["index"] for one in json.loads(buffered.body())["choices"]] == [0, 1]
     assert body.count(b'"stop"') == 2
 
 
-def test_one_part_that_fails_ends_the_whole_answer() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
-    body = pipe.feed(stream(role(), *words("a"), end=b""), 0)
-    body += pipe.feed(stream({"error": {"message": "broken"}}, end=b"") + answer("more"), 1)
-    assert pipe.failure is not None
-    body += pipe.feed(stream(*words("b"), end=b""), 0) + pipe.close(0) + pipe.close(1) + pipe.fail(FAILURE)
+def test_a_failed_part_ends_the_answer() -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS, fan_out=FanOut(2))
+    body = pipeline.feed(stream(role(), *content_chunks("a"), end=b""), 0)
+    body += pipeline.feed(stream({"error": {"message": "broken"}}, end=b"") + answer("more"), 1)
+    assert pipeline.failure is not None
+    body += (
+        pipeline.feed(stream(*content_chunks("b"), end=b""), 0)
+        + pipeline.close(0)
+        + pipeline.close(1)
+        + pipeline.fail(FAILURE)
+    )
     assert judge(Trace(body=body, endpoint="chat", request=REQUEST)).findings == ()
-    assert said(body.partition(b'data: {"error"')[0]) == {0: "a", 1: ""}
+    assert texts_by_choice(body.partition(b'data: {"error"')[0]) == {0: "a", 1: ""}
     assert body.endswith(DONE)
     assert body.count(b'"error"') == 1
 
 
 @table("parts", [1, 2])
-@table("before", [b"", stream(role(), *words("a"), end=b""), b": hello\n\n"])
-def test_an_answer_that_is_broken_off_ends_with_the_error(parts: int, before: bytes) -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=parts), fan_out=FanOut(parts))
-    body = pipe.feed(before) + pipe.fail(FAILURE) + pipe.close()
+@table("before", [b"", stream(role(), *content_chunks("a"), end=b""), b": hello\n\n"])
+def test_a_failed_answer_ends_with_the_error(parts: int, before: bytes) -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=parts), fan_out=FanOut(parts))
+    body = pipeline.feed(before) + pipeline.fail(FAILURE) + pipeline.close()
     assert judge(Trace(body=body, endpoint="chat")).findings == ()
     assert body.endswith(DONE)
     assert b'{"error":{"message":"the engine is gone"' in body
-    assert pipe.failure == FAILURE
+    assert pipeline.failure == FAILURE
 
 
-def test_the_part_that_is_still_open_tells_of_the_failure() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
-    body = pipe.feed(answer("a"), 0) + pipe.close(0) + pipe.fail(FAILURE)
+def test_the_failure_is_sent_through_a_part_that_is_still_open() -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS, fan_out=FanOut(2))
+    body = pipeline.feed(answer("a"), 0) + pipeline.close(0) + pipeline.fail(FAILURE)
     assert judge(Trace(body=body, endpoint="chat", request=REQUEST)).findings == ()
-    assert pipe.failure == FAILURE
+    assert pipeline.failure == FAILURE
 
 
-def test_signs_of_life_pass() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
-    assert pipe.feed(b": one\n\n", 1) == b": keep-alive\n\n"
-    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
-    fold.feed(b": one\n\n" + answer("a"))
-    fold.close()
-    assert json.loads(fold.body())["choices"][0]["message"]["content"] == "a"
+def test_keep_alives_of_all_parts_pass() -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS, fan_out=FanOut(2))
+    assert pipeline.feed(b": one\n\n", 1) == b": keep-alive\n\n"
+    buffered = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
+    buffered.feed(b": one\n\n" + answer("a"))
+    buffered.close()
+    assert json.loads(buffered.body())["choices"][0]["message"]["content"] == "a"
 
 
-def test_prompts_are_repeated_where_that_was_asked_for() -> None:
+def test_prompts_are_echoed_if_requested() -> None:
     request = {"prompt": ["p", "", "r"], "echo": True, "stream": True}
-    pipe = StreamPipeline(
+    pipeline = StreamPipeline(
         COMPLETIONS,
         fallback=FALLBACKS[COMPLETIONS],
         facts=RequestFacts(include_usage=False, choice_count=3),
@@ -210,7 +228,7 @@ def test_prompts_are_repeated_where_that_was_asked_for() -> None:
     )
     body = b""
     for part in (2, 0, 1):
-        body += pipe.feed(stream(text(f" {part}"), text_end()), part) + pipe.close(part)
+        body += pipeline.feed(stream(text(f" {part}"), text_end()), part) + pipeline.close(part)
     texts: dict[int, str] = {}
     for one in chunks(body):
         texts[one["choices"][0]["index"]] = texts.get(one["choices"][0]["index"], "") + one["choices"][0]["text"]
@@ -219,56 +237,56 @@ def test_prompts_are_repeated_where_that_was_asked_for() -> None:
 
 
 def test_unknown_fields_stay_with_their_choice() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
-    body = pipe.feed(answer("a"), 0) + pipe.close(0)
-    body += pipe.feed(
-        stream(role(), say({"content": "b"}, mood="calm"), chunk(timings={"n": 1}), finish()), 1
-    ) + pipe.close(1)
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS, fan_out=FanOut(2))
+    body = pipeline.feed(answer("a"), 0) + pipeline.close(0)
+    body += pipeline.feed(
+        stream(role(), delta_chunk({"content": "b"}, mood="calm"), chunk(timings={"n": 1}), finish()), 1
+    ) + pipeline.close(1)
     fields = [part for one in chunks(body) for part in one["choices"] if "mood" in part]
     assert [part["index"] for part in fields] == [1]
     assert b'"timings":{"n":1}' in body
 
 
-def test_the_model_has_the_name_that_the_client_knows() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(), model="theirs")
-    body = pipe.feed(answer("a")) + pipe.close()
+def test_the_model_name_can_be_replaced() -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(), model="theirs")
+    body = pipeline.feed(answer("a")) + pipeline.close()
     assert {one["model"] for one in chunks(body)} == {"theirs"}
 
 
-def test_a_fold_that_failed_says_why() -> None:
-    fold = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
-    fold.feed(stream(role(), end=b""))
-    fold.fail(FAILURE)
-    assert fold.failure == FAILURE
+def test_a_failed_reply_has_the_error() -> None:
+    buffered = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
+    buffered.feed(stream(role(), end=b""))
+    buffered.fail(FAILURE)
+    assert buffered.failure == FAILURE
 
 
-def test_usage_that_we_asked_for_ourselves_is_no_fault_and_not_shown() -> None:
-    pipe = StreamPipeline(
+def test_forced_usage_is_no_violation_and_not_sent() -> None:
+    pipeline = StreamPipeline(
         CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=False, choice_count=1, is_usage_forced=True)
     )
-    body = pipe.feed(answer("a", usage=count())) + pipe.close()
+    body = pipeline.feed(answer("a", usage=count())) + pipeline.close()
     assert b"usage" not in body
-    assert pipe.usage is not None
-    assert pipe.repair_log.entries() == []
+    assert pipeline.usage is not None
+    assert pipeline.repair_log.entries() == []
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
-def test_a_part_that_begins_with_a_field_after_the_others_have_ended_is_heard(endpoint: Endpoint) -> None:
+def test_a_part_that_starts_with_a_field_after_the_others_have_ended_is_read(endpoint: Endpoint) -> None:
     if endpoint is CHAT:
         empty = stream(chunk(choice({}, "stop"), timings={"n": 1}))
         full = answer("a")
     else:
         empty = stream(text_chunk(text_choice("", "stop"), timings={"n": 1}))
         full = stream(text("a"), text_end())
-    pipe = StreamPipeline(
+    pipeline = StreamPipeline(
         endpoint,
         fallback=FALLBACKS[endpoint],
         facts=RequestFacts(include_usage=False, choice_count=3),
         fan_out=FanOut(3),
     )
     body = b""
-    for part, heard in ((1, full), (0, empty), (2, empty)):
-        body += pipe.feed(heard, part) + pipe.close(part)
+    for part, received in ((1, full), (0, empty), (2, empty)):
+        body += pipeline.feed(received, part) + pipeline.close(part)
     assert judge(Trace(body=body, endpoint=endpoint.value)).findings == ()
     assert body.count(b'"timings"') == 2
     assert body.count(b'"finish_reason":"stop"') == 3
@@ -277,12 +295,12 @@ def test_a_part_that_begins_with_a_field_after_the_others_have_ended_is_heard(en
 CHATS = [
     answer("a", "b", usage=count(5, 2)),
     stream(chunk(choice({}, "stop"), timings={"n": 1})),
-    stream(role(), finish("length"), counted(count()), end=b""),
-    stream(chunk(timings={"n": 1}), role(), *words("x"), chunk(choice({}, "stop"), timings={"n": 2})),
-    stream(role(), say(named()), say(call(function={"arguments": "{}"})), finish("tool_calls")),
+    stream(role(), finish("length"), usage_chunk(count()), end=b""),
+    stream(chunk(timings={"n": 1}), role(), *content_chunks("x"), chunk(choice({}, "stop"), timings={"n": 2})),
+    stream(role(), delta_chunk(call_start()), delta_chunk(call(function={"arguments": "{}"})), finish("tool_calls")),
     b": hello\n\n" + answer("later"),
-    stream(say({"content": "y"}, mood="calm"), finish()),
-    stream(role(), *words("cut"), end=b""),
+    stream(delta_chunk({"content": "y"}, mood="calm"), finish()),
+    stream(role(), *content_chunks("cut"), end=b""),
     stream({"error": {"message": "broken"}}),
     b"",
 ]
@@ -297,38 +315,38 @@ TEXTS = [
 
 
 @given(st.data(), st.sampled_from([CHAT, COMPLETIONS]), st.booleans())
-def test_whatever_parts_say_and_whenever_they_end_the_stream_is_right(
+def test_any_interleaving_of_parts_gives_a_correct_stream(
     data: st.DataObject, endpoint: Endpoint, is_asked: bool
 ) -> None:
     parts = data.draw(st.lists(st.sampled_from(CHATS if endpoint is CHAT else TEXTS), min_size=1, max_size=4))
-    asked = RequestFacts(include_usage=is_asked, choice_count=len(parts), is_usage_forced=True)
-    pipe = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], facts=asked, fan_out=FanOut(len(parts)))
-    left = {part: cuts(heard, data.draw(st.sampled_from([7, 60, 10_000]))) for part, heard in enumerate(parts)}
+    facts = RequestFacts(include_usage=is_asked, choice_count=len(parts), is_usage_forced=True)
+    pipeline = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], facts=facts, fan_out=FanOut(len(parts)))
+    left = {part: cuts(received, data.draw(st.sampled_from([7, 60, 10_000]))) for part, received in enumerate(parts)}
     body = b""
     while left:
         part = data.draw(st.sampled_from(sorted(left)))
-        body += pipe.feed(left[part].pop(0), part) if left[part] else b""
+        body += pipeline.feed(left[part].pop(0), part) if left[part] else b""
         if not left[part]:
-            body += pipe.close(part)
+            body += pipeline.close(part)
             del left[part]
     request = {"stream": True, "n": len(parts), "stream_options": {"include_usage": is_asked}}
     findings = judge(Trace(body=body, endpoint=endpoint.value, request=request)).findings
-    # A count that no server sent is not invented, and who is told of an error as the first word is told by it.
+    # Usage that no server sent is not invented. If the stream starts with an error, only the error is sent.
     excused = {"use-final-chunk", "cmpl-usage-chunk", "use-null-elsewhere"}
     assert [finding.rule for finding in findings if finding.rule not in excused] == []
     assert body.count(DONE) == 1
     assert body.endswith(DONE)
 
 
-def test_each_part_is_done_for_itself() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=ASKED, fan_out=FanOut(2))
-    pipe.feed(answer("a"), 1)
-    assert (pipe.is_part_done(0), pipe.is_part_done(1), pipe.is_done) == (False, True, False)
+def test_done_is_tracked_per_part() -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS, fan_out=FanOut(2))
+    pipeline.feed(answer("a"), 1)
+    assert (pipeline.is_part_done(0), pipeline.is_part_done(1), pipeline.is_done) == (False, True, False)
 
 
-def test_the_words_of_a_failure_can_be_chosen() -> None:
-    pipe = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
-    pipe.configure(0, reword=lambda failure: Failure(failure.message.replace("secret", "…")))
-    sent = pipe.feed(b'data: {"error":{"message":"no secret"}}\n\n') + pipe.close()
+def test_failures_of_the_upstream_can_be_mapped() -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
+    pipeline.configure(0, map_failure=lambda failure: Failure(failure.message.replace("secret", "…")))
+    sent = pipeline.feed(b'data: {"error":{"message":"no secret"}}\n\n') + pipeline.close()
     assert b"no \xe2\x80\xa6" in sent
     assert b"secret" not in sent

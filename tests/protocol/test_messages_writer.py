@@ -1,4 +1,4 @@
-"""The dialect of /v1/messages: what is translated into it."""
+"""Writer of /v1/messages."""
 
 import json
 import math
@@ -37,7 +37,7 @@ NOTHING = {"input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_inpu
 
 
 def frames(data: bytes) -> list[Json]:
-    """The JSON of a stream's events, which must each be named by their type."""
+    """Decode a stream; check that each event is named by its type."""
     found = []
     for frame in data.decode().split("\n\n")[:-1]:
         name, body = frame.split("\n")
@@ -47,35 +47,35 @@ def frames(data: bytes) -> list[Json]:
 
 
 def write(*events: Event, stops: tuple[str, ...] = (), counted: Usage | None = None) -> list[Json]:
-    """The events of the stream that they make."""
+    """Write events; return the decoded stream."""
     writer = MessagesDialect(stop_sequences=stops).make_writer(HEAD, lambda: counted)
     return frames(b"".join([*(writer.send(event) for event in events), writer.end()]))
 
 
-def whole(*events: Event, stops: tuple[str, ...] = ()) -> Json:
-    """The whole reply that they make."""
+def whole_reply(*events: Event, stops: tuple[str, ...] = ()) -> Json:
+    """Collect events into a reply."""
     body: Json = json.loads(MessagesDialect(stop_sequences=stops).encode_reply(HEAD, collect(events)))
     return body
 
 
-def shown(*events: Event) -> list[str]:
-    """The stream between its start and its end, in short."""
-    return [short(value) for value in write(OPEN, *events)[1:-2]]
+def summary(*events: Event) -> list[str]:
+    """Summarise the block events of a stream."""
+    return [summary_line(value) for value in write(OPEN, *events)[1:-2]]
 
 
-def short(value: Json) -> str:
-    """An event in short: its block's number, and what it begins or says."""
+def summary_line(value: Json) -> str:
+    """Summarise an event: block index, and block type or text."""
     match value["type"]:
         case "content_block_start":
             return f"{value['index']} {value['content_block']['type']}"
         case "content_block_delta":
-            kind, said = value["delta"].values()
-            return f"{value['index']} {kind.removesuffix('_delta')}: {said}"
+            kind, text = value["delta"].values()
+            return f"{value['index']} {kind.removesuffix('_delta')}: {text}"
         case _:
             return f"{value['index']} stop"
 
 
-def test_a_message_begins_says_a_text_and_ends() -> None:
+def test_the_events_of_a_text_message() -> None:
     message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
     message |= {"stop_reason": None, "stop_sequence": None, "usage": NOTHING}
     assert write(OPEN, Text(0, "a"), Text(0, "é\u2028"), STOP, Usage(5, 3, 8, {})) == [
@@ -93,7 +93,7 @@ def test_a_message_begins_says_a_text_and_ends() -> None:
     ]
 
 
-def test_no_character_of_a_stream_is_taken_for_a_line_break() -> None:
+def test_unicode_line_breaks_are_escaped() -> None:
     writer = MessagesDialect().make_writer(HEAD, lambda: None)
     writer.send(OPEN)
     assert "\u2028".encode() not in writer.send(Text(0, "\u2028")) + writer.send(Text(0, "\u2028"))
@@ -130,19 +130,19 @@ def test_no_character_of_a_stream_is_taken_for_a_line_break() -> None:
         ),
     ],
 )
-def test_blocks_come_one_after_the_other(events: list[Event], expected: list[str]) -> None:
-    assert shown(*events, STOP)[: len(expected)] == expected
+def test_blocks_are_written_in_sequence(events: list[Event], expected: list[str]) -> None:
+    assert summary(*events, STOP)[: len(expected)] == expected
 
 
-def test_a_call_says_its_id_its_name_and_what_else_its_server_says_of_it() -> None:
+def test_a_call_has_id_name_and_unknown_members() -> None:
     start = write(OPEN, ToolCall(0, 0, "call_a", "get", {"type": "x", "sign": "s"}), STOP)[1]
     assert start["content_block"] == {"type": "tool_use", "id": "call_a", "name": "get", "input": {}, "sign": "s"}
 
 
-def test_what_waits_for_a_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_HELD_CHARACTERS", 3)
-    said = shown(CALL, ToolArguments(0, 0, "{"), Text(0, "abc"), Text(0, "d"), ToolArguments(0, 0, "}"), STOP)
-    assert said == ["0 tool_use", "0 input_json: {", "0 stop", "1 text", "1 text: abc", "1 text: d", "1 stop"]
+def test_text_queued_behind_a_call_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_MAX_QUEUED_CHARACTERS", 3)
+    lines = summary(CALL, ToolArguments(0, 0, "{"), Text(0, "abc"), Text(0, "d"), ToolArguments(0, 0, "}"), STOP)
+    assert lines == ["0 tool_use", "0 input_json: {", "0 stop", "1 text", "1 text: abc", "1 text: d", "1 stop"]
 
 
 REFUSED = Refusal(0, "no")
@@ -168,10 +168,10 @@ REFUSED = Refusal(0, "no")
         ([UnknownFields(0, FieldLocation.CHOICE, {"stop_reason": "X"}), Finish(0, "length")], "max_tokens", None),
     ],
 )
-def test_why_it_stopped_is_said_in_anthropics_words(events: list[Event], reason: str, stop: str | None) -> None:
+def test_finish_reasons_are_converted_to_stop_reasons(events: list[Event], reason: str, stop: str | None) -> None:
     delta = {"stop_reason": reason, "stop_sequence": stop}
     assert write(OPEN, *events, stops=("X",))[-2]["delta"] == delta
-    body = whole(OPEN, *events, stops=("X",))
+    body = whole_reply(OPEN, *events, stops=("X",))
     assert {name: body[name] for name in delta} == delta
 
 
@@ -180,9 +180,9 @@ CACHED: Json = {"prompt_tokens_details": {"cached_tokens": 4}}
 
 
 def counts(fresh: int, cached: int, output: int, **more: object) -> Json:
-    """Usage as Anthropic writes it."""
-    told = {"input_tokens": fresh, "cache_read_input_tokens": cached, "output_tokens": output}
-    return NOTHING | told | more
+    """Return usage in Anthropic's format."""
+    counts_sent = {"input_tokens": fresh, "cache_read_input_tokens": cached, "output_tokens": output}
+    return NOTHING | counts_sent | more
 
 
 @table(
@@ -196,7 +196,7 @@ def counts(fresh: int, cached: int, output: int, **more: object) -> Json:
         ([UnknownFields(0, FieldLocation.CHOICE, TIMINGS.fields)], None, counts(0, 0, 0), counts(0, 0, 0)),
     ],
 )
-def test_the_start_says_of_the_prompt_what_is_known_by_then(
+def test_message_start_has_the_prompt_tokens_known_so_far(
     events: list[Event], counted: Usage | None, start: Json, end: Json
 ) -> None:
     written = write(OPEN, *events, Text(0, "a"), STOP, counted=counted)
@@ -218,10 +218,10 @@ DETAILS: list[tuple[Json, Json]] = [
 
 
 @table(("more", "expected"), DETAILS)
-def test_tokens_that_were_cached_stand_apart(more: Json, expected: Json) -> None:
+def test_cached_tokens_are_counted_separately(more: Json, expected: Json) -> None:
     usage = Usage(9, 5, 14, more)
     assert write(OPEN, STOP, usage)[-2]["usage"] == expected
-    assert whole(OPEN, STOP, usage)["usage"] == expected
+    assert whole_reply(OPEN, STOP, usage)["usage"] == expected
     assert "output_tokens_details" not in write(OPEN, STOP, counted=usage)[0]["message"]["usage"]
 
 
@@ -237,7 +237,7 @@ def test_tokens_that_were_cached_stand_apart(more: Json, expected: Json) -> None
         (Failure("no", "api_error", code="timeout"), "timeout_error"),
     ],
 )
-def test_a_failure_is_the_last_event_and_has_one_of_anthropics_types(failure: Failure, kind: str) -> None:
+def test_a_failure_is_the_last_event_with_an_anthropic_error_type(failure: Failure, kind: str) -> None:
     error = {"type": "error", "error": {"type": kind, "message": "no"}}
     written = write(OPEN, CALL, ToolArguments(0, 0, "{"), failure)
     assert (written[-1], written[-2]["type"]) == (error, "content_block_delta")
@@ -245,33 +245,33 @@ def test_a_failure_is_the_last_event_and_has_one_of_anthropics_types(failure: Fa
     assert frames(MessagesDialect().final_error_bytes(failure)) == [error]
 
 
-def test_a_servers_own_words_of_a_failure_are_carried_on() -> None:
+def test_unknown_members_of_an_error_are_kept() -> None:
     failure = Failure("no", extra_fields={"details": 1, "request_id": "r", "type": "x"})
     error = {"type": "api_error", "message": "no", "details": 1}
     assert write(failure) == [{"type": "error", "error": error, "request_id": "r"}]
 
 
-def test_a_sign_of_life_is_a_comment_before_the_message_and_a_ping_in_it() -> None:
+def test_a_keep_alive_is_a_comment_before_the_message_and_a_ping_within_it() -> None:
     writer = MessagesDialect().make_writer(HEAD, lambda: None)
     assert [writer.send(event) for event in (OPEN, KeepAlive())] == [b"", KEEP_ALIVE]
     writer.send(Text(0, "a"))
     assert writer.send(KeepAlive(is_chunk=True)) == b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
-def test_text_is_taken_while_a_block_of_text_is_open() -> None:
+def test_text_is_accepted_while_a_text_block_is_open() -> None:
     writer = MessagesDialect().make_writer(HEAD, lambda: None)
-    heard = [writer.accepts_text(0)]
+    accepted = [writer.accepts_text(0)]
     for event in (OPEN, Text(0, "a"), CALL):
         writer.send(event)
-        heard.append(writer.accepts_text(0))
-    assert heard == [False, False, True, False]
+        accepted.append(writer.accepts_text(0))
+    assert accepted == [False, False, True, False]
 
 
-def test_what_this_dialect_cannot_say_is_left_out() -> None:
-    assert shown(Logprobs(0, {}), UnknownFields(0, FieldLocation.DELTA, {"x": 1}), STOP) == []
+def test_unsupported_events_are_omitted() -> None:
+    assert summary(Logprobs(0, {}), UnknownFields(0, FieldLocation.DELTA, {"x": 1}), STOP) == []
 
 
-def test_our_own_mistakes_are_exceptions() -> None:
+def test_illegal_event_order_raises() -> None:
     writer = MessagesDialect().make_writer(HEAD, lambda: None)
     with pytest.raises(EventOrderError):
         writer.send(Text(0, "a"))
@@ -279,7 +279,7 @@ def test_our_own_mistakes_are_exceptions() -> None:
         writer.end()
 
 
-def test_a_whole_reply_has_its_blocks_in_the_order_in_which_they_stream() -> None:
+def test_a_reply_has_its_blocks_in_streaming_order() -> None:
     calls: list[Event] = [
         CALL,
         ToolArguments(0, 0, '{"a":1}', {"sign": "s"}),
@@ -287,7 +287,7 @@ def test_a_whole_reply_has_its_blocks_in_the_order_in_which_they_stream() -> Non
         Reasoning(0, "hm"),
         REFUSED,
     ]
-    assert whole(OPEN, *calls, Finish(0, "tool_calls"), Usage(5, 3, 8, {})) == {
+    assert whole_reply(OPEN, *calls, Finish(0, "tool_calls"), Usage(5, 3, 8, {})) == {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -316,27 +316,27 @@ def test_a_whole_reply_has_its_blocks_in_the_order_in_which_they_stream() -> Non
         ('{"a":"\\ud800","b":"\\ud83d\\ude00"}', {"a": "\ufffd", "b": "\U0001f600"}),
     ],
 )
-def test_a_whole_call_has_an_object_as_its_input(arguments: str, expected: Json) -> None:
+def test_a_call_in_a_reply_has_an_object_as_input(arguments: str, expected: Json) -> None:
     pieces = [ToolArguments(0, 0, arguments)] if arguments else []
-    assert whole(OPEN, CALL, *pieces, Finish(0, "tool_calls"))["content"][0]["input"] == expected
+    assert whole_reply(OPEN, CALL, *pieces, Finish(0, "tool_calls"))["content"][0]["input"] == expected
 
 
 @pytest.mark.parametrize("arguments", ['{"a":', "[1]", "[" * 100_000])
-def test_a_whole_call_without_an_object_is_left_out(arguments: str) -> None:
-    assert whole(OPEN, CALL, ToolArguments(0, 0, arguments), Finish(0, "tool_calls"))["content"] == []
+def test_a_call_with_invalid_arguments_is_omitted_from_a_reply(arguments: str) -> None:
+    assert whole_reply(OPEN, CALL, ToolArguments(0, 0, arguments), Finish(0, "tool_calls"))["content"] == []
 
 
-def test_a_whole_reply_of_nothing_is_an_empty_message() -> None:
-    assert whole()["content"] == []
+def test_a_reply_without_choices_is_an_empty_message() -> None:
+    assert whole_reply()["content"] == []
 
 
-def test_the_id_is_ours_and_the_model_is_the_servers() -> None:
+def test_the_id_is_ours_and_the_model_is_that_of_the_server() -> None:
     dialect = MessagesDialect()
     assert dialect.envelope(None, HEAD) == HEAD
     assert dialect.envelope(Envelope("chatcmpl-1", 1, "other"), HEAD) == Envelope("msg_1", 1700000000, "other")
 
 
-def test_thoughts_that_nobody_asked_for_are_not_said() -> None:
+def test_unrequested_thinking_is_omitted() -> None:
     dialect = MessagesDialect(includes_thinking=False)
     events: list[Event] = [ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "stop")]
     writer = dialect.make_writer(HEAD, lambda: None)

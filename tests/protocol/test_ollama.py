@@ -1,4 +1,4 @@
-"""Ollama's dialect: lines of JSON out of events, and the whole reply out of the same."""
+"""Ollama's dialect: streams and replies."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.laws.strategies import legal
+from tests.laws.strategies import legal_events
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.ollama import OllamaDialect
 from welldone.protocol.envelope import Endpoint, Envelope
@@ -35,7 +35,7 @@ def lines(events: list[Event], *, is_chat: bool = True) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written.splitlines()]
 
 
-def test_a_chat_is_a_line_for_each_piece_and_one_at_the_end() -> None:
+def test_a_chat_has_one_line_per_delta_and_a_final_one() -> None:
     events: list[Event] = [ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "length"), Usage(3, 2, 5, {})]
     head = {"model": "m", "created_at": AT}
     assert lines(events) == [
@@ -52,7 +52,7 @@ def test_a_chat_is_a_line_for_each_piece_and_one_at_the_end() -> None:
     ]
 
 
-def test_calls_are_said_when_they_are_whole() -> None:
+def test_calls_are_sent_when_complete() -> None:
     events: list[Event] = [
         ChoiceStart(0),
         ToolCall(0, 0, "c1", "f"),
@@ -60,18 +60,18 @@ def test_calls_are_said_when_they_are_whole() -> None:
         ToolArguments(0, 0, ":1}"),
     ]
     events += [ToolCall(0, 1, "c2", "g"), Finish(0, "tool_calls")]
-    said = [line["message"].get("tool_calls") for line in lines(events)]
-    assert said == [
+    result = [line["message"].get("tool_calls") for line in lines(events)]
+    assert result == [
         [{"function": {"name": "f", "arguments": {"a": 1}}}],
         [{"function": {"name": "g", "arguments": {}}}],
         None,
     ]
 
 
-def test_generate_says_bare_text() -> None:
+def test_generate_sends_plain_text() -> None:
     events: list[Event] = [ChoiceStart(0), KeepAlive(), Reasoning(0, "hm"), Refusal(0, "no"), Finish(0, "stop")]
-    said = lines(events, is_chat=False)
-    assert [(line["response"], line.get("thinking"), line["done"]) for line in said] == [
+    result = lines(events, is_chat=False)
+    assert [(line["response"], line.get("thinking"), line["done"]) for line in result] == [
         ("", "hm", False),
         ("no", None, False),
         ("", None, True),
@@ -83,8 +83,8 @@ def test_a_failure_is_the_last_line() -> None:
 
 
 @pytest.mark.parametrize("is_chat", [True, False])
-@given(events=legal(Endpoint.CHAT, choices=1), data=st.data())
-def test_the_whole_reply_says_what_the_stream_says(is_chat: bool, events: list[Event], data: st.DataObject) -> None:
+@given(events=legal_events(Endpoint.CHAT, choices=1), data=st.data())
+def test_the_reply_has_the_content_of_the_stream(is_chat: bool, events: list[Event], data: st.DataObject) -> None:
     written = lines(events, is_chat=is_chat)
     if isinstance(events[-1], Failure):
         assert "error" in written[-1]
@@ -102,7 +102,7 @@ def test_the_whole_reply_says_what_the_stream_says(is_chat: bool, events: list[E
         assert whole["response"] == "".join(line["response"] for line in written)
 
 
-def test_text_may_flow_while_a_choice_is_open() -> None:
+def test_text_is_accepted_while_a_choice_is_open() -> None:
     writer = OllamaDialect(is_chat=True, created_at=AT).make_writer(HEAD, lambda: None)
     assert not writer.accepts_text(0)
     writer.send(ChoiceStart(0))

@@ -1,4 +1,4 @@
-"""Any server's bytes, as events."""
+"""Reader of streams."""
 
 import json
 from collections.abc import Callable
@@ -6,25 +6,25 @@ from collections.abc import Callable
 import pytest
 
 from tests.protocol.build import (
+    ABSENT,
     CHAT,
     COMPLETIONS,
     DONE,
+    ENVELOPE,
     FALLBACK,
-    GONE,
-    HEAD,
     Read,
     chunk,
+    content_chunks,
     count,
-    counted,
+    delta_chunk,
     finish,
     frame,
     pack,
     role,
-    say,
     stream,
     text,
     text_end,
-    words,
+    usage_chunk,
 )
 from tests.table import table
 from welldone.protocol.catalog import ALL_RULES
@@ -33,39 +33,39 @@ from welldone.protocol.reader import EventReader
 from welldone.protocol.repair_log import RepairEntry, RepairLog
 from welldone.protocol.request_facts import RequestFacts
 
-A, B = pack(say({"content": "a"})), pack(say({"content": "b"}))
-SAID_A, SAID_B = Text(0, "a"), Text(0, "b")
+A, B = pack(delta_chunk({"content": "a"})), pack(delta_chunk({"content": "b"}))
+TEXT_A, SAID_B = Text(0, "a"), Text(0, "b")
 QUIET = KeepAlive(is_chunk=True)
 ERROR = {"message": "m", "type": "t", "param": None, "code": None}
-PRETTY = json.dumps(say({"content": "a"}), indent=1).encode().split(b"\n")
+PRETTY = json.dumps(delta_chunk({"content": "a"}), indent=1).encode().split(b"\n")
 
 
-def garbage(what: str) -> Failure:
-    return Failure(f"the server sent {what}", "upstream_error", None, "bad_upstream_stream")
+def bad_stream(content: str) -> Failure:
+    return Failure(f"the server sent {content}", "upstream_error", None, "bad_upstream_stream")
 
 
-def test_a_right_stream_is_read_as_it_is() -> None:
-    read = Read(stream(role(), *words("Hel", "lo"), finish(), counted(count())))
+def test_a_correct_chat_stream_is_read_without_a_repair() -> None:
+    read = Read(stream(role(), *content_chunks("Hel", "lo"), finish(), usage_chunk(count())))
     assert read.events == [ChoiceStart(0), Text(0, "Hel"), Text(0, "lo"), Finish(0, "stop"), Usage(5, 3, 8, {})]
     assert read.rules == []
     assert read.is_done is True
-    assert read.head == HEAD
+    assert read.envelope == ENVELOPE
 
 
-def test_a_right_completion_is_read_as_it_is() -> None:
+def test_a_correct_completions_stream_is_read_without_a_repair() -> None:
     read = Read(stream(text("a"), text_end()), COMPLETIONS)
-    assert read.events == [SAID_A, Finish(0, "stop")]
+    assert read.events == [TEXT_A, Finish(0, "stop")]
     assert read.rules == []
 
 
-def test_events_come_as_soon_as_their_frame_is_whole() -> None:
+def test_events_are_emitted_as_soon_as_their_frame_is_complete() -> None:
     reader = EventReader(CHAT, fallback=FALLBACK, facts=RequestFacts(), repair_log=RepairLog())
     assert reader.envelope is None
     assert reader.feed(b"data: " + A) == []
-    assert reader.feed(b"\n\n: pi") == [SAID_A]
+    assert reader.feed(b"\n\n: pi") == [TEXT_A]
     assert reader.feed(b"ng\n") == [KeepAlive()]
     assert reader.has_usage_chunk is False
-    assert reader.feed(frame(counted(count()))) == [Usage(5, 3, 8, {})]
+    assert reader.feed(frame(usage_chunk(count()))) == [Usage(5, 3, 8, {})]
     assert reader.has_usage_chunk is True
     assert reader.is_done is False
     assert reader.feed(DONE) == []
@@ -75,30 +75,30 @@ def test_events_come_as_soon_as_their_frame_is_whole() -> None:
 
 FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     # framing
-    (b"data:" + A + b"\n\n", [SAID_A], ["sse-data-space"]),
-    (b"data:  " + A + b"\n\n", [SAID_A], ["sse-data-space"]),
-    (A + b"\n\n" + B + b"\n\n", [SAID_A, SAID_B], ["sse-data-space"]),
-    (b"data: " + A + b"\r\n\r\n", [SAID_A], ["sse-lf-only"]),
-    (b"data: " + A + b"\r\r", [SAID_A], ["sse-lf-only"]),
-    (b"\xef\xbb\xbfdata: " + A + b"\n\n", [SAID_A], ["sse-no-bom"]),
-    (b"id: 7\ndata: " + A + b"\n\n", [SAID_A], ["sse-no-id-field"]),
-    (b"retry: 7\ndata: " + A + b"\n\n", [SAID_A], ["sse-no-retry-frame"]),
-    (b"event: x\ndata: " + A + b"\n\n", [SAID_A], ["sse-no-event-name"]),
-    (b"x: 7\ndata: " + A + b"\n\n", [SAID_A], ["sse-json-on-one-line"]),
-    (b": c\ndata: " + A + b"\n\n", [KeepAlive(), SAID_A], []),
-    (b"data: " + A + b"\n: c\n\n", [SAID_A], []),
-    (b"data: " + A + b"\ndata: " + B + b"\n\n", [SAID_A, SAID_B], ["sse-event-blank-line", "sse-one-object-per-event"]),
+    (b"data:" + A + b"\n\n", [TEXT_A], ["sse-data-space"]),
+    (b"data:  " + A + b"\n\n", [TEXT_A], ["sse-data-space"]),
+    (A + b"\n\n" + B + b"\n\n", [TEXT_A, SAID_B], ["sse-data-space"]),
+    (b"data: " + A + b"\r\n\r\n", [TEXT_A], ["sse-lf-only"]),
+    (b"data: " + A + b"\r\r", [TEXT_A], ["sse-lf-only"]),
+    (b"\xef\xbb\xbfdata: " + A + b"\n\n", [TEXT_A], ["sse-no-bom"]),
+    (b"id: 7\ndata: " + A + b"\n\n", [TEXT_A], ["sse-no-id-field"]),
+    (b"retry: 7\ndata: " + A + b"\n\n", [TEXT_A], ["sse-no-retry-frame"]),
+    (b"event: x\ndata: " + A + b"\n\n", [TEXT_A], ["sse-no-event-name"]),
+    (b"x: 7\ndata: " + A + b"\n\n", [TEXT_A], ["sse-json-on-one-line"]),
+    (b": c\ndata: " + A + b"\n\n", [KeepAlive(), TEXT_A], []),
+    (b"data: " + A + b"\n: c\n\n", [TEXT_A], []),
+    (b"data: " + A + b"\ndata: " + B + b"\n\n", [TEXT_A, SAID_B], ["sse-event-blank-line", "sse-one-object-per-event"]),
     (
         b"data: " + A + b"\n" + B + b"\n\n",
-        [SAID_A, SAID_B],
+        [TEXT_A, SAID_B],
         ["sse-data-space", "sse-event-blank-line", "sse-one-object-per-event"],
     ),
-    (b"data: " + A + B + b"\n\n", [SAID_A, SAID_B], ["sse-one-object-per-event"]),
-    (b"data: [" + A + b"," + B + b"]\n\n", [SAID_A, SAID_B], ["sse-one-object-per-event"]),
-    (b"data: " + b"\n".join(PRETTY) + b"\n\n", [SAID_A], ["sse-json-on-one-line"]),
-    (b"data:" + b"\ndata:".join(PRETTY) + b"\n\n", [SAID_A], ["sse-data-space", "sse-json-on-one-line"]),
-    (b"data: " + A[:19] + b"\ndata: " + A[19:] + b"\n\n", [SAID_A], ["sse-json-on-one-line"]),
-    # frames that say nothing
+    (b"data: " + A + B + b"\n\n", [TEXT_A, SAID_B], ["sse-one-object-per-event"]),
+    (b"data: [" + A + b"," + B + b"]\n\n", [TEXT_A, SAID_B], ["sse-one-object-per-event"]),
+    (b"data: " + b"\n".join(PRETTY) + b"\n\n", [TEXT_A], ["sse-json-on-one-line"]),
+    (b"data:" + b"\ndata:".join(PRETTY) + b"\n\n", [TEXT_A], ["sse-data-space", "sse-json-on-one-line"]),
+    (b"data: " + A[:19] + b"\ndata: " + A[19:] + b"\n\n", [TEXT_A], ["sse-json-on-one-line"]),
+    # frames without data
     (b"data: \n\n", [], ["sse-no-empty-data"]),
     (b"event: ping\n\n", [], ["sse-no-empty-data", "sse-no-event-name"]),
     (b"retry: 7\n\n", [], ["sse-no-retry-frame"]),
@@ -110,14 +110,14 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (b": ping\n: pong\n", [KeepAlive(), KeepAlive()], []),
     (b"data: : ping\n\n", [KeepAlive()], ["sse-keepalive-form"]),
     # encoding
-    (frame(say({"content": "\u2028"})), [Text(0, "\u2028")], ["enc-escape-line-breaks"]),
-    (frame(say({"content": "\u0085"})), [Text(0, "\u0085")], ["enc-escape-line-breaks"]),
-    (frame(say({"content": "é"})), [Text(0, "é")], []),
-    (frame(say({"content": "a\ufffd"})), [Text(0, "a\ufffd")], ["enc-no-replacement-char"]),
+    (frame(delta_chunk({"content": "\u2028"})), [Text(0, "\u2028")], ["enc-escape-line-breaks"]),
+    (frame(delta_chunk({"content": "\u0085"})), [Text(0, "\u0085")], ["enc-escape-line-breaks"]),
+    (frame(delta_chunk({"content": "é"})), [Text(0, "é")], []),
+    (frame(delta_chunk({"content": "a\ufffd"})), [Text(0, "a\ufffd")], ["enc-no-replacement-char"]),
     (b"data: " + A.replace(b'"a"', b'"x\ty"') + b"\n\n", [Text(0, "x\ty")], ["enc-escape-line-breaks"]),
-    (b"data: " + A.replace(b"1700000000", b"NaN") + b"\n\n", [SAID_A], ["enc-strict-json", "env-created-int"]),
-    (b"data: " + repr(say({"content": "a"})).encode() + b"\n\n", [SAID_A], ["enc-strict-json"]),
-    (b"data: " + repr(A).encode() + b"\n\n", [SAID_A], ["enc-strict-json"]),
+    (b"data: " + A.replace(b"1700000000", b"NaN") + b"\n\n", [TEXT_A], ["enc-strict-json", "env-created-int"]),
+    (b"data: " + repr(delta_chunk({"content": "a"})).encode() + b"\n\n", [TEXT_A], ["enc-strict-json"]),
+    (b"data: " + repr(A).encode() + b"\n\n", [TEXT_A], ["enc-strict-json"]),
     (b"data: " + A.replace(b'"a"', b'"\xf0\x9f"') + b"\n\n", [QUIET, Text(0, "\ufffd")], ["enc-valid-utf8"]),
     (b"data: " + A.replace(b'"a"', b'"\\ud83d"') + b"\n\n", [QUIET, Text(0, "\ufffd")], ["enc-no-lone-surrogate"]),
     (frame(finish(7)).replace(b":7}", b":NaN}"), [QUIET], ["enc-strict-json", "fin-closed-enum"]),
@@ -131,15 +131,15 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (b"data: [DONE]", [], ["end-last-event-terminated"]),
     (b"data: [DONE]\n", [], ["end-last-event-terminated"]),
     (DONE + DONE, [], ["end-done-last"]),
-    (DONE + frame(say({"content": "a"})), [SAID_A], ["end-done-last"]),
-    (b"data: " + A, [SAID_A], ["end-last-event-terminated"]),
-    (b"data: " + repr(A).encode() + b"\n[DONE]\n\n", [SAID_A], ["enc-strict-json", "end-done-exact", "sse-data-space"]),
-    (b"data: " + A + b"\n[DONE]\n\n", [SAID_A], ["end-done-exact", "sse-data-space"]),
-    (b"data: " + A + b"\ndata: [DONE]\n\n", [SAID_A], ["sse-event-blank-line", "sse-one-object-per-event"]),
+    (DONE + frame(delta_chunk({"content": "a"})), [TEXT_A], ["end-done-last"]),
+    (b"data: " + A, [TEXT_A], ["end-last-event-terminated"]),
+    (b"data: " + repr(A).encode() + b"\n[DONE]\n\n", [TEXT_A], ["enc-strict-json", "end-done-exact", "sse-data-space"]),
+    (b"data: " + A + b"\n[DONE]\n\n", [TEXT_A], ["end-done-exact", "sse-data-space"]),
+    (b"data: " + A + b"\ndata: [DONE]\n\n", [TEXT_A], ["sse-event-blank-line", "sse-one-object-per-event"]),
     # errors
     (frame({"error": ERROR}) + DONE, [Failure("m", "t")], []),
     (frame({"error": ERROR}), [Failure("m", "t")], ["err-then-done"]),
-    (frame({"error": ERROR}) + frame(say({"content": "a"})) + DONE, [Failure("m", "t")], ["err-then-done"]),
+    (frame({"error": ERROR}) + frame(delta_chunk({"content": "a"})) + DONE, [Failure("m", "t")], ["err-then-done"]),
     (frame({"error": ERROR}) + b": c\n\n" + DONE, [Failure("m", "t")], []),
     (b"event: error\n" + frame({"error": ERROR}) + DONE, [Failure("m", "t")], ["err-event-name", "sse-no-event-name"]),
     (b"error: " + pack({"error": ERROR}) + b"\n\n" + DONE, [Failure("m", "t")], ["err-not-error-field"]),
@@ -147,11 +147,11 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (b"error: boom\n\n" + DONE, [Failure("boom")], ["err-not-error-field"]),
     (b"error: boom\n\n", [Failure("boom")], ["err-not-error-field", "err-then-done"]),
     (frame({"error": ERROR | {"message": 7}}) + DONE, [Failure("7", "t")], ["err-midstream-event"]),
-    # only a server that tells of its failure owes an end behind it
-    (b"data: {\n\n" + frame(say({})), [garbage("a frame that is no JSON (frame 1)")], ["enc-strict-json"]),
+    # after an error that the server sent, [DONE] is required
+    (b"data: {\n\n" + frame(delta_chunk({})), [bad_stream("a frame that is not JSON (frame 1)")], ["enc-strict-json"]),
     (frame({"detail": "d"}) + DONE, [Failure("d")], ["err-not-object-error"]),
     (frame(chunk(error=None)), [], ["env-no-error-key", "env-placeholder-chunk"]),
-    (frame(chunk(choices=GONE)), [], ["env-choices-array"]),
+    (frame(chunk(choices=ABSENT)), [], ["env-choices-array"]),
     (b"data: " + pack({"error": ERROR}) * 2 + b"\n\n" + DONE, [Failure("m", "t")], ["sse-one-object-per-event"]),
     (
         b"data: [" + pack({"error": "a"}) + b",{}]\n\n" + DONE,
@@ -161,26 +161,26 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
 ]
 
 
-@table(("data", "events", "noted"), FRAMES)
+@table(("data", "events", "recorded"), FRAMES)
 @table("size", [None, 1, 7])
-def test_odd_frames_are_read_as_they_were_meant(
-    data: bytes, events: list[Event], noted: list[str], size: int | None
+def test_malformed_frames_are_read_and_recorded(
+    data: bytes, events: list[Event], recorded: list[str], size: int | None
 ) -> None:
     read = Read(data, size=size)
     assert read.events == events
-    assert read.rules == noted
+    assert read.rules == recorded
 
 
 @table("end", [DONE, b"data: [DONE] \n\n", b"[DONE]\n\n", b"data: [DONE]"])
-def test_the_end_is_known_in_all_its_forms(end: bytes) -> None:
+def test_done_is_recognised_in_all_forms(end: bytes) -> None:
     assert Read(stream(role(), finish(), end=end)).is_done is True
     assert Read(b"data: " + repr(A).encode() + b"\n[DONE]\n\n").is_done is True
     assert Read(b"data: " + A + b"\n[DONE]\n\n").is_done is True
 
 
-def test_after_an_error_only_the_exact_end_counts() -> None:
+def test_after_an_error_only_the_exact_done_marker_counts() -> None:
     assert Read(frame({"error": ERROR}) + DONE).is_done is True
-    assert Read(frame({"error": ERROR}) + frame(say({}))).is_done is False
+    assert Read(frame({"error": ERROR}) + frame(delta_chunk({}))).is_done is False
 
 
 @pytest.mark.parametrize(
@@ -191,66 +191,66 @@ def test_after_an_error_only_the_exact_end_counts() -> None:
         (b"\\ud83d", b"\\ude00", "😀"),
     ],
 )
-def test_a_character_that_was_cut_in_two_is_joined(first: bytes, second: bytes, joined: str) -> None:
+def test_a_character_that_is_split_over_frames_is_joined(first: bytes, second: bytes, joined: str) -> None:
     halves = [b"data: " + A.replace(b'"a"', b'"' + half + b'"') + b"\n\n" for half in (first, second)]
     assert Read(b"".join(halves)).events == [QUIET, Text(0, joined)]
 
 
 @table("data", [b"data: hello\n\n", b"data: {\n\n", b"data: [DONE]x\n\n", b"{\n\n"])
-def test_what_nobody_can_read_is_a_failure(data: bytes) -> None:
-    read = Read(frame(say({"content": "a"})) + data + frame(say({"content": "b"})))
-    assert read.events == [SAID_A, garbage("a frame that is no JSON (frame 2)")]
+def test_unreadable_data_is_a_failure(data: bytes) -> None:
+    read = Read(frame(delta_chunk({"content": "a"})) + data + frame(delta_chunk({"content": "b"})))
+    assert read.events == [TEXT_A, bad_stream("a frame that is not JSON (frame 2)")]
 
 
 @table("data", [b"hello\n\n", b"x: 7\ny\n\n", b"\xff\xfe\n\n", b"id: 7\nx: 7\n\n"])
-def test_a_field_that_nobody_knows_is_ignored(data: bytes) -> None:
-    read = Read(frame(say({"content": "a"})) + data + frame(say({"content": "b"})))
-    assert read.events == [SAID_A, SAID_B]
+def test_unknown_sse_fields_are_ignored(data: bytes) -> None:
+    read = Read(frame(delta_chunk({"content": "a"})) + data + frame(delta_chunk({"content": "b"})))
+    assert read.events == [TEXT_A, SAID_B]
 
 
 @table("name", [b"ata: ", b"a: ", b": ", b"d\xff\x00{]\n\nata: ", b"data\xff\n\n: "])
-def test_a_chunk_that_is_hidden_in_another_field_is_a_failure_and_not_lost_in_silence(name: bytes) -> None:
-    hidden = frame(say({"content": "b"})).removeprefix(b"data: ")
-    read = Read(frame(say({"content": "a"})) + name + hidden + frame(say({"content": "c"})))
-    said, failure = read.events
-    assert said == SAID_A
-    assert failure in [garbage(f"a chunk that is not in a data field (frame {number})") for number in (2, 3)]
+def test_a_chunk_in_another_field_is_a_failure(name: bytes) -> None:
+    hidden = frame(delta_chunk({"content": "b"})).removeprefix(b"data: ")
+    read = Read(frame(delta_chunk({"content": "a"})) + name + hidden + frame(delta_chunk({"content": "c"})))
+    long_text, failure = read.events
+    assert long_text == TEXT_A
+    assert failure in [bad_stream(f"a chunk that is not in a data field (frame {number})") for number in (2, 3)]
 
 
 @pytest.mark.parametrize("data", [b'x: {"choices"\n\n', b'x: ["choices"]\n\n', b': {"a":"\\"choices\\""}\n\n'])
-def test_what_is_like_a_chunk_and_is_none_hides_nothing(data: bytes) -> None:
-    read = Read(frame(say({"content": "a"})) + data + frame(say({"content": "b"})))
-    assert [event for event in read.events if not isinstance(event, KeepAlive)] == [SAID_A, SAID_B]
+def test_data_that_resembles_a_chunk_is_not_a_failure(data: bytes) -> None:
+    read = Read(frame(delta_chunk({"content": "a"})) + data + frame(delta_chunk({"content": "b"})))
+    assert [event for event in read.events if not isinstance(event, KeepAlive)] == [TEXT_A, SAID_B]
 
 
 @table("cut", [b"data: {", b"data: hello", b"data: " + A[:-1], b"data: " + A[:-1] + b"\n"])
-def test_a_last_frame_that_was_cut_is_dropped(cut: bytes) -> None:
+def test_a_truncated_last_frame_is_dropped(cut: bytes) -> None:
     read = Read(stream(role(), finish(), end=cut))
     assert read.events == [ChoiceStart(0), Finish(0, "stop")]
     assert read.rules == ["end-last-event-terminated"]
 
 
-def test_a_reason_that_is_an_error_ends_the_reading() -> None:
+def test_a_finish_reason_that_reports_an_error_ends_the_stream() -> None:
     failure = Failure(
         "the server ended the answer with finish_reason 'abort'", "upstream_error", None, "incomplete_stream"
     )
-    assert Read(stream(role(), finish("abort"), say({"content": "a"}))).events == [ChoiceStart(0), failure]
+    assert Read(stream(role(), finish("abort"), delta_chunk({"content": "a"}))).events == [ChoiceStart(0), failure]
 
 
-def test_a_half_that_waits_is_said_before_a_failure() -> None:
+def test_a_partial_character_is_emitted_before_a_failure() -> None:
     half = b"data: " + A.replace(b'"a"', b'"\xf0\x9f"') + b"\n\n"
     assert Read(half + frame({"error": ERROR})).events == [QUIET, Text(0, "\ufffd"), Failure("m", "t")]
 
 
-def test_notes_say_in_which_frame_and_at_which_byte() -> None:
+def test_log_entries_have_the_frame_and_the_byte() -> None:
     first, second = frame(role()), b"data:" + A + b"\n\n"
     read = Read(first + second + second)
-    assert read.notes.entries() == [RepairEntry("sse-data-space", 2, 2, len(first), "data:" + A.decode())]
+    assert read.repair_log.entries() == [RepairEntry("sse-data-space", 2, 2, len(first), "data:" + A.decode())]
 
 
-def test_a_frame_in_pieces_counts_as_one() -> None:
+def test_a_frame_that_is_read_in_pieces_counts_as_one() -> None:
     read = Read(b"data: " + A + b"\ndata: " + A + b"\n\ndata:" + A + b"\n\n")
-    assert [(note.rule, note.frame) for note in read.notes.entries()] == [
+    assert [(repair.rule, repair.frame) for repair in read.repair_log.entries()] == [
         ("sse-event-blank-line", 1),
         ("sse-one-object-per-event", 1),
         ("sse-data-space", 2),
@@ -258,29 +258,29 @@ def test_a_frame_in_pieces_counts_as_one() -> None:
 
 
 @pytest.mark.parametrize("size", [None, 4096])
-def test_a_frame_without_end_is_a_failure(size: int | None) -> None:
-    read = Read(frame(say({"content": "a"})) + b"data: " + b"x" * 100_000, size=size, limit_bytes=10_000)
-    assert read.events == [SAID_A, garbage("a frame of more than 10000 bytes or 10000 lines")]
+def test_an_endless_frame_is_a_failure(size: int | None) -> None:
+    read = Read(frame(delta_chunk({"content": "a"})) + b"data: " + b"x" * 100_000, size=size, limit_bytes=10_000)
+    assert read.events == [TEXT_A, bad_stream("a frame of more than 10000 bytes or 10000 lines")]
     assert "enc-strict-json" in read.rules
 
 
-def test_a_frame_that_turns_out_too_long_at_the_end_is_a_failure() -> None:
+def test_a_frame_that_exceeds_the_limit_at_the_end_is_a_failure() -> None:
     read = Read(b"data: " + b"x" * 10_000, limit_bytes=10_000)
-    assert read.events == [garbage("a frame of more than 10000 bytes or 10000 lines")]
+    assert read.events == [bad_stream("a frame of more than 10000 bytes or 10000 lines")]
 
 
 @pytest.mark.parametrize("size", [None, 1, 64])
-def test_lines_that_wait_for_the_end_of_their_frame_are_bounded(size: int | None) -> None:
+def test_buffered_lines_of_a_frame_are_bounded(size: int | None) -> None:
     lines = (b"data: {" + b"x" * 50 + b"\n") * 3
-    assert Read(lines + b"\n", size=size, limit_bytes=200).events == [garbage("a frame that is no JSON (frame 1)")]
+    assert Read(lines + b"\n", size=size, limit_bytes=200).events == [bad_stream("a frame that is not JSON (frame 1)")]
     read = Read(lines + b"data: }\n\n", size=size, limit_bytes=120)
-    assert read.events == [garbage("a frame of more than 120 bytes or 10000 lines")]
+    assert read.events == [bad_stream("a frame of more than 120 bytes or 10000 lines")]
     assert read.rules == ["enc-strict-json", "sse-json-on-one-line"]
 
 
-NO_JSON = "a frame that is no JSON (frame 1)"
+NO_JSON = "a frame that is not JSON (frame 1)"
 TOO_LONG = "a frame of more than 16777216 bytes or 10000 lines"
-TOO_COMPLEX = "a frame that is too complex to be read at once (frame 1)"
+TOO_COMPLEX = "a frame that is too complex to parse (frame 1)"
 
 
 @pytest.mark.no_cover
@@ -288,18 +288,18 @@ TOO_COMPLEX = "a frame that is too complex to be read at once (frame 1)"
     ("make", "events"),
     [
         (lambda: b"{" * 1_000_000, []),
-        (lambda: b"data: " + b"{" * 1_000_000 + b"\n\n", [garbage(TOO_COMPLEX)]),
-        (lambda: b"data: " + b"[" * 1_000_000 + b"\n\n", [garbage(TOO_COMPLEX)]),
-        (lambda: b'data: {"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n", [garbage(TOO_COMPLEX)]),
-        (lambda: b"data:\n\n" * 20_000, []),
-        (lambda: b": x\n" * 20_000, [KeepAlive()] * 20_000),
-        (lambda: b"\n" * 200_000, []),
-        (lambda: b"\r\n" * 200_000, []),
-        (lambda: b"data: {}\n" * 20_000, []),
-        (lambda: b"data\n" * 100_000 + b"\n", [garbage(TOO_LONG)]),
-        (lambda: b"event: x\n" * 100_000 + b"\n", [garbage(TOO_LONG)]),
-        (lambda: b"x\r" * 100_000 + b"\r", [garbage(TOO_LONG)]),
-        (lambda: b"{\n" * 50_000 + b"\n", [garbage(NO_JSON)]),
+        (lambda: b"data: " + b"{" * 1_000_000 + b"\n\n", [bad_stream(TOO_COMPLEX)]),
+        (lambda: b"data: " + b"[" * 1_000_000 + b"\n\n", [bad_stream(TOO_COMPLEX)]),
+        (lambda: b'data: {"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n", [bad_stream(TOO_COMPLEX)]),
+        (lambda: b"data:\n\n" * 100_000, []),
+        (lambda: b": x\n" * 100_000, [KeepAlive()] * 100_000),
+        (lambda: b"\n" * 1_000_000, []),
+        (lambda: b"\r\n" * 500_000, []),
+        (lambda: b"data: {}\n" * 50_000, []),
+        (lambda: b"data\n" * 100_000 + b"\n", [bad_stream(TOO_LONG)]),
+        (lambda: b"event: x\n" * 100_000 + b"\n", [bad_stream(TOO_LONG)]),
+        (lambda: b"x\r" * 100_000 + b"\r", [bad_stream(TOO_LONG)]),
+        (lambda: b"{\n" * 50_000 + b"\n", [bad_stream(NO_JSON)]),
     ],
     ids=[
         "braces",
@@ -317,19 +317,19 @@ TOO_COMPLEX = "a frame that is too complex to be read at once (frame 1)"
         "braces on lines",
     ],
 )
-def test_hostile_bytes_raise_nothing_and_leave_few_notes(make: Callable[[], bytes], events: list[Event]) -> None:
+def test_hostile_bytes_do_not_raise_and_the_log_is_bounded(make: Callable[[], bytes], events: list[Event]) -> None:
     read = Read(make(), size=65536)
     assert read.events == events
-    assert len(read.notes.entries()) <= len(ALL_RULES)
+    assert len(read.repair_log.entries()) <= len(ALL_RULES)
 
 
 def test_one_line_of_six_megabytes_in_small_pieces_is_one_event() -> None:
-    said = "x" * 6_000_000
-    assert Read(frame(say({"content": said})), size=4096).events == [Text(0, said)]
+    long_text = "x" * 6_000_000
+    assert Read(frame(delta_chunk({"content": long_text})), size=4096).events == [Text(0, long_text)]
 
 
 @pytest.mark.parametrize(
-    ("data", "what"),
+    ("data", "content"),
     [
         (b"x" * 200_000, NO_JSON),
         (b'{"choices":"' + b"\xff" * 200_000 + b'"}', NO_JSON),
@@ -337,12 +337,12 @@ def test_one_line_of_six_megabytes_in_small_pieces_is_one_event() -> None:
     ],
     ids=["no JSON", "no UTF-8", "numbers that are almost nothing"],
 )
-def test_a_long_frame_is_strict_json_that_costs_little_or_a_failure(data: bytes, what: str) -> None:
+def test_a_long_frame_must_be_strict_json_within_the_blocking_budget(data: bytes, content: str) -> None:
     read = Read(b"data: " + data + b"\n\n")
-    assert read.events == [garbage(what)]
+    assert read.events == [bad_stream(content)]
     assert read.rules == ["enc-strict-json"]
 
 
-def test_a_long_frame_on_several_lines_is_no_json_either() -> None:
+def test_a_long_frame_on_several_lines_is_not_json() -> None:
     read = Read(b"data: {\ndata: " + b"x" * 200_000 + b"\n\n")
-    assert read.events == [garbage(NO_JSON)]
+    assert read.events == [bad_stream(NO_JSON)]

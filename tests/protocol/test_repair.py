@@ -1,8 +1,8 @@
-"""Any events, as a legal sequence."""
+"""Repair of event sequences."""
 
 import pytest
 
-from tests.protocol.build import CHAT, COMPLETIONS, Mended, numbered
+from tests.protocol.build import CHAT, COMPLETIONS, RepairedEvents, numbered
 from tests.table import table
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import (
@@ -30,7 +30,7 @@ OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
 HELLO = Text(0, "Hello")
 GET, NO_ARGUMENTS = ToolCall(0, 0, "a", "get"), ToolArguments(0, 0, "{}")
 USAGE = Usage(5, 3, 8, {})
-CUT = Failure("the server's stream ended before the answer was whole", "upstream_error", None, "incomplete_stream")
+CUT = Failure("the server's stream ended before the answer was complete", "upstream_error", None, "incomplete_stream")
 EMPTY = Failure("the server sent no answer", "upstream_error", None, "incomplete_stream")
 BOOM = Failure("boom")
 
@@ -62,21 +62,21 @@ BOOM = Failure("boom")
         [OPEN, KeepAlive(), HELLO, KeepAlive(is_chunk=True), STOP],
         [OPEN, HELLO, BOOM],
         [BOOM],
-        # text that repeats itself, and tags in it
+        # repetitive text, and tags
         [OPEN, HELLO, Text(0, "Hello you"), STOP],
         [OPEN, *(Text(0, "0" * count) for count in (4, 8, 12, 16, 20)), STOP],
         [OPEN, Reasoning(0, "a"), Text(0, "<think>b</think>c"), STOP],
         [OPEN, Text(0, "<think>b</think>c"), STOP],
     ],
 )
-def test_a_right_sequence_stays_as_it_is(events: list[Event]) -> None:
-    mended = Mended(events)
-    assert mended.events == events
-    assert mended.rules == []
+def test_a_legal_sequence_stays_unchanged(events: list[Event]) -> None:
+    repaired = RepairedEvents(events)
+    assert repaired.events == events
+    assert repaired.rules == []
 
 
 @table(
-    ("events", "legal", "noted"),
+    ("events", "legal", "recorded"),
     [
         ([HELLO, STOP], [OPEN, HELLO, STOP], ["delta-role-first"]),
         ([STOP], [OPEN, STOP], ["delta-role-first"]),
@@ -142,14 +142,16 @@ def test_a_right_sequence_stays_as_it_is(events: list[Event]) -> None:
         ),
     ],
 )
-def test_an_odd_sequence_is_made_legal(events: list[Event], legal: list[Event], noted: list[str]) -> None:
-    mended = Mended(events)
-    assert mended.events == legal
-    assert mended.rules == noted
+def test_an_illegal_sequence_is_repaired_and_recorded(
+    events: list[Event], legal: list[Event], recorded: list[str]
+) -> None:
+    repaired = RepairedEvents(events)
+    assert repaired.events == legal
+    assert repaired.rules == recorded
 
 
 @table(
-    ("events", "legal", "noted"),
+    ("events", "legal", "recorded"),
     [
         ([OPEN, HELLO, STOP], [OPEN, HELLO, STOP], ["end-done-sent"]),
         ([OPEN, HELLO], [OPEN, HELLO, CUT], ["end-no-early-eof", "err-not-silent"]),
@@ -167,65 +169,67 @@ def test_an_odd_sequence_is_made_legal(events: list[Event], legal: list[Event], 
         ([OPEN, BOOM], [OPEN, BOOM], []),
     ],
 )
-def test_a_stream_that_was_not_done_is_whole_only_if_each_choice_is(
-    events: list[Event], legal: list[Event], noted: list[str]
+def test_a_stream_without_done_is_complete_only_if_each_choice_is(
+    events: list[Event], legal: list[Event], recorded: list[str]
 ) -> None:
-    mended = Mended(events, is_done=False)
-    assert mended.events == legal
-    assert mended.rules == noted
+    repaired = RepairedEvents(events, is_done=False)
+    assert repaired.events == legal
+    assert repaired.rules == recorded
 
 
-def test_the_end_of_a_completion_has_a_rule_of_its_own() -> None:
-    assert Mended([HELLO, STOP], COMPLETIONS, is_done=False).rules == ["cmpl-done", "end-done-sent"]
+def test_a_missing_done_of_a_completion_has_its_own_rule() -> None:
+    assert RepairedEvents([HELLO, STOP], COMPLETIONS, is_done=False).rules == ["cmpl-done", "end-done-sent"]
 
 
-def test_words_behind_thoughts_pass_as_they_are() -> None:
-    said = [Text(0, text) for text in ("a", "b", "c")]
-    assert Mended([OPEN, Reasoning(0, "r"), *said, STOP]).events == [OPEN, Reasoning(0, "r"), *said, STOP]
+def test_text_after_reasoning_passes_unchanged() -> None:
+    emitted = [Text(0, text) for text in ("a", "b", "c")]
+    assert RepairedEvents([OPEN, Reasoning(0, "r"), *emitted, STOP]).events == [OPEN, Reasoning(0, "r"), *emitted, STOP]
 
 
-def test_a_choice_that_had_finished_is_finished_before_a_failure() -> None:
-    assert Mended([OPEN, ChoiceStart(1), HELLO, STOP, BOOM]).events == [OPEN, ChoiceStart(1), HELLO, STOP, BOOM]
+def test_a_finished_choice_is_finished_before_a_failure() -> None:
+    assert RepairedEvents([OPEN, ChoiceStart(1), HELLO, STOP, BOOM]).events == [OPEN, ChoiceStart(1), HELLO, STOP, BOOM]
 
 
-def test_a_call_that_was_cut_gets_no_arguments() -> None:
-    assert Mended([OPEN, GET, BOOM]).events == [OPEN, GET, BOOM]
+def test_a_truncated_call_gets_no_placeholder_arguments() -> None:
+    assert RepairedEvents([OPEN, GET, BOOM]).events == [OPEN, GET, BOOM]
 
 
-def test_a_named_tool_may_finish_with_stop() -> None:
-    mended = Mended([OPEN, GET, NO_ARGUMENTS, STOP], asked=RequestFacts(has_named_tool=True))
-    assert mended.events == [OPEN, GET, NO_ARGUMENTS, STOP]
-    assert mended.rules == []
+def test_a_call_of_a_named_tool_may_finish_with_stop() -> None:
+    repaired = RepairedEvents([OPEN, GET, NO_ARGUMENTS, STOP], facts=RequestFacts(has_named_tool=True))
+    assert repaired.events == [OPEN, GET, NO_ARGUMENTS, STOP]
+    assert repaired.rules == []
 
 
-def test_usage_is_sent_unless_it_was_not_asked_for_and_known_in_any_case() -> None:
-    for asked, sent in (
+def test_usage_is_stored_and_sent_unless_it_was_not_requested() -> None:
+    for facts, sent in (
         (RequestFacts(), [USAGE]),
         (RequestFacts(include_usage=True), [USAGE]),
         (RequestFacts(include_usage=False), []),
     ):
-        mended = Mended([OPEN, STOP, USAGE], asked=asked)
-        assert mended.events == [OPEN, STOP, *sent]
-        assert mended.repair.usage == USAGE
+        repaired = RepairedEvents([OPEN, STOP, USAGE], facts=facts)
+        assert repaired.events == [OPEN, STOP, *sent]
+        assert repaired.repair.usage == USAGE
 
 
-def test_the_only_choice_has_the_number_zero() -> None:
+def test_the_only_choice_has_the_index_0() -> None:
     events: list[Event] = [ChoiceStart(3), Text(3, "a"), Text(3, "b"), Text(3, "c"), Finish(3, "stop")]
     legal: list[Event] = [OPEN, Text(0, "a"), Text(0, "b"), Text(0, "c"), STOP]
-    chat = Mended(events, asked=RequestFacts(choice_count=1))
+    chat = RepairedEvents(events, facts=RequestFacts(choice_count=1))
     assert (chat.events, chat.rules) == (legal, ["n-index-int"])
-    completions = Mended(events, COMPLETIONS, asked=RequestFacts(choice_count=1))
+    completions = RepairedEvents(events, COMPLETIONS, facts=RequestFacts(choice_count=1))
     assert (completions.events, completions.rules) == (legal, ["cmpl-index"])
 
 
-def test_riders_of_the_only_choice_get_its_number_too() -> None:
-    riders: list[Event] = [
+def test_pending_fields_of_the_only_choice_have_its_index() -> None:
+    pending: list[Event] = [
         Logprobs(3, {"content": []}),
         UnknownFields(3, FieldLocation.CHOICE, {"x": 1}),
         UnknownFields(3, FieldLocation.DELTA, {"y": "a"}),
     ]
-    said = Mended([ChoiceStart(3), *riders, Text(3, "a"), Finish(3, "stop")], asked=RequestFacts(choice_count=1)).events
-    assert said[1:4] == [
+    emitted = RepairedEvents(
+        [ChoiceStart(3), *pending, Text(3, "a"), Finish(3, "stop")], facts=RequestFacts(choice_count=1)
+    ).events
+    assert emitted[1:4] == [
         Logprobs(0, {"content": []}),
         UnknownFields(0, FieldLocation.CHOICE, {"x": 1}),
         UnknownFields(0, FieldLocation.DELTA, {"y": "a"}),
@@ -233,71 +237,71 @@ def test_riders_of_the_only_choice_get_its_number_too() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_choice_that_was_not_requested_is_dropped(first: int) -> None:
-    """Whichever comes first is the choice; nothing of the other is mixed into it, and it need not finish."""
+def test_a_second_choice_is_dropped_if_one_was_requested(first: int) -> None:
+    """The first received choice is kept. The other one is dropped and need not finish."""
     other = 1 - first
-    said: list[Event] = [ToolCall(first, 0, "a", "get"), ToolArguments(first, 0, '{"x":')]
+    emitted: list[Event] = [ToolCall(first, 0, "a", "get"), ToolArguments(first, 0, '{"x":')]
     mixed: list[Event] = [ChoiceStart(other), ToolCall(other, 0, "b", "put"), ToolArguments(other, 0, '{"y":2}')]
     rest: list[Event] = [ToolArguments(first, 0, "1}"), Finish(first, "tool_calls")]
-    mended = Mended([ChoiceStart(first), *said, *mixed, *rest], asked=RequestFacts(choice_count=1))
+    repaired = RepairedEvents([ChoiceStart(first), *emitted, *mixed, *rest], facts=RequestFacts(choice_count=1))
     arguments = [ToolArguments(0, 0, '{"x":'), ToolArguments(0, 0, "1}")]
-    assert mended.events == [OPEN, ToolCall(0, 0, "a", "get"), *arguments, Finish(0, "tool_calls")]
-    assert mended.rules == ["n-index-int"]
+    assert repaired.events == [OPEN, ToolCall(0, 0, "a", "get"), *arguments, Finish(0, "tool_calls")]
+    assert repaired.rules == ["n-index-int"]
 
 
-def test_choices_beyond_those_requested_are_dropped() -> None:
+def test_choices_beyond_the_requested_number_are_dropped() -> None:
     events: list[Event] = [OPEN, ChoiceStart(1), STOP, ChoiceStart(2), Finish(1, "stop"), Finish(2, "stop")]
-    mended = Mended(events, asked=RequestFacts(choice_count=2))
-    assert mended.events == [OPEN, ChoiceStart(1), STOP, Finish(1, "stop")]
-    assert mended.rules == ["n-index-int"]
+    repaired = RepairedEvents(events, facts=RequestFacts(choice_count=2))
+    assert repaired.events == [OPEN, ChoiceStart(1), STOP, Finish(1, "stop")]
+    assert repaired.rules == ["n-index-int"]
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
-def test_too_few_choices_are_no_success(endpoint: Endpoint) -> None:
-    mended = Mended([OPEN, HELLO, STOP], endpoint, asked=RequestFacts(choice_count=2))
-    assert mended.events[:3] == [OPEN, HELLO, STOP]
-    assert mended.repair.failure == Failure(
+def test_too_few_choices_are_a_failure(endpoint: Endpoint) -> None:
+    repaired = RepairedEvents([OPEN, HELLO, STOP], endpoint, facts=RequestFacts(choice_count=2))
+    assert repaired.events[:3] == [OPEN, HELLO, STOP]
+    assert repaired.repair.failure == Failure(
         "the server sent 1 of 2 requested choices", "upstream_error", None, "incomplete_stream"
     )
-    assert mended.events[3:] == [mended.repair.failure]
-    assert mended.rules == ["n-refuse-if-unsupported"]
+    assert repaired.events[3:] == [repaired.repair.failure]
+    assert repaired.rules == ["n-refuse-if-unsupported"]
 
 
-def test_a_completion_has_text_and_nothing_else() -> None:
+def test_other_content_of_a_completion_is_dropped() -> None:
     events: list[Event] = [Reasoning(0, "r"), Refusal(0, "r"), GET, NO_ARGUMENTS, HELLO, STOP]
-    mended = Mended(events, COMPLETIONS)
-    assert mended.events == [OPEN, HELLO, STOP]
-    assert mended.rules == []
+    repaired = RepairedEvents(events, COMPLETIONS)
+    assert repaired.events == [OPEN, HELLO, STOP]
+    assert repaired.rules == []
 
 
-def test_the_choices_of_a_completion_come_in_any_order() -> None:
-    mended = Mended([Text(2, "c"), Text(0, "a"), STOP, Finish(2, "stop")], COMPLETIONS)
-    assert mended.events == [ChoiceStart(2), Text(2, "c"), OPEN, Text(0, "a"), STOP, Finish(2, "stop")]
-    assert mended.rules == []
+def test_the_choices_of_a_completion_start_in_any_order() -> None:
+    repaired = RepairedEvents([Text(2, "c"), Text(0, "a"), STOP, Finish(2, "stop")], COMPLETIONS)
+    assert repaired.events == [ChoiceStart(2), Text(2, "c"), OPEN, Text(0, "a"), STOP, Finish(2, "stop")]
+    assert repaired.rules == []
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
-def test_fields_of_a_chunk_that_stand_alone_need_a_choice_to_ride_on(endpoint: Endpoint) -> None:
+def test_chunk_fields_without_content_open_a_choice(endpoint: Endpoint) -> None:
     extra = UnknownFields(0, FieldLocation.CHUNK, {"x": 1}, in_own_chunk=True)
-    assert Mended([extra, OPEN, STOP], endpoint).events == [OPEN, extra, STOP]
+    assert RepairedEvents([extra, OPEN, STOP], endpoint).events == [OPEN, extra, STOP]
 
 
-def test_too_many_calls_end_the_answer() -> None:
+def test_too_many_tool_calls_are_a_failure() -> None:
     calls = [ToolCall(0, number, f"id{number}", "get") for number in range(CALLS_LIMIT + 5)]
-    events = Mended([OPEN, *calls]).events
+    events = RepairedEvents([OPEN, *calls]).events
     failure = Failure(
         "the server sent more than 1024 tool calls in one choice", "upstream_error", None, "bad_upstream_stream"
     )
     assert events == [OPEN, calls[0], failure]
 
 
-def test_a_call_without_a_name_ends_the_answer() -> None:
-    events = Mended([OPEN, NO_ARGUMENTS, Finish(0, "tool_calls")]).events
-    failure = Failure("the server called a tool without naming it", "upstream_error", None, "incomplete_stream")
+def test_a_tool_call_without_a_name_is_a_failure() -> None:
+    events = RepairedEvents([OPEN, NO_ARGUMENTS, Finish(0, "tool_calls")]).events
+    failure = Failure("the server sent a tool call without a name", "upstream_error", None, "incomplete_stream")
     assert events == [OPEN, failure]
 
 
-def test_ids_of_calls_may_repeat_in_another_choice() -> None:
+def test_call_ids_may_repeat_in_another_choice() -> None:
     events: list[Event] = [
         OPEN,
         ChoiceStart(1),
@@ -308,53 +312,53 @@ def test_ids_of_calls_may_repeat_in_another_choice() -> None:
         Finish(0, "tool_calls"),
         Finish(1, "tool_calls"),
     ]
-    mended = Mended(events)
-    assert mended.events == events
-    assert mended.rules == []
+    repaired = RepairedEvents(events)
+    assert repaired.events == events
+    assert repaired.rules == []
 
 
 QUIET = KeepAlive(is_chunk=True)
 COMMENTS = [KeepAlive()] * 40
 
 
-def test_after_some_comments_one_goes_out_as_a_chunk() -> None:
+def test_after_some_comments_one_keep_alive_is_a_chunk() -> None:
     right: list[Event] = [OPEN, *COMMENTS, HELLO, *COMMENTS, STOP]
-    assert (Mended(right).events, Mended(right).rules) == (right, [])
-    mended = Mended([OPEN, *[KeepAlive()] * 90, HELLO, KeepAlive(), STOP])
-    assert mended.events == [OPEN, *COMMENTS, QUIET, *COMMENTS, QUIET, *[KeepAlive()] * 8, HELLO, KeepAlive(), STOP]
-    assert mended.rules == ["sse-keepalive-run-limit"]
+    assert (RepairedEvents(right).events, RepairedEvents(right).rules) == (right, [])
+    repaired = RepairedEvents([OPEN, *[KeepAlive()] * 90, HELLO, KeepAlive(), STOP])
+    assert repaired.events == [OPEN, *COMMENTS, QUIET, *COMMENTS, QUIET, *[KeepAlive()] * 8, HELLO, KeepAlive(), STOP]
+    assert repaired.rules == ["sse-keepalive-run-limit"]
 
 
-def test_before_the_first_chunk_there_are_only_comments_and_not_too_many() -> None:
-    mended = Mended([*[KeepAlive()] * 90, OPEN, HELLO, STOP])
-    assert mended.events == [*COMMENTS, OPEN, HELLO, STOP]
-    assert mended.rules == ["sse-keepalive-run-limit"]
-    assert Mended([QUIET, OPEN, HELLO, STOP]).events == [KeepAlive(), OPEN, HELLO, STOP]
+def test_before_the_first_chunk_a_limited_number_of_comments_is_sent() -> None:
+    repaired = RepairedEvents([*[KeepAlive()] * 90, OPEN, HELLO, STOP])
+    assert repaired.events == [*COMMENTS, OPEN, HELLO, STOP]
+    assert repaired.rules == ["sse-keepalive-run-limit"]
+    assert RepairedEvents([QUIET, OPEN, HELLO, STOP]).events == [KeepAlive(), OPEN, HELLO, STOP]
 
 
-def test_chunks_that_say_nothing_become_comments_when_they_are_too_many() -> None:
+def test_too_many_empty_chunks_become_comments() -> None:
     right: list[Event] = [OPEN, *[QUIET] * 16, HELLO, *[QUIET] * 16, STOP]
-    assert (Mended(right).events, Mended(right).rules) == (right, [])
-    mended = Mended([OPEN, *[QUIET] * 100, STOP])
-    assert mended.events == [OPEN, *[QUIET] * 16, *COMMENTS, STOP]
-    assert mended.rules == ["delta-no-noop-flood"]
+    assert (RepairedEvents(right).events, RepairedEvents(right).rules) == (right, [])
+    repaired = RepairedEvents([OPEN, *[QUIET] * 100, STOP])
+    assert repaired.events == [OPEN, *[QUIET] * 16, *COMMENTS, STOP]
+    assert repaired.rules == ["delta-no-noop-flood"]
 
 
 @pytest.mark.no_cover
 @table("silence", [[KeepAlive()] * 100_000, [KeepAlive(), QUIET] * 500, [QUIET, KeepAlive()] * 20, [QUIET] * 17])
-def test_signs_of_life_come_to_an_end_and_need_no_second_mend(silence: list[Event]) -> None:
-    events = Mended([OPEN, *silence, STOP]).events
+def test_keep_alives_are_limited_and_the_result_needs_no_repair(silence: list[Event]) -> None:
+    events = RepairedEvents([OPEN, *silence, STOP]).events
     assert len(events) <= 2 + 16 * (40 + 1) + 40
-    assert Mended(events).events == events
+    assert RepairedEvents(events).events == events
 
 
 @pytest.mark.no_cover
-def test_a_hundred_thousand_comments_are_a_few() -> None:
-    mended = Mended([OPEN, *[KeepAlive()] * 100_000, STOP])
-    assert mended.events == [OPEN, *[*COMMENTS, QUIET] * 16, *COMMENTS, STOP]
+def test_a_hundred_thousand_comments_are_limited() -> None:
+    repaired = RepairedEvents([OPEN, *[KeepAlive()] * 100_000, STOP])
+    assert repaired.events == [OPEN, *[*COMMENTS, QUIET] * 16, *COMMENTS, STOP]
 
 
-def test_plain_text_resets_the_silence() -> None:
+def test_text_resets_the_keep_alive_limits() -> None:
     repair = EventRepairer(CHAT, facts=RequestFacts(), repair_log=RepairLog(), new_call_id=numbered("x"))
     repair.feed([OPEN, Text(0, "a"), Text(0, "b")])
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""What the request asked for."""
+"""Facts of a request."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from welldone.protocol.request_facts import RequestFacts, is_thinking_off, read_
 PLAIN = RequestFacts(include_usage=False, allow_obfuscation=True, choice_count=1)
 
 
-def test_a_request_that_says_nothing_asks_for_one_plain_answer() -> None:
+def test_an_empty_request_has_default_facts() -> None:
     assert read_request_facts({}) == PLAIN
 
 
-def test_what_was_never_read_is_not_known() -> None:
+def test_facts_of_an_unknown_request_are_none() -> None:
     assert RequestFacts() == RequestFacts(
         include_usage=None,
         continuous_usage=False,
@@ -27,29 +27,29 @@ def test_what_was_never_read_is_not_known() -> None:
 @table(
     ("body", "members"),
     [
-        ({"stream_options": {"include_usage": True}}, {"usage": True}),
-        ({"stream_options": {"include_usage": "yes"}}, {"usage": False}),
+        ({"stream_options": {"include_usage": True}}, {"include_usage": True}),
+        ({"stream_options": {"include_usage": "yes"}}, {"include_usage": False}),
         ({"stream_options": {"continuous_usage_stats": True}}, {}),
-        ({"stream_options": {"include_obfuscation": False}}, {"obfuscation": False}),
+        ({"stream_options": {"include_obfuscation": False}}, {"allow_obfuscation": False}),
         ({"stream_options": None}, {}),
         ({"stream_options": [1]}, {}),
-        ({"n": 3}, {"choices": 3}),
+        ({"n": 3}, {"choice_count": 3}),
         ({"n": 0}, {}),
         ({"n": True}, {}),
         ({"n": "2"}, {}),
         ({"prompt": "a"}, {}),
-        ({"prompt": ["a", "b"]}, {"choices": 2}),
-        ({"prompt": ["a", "b"], "n": 3}, {"choices": 6}),
+        ({"prompt": ["a", "b"]}, {"choice_count": 2}),
+        ({"prompt": ["a", "b"], "n": 3}, {"choice_count": 6}),
         ({"prompt": [1, 2, 3]}, {}),
-        ({"prompt": [[1, 2], [3]]}, {"choices": 2}),
+        ({"prompt": [[1, 2], [3]]}, {"choice_count": 2}),
         ({"prompt": []}, {}),
-        ({"functions": [{}]}, {"functions": True}),
+        ({"functions": [{}]}, {"uses_legacy_functions": True}),
         ({"functions": [{}], "tools": [{}]}, {}),
         ({"functions": []}, {}),
-        ({"tool_choice": {"type": "function"}}, {"named_tool": True}),
+        ({"tool_choice": {"type": "function"}}, {"has_named_tool": True}),
         ({"tool_choice": "auto"}, {}),
-        ({"response_format": {"type": "json_schema"}}, {"json": True}),
-        ({"response_format": {"type": "json_object"}}, {"json": True, "json_object": True}),
+        ({"response_format": {"type": "json_schema"}}, {"is_json_output": True}),
+        ({"response_format": {"type": "json_object"}}, {"is_json_output": True, "is_json_object": True}),
         ({"response_format": {"type": "text"}}, {}),
         ({"response_format": {"type": ["json_object"]}}, {}),
         ({"response_format": "json_object"}, {}),
@@ -58,8 +58,8 @@ def test_what_was_never_read_is_not_known() -> None:
         ({"model": 7}, {}),
     ],
 )
-def test_a_request_is_read_and_what_it_has_wrong_is_not_said(body: dict[str, Any], members: dict[str, Any]) -> None:
-    expected = {"usage": False, "obfuscation": True, "choices": 1} | members
+def test_request_facts_are_read_and_invalid_fields_ignored(body: dict[str, Any], members: dict[str, Any]) -> None:
+    expected = {"include_usage": False, "allow_obfuscation": True, "choice_count": 1} | members
     assert read_request_facts(body) == RequestFacts(**expected)
 
 
@@ -82,5 +82,5 @@ def test_a_request_is_read_and_what_it_has_wrong_is_not_said(body: dict[str, Any
         ({"reasoning": {"effort": "high"}}, False),
     ],
 )
-def test_thinking_is_turned_off_by_many_names(body: dict[str, Any], is_off: bool) -> None:
+def test_thinking_is_turned_off_in_many_spellings(body: dict[str, Any], is_off: bool) -> None:
     assert is_thinking_off(body) is is_off

@@ -1,4 +1,4 @@
-"""The writer of /v1/responses, and its whole reply."""
+"""Writer of /v1/responses."""
 
 import json
 from typing import Any
@@ -35,14 +35,14 @@ USAGE = Usage(5, 3, 8, {"prompt_tokens_details": {"cached_tokens": 2}, "cost": 1
 
 
 def write(events: list[Event], dialect: ResponsesDialect | None = None) -> list[Json]:
-    """The JSON of each event of the stream that `events` make."""
+    """Write events; return the decoded stream."""
     writer = (dialect or ResponsesDialect({})).make_writer(HEAD, lambda: None)
     data = b"".join([*(writer.send(event) for event in events), writer.end()])
     return read(data)
 
 
 def read(data: bytes) -> list[Json]:
-    """The JSON of each event, whose name is its type."""
+    """Decode a stream; check that each event is named by its type."""
     found = []
     for block in data.decode().removesuffix("\n\n").split("\n\n"):
         name, _, line = block.partition("\n")
@@ -53,18 +53,18 @@ def read(data: bytes) -> list[Json]:
 
 
 def kinds(values: list[Json]) -> list[str]:
-    """The types of events, in short."""
+    """Return the event types without their prefix."""
     return [value["type"].removeprefix("response.") for value in values]
 
 
 def logprobs(token: str, raw: list[int] | None = None) -> Json:
-    """Chat's log probabilities of one token."""
+    """Return chat's log probabilities of one token."""
     entry = {"token": token, "logprob": -0.5, "bytes": raw, "top_logprobs": []}
     top = {"token": "x", "logprob": -1.0, "bytes": [120], "vendor": 1}
     return {"content": [entry | {"top_logprobs": [top]}], "refusal": None}
 
 
-def test_an_answer_is_told_from_its_beginning_to_its_end() -> None:
+def test_the_events_of_a_text_response() -> None:
     values = write([ChoiceStart(0), Text(0, "Hé"), Text(0, "llo"), Finish(0, "stop"), USAGE])
     assert kinds(values) == [
         *("created", "in_progress", "output_item.added", "content_part.added"),
@@ -115,7 +115,7 @@ def test_an_answer_is_told_from_its_beginning_to_its_end() -> None:
     }
 
 
-def test_a_response_repeats_its_request_and_never_lets_it_speak_for_the_answer() -> None:
+def test_the_request_does_not_override_members_of_the_response() -> None:
     echo = {"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.2, "id": "mine", "status": "done"}
     response = write([ChoiceStart(0), Finish(0, "stop")], ResponsesDialect(echo))[0]["response"]
     assert response["instructions"] == "Be brief."
@@ -124,7 +124,7 @@ def test_a_response_repeats_its_request_and_never_lets_it_speak_for_the_answer()
     assert (response["id"], response["status"]) == ("resp_7", "in_progress")
 
 
-def test_another_kind_closes_what_is_open() -> None:
+def test_content_of_another_type_closes_the_open_item() -> None:
     values = write(
         [
             *(ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Refusal(0, "no"), Text(0, "b"), Reasoning(0, "oh")),
@@ -170,7 +170,7 @@ def test_another_kind_closes_what_is_open() -> None:
         assert 0 <= depth <= 2
 
 
-def test_reasoning_can_go_out_as_a_summary() -> None:
+def test_reasoning_can_be_sent_as_a_summary() -> None:
     values = write(
         [ChoiceStart(0), Reasoning(0, "h"), Reasoning(0, "m"), Finish(0, "stop")], ResponsesDialect({}, is_summary=True)
     )
@@ -185,7 +185,7 @@ def test_reasoning_can_go_out_as_a_summary() -> None:
     assert item["content"] == []
 
 
-def test_text_between_the_pieces_of_a_call_waits_until_the_call_is_closed() -> None:
+def test_text_between_argument_deltas_is_queued_until_the_call_is_closed() -> None:
     values = write(
         [
             *(
@@ -206,7 +206,7 @@ def test_text_between_the_pieces_of_a_call_waits_until_the_call_is_closed() -> N
     assert output[4]["content"][0]["text"] == "three"
 
 
-def test_log_probabilities_ride_on_the_text_that_they_are_of() -> None:
+def test_logprobs_are_attached_to_their_text() -> None:
     values = write(
         [
             *(ChoiceStart(0), Logprobs(0, logprobs("thought")), Reasoning(0, "hm"), Logprobs(0, logprobs("a"))),
@@ -227,7 +227,7 @@ def test_log_probabilities_ride_on_the_text_that_they_are_of() -> None:
     assert [entry["token"] for entry in message["content"][0]["logprobs"]] == ["a", "c"]
 
 
-def test_log_probabilities_that_no_text_follows_are_those_of_the_text_before() -> None:
+def test_trailing_logprobs_belong_to_the_previous_text() -> None:
     values = write([ChoiceStart(0), Text(0, "a"), Logprobs(0, logprobs("a")), Finish(0, "stop")])
     assert [entry["token"] for entry in values[-1]["response"]["output"][0]["content"][0]["logprobs"]] == ["a"]
     assert write([ChoiceStart(0), Logprobs(0, {"content": None}), Text(0, "a"), Finish(0, "stop")])[4]["logprobs"] == []
@@ -236,7 +236,7 @@ def test_log_probabilities_that_no_text_follows_are_those_of_the_text_before() -
 @pytest.mark.parametrize(
     ("reason", "cut"), [("length", "max_output_tokens"), ("content_filter", "content_filter")], ids=str
 )
-def test_an_answer_that_was_cut_is_incomplete_and_so_is_its_last_item(reason: str, cut: str) -> None:
+def test_a_truncated_answer_and_its_last_item_are_incomplete(reason: str, cut: str) -> None:
     values = write([ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, reason)])
     assert values[-1]["type"] == "response.incomplete"
     response = values[-1]["response"]
@@ -246,9 +246,9 @@ def test_an_answer_that_was_cut_is_incomplete_and_so_is_its_last_item(reason: st
     assert response["usage"] is None
 
 
-def test_a_failure_closes_what_is_open_and_ends_the_stream() -> None:
-    said: list[Event] = [ChoiceStart(0), ToolCall(0, 0, "a", "get"), Text(0, "b"), Failure("boom", param="input")]
-    values = write(said)
+def test_a_failure_closes_open_items_and_ends_the_stream() -> None:
+    events: list[Event] = [ChoiceStart(0), ToolCall(0, 0, "a", "get"), Text(0, "b"), Failure("boom", param="input")]
+    values = write(events)
     assert values[-1]["type"] == "response.failed"
     response = values[-1]["response"]
     assert response["error"] == {"code": "server_error", "message": "boom", "param": "input"}
@@ -264,18 +264,18 @@ def test_a_failure_closes_what_is_open_and_ends_the_stream() -> None:
         (Failure("m", type="whatever"), "server_error"),
     ],
 )
-def test_a_failure_before_anything_was_said_is_a_whole_stream(failure: Failure, code: str) -> None:
+def test_a_failure_before_any_output_is_a_complete_stream(failure: Failure, code: str) -> None:
     values = write([failure])
     assert kinds(values) == ["created", "in_progress", "failed"]
     assert values[-1]["response"]["error"] == {"code": code, "message": "m"}
 
 
-def test_the_last_words_of_a_stream_are_an_error_event() -> None:
+def test_the_final_error_is_an_error_event() -> None:
     (value,) = read(ResponsesDialect({}).final_error_bytes(Failure("boom", code="c")))
     assert value == {"type": "error", "sequence_number": 0, "code": "c", "message": "boom", "param": None}
 
 
-def test_a_sign_of_life_is_a_comment_and_later_an_event_with_a_number() -> None:
+def test_a_keep_alive_is_a_comment_and_later_a_numbered_event() -> None:
     writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
     assert writer.send(KeepAlive()) == KEEP_ALIVE
     writer.send(ChoiceStart(0))
@@ -283,7 +283,7 @@ def test_a_sign_of_life_is_a_comment_and_later_an_event_with_a_number() -> None:
     assert value == {"type": "keepalive", "sequence_number": 2}
 
 
-def test_unknown_fields_are_left_out() -> None:
+def test_unknown_fields_are_omitted() -> None:
     values = write(
         [
             *(ChoiceStart(0), Text(0, "a"), UnknownFields(0, FieldLocation.CHUNK, {"x": 1})),
@@ -299,7 +299,7 @@ def test_unknown_fields_are_left_out() -> None:
     assert '"x"' not in json.dumps(values)
 
 
-def test_text_may_come_a_short_way_only_while_text_is_being_said() -> None:
+def test_the_fast_path_applies_only_while_a_text_part_is_open() -> None:
     writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
     takes = [writer.accepts_text(0)]
     for event in (ChoiceStart(0), Text(0, "a"), Logprobs(0, logprobs("b")), Text(0, "b"), ToolCall(0, 0, "a", "get")):
@@ -309,13 +309,13 @@ def test_text_may_come_a_short_way_only_while_text_is_being_said() -> None:
     assert not writer.accepts_text(1)
 
 
-def test_line_breaks_of_other_planes_are_escaped() -> None:
+def test_unicode_line_breaks_are_escaped() -> None:
     writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
     sent = writer.send(ChoiceStart(0)) + writer.send(Text(0, "a\u2028")) + writer.send(Text(0, "b\u2029é"))
     assert len(sent.decode().splitlines()) == sent.count(b"\n")
 
 
-def test_what_comes_out_of_turn_is_refused() -> None:
+def test_illegal_event_order_raises() -> None:
     writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
     with pytest.raises(EventOrderError):
         writer.send(Text(0, "a"))
@@ -324,14 +324,14 @@ def test_what_comes_out_of_turn_is_refused() -> None:
         writer.end()
 
 
-def test_what_the_server_counted_is_told_where_nobody_said_it() -> None:
+def test_the_usage_source_supplies_missing_usage() -> None:
     writer = ResponsesDialect({}).make_writer(HEAD, lambda: USAGE)
     for event in (ChoiceStart(0), Text(0, "a"), Finish(0, "stop")):
         writer.send(event)
     assert read(writer.end())[-1]["response"]["usage"]["total_tokens"] == 8
 
 
-def test_the_response_is_kept_as_it_was_said_last() -> None:
+def test_the_final_response_is_stored() -> None:
     dialect = ResponsesDialect({"metadata": {"a": "b"}})
     values = write([ChoiceStart(0), Text(0, "a"), Finish(0, "stop"), USAGE], dialect)
     assert dialect.final_object == values[-1]["response"]
@@ -344,25 +344,25 @@ WHOLE: list[Event] = [
 ]
 
 
-def test_a_whole_reply_is_what_its_stream_ends_with() -> None:
+def test_a_reply_equals_the_response_of_the_terminal_event() -> None:
     dialect = ResponsesDialect({"user": "u"})
     whole = json.loads(dialect.encode_reply(HEAD, collect(WHOLE)))
     assert whole == write(WHOLE, ResponsesDialect({"user": "u"}))[-1]["response"]
     assert whole == dialect.final_object
 
 
-def test_a_whole_reply_may_be_empty() -> None:
+def test_a_reply_may_be_empty() -> None:
     whole = json.loads(ResponsesDialect({}).encode_reply(HEAD, CollectedReply()))
     assert whole["output"] == []
     assert whole["status"] == "completed"
 
 
-def test_the_model_that_answered_is_told_and_the_id_is_ours() -> None:
+def test_the_model_is_that_of_the_server_and_the_id_is_ours() -> None:
     head = ResponsesDialect({}).envelope(Envelope("chatcmpl-1", 1, "theirs"), HEAD)
     assert head == Envelope("resp_7", 1700000000, "theirs")
 
 
-def test_an_answer_that_is_completed_says_when() -> None:
+def test_a_completed_response_has_completed_at() -> None:
     dialect = ResponsesDialect({}, clock=lambda: 1700000005.9)
     for reason, completed in (("stop", 1700000005), ("length", None)):
         writer = dialect.make_writer(HEAD, lambda: None)

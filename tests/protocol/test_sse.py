@@ -1,4 +1,4 @@
-"""Frames out of bytes, however they are cut; and bytes out of frames."""
+"""SSE decoder and encoder."""
 
 import pytest
 
@@ -31,14 +31,14 @@ def decode(data: bytes, size: int, *, eager: bool = False, limit_bytes: int = ss
     return frames + decoder.close()
 
 
-def said(data: bytes, *, eager: bool = False) -> list[tuple[bytes | None, str, bool]]:
-    """Data, event name and whether its empty line came, for each frame."""
+def decoded(data: bytes, *, eager: bool = False) -> list[tuple[bytes | None, str, bool]]:
+    """Data, event name and `ended` of each frame."""
     return [(frame.data, frame.event, frame.ended) for frame in decode(data, len(data) or 1, eager=eager)]
 
 
 @table("data", STREAMS)
 @table("eager", [False, True])
-def test_frames_do_not_depend_on_where_the_bytes_are_split(data: bytes, eager: bool) -> None:
+def test_frames_do_not_depend_on_byte_boundaries(data: bytes, eager: bool) -> None:
     whole = decode(data, len(data), eager=eager)
     for size in range(1, len(data)):
         assert decode(data, size, eager=eager) == whole
@@ -46,12 +46,12 @@ def test_frames_do_not_depend_on_where_the_bytes_are_split(data: bytes, eager: b
 
 @table("data", STREAMS)
 @table("eager", [False, True])
-def test_each_frame_knows_its_place_and_its_bytes(data: bytes, eager: bool) -> None:
+def test_each_frame_has_its_offset_and_bytes(data: bytes, eager: bool) -> None:
     for frame in decode(data, len(data), eager=eager):
         assert data[frame.byte : frame.byte + len(frame.raw)] == frame.raw
 
 
-def test_a_frame_ends_with_its_empty_line_and_not_before() -> None:
+def test_a_frame_ends_at_its_blank_line() -> None:
     decoder = SseDecoder()
     assert decoder.feed(b"data: a\n") == []
     assert decoder.feed(b"\n") == [Frame(0, b"data: a\n\n", b"a")]
@@ -60,19 +60,19 @@ def test_a_frame_ends_with_its_empty_line_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r", b"\r\n"])
-def test_all_three_line_breaks_end_lines(ending: bytes) -> None:
+def test_lf_cr_and_crlf_end_lines(ending: bytes) -> None:
     data = ending.join([b": c", b"event: e", b"data: a", b"data: b", b"", b"data: d", b"", b""])
-    assert said(data) == [(b"a\nb", "e", True), (b"d", "", True)]
+    assert decoded(data) == [(b"a\nb", "e", True), (b"d", "", True)]
 
 
-def test_a_carriage_return_at_the_end_waits_for_its_line_feed() -> None:
+def test_a_cr_at_the_end_waits_for_a_possible_lf() -> None:
     decoder = SseDecoder()
     assert decoder.feed(b"data: a\r\n\r") == []
     assert decoder.feed(b"\ndata: b\r\r") == [Frame(0, b"data: a\r\n\r\n", b"a")]
     assert decoder.close() == [Frame(11, b"data: b\r\r", b"b")]
 
 
-def test_an_eager_comment_that_ends_in_a_carriage_return_waits_too() -> None:
+def test_an_eager_comment_with_a_cr_at_the_end_waits_for_a_possible_lf() -> None:
     decoder = SseDecoder(eager=True)
     assert decoder.feed(b": a\r") == []
     assert decoder.feed(b"\n") == [Frame(0, b": a\r\n", None, ended=False)]
@@ -100,10 +100,10 @@ def test_an_eager_comment_that_ends_in_a_carriage_return_waits_too() -> None:
     ],
 )
 def test_a_line_has_a_name_and_a_value(line: bytes, data: bytes | None, event: str) -> None:
-    assert said(line + b"\n\n") == [(data, event, True)]
+    assert decoded(line + b"\n\n") == [(data, event, True)]
 
 
-def test_a_byte_order_mark_is_passed_over_once() -> None:
+def test_one_byte_order_mark_is_skipped() -> None:
     decoder = SseDecoder()
     assert decoder.feed(b"\xef\xbb") == []
     assert decoder.feed(b"\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n") == [
@@ -113,21 +113,21 @@ def test_a_byte_order_mark_is_passed_over_once() -> None:
     assert decoder.has_bom is True
 
 
-def test_half_a_byte_order_mark_is_none() -> None:
+def test_a_partial_byte_order_mark_is_data() -> None:
     assert decode(b"\xef\xbb", 1) == [Frame(0, b"\xef\xbb", None, ended=False)]
     decoder = SseDecoder()
     decoder.feed(b"\xefdata: a\n\n")
     assert decoder.has_bom is False
 
 
-def test_what_is_left_at_the_end_is_a_frame_that_has_not_ended() -> None:
-    assert said(b"data: a\n\ndata: b") == [(b"a", "", True), (b"b", "", False)]
-    assert said(b"data: a\n") == [(b"a", "", False)]
-    assert said(b"") == []
-    assert said(b"\n\r\n\r") == []
+def test_the_rest_at_the_end_is_a_frame_that_is_not_ended() -> None:
+    assert decoded(b"data: a\n\ndata: b") == [(b"a", "", True), (b"b", "", False)]
+    assert decoded(b"data: a\n") == [(b"a", "", False)]
+    assert decoded(b"") == []
+    assert decoded(b"\n\r\n\r") == []
 
 
-def test_an_eager_decoder_ends_a_frame_where_new_data_begins() -> None:
+def test_an_eager_decoder_ends_a_frame_at_the_next_data_line() -> None:
     decoder = SseDecoder(eager=True)
     assert decoder.feed(b"data: a\n") == []
     assert decoder.feed(b"data:") == [Frame(0, b"data: a\n", b"a", ended=False)]
@@ -135,27 +135,27 @@ def test_an_eager_decoder_ends_a_frame_where_new_data_begins() -> None:
     assert decoder.feed(b"}\n\n") == [Frame(16, b"{}\n\n", None)]
 
 
-def test_an_eager_decoder_leaves_a_frame_whole_that_has_no_data_yet() -> None:
-    assert said(b"event: x\nid: 3\ndata: a\n\n", eager=True) == [(b"a", "x", True)]
-    assert said(b"event: x\nid: 3\ndata: a\n", eager=True) == [(b"a", "x", False)]
+def test_an_eager_decoder_does_not_split_a_frame_without_data() -> None:
+    assert decoded(b"event: x\nid: 3\ndata: a\n\n", eager=True) == [(b"a", "x", True)]
+    assert decoded(b"event: x\nid: 3\ndata: a\n", eager=True) == [(b"a", "x", False)]
 
 
-def test_an_eager_decoder_gives_a_leading_comment_at_once() -> None:
+def test_an_eager_decoder_returns_a_leading_comment_without_delay() -> None:
     decoder = SseDecoder(eager=True)
     assert decoder.feed(b": pi") == []
     assert decoder.feed(b"ng\nda") == [Frame(0, b": ping\n", None, ended=False)]
     assert decoder.feed(b"ta: a\n: b\n\n") == [Frame(7, b"data: a\n: b\n\n", b"a")]
 
 
-def test_a_plain_decoder_joins_what_an_eager_one_splits() -> None:
+def test_a_plain_decoder_does_not_split_a_frame() -> None:
     data = b"data: a\ndata: b\n{}\n\n"
-    assert said(data) == [(b"a\nb", "", True)]
-    assert said(data, eager=True) == [(b"a", "", False), (b"b", "", False), (None, "", True)]
+    assert decoded(data) == [(b"a\nb", "", True)]
+    assert decoded(data, eager=True) == [(b"a", "", False), (b"b", "", False), (None, "", True)]
 
 
 @table("size", [1, 7, 100])
 @table("eager", [False, True])
-def test_a_frame_may_be_as_long_as_the_limit_and_no_longer(size: int, eager: bool) -> None:
+def test_a_frame_longer_than_the_limit_is_rejected(size: int, eager: bool) -> None:
     right, long = b"data: " + b"a" * 12 + b"\n\n", b"data: " + b"b" * 13 + b"\n\n"
     decoder = SseDecoder(eager=eager, limit_bytes=20)
     frames = [frame for piece in cuts(right + long + right, size) for frame in decoder.feed(piece)]
@@ -165,7 +165,7 @@ def test_a_frame_may_be_as_long_as_the_limit_and_no_longer(size: int, eager: boo
     assert decoder.close() == []
 
 
-def test_a_line_without_end_is_given_up_at_the_limit() -> None:
+def test_an_endless_line_is_rejected_at_the_limit() -> None:
     decoder = SseDecoder(limit_bytes=100_000)
     frames = [frame for _ in range(2560) for frame in decoder.feed(b"x" * 4096)]
     assert frames == []
@@ -173,7 +173,7 @@ def test_a_line_without_end_is_given_up_at_the_limit() -> None:
     assert decoder.close() == []
 
 
-def test_a_long_rest_is_given_up_at_the_end() -> None:
+def test_a_rest_longer_than_the_limit_is_rejected_at_the_end() -> None:
     decoder = SseDecoder(limit_bytes=20)
     assert decoder.feed(b"data: a\n\n" + b"b" * 21) == [Frame(0, b"data: a\n\n", b"a")]
     assert decoder.close() == []
@@ -191,7 +191,7 @@ def test_one_line_of_six_megabytes_in_small_pieces_is_one_frame(eager: bool) -> 
 @pytest.mark.no_cover
 @table("ending", [b"\n", b"\r", b"\r\n"])
 @table("eager", [False, True])
-def test_a_frame_may_have_so_many_lines_and_no_more(ending: bytes, eager: bool) -> None:
+def test_a_frame_with_too_many_lines_is_rejected(ending: bytes, eager: bool) -> None:
     most = b"event: x" + ending + (b"y" + ending) * (sse.FRAME_LINES_LIMIT - 2) + ending
     long = (b"y" + ending) * sse.FRAME_LINES_LIMIT + ending
     data = most + long + b"data: z\n\n"
@@ -205,20 +205,20 @@ def test_a_frame_may_have_so_many_lines_and_no_more(ending: bytes, eager: bool) 
 
 @table("before", [b"event: x\n", b"", b"data: a\r\n\r\n"])
 @table("eager", [False, True])
-def test_an_eager_decoder_takes_only_one_plain_line_that_is_as_long_as_the_limit(before: bytes, eager: bool) -> None:
+def test_an_eager_decoder_accepts_the_full_limit_only_for_one_plain_line(before: bytes, eager: bool) -> None:
     data = before + b"data: " + b"x" * 600 + b"\n\n"
     for size in (50, len(data)):
         frames = decode(data, size, eager=eager, limit_bytes=1_000)
         assert bool(frames and frames[-1].data == b"x" * 600) is not (eager and before == b"event: x\n")
 
 
-PLAIN, ODD = b"data: " + b"x" * 1_200 + b"\n\n", b"event: x\ndata: " + b"x" * 600 + b"\n\n"
+PLAIN, NAMED = b"data: " + b"x" * 1_200 + b"\n\n", b"event: x\ndata: " + b"x" * 600 + b"\n\n"
 
 
 @table("eager", [False, True])
-@table("long", [PLAIN, PLAIN + ODD, b"event: y\n" + PLAIN, b"y\n" * 20_000 + b"\n"])
+@table("long", [PLAIN, PLAIN + NAMED, b"event: y\n" + PLAIN, b"y\n" * 20_000 + b"\n"])
 @table("rest", [b"", b"data: b\ndata: c\ndata: d", b"data: b\n\n", b"b"])
-def test_nothing_is_read_after_a_frame_that_is_too_long(eager: bool, long: bytes, rest: bytes) -> None:
+def test_nothing_is_decoded_after_an_overlong_frame(eager: bool, long: bytes, rest: bytes) -> None:
     data = b"data: a\n\n" + long + rest
     for size in (50, len(data)):
         decoder = SseDecoder(eager=eager, limit_bytes=1_000)
@@ -228,45 +228,45 @@ def test_nothing_is_read_after_a_frame_that_is_too_long(eager: bool, long: bytes
 
 
 @pytest.mark.parametrize("size", [4096, 2**21])
-def test_each_piece_of_a_frame_may_have_so_many_lines(size: int) -> None:
+def test_the_line_limit_applies_to_each_piece_of_a_frame(size: int) -> None:
     data = b"data: x\n" * (2 * sse.FRAME_LINES_LIMIT) + b"\n"
     assert len(decode(data, size, eager=True)) == 2 * sse.FRAME_LINES_LIMIT
 
 
-def test_a_hundred_thousand_empty_lines_are_no_frame() -> None:
+def test_a_hundred_thousand_blank_lines_are_no_frame() -> None:
     assert decode(b"\n" * 100_000, 1000) == []
 
 
 @pytest.mark.no_cover
-def test_a_hundred_thousand_empty_frames_are_frames() -> None:
+def test_a_hundred_thousand_empty_frames_are_decoded() -> None:
     frames = decode(b"data:\n\n" * 100_000, 4096, eager=True)
     assert len(frames) == 100_000
     assert frames[-1] == Frame(699_993, b"data:\n\n", b"")
 
 
 @pytest.mark.no_cover
-def test_a_hundred_thousand_comments_without_empty_lines_are_a_frame_each() -> None:
+def test_a_hundred_thousand_comments_without_blank_lines_are_a_frame_each() -> None:
     frames = decode(b": x\n" * 100_000, 4096, eager=True)
     assert len(frames) == 100_000
     assert frames[-1] == Frame(399_996, b": x\n", None, ended=False)
 
 
-def test_lines_are_those_with_something_on_them() -> None:
+def test_split_lines_drops_empty_lines() -> None:
     assert sse.split_lines(b"a\r\n\r\nb\rc\n\n") == [b"a", b"b", b"c"]
 
 
-def test_what_is_framed_is_decoded_again() -> None:
+def test_encoded_frames_are_decoded() -> None:
     assert sse.data_frame(b'{"a":1}') == b'data: {"a":1}\n\n'
     assert sse.comment(b"keep-alive") == b": keep-alive\n\n"
     assert sse.DONE == b"data: [DONE]\n\n"
-    assert said(sse.data_frame(b"{}") + sse.comment(b"x") + sse.DONE) == [
+    assert decoded(sse.data_frame(b"{}") + sse.comment(b"x") + sse.DONE) == [
         (b"{}", "", True),
         (None, "", True),
         (b"[DONE]", "", True),
     ]
 
 
-def test_streams_are_neither_cached_nor_held_back() -> None:
+def test_streams_are_neither_cached_nor_buffered() -> None:
     assert dict(sse.HEADERS) == {
         "Content-Type": "text/event-stream; charset=utf-8",
         "Cache-Control": "no-cache, no-transform",

@@ -1,4 +1,4 @@
-"""What may follow what: the whole table, walked for both dialects."""
+"""State machine of a stream: all transitions of both dialects."""
 
 import pytest
 
@@ -28,7 +28,7 @@ from welldone.protocol.state import ChoiceState, StreamState, StreamStateMachine
 
 OPEN, STOP, CALL = ChoiceStart(0), Finish(0, "stop"), ToolCall(0, 0, "a", "get")
 SAMPLES: dict[str, Event] = {
-    "Opening": OPEN,
+    "ChoiceStart": OPEN,
     "Text": Text(0, "a"),
     "Reasoning": Reasoning(0, "a"),
     "Refusal": Refusal(0, "a"),
@@ -36,15 +36,15 @@ SAMPLES: dict[str, Event] = {
     "ToolArguments": ToolArguments(0, 0, "{}"),
     "Logprobs": Logprobs(0, {}),
     "Finish": STOP,
-    "Extra": UnknownFields(0, FieldLocation.DELTA, {"x": 1}),
+    "UnknownFields": UnknownFields(0, FieldLocation.DELTA, {"x": 1}),
     "Usage": Usage(1, 1, 2, {}),
     "Failure": Failure("boom"),
     "KeepAlive": KeepAlive(),
 }
 FIELDS = UnknownFields(0, FieldLocation.CHUNK, {"x": 1})
 
-SPOKEN = {"Text", "Reasoning", "Refusal", "Logprobs", "Extra", "ToolCall", "Finish"}
-WAYS: dict[tuple[Endpoint, ChoiceState], list[Event]] = {
+STREAMING_EVENTS = {"Text", "Reasoning", "Refusal", "Logprobs", "UnknownFields", "ToolCall", "Finish"}
+EVENTS_TO_STATE: dict[tuple[Endpoint, ChoiceState], list[Event]] = {
     (CHAT, ChoiceState.NEW): [],
     (CHAT, ChoiceState.STREAMING): [OPEN],
     (CHAT, ChoiceState.IN_TOOL_CALLS): [OPEN, CALL],
@@ -54,128 +54,132 @@ WAYS: dict[tuple[Endpoint, ChoiceState], list[Event]] = {
     (COMPLETIONS, ChoiceState.FINISHED): [OPEN, STOP],
 }
 LEGAL: dict[tuple[Endpoint, ChoiceState], set[str]] = {
-    (CHAT, ChoiceState.NEW): {"Opening", "Extra"},
-    (CHAT, ChoiceState.STREAMING): SPOKEN,
-    (CHAT, ChoiceState.IN_TOOL_CALLS): SPOKEN | {"ToolArguments"},
+    (CHAT, ChoiceState.NEW): {"ChoiceStart", "UnknownFields"},
+    (CHAT, ChoiceState.STREAMING): STREAMING_EVENTS,
+    (CHAT, ChoiceState.IN_TOOL_CALLS): STREAMING_EVENTS | {"ToolArguments"},
     (CHAT, ChoiceState.FINISHED): set(),
-    (COMPLETIONS, ChoiceState.NEW): {"Opening", "Extra"},
-    (COMPLETIONS, ChoiceState.STREAMING): {"Text", "Logprobs", "Extra", "Finish"},
+    (COMPLETIONS, ChoiceState.NEW): {"ChoiceStart", "UnknownFields"},
+    (COMPLETIONS, ChoiceState.STREAMING): {"Text", "Logprobs", "UnknownFields", "Finish"},
     (COMPLETIONS, ChoiceState.FINISHED): set(),
 }
-AFTER = {"Opening": ChoiceState.STREAMING, "ToolCall": ChoiceState.IN_TOOL_CALLS, "Finish": ChoiceState.FINISHED}
-OF_THE_STREAM = {"Usage", "Failure", "KeepAlive"}
+AFTER = {"ChoiceStart": ChoiceState.STREAMING, "ToolCall": ChoiceState.IN_TOOL_CALLS, "Finish": ChoiceState.FINISHED}
+STREAM_EVENTS = {"Usage", "Failure", "KeepAlive"}
 
 
-def watch(endpoint: Endpoint, *events: Event) -> StreamStateMachine:
+def machine_after(endpoint: Endpoint, *events: Event) -> StreamStateMachine:
     table = state.CHAT_TRANSITIONS if endpoint is CHAT else state.COMPLETIONS_TRANSITIONS
-    watcher = StreamStateMachine(table, is_ordered=endpoint is CHAT)
+    machine = StreamStateMachine(table, is_ordered=endpoint is CHAT)
     for event in events:
-        watcher.accept(event)
-    return watcher
+        machine.accept(event)
+    return machine
 
 
-def refused(watcher: StreamStateMachine, event: Event) -> EventOrderError:
+def rejected(machine: StreamStateMachine, event: Event) -> EventOrderError:
     with pytest.raises(EventOrderError) as caught:
-        watcher.accept(event)
+        machine.accept(event)
     return caught.value
 
 
-@table(("endpoint", "phase"), WAYS)
-@table("name", [name for name in SAMPLES if name not in OF_THE_STREAM])
-def test_each_event_of_a_choice_is_legal_in_its_phases_and_in_no_other(
-    endpoint: Endpoint, phase: ChoiceState, name: str
+@table(("endpoint", "choice_state"), EVENTS_TO_STATE)
+@table("name", [name for name in SAMPLES if name not in STREAM_EVENTS])
+def test_each_choice_event_is_legal_only_in_its_states(
+    endpoint: Endpoint, choice_state: ChoiceState, name: str
 ) -> None:
-    watcher = watch(endpoint, *WAYS[endpoint, phase])
-    event = ToolCall(0, 1, "b", "get") if (name, phase) == ("ToolCall", ChoiceState.IN_TOOL_CALLS) else SAMPLES[name]
-    if name in LEGAL[endpoint, phase]:
-        watcher.accept(event)
-        assert watcher.choice_states.get(0, ChoiceState.NEW) is AFTER.get(name, phase)
+    machine = machine_after(endpoint, *EVENTS_TO_STATE[endpoint, choice_state])
+    event = (
+        ToolCall(0, 1, "b", "get") if (name, choice_state) == ("ToolCall", ChoiceState.IN_TOOL_CALLS) else SAMPLES[name]
+    )
+    if name in LEGAL[endpoint, choice_state]:
+        machine.accept(event)
+        assert machine.choice_states.get(0, ChoiceState.NEW) is AFTER.get(name, choice_state)
     else:
-        error = refused(watcher, event)
+        error = rejected(machine, event)
         assert error.event == repr(event)
-        assert error.phase == f"choice 0 is {phase.value}, the stream running"
-        assert set(error.legal.split(", ")) - {""} == LEGAL[endpoint, phase]
-        assert watcher.choice_states.get(0, ChoiceState.NEW) is phase
+        assert error.state == f"choice 0 is {choice_state.value}, the stream running"
+        assert set(error.legal.split(", ")) - {""} == LEGAL[endpoint, choice_state]
+        assert machine.choice_states.get(0, ChoiceState.NEW) is choice_state
 
 
-STAGES: dict[StreamState, list[Event]] = {
+EVENTS_TO_STREAM_STATE: dict[StreamState, list[Event]] = {
     StreamState.RUNNING: [OPEN],
     StreamState.USAGE_SENT: [OPEN, STOP, SAMPLES["Usage"]],
     StreamState.FAILED: [OPEN, SAMPLES["Failure"]],
 }
-LEGAL_IN_STAGE: dict[StreamState, set[str]] = {
-    StreamState.RUNNING: {"Usage", "Failure", "KeepAlive", "Extra"},
+LEGAL_IN_STREAM_STATE: dict[StreamState, set[str]] = {
+    StreamState.RUNNING: {"Usage", "Failure", "KeepAlive", "UnknownFields"},
     StreamState.USAGE_SENT: {"KeepAlive"},
     StreamState.FAILED: set(),
     StreamState.ENDED: set(),
 }
 
 
-@table("stage", StreamState)
-@table("name", ["Usage", "Failure", "KeepAlive", "Extra"])
-def test_each_event_of_the_stream_is_legal_in_its_stages_and_in_no_other(stage: StreamState, name: str) -> None:
-    watcher = watch(CHAT, *STAGES.get(stage, [OPEN, STOP]))
-    if stage is StreamState.ENDED:
-        watcher.end()
-    event = FIELDS if name == "Extra" else SAMPLES[name]
-    if name in LEGAL_IN_STAGE[stage] and not (name == "Usage" and stage is StreamState.RUNNING):
-        watcher.accept(event)
-        assert watcher.stream_state is (StreamState.FAILED if name == "Failure" else stage)
+@table("expected_state", StreamState)
+@table("name", ["Usage", "Failure", "KeepAlive", "UnknownFields"])
+def test_each_stream_event_is_legal_only_in_its_states(expected_state: StreamState, name: str) -> None:
+    machine = machine_after(CHAT, *EVENTS_TO_STREAM_STATE.get(expected_state, [OPEN, STOP]))
+    if expected_state is StreamState.ENDED:
+        machine.end()
+    event = FIELDS if name == "UnknownFields" else SAMPLES[name]
+    if name in LEGAL_IN_STREAM_STATE[expected_state] and not (
+        name == "Usage" and expected_state is StreamState.RUNNING
+    ):
+        machine.accept(event)
+        assert machine.stream_state is (StreamState.FAILED if name == "Failure" else expected_state)
     else:
-        error = refused(watcher, event)
+        error = rejected(machine, event)
         assert error.event == repr(event)
-        assert error.phase == f"the stream is {stage.value}"
-        assert set(error.legal.split(", ")) - {""} == LEGAL_IN_STAGE[stage] - {name}
-        assert watcher.stream_state is stage
+        assert error.state == f"the stream is {expected_state.value}"
+        assert set(error.legal.split(", ")) - {""} == LEGAL_IN_STREAM_STATE[expected_state] - {name}
+        assert machine.stream_state is expected_state
 
 
-@table("stage", [StreamState.USAGE_SENT, StreamState.FAILED, StreamState.ENDED])
-@table("name", [name for name in SAMPLES if name not in OF_THE_STREAM])
-def test_no_choice_goes_on_when_the_stream_does_not(stage: StreamState, name: str) -> None:
-    watcher = watch(CHAT, *STAGES.get(stage, [OPEN, STOP]))
-    if stage is StreamState.ENDED:
-        watcher.end()
-    assert refused(watcher, SAMPLES[name]).legal == ""
+@table("expected_state", [StreamState.USAGE_SENT, StreamState.FAILED, StreamState.ENDED])
+@table("name", [name for name in SAMPLES if name not in STREAM_EVENTS])
+def test_choice_events_are_illegal_when_the_stream_is_not_running(expected_state: StreamState, name: str) -> None:
+    machine = machine_after(CHAT, *EVENTS_TO_STREAM_STATE.get(expected_state, [OPEN, STOP]))
+    if expected_state is StreamState.ENDED:
+        machine.end()
+    assert rejected(machine, SAMPLES[name]).legal == ""
 
 
-def test_usage_comes_when_each_choice_has_finished() -> None:
+def test_usage_is_legal_after_each_choice_has_finished() -> None:
     usage = SAMPLES["Usage"]
-    assert refused(watch(CHAT), usage).phase == "the stream is running"
-    assert refused(watch(CHAT, OPEN, ChoiceStart(1), STOP), usage).phase == "the stream is running"
-    assert watch(CHAT, OPEN, STOP, usage).stream_state is StreamState.USAGE_SENT
+    assert rejected(machine_after(CHAT), usage).state == "the stream is running"
+    assert rejected(machine_after(CHAT, OPEN, ChoiceStart(1), STOP), usage).state == "the stream is running"
+    assert machine_after(CHAT, OPEN, STOP, usage).stream_state is StreamState.USAGE_SENT
 
 
-def test_what_comes_too_soon_or_too_late_is_not_named_as_legal() -> None:
-    assert refused(watch(CHAT, OPEN), SAMPLES["Usage"]).legal == "Failure, KeepAlive, Extra"
-    assert refused(watch(CHAT, OPEN, STOP), FIELDS).legal == "Usage, Failure, KeepAlive"
+def test_an_event_that_is_too_early_or_too_late_is_not_listed_as_legal() -> None:
+    assert rejected(machine_after(CHAT, OPEN), SAMPLES["Usage"]).legal == "Failure, KeepAlive, UnknownFields"
+    assert rejected(machine_after(CHAT, OPEN, STOP), FIELDS).legal == "Usage, Failure, KeepAlive"
 
 
-def test_fields_of_a_chunk_come_while_there_is_a_chunk_to_ride_on() -> None:
-    assert watch(CHAT, FIELDS).stream_state is StreamState.RUNNING
-    assert watch(CHAT, OPEN, ChoiceStart(1), STOP, FIELDS).stream_state is StreamState.RUNNING
-    assert refused(watch(CHAT, OPEN, STOP), FIELDS).phase == "the stream is running"
+def test_chunk_fields_are_legal_while_a_choice_is_not_finished() -> None:
+    assert machine_after(CHAT, FIELDS).stream_state is StreamState.RUNNING
+    assert machine_after(CHAT, OPEN, ChoiceStart(1), STOP, FIELDS).stream_state is StreamState.RUNNING
+    assert rejected(machine_after(CHAT, OPEN, STOP), FIELDS).state == "the stream is running"
 
 
 @pytest.mark.parametrize("kind", [Text, Reasoning, Refusal])
-def test_a_text_is_not_empty(kind: type[Text] | type[Reasoning] | type[Refusal]) -> None:
-    assert refused(watch(CHAT, OPEN), kind(0, "")).event == repr(kind(0, ""))
+def test_an_empty_text_is_illegal(kind: type[Text] | type[Reasoning] | type[Refusal]) -> None:
+    assert rejected(machine_after(CHAT, OPEN), kind(0, "")).event == repr(kind(0, ""))
 
 
-def test_the_choices_of_a_chat_open_in_order() -> None:
-    assert watch(CHAT, OPEN, ChoiceStart(1), ChoiceStart(2)).choice_states == dict.fromkeys(
+def test_the_choices_of_a_chat_start_in_order() -> None:
+    assert machine_after(CHAT, OPEN, ChoiceStart(1), ChoiceStart(2)).choice_states == dict.fromkeys(
         range(3), ChoiceState.STREAMING
     )
-    refused(watch(CHAT), ChoiceStart(1))
-    refused(watch(CHAT, OPEN), ChoiceStart(2))
-    refused(watch(CHAT), ChoiceStart(-1))
+    rejected(machine_after(CHAT), ChoiceStart(1))
+    rejected(machine_after(CHAT, OPEN), ChoiceStart(2))
+    rejected(machine_after(CHAT), ChoiceStart(-1))
 
 
-def test_the_choices_of_a_completion_open_in_any_order() -> None:
-    assert watch(COMPLETIONS, ChoiceStart(2), OPEN).choice_states == {
+def test_completions_choices_start_in_any_order() -> None:
+    assert machine_after(COMPLETIONS, ChoiceStart(2), OPEN).choice_states == {
         2: ChoiceState.STREAMING,
         0: ChoiceState.STREAMING,
     }
-    refused(watch(COMPLETIONS), ChoiceStart(-1))
+    rejected(machine_after(COMPLETIONS), ChoiceStart(-1))
 
 
 @table(
@@ -187,56 +191,57 @@ def test_the_choices_of_a_completion_open_in_any_order() -> None:
         ToolCall(0, 0, "a", ""),
     ],
 )
-def test_a_call_has_the_next_number_and_an_id_and_a_name(event: ToolCall) -> None:
-    assert refused(watch(CHAT, OPEN), event).event == repr(event)
+def test_a_tool_call_needs_the_next_index_an_id_and_a_name(event: ToolCall) -> None:
+    assert rejected(machine_after(CHAT, OPEN), event).event == repr(event)
 
 
-def test_each_choice_numbers_its_own_calls() -> None:
+def test_calls_are_numbered_per_choice() -> None:
     events: list[Event] = [OPEN, ChoiceStart(1), CALL, ToolCall(1, 0, "b", "get"), ToolCall(0, 1, "c", "get")]
-    assert watch(CHAT, *events).choice_states == {0: ChoiceState.IN_TOOL_CALLS, 1: ChoiceState.IN_TOOL_CALLS}
+    assert machine_after(CHAT, *events).choice_states == {0: ChoiceState.IN_TOOL_CALLS, 1: ChoiceState.IN_TOOL_CALLS}
 
 
 @pytest.mark.parametrize("event", [ToolArguments(0, 0, "{}"), ToolArguments(0, 2, "{}"), ToolArguments(0, 1, "")])
-def test_arguments_belong_to_the_last_call_and_say_something(event: ToolArguments) -> None:
-    watcher = watch(CHAT, OPEN, CALL, ToolCall(0, 1, "b", "get"), ToolArguments(0, 1, "{}"))
-    assert refused(watcher, event).event == repr(event)
-    watcher.accept(ToolArguments(0, 1, "", {"x": 1}))
-    assert watcher.choice_states == {0: ChoiceState.IN_TOOL_CALLS}
+def test_arguments_must_belong_to_the_last_call_and_have_content(event: ToolArguments) -> None:
+    machine = machine_after(CHAT, OPEN, CALL, ToolCall(0, 1, "b", "get"), ToolArguments(0, 1, "{}"))
+    assert rejected(machine, event).event == repr(event)
+    machine.accept(ToolArguments(0, 1, "", {"x": 1}))
+    assert machine.choice_states == {0: ChoiceState.IN_TOOL_CALLS}
 
 
-def test_what_stands_alone_comes_when_its_choice_is_open() -> None:
-    alone = UnknownFields(0, FieldLocation.DELTA, {"x": 1}, in_own_chunk=True)
-    refused(watch(CHAT), alone)
-    assert watch(CHAT, OPEN, alone).choice_states == {0: ChoiceState.STREAMING}
+def test_fields_in_their_own_chunk_need_an_open_choice() -> None:
+    fields = UnknownFields(0, FieldLocation.DELTA, {"x": 1}, in_own_chunk=True)
+    rejected(machine_after(CHAT), fields)
+    assert machine_after(CHAT, OPEN, fields).choice_states == {0: ChoiceState.STREAMING}
 
 
 def test_a_stream_ends_when_each_choice_has_finished_or_after_a_failure() -> None:
     for events in ([OPEN, STOP], [OPEN, STOP, SAMPLES["Usage"]], [OPEN, SAMPLES["Failure"]], [SAMPLES["Failure"]]):
-        watcher = watch(CHAT, *events)
-        watcher.end()
-        assert watcher.stream_state is StreamState.ENDED
+        machine = machine_after(CHAT, *events)
+        machine.end()
+        assert machine.stream_state is StreamState.ENDED
 
 
 @table("events", [[], [OPEN], [OPEN, ChoiceStart(1), STOP], [KeepAlive()]])
-def test_a_stream_does_not_end_while_something_is_open(events: list[Event]) -> None:
-    watcher = watch(CHAT, *events)
+def test_a_stream_cannot_end_while_a_choice_is_open(events: list[Event]) -> None:
+    machine = machine_after(CHAT, *events)
     with pytest.raises(EventOrderError, match="the end while the stream is running") as caught:
-        watcher.end()
+        machine.end()
     assert caught.value.legal == "Failure, or Finish for each choice"
-    assert watcher.stream_state is StreamState.RUNNING
+    assert machine.stream_state is StreamState.RUNNING
 
 
 def test_a_stream_ends_once() -> None:
-    watcher = watch(CHAT, OPEN, STOP)
-    watcher.end()
+    machine = machine_after(CHAT, OPEN, STOP)
+    machine.end()
     with pytest.raises(EventOrderError, match="the end while the stream is ended"):
-        watcher.end()
+        machine.end()
 
 
-def test_the_error_says_what_came_and_what_is_legal() -> None:
-    error = refused(watch(COMPLETIONS), Text(0, "a"))
+def test_the_error_has_the_event_and_the_legal_events() -> None:
+    error = rejected(machine_after(COMPLETIONS), Text(0, "a"))
     assert (
-        str(error) == "Text(index=0, text='a') while choice 0 is fresh, the stream running; legal now: Opening, Extra"
+        str(error)
+        == "Text(index=0, text='a') while choice 0 is new, the stream running; legal now: ChoiceStart, UnknownFields"
     )
-    assert str(refused(watch(CHAT, OPEN, STOP), OPEN)).endswith("legal now: nothing")
+    assert str(rejected(machine_after(CHAT, OPEN, STOP), OPEN)).endswith("legal now: nothing")
     assert isinstance(error, WelldoneError)

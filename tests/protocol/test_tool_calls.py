@@ -1,4 +1,4 @@
-"""The tool calls of one choice: which call a piece belongs to, and when it may be said."""
+"""Assembler of tool calls: assignment of pieces to calls, and when events are emitted."""
 
 from typing import TypeAlias
 
@@ -13,20 +13,20 @@ from welldone.protocol.tool_calls import CALLS_LIMIT, HeldBytesBudget, JsonEndDe
 Piece: TypeAlias = ToolCall | ToolArguments
 
 
-def begin(number: int, id: str = "", name: str = "", more: Json | None = None) -> ToolCall:
-    return ToolCall(0, number, id, name, more or {})
+def call_start(number: int, id: str = "", name: str = "", extra: Json | None = None) -> ToolCall:
+    return ToolCall(0, number, id, name, extra or {})
 
 
-def more(number: int, text: str, extra: Json | None = None) -> ToolArguments:
+def call_piece(number: int, text: str, extra: Json | None = None) -> ToolArguments:
     return ToolArguments(0, number, text, extra or {})
 
 
-class Said:
-    """What comes of pieces: as they come, and at the end."""
+class Assembled:
+    """Events of pieces: `first` while they arrive, `rest` at the end."""
 
     def __init__(self, *pieces: Piece, is_legacy: bool = False, is_cut: bool = False) -> None:
-        notes = RepairLog()
-        self.calls = ToolCallAssembler(0, notes, numbered("new"), HeldBytesBudget(), is_legacy=is_legacy)
+        repair_log = RepairLog()
+        self.calls = ToolCallAssembler(0, repair_log, numbered("new"), HeldBytesBudget(), is_legacy=is_legacy)
         self.first: list[Event] = []
         for piece in pieces:
             if isinstance(piece, ToolCall):
@@ -36,228 +36,292 @@ class Said:
         self.rest: list[Event] = []
         self.calls.close(self.rest, is_cut=is_cut)
         self.all = self.first + self.rest
-        self.rules = rules(notes)
+        self.rules = rules(repair_log)
 
 
-def test_a_right_call_goes_out_as_it_comes() -> None:
-    said = Said(begin(0, "a", "get"), more(0, '{"x":'), more(0, "1}"))
-    assert said.first == [begin(0, "a", "get"), more(0, '{"x":'), more(0, "1}")]
-    assert said.rest == []
-    assert said.rules == []
-    assert len(said.calls) == 1
-    assert said.calls.are_complete() is True
-    assert said.calls.failure is None
+def test_a_correct_call_is_emitted_incrementally() -> None:
+    assembled = Assembled(call_start(0, "a", "get"), call_piece(0, '{"x":'), call_piece(0, "1}"))
+    assert assembled.first == [call_start(0, "a", "get"), call_piece(0, '{"x":'), call_piece(0, "1}")]
+    assert assembled.rest == []
+    assert assembled.rules == []
+    assert len(assembled.calls) == 1
+    assert assembled.calls.are_complete() is True
+    assert assembled.calls.failure is None
 
 
-def test_calls_one_after_the_other_go_out_as_they_come() -> None:
-    pieces: list[Piece] = [begin(0, "a", "get"), more(0, "{}"), begin(1, "b", "put"), more(1, '{"x":1}')]
-    said = Said(*pieces)
-    assert said.first == pieces
-    assert said.rules == []
+def test_consecutive_calls_are_emitted_incrementally() -> None:
+    pieces: list[Piece] = [
+        call_start(0, "a", "get"),
+        call_piece(0, "{}"),
+        call_start(1, "b", "put"),
+        call_piece(1, '{"x":1}'),
+    ]
+    assembled = Assembled(*pieces)
+    assert assembled.first == pieces
+    assert assembled.rules == []
 
 
-def test_no_call_says_nothing() -> None:
-    said = Said()
-    assert said.all == []
-    assert len(said.calls) == 0
-    assert said.calls.are_complete() is True
+def test_no_pieces_give_no_events() -> None:
+    assembled = Assembled()
+    assert assembled.all == []
+    assert len(assembled.calls) == 0
+    assert assembled.calls.are_complete() is True
 
 
-A: list[Piece] = [begin(0, "a", "get"), more(0, '{"x":1}')]
-B: list[Piece] = [begin(1, "b", "put"), more(1, '{"y":2}')]
+A: list[Piece] = [call_start(0, "a", "get"), call_piece(0, '{"x":1}')]
+B: list[Piece] = [call_start(1, "b", "put"), call_piece(1, '{"y":2}')]
 
 
 @table(
-    ("pieces", "said", "noted"),
+    ("pieces", "assembled", "recorded"),
     [
         # numbers
-        ([begin(1, "a", "get"), more(1, '{"x":1}')], A, ["tool-index-contiguous"]),
-        ([*A, begin(7, "b", "put"), more(7, '{"y":2}')], A + B, ["tool-index-contiguous"]),
-        ([begin(-1, "a", "get"), more(-1, '{"x":1}')], A, []),
-        ([begin(-1, "a", "get"), more(-1, '{"x":1}'), begin(-1, "b", "put"), more(-1, '{"y":2}')], A + B, []),
-        ([*A, begin(0, "b", "put"), more(0, '{"y":2}')], A + B, ["tool-index-distinct"]),
+        ([call_start(1, "a", "get"), call_piece(1, '{"x":1}')], A, ["tool-index-contiguous"]),
+        ([*A, call_start(7, "b", "put"), call_piece(7, '{"y":2}')], A + B, ["tool-index-contiguous"]),
+        ([call_start(-1, "a", "get"), call_piece(-1, '{"x":1}')], A, []),
+        (
+            [
+                call_start(-1, "a", "get"),
+                call_piece(-1, '{"x":1}'),
+                call_start(-1, "b", "put"),
+                call_piece(-1, '{"y":2}'),
+            ],
+            A + B,
+            [],
+        ),
+        ([*A, call_start(0, "b", "put"), call_piece(0, '{"y":2}')], A + B, ["tool-index-distinct"]),
         # ids
-        ([begin(0, "a", "get"), begin(0, "a"), more(0, '{"x":1}')], A, ["tool-id-once"]),
-        ([begin(-1, "a", "get"), begin(-1, "a"), more(-1, '{"x":1}')], A, ["tool-id-once"]),
-        ([begin(0, "a", "get"), begin(0, "z"), more(0, '{"x":1}')], A, ["tool-id-stable"]),
-        ([begin(0, "", "get"), begin(0, "a"), more(0, '{"x":1}')], A, ["tool-id-first"]),
-        ([begin(-1, "", "get"), begin(-1, "a"), more(-1, '{"x":1}')], A, ["tool-id-first"]),
+        ([call_start(0, "a", "get"), call_start(0, "a"), call_piece(0, '{"x":1}')], A, ["tool-id-once"]),
+        ([call_start(-1, "a", "get"), call_start(-1, "a"), call_piece(-1, '{"x":1}')], A, ["tool-id-once"]),
+        ([call_start(0, "a", "get"), call_start(0, "z"), call_piece(0, '{"x":1}')], A, ["tool-id-stable"]),
+        ([call_start(0, "", "get"), call_start(0, "a"), call_piece(0, '{"x":1}')], A, ["tool-id-first"]),
+        ([call_start(-1, "", "get"), call_start(-1, "a"), call_piece(-1, '{"x":1}')], A, ["tool-id-first"]),
         # names
-        ([begin(0, "a", "get"), begin(0, "", "get"), more(0, '{"x":1}')], A, ["tool-name-once"]),
-        ([begin(0, "a", "g"), begin(0, "", "et"), more(0, '{"x":1}')], A, ["tool-name-whole"]),
-        ([begin(0, "a"), begin(0, "", "get"), more(0, '{"x":1}')], A, ["tool-name-whole"]),
-        ([begin(-1, "a", "g"), begin(-1, "", "et"), more(-1, '{"x":1}')], A, ["tool-name-whole"]),
+        ([call_start(0, "a", "get"), call_start(0, "", "get"), call_piece(0, '{"x":1}')], A, ["tool-name-once"]),
+        ([call_start(0, "a", "g"), call_start(0, "", "et"), call_piece(0, '{"x":1}')], A, ["tool-name-whole"]),
+        ([call_start(0, "a"), call_start(0, "", "get"), call_piece(0, '{"x":1}')], A, ["tool-name-whole"]),
+        ([call_start(-1, "a", "g"), call_start(-1, "", "et"), call_piece(-1, '{"x":1}')], A, ["tool-name-whole"]),
         # arguments
-        ([begin(0, "a", "get"), more(0, "{}"), more(0, '{"x":1}')], A, ["tool-args-first-empty"]),
+        ([call_start(0, "a", "get"), call_piece(0, "{}"), call_piece(0, '{"x":1}')], A, ["tool-args-first-empty"]),
         # mixed
         ([A[0], B[0], B[1], A[1]], A + B, ["tool-one-at-a-time"]),
     ],
 )
-def test_odd_calls_are_said_one_after_the_other(pieces: list[Piece], said: list[Piece], noted: list[str]) -> None:
-    found = Said(*pieces)
-    assert found.all == said
-    assert found.rules == noted
+def test_malformed_calls_are_emitted_one_after_the_other(
+    pieces: list[Piece], assembled: list[Piece], recorded: list[str]
+) -> None:
+    found = Assembled(*pieces)
+    assert found.all == assembled
+    assert found.rules == recorded
 
 
-def test_pieces_behind_a_repeated_head_go_on() -> None:
-    said = Said(begin(0, "a", "get"), more(0, '{"x"'), begin(0, "a", "get"), more(0, ":1}"))
-    assert said.all == [begin(0, "a", "get"), more(0, '{"x"'), more(0, ":1}")]
-    assert said.rules == ["tool-id-once", "tool-name-once"]
+def test_pieces_after_a_repeated_start_continue_the_call() -> None:
+    assembled = Assembled(
+        call_start(0, "a", "get"), call_piece(0, '{"x"'), call_start(0, "a", "get"), call_piece(0, ":1}")
+    )
+    assert assembled.all == [call_start(0, "a", "get"), call_piece(0, '{"x"'), call_piece(0, ":1}")]
+    assert assembled.rules == ["tool-id-once", "tool-name-once"]
 
 
-def test_calls_are_numbered_in_the_order_in_which_they_began() -> None:
-    said = Said(begin(5, "b", "put"), begin(2, "a", "get"), more(5, '{"y":2}'), more(2, '{"x":1}'))
-    assert said.all == [begin(0, "b", "put"), more(0, '{"y":2}'), begin(1, "a", "get"), more(1, '{"x":1}')]
+def test_calls_are_numbered_in_the_order_of_their_start() -> None:
+    assembled = Assembled(
+        call_start(5, "b", "put"), call_start(2, "a", "get"), call_piece(5, '{"y":2}'), call_piece(2, '{"x":1}')
+    )
+    assert assembled.all == [
+        call_start(0, "b", "put"),
+        call_piece(0, '{"y":2}'),
+        call_start(1, "a", "get"),
+        call_piece(1, '{"x":1}'),
+    ]
 
 
-def test_an_id_that_never_comes_is_made() -> None:
-    said = Said(begin(0, "", "get"), more(0, "{}"), begin(1, "", "put"), more(1, "{}"))
-    assert said.all == [begin(0, "new1", "get"), more(0, "{}"), begin(1, "new2", "put"), more(1, "{}")]
-    assert said.rules == ["tool-id-first"]
+def test_a_missing_id_is_generated() -> None:
+    assembled = Assembled(call_start(0, "", "get"), call_piece(0, "{}"), call_start(1, "", "put"), call_piece(1, "{}"))
+    assert assembled.all == [
+        call_start(0, "new1", "get"),
+        call_piece(0, "{}"),
+        call_start(1, "new2", "put"),
+        call_piece(1, "{}"),
+    ]
+    assert assembled.rules == ["tool-id-first"]
 
 
-def test_an_id_that_comes_too_late_is_dropped() -> None:
-    said = Said(begin(0, "", "get"), more(0, '{"x":1}'), begin(0, "a"))
-    assert said.all == [begin(0, "new1", "get"), more(0, '{"x":1}')]
-    assert said.rules == ["tool-id-first", "tool-id-stable"]
+def test_a_late_id_is_dropped() -> None:
+    assembled = Assembled(call_start(0, "", "get"), call_piece(0, '{"x":1}'), call_start(0, "a"))
+    assert assembled.all == [call_start(0, "new1", "get"), call_piece(0, '{"x":1}')]
+    assert assembled.rules == ["tool-id-first", "tool-id-stable"]
 
 
-def test_an_id_that_another_call_has_is_made_anew() -> None:
-    same = Said(begin(0, "a", "get"), more(0, "{}"), begin(1, "a", "put"), more(1, "{}"))
-    assert same.all == [begin(0, "a", "get"), more(0, "{}"), begin(1, "new1", "put"), more(1, "{}")]
+def test_a_duplicate_id_is_replaced() -> None:
+    same = Assembled(call_start(0, "a", "get"), call_piece(0, "{}"), call_start(1, "a", "put"), call_piece(1, "{}"))
+    assert same.all == [
+        call_start(0, "a", "get"),
+        call_piece(0, "{}"),
+        call_start(1, "new1", "put"),
+        call_piece(1, "{}"),
+    ]
     assert same.rules == ["tool-id-stable"]
 
 
 def test_a_deprecated_function_call_needs_no_id() -> None:
-    said = Said(begin(0, "", "get"), more(0, "{}"), is_legacy=True)
-    assert said.all == [begin(0, "new1", "get"), more(0, "{}")]
-    assert said.rules == []
+    assembled = Assembled(call_start(0, "", "get"), call_piece(0, "{}"), is_legacy=True)
+    assert assembled.all == [call_start(0, "new1", "get"), call_piece(0, "{}")]
+    assert assembled.rules == []
 
 
-def test_a_name_waits_until_it_is_whole() -> None:
-    said = Said(begin(0, "a", "get"))
-    assert said.first == []
-    assert said.rest == [begin(0, "a", "get"), more(0, "{}")]
-    assert said.rules == ["tool-args-no-arg-call"]
+def test_a_name_is_held_until_it_is_complete() -> None:
+    assembled = Assembled(call_start(0, "a", "get"))
+    assert assembled.first == []
+    assert assembled.rest == [call_start(0, "a", "get"), call_piece(0, "{}")]
+    assert assembled.rules == ["tool-args-no-arg-call"]
 
 
-def test_a_call_without_arguments_has_an_empty_object() -> None:
-    said = Said(begin(0, "a", "get"), begin(1, "b", "put"), more(1, '{"y":2}'))
-    assert said.all == [begin(0, "a", "get"), more(0, "{}"), *B]
-    assert "tool-args-no-arg-call" in said.rules
+def test_a_call_without_arguments_gets_an_empty_object() -> None:
+    assembled = Assembled(call_start(0, "a", "get"), call_start(1, "b", "put"), call_piece(1, '{"y":2}'))
+    assert assembled.all == [call_start(0, "a", "get"), call_piece(0, "{}"), *B]
+    assert "tool-args-no-arg-call" in assembled.rules
 
 
-def test_where_the_answer_was_cut_no_arguments_are_made_up() -> None:
-    said = Said(begin(0, "a", "get"), is_cut=True)
-    assert said.all == [begin(0, "a", "get")]
-    assert said.rules == []
+def test_a_truncated_answer_gets_no_placeholder_arguments() -> None:
+    assembled = Assembled(call_start(0, "a", "get"), is_cut=True)
+    assert assembled.all == [call_start(0, "a", "get")]
+    assert assembled.rules == []
 
 
-def test_an_empty_object_may_be_all_there_is() -> None:
-    said = Said(begin(0, "a", "get"), more(0, "{}"))
-    assert said.first == []
-    assert said.rest == [begin(0, "a", "get"), more(0, "{}")]
-    followed = Said(begin(0, "a", "get"), more(0, "{}"), begin(1, "b", "put"), more(1, "{}"))
-    assert followed.first == [begin(0, "a", "get"), more(0, "{}")]
-    assert followed.rest == [begin(1, "b", "put"), more(1, "{}")]
+def test_an_empty_object_may_be_the_real_arguments() -> None:
+    assembled = Assembled(call_start(0, "a", "get"), call_piece(0, "{}"))
+    assert assembled.first == []
+    assert assembled.rest == [call_start(0, "a", "get"), call_piece(0, "{}")]
+    followed = Assembled(call_start(0, "a", "get"), call_piece(0, "{}"), call_start(1, "b", "put"), call_piece(1, "{}"))
+    assert followed.first == [call_start(0, "a", "get"), call_piece(0, "{}")]
+    assert followed.rest == [call_start(1, "b", "put"), call_piece(1, "{}")]
     assert followed.rules == []
 
 
-def test_the_head_waits_for_what_it_may_still_learn_behind_a_placeholder() -> None:
-    said = Said(begin(0, "", "get"), more(0, "{}"), begin(0, "a", "", {"s": 1}), more(0, '{"x":1}'))
-    assert said.all == [begin(0, "a", "get", {"s": 1}), more(0, '{"x":1}')]
-    assert said.rules == ["tool-args-first-empty", "tool-id-first"]
+def test_the_start_of_a_call_is_held_after_a_placeholder() -> None:
+    assembled = Assembled(
+        call_start(0, "", "get"), call_piece(0, "{}"), call_start(0, "a", "", {"s": 1}), call_piece(0, '{"x":1}')
+    )
+    assert assembled.all == [call_start(0, "a", "get", {"s": 1}), call_piece(0, '{"x":1}')]
+    assert assembled.rules == ["tool-args-first-empty", "tool-id-first"]
 
 
-def test_a_name_repeated_behind_whole_arguments_is_no_new_call() -> None:
+def test_a_repeated_name_after_complete_arguments_is_no_new_call() -> None:
     for number in (0, -1):
-        said = Said(begin(number, "a", "get"), more(number, '{"x":1}'), begin(number, "", "get"))
-        assert said.all == A
-
-
-def test_a_name_repeated_before_the_next_call_is_no_new_call() -> None:
-    said = Said(begin(0, "a", "get"), more(0, '{"x":1}'), begin(0, "", "get"), begin(1, "b", "put"), more(1, '{"y":2}'))
-    assert said.all == A + B
-
-
-def test_another_name_behind_whole_arguments_is_a_call_without_arguments() -> None:
-    for number, noted in ((0, ["tool-args-no-arg-call", "tool-id-first", "tool-index-distinct"]), (-1, [])):
-        said = Said(begin(number, "a", "get"), more(number, '{"x":1}'), begin(number, "", "put"))
-        assert said.first == A
-        assert said.rest == [begin(1, "new1", "put"), more(1, "{}")]
-        assert set(noted) <= set(said.rules)
-
-
-def test_a_repeated_name_gives_its_number_back() -> None:
-    repeated: list[Piece] = [*A, begin(0, "", "get"), *B]
-    again = Said(*repeated, begin(0, "a"))
-    assert (again.all, again.rules) == (A + B, ["tool-id-once", "tool-index-distinct"])
-    third = Said(*repeated, begin(0, "c", "sum"), more(0, "[3]"))
-    assert third.all == [*A, *B, begin(2, "c", "sum"), more(2, "[3]")]
-
-
-def test_a_name_behind_whole_arguments_is_a_new_call_if_arguments_follow() -> None:
-    for number in (0, -1):
-        said = Said(
-            begin(number, "", "get"), more(number, '{"x":1}'), begin(number, "", "put"), more(number, '{"y":2}')
+        assembled = Assembled(
+            call_start(number, "a", "get"), call_piece(number, '{"x":1}'), call_start(number, "", "get")
         )
-        assert said.all == [begin(0, "new1", "get"), A[1], begin(1, "new2", "put"), B[1]]
+        assert assembled.all == A
 
 
-def test_more_of_a_call_that_is_over_is_dropped() -> None:
-    said = Said(*A, *B, more(0, "{}"))
-    assert said.all == A + B
-    assert said.rules == ["tool-one-at-a-time"]
+def test_a_repeated_name_before_the_next_call_is_no_new_call() -> None:
+    assembled = Assembled(
+        call_start(0, "a", "get"),
+        call_piece(0, '{"x":1}'),
+        call_start(0, "", "get"),
+        call_start(1, "b", "put"),
+        call_piece(1, '{"y":2}'),
+    )
+    assert assembled.all == A + B
+
+
+def test_another_name_after_complete_arguments_is_a_call_without_arguments() -> None:
+    for number, recorded in ((0, ["tool-args-no-arg-call", "tool-id-first", "tool-index-distinct"]), (-1, [])):
+        assembled = Assembled(
+            call_start(number, "a", "get"), call_piece(number, '{"x":1}'), call_start(number, "", "put")
+        )
+        assert assembled.first == A
+        assert assembled.rest == [call_start(1, "new1", "put"), call_piece(1, "{}")]
+        assert set(recorded) <= set(assembled.rules)
+
+
+def test_a_repeated_name_releases_its_index() -> None:
+    repeated: list[Piece] = [*A, call_start(0, "", "get"), *B]
+    again = Assembled(*repeated, call_start(0, "a"))
+    assert (again.all, again.rules) == (A + B, ["tool-id-once", "tool-index-distinct"])
+    third = Assembled(*repeated, call_start(0, "c", "sum"), call_piece(0, "[3]"))
+    assert third.all == [*A, *B, call_start(2, "c", "sum"), call_piece(2, "[3]")]
+
+
+def test_a_name_after_complete_arguments_is_a_new_call_if_arguments_follow() -> None:
+    for number in (0, -1):
+        assembled = Assembled(
+            call_start(number, "", "get"),
+            call_piece(number, '{"x":1}'),
+            call_start(number, "", "put"),
+            call_piece(number, '{"y":2}'),
+        )
+        assert assembled.all == [call_start(0, "new1", "get"), A[1], call_start(1, "new2", "put"), B[1]]
+
+
+def test_pieces_of_a_closed_call_are_dropped() -> None:
+    assembled = Assembled(*A, *B, call_piece(0, "{}"))
+    assert assembled.all == A + B
+    assert assembled.rules == ["tool-one-at-a-time"]
 
 
 @table(
-    ("pieces", "noted"),
+    ("pieces", "recorded"),
     [
         ([*A, *B], []),
         ([A[0], B[0], B[1]], ["tool-args-no-arg-call"]),
         ([A[0], B[0], A[1], B[1]], ["tool-one-at-a-time"]),
-        ([A[0], more(0, '{"x":'), B[0], B[1], more(0, "1}")], ["tool-one-at-a-time"]),
-        ([*A, begin(0, "", "get"), *B], ["tool-index-distinct"]),
+        ([A[0], call_piece(0, '{"x":'), B[0], B[1], call_piece(0, "1}")], ["tool-one-at-a-time"]),
+        ([*A, call_start(0, "", "get"), *B], ["tool-index-distinct"]),
     ],
 )
-def test_only_pieces_of_a_call_before_the_last_are_out_of_turn(pieces: list[Piece], noted: list[str]) -> None:
-    assert Said(*pieces).rules == noted
+def test_only_pieces_of_an_earlier_call_are_recorded_as_interleaved(pieces: list[Piece], recorded: list[str]) -> None:
+    assert Assembled(*pieces).rules == recorded
 
 
-def test_arguments_without_a_call_have_no_name() -> None:
+def test_arguments_without_a_call_are_a_failure() -> None:
     for number in (0, -1):
-        said = Said(more(number, "{}"))
-        assert said.all == []
-        assert said.calls.failure == Failure(
-            "the server called a tool without naming it", "upstream_error", None, "incomplete_stream"
+        assembled = Assembled(call_piece(number, "{}"))
+        assert assembled.all == []
+        assert assembled.calls.failure == Failure(
+            "the server sent a tool call without a name", "upstream_error", None, "incomplete_stream"
         )
 
 
-def test_a_name_may_come_behind_its_arguments() -> None:
-    assert Said(more(0, '{"x":'), begin(0, "a", "get"), more(0, "1}")).all == [
-        begin(0, "a", "get"),
-        more(0, '{"x":'),
-        more(0, "1}"),
+def test_a_name_may_follow_its_arguments() -> None:
+    assert Assembled(call_piece(0, '{"x":'), call_start(0, "a", "get"), call_piece(0, "1}")).all == [
+        call_start(0, "a", "get"),
+        call_piece(0, '{"x":'),
+        call_piece(0, "1}"),
     ]
 
 
-def test_unknown_members_of_a_call_are_kept() -> None:
-    said = Said(
-        begin(0, "a", "get", {"s": 1}), begin(0, "a", "", {"t": 2}), more(0, "{}", {"u": 3}), more(0, "", {"v": 4})
+def test_extra_fields_of_a_call_are_forwarded() -> None:
+    assembled = Assembled(
+        call_start(0, "a", "get", {"s": 1}),
+        call_start(0, "a", "", {"t": 2}),
+        call_piece(0, "{}", {"u": 3}),
+        call_piece(0, "", {"v": 4}),
     )
-    assert said.all == [begin(0, "a", "get", {"s": 1, "t": 2}), more(0, "{}", {"u": 3}), more(0, "", {"v": 4})]
+    assert assembled.all == [
+        call_start(0, "a", "get", {"s": 1, "t": 2}),
+        call_piece(0, "{}", {"u": 3}),
+        call_piece(0, "", {"v": 4}),
+    ]
 
 
-def test_members_that_come_late_are_not_lost() -> None:
-    said = Said(begin(0, "a", "get"), more(0, '{"x"'), begin(0, "a", "", {"s": 1}), more(0, ":1}"))
-    assert said.all == [begin(0, "a", "get"), more(0, '{"x"'), more(0, "", {"s": 1}), more(0, ":1}")]
-    behind = Said(*A, begin(0, "a", "get", {"s": 1}))
-    assert behind.first == [*A, more(0, "", {"s": 1})]
+def test_late_extra_fields_are_forwarded() -> None:
+    assembled = Assembled(
+        call_start(0, "a", "get"), call_piece(0, '{"x"'), call_start(0, "a", "", {"s": 1}), call_piece(0, ":1}")
+    )
+    assert assembled.all == [
+        call_start(0, "a", "get"),
+        call_piece(0, '{"x"'),
+        call_piece(0, "", {"s": 1}),
+        call_piece(0, ":1}"),
+    ]
+    behind = Assembled(*A, call_start(0, "a", "get", {"s": 1}))
+    assert behind.first == [*A, call_piece(0, "", {"s": 1})]
     assert behind.rules == ["tool-id-once", "tool-name-once"]
 
 
 @table(
-    ("pieces", "is_whole"),
+    ("pieces", "is_complete"),
     [
         (['{"x":1}'], True),
         (['{"x":', "1"], False),
@@ -271,13 +335,13 @@ def test_members_that_come_late_are_not_lost() -> None:
         (["12"], True),
     ],
 )
-def test_arguments_are_whole_when_what_they_open_is_closed(pieces: list[str], is_whole: bool) -> None:
-    said = Said(begin(0, "a", "get"), *(more(0, piece) for piece in pieces))
-    assert said.calls.are_complete() is is_whole
+def test_arguments_are_complete_when_all_brackets_are_closed(pieces: list[str], is_complete: bool) -> None:
+    assembled = Assembled(call_start(0, "a", "get"), *(call_piece(0, piece) for piece in pieces))
+    assert assembled.calls.are_complete() is is_complete
 
 
 @table(
-    ("text", "is_whole", "is_open"),
+    ("text", "is_complete", "is_open"),
     [
         ("", False, False),
         ("12", False, False),
@@ -292,58 +356,58 @@ def test_arguments_are_whole_when_what_they_open_is_closed(pieces: list[str], is
         ("\\{}", True, False),
     ],
 )
-def test_the_end_of_json_is_told_however_it_is_cut(text: str, is_whole: bool, is_open: bool) -> None:
+def test_the_end_of_json_is_detected_for_all_boundaries(text: str, is_complete: bool, is_open: bool) -> None:
     for size in range(1, len(text) + 1):
         end = JsonEndDetector()
         for start in range(0, len(text), size):
             end.feed(text[start : start + size])
-        assert (end.is_complete, end.is_open) == (is_whole, is_open)
+        assert (end.is_complete, end.is_open) == (is_complete, is_open)
 
 
-def test_too_many_calls_are_a_failure() -> None:
-    pieces = [begin(number, f"id{number}", "get") for number in range(CALLS_LIMIT + 1)]
-    assert Said(*pieces[:-1]).calls.failure is None
-    failure = Said(*pieces).calls.failure
+def test_more_calls_than_the_limit_are_a_failure() -> None:
+    pieces = [call_start(number, f"id{number}", "get") for number in range(CALLS_LIMIT + 1)]
+    assert Assembled(*pieces[:-1]).calls.failure is None
+    failure = Assembled(*pieces).calls.failure
     assert failure == Failure(
         "the server sent more than 1024 tool calls in one choice", "upstream_error", None, "bad_upstream_stream"
     )
 
 
-def test_what_is_held_back_of_mixed_calls_is_bounded() -> None:
+def test_held_pieces_of_interleaved_calls_are_limited() -> None:
     calls = ToolCallAssembler(0, RepairLog(), numbered("new"), HeldBytesBudget())
     out: list[Event] = []
-    calls.start_call(begin(0, "a", "get"), out)
-    calls.start_call(begin(1, "b", "put"), out)
+    calls.start_call(call_start(0, "a", "get"), out)
+    calls.start_call(call_start(1, "b", "put"), out)
     for _ in range(17):
-        calls.add_arguments(more(1, "x" * 1024 * 1024), out)
+        calls.add_arguments(call_piece(1, "x" * 1024 * 1024), out)
     assert calls.failure == Failure(
-        "the server sent tool calls that are mixed beyond what can be kept",
+        "the server sent interleaved tool calls that exceed the buffer limit",
         "upstream_error",
         None,
         "bad_upstream_stream",
     )
-    assert out == [begin(0, "a", "get")]
+    assert out == [call_start(0, "a", "get")]
 
 
 @pytest.mark.no_cover
-def test_a_hundred_thousand_pieces_are_as_many_events() -> None:
-    said = Said(begin(0, "a", "get"), *(more(0, "x") for _ in range(100_000)))
-    assert len(said.all) == 100_001
+def test_a_hundred_thousand_pieces_give_as_many_events() -> None:
+    assembled = Assembled(call_start(0, "a", "get"), *(call_piece(0, "x") for _ in range(100_000)))
+    assert len(assembled.all) == 100_001
 
 
-def test_a_name_without_end_is_a_failure() -> None:
-    assert Said(begin(0, "a", "g"), *[begin(0, "", "et" * 300)] * 2).calls.failure == Failure(
-        "the server sent a tool's name of more than 1024 characters", "upstream_error", None, "bad_upstream_stream"
+def test_an_endless_name_is_a_failure() -> None:
+    assert Assembled(call_start(0, "a", "g"), *[call_start(0, "", "et" * 300)] * 2).calls.failure == Failure(
+        "the server sent a tool name of more than 1024 characters", "upstream_error", None, "bad_upstream_stream"
     )
 
 
-def test_what_came_beside_a_placeholder_stays() -> None:
-    said = Said(begin(0, "a", "get"), ToolArguments(0, 0, "{}", {"x": 1}), more(0, '{"y":2}'))
-    assert said.first == [begin(0, "a", "get"), ToolArguments(0, 0, "", {"x": 1}), more(0, '{"y":2}')]
+def test_extra_fields_of_a_placeholder_stay() -> None:
+    assembled = Assembled(call_start(0, "a", "get"), ToolArguments(0, 0, "{}", {"x": 1}), call_piece(0, '{"y":2}'))
+    assert assembled.first == [call_start(0, "a", "get"), ToolArguments(0, 0, "", {"x": 1}), call_piece(0, '{"y":2}')]
 
 
 @table("times", [1, 2, 3, 4])
-def test_a_placeholder_that_is_repeated_is_said_once(times: int) -> None:
-    pieces: list[Piece] = [begin(0, "a", "get"), more(0, "{}")]
-    said = Said(*pieces * times)
-    assert said.all == pieces
+def test_a_repeated_placeholder_is_emitted_once(times: int) -> None:
+    pieces: list[Piece] = [call_start(0, "a", "get"), call_piece(0, "{}")]
+    assembled = Assembled(*pieces * times)
+    assert assembled.all == pieces

@@ -1,11 +1,11 @@
-"""Text that arrives in halves."""
+"""Characters that are split over pieces."""
 
 import pytest
 
 from tests.table import table
 from welldone.protocol.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
 
-EMOJI = "\udcf0\udc9f\udc98\udc80"  # the bytes of 😀, as they are read where they are no whole character
+EMOJI = "\udcf0\udc9f\udc98\udc80"  # the bytes of 😀 as surrogate escapes
 
 
 def join(*pieces: str) -> list[str]:
@@ -36,11 +36,11 @@ def join(*pieces: str) -> list[str]:
         (["\udcc1"], ["\ufffd", ""]),
     ],
 )
-def test_halves_are_joined_and_only_halves_wait(pieces: list[str], joined: list[str]) -> None:
+def test_split_characters_are_joined_and_only_partial_ones_held(pieces: list[str], joined: list[str]) -> None:
     assert join(*pieces) == joined
 
 
-def test_a_joiner_holds_back_three_characters_at_most() -> None:
+def test_a_joiner_holds_at_most_three_code_points() -> None:
     joiner = CharacterJoiner()
     given = sum(len(joiner.feed("\udcf0\udc9f\udc98")) for _ in range(1000))
     assert given == 999
@@ -59,7 +59,7 @@ def test_a_joiner_holds_back_three_characters_at_most() -> None:
         ("\ud83d" + EMOJI, "\ud83d\udcf0".encode("utf-16", "surrogatepass").decode("utf-16") + "\ufffd" * 3),
     ],
 )
-def test_clean_text_has_no_halves(text: str, cleaned: str) -> None:
+def test_clean_text_has_no_partial_characters(text: str, cleaned: str) -> None:
     assert clean_unicode(text) == cleaned
 
 
@@ -71,7 +71,7 @@ def test_all_strings_of_a_value_are_cleaned() -> None:
 
 
 @pytest.mark.parametrize("is_list", [True, False])
-def test_nesting_ends_where_encoders_give_up(is_list: bool) -> None:
+def test_values_beyond_the_nesting_limit_become_null(is_list: bool) -> None:
     value: object = "deep"
     for _ in range(100_000):
         value = [value] if is_list else {"a": value}

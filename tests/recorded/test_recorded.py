@@ -1,9 +1,9 @@
-"""Real streams of real servers: what the judge finds in them, and what repair makes of them."""
+"""Recorded streams of real servers: findings of the judge, and repair."""
 
 import os
 from pathlib import Path
 
-from tests.recorded.traces import RECORDED, Recorded, recorded, said
+from tests.recorded.traces import RECORDED, RecordedTrace, read_content, recorded_traces
 from tests.table import table
 from welldone.protocol.catalog.rule import Severity
 from welldone.protocol.envelope import Endpoint, Envelope
@@ -12,17 +12,17 @@ from welldone.protocol.request_facts import RequestFacts, read_request_facts
 from welldone.rules.judge import has_content, judge
 from welldone.rules.trace import Trace
 
-REPLIES = recorded()
+REPLIES = recorded_traces()
 STREAMS = [reply for reply in REPLIES if reply.is_stream]
 FALLBACK = {Endpoint.CHAT: Envelope("chatcmpl-1", 1, "m"), Endpoint.COMPLETIONS: Envelope("cmpl-1", 1, "m")}
 
 
-def _name(reply: Recorded) -> str:
+def _name(reply: RecordedTrace) -> str:
     return reply.name
 
 
 def _findings(server: Path) -> str:
-    """What the judge says of one server's replies, as a person would list it."""
+    """Findings in the replies of one server, as text."""
     lines = []
     for reply in REPLIES:
         if not reply.name.startswith(f"{server.name}/") or not has_content(reply.trace):
@@ -31,13 +31,13 @@ def _findings(server: Path) -> str:
         lines.append(f"{reply.name.partition('/')[2]}: {judgement.verdict}, {judgement.frames} frames")
         for rule, count in sorted(judgement.counts.items()):
             first = next(finding for finding in judgement.findings if finding.rule == rule)
-            place = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
-            lines.append(f"  {rule} {first.severity} x{count}, {place}: {first.observed[:100]}")
+            position = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
+            lines.append(f"  {rule} {first.severity} x{count}, {position}: {first.observed[:100]}")
     return "\n".join(lines) + "\n"
 
 
 @table("server", sorted({RECORDED / reply.name.partition("/")[0] for reply in REPLIES}), ids=lambda path: path.name)
-def test_the_findings_are_those_of_the_snapshot(server: Path) -> None:
+def test_the_findings_equal_the_snapshot(server: Path) -> None:
     snapshot = server / "FINDINGS.txt"
     found = _findings(server)
     if os.environ.get("WELLDONE_SNAPSHOTS"):
@@ -62,22 +62,22 @@ def test_the_findings_are_those_of_the_snapshot(server: Path) -> None:
         ("openai_gpt4_0314", {"delta-role-content-empty"}),
     ],
 )
-def test_a_quoted_stream_breaks_what_its_note_describes(name: str, described: set[str]) -> None:
+def test_a_quoted_stream_violates_the_rules_of_its_note(name: str, described: set[str]) -> None:
     (reply,) = (reply for reply in REPLIES if reply.name == f"quoted/{name}")
     assert described <= judge(reply.trace).counts.keys()
 
 
-def _fix(reply: Recorded, *, is_request_known: bool) -> tuple[StreamPipeline, bytes]:
+def _fix(reply: RecordedTrace, *, is_request_known: bool) -> tuple[StreamPipeline, bytes]:
     endpoint = Endpoint(reply.trace.endpoint)
     request = reply.trace.request if is_request_known else None
-    asked = RequestFacts() if request is None else read_request_facts(request)
-    pipe = StreamPipeline(endpoint, fallback=FALLBACK[endpoint], facts=asked)
-    return pipe, pipe.feed(reply.trace.body) + pipe.close()
+    facts = RequestFacts() if request is None else read_request_facts(request)
+    pipeline = StreamPipeline(endpoint, fallback=FALLBACK[endpoint], facts=facts)
+    return pipeline, pipeline.feed(reply.trace.body) + pipeline.close()
 
 
 @table("is_request_known", [True, False], ids=["request known", "request not known"])
 @table("reply", STREAMS, ids=_name)
-def test_a_repaired_stream_breaks_no_client(reply: Recorded, is_request_known: bool) -> None:
+def test_a_repaired_stream_has_no_finding_that_breaks_clients(reply: RecordedTrace, is_request_known: bool) -> None:
     _, fixed = _fix(reply, is_request_known=is_request_known)
     request = reply.trace.request if is_request_known else None
     judgement = judge(Trace(body=fixed, endpoint=reply.trace.endpoint, request=request))
@@ -85,40 +85,44 @@ def test_a_repaired_stream_breaks_no_client(reply: Recorded, is_request_known: b
 
 
 @table("reply", STREAMS, ids=_name)
-def test_a_repaired_stream_says_what_the_server_said(reply: Recorded) -> None:
+def test_a_repaired_stream_has_the_content_of_the_original(reply: RecordedTrace) -> None:
     _, fixed = _fix(reply, is_request_known=False)
-    sent, kept = said(reply.trace.body), said(fixed)
-    assert kept.texts == sent.texts
-    assert kept.arguments == sent.arguments
-    assert kept.usage == sent.usage
+    sent, repaired = read_content(reply.trace.body), read_content(fixed)
+    assert repaired.texts == sent.texts
+    assert repaired.arguments == sent.arguments
+    assert repaired.usage == sent.usage
     if sent.error is not None:
-        assert kept.error == sent.error
-    elif reply.name in CUT:
-        assert (kept.error, kept.finishes) == ("the server's stream ended before the answer was whole", {})
+        assert repaired.error == sent.error
+    elif reply.name in DISCONNECTED:
+        assert (repaired.error, repaired.finishes) == ("the server's stream ended before the answer was complete", {})
     else:
-        assert kept.error is None
-        assert kept.finishes == {index: RENAMED.get(reply.name, reason) for index, reason in sent.finishes.items()}
+        assert repaired.error is None
+        assert repaired.finishes == {index: RENAMED.get(reply.name, reason) for index, reason in sent.finishes.items()}
 
 
-CUT = {"ik/disconnect_stream", "llamacpp/disconnect_stream"}
-"""Streams that the client left before their end."""
+DISCONNECTED = {"ik/disconnect_stream", "llamacpp/disconnect_stream"}
+"""Streams during which the client disconnected."""
 RENAMED = {"vllm/chat_tools_named_stream": "tool_calls"}
-"""A call that ends with `stop`: right where the tool was named in the request, which repair does not know here."""
+"""Tool call that finishes with `stop`: correct if the request names the tool, but here the request is unknown."""
 
 
 @table("reply", STREAMS, ids=_name)
-def test_usage_is_kept_for_the_log_also_where_the_client_did_not_ask(reply: Recorded) -> None:
-    pipe, fixed = _fix(reply, is_request_known=True)
-    sent = said(reply.trace.body).usage
-    counted = pipe.usage and [pipe.usage.prompt_tokens, pipe.usage.completion_tokens, pipe.usage.total_tokens]
-    assert counted == sent
-    is_wanted = reply.trace.request is None or read_request_facts(reply.trace.request).include_usage
-    assert said(fixed).usage == (sent if is_wanted else None)
+def test_usage_is_stored_even_if_the_client_did_not_request_it(reply: RecordedTrace) -> None:
+    pipeline, fixed = _fix(reply, is_request_known=True)
+    sent = read_content(reply.trace.body).usage
+    counts = pipeline.usage and [
+        pipeline.usage.prompt_tokens,
+        pipeline.usage.completion_tokens,
+        pipeline.usage.total_tokens,
+    ]
+    assert counts == sent
+    is_requested = reply.trace.request is None or read_request_facts(reply.trace.request).include_usage
+    assert read_content(fixed).usage == (sent if is_requested else None)
 
 
 @table("reply", STREAMS, ids=_name)
-def test_what_is_noted_is_what_the_judge_finds(reply: Recorded) -> None:
-    pipe, _ = _fix(reply, is_request_known=True)
+def test_the_repair_log_equals_the_findings_of_the_judge(reply: RecordedTrace) -> None:
+    pipeline, _ = _fix(reply, is_request_known=True)
     found = {rule for rule in judge(reply.trace).counts if not rule.startswith(("http-", "sse-whole-event"))}
-    noted = {note.rule for note in pipe.repair_log.entries()}
-    assert noted == found - {"ext-logprobs-align"}
+    recorded = {repair.rule for repair in pipeline.repair_log.entries()}
+    assert recorded == found - {"ext-logprobs-align"}

@@ -1,4 +1,4 @@
-"""The recorded replies, and what the streams among them say, read as plainly as possible and by none of our code."""
+"""Recorded replies of real servers, and the content of the streams, read without code under test."""
 
 import json
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ RECORDED = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """One recorded reply."""
+class RecordedTrace:
+    """Recorded reply of a server."""
 
     name: str
     note: str
@@ -23,19 +23,19 @@ class Recorded:
         return self.trace.body.startswith((b"data:", b"event:", b"error:"))
 
 
-def recorded() -> list[Recorded]:
-    """All of them, by name."""
-    found = []
+def recorded_traces() -> list[RecordedTrace]:
+    """Return all recorded replies, ordered by name."""
+    replies = []
     for path in sorted(RECORDED.glob("*/*.json")):
         record = json.loads(path.read_text("utf-8"))
         trace = read_trace(record, path.with_suffix(".body").read_bytes())
-        found.append(Recorded(f"{path.parent.name}/{path.stem}", record.get("note", ""), trace))
-    return found
+        replies.append(RecordedTrace(f"{path.parent.name}/{path.stem}", record.get("note", ""), trace))
+    return replies
 
 
 @dataclass
-class Said:
-    """What one stream says: by choice its text, calls and finish reason; its usage and error."""
+class StreamContent:
+    """Text, call arguments and finish reason of each choice of a stream; its usage and error."""
 
     texts: dict[int, str]
     arguments: dict[tuple[int, int], str]
@@ -44,30 +44,30 @@ class Said:
     error: str | None = None
 
 
-def said(body: bytes) -> Said:
-    """What `body` says."""
-    heard = Said({}, {}, {})
+def read_content(body: bytes) -> StreamContent:
+    """Read the content of a stream."""
+    content = StreamContent({}, {}, {})
     for line in body.decode("utf-8").splitlines():
         name, _, data = line.partition(":")
         if name == "error":
-            heard.error = json.loads(data)["message"]
+            content.error = json.loads(data)["message"]
         elif name == "data" and data.strip() not in ("", "[DONE]", "null"):
-            _add(heard, json.loads(data))
-    return heard
+            _add(content, json.loads(data))
+    return content
 
 
-def _add(heard: Said, chunk: dict[str, Any]) -> None:
+def _add(content: StreamContent, chunk: dict[str, Any]) -> None:
     if chunk.get("error"):
-        heard.error = chunk["error"]["message"]
+        content.error = chunk["error"]["message"]
     if chunk.get("usage"):
         names = ("prompt_tokens", "completion_tokens", "total_tokens")
-        heard.usage = [chunk["usage"][name] for name in names]
+        content.usage = [chunk["usage"][name] for name in names]
     for choice in chunk.get("choices", []):
         index = choice.get("index", 0)
         delta = choice.get("delta") or {}
-        heard.texts[index] = heard.texts.get(index, "") + (delta.get("content") or choice.get("text") or "")
+        content.texts[index] = content.texts.get(index, "") + (delta.get("content") or choice.get("text") or "")
         for call in delta.get("tool_calls") or []:
             key = index, call["index"]
-            heard.arguments[key] = heard.arguments.get(key, "") + (call["function"].get("arguments") or "")
+            content.arguments[key] = content.arguments.get(key, "") + (call["function"].get("arguments") or "")
         if choice.get("finish_reason"):
-            heard.finishes[index] = choice["finish_reason"]
+            content.finishes[index] = choice["finish_reason"]

@@ -1,4 +1,4 @@
-"""The pages under docs/rules, read from their files."""
+"""Readers of the pages under docs/rules."""
 
 import re
 from pathlib import Path
@@ -11,10 +11,10 @@ _DIALOGUE = re.compile(r"^```text (wrong|right)\n(.+?)^```$", re.MULTILINE | re.
 
 
 def read_page(path: Path) -> list[RuleExample]:
-    """The cases of one page."""
+    """Return the examples of a page."""
     return read_examples(path.stem, path.read_text("utf-8"))
 
 
 def read_dialogues(path: Path) -> dict[str, str]:
-    """The dialogues of the page of a rule that takes a probe to hear: the wrong one and the right one."""
+    """Return the wrong and the right dialogue of the page of a probe rule."""
     return dict(_DIALOGUE.findall(path.read_text("utf-8")))

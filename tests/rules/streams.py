@@ -1,4 +1,4 @@
-"""Streams for tests, made by hand so that they owe nothing to the writers of the package."""
+"""Streams for tests, independent of the writers of the package."""
 
 import json
 from collections.abc import Iterable
@@ -25,25 +25,25 @@ def choice(delta: object, finish: object = None, index: int = 0, logprobs: objec
 
 
 def chat(*deltas: object, finish: object = "stop", end: bytes = DONE) -> bytes:
-    """A chat stream of one choice: its role, these deltas and its end."""
-    said = [choice({"role": "assistant", "content": ""}), *map(choice, deltas)]
+    """Return a chat stream of one choice: role, deltas, finish."""
+    entries = [choice({"role": "assistant", "content": ""}), *map(choice, deltas)]
     if finish is not None:
-        said.append(choice({}, finish))
-    return b"".join(frame(envelope([one])) for one in said) + end
+        entries.append(choice({}, finish))
+    return b"".join(frame(envelope([one])) for one in entries) + end
 
 
 def completion(*texts: object, finish: object = "stop", end: bytes = DONE) -> bytes:
-    """A completions stream of one choice."""
-    said = [{"index": 0, "text": text, "logprobs": None, "finish_reason": None} for text in texts]
-    said.append({"index": 0, "text": "", "logprobs": None, "finish_reason": finish})
-    return b"".join(frame(envelope([one], id="cmpl-1", object="text_completion")) for one in said) + end
+    """Return a completions stream of one choice."""
+    entries = [{"index": 0, "text": text, "logprobs": None, "finish_reason": None} for text in texts]
+    entries.append({"index": 0, "text": "", "logprobs": None, "finish_reason": finish})
+    return b"".join(frame(envelope([one], id="cmpl-1", object="text_completion")) for one in entries) + end
 
 
 def call(index: int, **members: object) -> dict[str, Any]:
     return {"tool_calls": [{"index": index, **members}]}
 
 
-# ---- reference streams: everything that a right server may send
+# Reference streams: everything that a correct server may send
 
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"), exclude_characters="\ufffd\x85"), min_size=1)
 
@@ -55,30 +55,30 @@ def _spelled(text: str) -> dict[str, Any]:
 
 @st.composite
 def choices(draw: st.DrawFn, index: int) -> list[dict[str, Any]]:
-    """What the chunks say of one choice of a right stream."""
+    """Entries of one choice of a correct stream."""
     kind = draw(st.sampled_from(("text", "logprobs", "refusal", "tools")))
-    said = [choice({"role": "assistant", "content": ""}, index=index)]
-    said += [choice({"reasoning_content": text}, index=index) for text in draw(st.lists(texts, max_size=2))]
+    entries = [choice({"role": "assistant", "content": ""}, index=index)]
+    entries += [choice({"reasoning_content": text}, index=index) for text in draw(st.lists(texts, max_size=2))]
     if kind == "tools":
         for number in range(draw(st.integers(1, 3))):
             kind, member = draw(st.sampled_from((("function", "arguments"), ("custom", "input"))))
             first = {"id": f"call_{number}", "type": kind, kind: {"name": "get", member: ""}}
-            said.append(choice(call(number, **first), index=index))
+            entries.append(choice(call(number, **first), index=index))
             for piece in ('{"x', '":', f"{number}}}") if kind == "function" else ("{}", "{ not JSON"):
-                said.append(choice(call(number, **{kind: {member: piece}}), index=index))
-        return [*said, choice({}, "tool_calls", index)]
-    # Each text begins with a letter that the one before has not, so that none is taken for the text so far.
+                entries.append(choice(call(number, **{kind: {member: piece}}), index=index))
+        return [*entries, choice({}, "tool_calls", index)]
+    # Each text starts with a new letter, so that none looks like cumulative content.
     words = [f"{number}{text}" for number, text in enumerate(draw(st.lists(texts, max_size=3)))]
-    if kind == "logprobs" and len(said) == 1:
-        said += [choice({"content": word}, index=index, logprobs=_spelled(word)) for word in words]
+    if kind == "logprobs" and len(entries) == 1:
+        entries += [choice({"content": word}, index=index, logprobs=_spelled(word)) for word in words]
     else:
-        said += [choice({"refusal" if kind == "refusal" else "content": word}, index=index) for word in words]
-    return [*said, choice({}, draw(st.sampled_from(("stop", "length", "content_filter"))), index)]
+        entries += [choice({"refusal" if kind == "refusal" else "content": word}, index=index) for word in words]
+    return [*entries, choice({}, draw(st.sampled_from(("stop", "length", "content_filter"))), index)]
 
 
 @st.composite
 def reference_streams(draw: st.DrawFn) -> tuple[bytes, dict[str, Any] | None]:
-    """A right chat stream and its request."""
+    """A correct chat stream and its request."""
     parts = [draw(choices(index)) for index in range(draw(st.integers(1, 3)))]
     asks = draw(st.booleans())
     extras: dict[str, Any] = {"usage": None} if asks else {}
@@ -99,10 +99,10 @@ def _interleave(parts: list[list[dict[str, Any]]], *, alternately: bool) -> Iter
     if not alternately:
         return [one for part in parts for one in part]
     longest = max(map(len, parts))
-    return [part[place] for place in range(longest) for part in parts if place < len(part)]
+    return [part[position] for position in range(longest) for part in parts if position < len(part)]
 
 
-# ---- streams in which any member may be anything
+# Streams with arbitrary values in any member
 
 _scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 _words = st.sampled_from(("", "null", "stop", "assistant", "function", "error", "<think>", "{}", "call_1", "0"))
@@ -114,7 +114,7 @@ anything = st.recursive(
 
 
 def _maybe(members: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
-    """An object with some of these members, each either as given or anything."""
+    """An object with some of these members, each with the given or an arbitrary value."""
     return anything | st.fixed_dictionaries({}, optional={key: anything | value for key, value in members.items()})
 
 

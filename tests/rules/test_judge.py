@@ -1,4 +1,4 @@
-"""The judge: what it says of right streams, of junk, and of the faults that pages have no room for."""
+"""The judge: correct streams, arbitrary input, and violations that the rule pages do not show."""
 
 import json
 from collections.abc import Callable
@@ -49,7 +49,7 @@ HEADERS = (
 )
 
 
-def rules_of(body: bytes, endpoint: str = "chat", **known: Any) -> set[str]:  # noqa: ANN401  # any field of a trace
+def rules_of(body: bytes, endpoint: str = "chat", **known: Any) -> set[str]:  # noqa: ANN401 - any field of a trace
     return set(judge(Trace(body=body, endpoint=endpoint, **known)).counts)
 
 
@@ -57,17 +57,15 @@ def whole(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-# ---- the laws
+# Invariants
 
 
-def test_every_fault_that_a_reply_shows_has_one_rule_in_the_order_of_the_catalogue() -> None:
-    assert [rule.rule.id for rule in ALL_CHECKS] == [
-        fault.id for fault in ALL_RULES if fault.detection is Detection.REPLY
-    ]
+def test_every_rule_that_a_reply_can_violate_has_one_check_in_catalogue_order() -> None:
+    assert [rule.rule.id for rule in ALL_CHECKS] == [rule.id for rule in ALL_RULES if rule.detection is Detection.REPLY]
 
 
 @given(reference_streams())
-def test_a_reference_stream_is_right(stream: tuple[bytes, dict[str, Any] | None]) -> None:
+def test_a_reference_stream_has_no_findings(stream: tuple[bytes, dict[str, Any] | None]) -> None:
     body, request = stream
     judgement = judge(Trace(body=body, request=request, status=200, headers=HEADERS, complete=True))
     assert judgement.findings == ()
@@ -81,17 +79,17 @@ def _judge_every_way(body: bytes) -> None:
 
 
 @given(st.binary())
-def test_no_bytes_make_it_raise(body: bytes) -> None:
+def test_arbitrary_bytes_do_not_raise(body: bytes) -> None:
     _judge_every_way(body)
 
 
 @given(odd_streams)
-def test_no_stream_makes_it_raise(body: bytes) -> None:
+def test_arbitrary_streams_do_not_raise(body: bytes) -> None:
     _judge_every_way(body)
 
 
 @table("body", [b"{" * 100_000, b"[" * 100_000, b"data: " + b"[" * 100_000])
-def test_deep_input_is_judged(body: bytes) -> None:
+def test_deeply_nested_input_is_judged(body: bytes) -> None:
     _judge_every_way(body)
 
 
@@ -113,14 +111,14 @@ def test_deep_input_is_judged(body: bytes) -> None:
     ids=lambda body: f"{body[:20]!r} of {len(body)}",
 )
 def test_large_input_is_judged(body: bytes) -> None:
-    # A cost that grew with the square of these sizes would take minutes.
+    # Quadratic time would take minutes.
     _judge_every_way(body)
 
 
-# ---- what it says
+# Findings and verdict
 
 
-def test_a_finding_tells_where_what_and_whom_it_hurts() -> None:
+def test_a_finding_has_position_observed_expected_and_affected_clients() -> None:
     body = b": hello\n\n" + chat({"content": "Hi"}, {"role": "assistant", "content": " you"})
     (finding,) = judge(Trace(body=body)).findings
     assert finding.rule == "delta-role-once"
@@ -133,7 +131,7 @@ def test_a_finding_tells_where_what_and_whom_it_hurts() -> None:
     assert finding.affects
 
 
-def test_the_verdict_follows_the_gravest_finding() -> None:
+def test_the_most_severe_finding_determines_the_verdict() -> None:
     lax = judge(Trace(body=chat({"content": "Hi"}).replace(b'"content":""', b'"content":null')))
     assert (lax.verdict, lax.counts) == (LintVerdict.WARN, {"delta-role-content-empty": 1})
     wrong = judge(Trace(body=chat({"content": "Hi"}, end=b"")))
@@ -142,7 +140,7 @@ def test_the_verdict_follows_the_gravest_finding() -> None:
     assert (right.verdict, right.frames, right.findings, right.counts) == (LintVerdict.PASS, 4, (), {})
 
 
-def test_findings_are_listed_by_place_and_no_more_than_a_hundred_of_a_rule() -> None:
+def test_findings_are_sorted_by_position_and_limited_to_100_per_rule() -> None:
     body = chat(*[{"role": "assistant", "content": str(number)} for number in range(300)], end=b"")
     judgement = judge(Trace(body=body, headers=()))
     assert judgement.counts["delta-role-once"] == 300
@@ -152,7 +150,7 @@ def test_findings_are_listed_by_place_and_no_more_than_a_hundred_of_a_rule() -> 
     assert places == sorted(places)
 
 
-def test_what_was_heard_is_shown_short_and_printable() -> None:
+def test_the_observed_value_is_short_and_printable() -> None:
     body = chat({"content": ["@" + "x" * 1000]}).replace(b"@", b"\xe2\x80\xa8\\ud800\\u0007")
     (shown,) = [one for one in judge(Trace(body=body)).findings if one.rule == "delta-content-string"]
     assert shown.observed.isprintable()
@@ -160,23 +158,23 @@ def test_what_was_heard_is_shown_short_and_printable() -> None:
     assert shown.observed.startswith('{"content":["\\u2028\\ud800\\u0007xxx')
 
 
-def test_only_the_rules_asked_for_are_judged() -> None:
+def test_only_the_selected_rules_are_checked() -> None:
     body = chat({"role": "assistant", "content": "Hi"}, end=b"")
     judgement = judge(Trace(body=body), rules={"end-done-sent", "no-such-rule"})
     assert set(judgement.counts) == {"end-done-sent"}
     assert judge(Trace(body=body), rules=()).verdict is LintVerdict.PASS
 
 
-def test_the_severity_of_a_finding_is_that_of_its_fault() -> None:
+def test_the_severity_of_a_finding_is_that_of_its_rule() -> None:
     assert {rule.rule.severity for rule in ALL_CHECKS} == set(Severity)
 
 
 @table(("body", "has"), [(b"", False), (b" \r\n\t", False), (b":", True), (DONE, True)])
-def test_white_space_is_nothing_to_judge(body: bytes, has: bool) -> None:
+def test_a_body_of_white_space_has_no_content(body: bytes, has: bool) -> None:
     assert has_content(Trace(body=body)) is has
 
 
-# ---- which kind of reply it is
+# Kinds of reply
 
 
 @table(
@@ -209,12 +207,12 @@ def test_white_space_is_nothing_to_judge(body: bytes, has: bool) -> None:
         (b"\xef\xbb\xbf" + whole(REPLY), {}, set()),
     ],
 )
-def test_each_kind_of_reply_has_its_rules(body: bytes, known: dict[str, Any], rules: set[str]) -> None:
-    asked = known.pop("rules", None)
-    assert set(judge(Trace(body=body, **known), asked).counts) == rules
+def test_rules_depend_on_the_kind_of_reply(body: bytes, known: dict[str, Any], rules: set[str]) -> None:
+    selected = known.pop("rules", None)
+    assert set(judge(Trace(body=body, **known), selected).counts) == rules
 
 
-# ---- faults that the pages do not show
+# Violations that the rule pages do not show
 
 GET = {"id": "call_1", "type": "function", "function": {"name": "get", "arguments": ""}}
 ARGS = {"function": {"arguments": '{"x":1}'}}
@@ -223,7 +221,7 @@ ARGS = {"function": {"arguments": '{"x":1}'}}
 @table(
     ("body", "rules"),
     [
-        # Tool calls without an index are put together by order.
+        # Tool calls without an index are assembled by order.
         (
             chat(
                 {"tool_calls": [{**GET, "function": {"name": "get", "arguments": "{}"}}]},
@@ -275,11 +273,11 @@ ARGS = {"function": {"arguments": '{"x":1}'}}
             {"sse-no-event-name", "sse-json-on-one-line", "sse-no-foreign-json"},
         ),
         (b"data: {oops\nand more\n\n" + chat({"content": "Hi"}), {"enc-strict-json"}),
-        # U+FFFD: only in text, and not where the bytes themselves are at fault.
+        # U+FFFD: only in text, and not if the bytes themselves are invalid.
         (chat({"content": "Hi"}).replace(b'"Hi"', b'"H\xff"'), {"enc-valid-utf8"}),
         (chat({"content": "Hi"}).replace(b'"Hi"', b'"H\\uFFFD"'), {"enc-no-replacement-char"}),
         (frame(envelope([], x="\ufffd", id="")) + chat({"content": "Hi"}), {"env-placeholder-chunk"}),
-        # Chunks without a choice: those that carry nothing.
+        # Empty chunks without a choice.
         (frame(envelope([])) + chat({"content": "Hi"}), {"env-placeholder-chunk"}),
         (chat({"content": "Hi"}, end=frame(envelope([], usage=None)) + DONE), {"env-placeholder-chunk"}),
         (frame(envelope([], prompt_filter_results=[])) + chat({"content": "Hi"}), set()),
@@ -297,7 +295,7 @@ ARGS = {"function": {"arguments": '{"x":1}'}}
             {"err-then-done", "delta-role-once"},
         ),
         (frame(envelope([choice({}, None)])) + DONE, {"delta-role-first", "fin-always-sent"}),
-        # Extras.
+        # Extensions.
         (chat({"reasoning_content": "Hm"}, {"content": "Hi"}, {"refusal": "no"}), set()),
         (chat({"annotations": "x"}), {"ext-annotations"}),
         (chat({"annotations": []}, {"annotations": []}), set()),
@@ -312,7 +310,7 @@ ARGS = {"function": {"arguments": '{"x":1}'}}
         (chat({"reasoning_content": "a"}, {"content": "<think> is the tag."}), set()),
     ],
 )
-def test_rare_faults_of_chat(body: bytes, rules: set[str]) -> None:
+def test_rare_violations_in_chat(body: bytes, rules: set[str]) -> None:
     assert rules_of(body) == rules
 
 
@@ -341,12 +339,12 @@ LOGPROBS: dict[str, Any] = {
     ],
 )
 def test_logprobs_of_chat(logprobs: object, rules: set[str]) -> None:
-    said = [
+    entries = [
         choice({"role": "assistant", "content": ""}),
         choice({"content": "Hi"}, logprobs=logprobs),
         choice({}, "stop"),
     ]
-    assert rules_of(b"".join(frame(envelope([one])) for one in said) + DONE) == rules
+    assert rules_of(b"".join(frame(envelope([one])) for one in entries) + DONE) == rules
 
 
 @table(
@@ -363,7 +361,7 @@ def test_logprobs_of_chat(logprobs: object, rules: set[str]) -> None:
         (whole({**REPLY, "choices": [{}]}), {"ns-finish", "ns-object", "ns-object-schema"}),
     ],
 )
-def test_completions_have_rules_of_their_own(body: bytes, rules: set[str]) -> None:
+def test_rules_of_completions(body: bytes, rules: set[str]) -> None:
     assert rules_of(body, "completions") == rules
 
 
@@ -371,7 +369,7 @@ def test_completions_have_rules_of_their_own(body: bytes, rules: set[str]) -> No
     ("request_", "rules"),
     [(None, set()), (STREAM, set()), (ASKS_USAGE, {"use-final-chunk", "cmpl-usage-chunk"})],
 )
-def test_completions_owe_usage_to_who_asks(request_: dict[str, Any] | None, rules: set[str]) -> None:
+def test_completions_send_usage_if_requested(request_: dict[str, Any] | None, rules: set[str]) -> None:
     assert rules_of(completion("Hi"), "completions", request=request_) == rules
 
 
@@ -405,12 +403,12 @@ EVERYWHERE = {**STREAM, "stream_options": {"include_usage": True, "continuous_us
         (LEGACY, {**STREAM, "functions": [{}]}, set()),
     ],
 )
-def test_what_the_request_asked_for_counts(body: bytes, request_: dict[str, Any] | None, rules: set[str]) -> None:
+def test_rules_depend_on_the_request(body: bytes, request_: dict[str, Any] | None, rules: set[str]) -> None:
     assert rules_of(body, request=request_) == rules
 
 
 FIRST = chat().index(b"\n\n") + 2
-"""Where the second frame begins."""
+"""Offset of the second frame."""
 
 
 @table(
@@ -422,12 +420,12 @@ FIRST = chat().index(b"\n\n") + 2
         ({"headers": (*HEADERS, ("Content-Encoding", "identity"))}, set()),
         ({"headers": (*HEADERS[1:], ("content-type", "Text/Event-Stream; Charset=UTF-8; x=y"))}, set()),
         ({"complete": False}, {"http-chunked-terminated", "http-body-ends-after-done"}),
-        ({"pieces": (3, 5)}, {"sse-whole-event-writes"}),
-        ({"pieces": (FIRST, 10_000)}, set()),
-        ({"pieces": (FIRST,)}, set()),
+        ({"chunk_sizes": (3, 5)}, {"sse-whole-event-writes"}),
+        ({"chunk_sizes": (FIRST, 10_000)}, set()),
+        ({"chunk_sizes": (FIRST,)}, set()),
     ],
 )
-def test_the_http_reply_counts_where_it_is_known(change: dict[str, Any], rules: set[str]) -> None:
+def test_rules_about_http_apply_if_the_head_is_known(change: dict[str, Any], rules: set[str]) -> None:
     body = chat({"content": "Hi"})
     assert rules_of(body, **{"headers": HEADERS, "status": 200, "complete": True, **change}) == rules
 
@@ -451,7 +449,7 @@ STREAMS = {
     "responses": next(block.trace.body for block in read_page(PAGES / "resp-deltas.md") if block.is_correct),
     "messages": next(block.trace.body for block in read_page(PAGES / "msg-start-first.md") if block.is_correct),
 }
-"""Streams of events, as pages show them."""
+"""Event streams of rule pages."""
 
 
 @table("endpoint", STREAMS)
@@ -474,28 +472,26 @@ STREAMS = {
         (lambda body: body[:0], {"err-empty-stream"}),
     ],
 )
-def test_what_knows_nothing_of_what_is_said_holds_for_events_too(
-    change: Callable[[bytes], bytes], rules: set[str], endpoint: str
-) -> None:
+def test_framing_rules_apply_to_event_streams(change: Callable[[bytes], bytes], rules: set[str], endpoint: str) -> None:
     generic = {rule for rule in rules_of(change(STREAMS[endpoint]), endpoint) if rule[:4] not in ("resp", "msg-")}
     assert generic == rules
 
 
 @pytest.mark.parametrize("endpoint", STREAMS)
-def test_the_head_of_a_stream_of_events_counts(endpoint: str) -> None:
+def test_header_rules_apply_to_event_streams(endpoint: str) -> None:
     headers = (("Content-Type", "application/json"), ("X-Accel-Buffering", "no"), ("Cache-Control", "no-store"))
     assert rules_of(STREAMS[endpoint], endpoint, headers=headers, status=200, complete=True) == {"http-content-type"}
 
 
-def test_a_chunk_without_a_choice_breaks_one_rule_whatever_was_asked() -> None:
+def test_a_chunk_without_a_choice_violates_one_rule_for_any_request() -> None:
     body = frame(envelope([])) + chat({"content": "Hi"})
-    plain, asked = {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}
+    plain, with_usage = {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}
     assert [*judge(Trace(body=body, request=plain)).counts] == ["use-only-if-asked"]
-    assert "env-placeholder-chunk" in judge(Trace(body=body, request=asked)).counts
+    assert "env-placeholder-chunk" in judge(Trace(body=body, request=with_usage)).counts
 
 
 @pytest.mark.parametrize(("member", "severity"), [('"id":null', "breaks"), ('"id":""', "tolerated")])
-def test_an_empty_string_on_a_later_delta_costs_less_than_a_null(member: str, severity: str) -> None:
+def test_an_empty_string_on_a_later_delta_is_less_severe_than_null(member: str, severity: str) -> None:
     later = b'{"index":0,%b,"function":{"arguments":"{}"}}' % member.encode()
     body = chat(call(0, **GET), call(0, function={"arguments": "LATER"}), finish="tool_calls")
     body = body.replace(b'{"index":0,"function":{"arguments":"LATER"}}', later)

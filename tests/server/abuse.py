@@ -1,7 +1,7 @@
-"""Single requests that do harm to servers that trust them, and how a server may answer each.
+"""Abusive requests, and the allowed statuses of the response to each.
 
-The kinds are those that crashed, stopped or filled the memory of real servers. 200 stands where a request is odd but
-can be followed. Nothing here is so large that sending it is the harm, except the bodies that are over the limit.
+The cases are of kinds that crashed, blocked or exhausted the memory of real servers. 200 is allowed where a request is
+unusual but valid. No request is harmful by its size alone, except the bodies over the limit.
 """
 
 import functools
@@ -21,7 +21,7 @@ NOT_JSON = frozenset((415,))
 
 
 class Abuse(NamedTuple):
-    """A request, and the statuses that are right answers."""
+    """A request, and the allowed statuses."""
 
     name: str
     path: str
@@ -48,8 +48,8 @@ def _post(name: str, path: str, statuses: frozenset[int] = REFUSED, **members: o
 
 
 def _schema(name: str, schema: object, statuses: frozenset[int] = REFUSED) -> Abuse:
-    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    return _chat(name, statuses, response_format=wanted)
+    response_format = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    return _chat(name, statuses, response_format=response_format)
 
 
 def _user(content: object) -> list[dict[str, object]]:
@@ -71,7 +71,7 @@ def _calls(count: int) -> list[dict[str, object]]:
 
 
 def _deep_schema(levels: int) -> bytes:
-    """A schema of arrays in arrays, made by hand: an encoder would not go so deep."""
+    """A schema of nested arrays, built as text: an encoder would hit its recursion limit."""
     inside = b'{"type":"array","items":' * levels + b"{}" + b"}" * levels
     head = b'{"messages":[{"role":"user","content":"hi"}],"response_format":{"type":"json_schema","json_schema":'
     return head + b'{"name":"a","schema":' + inside + b"}}}"
@@ -81,46 +81,48 @@ def _optional(count: int) -> dict[str, object]:
     return {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(count)}}
 
 
-def _alike(levels: int) -> dict[str, object]:
-    """Choices in choices that begin alike: each level doubles what a grammar must keep."""
-    places: dict[str, object] = {f"d{levels}": {"type": "integer"}}
+def _common_prefixes(levels: int) -> dict[str, object]:
+    """Nested alternatives with a common prefix: each level doubles the states of a grammar."""
+    definitions: dict[str, object] = {f"d{levels}": {"type": "integer"}}
     for number in range(levels):
         inside = {"$ref": f"#/$defs/d{number + 1}"}
-        places[f"d{number}"] = {
+        definitions[f"d{number}"] = {
             "anyOf": [
                 {"type": "object", "properties": {"v": inside, "k": {"const": key}}, "required": ["v", "k"]}
                 for key in "ab"
             ]
         }
-    return {"$defs": places, "$ref": "#/$defs/d0"}
+    return {"$defs": definitions, "$ref": "#/$defs/d0"}
 
 
-def _thing(count: int, value: object) -> dict[str, object]:
-    """An object of so many properties that are required."""
+def _object(count: int, value: object) -> dict[str, object]:
+    """An object with `count` required properties."""
     names = [f"p{number}" for number in range(count)]
     return {"type": "object", "properties": dict.fromkeys(names, value), "required": names}
 
 
-def _ways(counts: range) -> dict[str, object]:
-    """Choices that lead to one place, each by another number of ways."""
-    way = _thing(1, {"$ref": "#/$defs/t"})
-    places = {f"k{count}": {"anyOf": [way] * count} for count in counts}
-    return _thing(0, {}) | {"properties": places, "required": list(places), "$defs": {"t": _thing(1000, {})}}
+def _paths_to_one_definition(counts: range) -> dict[str, object]:
+    """Alternatives that reach one definition, each through a different number of paths."""
+    path = _object(1, {"$ref": "#/$defs/t"})
+    properties = {f"k{count}": {"anyOf": [path] * count} for count in counts}
+    return _object(0, {}) | {"properties": properties, "required": list(properties), "$defs": {"t": _object(1000, {})}}
 
 
-_TAKEN = {"$defs": {"a": _thing(2400, {"type": "string"})}} | _thing(19, {"allOf": [{"$ref": "#/$defs/a"}] * 128})
-_TAKES_ITSELF = {"$defs": {"a": _thing(1, {"allOf": [{"$ref": "#/$defs/a"}]})}, "$ref": "#/$defs/a"}
-_RING = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
+_MERGED_OFTEN = {"$defs": {"a": _object(2400, {"type": "string"})}} | _object(
+    19, {"allOf": [{"$ref": "#/$defs/a"}] * 128}
+)
+_MERGES_ITSELF = {"$defs": {"a": _object(1, {"allOf": [{"$ref": "#/$defs/a"}]})}, "$ref": "#/$defs/a"}
+_CYCLE = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
 _MERGED = {"$defs": {"a": _optional(100)}, "allOf": [{"$ref": "#/$defs/a"}] * 100}
 _RULES = "root ::= a a a a a a a a a a\na ::= b b b b b b b b b b\nb ::= c c c c c c c c c c\n" + 'c ::= "x"?\n'
 _TOOL = {"type": "function", "function": {"name": "f"}}
 
 
-@functools.cache  # they take seconds to make, and not every test wants them
+@functools.cache  # building them takes seconds
 def abuses() -> tuple[Abuse, ...]:
-    """All of them."""
+    """All cases."""
     return (
-        # bytes that are no request
+        # invalid bodies
         _raw("an empty body", b""),
         _raw("a body that breaks off", b'{"messages":[{"role":"user"'),
         _raw("a list for a body", b"[]"),
@@ -160,7 +162,7 @@ def abuses() -> tuple[Abuse, ...]:
         _chat("90,000 parts", messages=_user([{"type": "text", "text": ""}] * 1000) * 90),
         _chat("2,000 parts in one message", messages=_user([{"type": "text", "text": ""}] * 2000)),
         _chat("a result without a call", messages=[{"role": "tool", "content": "x"}]),
-        # pictures
+        # images
         _chat("a picture from this machine", messages=_image("http://127.0.0.1:22/")),
         _chat("a picture from a cloud's metadata", messages=_image("http://169.254.169.254/latest/meta-data/")),
         _chat("a picture from a file", messages=_image("file:///etc/passwd")),
@@ -178,15 +180,15 @@ def abuses() -> tuple[Abuse, ...]:
         _schema("500 numbers in one place", {"enum": list(range(500))}),
         _schema("1,000 properties that may be left out", _optional(1000)),
         _schema("10,000 properties taken in by reference", _MERGED),
-        _schema("2,400 properties taken in 19 times 128 times", _TAKEN),
-        _schema("an object that takes in itself", _TAKES_ITSELF),
+        _schema("2,400 properties taken in 19 times 128 times", _MERGED_OFTEN),
+        _schema("an object that takes in itself", _MERGES_ITSELF),
         _schema("a type of 10,000 types", {"type": ["string"] * 10_000}),
         _schema("1,000 long values in one place", {"enum": [f"v{number}" + "x" * 110 for number in range(1000)]}, FINE),
-        _schema("few ways to one place, then more", _ways(range(2, 50)), FINE),
-        _schema("many ways to one place, then fewer", _ways(range(49, 1, -1)), FINE),
-        _schema("4,000 patterns", _thing(4000, {"type": "string", "pattern": "a" * 500})),
-        _schema("alternatives in alternatives", _alike(30)),
-        _schema("a reference to itself", _RING),
+        _schema("few ways to one place, then more", _paths_to_one_definition(range(2, 50)), FINE),
+        _schema("many ways to one place, then fewer", _paths_to_one_definition(range(49, 1, -1)), FINE),
+        _schema("4,000 patterns", _object(4000, {"type": "string", "pattern": "a" * 500})),
+        _schema("alternatives in alternatives", _common_prefixes(30)),
+        _schema("a reference to itself", _CYCLE),
         _schema("a reference to the web", {"$ref": "http://127.0.0.1/schema.json"}),
         _schema("a text of at least 2^31 characters", {"type": "string", "minLength": 2**31}),
         _schema("a text of at most 2^31 characters", {"type": "string", "maxLength": 2**31}, FINE),
@@ -222,7 +224,7 @@ def abuses() -> tuple[Abuse, ...]:
         _chat("fields of the engine", FINE, n_discard=-5, id_slot=99, lora=[{"id": 9, "scale": 1e30}], n_keep=-(2**40)),
         _chat("a path for a model", frozenset((400, 404)), model="../../../../etc/passwd"),
         _chat("a model's name of a megabyte", frozenset((400, 404)), model="m" * 10**6),
-        # completions and the others
+        # completions and other endpoints
         _text("5,000 prompts", prompt=["x"] * 5000),
         _text("a token that is negative", prompt=[-1]),
         _text("a token of 40 bits", prompt=[2**40]),

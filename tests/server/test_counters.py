@@ -1,4 +1,4 @@
-"""What counts come to: quantiles out of buckets, and the counts of several processes together."""
+"""Quantiles from buckets, and sums of counts of several processes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ BOUNDS = (1.0, 2.0, 4.0)
 
 
 @table(
-    ("counts", "share", "found"),
+    ("counts", "share", "expected"),
     [
         ([0, 0, 0, 0], 0.5, None),
         ([4, 0, 0, 0], 0.5, 0.5),
@@ -21,11 +21,11 @@ BOUNDS = (1.0, 2.0, 4.0)
         ([9, 0, 0, 1], 0.95, 4.0),
     ],
 )
-def test_a_quantile_lies_on_a_line_in_its_bucket(counts: list[int], share: float, found: float | None) -> None:
-    assert quantile(BOUNDS, counts, share) == (None if found is None else pytest.approx(found))
+def test_a_quantile_is_interpolated_within_its_bucket(counts: list[int], share: float, expected: float | None) -> None:
+    assert quantile(BOUNDS, counts, share) == (None if expected is None else pytest.approx(expected))
 
 
-def test_counts_of_two_processes_are_added_and_those_of_each_stay() -> None:
+def test_counts_of_two_processes_are_added() -> None:
     one = UpstreamCounts(running=1, waiting=0, ttft_counts=[1, 2], findings={"a": 1}, attempts={"200": 3})
     other = UpstreamCounts(running=2, waiting=5, ttft_counts=[0, 4], findings={"a": 2, "b": 1}, attempts={})
     both = one.plus(other)

@@ -1,4 +1,4 @@
-"""Keys: whoever has one gets in by any header, and nobody ever sees it."""
+"""API keys: accepted in any header, and never shown."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ OTHER = "wd-another-987654321"
         {"Authorization": "Bearer ", "x-api-key": KEY},
     ],
 )
-def test_every_header_that_may_carry_a_key_gives_the_same_principal(headers: dict[str, str]) -> None:
+def test_every_key_header_gives_the_same_principal(headers: dict[str, str]) -> None:
     keys = ApiKeys([OTHER, KEY])
     assert keys.principal(headers) == keys.principal({"authorization": f"Bearer {KEY}"})
 
@@ -57,7 +57,7 @@ def test_every_header_that_may_carry_a_key_gives_the_same_principal(headers: dic
         {"cookie": KEY},
     ],
 )
-def test_no_key_or_a_wrong_one_gets_401_which_shows_no_part_of_it(headers: dict[str, str]) -> None:
+def test_a_missing_or_wrong_key_gets_401_without_showing_it(headers: dict[str, str]) -> None:
     with pytest.raises(ApiError) as caught:
         ApiKeys([KEY]).principal(headers)
     error = caught.value
@@ -79,34 +79,34 @@ def test_no_key_or_a_wrong_one_gets_401_which_shows_no_part_of_it(headers: dict[
         CIMultiDict([("x-api-key", KEY), ("X-API-KEY", OTHER)]),
     ],
 )
-def test_two_keys_that_differ_get_400_even_if_one_is_right(headers: dict[str, str]) -> None:
+def test_two_different_keys_get_400_even_if_one_is_valid(headers: dict[str, str]) -> None:
     with pytest.raises(ApiError) as caught:
         ApiKeys([KEY, OTHER]).principal(headers)
     assert caught.value.status == 400
     assert "canary" not in caught.value.message
 
 
-def test_without_keys_everyone_is_anonymous_whatever_they_send() -> None:
+def test_without_keys_every_request_is_anonymous() -> None:
     keys = ApiKeys([])
     assert keys.allows_anonymous
     assert keys.principal({}) == ANONYMOUS
     assert keys.principal({"authorization": "Bearer none", "x-api-key": "other"}) == ANONYMOUS
 
 
-def test_a_principal_is_a_short_stable_name_that_holds_nothing_of_the_key() -> None:
+def test_a_principal_is_short_stable_and_does_not_reveal_the_key() -> None:
     names = {ApiKeys([KEY]).principal({"api-key": KEY}), ApiKeys([OTHER, KEY]).principal({"api-key": KEY})}
     assert names == {"key-4bd282be"}
     assert ApiKeys([OTHER]).principal({"api-key": OTHER}) not in names
 
 
 @given(st.dictionaries(st.sampled_from(["authorization", "x-api-key", "api-key", "host"]), st.text()))
-def test_no_header_whatever_opens_or_breaks_a_closed_server(headers: dict[str, str]) -> None:
+def test_arbitrary_headers_are_rejected(headers: dict[str, str]) -> None:
     with pytest.raises(ApiError):
         ApiKeys([KEY]).principal(headers)
 
 
 @table("key", ["", "two words", "tab\tbed", "line\nbreak", "schlüssel", "\x7f" * 8])
-def test_a_key_that_no_header_can_carry_is_refused_at_the_start(key: str) -> None:
+def test_a_key_that_a_header_cannot_contain_is_rejected_at_startup(key: str) -> None:
     with pytest.raises(ValueError, match="API key 2") as caught:
         ApiKeys([KEY, key])
     assert not key or key not in str(caught.value)
@@ -142,7 +142,7 @@ def test_a_named_key_gives_its_name_and_plain_keys_stay() -> None:
         (ANONYMOUS, "anything", True),
     ],
 )
-def test_a_key_may_be_for_some_models_only(principal: str, model: str, may: bool) -> None:
+def test_a_key_may_be_restricted_to_some_models(principal: str, model: str, may: bool) -> None:
     assert ApiKeys([KEY], NAMED).may_use(principal, model) is may
 
 
@@ -163,38 +163,38 @@ def test_a_key_may_be_for_some_models_only(principal: str, model: str, may: bool
         ("*.gguf", "x\n.gguf", True),
     ],
 )
-def test_a_star_stands_for_any_part_and_all_else_for_itself(pattern: str, name: str, may: bool) -> None:
+def test_a_wildcard_in_models_matches_any_characters(pattern: str, name: str, may: bool) -> None:
     keys = ApiKeys([], [KeySettings(name="k", key=KEY, models=(pattern,))])
     assert keys.may_use("k", name) is may
 
 
 @pytest.mark.parametrize("plain", [[], [OTHER, KEY]])
-def test_a_key_that_is_there_twice_is_refused_and_not_shown(plain: list[str]) -> None:
+def test_a_duplicate_key_is_rejected_without_showing_it(plain: list[str]) -> None:
     named = [KeySettings(name="ci", key=KEY), *([] if plain else [KeySettings(name="boss", key=KEY)])]
-    said = "key 'ci' and API key 2 are the same" if plain else "key 'boss' and key 'ci' are the same"
-    with pytest.raises(ValueError, match=said) as caught:
+    expected = "key 'ci' and API key 2 are the same" if plain else "key 'boss' and key 'ci' are the same"
+    with pytest.raises(ValueError, match=expected) as caught:
         ApiKeys(plain, named)
     assert "canary" not in str(caught.value)
 
 
-def test_a_named_key_that_no_header_can_carry_is_refused_by_its_name() -> None:
-    with pytest.raises(ValueError, match="key 'ci' has a blank") as caught:
+def test_an_invalid_named_key_is_reported_by_its_name() -> None:
+    with pytest.raises(ValueError, match="key 'ci' has a space") as caught:
         ApiKeys([KEY], [KeySettings(name="ci", key="two canary")])
     assert "canary" not in str(caught.value)
     assert "canary" not in repr(KeySettings(name="ci", key="two canary"))
 
 
-def test_too_many_keys_are_refused_at_the_start() -> None:
+def test_too_many_keys_are_rejected_at_startup() -> None:
     ApiKeys(f"wd-key-{number}" for number in range(MAX_KEYS))
     with pytest.raises(ValueError, match="too many"):
         ApiKeys(f"wd-key-{number}" for number in range(MAX_KEYS + 1))
 
 
-def test_a_made_key_is_new_each_time_and_strong_and_can_be_used() -> None:
-    made = {make_key() for _ in range(100)}
-    assert len(made) == 100
-    assert all(key.startswith("wd-") and len(key) == 35 and not is_weak_key(key) for key in made)
-    ApiKeys(made)
+def test_a_generated_key_is_random_strong_and_valid() -> None:
+    keys_made = {make_key() for _ in range(100)}
+    assert len(keys_made) == 100
+    assert all(key.startswith("wd-") and len(key) == 35 and not is_weak_key(key) for key in keys_made)
+    ApiKeys(keys_made)
 
 
 def _file(folder: Path, data: str | bytes, mode: int = 0o600) -> Path:
@@ -204,12 +204,12 @@ def _file(folder: Path, data: str | bytes, mode: int = 0o600) -> Path:
     return path
 
 
-def test_a_key_file_has_one_key_a_line_and_comments(tmp_path: Path) -> None:
+def test_a_key_file_has_one_key_per_line_and_comments(tmp_path: Path) -> None:
     path = _file(tmp_path, f"\ufeff# people\n\n{KEY}\r\n  {OTHER}  \n#wd-old-key-here\n")
     assert read_key_file(path) == ([KEY, OTHER], None)
 
 
-def test_a_key_file_that_all_may_read_comes_with_a_note(tmp_path: Path) -> None:
+def test_a_world_readable_key_file_has_a_warning(tmp_path: Path) -> None:
     keys, note = read_key_file(_file(tmp_path, KEY, 0o644))
     assert keys == [KEY]
     assert note is not None
@@ -218,7 +218,7 @@ def test_a_key_file_that_all_may_read_comes_with_a_note(tmp_path: Path) -> None:
 
 
 @table(
-    ("data", "said"),
+    ("data", "expected"),
     [
         ("", "no API key"),
         ("# nothing\n\n", "no API key"),
@@ -228,21 +228,21 @@ def test_a_key_file_that_all_may_read_comes_with_a_note(tmp_path: Path) -> None:
         ("x" * 300_000, "KiB"),
     ],
 )
-def test_a_key_file_that_is_none_says_why_and_shows_no_key(tmp_path: Path, data: str | bytes, said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
+def test_an_invalid_key_file_is_reported_without_keys(tmp_path: Path, data: str | bytes, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected) as caught:
         read_key_file(_file(tmp_path, data))
     assert "canary" not in str(caught.value)
     assert "short\n" not in str(caught.value)
 
 
-def test_a_key_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+def test_an_unreadable_key_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read the API keys in .*: No such file"):
         read_key_file(tmp_path / "gone")
     with pytest.raises(ValueError, match=r"cannot read the API keys in .*: Is a directory"):
         read_key_file(tmp_path)
 
 
-def test_keys_may_come_from_a_pipe(tmp_path: Path) -> None:
+def test_keys_may_be_read_from_a_pipe(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, KEY.encode())
     os.close(writing)
@@ -252,7 +252,7 @@ def test_keys_may_come_from_a_pipe(tmp_path: Path) -> None:
         os.close(reading)
 
 
-def test_plain_keys_are_admins_and_named_ones_only_where_their_table_says_so() -> None:
+def test_plain_keys_are_admins_and_named_ones_with_admin_true() -> None:
     named = [KeySettings(name="ci", key=OTHER), KeySettings(name="ops", key=OTHER + "2", admin=True)]
     keys = ApiKeys([KEY], named)
     plain = keys.principal({"x-api-key": KEY})

@@ -1,4 +1,4 @@
-"""The log: one line for each event, no secret in any, and never a reason to wait."""
+"""The server log: one line per event, no secrets, and no blocking."""
 
 import io
 import json
@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
+from welldone.http.redaction import HIDDEN
 from welldone.server.observe import log
 from welldone.server.observe.log import FieldValue, LineFormatter, LogHandler, Redactor, RequestLogEntry
 
@@ -59,7 +60,7 @@ def _logging(style: Literal["text", "json"] = "text", level: int = logging.INFO)
         yield stream
 
 
-def test_a_request_is_a_line_for_people() -> None:
+def test_a_request_as_text() -> None:
     with _logging() as stream:
         log.log_request(ANSWERED)
     time, _, rest = stream.getvalue().partition(" ")
@@ -67,11 +68,11 @@ def test_a_request_is_a_line_for_people() -> None:
     assert rest == (
         "info    request request_id=req_1 principal=key-0a1b2c3d method=POST path=/v1/chat/completions status=200"
         " duration_ms=1234.57 model=smol ttft_ms=0 prompt_tokens=0 completion_tokens=50 finish=stop"
-        " mended=delta-role-once,end-done-missing\n"
+        " repaired=delta-role-once,end-done-missing\n"
     )
 
 
-def test_a_request_is_an_object_for_programs() -> None:
+def test_a_request_as_json() -> None:
     with _logging("json") as stream:
         log.log_request(ANSWERED)
     line = json.loads(stream.getvalue())
@@ -90,18 +91,18 @@ def test_a_request_is_an_object_for_programs() -> None:
         "prompt_tokens": 0,
         "completion_tokens": 50,
         "finish": "stop",
-        "mended": ["delta-role-once", "end-done-missing"],
+        "repaired": ["delta-role-once", "end-done-missing"],
     }
 
 
-def test_an_event_has_a_time_in_utc_and_names_a_foreign_logger() -> None:
+def test_an_event_has_a_utc_time_and_the_name_of_another_logger() -> None:
     assert _line("text", "ready", {"model": "smol", "slots": 4, "is_up": True, "why": None}) == (
         "2026-01-02T03:04:05.678Z info    ready model=smol slots=4 is_up=yes why=-"
     )
     assert _line("text", "took %d ms", args=(5,), name="aiohttp.server").endswith("took 5 ms logger=aiohttp.server")
 
 
-def test_what_went_wrong_in_the_server_is_a_warning() -> None:
+def test_a_server_error_is_logged_as_a_warning() -> None:
     with _logging("json", logging.WARNING) as stream:
         log.log_request(ANSWERED)
         log.log_request(
@@ -131,47 +132,47 @@ SECRETS = [
 
 @table("style", ["text", "json"])
 @table("secret", SECRETS)
-def test_a_secret_is_blotted_out_wherever_it_stands(secret: str, style: Literal["text", "json"]) -> None:
+def test_a_secret_is_redacted_everywhere(secret: str, style: Literal["text", "json"]) -> None:
     error = ValueError(f"it was {secret}")
     error.__cause__ = KeyError(secret)
     for line in (
-        _line(style, f"asked with {secret} today"),
-        _line(style, "asked with %s and %r", args=(secret, [secret])),
-        _line(style, "asked %s", args=(error,)),
-        _line(style, "asked", {"path": f"/{secret}", "mended": [secret]}),
-        _line(style, "asked", error=ValueError(secret)),
-        _line(style, "asked", error=error),
+        _line(style, f"request with {secret} today"),
+        _line(style, "request with %s and %r", args=(secret, [secret])),
+        _line(style, "request %s", args=(error,)),
+        _line(style, "request", {"path": f"/{secret}", "repaired": [secret]}),
+        _line(style, "request", error=ValueError(secret)),
+        _line(style, "request", error=error),
     ):
         assert "canary" not in line
-        assert log.HIDDEN in line
-    assert "today" in _line(style, f"asked with {secret} today")
+        assert HIDDEN in line
+    assert "today" in _line(style, f"request with {secret} today")
 
 
-def test_a_secret_that_is_cut_by_a_limit_is_not_shown_in_part() -> None:
+def test_a_truncated_secret_is_redacted() -> None:
     for length in range(990, 1030):
-        assert "canary" not in _line("json", "asked", {"path": "x" * length + KEY + "y" * 9000})
+        assert "canary" not in _line("json", "request", {"path": "x" * length + KEY + "y" * 9000})
 
 
 @table("text", ["a bearer", "sk-learn", "a basic question", "monkey=1", "key-0a1b2c3d", "req_1234567890"])
-def test_words_that_are_no_secrets_stay(text: str) -> None:
+def test_words_that_are_not_secrets_stay(text: str) -> None:
     assert Redactor([KEY]).redact(text) == text
 
 
-def test_a_longer_key_that_begins_like_another_is_hidden_whole() -> None:
-    assert Redactor(["abcd", "abcdefgh", ""]).redact("abcdefgh abcd ABCD") == f"{log.HIDDEN} {log.HIDDEN} ABCD"
+def test_a_key_with_another_key_as_prefix_is_redacted_completely() -> None:
+    assert Redactor(["abcd", "abcdefgh", ""]).redact("abcdefgh abcd ABCD") == f"{HIDDEN} {HIDDEN} ABCD"
 
 
 FORGED = "x\r\n2026-01-02T03:04:05.678Z error   forged\x1b[31m\u2028\x85\x9b2J\u202e"
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_a_client_cannot_write_lines_of_its_own(style: Literal["text", "json"]) -> None:
-    for line in (_line(style, FORGED), _line(style, "a", {"path": FORGED}), _line(style, "a", {"mended": [FORGED]})):
+def test_a_client_cannot_inject_log_lines(style: Literal["text", "json"]) -> None:
+    for line in (_line(style, FORGED), _line(style, "a", {"path": FORGED}), _line(style, "a", {"repaired": [FORGED]})):
         assert len(line.splitlines()) == 1
         assert line.isprintable()
 
 
-def test_an_exception_is_set_in_so_that_it_cannot_pose_as_a_line() -> None:
+def test_a_traceback_is_indented_so_that_it_cannot_imitate_a_line() -> None:
     first, *rest = _line("text", "failed", error=ValueError(FORGED)).split("\n")
     assert first.endswith("failed")
     assert rest
@@ -181,23 +182,23 @@ def test_an_exception_is_set_in_so_that_it_cannot_pose_as_a_line() -> None:
 
 @given(st.text(), st.text(), st.text())
 def test_whatever_is_logged_is_one_printable_line(message: str, value: str, more: str) -> None:
-    text = _line("text", message, {"path": value, "mended": [more]})
+    text = _line("text", message, {"path": value, "repaired": [more]})
     assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", text)
-    data = _line("json", message, {"path": value, "mended": [more]})
+    data = _line("json", message, {"path": value, "repaired": [more]})
     assert len(data.splitlines()) == 1
     assert isinstance(json.loads(data), dict)
     data.encode()
 
 
 @pytest.mark.parametrize("size", [10_000, 1_000_000])
-def test_no_line_is_long(size: int) -> None:
+def test_lines_have_a_maximum_length(size: int) -> None:
     big = "a b" * size
-    line = _line("json", big, {"path": big, "mended": ["r"] * size}, error=ValueError(big))
+    line = _line("json", big, {"path": big, "repaired": ["r"] * size}, error=ValueError(big))
     assert len(line) < 16_384
     assert len(Redactor().redact("bearer " * 1000)) < 20_000
 
 
-def test_records_whose_arguments_do_not_fit_are_still_lines() -> None:
+def test_records_with_wrong_arguments_are_logged() -> None:
     assert "%d apples" in _line("text", "%d apples", args=("many",))
 
 
@@ -206,14 +207,14 @@ class _Unshowable:
         raise RuntimeError("never")
 
 
-def test_an_argument_that_cannot_be_shown_costs_a_line_and_no_request() -> None:
+def test_an_unprintable_argument_drops_the_line_only() -> None:
     subject = LogHandler(stream=io.StringIO())
     with subject:
         subject.handle(logging.makeLogRecord({"msg": "%s", "args": (_Unshowable(),)}))
     assert subject.dropped == 1
 
 
-def test_libraries_are_heard_from_warnings_on_and_nothing_stays_behind() -> None:
+def test_libraries_are_logged_from_warnings_on_and_close_restores_the_levels() -> None:
     root = logging.getLogger()
     before = (root.level, log.LOGGER.level, list(root.handlers))
     with _logging(level=logging.DEBUG) as stream:
@@ -225,7 +226,7 @@ def test_libraries_are_heard_from_warnings_on_and_nothing_stays_behind() -> None
 
 
 class _Stuck(io.StringIO):
-    """A stream that takes nothing until it is let go."""
+    """A stream that blocks until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,13 +240,13 @@ class _Stuck(io.StringIO):
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_a_stuck_reader_costs_lines_that_are_counted_and_no_time(style: Literal["text", "json"]) -> None:
+def test_a_blocked_stream_drops_and_counts_lines_without_blocking(style: Literal["text", "json"]) -> None:
     stream = _Stuck()
     subject = LogHandler(style=style, stream=stream)
     with subject:
         log.event(logging.INFO, "first")
         assert stream.reached.wait(LIMIT_S)
-        for number in range(5_000):  # would hang here if it waited
+        for number in range(5_000):  # would hang if logging blocked
             log.event(logging.INFO, "more", {"number": number})
         assert subject.dropped == 5_000 - 4_096
         stream.go.set()
@@ -257,7 +258,7 @@ def test_a_stuck_reader_costs_lines_that_are_counted_and_no_time(style: Literal[
         assert all(json.loads(line) for line in lines)
 
 
-def test_closing_gives_up_on_a_reader_that_stays_stuck() -> None:
+def test_close_gives_up_on_a_blocked_stream() -> None:
     stream = _Stuck()
     subject = LogHandler(stream=stream)
     subject.start()
@@ -275,16 +276,16 @@ def test_closing_gives_up_on_a_reader_that_stays_stuck() -> None:
             assert not thread.is_alive()
 
 
-def test_a_reader_that_has_gone_costs_lines_only() -> None:
+def test_a_broken_pipe_only_drops_lines() -> None:
     stream = io.StringIO()
     stream.close()
     subject = LogHandler(stream=stream)
     with subject:
-        log.event(logging.INFO, "to nobody")
+        log.event(logging.INFO, "no reader")
     assert subject.dropped >= 1
 
 
-def test_by_default_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_go_to_stderr_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     with LogHandler(stream=sys.stderr):
         log.event(logging.ERROR, "engine failed", {"model": "smol"}, error=RuntimeError("why"))
     shown = capsys.readouterr().err

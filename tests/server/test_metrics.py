@@ -1,4 +1,4 @@
-"""Metrics: names that dashboards know, numbers that add up, and labels that nobody outside can multiply."""
+"""Metrics: stable names, consistent numbers, and bounded labels."""
 
 import asyncio
 import math
@@ -16,7 +16,7 @@ from welldone.server.observe.timing import StreamTimes
 
 
 class Clock:
-    """Time that stands until it is moved."""
+    """A manual clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,21 +25,21 @@ class Clock:
         return self.now
 
 
-class Gate:
-    """So many run and wait."""
+class FakeQueue:
+    """A fake queue."""
 
     running = 3
     waiting = 2
 
 
-class Recorder:
-    """So many recordings were lost."""
+class FakeRecorder:
+    """A fake recorder."""
 
     dropped = 4
 
 
 def _read(metrics: Metrics) -> dict[str, dict[str, dict[tuple[str, ...], float]]]:
-    """What a scrape gives: by family, then by sample, then by the values of the labels in their names' order."""
+    """A scrape: by family, sample and label values (in the order of their names)."""
     kind, body = metrics.render()
     assert kind.startswith("text/plain")
     families: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
@@ -86,7 +86,7 @@ NAMES = [
 def _used() -> Metrics:
     clock = Clock()
     metrics = Metrics(["m"], clock=clock)
-    metrics.watch_queue("m", Gate())
+    metrics.watch_queue("m", FakeQueue())
     metrics.count_request("chat", "m", 200, 1.5)
     metrics.count_tokens("m", 100, 50, prompt_s=0.5, completion_s=2.0)
     metrics.count_repairs(["delta-role-once", "delta-role-once"])
@@ -121,8 +121,15 @@ def test_a_scrape_has_every_name(name: str) -> None:
         ("welldone_request_seconds_sum", {("m",): 1.5, (OTHER,): 0}),
     ],
 )
-def test_what_was_counted_is_what_is_shown(name: str, value: dict[tuple[str, ...], float]) -> None:
+def test_reported_values_are_the_counted_ones(name: str, value: dict[tuple[str, ...], float]) -> None:
     assert _values(_used(), name) == value
+
+
+@table(("cached", "processed"), [(-1, 5), (0, 5), (2, 3), (5, 0), (6, 0)])
+def test_prompt_tokens_without_the_cached_ones_are_between_zero_and_all(cached: int, processed: int) -> None:
+    metrics = Metrics(["m"])
+    metrics.count_tokens("m", 5, 1, cached=cached)
+    assert _values(metrics, "llamacpp:prompt_tokens_total") == {("m",): processed}
 
 
 def test_two_servers_in_one_process_share_nothing() -> None:
@@ -136,14 +143,14 @@ def test_a_scrape_changes_nothing() -> None:
     assert [_values(metrics, name) for name in NAMES] == [_values(metrics, name) for name in NAMES]
 
 
-def test_series_of_configured_models_are_there_before_the_first_request() -> None:
+def test_series_of_configured_models_exist_before_the_first_request() -> None:
     metrics = Metrics(["m"])
     assert _values(metrics, "welldone_completion_tokens_total") == {("m",): 0}
     assert _values(metrics, "welldone_engine_up") == {("m",): 0}
     assert "_created" not in metrics.render()[1].decode()
 
 
-def test_labels_that_clients_could_multiply_are_counted_as_other() -> None:
+def test_unbounded_labels_are_counted_as_other() -> None:
     metrics = Metrics(["m"])
     for number in range(1000):
         metrics.count_request(f"/path/{number}", f"model-{number}", 1000 + number, 1.0)
@@ -159,7 +166,7 @@ def test_labels_that_clients_could_multiply_are_counted_as_other() -> None:
     assert len(_values(metrics, "welldone_prompt_tokens_total")) == 2
 
 
-def test_a_stream_hands_its_times_over_once_at_its_end() -> None:
+def test_the_times_of_a_stream_are_recorded_once_at_its_end() -> None:
     clock = Clock()
     metrics = Metrics(["m"], clock=clock)
     times = metrics.begin_stream()
@@ -187,7 +194,7 @@ def test_a_stream_hands_its_times_over_once_at_its_end() -> None:
     assert _values(metrics, "welldone_queue_seconds_count")["m",] == 1
 
 
-def test_the_first_of_the_pieces_is_the_first_also_where_nobody_says_so() -> None:
+def test_the_first_chunk_sets_the_time_to_first_token() -> None:
     clock = Clock()
     times = StreamTimes(clock)
     clock.now = 2.0
@@ -197,7 +204,7 @@ def test_the_first_of_the_pieces_is_the_first_also_where_nobody_says_so() -> Non
     assert (times.ttft_s, sum(times.gaps)) == (2.0, 0)
 
 
-def test_a_stream_that_never_began_has_no_first_token() -> None:
+def test_a_stream_without_chunks_has_no_time_to_first_token() -> None:
     metrics = Metrics(["m"])
     metrics.end_stream(metrics.begin_stream(), "m")
     assert _values(metrics, "welldone_time_to_first_token_seconds_count")["m",] == 0
@@ -226,25 +233,25 @@ def test_histograms_add_up(gaps: list[float], chance: random.Random) -> None:
 @table(
     "text", ["", "nonsense", "llamacpp:n_decode_total", "llamacpp:n_decode_total ..", "llamacpp:n_decode_total e9e9"]
 )
-def test_an_engine_that_reports_nonsense_changes_nothing(text: str) -> None:
+def test_invalid_engine_metrics_are_ignored(text: str) -> None:
     metrics = Metrics(["m"])
     metrics.add_engine_metrics("m", text)
     assert "n_decode" not in metrics.render()[1].decode()
 
 
-def test_the_speed_is_that_of_the_last_requests() -> None:
+def test_the_token_rate_follows_recent_requests() -> None:
     metrics = Metrics(["m"])
     for speed in [10] * 50 + [100] * 50:
         metrics.count_tokens("m", 0, speed, completion_s=1.0)
     assert math.isclose(_values(metrics, "llamacpp:predicted_tokens_seconds")["m",], 100, rel_tol=0.01)
 
 
-def _asked() -> Metrics:
-    """Metrics of a server with two upstreams, of which one was asked."""
+def _used_upstreams() -> Metrics:
+    """Metrics of a server with two upstreams, one of which was used."""
     clock = Clock()
     metrics = Metrics([], ["lab", "cloud"], clock=clock)
-    metrics.watch_upstream_queue("lab", Gate())
-    metrics.watch_recorder(Recorder())
+    metrics.watch_upstream_queue("lab", FakeQueue())
+    metrics.watch_recorder(FakeRecorder())
     metrics.count_upstream_attempt("lab", 200)
     metrics.count_upstream_attempt("lab", "unreachable")
     metrics.count_upstream_repairs("lab", ["delta-role-once", "delta-role-once", "no rule"])
@@ -297,22 +304,22 @@ def _asked() -> Metrics:
         ("welldone_recordings_dropped_total", {(): 4}),
     ],
 )
-def test_what_upstreams_did_is_counted_by_upstream(name: str, value: dict[tuple[str, ...], float]) -> None:
-    assert _values(_asked(), name) == value
+def test_upstream_metrics_are_counted_by_upstream(name: str, value: dict[tuple[str, ...], float]) -> None:
+    assert _values(_used_upstreams(), name) == value
 
 
-def test_the_first_token_of_an_upstream_is_timed_from_when_it_was_asked() -> None:
-    first = _values(_asked(), "welldone_upstream_time_to_first_token_seconds_sum")
+def test_the_time_to_first_token_of_an_upstream_starts_with_the_attempt() -> None:
+    first = _values(_used_upstreams(), "welldone_upstream_time_to_first_token_seconds_sum")
     assert first["lab",] == pytest.approx(0.2)
 
 
-def test_an_upstream_that_gave_nothing_has_no_first_token() -> None:
+def test_an_upstream_without_chunks_has_no_time_to_first_token() -> None:
     metrics = Metrics([], ["lab"])
     metrics.observe_upstream_times("lab", metrics.begin_stream())
     assert _values(metrics, "welldone_upstream_time_to_first_token_seconds_count") == {("lab",): 0}
 
 
-def test_how_attempts_end_is_a_bounded_set() -> None:
+def test_outcomes_of_attempts_are_a_bounded_set() -> None:
     metrics = Metrics([], ["lab"])
     for number in range(1000):
         metrics.count_upstream_attempt("lab", f"outcome {number}")
@@ -320,7 +327,7 @@ def test_how_attempts_end_is_a_bounded_set() -> None:
     assert _values(metrics, "welldone_upstream_requests_total") == {(OTHER, "lab"): 2000}
 
 
-def test_a_server_without_upstreams_has_no_numbers_of_them() -> None:
+def test_a_server_without_upstreams_has_no_upstream_metrics() -> None:
     page = Metrics(["m"]).render()[1].decode()
     assert "upstream" not in page
     assert "recordings" not in page
@@ -343,29 +350,29 @@ def test_models_can_be_added_up_to_a_limit() -> None:
 
 
 @table("name", ["a-key-of-ours", "x a-key-of-ours", "sk-0123456789abcdef", "wd-0123456789abcdef"])
-def test_a_key_that_came_as_the_name_of_a_model_is_no_label(name: str) -> None:
+def test_a_key_sent_as_a_model_name_is_not_a_label(name: str) -> None:
     metrics = Metrics([], ["lab"], secrets=["a-key-of-ours"])
     metrics.add_model(name)
     metrics.count_tokens(name, 1, 1)
     assert _values(metrics, "welldone_prompt_tokens_total") == {(OTHER,): 1}
 
 
-def test_a_model_that_is_added_is_shown_before_its_first_answer() -> None:
+def test_an_added_model_is_reported_before_its_first_answer() -> None:
     metrics = Metrics([], ["lab"])
     metrics.add_model("m")
     assert _values(metrics, "welldone_completion_tokens_total") == {("m",): 0}
     assert _values(metrics, "llamacpp:predicted_tokens_seconds") == {("m",): 0, (OTHER,): 0}
 
 
-def test_tasks_are_counted_also_from_another_thread() -> None:
+def test_tasks_are_counted_from_another_thread() -> None:
     async def work() -> list[float]:
         metrics = Metrics(["m"])
         metrics.watch_loop(asyncio.get_running_loop())
-        seen = [_values(metrics, "welldone_tasks")[()]]
+        counts = [_values(metrics, "welldone_tasks")[()]]
         other = asyncio.create_task(asyncio.Event().wait())
-        seen.append((await asyncio.to_thread(_values, metrics, "welldone_tasks"))[()])
+        counts.append((await asyncio.to_thread(_values, metrics, "welldone_tasks"))[()])
         other.cancel()
         await asyncio.wait({other})
-        return [*seen, _values(metrics, "welldone_tasks")[()]]
+        return [*counts, _values(metrics, "welldone_tasks")[()]]
 
     assert asyncio.run(work()) == [1, 2, 1]

@@ -1,4 +1,4 @@
-"""Ollama's paths, as its clients use them."""
+"""Ollama's API."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tests.http.aio import run
-from tests.server.gateways import gateway
-from tests.server.requests.build import ABLE, MODEL
-from tests.server.scripts import DONE, HELLO, ROLE, STOP, USAGE, Heard
+from tests.server.requests.builders import CAPABILITIES, MODEL
+from tests.server.running_gateway import gateway
+from tests.server.running_server import DONE, HELLO, ROLE, STOP, USAGE, RecordedReply
 from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.mock.script import MockReply
@@ -23,9 +23,9 @@ WHOLE = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
 PNG = "iVBORw0KGgo="
 
 
-def test_a_model_of_an_odd_age_is_listed() -> None:
+def test_a_model_with_an_odd_timestamp_is_listed() -> None:
     listed = [{"id": "old", "created": -5}, {"id": "new", "created": 10**30}]
-    api = OllamaApi(cast("Any", None), cast("Any", None), list_models=lambda ask: listed, now=lambda: 0.0)
+    api = OllamaApi(cast("Any", None), cast("Any", None), list_models=lambda send: listed, now=lambda: 0.0)
     shown = json.loads(run(api.tags(cast("Any", None))).body)["models"]
     assert [one["modified_at"] for one in shown] == ["1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
 
@@ -39,66 +39,68 @@ def test_a_model_of_an_odd_age_is_listed() -> None:
         ({"format": {"type": 5}}, "format"),
     ],
 )
-def test_an_error_names_what_the_client_wrote(field: dict[str, Any], name: str) -> None:
+def test_an_error_names_the_field_of_the_client(field: dict[str, Any], name: str) -> None:
     chat = read_ollama_chat({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **field})
     with pytest.raises(ApiError) as caught:
-        read_chat(chat, MODEL, ABLE)
+        read_chat(chat, MODEL, CAPABILITIES)
     rename_error_param(caught.value, OLLAMA_PARAM_NAMES)
     assert f"'{name}'" in caught.value.message
 
 
-def ask(folder: Path, path: str, body: dict[str, Any] | None = None) -> tuple[Heard, list[Any]]:
-    """What the gateway says, and what its upstream was asked."""
+def send(folder: Path, path: str, body: dict[str, Any] | None = None) -> tuple[RecordedReply, list[Any]]:
+    """Return the response and the upstream's requests."""
 
-    async def work() -> tuple[Heard, list[Any]]:
+    async def work() -> tuple[RecordedReply, list[Any]]:
         async with gateway(folder, [WHOLE], each={"models": ("m",)}) as server:
-            heard = await server.get(path) if body is None else await server.ask(body, path)
-            return heard, [json.loads(one.body) for one in server.upstreams[0].requests if one.method == "POST"]
+            response = await server.get(path) if body is None else await server.post(body, path)
+            return response, [json.loads(one.body) for one in server.upstreams[0].requests if one.method == "POST"]
 
     return run(work())
 
 
-def test_a_chat_streams_lines_unless_told_not_to(tmp_path: Path) -> None:
-    heard, asked = ask(tmp_path, "/api/chat", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
-    assert heard.status == 200
-    assert "application/x-ndjson" in heard.head
-    lines = [json.loads(line) for line in heard.body.splitlines()]
+def test_a_chat_streams_json_lines_by_default(tmp_path: Path) -> None:
+    response, upstream_requests = send(
+        tmp_path, "/api/chat", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    )
+    assert response.status == 200
+    assert "application/x-ndjson" in response.head
+    lines = [json.loads(line) for line in response.body.splitlines()]
     assert [line["message"]["content"] for line in lines] == ["Hello", ""]
     assert (lines[-1]["done_reason"], lines[-1]["prompt_eval_count"], lines[-1]["eval_count"]) == ("stop", 3, 1)
-    assert asked[0]["messages"] == [{"role": "user", "content": "Hi"}]
+    assert upstream_requests[0]["messages"] == [{"role": "user", "content": "Hi"}]
 
 
-def test_a_whole_reply_of_generate(tmp_path: Path) -> None:
-    heard, asked = ask(
+def test_generate_returns_a_whole_reply_without_stream(tmp_path: Path) -> None:
+    response, upstream_requests = send(
         tmp_path, "/api/generate", {"model": "m", "prompt": "Hi", "system": "Be brief.", "stream": False}
     )
-    assert heard.json["response"] == "Hello"
-    assert heard.json["done"] is True
-    assert [one["role"] for one in asked[0]["messages"]] == ["system", "user"]
+    assert response.json["response"] == "Hello"
+    assert response.json["done"] is True
+    assert [one["role"] for one in upstream_requests[0]["messages"]] == ["system", "user"]
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
-def test_who_asks_for_nothing_wants_the_model_loaded(tmp_path: Path, path: str) -> None:
-    heard, asked = ask(tmp_path, path, {"model": "m"})
-    assert (heard.json["done_reason"], asked) == ("load", [])
+def test_an_empty_request_loads_the_model(tmp_path: Path, path: str) -> None:
+    response, upstream_requests = send(tmp_path, path, {"model": "m"})
+    assert (response.json["done_reason"], upstream_requests) == ("load", [])
 
 
-def test_models_and_version_are_told(tmp_path: Path) -> None:
-    tags, _ = ask(tmp_path, "/api/tags")
+def test_models_and_version_are_listed(tmp_path: Path) -> None:
+    tags, _ = send(tmp_path, "/api/tags")
     assert [one["name"] for one in tags.json["models"]] == ["m"]
     assert tags.json["models"][0]["modified_at"].endswith("Z")
-    version, _ = ask(tmp_path, "/api/version")
+    version, _ = send(tmp_path, "/api/version")
     assert version.json["version"]
 
 
 @pytest.mark.parametrize(("body", "status"), [({"model": "x", "prompt": "a"}, 404), ({"model": "m", "raw": True}, 400)])
-def test_errors_are_a_text(tmp_path: Path, body: dict[str, Any], status: int) -> None:
-    heard, _ = ask(tmp_path, "/api/generate", body)
-    assert heard.status == status
-    assert isinstance(heard.json["error"], str)
+def test_errors_are_strings(tmp_path: Path, body: dict[str, Any], status: int) -> None:
+    response, _ = send(tmp_path, "/api/generate", body)
+    assert response.status == status
+    assert isinstance(response.json["error"], str)
 
 
-def test_options_take_the_names_of_chat() -> None:
+def test_options_become_fields_of_chat() -> None:
     options = {"num_predict": 5, "temperature": 0.5, "num_ctx": 9, "stop": ["x"]}
     chat = read_ollama_chat({"model": "m", "messages": [], "options": options, "think": False, "format": "json"})
     assert chat == {
@@ -114,17 +116,17 @@ def test_options_take_the_names_of_chat() -> None:
 
 
 @pytest.mark.parametrize(("options", "most"), [({"num_predict": -2}, -1), ({"num_predict": 7}, 7), ({}, None)])
-def test_how_many_tokens(options: dict[str, Any], most: int | None) -> None:
+def test_num_predict_becomes_max_tokens(options: dict[str, Any], most: int | None) -> None:
     assert read_ollama_generate({"prompt": "a", "options": options}).get("max_tokens") == most
 
 
-def test_a_schema_is_the_form_of_the_answer() -> None:
+def test_format_becomes_response_format() -> None:
     form = read_ollama_generate({"prompt": "a", "format": {"type": "object"}, "think": "low"})
     assert form["response_format"]["json_schema"]["schema"] == {"type": "object"}
     assert form["reasoning_effort"] == "low"
 
 
-def test_calls_and_their_results_are_paired_by_their_order() -> None:
+def test_tool_calls_and_results_are_paired_by_order() -> None:
     calls = [{"function": {"name": name, "arguments": {"a": 1}}} for name in "fg"]
     messages = [
         {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": calls},
@@ -132,16 +134,16 @@ def test_calls_and_their_results_are_paired_by_their_order() -> None:
         {"role": "tool", "content": "2"},
         {"role": "tool", "content": "3"},
     ]
-    said = read_ollama_chat({"messages": messages, "tools": [{"type": "function"}]})
-    assert [call["id"] for call in said["messages"][0]["tool_calls"]] == ["call_1", "call_2"]
-    assert said["messages"][0]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a":1}'}
-    assert said["messages"][0]["reasoning_content"] == "hm"
-    assert [one["tool_call_id"] for one in said["messages"][1:]] == ["call_1", "call_2", "call_0"]
-    assert said["tools"] == [{"type": "function"}]
+    translated = read_ollama_chat({"messages": messages, "tools": [{"type": "function"}]})
+    assert [call["id"] for call in translated["messages"][0]["tool_calls"]] == ["call_1", "call_2"]
+    assert translated["messages"][0]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a":1}'}
+    assert translated["messages"][0]["reasoning_content"] == "hm"
+    assert [one["tool_call_id"] for one in translated["messages"][1:]] == ["call_1", "call_2", "call_0"]
+    assert translated["tools"] == [{"type": "function"}]
 
 
 @pytest.mark.parametrize(("image", "kind"), [(PNG, "png"), ("/9j/4AAQ", "jpeg"), ("R0lGODdh", "gif")])
-def test_images_are_parts_of_the_message(image: str, kind: str) -> None:
+def test_images_become_content_parts(image: str, kind: str) -> None:
     content = read_ollama_generate({"prompt": "What?", "images": [image]})["messages"][0]["content"]
     assert content[0]["image_url"]["url"] == f"data:image/{kind};base64,{image}"
     assert content[1] == {"type": "text", "text": "What?"}
@@ -157,29 +159,29 @@ def test_images_are_parts_of_the_message(image: str, kind: str) -> None:
         {"messages": [], "stream": "yes"},
     ],
 )
-def test_what_is_wrong_is_refused(body: dict[str, Any]) -> None:
+def test_invalid_requests_are_rejected(body: dict[str, Any]) -> None:
     with pytest.raises(ApiError) as caught:
         read_ollama_chat(body)
     assert caught.value.status == 400
 
 
 @table("name", ["suffix", "template", "context", "raw"])
-def test_what_cannot_be_followed_is_refused(name: str) -> None:
+def test_unsupported_fields_are_rejected(name: str) -> None:
     with pytest.raises(ApiError, match=name):
         read_ollama_generate({"prompt": "a", name: [1]})
 
 
-def test_a_path_that_is_not_there_says_so_in_ollamas_words(tmp_path: Path) -> None:
-    heard, _ = ask(tmp_path, "/api/ps")
-    assert heard.status == 404
-    assert isinstance(heard.json["error"], str)
+def test_an_unknown_path_is_a_404_in_the_format_of_ollama(tmp_path: Path) -> None:
+    response, _ = send(tmp_path, "/api/ps")
+    assert response.status == 404
+    assert isinstance(response.json["error"], str)
 
 
 def test_a_long_silence_does_not_end_a_stream(tmp_path: Path) -> None:
     slow = MockReply((ROLE, msgspec.structs.replace(HELLO, after_s=0.3), STOP, USAGE, DONE))
 
-    async def work() -> Heard:
+    async def work() -> RecordedReply:
         async with gateway(tmp_path, [slow], keep_alive_s=0.05, early_s=0.01) as server:
-            return await server.ask({"model": "m", "prompt": "Hi"}, "/api/generate")
+            return await server.post({"model": "m", "prompt": "Hi"}, "/api/generate")
 
     assert "Hello" in run(work()).body.decode()

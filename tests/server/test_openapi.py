@@ -1,4 +1,4 @@
-"""The OpenAPI document and the server agree: in paths, in methods, in fields, and in every limit."""
+"""The OpenAPI document matches the server in paths, methods, fields and limits."""
 
 import json
 import subprocess
@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 
 from tests.clients.client import ROOT
 from tests.http.aio import run
-from tests.server.gateways import gateway
-from tests.server.requests.build import ABLE, HELLO, MODEL, Body, able
+from tests.server.requests.builders import CAPABILITIES, HELLO, MODEL, Body, capabilities_with
+from tests.server.running_gateway import gateway
 from tests.table import table
 from welldone.gateway.errors import ApiError, ErrorFormat
 from welldone.mock.script import MockScript
@@ -28,14 +28,15 @@ from welldone.server.requests.anthropic import anthropic_to_chat
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import GENERATION_FIELDS
 from welldone.server.requests.ollama import CHAT_OPTIONS, read_ollama_chat, read_ollama_generate
-from welldone.server.requests.responses import read_input_items, read_storage_options, responses_to_chat
+from welldone.server.requests.response_items import read_input_items
+from welldone.server.requests.responses import read_storage_options, responses_to_chat
 from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 WHOLE: Any = json.loads(json.dumps(full_openapi_document()))
 SCHEMAS = WHOLE["components"]["schemas"]
 SOME = "a-name"
-FREE = able(vocabulary=0, context=0, embedding=0)
-"""A model that has not said what it can do: only the limits of the document are left."""
+FREE = capabilities_with(vocabulary_size=0, context=0, embedding_size=0)
+"""Unknown capabilities: only the limits of the document apply."""
 
 
 def _chat(body: Body) -> None:
@@ -60,18 +61,18 @@ READERS: dict[str, tuple[Body, Callable[[Body], object]]] = {
         lambda body: _chat(anthropic_to_chat(body, "llamacpp", ignores_unknown_tools=False).chat),
     ),
     "EmbeddingsRequest": ({"input": "hi"}, lambda body: read_embeddings(body, MODEL, FREE)),
-    "RankRequest": ({"query": "a", "documents": ["b"]}, lambda body: read_rerank(body, MODEL, FREE)),
-    "TokensRequest": ({"content": "a"}, lambda body: read_tokenize(body, MODEL, FREE)),
-    "TextOfTokensRequest": ({"tokens": [1]}, lambda body: read_detokenize(body, MODEL, FREE)),
+    "RerankRequest": ({"query": "a", "documents": ["b"]}, lambda body: read_rerank(body, MODEL, FREE)),
+    "TokenizeRequest": ({"content": "a"}, lambda body: read_tokenize(body, MODEL, FREE)),
+    "DetokenizeRequest": ({"tokens": [1]}, lambda body: read_detokenize(body, MODEL, FREE)),
     "OllamaChatRequest": ({"messages": HELLO}, lambda body: _chat(read_ollama_chat(body))),
     "OllamaGenerateRequest": ({"prompt": "hi"}, lambda body: _chat(read_ollama_generate(body))),
 }
 BESIDE: dict[tuple[str, str], Body] = {("ChatRequest", "top_logprobs"): {"logprobs": True}}
-"""What a field needs beside it."""
+"""Other fields that a field requires."""
 
 
 def takes(component: str, body: Body) -> bool:
-    """Whether the reader of a body takes it."""
+    """Whether the validator accepts a body."""
     try:
         READERS[component][1](body)
     except ApiError:
@@ -80,7 +81,7 @@ def takes(component: str, body: Body) -> bool:
 
 
 def fits(component: str, body: Body) -> bool:
-    """Whether a body is as the document says."""
+    """Whether a body matches the document."""
     return _validator(component).is_valid(body)
 
 
@@ -90,7 +91,7 @@ def _validator(component: str) -> Draft202012Validator:
 
 
 def limits() -> Iterator[Any]:
-    """Every number and length with a limit: the field, a value at the limit, and one beyond it."""
+    """Return every limited field with a value at the limit and one beyond it."""
     for component in READERS:
         for name, schema in SCHEMAS[component]["properties"].items():
             for at, beyond in _edges(schema):
@@ -113,7 +114,7 @@ def _edges(schema: Any) -> Iterator[tuple[object, object]]:  # noqa: ANN401 - wh
 
 
 @table(("component", "name", "at", "beyond"), list(limits()))
-def test_a_value_at_its_limit_is_taken_and_one_beyond_is_not(
+def test_a_value_at_its_limit_is_accepted_and_one_beyond_is_not(
     component: str, name: str, at: object, beyond: object
 ) -> None:
     body = {**READERS[component][0], **BESIDE.get((component, name), {})}
@@ -144,11 +145,11 @@ ODD: tuple[Any, ...] = (
     *([{"role": "user", "content": [{"type": "text", "text": "a"}]}], [{"role": "user", "content": [{"type": "a"}]}]),
     *([{"role": "assistant", "content": [{"type": "redacted_thinking"}]}, {"role": "user", "content": "a"}],),
 )
-"""Right for one field, and wrong for others."""
+"""Values that are valid for some fields and invalid for others."""
 
 
 @table("component", READERS)
-def test_whatever_a_reader_takes_fits_the_document(component: str) -> None:
+def test_every_valid_body_matches_the_document(component: str) -> None:
     base = READERS[component][0]
     bodies = [{**base, name: value} for name in SCHEMAS[component]["properties"] for value in ODD]
     taken = [body for body in bodies if takes(component, body)]
@@ -158,18 +159,18 @@ def test_whatever_a_reader_takes_fits_the_document(component: str) -> None:
 
 
 @table("component", READERS)
-def test_a_plain_body_fits_the_document_and_an_empty_one_does_not_unless_nothing_is_needed(component: str) -> None:
+def test_required_fields_match_the_document(component: str) -> None:
     assert fits(component, READERS[component][0])
     assert fits(component, {}) == ("required" not in SCHEMAS[component])
 
 
 @table("component", REQUEST_EXAMPLES)
-def test_every_example_fits_the_document_and_is_taken(component: str) -> None:
+def test_every_example_is_valid(component: str) -> None:
     assert fits(component, REQUEST_EXAMPLES[component])
     assert takes(component, REQUEST_EXAMPLES[component])
 
 
-def test_generators_of_clients_can_read_every_schema() -> None:
+def test_client_generators_can_read_every_schema() -> None:
     for schema in _schemas(SCHEMAS):
         assert not isinstance(schema.get("const"), dict | list)
         words = [word for word in schema.get("enum", ()) if word is not None]
@@ -197,11 +198,11 @@ def _schemas(value: object) -> Iterator[Any]:
         ("AnthropicTokensRequest", [row.name for row in anthropic.ANTHROPIC_FIELDS]),
     ],
 )
-def test_every_row_of_a_table_is_a_member_of_its_body(component: str, names: list[str]) -> None:
+def test_every_known_field_is_in_the_document(component: str, names: list[str]) -> None:
     assert sorted(SCHEMAS[component]["properties"]) == sorted(names)
 
 
-def test_every_schema_is_one_and_names_only_what_is_there() -> None:
+def test_every_schema_is_valid_and_has_no_dangling_references() -> None:
     for schema in SCHEMAS.values():
         Draft202012Validator.check_schema(schema)
     named = set(_refs(WHOLE))
@@ -218,7 +219,7 @@ def _refs(value: object) -> Iterator[str]:
 
 
 @pytest.mark.tier2
-def test_an_outside_judge_finds_the_document_valid() -> None:
+def test_an_openapi_validator_accepts_the_document() -> None:
     program = Path(sys.executable).with_name("openapi-spec-validator")
     if not program.exists():
         pytest.skip("run: make packages")
@@ -227,7 +228,7 @@ def test_an_outside_judge_finds_the_document_valid() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_path_is_in_the_document_and_every_path_of_it_is_routed(tmp_path: Path) -> None:
+def test_the_document_and_the_routes_have_the_same_paths(tmp_path: Path) -> None:
     async def check() -> None:
         async with gateway(tmp_path, MockScript(), slots=True) as running:
             routes = running.server.routes
@@ -256,7 +257,7 @@ def test_every_path_is_in_the_document_and_every_path_of_it_is_routed(tmp_path: 
     run(check())
 
 
-def test_without_upstreams_nothing_is_listed_that_only_they_have(tmp_path: Path) -> None:
+def test_passthrough_endpoints_are_not_listed_without_upstreams(tmp_path: Path) -> None:
     async def check() -> None:
         async with gateway(tmp_path) as running:
             paths = (await running.get("/openapi.json")).json["paths"]
@@ -267,7 +268,7 @@ def test_without_upstreams_nothing_is_listed_that_only_they_have(tmp_path: Path)
     run(check())
 
 
-def test_it_wants_a_key_and_is_the_same_below_v1(tmp_path: Path) -> None:
+def test_the_document_needs_a_key_and_is_also_served_below_v1(tmp_path: Path) -> None:
     async def check() -> None:
         async with gateway(tmp_path, keys=["wd-test-key-0123456789"]) as running:
             for path in ("/openapi.json", "/v1/openapi.json"):
@@ -277,30 +278,30 @@ def test_it_wants_a_key_and_is_the_same_below_v1(tmp_path: Path) -> None:
 
 
 @table("name", CHAT_OPTIONS)
-def test_every_option_of_ollama_is_a_field_of_chat(name: str) -> None:
+def test_every_ollama_option_is_a_field_of_chat(name: str) -> None:
     assert name in SCHEMAS["ChatRequest"]["properties"]
 
 
 @table("name", ["max_tokens", "max_completion_tokens", "n_predict"])
 @table("wrong", ["many", 0, -2, 2**63 + 1, 1.5])
-def test_a_wrong_limit_of_tokens_is_refused_beside_a_right_one(name: str, wrong: object) -> None:
+def test_an_invalid_token_limit_is_rejected_beside_a_valid_one(name: str, wrong: object) -> None:
     right = dict.fromkeys(("max_tokens", "max_completion_tokens", "n_predict"), 5)
     with pytest.raises(ApiError, match=name):
-        read_chat({"messages": HELLO, **right, name: wrong}, MODEL, ABLE)
+        read_chat({"messages": HELLO, **right, name: wrong}, MODEL, CAPABILITIES)
 
 
-def test_the_second_name_of_a_text_for_tokens_is_checked_as_well() -> None:
+def test_both_names_of_the_text_to_tokenise_are_validated() -> None:
     with pytest.raises(ApiError, match="prompt"):
-        read_tokenize({"content": "a", "prompt": 5}, MODEL, ABLE)
-    assert read_tokenize({"content": "a", "prompt": "b"}, MODEL, ABLE).bodies == [{"content": "a"}]
+        read_tokenize({"content": "a", "prompt": 5}, MODEL, CAPABILITIES)
+    assert read_tokenize({"content": "a", "prompt": "b"}, MODEL, CAPABILITIES).bodies == [{"content": "a"}]
 
 
 @pytest.mark.parametrize("name", [[], {}, 5])
-def test_a_tool_that_is_left_out_must_have_a_name_of_text(name: object) -> None:
+def test_the_name_of_an_ignored_tool_must_be_a_string(name: object) -> None:
     body = {"messages": HELLO, "max_tokens": 1, "tools": [{"type": "web_search", "name": name}]}
     with pytest.raises(ApiError, match=r"tools\[0\]\.name"):
         anthropic_to_chat(body, "llamacpp", ignores_unknown_tools=True)
 
 
-def test_a_document_is_small_and_plain_json() -> None:
+def test_the_document_is_small_plain_json() -> None:
     assert len(msgspec.json.encode(full_openapi_document())) < 2**18

@@ -1,4 +1,4 @@
-"""Hosts and origins: this machine's own clients get in, pages of other sites do not."""
+"""Host and Origin checks: local clients are accepted, pages of other sites rejected."""
 
 from collections.abc import Iterable, Mapping
 
@@ -27,14 +27,14 @@ def _origins(
     )
 
 
-def _refusal(origins: OriginPolicy, headers: Mapping[str, str], method: str = "POST") -> tuple[int, str | None]:
+def _rejection(origins: OriginPolicy, headers: Mapping[str, str], method: str = "POST") -> tuple[int, str | None]:
     with pytest.raises(ApiError) as caught:
         origins.check(method, headers)
     return caught.value.status, caught.value.code
 
 
 @table(
-    ("value", "place"),
+    ("value", "host_port"),
     [
         ("localhost", HostPort("localhost", None)),
         ("LocalHost:8000", HostPort("localhost", 8000)),
@@ -45,8 +45,8 @@ def _refusal(origins: OriginPolicy, headers: Mapping[str, str], method: str = "P
         ("my_box.example-1.org:65535", HostPort("my_box.example-1.org", 65535)),
     ],
 )
-def test_a_host_is_a_name_and_perhaps_a_port(value: str, place: HostPort) -> None:
-    assert parse_host(value) == place
+def test_a_host_is_a_name_with_an_optional_port(value: str, host_port: HostPort) -> None:
+    assert parse_host(value) == host_port
 
 
 @table(
@@ -78,42 +78,42 @@ def test_a_host_is_a_name_and_perhaps_a_port(value: str, place: HostPort) -> Non
         "ﬀ.org",
     ],
 )
-def test_what_breaks_the_grammar_is_no_host(value: str) -> None:
+def test_invalid_hosts_are_not_parsed(value: str) -> None:
     assert parse_host(value) is None
-    assert _refusal(_origins("0.0.0.0", has_keys=True), {"Host": value + "\x00"}) == (400, "invalid_host")
+    assert _rejection(_origins("0.0.0.0", has_keys=True), {"Host": value + "\x00"}) == (400, "invalid_host")
 
 
 @given(st.text() | st.from_regex(r"\A[\[\]a-z0-9.:%_-]{0,40}\Z"))
-def test_parsing_a_host_never_raises_and_what_it_gives_is_in_normal_form(value: str) -> None:
-    place = parse_host(value)
-    if place is not None:
-        bare = f"[{place.name}]" if ":" in place.name else place.name
-        again = bare if place.port is None else f"{bare}:{place.port}"
-        assert parse_host(again) == place
+def test_parsing_a_host_never_raises_and_normalises(value: str) -> None:
+    host_port = parse_host(value)
+    if host_port is not None:
+        bare = f"[{host_port.name}]" if ":" in host_port.name else host_port.name
+        again = bare if host_port.port is None else f"{bare}:{host_port.port}"
+        assert parse_host(again) == host_port
 
 
 @table("method", METHODS)
 @table("host", ["localhost", "localhost:8000", "127.0.0.1:9999", "[::1]:1", "LOCALHOST."])
-def test_on_loopback_the_names_of_this_machine_are_fine_with_any_port(host: str, method: str) -> None:
+def test_on_loopback_local_names_are_accepted_with_any_port(host: str, method: str) -> None:
     assert _origins().check(method, {"Host": host}) == {}
 
 
 @table("method", METHODS)
 @table("host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:8000", "192.168.1.5", "box", "[::2]"])
-def test_on_loopback_any_other_name_is_refused_on_every_method(host: str, method: str) -> None:
-    assert _refusal(_origins(), {"Host": host}, method) == (403, "host_not_allowed")
-    assert _refusal(_origins(has_keys=True), {"Host": host}, method) == (403, "host_not_allowed")
+def test_on_loopback_other_names_are_rejected_for_every_method(host: str, method: str) -> None:
+    assert _rejection(_origins(), {"Host": host}, method) == (403, "host_not_allowed")
+    assert _rejection(_origins(has_keys=True), {"Host": host}, method) == (403, "host_not_allowed")
 
 
-def test_the_refusal_of_a_host_says_which_setting_opens_it() -> None:
+def test_the_error_for_a_host_names_the_setting() -> None:
     with pytest.raises(ApiError, match=r"--allowed-hosts") as caught:
         _origins().check("GET", {"host": "box.example.org"})
     assert "http://127.0.0.1:8000" in caught.value.message
 
 
 @pytest.mark.parametrize("headers", [{}, CIMultiDict([("Host", "localhost"), ("Host", "localhost")])])
-def test_a_request_names_one_host(headers: dict[str, str]) -> None:
-    assert _refusal(_origins(), headers) == (400, "invalid_host")
+def test_a_request_needs_exactly_one_host(headers: dict[str, str]) -> None:
+    assert _rejection(_origins(), headers) == (400, "invalid_host")
 
 
 def test_allowed_hosts_are_added_on_loopback() -> None:
@@ -121,22 +121,22 @@ def test_allowed_hosts_are_added_on_loopback() -> None:
     assert origins.check("GET", {"host": "box.example.org:443"}) == {}
     assert origins.check("GET", {"host": "[fe80::1]"}) == {}
     assert origins.check("GET", {"host": "localhost"}) == {}
-    assert _refusal(origins, {"host": "example.org"}) == (403, "host_not_allowed")
+    assert _rejection(origins, {"host": "example.org"}) == (403, "host_not_allowed")
 
 
 @pytest.mark.parametrize("host", ["anything.example.org", "192.168.1.5:8000", "box"])
-def test_elsewhere_with_keys_any_right_host_is_fine_until_the_setting_narrows_it(host: str) -> None:
+def test_on_a_public_address_with_keys_any_host_is_accepted_unless_configured(host: str) -> None:
     assert _origins("0.0.0.0", has_keys=True).check("POST", {"host": host}) == {}
     narrow = _origins("0.0.0.0", has_keys=True, allowed=["api.example.org"])
-    assert _refusal(narrow, {"host": host}) == (403, "host_not_allowed")
+    assert _rejection(narrow, {"host": host}) == (403, "host_not_allowed")
     assert narrow.check("POST", {"host": "api.example.org"}) == {}
 
 
-def test_elsewhere_without_keys_only_what_no_stranger_can_own_is_fine() -> None:
+def test_on_a_public_address_without_keys_only_bare_hosts_are_accepted() -> None:
     origins = _origins("0.0.0.0")
     for host in ("192.168.1.5:8000", "[fd00::1]", "box", "localhost:8000"):
         assert origins.check("POST", {"host": host}) == {}
-    assert _refusal(origins, {"host": "rebound.evil.example:8000"}) == (403, "host_not_allowed")
+    assert _rejection(origins, {"host": "rebound.evil.example:8000"}) == (403, "host_not_allowed")
     assert _origins("box.lan").check("POST", {"host": "box.lan:8000"}) == {}
 
 
@@ -156,11 +156,11 @@ def test_elsewhere_without_keys_only_what_no_stranger_can_own_is_fine() -> None:
         "nonsense",
     ],
 )
-def test_a_foreign_page_is_refused_on_every_method(origin: str, method: str) -> None:
+def test_another_origin_is_rejected_for_every_method(origin: str, method: str) -> None:
     headers = {"Host": "localhost:8000", "Origin": origin}
-    assert _refusal(_origins(), headers, method) == (403, "origin_not_allowed")
+    assert _rejection(_origins(), headers, method) == (403, "origin_not_allowed")
     allowing = _origins(cors=["https://app.example.org"])
-    assert _refusal(allowing, headers, method) == (403, "origin_not_allowed")
+    assert _rejection(allowing, headers, method) == (403, "origin_not_allowed")
 
 
 @table(
@@ -173,13 +173,13 @@ def test_a_foreign_page_is_refused_on_every_method(origin: str, method: str) -> 
         ("[::1]:8000", "http://[::1]:8000", False),
     ],
 )
-def test_our_own_page_may_ask(host: str, origin: str, is_tls: bool) -> None:
+def test_the_same_origin_is_accepted(host: str, origin: str, is_tls: bool) -> None:
     assert _origins(is_tls=is_tls).check("POST", {"Host": host, "Origin": origin}) == {}
 
 
-def test_two_origins_are_refused() -> None:
+def test_two_origins_are_rejected() -> None:
     headers = CIMultiDict([("Host", "localhost"), ("Origin", "http://localhost"), ("Origin", "http://localhost")])
-    assert _refusal(_origins(), headers) == (400, "invalid_origin")
+    assert _rejection(_origins(), headers) == (400, "invalid_origin")
 
 
 @table(
@@ -191,7 +191,7 @@ def test_two_origins_are_refused() -> None:
         ("app://obsidian.md", "app://obsidian.md"),
     ],
 )
-def test_an_allowed_page_gets_cors_headers_and_never_credentials(allowed: str, origin: str) -> None:
+def test_an_allowed_origin_gets_cors_headers_without_credentials(allowed: str, origin: str) -> None:
     headers = _origins(cors=[allowed]).check("POST", {"Host": "localhost:8000", "Origin": origin})
     assert headers["Access-Control-Allow-Origin"] == origin
     assert headers["Vary"] == "Origin"
@@ -201,29 +201,29 @@ def test_an_allowed_page_gets_cors_headers_and_never_credentials(allowed: str, o
 
 
 @pytest.mark.parametrize("origin", ["https://any.example", "null", "file://"])
-def test_a_star_opens_to_every_page_without_credentials(origin: str) -> None:
+def test_a_wildcard_allows_every_origin_without_credentials(origin: str) -> None:
     headers = _origins(cors=["*"]).check("GET", {"Host": "localhost", "Origin": origin})
     assert headers["Access-Control-Allow-Origin"] == "*"
     assert "Access-Control-Allow-Credentials" not in headers
 
 
-def test_a_star_does_not_open_to_rebound_names() -> None:
+def test_a_wildcard_does_not_allow_rebound_host_names() -> None:
     headers = {"Host": "evil.example:8000", "Origin": "http://evil.example:8000"}
-    assert _refusal(_origins(cors=["*"]), headers) == (403, "host_not_allowed")
+    assert _rejection(_origins(cors=["*"]), headers) == (403, "host_not_allowed")
 
 
-def test_caches_are_told_that_replies_depend_on_the_origin() -> None:
+def test_responses_vary_by_origin() -> None:
     assert _origins(cors=["https://app.example.org"]).check("GET", {"host": "localhost"}) == {"Vary": "Origin"}
 
 
 @table("value", ["null", "app.example.org", "https://a.example/path", "https://u@a.example", ""])
-def test_a_setting_that_is_no_origin_is_refused_at_the_start(value: str) -> None:
+def test_an_invalid_origin_setting_is_rejected_at_startup(value: str) -> None:
     with pytest.raises(ValueError, match="is not an origin"):
         _origins(cors=[value])
 
 
 @table("value", ["http://box", "box:8000", "a b", "", "*"])
-def test_a_setting_that_is_no_host_is_refused_at_the_start(value: str) -> None:
+def test_an_invalid_host_setting_is_rejected_at_startup(value: str) -> None:
     with pytest.raises(ValueError, match="is not a host name"):
         _origins(allowed=[value])
 
@@ -236,7 +236,7 @@ PREFLIGHT = {
 }
 
 
-def test_a_preflight_of_an_allowed_page_hears_what_it_may_send() -> None:
+def test_a_preflight_of_an_allowed_origin_gets_the_allowed_headers() -> None:
     reply = _origins(cors=["https://app.example.org"]).preflight("OPTIONS", PREFLIGHT)
     assert reply == {
         "Access-Control-Allow-Origin": "https://app.example.org",
@@ -247,32 +247,32 @@ def test_a_preflight_of_an_allowed_page_hears_what_it_may_send() -> None:
     }
 
 
-def test_a_preflight_may_ask_for_the_private_network() -> None:
-    asked = PREFLIGHT | {"Access-Control-Request-Private-Network": "true"}
-    reply = _origins(cors=["*"]).preflight("OPTIONS", asked)
+def test_a_preflight_may_request_the_private_network() -> None:
+    headers = PREFLIGHT | {"Access-Control-Request-Private-Network": "true"}
+    reply = _origins(cors=["*"]).preflight("OPTIONS", headers)
     assert reply is not None
     assert reply["Access-Control-Allow-Private-Network"] == "true"
 
 
-def test_a_preflight_of_a_foreign_page_is_refused() -> None:
+def test_a_preflight_of_another_origin_is_rejected() -> None:
     with pytest.raises(ApiError) as caught:
         _origins().preflight("OPTIONS", PREFLIGHT)
     assert caught.value.status == 403
 
 
-def test_a_preflight_of_our_own_page_needs_no_headers() -> None:
+def test_a_preflight_of_the_same_origin_needs_no_headers() -> None:
     assert _origins().preflight("OPTIONS", PREFLIGHT | {"Origin": "http://localhost:8000"}) == {}
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-def test_what_is_no_preflight_is_left_to_the_routes(method: str) -> None:
+def test_other_requests_are_not_preflights(method: str) -> None:
     origins = _origins(cors=["*"])
     assert origins.preflight(method, {"Host": "localhost", "Origin": "https://app.example.org"}) is None
     assert origins.preflight("POST", PREFLIGHT) is None
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_path_is_not_fetched_for_another_site_without_an_origin(site: str) -> None:
+def test_cross_site_requests_without_an_origin_are_rejected(site: str) -> None:
     with pytest.raises(ApiError) as caught:
         _origins().check_fetch_site({"Sec-Fetch-Site": site})
     assert caught.value.status == 403
@@ -287,7 +287,7 @@ def test_a_path_is_not_fetched_for_another_site_without_an_origin(site: str) -> 
         {"Sec-Fetch-Site": "cross-site", "Origin": "https://app.example.org"},
     ],
 )
-def test_people_and_our_own_page_and_judged_origins_fetch_what_they_like(headers: dict[str, str]) -> None:
+def test_direct_same_origin_and_checked_requests_are_accepted(headers: dict[str, str]) -> None:
     _origins().check_fetch_site(headers)
 
 
@@ -298,13 +298,13 @@ def test_people_and_our_own_page_and_judged_origins_fetch_what_they_like(headers
     ),
     st.sampled_from(METHODS),
 )
-def test_no_headers_whatever_do_anything_but_pass_or_be_refused(headers: dict[str, str], method: str) -> None:
+def test_arbitrary_headers_are_accepted_or_rejected_without_a_crash(headers: dict[str, str], method: str) -> None:
     origins = _origins(cors=["https://app.example.org"])
     for judge in (origins.check, origins.preflight):
         try:
             judge(method, headers)
         except ApiError as refused:
-            assert refused.status in {400, 403}  # noqa: PT017  # both ways of the try are right
+            assert refused.status in {400, 403}  # noqa: PT017 - both branches of the try are right
 
 
 @table(
@@ -321,5 +321,5 @@ def test_no_headers_whatever_do_anything_but_pass_or_be_refused(headers: dict[st
         ("box", False),
     ],
 )
-def test_loopback_is_known_in_all_its_forms(host: str, is_local: bool) -> None:
+def test_all_forms_of_loopback_are_recognised(host: str, is_local: bool) -> None:
     assert is_loopback(host) is is_local

@@ -1,4 +1,4 @@
-"""Paths that pass to upstreams: what goes there, what comes back, and what does not."""
+"""Passthrough endpoints: forwarded requests, replies and headers."""
 
 import asyncio
 import json
@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tests.http.aio import run
-from tests.server.gateways import Gateway, gateway
-from tests.server.scripts import Heard, refusal
+from tests.server.running_gateway import Gateway, gateway
+from tests.server.running_server import RecordedReply, json_error
 from tests.table import table
 from welldone.config.server import KeySettings, ServeSettings
 from welldone.gateway.backends import BackendLease, LocalBackend
@@ -43,7 +43,7 @@ UPLOAD = FILE + b'--AbC\r\nContent-Disposition: form-data; name="model"\r\n\r\nm
 async def send(
     serving: Gateway, method: str, path: str, body: bytes = b"", kind: str = "application/json", **headers: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A request, sent."""
+    """Send a request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", serving.server.port)
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Type: {kind}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -54,38 +54,38 @@ async def send(
 
 async def get(
     serving: Gateway, method: str, path: str, body: bytes = b"", kind: str = "application/json", **headers: str
-) -> Heard:
-    """A request, and all of its reply."""
+) -> RecordedReply:
+    """Send a request and return the whole reply."""
     reader, writer = await send(serving, method, path, body, kind, **headers)
     raw = await reader.read()
     writer.close()
-    return Heard(raw, {})
+    return RecordedReply(raw, {})
 
 
-def ask(folder: Path, *scripts: Any, body: Any = INPUT, path: str = "/v1/embeddings", **settings: Any) -> Heard:  # noqa: ANN401 - each its own
-    async def work() -> Heard:
+def ask(folder: Path, *scripts: Any, body: Any = INPUT, path: str = "/v1/embeddings", **settings: Any) -> RecordedReply:  # noqa: ANN401 - each its own
+    async def work() -> RecordedReply:
         async with gateway(folder, *scripts, **settings) as serving:
-            heard = await get(serving, "POST", path, json.dumps(body).encode())
-            heard.request = {"asked": serving.asked}
-            return heard
+            response = await get(serving, "POST", path, json.dumps(body).encode())
+            response.request = {"asked": serving.post_counts}
+            return response
 
     return run(work())
 
 
-POSTS = [way for way in PASSTHROUGH_ENDPOINTS if "POST" in way.methods and way.has_model]
+POSTS = [endpoint for endpoint in PASSTHROUGH_ENDPOINTS if "POST" in endpoint.methods and endpoint.has_model]
 
 
 @table("prefix", ["/v1", ""])
-@table("way", POSTS, ids=lambda way: way.path)
-def test_what_is_asked_and_what_is_answered_pass_unchanged(tmp_path: Path, way: Any, prefix: str) -> None:  # noqa: ANN401
+@table("endpoint", POSTS, ids=lambda endpoint: endpoint.path)
+def test_requests_and_replies_are_forwarded_unchanged(tmp_path: Path, endpoint: Any, prefix: str) -> None:  # noqa: ANN401
     async def work() -> None:
         async with gateway(tmp_path, [SOUND]) as serving:
             body = {**INPUT, "unknown": [1.5, None, "ü"], "documents": ["x"]}
-            heard = await get(serving, "POST", prefix + way.path, json.dumps(body).encode(), Accept="audio/*")
-            assert (heard.status, heard.body) == (200, SOUND.body)
-            assert "Content-Type: audio/mpeg" in heard.head
+            response = await get(serving, "POST", prefix + endpoint.path, json.dumps(body).encode(), Accept="audio/*")
+            assert (response.status, response.body) == (200, SOUND.body)
+            assert "Content-Type: audio/mpeg" in response.head
             (seen,) = serving.upstreams[0].requests
-            assert seen.path == ("" if way.is_root else "/v1") + way.path
+            assert seen.path == ("" if endpoint.is_root else "/v1") + endpoint.path
             assert json.loads(seen.body) == body
             assert (seen.headers["content-type"], seen.headers["accept"]) == ("application/json", "audio/*")
 
@@ -93,11 +93,11 @@ def test_what_is_asked_and_what_is_answered_pass_unchanged(tmp_path: Path, way: 
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/images/edits"])
-def test_a_form_passes_byte_for_byte(tmp_path: Path, path: str) -> None:
+def test_a_form_is_forwarded_byte_for_byte(tmp_path: Path, path: str) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [VECTOR]) as serving:
-            heard = await get(serving, "POST", path, UPLOAD, FORM)
-            assert heard.status == 200
+            response = await get(serving, "POST", path, UPLOAD, FORM)
+            assert response.status == 200
             (seen,) = serving.upstreams[0].requests
             assert seen.headers["content-type"] == FORM
             assert int(seen.headers["content-length"]) == len(UPLOAD)
@@ -106,13 +106,13 @@ def test_a_form_passes_byte_for_byte(tmp_path: Path, path: str) -> None:
     run(work())
 
 
-def test_a_name_that_is_mapped_is_mapped_in_json_and_in_forms(tmp_path: Path) -> None:
+def test_model_names_are_mapped_in_json_and_in_forms(tmp_path: Path) -> None:
     async def work() -> None:
         routes = {"m": ("other@b",)}
         async with gateway(tmp_path, [VECTOR], [VECTOR], config={"routes": routes}) as serving:
             assert (await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())).status == 200
             assert (await get(serving, "POST", "/v1/audio/translations", UPLOAD, FORM)).status == 200
-            assert serving.asked == [0, 2]
+            assert serving.post_counts == [0, 2]
             plain, form = serving.upstreams[1].requests
             assert json.loads(plain.body)["model"] == "other"
             assert '"model"\r\n\r\nother\r\n' in form.body
@@ -120,7 +120,7 @@ def test_a_name_that_is_mapped_is_mapped_in_json_and_in_forms(tmp_path: Path) ->
     run(work())
 
 
-def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_path: Path) -> None:
+def test_only_a_few_headers_are_forwarded(tmp_path: Path) -> None:
     theirs = {
         "Content-Type": "application/json",
         "Content-Disposition": 'attachment; filename="x"',
@@ -134,7 +134,7 @@ def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_p
     async def work() -> None:
         reply = MockReply((MockChunk("{}"),), 200, theirs)
         async with gateway(tmp_path, [reply], each={"key": "upstream-key-1"}, keys=("client-key-1",)) as serving:
-            heard = await get(
+            response = await get(
                 serving,
                 "POST",
                 "/v1/embeddings",
@@ -146,10 +146,10 @@ def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_p
                 X_Custom="canary",
                 X_Request_Id="mine-1",
             )
-            assert heard.status == 200
-            assert "theirs" not in heard.head
-            assert "filename" in heard.head
-            assert "x-request-id: mine-1" in heard.head
+            assert response.status == 200
+            assert "theirs" not in response.head
+            assert "filename" in response.head
+            assert "x-request-id: mine-1" in response.head
             (seen,) = serving.upstreams[0].requests
             assert seen.headers["authorization"] == "Bearer upstream-key-1"
             assert "canary" not in str(seen)
@@ -159,7 +159,7 @@ def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_p
 
 
 @table(
-    ("kind", "disposition", "shown"),
+    ("kind", "disposition", "expected"),
     [
         ("image/svg+xml", None, "attachment"),
         ("IMAGE/SVG+XML; charset=utf-8", "inline", "attachment"),
@@ -170,8 +170,8 @@ def test_no_header_of_the_client_goes_up_and_few_of_the_upstream_come_down(tmp_p
     ],
 )
 @table("path", ["/v1/files/file-1/content", "/v1/audio/speech"])
-def test_nothing_that_passes_through_runs_as_a_part_of_the_page(
-    tmp_path: Path, path: str, kind: str, disposition: str | None, shown: str | None
+def test_forwarded_content_cannot_run_scripts_in_the_web_page(
+    tmp_path: Path, path: str, kind: str, disposition: str | None, expected: str | None
 ) -> None:
     headers = {"Content-Type": kind} | ({} if disposition is None else {"Content-Disposition": disposition})
     reply = MockReply((MockChunk("<svg/>"),), 200, headers)
@@ -180,13 +180,13 @@ def test_nothing_that_passes_through_runs_as_a_part_of_the_page(
     async def work() -> None:
         async with gateway(tmp_path, script) as serving:
             is_file = "files" in path
-            heard = await get(
+            response = await get(
                 serving, "GET" if is_file else "POST", path, b"" if is_file else json.dumps(INPUT).encode()
             )
-            assert (heard.status, heard.body) == (200, b"<svg/>")
-            assert heard.capture.header("content-disposition") == shown
-            assert (heard.capture.header("content-security-policy") or "").startswith("sandbox;")
-            assert heard.capture.header("x-content-type-options") == "nosniff"
+            assert (response.status, response.body) == (200, b"<svg/>")
+            assert response.capture.header("content-disposition") == expected
+            assert (response.capture.header("content-security-policy") or "").startswith("sandbox;")
+            assert response.capture.header("x-content-type-options") == "nosniff"
 
     run(work())
 
@@ -194,10 +194,10 @@ def test_nothing_that_passes_through_runs_as_a_part_of_the_page(
 BROKEN = {
     "closed before the head": MockReply(raw=True, end="cut"),
     "not HTTP": MockReply((MockChunk("hello there\r\n\r\n"),), raw=True),
-    "500": refusal(500, {"error": {"message": "oops"}}),
-    "503": refusal(503, {"error": {"message": "Loading model"}}),
-    "429": refusal(429, {"error": {"message": "slow down"}}),
-    "401": refusal(401, {"error": {"message": "bad key sk-canary-123456"}}),
+    "500": json_error(500, {"error": {"message": "oops"}}),
+    "503": json_error(503, {"error": {"message": "Loading model"}}),
+    "429": json_error(429, {"error": {"message": "slow down"}}),
+    "401": json_error(401, {"error": {"message": "bad key sk-canary-123456"}}),
     "a redirect": MockReply((), 307, {"Location": "http://127.0.0.1:1/canary"}),
     "a page": MockReply((MockChunk("<html>canary</html>"),), 200, {"Content-Type": "text/html; charset=utf-8"}),
     "gzip": MockReply((MockChunk("canary"),), 200, {"Content-Type": "application/json", "Content-Encoding": "gzip"}),
@@ -207,38 +207,38 @@ BROKEN = {
 
 
 @table("broken", BROKEN.values(), ids=BROKEN.keys())
-def test_before_the_first_byte_another_upstream_is_asked(tmp_path: Path, broken: MockReply) -> None:
-    heard = ask(tmp_path, [broken], [VECTOR], each={"weight": 1.0}, first={"weight": 1000.0}, first_byte_s=0.3)
-    assert (heard.status, heard.body) == (200, VECTOR.body)
-    assert heard.request["asked"] == [1, 1]
+def test_another_upstream_is_tried_before_the_first_byte(tmp_path: Path, broken: MockReply) -> None:
+    response = ask(tmp_path, [broken], [VECTOR], each={"weight": 1.0}, first={"weight": 1000.0}, first_byte_s=0.3)
+    assert (response.status, response.body) == (200, VECTOR.body)
+    assert response.request["asked"] == [1, 1]
 
 
 @table("broken", BROKEN.values(), ids=BROKEN.keys())
-def test_two_attempts_are_all_and_then_an_error_says_so(tmp_path: Path, broken: MockReply) -> None:
-    heard = ask(tmp_path, [broken], [broken], [broken], first_byte_s=0.3)
-    assert heard.status in (429, 502, 503, 504)
-    assert heard.error["message"]
-    assert "canary" not in heard.raw.decode()
-    assert sum(heard.request["asked"]) == 2
+def test_two_failed_attempts_are_an_error(tmp_path: Path, broken: MockReply) -> None:
+    response = ask(tmp_path, [broken], [broken], [broken], first_byte_s=0.3)
+    assert response.status in (429, 502, 503, 504)
+    assert response.error["message"]
+    assert "canary" not in response.raw.decode()
+    assert sum(response.request["asked"]) == 2
 
 
-def test_an_upstream_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+def test_an_unreachable_upstream_is_skipped(tmp_path: Path) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [VECTOR], [VECTOR], first={"weight": 1000.0}) as serving:
             await serving.upstreams[0].close()
             assert (await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())).status == 200
             await serving.upstreams[1].close()
-            heard = await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())
-            assert (heard.status, heard.error["code"]) == (502, "upstream_unreachable")
+            response = await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())
+            assert (response.status, response.error["code"]) == (502, "upstream_unreachable")
 
     run(work())
 
 
-def test_what_the_client_did_wrong_is_asked_once(tmp_path: Path) -> None:
-    no = refusal(400, {"error": {"message": "no such voice", "param": "voice", "code": "bad_voice"}})
-    heard = ask(tmp_path, [no], [no], path="/v1/audio/speech")
-    assert (heard.status, heard.error["message"], heard.error["param"]) == (400, "no such voice", "voice")
-    assert sum(heard.request["asked"]) == 1
+def test_a_client_error_is_not_retried(tmp_path: Path) -> None:
+    no = json_error(400, {"error": {"message": "no such voice", "param": "voice", "code": "bad_voice"}})
+    response = ask(tmp_path, [no], [no], path="/v1/audio/speech")
+    assert (response.status, response.error["message"], response.error["param"]) == (400, "no such voice", "voice")
+    assert sum(response.request["asked"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -250,14 +250,14 @@ def test_what_the_client_did_wrong_is_asked_once(tmp_path: Path) -> None:
     ],
     ids=["cut", "reset", "hang"],
 )
-def test_a_reply_that_breaks_off_does_not_end_as_if_it_were_whole(tmp_path: Path, reply: MockReply) -> None:
-    heard = ask(tmp_path, [reply], [SOUND], first={"weight": 1000.0}, idle_s=0.3)
-    assert heard.status == 200
-    assert not heard.raw.endswith(b"0\r\n\r\n")
-    assert heard.request["asked"] == [1, 0]
+def test_a_truncated_reply_does_not_look_complete(tmp_path: Path, reply: MockReply) -> None:
+    response = ask(tmp_path, [reply], [SOUND], first={"weight": 1000.0}, idle_s=0.3)
+    assert response.status == 200
+    assert not response.raw.endswith(b"0\r\n\r\n")
+    assert response.request["asked"] == [1, 0]
 
 
-def test_who_leaves_frees_the_upstream(tmp_path: Path) -> None:
+def test_a_disconnected_client_frees_the_upstream(tmp_path: Path) -> None:
     async def work() -> None:
         reply = MockReply((MockChunk("some"),), headers={"Content-Type": "audio/mpeg"}, end="hang")
         async with gateway(tmp_path, [reply]) as serving:
@@ -270,7 +270,7 @@ def test_who_leaves_frees_the_upstream(tmp_path: Path) -> None:
     run(work())
 
 
-def test_who_does_not_read_is_left(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
     async def work() -> None:
         reply = MockReply((MockChunk("x" * 65536),), headers={"Content-Type": "audio/mpeg"}, end="endless")
         async with gateway(tmp_path, [reply], write_s=0.3) as serving:
@@ -283,13 +283,13 @@ def test_who_does_not_read_is_left(tmp_path: Path) -> None:
     run(work())
 
 
-def test_tokens_count_against_the_limit_of_the_key(tmp_path: Path) -> None:
+def test_tokens_count_towards_the_limit_of_the_key(tmp_path: Path) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [VECTOR], tokens_per_minute=500) as serving:
             body = json.dumps(INPUT).encode()
             assert (await get(serving, "POST", "/v1/embeddings", body)).status == 200
             assert (await get(serving, "POST", "/v1/embeddings", body)).status == 429
-            assert serving.asked == [1]
+            assert serving.post_counts == [1]
 
     run(work())
 
@@ -306,27 +306,27 @@ def test_tokens_count_against_the_limit_of_the_key(tmp_path: Path) -> None:
         (b'{"model":5}', "application/json", 400),
     ],
 )
-def test_what_cannot_be_read_goes_nowhere(tmp_path: Path, body: bytes, kind: str, status: int) -> None:
+def test_invalid_bodies_are_not_forwarded(tmp_path: Path, body: bytes, kind: str, status: int) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [VECTOR], body_limit_bytes=1024, upload_limit_bytes=4096) as serving:
             assert (await get(serving, "POST", "/v1/embeddings", body, kind)).status == status
-            assert serving.asked == [0]
+            assert serving.post_counts == [0]
 
     run(work())
 
 
-def test_a_body_that_is_compressed_goes_nowhere(tmp_path: Path) -> None:
+def test_a_compressed_body_is_not_forwarded(tmp_path: Path) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [VECTOR]) as serving:
-            heard = await get(serving, "POST", "/v1/embeddings", b"{}", Content_Encoding="gzip")
-            assert heard.status == 415
-            assert serving.asked == [0]
+            response = await get(serving, "POST", "/v1/embeddings", b"{}", Content_Encoding="gzip")
+            assert response.status == 415
+            assert serving.post_counts == [0]
 
     run(work())
 
 
 @pytest.mark.parametrize("path", ["/embeddings", "/audio/speech"])
-def test_a_local_model_answers_where_it_can(path: str) -> None:
+def test_a_local_model_serves_the_endpoints_that_it_supports(path: str) -> None:
     async def work() -> None:
         async def body(**_: object) -> bytes:
             return json.dumps(INPUT).encode()
@@ -336,25 +336,25 @@ def test_a_local_model_answers_where_it_can(path: str) -> None:
             ask.log_fields["local"] = True
 
         here = SimpleNamespace(find=lambda *_: LocalBackend.__new__(LocalBackend))
-        passing = PassthroughApi(ServeSettings(), cast("PassthroughTargets", here), charge_tokens=lambda *_: None)
-        call = SimpleNamespace(method="POST", headers={}, body=body)
+        api = PassthroughApi(ServeSettings(), cast("PassthroughTargets", here), charge_tokens=lambda *_: None)
+        call = SimpleNamespace(method="POST", headers={}, read_body=body)
         ask = RequestContext(cast("HttpRequest", call), "id", 0.0, {}, log_fields={})
         if path == "/embeddings":
-            await passing.route_with_local(path, local).handlers["POST"](ask)
+            await api.route_with_local(path, local).handlers["POST"](ask)
             assert ask.log_fields == {"local": True}
             return
-        route = passing.find(path)
+        route = api.find(path)
         assert route is not None
-        with pytest.raises(ApiError, match="Local models do not offer this"):
+        with pytest.raises(ApiError, match="Local models do not support this"):
             await route.handlers["POST"](ask)
 
     run(work())
 
 
-def test_every_path_is_in_the_documents() -> None:
+def test_every_path_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "passing.md").read_text("utf-8")
-    shown = {way.path.replace("*", "{id}") for way in PASSTHROUGH_ENDPOINTS}
-    assert {path for path in shown if f"`/v1{path}`" not in page} == set()
+    expected = {endpoint.path.replace("*", "{id}") for endpoint in PASSTHROUGH_ENDPOINTS}
+    assert {path for path in expected if f"`/v1{path}`" not in page} == set()
 
 
 FILES = MockScript(
@@ -375,11 +375,13 @@ FILES = MockScript(
         ("POST", "/v1/files", ("POST", "/v1/files")),
     ],
 )
-def test_files_are_those_of_the_first_upstream(tmp_path: Path, method: str, path: str, seen: tuple[str, str]) -> None:
+def test_files_are_forwarded_to_the_first_upstream(
+    tmp_path: Path, method: str, path: str, seen: tuple[str, str]
+) -> None:
     async def work() -> None:
         async with gateway(tmp_path, FILES, FILES) as serving:
-            heard = await get(serving, method, path, FILE + b"--AbC--\r\n" if method == "POST" else b"", FORM)
-            assert heard.status == 200
+            response = await get(serving, method, path, FILE + b"--AbC--\r\n" if method == "POST" else b"", FORM)
+            assert response.status == 200
             assert [(one.method, one.path) for one in serving.upstreams[0].requests] == [seen]
             assert not serving.upstreams[1].requests
 
@@ -401,7 +403,7 @@ def test_files_are_those_of_the_first_upstream(tmp_path: Path, method: str, path
         ("GET", "/v1/embeddings", 405),
     ],
 )
-def test_no_other_path_and_no_other_method_passes(tmp_path: Path, method: str, path: str, status: int) -> None:
+def test_no_other_path_or_method_is_forwarded(tmp_path: Path, method: str, path: str, status: int) -> None:
     async def work() -> None:
         async with gateway(tmp_path, FILES) as serving:
             reader, writer = await send(serving, method, path)
@@ -413,7 +415,7 @@ def test_no_other_path_and_no_other_method_passes(tmp_path: Path, method: str, p
     run(work())
 
 
-def test_a_key_for_some_models_has_no_others_and_no_files(tmp_path: Path) -> None:
+def test_a_key_for_some_models_allows_no_others_and_no_files(tmp_path: Path) -> None:
     async def work() -> None:
         named = (KeySettings(name="ci", key="ci-key-0123456789", models=("m",)),)
         async with gateway(tmp_path, [VECTOR], config={"keys": named}) as serving:
@@ -421,7 +423,7 @@ def test_a_key_for_some_models_has_no_others_and_no_files(tmp_path: Path) -> Non
             other = json.dumps({**INPUT, "model": "n"}).encode()
             assert (await get(serving, "GET", "/v1/files", Authorization=bearer)).status == 403
             assert (await get(serving, "POST", "/v1/embeddings", other, Authorization=bearer)).status == 403
-            assert serving.asked == [0]
+            assert serving.post_counts == [0]
             right = json.dumps(INPUT).encode()
             assert (await get(serving, "POST", "/v1/embeddings", right, Authorization=bearer)).status == 200
             assert (await get(serving, "POST", "/v1/embeddings", right)).status == 401
@@ -430,7 +432,7 @@ def test_a_key_for_some_models_has_no_others_and_no_files(tmp_path: Path) -> Non
 
 
 class SlowStream:
-    """A client that takes what it has been given only when it is waited for."""
+    """The stream of a client that reads only during `drain`."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
@@ -451,7 +453,7 @@ class SlowStream:
         self.log.append("abort")
 
 
-def test_the_upstream_waits_for_a_client_that_reads_slowly() -> None:
+def test_a_slow_client_pauses_the_upstream() -> None:
     log: list[str] = []
 
     async def work() -> AttemptFailure | None:
@@ -461,8 +463,8 @@ def test_the_upstream_waits_for_a_client_that_reads_slowly() -> None:
             log.append(f"open {status}")
             return stream
 
-        call = SimpleNamespace(headers={}, open=open_stream)
-        relay = PassthroughExchange(cast("HttpRequest", call), {}, write_s=30.0)
+        call = SimpleNamespace(headers={}, start_stream=open_stream)
+        exchange = PassthroughExchange(cast("HttpRequest", call), {}, write_s=30.0)
 
         class Sending:
             def pause(self) -> None:
@@ -471,20 +473,20 @@ def test_the_upstream_waits_for_a_client_that_reads_slowly() -> None:
             def resume(self) -> None:
                 log.append("resume")
                 if "end" not in log and log.count("drain") == 2:
-                    relay.end(None)
+                    exchange.end(None)
                 elif log[-2] == "drain":
-                    relay.data(b"22")
+                    exchange.data(b"22")
 
             def close(self) -> None:
                 log.append("close")
 
         async def begin(*_: object, **__: object) -> Sending:
-            relay.head(200, {})
-            relay.data(b"1")
+            exchange.head(200, {})
+            exchange.data(b"1")
             return Sending()
 
-        seat = SimpleNamespace(address=None, send=begin, first_byte_s=30.0, idle_s=30.0)
-        return await relay.run(cast("BackendLease", seat), "POST", "/x", body=b"", content_type="x")
+        lease = SimpleNamespace(address=None, send=begin, first_byte_s=30.0, idle_s=30.0)
+        return await exchange.run(cast("BackendLease", lease), "POST", "/x", body=b"", content_type="x")
 
     assert run(work()) is None
     drained = ["pause", "drain", "resume"]

@@ -1,4 +1,4 @@
-"""All paths of /v1/responses, in front of answers that a test makes up."""
+"""The Responses API with a fake generator."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -36,10 +36,10 @@ class Scene:
     def __init__(self, *, native: bool = False, **settings: Any) -> None:  # noqa: ANN401 - each its own
         self.settings = ServeSettings(**settings)
         self.backend = cast("LocalBackend | UpstreamBackend", NATIVE if native else PLAIN)
-        self.orders: list[GenerationRequest] = []
+        self.requests: list[GenerationRequest] = []
         self.answer_with: Answer = self.complete
         self.store = ResponseStore(limit=self.settings.stored_responses, limit_bytes=self.settings.stored_bytes)
-        targets = cast("BackendResolver", SimpleNamespace(find=lambda ask, name: self.backend))
+        targets = cast("BackendResolver", SimpleNamespace(find=lambda context, name: self.backend))
         self.api = ResponsesApi(
             self.settings,
             targets,
@@ -52,30 +52,30 @@ class Scene:
 
     # What the paths are given.
 
-    async def read_body(self, ask: RequestContext) -> Body:
-        found: Body = ask.log_fields["body"]
+    async def read_body(self, context: RequestContext) -> Body:
+        found: Body = context.log_fields["body"]
         return found
 
     async def generate(
-        self, ask: RequestContext, backend: LocalBackend | UpstreamBackend, order: GenerationRequest
+        self, context: RequestContext, backend: LocalBackend | UpstreamBackend, gen_request: GenerationRequest
     ) -> HttpResponse | None:
-        self.orders.append(order)
-        await self.answer_with(order)
+        self.requests.append(gen_request)
+        await self.answer_with(gen_request)
         return HttpResponse(200, b"{}")
 
     async def count(self, backend: LocalBackend | UpstreamBackend, chat: Body) -> int:
         return len(chat["messages"])
 
-    async def complete(self, order: GenerationRequest, text: str = "hello") -> None:
-        number = len(self.orders)
+    async def complete(self, gen_request: GenerationRequest, text: str = "hello") -> None:
+        number = len(self.requests)
         content = [{"type": "output_text", "text": text, "annotations": []}]
         message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "content": content}
-        assert order.on_end is not None
-        order.on_end({"id": order.id, "object": "response", "status": "completed", "output": [message]})
+        assert gen_request.on_end is not None
+        gen_request.on_end({"id": gen_request.id, "object": "response", "status": "completed", "output": [message]})
 
-    # What clients do.
+    # Requests of clients.
 
-    def ask(self, path: str = "", query: str = "", principal: str = "me", **body: Any) -> RequestContext:  # noqa: ANN401
+    def context(self, path: str = "", query: str = "", principal: str = "me", **body: Any) -> RequestContext:  # noqa: ANN401
         call = SimpleNamespace(path=f"/v1/responses{path}", query=query, headers={}, stream=None)
         return RequestContext(
             cast("HttpRequest", call),
@@ -87,40 +87,40 @@ class Scene:
         )
 
     async def create(self, principal: str = "me", **body: Any) -> str:  # noqa: ANN401 - each field its own
-        """Have one made; its id."""
-        await self.api.create(self.ask(principal=principal, **{"input": "hi", **body}))
-        return self.orders[-1].id
+        """Create a response; returns its id."""
+        await self.api.create(self.context(principal=principal, **{"input": "hi", **body}))
+        return self.requests[-1].id
 
     async def listed(self, name: str, query: str = "") -> Body:
-        return said(await self.api.input_items(self.ask(f"/{name}/input_items", query)))
+        return decoded(await self.api.input_items(self.context(f"/{name}/input_items", query)))
 
     async def get(self, name: str, principal: str = "me") -> Body:
-        return said(await self.api.get(self.ask(f"/{name}", principal=principal)))
+        return decoded(await self.api.get(self.context(f"/{name}", principal=principal)))
 
 
-def said(reply: HttpResponse | None) -> Body:
+def decoded(reply: HttpResponse | None) -> Body:
     assert reply is not None
     assert reply.status == 200
     found: Body = msgspec.json.decode(reply.body)
     return found
 
 
-async def refused(work: Awaitable[object]) -> ApiError:
+async def rejection(work: Awaitable[object]) -> ApiError:
     with pytest.raises(ApiError) as caught:
         await work
     return caught.value
 
 
-def test_a_response_is_asked_for_in_chat() -> None:
+def test_a_response_becomes_a_chat_request() -> None:
     async def work() -> None:
         scene = Scene()
         name = await scene.create(instructions="be brief", max_output_tokens=5, stream=True)
-        (order,) = scene.orders
+        (gen_request,) = scene.requests
         assert name.startswith("resp_")
-        assert order.endpoint == "chat"
-        assert order.dialect is not None
-        assert order.field_names["messages"] == "input"
-        assert order.body == {
+        assert gen_request.endpoint == "chat"
+        assert gen_request.dialect is not None
+        assert gen_request.field_names["messages"] == "input"
+        assert gen_request.body == {
             "model": "m",
             "stream": True,
             "max_completion_tokens": 5,
@@ -130,35 +130,35 @@ def test_a_response_is_asked_for_in_chat() -> None:
     run(work())
 
 
-def test_a_response_can_be_asked_for_again_by_its_own_key_only() -> None:
+def test_a_stored_response_is_available_to_its_own_key_only() -> None:
     async def work() -> None:
         scene = Scene()
         name = await scene.create()
         assert (await scene.get(name))["id"] == name
-        error = await refused(scene.get(name, principal="you"))
+        error = await rejection(scene.get(name, principal="you"))
         assert (error.status, "not found" in error.message) == (404, True)
 
     run(work())
 
 
 @pytest.mark.parametrize("body", [{"store": False}, {"store": False, "stream": True}])
-def test_what_is_not_to_be_stored_is_not(body: Body) -> None:
+def test_store_false_stores_nothing(body: Body) -> None:
     async def work() -> None:
         scene = Scene()
         name = await scene.create(**body)
-        assert (await refused(scene.get(name))).status == 404
+        assert (await rejection(scene.get(name))).status == 404
         assert len(scene.store) == 0
 
     run(work())
 
 
-def test_of_an_answer_without_an_end_nothing_is_kept() -> None:
+def test_an_incomplete_response_is_not_stored() -> None:
     async def work() -> None:
         scene = Scene()
 
-        async def leave(order: GenerationRequest) -> None:
-            assert order.on_end is not None
-            order.on_end(None)
+        async def leave(gen_request: GenerationRequest) -> None:
+            assert gen_request.on_end is not None
+            gen_request.on_end(None)
 
         scene.answer_with = leave
         await scene.create()
@@ -167,75 +167,75 @@ def test_of_an_answer_without_an_end_nothing_is_kept() -> None:
     run(work())
 
 
-def test_a_response_goes_on_from_another() -> None:
+def test_a_response_continues_a_previous_one() -> None:
     async def work() -> None:
         scene = Scene()
         first = await scene.create(instructions="old")
         second = await scene.create(input="more", previous_response_id=first)
         await scene.create(input="and", previous_response_id=second)
-        assert [message["content"] for message in scene.orders[-1].body["messages"]] == [
+        assert [message["content"] for message in scene.requests[-1].body["messages"]] == [
             *("hi", "hello", "more", "hello", "and")
         ]
 
     run(work())
 
 
-@pytest.mark.parametrize(("workers", "words"), [(1, "in memory."), (3, "each of its 3 processes")])
-def test_a_previous_response_that_is_gone_is_a_clear_error(workers: int, words: str) -> None:
+@pytest.mark.parametrize(("workers", "expected"), [(1, "in memory."), (3, "each of its 3 worker processes")])
+def test_an_unknown_previous_response_is_an_error(workers: int, expected: str) -> None:
     async def work() -> None:
         scene = Scene(workers=workers)
-        error = await refused(scene.create(previous_response_id="resp_gone"))
+        error = await rejection(scene.create(previous_response_id="resp_gone"))
         assert (error.status, error.param) == (400, "previous_response_id")
         assert error.code == "previous_response_not_found"
         assert error.message.startswith("Previous response with id 'resp_gone' not found.")
-        assert words in error.message
+        assert expected in error.message
 
     run(work())
 
 
-def test_without_a_store_nothing_is_kept_and_that_is_said() -> None:
+def test_errors_mention_a_disabled_store() -> None:
     async def work() -> None:
         scene = Scene(stored_responses=0)
         name = await scene.create()
-        assert "stores no responses" in (await refused(scene.get(name))).message
-        assert (await refused(scene.create(background=True))).param == "background"
+        assert "stores no responses" in (await rejection(scene.get(name))).message
+        assert (await rejection(scene.create(background=True))).param == "background"
 
     run(work())
 
 
-def test_a_conversation_longer_than_a_request_may_be_is_refused() -> None:
+def test_a_conversation_larger_than_the_body_limit_is_rejected() -> None:
     async def work() -> None:
         scene = Scene(body_limit_bytes=2_000)
         first = await scene.create(input="x" * 1_500)
         second = await scene.create(input="more", previous_response_id=first)
-        error = await refused(scene.create(input="x", previous_response_id=second))
+        error = await rejection(scene.create(input="x", previous_response_id=second))
         assert (error.param, error.code) == ("previous_response_id", "context_length_exceeded")
 
     run(work())
 
 
-def test_an_item_is_found_by_its_name_in_what_is_stored() -> None:
+def test_an_item_reference_is_resolved_from_the_store() -> None:
     async def work() -> None:
         scene = Scene()
         await scene.create()
         await scene.create(input=[{"type": "item_reference", "id": "msg_1"}, {"role": "user", "content": "q"}])
-        assert scene.orders[-1].body["messages"][0] == {"role": "assistant", "content": "hello"}
+        assert scene.requests[-1].body["messages"][0] == {"role": "assistant", "content": "hello"}
         other = scene.create(principal="you", input=[{"type": "item_reference", "id": "msg_1"}])
-        assert (await refused(other)).code == "item_not_found"
+        assert (await rejection(other)).code == "item_not_found"
 
     run(work())
 
 
-@pytest.mark.parametrize(("way", "is_refused"), [("refuse", True), ("ignore", False)])
-def test_tools_that_are_no_functions_are_refused_or_ignored_as_set(way: str, is_refused: bool) -> None:
+@pytest.mark.parametrize(("setting", "is_refused"), [("refuse", True), ("ignore", False)])
+def test_unknown_tools_are_rejected_or_ignored_as_configured(setting: str, is_refused: bool) -> None:
     async def work() -> None:
-        scene = Scene(unknown_tools=way)
+        scene = Scene(unknown_tools=setting)
         tools = [{"type": "web_search"}]
         if is_refused:
-            assert (await refused(scene.create(tools=tools))).param == "tools[0].type"
+            assert (await rejection(scene.create(tools=tools))).param == "tools[0].type"
         else:
             await scene.create(tools=tools)
-            assert "tools" not in scene.orders[0].body
+            assert "tools" not in scene.requests[0].body
 
     run(work())
 
@@ -244,10 +244,10 @@ def test_a_response_can_be_deleted_once() -> None:
     async def work() -> None:
         scene = Scene()
         name = await scene.create()
-        assert (await refused(scene.api.delete(scene.ask(f"/{name}", principal="you")))).status == 404
-        deleted = said(await scene.api.delete(scene.ask(f"/{name}")))
+        assert (await rejection(scene.api.delete(scene.context(f"/{name}", principal="you")))).status == 404
+        deleted = decoded(await scene.api.delete(scene.context(f"/{name}")))
         assert deleted == {"id": name, "object": "response", "deleted": True}
-        assert (await refused(scene.api.delete(scene.ask(f"/{name}")))).status == 404
+        assert (await rejection(scene.api.delete(scene.context(f"/{name}")))).status == 404
 
     run(work())
 
@@ -256,8 +256,8 @@ def test_a_stored_response_is_not_streamed() -> None:
     async def work() -> None:
         scene = Scene()
         name = await scene.create()
-        assert (await refused(scene.api.get(scene.ask(f"/{name}", "stream=true")))).param == "stream"
-        assert said(await scene.api.get(scene.ask(f"/{name}", "stream=false")))["id"] == name
+        assert (await rejection(scene.api.get(scene.context(f"/{name}", "stream=true")))).param == "stream"
+        assert decoded(await scene.api.get(scene.context(f"/{name}", "stream=false")))["id"] == name
 
     run(work())
 
@@ -266,7 +266,7 @@ def texts(page: Body) -> list[str]:
     return [item["content"][0]["text"] for item in page["data"]]
 
 
-def test_the_items_of_an_input_are_listed_the_last_first_with_all_that_went_before() -> None:
+def test_input_items_include_the_history_newest_first() -> None:
     async def work() -> None:
         scene = Scene()
         first = await scene.create(input="one")
@@ -281,7 +281,7 @@ def test_the_items_of_an_input_are_listed_the_last_first_with_all_that_went_befo
     run(work())
 
 
-def test_the_items_of_an_input_are_listed_page_by_page() -> None:
+def test_input_items_are_paginated() -> None:
     async def work() -> None:
         scene = Scene()
         name = await scene.create(input=[{"role": "user", "content": str(number)} for number in range(25)])
@@ -307,81 +307,81 @@ def test_the_items_of_an_input_are_listed_page_by_page() -> None:
         ("&".join(f"a{number}=1" for number in range(99)), None),
     ],
 )
-def test_a_page_that_cannot_be_is_refused(query: str, param: str | None) -> None:
+def test_invalid_pagination_is_rejected(query: str, param: str | None) -> None:
     async def work() -> None:
         scene = Scene()
-        error = await refused(scene.listed(await scene.create(), query))
+        error = await rejection(scene.listed(await scene.create(), query))
         assert (error.status, error.param) == (400, param)
 
     run(work())
 
 
-def test_the_items_of_an_unknown_response_are_not_found() -> None:
-    assert run(refused(Scene().listed("resp_gone"))).status == 404
+def test_input_items_of_an_unknown_response_are_not_found() -> None:
+    assert run(rejection(Scene().listed("resp_gone"))).status == 404
 
 
 # In the background.
 
 
-async def begun(scene: Scene, **body: Any) -> tuple[str, asyncio.Event, asyncio.Event]:  # noqa: ANN401
-    """One that is being made; its name, what lets it end, and what tells that it has ended."""
+async def start_background(scene: Scene, **body: Any) -> tuple[str, asyncio.Event, asyncio.Event]:  # noqa: ANN401
+    """Start a background response; returns its id, an event that lets it end, and one that is set at its end."""
     may_end, has_ended = asyncio.Event(), asyncio.Event()
 
-    async def slowly(order: GenerationRequest) -> None:
+    async def slowly(gen_request: GenerationRequest) -> None:
         try:
             await may_end.wait()
-            await scene.complete(order)
+            await scene.complete(gen_request)
         finally:
             asyncio.get_running_loop().call_soon(has_ended.set)
 
     scene.answer_with = slowly
-    response = said(await scene.api.create(scene.ask(input="hi", background=True, **body)))
+    response = decoded(await scene.api.create(scene.context(input="hi", background=True, **body)))
     assert (response["status"], response["background"], response["created_at"]) == ("queued", True, 1_700_000_000)
     return response["id"], may_end, has_ended
 
 
-def test_a_response_in_the_background_is_made_while_nobody_waits() -> None:
+def test_a_background_response_is_generated_without_a_connection() -> None:
     async def work() -> None:
         scene = Scene()
-        name, may_end, has_ended = await begun(scene)
+        name, may_end, has_ended = await start_background(scene)
         assert (await scene.get(name))["status"] == "in_progress"
         may_end.set()
         await has_ended.wait()
         done = await scene.get(name)
         assert (done["status"], done["background"]) == ("completed", True)
         assert texts(await scene.listed(name)) == ["hi"]
-        assert said(await scene.api.cancel(scene.ask(f"/{name}/cancel")))["status"] == "completed"
+        assert decoded(await scene.api.cancel(scene.context(f"/{name}/cancel")))["status"] == "completed"
 
     run(work())
 
 
-def test_a_response_in_the_background_can_be_cancelled_and_again() -> None:
+def test_a_background_response_can_be_cancelled_twice() -> None:
     async def work() -> None:
         scene = Scene()
-        name, _, has_ended = await begun(scene)
-        assert (await refused(scene.api.cancel(scene.ask(f"/{name}/cancel", principal="you")))).status == 404
+        name, _, has_ended = await start_background(scene)
+        assert (await rejection(scene.api.cancel(scene.context(f"/{name}/cancel", principal="you")))).status == 404
         for _ in range(2):
-            assert said(await scene.api.cancel(scene.ask(f"/{name}/cancel")))["status"] == "cancelled"
+            assert decoded(await scene.api.cancel(scene.context(f"/{name}/cancel")))["status"] == "cancelled"
         await has_ended.wait()
 
     run(work())
 
 
-def test_a_response_in_the_background_that_is_deleted_ends_and_is_gone() -> None:
+def test_deleting_a_background_response_cancels_it() -> None:
     async def work() -> None:
         scene = Scene()
-        name, _, has_ended = await begun(scene)
-        await scene.api.delete(scene.ask(f"/{name}"))
+        name, _, has_ended = await start_background(scene)
+        await scene.api.delete(scene.context(f"/{name}"))
         await has_ended.wait()
-        assert (await refused(scene.get(name))).status == 404
+        assert (await rejection(scene.get(name))).status == 404
 
     run(work())
 
 
-def test_what_is_made_in_the_background_ends_with_the_server() -> None:
+def test_background_responses_are_cancelled_at_shutdown() -> None:
     async def work() -> None:
         scene = Scene()
-        name, _, has_ended = await begun(scene)
+        name, _, has_ended = await start_background(scene)
         await scene.api.close()
         await has_ended.wait()
         assert (await scene.get(name))["status"] == "cancelled"
@@ -393,15 +393,19 @@ def test_what_is_made_in_the_background_ends_with_the_server() -> None:
     ("error", "code", "message"),
     [
         (ApiError(429, "Wait.", code="queue_full"), "queue_full", "Wait."),
-        (ZeroDivisionError("secret"), "internal_error", "The server failed. Its log says why."),
+        (
+            ZeroDivisionError("secret"),
+            "internal_error",
+            "Internal server error (request id req_1); see the server log.",
+        ),
     ],
 )
-def test_a_response_in_the_background_that_fails_says_why(error: Exception, code: str, message: str) -> None:
+def test_a_failed_background_response_has_an_error(error: Exception, code: str, message: str) -> None:
     async def work() -> None:
         scene = Scene()
-        name, may_end, has_ended = await begun(scene)
+        name, may_end, has_ended = await start_background(scene)
 
-        async def fail(order: GenerationRequest, text: str = "") -> None:
+        async def fail(gen_request: GenerationRequest, text: str = "") -> None:
             raise error
 
         scene.complete = fail  # type: ignore[method-assign]
@@ -413,36 +417,36 @@ def test_a_response_in_the_background_that_fails_says_why(error: Exception, code
     run(work())
 
 
-def test_only_so_many_are_made_in_the_background() -> None:
+def test_background_responses_are_limited() -> None:
     async def work() -> None:
         scene = Scene()
         for _ in range(64):
-            await begun(scene)
-        error = await refused(scene.api.create(scene.ask(input="hi", background=True)))
+            await start_background(scene)
+        error = await rejection(scene.api.create(scene.context(input="hi", background=True)))
         assert (error.status, error.param) == (429, "background")
         await scene.api.close()
-        await begun(scene)
+        await start_background(scene)
         await scene.api.close()
 
     run(work())
 
 
-def test_what_is_too_large_to_be_kept_is_not_made_in_the_background() -> None:
+def test_a_background_response_must_fit_into_the_store() -> None:
     async def work() -> None:
         scene = Scene(stored_bytes=2**20)
-        error = await refused(scene.api.create(scene.ask(input="x" * 2**20, background=True)))
+        error = await rejection(scene.api.create(scene.context(input="x" * 2**20, background=True)))
         assert (error.status, error.param) == (400, "background")
-        assert scene.orders == []
+        assert scene.requests == []
 
     run(work())
 
 
-def test_a_response_that_was_waited_for_cannot_be_cancelled() -> None:
+def test_a_synchronous_response_cannot_be_cancelled() -> None:
     async def work() -> None:
         scene = Scene()
         name = await scene.create()
-        assert (await refused(scene.api.cancel(scene.ask(f"/{name}/cancel")))).status == 400
-        assert (await refused(scene.api.cancel(scene.ask("/resp_gone/cancel")))).status == 404
+        assert (await rejection(scene.api.cancel(scene.context(f"/{name}/cancel")))).status == 400
+        assert (await rejection(scene.api.cancel(scene.context("/resp_gone/cancel")))).status == 404
 
     run(work())
 
@@ -450,7 +454,7 @@ def test_a_response_that_was_waited_for_cannot_be_cancelled() -> None:
 # An upstream that speaks this dialect.
 
 
-def test_an_upstream_that_speaks_this_dialect_gets_the_clients_own_words() -> None:
+def test_an_upstream_with_the_same_dialect_gets_the_request_unchanged() -> None:
     async def work() -> None:
         scene = Scene(native=True)
         body: Body = {
@@ -460,34 +464,34 @@ def test_an_upstream_that_speaks_this_dialect_gets_the_clients_own_words() -> No
             "user": "u",
         }
         await scene.create(**body)
-        (order,) = scene.orders
-        assert (order.endpoint, order.dialect) == ("responses", None)
-        assert order.body == {"model": "m", **body}
-        assert order.echo == {"tools": body["tools"], "user": "u"}
+        (gen_request,) = scene.requests
+        assert (gen_request.endpoint, gen_request.dialect) == ("responses", None)
+        assert gen_request.body == {"model": "m", **body}
+        assert gen_request.echo == {"tools": body["tools"], "user": "u"}
 
     run(work())
 
 
-def test_a_previous_response_is_the_upstreams_business_unless_it_was_translated() -> None:
+def test_previous_response_id_is_forwarded_unless_the_response_was_translated() -> None:
     async def work() -> None:
         scene = Scene()
         ours = await scene.create()
         scene.backend = cast("LocalBackend | UpstreamBackend", NATIVE)
         theirs = await scene.create(previous_response_id=ours)
-        told = scene.orders[-1].body
-        assert "previous_response_id" not in told
-        assert [item["role"] for item in told["input"]] == ["user", "assistant", "user"]
+        sent = scene.requests[-1].body
+        assert "previous_response_id" not in sent
+        assert [item["role"] for item in sent["input"]] == ["user", "assistant", "user"]
         for known in (theirs, "resp_unknown"):
             await scene.create(previous_response_id=known)
-            assert scene.orders[-1].body == {"model": "m", "input": "hi", "previous_response_id": known}
+            assert scene.requests[-1].body == {"model": "m", "input": "hi", "previous_response_id": known}
         scene.backend = cast("LocalBackend | UpstreamBackend", PLAIN)
         await scene.create(previous_response_id=theirs)
-        assert len(scene.orders[-1].body["messages"]) == 5
+        assert len(scene.requests[-1].body["messages"]) == 5
 
     run(work())
 
 
-def test_where_several_upstreams_may_answer_a_previous_response_is_told_anew() -> None:
+def test_history_is_sent_as_input_if_there_are_several_upstreams() -> None:
     async def work() -> None:
         scene = Scene(native=True)
         name = await scene.create()
@@ -495,38 +499,40 @@ def test_where_several_upstreams_may_answer_a_previous_response_is_told_anew() -
             "LocalBackend | UpstreamBackend", SimpleNamespace(name="m", upstreams=NATIVE.upstreams * 2)
         )
         await scene.create(previous_response_id=name)
-        told = scene.orders[-1].body
-        assert "previous_response_id" not in told
-        assert [item["role"] for item in told["input"]] == ["user", "assistant", "user"]
+        sent = scene.requests[-1].body
+        assert "previous_response_id" not in sent
+        assert [item["role"] for item in sent["input"]] == ["user", "assistant", "user"]
 
     run(work())
 
 
-def test_in_the_background_an_upstreams_response_has_the_name_that_the_client_knows() -> None:
+def test_a_background_response_of_an_upstream_keeps_our_id() -> None:
     async def work() -> None:
         scene = Scene(native=True)
-        name, may_end, has_ended = await begun(scene)
+        name, may_end, has_ended = await start_background(scene)
 
-        async def other(order: GenerationRequest, text: str = "") -> None:
-            assert order.on_end is not None
-            order.on_end({"id": "resp_theirs", "status": "completed", "output": []})
+        async def other(gen_request: GenerationRequest, text: str = "") -> None:
+            assert gen_request.on_end is not None
+            gen_request.on_end({"id": "resp_theirs", "status": "completed", "output": []})
 
         scene.complete = other  # type: ignore[method-assign]
         may_end.set()
         await has_ended.wait()
-        assert "background" not in scene.orders[0].body
+        assert "background" not in scene.requests[0].body
         assert (await scene.get(name))["status"] == "completed"
         scene.answer_with = other
         await scene.create(previous_response_id=name)
-        assert "previous_response_id" not in scene.orders[-1].body
+        assert "previous_response_id" not in scene.requests[-1].body
 
     run(work())
 
 
-def test_the_tokens_of_an_input_are_counted_as_those_of_its_chat() -> None:
+def test_input_tokens_are_those_of_the_chat_request() -> None:
     async def work() -> Body:
         scene = Scene()
-        return said(await scene.api.input_tokens(scene.ask("/input_tokens", input="Hi", instructions="Be brief.")))
+        return decoded(
+            await scene.api.input_tokens(scene.context("/input_tokens", input="Hi", instructions="Be brief."))
+        )
 
     assert run(work()) == {"object": "response.input_tokens", "input_tokens": 2}
 
@@ -534,10 +540,10 @@ def test_the_tokens_of_an_input_are_counted_as_those_of_its_chat() -> None:
 @pytest.mark.parametrize(
     ("body", "param"), [({"messages": [1]}, "messages"), ({"prompt": {"id": "p"}}, "prompt"), ({}, "input")]
 )
-def test_what_has_another_name_here_is_said_before_what_is_missing(body: Body, param: str) -> None:
+def test_a_renamed_field_is_reported_before_a_missing_one(body: Body, param: str) -> None:
     async def work() -> None:
         scene = Scene()
-        await scene.api.create(scene.ask(**body))
+        await scene.api.create(scene.context(**body))
 
     with pytest.raises(ApiError) as caught:
         run(work())

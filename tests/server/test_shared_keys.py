@@ -1,4 +1,4 @@
-"""Keys in a store: looked up by digest, remembered within limits, and never opened for who is unknown."""
+"""Keys in the shared store: lookup by digest, and the cache."""
 
 import asyncio
 import logging
@@ -26,12 +26,12 @@ from welldone.server.access.store import LimitCount, SharedStore, StoreClient, S
 KEY, OTHER, OWN, NAMED = "wd-shared-0123456789", "wd-shared-9876543210", "wd-own-0123456789", "wd-named-0123456789"
 
 
-class Kept(StoreClient):
-    """A store in memory."""
+class InMemoryStore(StoreClient):
+    """An in-memory store."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
         self.is_broken = False
 
     def give(self, key: str, **fields: Any) -> None:  # noqa: ANN401 - each its own
@@ -48,7 +48,7 @@ class Kept(StoreClient):
     async def key(self, digest: str) -> bytes | None:
         if self.is_broken:
             raise StoreError("it is broken")
-        self.asked.append(digest)
+        self.lookups.append(digest)
         await asyncio.sleep(0)
         return self.values.get(digest)
 
@@ -62,16 +62,18 @@ class Kept(StoreClient):
     async def close(self) -> None: ...
 
 
-class Stage:
-    """Shared keys, their store, and the time."""
+class Setup:
+    """Shared keys with their store and a manual clock."""
 
     def __init__(self) -> None:
-        self.link = Kept()
-        self.store = SharedStore(self.link, timeout_s=30.0, retry_s=3_600.0)
+        self.client = InMemoryStore()
+        self.store = SharedStore(self.client, timeout_s=30.0, retry_s=3_600.0)
         self.now = 1000.0
-        self.found: list[SharedKey] = []
+        self.keys_found: list[SharedKey] = []
         named = KeySettings(name="named", key=NAMED, models=("small",))
-        self.keys = SharedApiKeys([OWN], [named], store=self.store, on_found=self.found.append, clock=lambda: self.now)
+        self.keys = SharedApiKeys(
+            [OWN], [named], store=self.store, on_found=self.keys_found.append, clock=lambda: self.now
+        )
 
     async def name(self, key: str) -> str:
         return await self.keys.authenticate({"Authorization": f"Bearer {key}"})
@@ -85,45 +87,45 @@ class Stage:
             return False
 
 
-def on_stage(work: Callable[[Stage], Awaitable[None]]) -> None:
-    async def played() -> None:
-        stage = Stage()
+def with_setup(work: Callable[[Setup], Awaitable[None]]) -> None:
+    async def main() -> None:
+        setup = Setup()
         try:
-            await work(stage)
+            await work(setup)
         finally:
-            await stage.store.close()
+            await setup.store.close()
 
-    run(played())
+    run(main())
 
 
-def test_a_key_of_the_store_opens_with_its_own_rights() -> None:
-    async def work(stage: Stage) -> None:
-        stage.link.give(KEY, name="ci", models=["qwen-*"], requests_per_minute=3)
-        stage.link.give(OTHER, name="boss", admin=True)
-        assert (await stage.name(KEY), await stage.name(OTHER)) == ("ci", "boss")
-        assert [stage.keys.may_use("ci", model) for model in ("qwen-7b", "phi-4")] == [True, False]
-        assert [stage.keys.is_admin(name) for name in ("ci", "boss")] == [False, True]
-        assert stage.keys.may_use("boss", "any")
-        assert [(key.name, key.requests_per_minute) for key in stage.found] == [("ci", 3), ("boss", None)]
+def test_a_key_in_the_store_has_its_own_permissions() -> None:
+    async def work(setup: Setup) -> None:
+        setup.client.give(KEY, name="ci", models=["qwen-*"], requests_per_minute=3)
+        setup.client.give(OTHER, name="boss", admin=True)
+        assert (await setup.name(KEY), await setup.name(OTHER)) == ("ci", "boss")
+        assert [setup.keys.may_use("ci", model) for model in ("qwen-7b", "phi-4")] == [True, False]
+        assert [setup.keys.is_admin(name) for name in ("ci", "boss")] == [False, True]
+        assert setup.keys.may_use("boss", "any")
+        assert [(key.name, key.requests_per_minute) for key in setup.keys_found] == [("ci", 3), ("boss", None)]
 
-    on_stage(work)
+    with_setup(work)
 
 
 def test_local_keys_need_no_store() -> None:
-    async def work(stage: Stage) -> None:
-        stage.link.is_broken = True
-        assert await stage.is_in(OWN)
-        assert await stage.name(NAMED) == "named"
-        assert [stage.keys.may_use("named", model) for model in ("small", "large")] == [True, False]
-        assert not stage.keys.is_admin("named")
-        assert stage.store.is_up  # nobody has asked
+    async def work(setup: Setup) -> None:
+        setup.client.is_broken = True
+        assert await setup.is_in(OWN)
+        assert await setup.name(NAMED) == "named"
+        assert [setup.keys.may_use("named", model) for model in ("small", "large")] == [True, False]
+        assert not setup.keys.is_admin("named")
+        assert setup.store.is_up  # no call was made
 
-    on_stage(work)
+    with_setup(work)
 
 
-def test_without_a_key_nobody_gets_in_also_where_there_are_none() -> None:
-    async def work(stage: Stage) -> None:
-        empty = SharedApiKeys([], store=stage.store)
+def test_requests_need_a_key_even_if_there_are_none() -> None:
+    async def work(setup: Setup) -> None:
+        empty = SharedApiKeys([], store=setup.store)
         assert not empty.allows_anonymous
         assert not empty.is_admin("anonymous")
         for headers in ({}, {"x-api-key": KEY}):
@@ -131,92 +133,92 @@ def test_without_a_key_nobody_gets_in_also_where_there_are_none() -> None:
                 await empty.authenticate(headers)
             assert caught.value.status == 401
 
-    on_stage(work)
+    with_setup(work)
 
 
-def test_a_key_is_asked_about_once_in_a_while_and_one_that_was_taken_away_opens_no_more() -> None:
-    async def work(stage: Stage) -> None:
-        stage.link.give(KEY, name="ci", admin=True)
+def test_a_cached_key_is_refreshed_and_a_revoked_key_is_rejected() -> None:
+    async def work(setup: Setup) -> None:
+        setup.client.give(KEY, name="ci", admin=True)
         for _ in range(3):
-            assert await stage.is_in(KEY)
-        assert len(stage.link.asked) == 1
-        stage.link.take(KEY)
-        stage.now += REFRESH_S - 0.1
-        assert await stage.is_in(KEY)
-        stage.now += 0.1
-        assert not await stage.is_in(KEY)
-        assert not stage.keys.is_admin("ci")
-        assert not stage.keys.may_use("ci", "any")
+            assert await setup.is_in(KEY)
+        assert len(setup.client.lookups) == 1
+        setup.client.take(KEY)
+        setup.now += REFRESH_S - 0.1
+        assert await setup.is_in(KEY)
+        setup.now += 0.1
+        assert not await setup.is_in(KEY)
+        assert not setup.keys.is_admin("ci")
+        assert not setup.keys.may_use("ci", "any")
 
-    on_stage(work)
-
-
-def test_while_one_request_asks_again_the_others_go_on() -> None:
-    async def work(stage: Stage) -> None:
-        stage.link.give(KEY, name="ci")
-        await stage.name(KEY)
-        stage.now += REFRESH_S
-        assert await asyncio.gather(*[stage.name(KEY) for _ in range(5)]) == ["ci"] * 5
-        assert len(stage.link.asked) == 2
-
-    on_stage(work)
+    with_setup(work)
 
 
-def test_of_many_who_come_with_a_key_that_was_taken_away_none_gets_in() -> None:
-    async def work(stage: Stage) -> None:
-        stage.link.give(KEY, name="ci")
-        await stage.name(KEY)
-        stage.link.take(KEY)
-        stage.now += CACHE_TTL_S
-        assert await asyncio.gather(*[stage.is_in(KEY) for _ in range(5)]) == [False] * 5
+def test_while_one_request_refreshes_the_others_use_the_cache() -> None:
+    async def work(setup: Setup) -> None:
+        setup.client.give(KEY, name="ci")
+        await setup.name(KEY)
+        setup.now += REFRESH_S
+        assert await asyncio.gather(*[setup.name(KEY) for _ in range(5)]) == ["ci"] * 5
+        assert len(setup.client.lookups) == 2
 
-    on_stage(work)
+    with_setup(work)
 
 
-def test_a_key_that_was_taken_away_long_ago_does_not_open_while_the_store_is_away() -> None:
-    async def work(stage: Stage) -> None:
+def test_concurrent_requests_with_a_revoked_key_are_all_rejected() -> None:
+    async def work(setup: Setup) -> None:
+        setup.client.give(KEY, name="ci")
+        await setup.name(KEY)
+        setup.client.take(KEY)
+        setup.now += CACHE_TTL_S
+        assert await asyncio.gather(*[setup.is_in(KEY) for _ in range(5)]) == [False] * 5
+
+    with_setup(work)
+
+
+def test_an_expired_key_is_rejected_while_the_store_is_unavailable() -> None:
+    async def work(setup: Setup) -> None:
         for key, name in ((KEY, "ci"), (OTHER, "boss")):
-            stage.link.give(key, name=name)
-            assert await stage.is_in(key)
-        stage.link.take(KEY)
-        stage.now += UNUSED_TTL_S
-        assert await stage.is_in(OTHER)
-        stage.now += CACHE_TTL_S + 0.1
-        stage.link.is_broken = True
-        for _ in range(3):  # what is in use stays good, however long that takes
-            assert await stage.is_in(OTHER)
-            assert not await stage.is_in(KEY)
-            stage.now += UNUSED_TTL_S
+            setup.client.give(key, name=name)
+            assert await setup.is_in(key)
+        setup.client.take(KEY)
+        setup.now += UNUSED_TTL_S
+        assert await setup.is_in(OTHER)
+        setup.now += CACHE_TTL_S + 0.1
+        setup.client.is_broken = True
+        for _ in range(3):  # a key in use stays valid, however long the outage
+            assert await setup.is_in(OTHER)
+            assert not await setup.is_in(KEY)
+            setup.now += UNUSED_TTL_S
 
-    on_stage(work)
+    with_setup(work)
 
 
-def test_an_unknown_key_is_refused_and_a_new_one_is_soon_known() -> None:
-    async def work(stage: Stage) -> None:
+def test_an_unknown_key_is_rejected_and_a_new_one_soon_accepted() -> None:
+    async def work(setup: Setup) -> None:
         for _ in range(3):
-            assert not await stage.is_in(KEY)
-        assert len(stage.link.asked) == 1
-        stage.link.give(KEY, name="ci")
-        stage.now += NEGATIVE_TTL_S
-        assert await stage.is_in(KEY)
+            assert not await setup.is_in(KEY)
+        assert len(setup.client.lookups) == 1
+        setup.client.give(KEY, name="ci")
+        setup.now += NEGATIVE_TTL_S
+        assert await setup.is_in(KEY)
 
-    on_stage(work)
+    with_setup(work)
 
 
-def test_while_the_store_is_away_known_keys_stay_good_and_unknown_ones_are_refused() -> None:
-    async def work(stage: Stage) -> None:
-        stage.link.give(KEY, name="ci", models=["qwen-*"])
-        stage.link.give(OTHER, name="boss")
-        assert await stage.is_in(KEY)
-        stage.link.is_broken = True
-        stage.now += 100 * CACHE_TTL_S
+def test_while_the_store_is_unavailable_cached_keys_are_accepted_and_others_rejected() -> None:
+    async def work(setup: Setup) -> None:
+        setup.client.give(KEY, name="ci", models=["qwen-*"])
+        setup.client.give(OTHER, name="boss")
+        assert await setup.is_in(KEY)
+        setup.client.is_broken = True
+        setup.now += 100 * CACHE_TTL_S
         for _ in range(2):
-            assert await stage.is_in(KEY)
-            assert not await stage.is_in(OTHER)
-            stage.now += 100 * CACHE_TTL_S
-        assert not stage.keys.may_use("ci", "phi-4")
+            assert await setup.is_in(KEY)
+            assert not await setup.is_in(OTHER)
+            setup.now += 100 * CACHE_TTL_S
+        assert not setup.keys.may_use("ci", "phi-4")
 
-    on_stage(work)
+    with_setup(work)
 
 
 @pytest.mark.parametrize(
@@ -238,29 +240,27 @@ def test_while_the_store_is_away_known_keys_stay_good_and_unknown_ones_are_refus
     ],
     ids=lambda value: str(value[:40]),
 )
-def test_what_is_no_key_or_has_the_name_of_a_local_one_opens_nothing(
-    value: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def work(stage: Stage) -> None:
-        stage.link.values[key_digest(KEY).hex()] = value
-        assert not await stage.is_in(KEY)
-        assert not stage.keys.is_admin("named")
+def test_an_invalid_entry_or_one_with_a_local_name_is_ignored(value: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(setup: Setup) -> None:
+        setup.client.values[key_digest(KEY).hex()] = value
+        assert not await setup.is_in(KEY)
+        assert not setup.keys.is_admin("named")
 
     with caplog.at_level(logging.WARNING, "welldone"):
-        on_stage(work)
+        with_setup(work)
     assert len(caplog.records) == 1
-    assert "opens nothing" in caplog.text
+    assert "ignoring a" in caplog.text
 
 
-def test_who_guesses_fills_no_memory_and_drives_out_no_key() -> None:
-    async def work(stage: Stage) -> None:
-        stage.link.give(KEY, name="ci")
-        assert await stage.is_in(KEY)
+def test_guessed_keys_neither_fill_the_memory_nor_evict_valid_ones() -> None:
+    async def work(setup: Setup) -> None:
+        setup.client.give(KEY, name="ci")
+        assert await setup.is_in(KEY)
         for number in range(keys.MAX_NEGATIVE_CACHED + 10):
-            assert not await stage.is_in(f"guess-{number}")
-        assert stage.keys.cache_sizes == (1, keys.MAX_NEGATIVE_CACHED)
-        asked = len(stage.link.asked)
-        assert await stage.is_in(KEY)
-        assert len(stage.link.asked) == asked
+            assert not await setup.is_in(f"guess-{number}")
+        assert setup.keys.cache_sizes == (1, keys.MAX_NEGATIVE_CACHED)
+        lookups = len(setup.client.lookups)
+        assert await setup.is_in(KEY)
+        assert len(setup.client.lookups) == lookups
 
-    on_stage(work)
+    with_setup(work)

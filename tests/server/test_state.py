@@ -1,4 +1,4 @@
-"""The state of the server as the page shows it: whole, true of all workers, and to each what he may see."""
+"""Server state for the page: complete, summed over all workers, and limited to what the client may see."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -10,13 +10,26 @@ import msgspec
 import pytest
 
 from tests.http.aio import run
-from tests.server.gateways import gateway
-from tests.server.scripts import CHAT, DONE, HELLO, ROLE, SITE, STOP, USAGE, Heard, Serving, refusal, scripted
+from tests.server.running_gateway import gateway
+from tests.server.running_server import (
+    CHAT,
+    DONE,
+    HELLO,
+    ROLE,
+    SITE,
+    STOP,
+    USAGE,
+    RecordedReply,
+    RunningServer,
+    json_error,
+    run_server,
+)
 from welldone import __version__
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, KeySettings, ServeSettings
 from welldone.config.upstream import UpstreamSettings
-from welldone.engines import supervisor
+from welldone.engines.errors import EngineError
+from welldone.engines.supervisor import ModelState
 from welldone.http.shared_memory import SharedNumbers
 from welldone.mock.script import MockChunk, MockReply, MockScript
 from welldone.mock.server import MockServer
@@ -27,7 +40,7 @@ from welldone.server.observe.workers import Worker
 from welldone.server.server import Server
 
 GOOD = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
-SPOILED = MockReply((ROLE, HELLO, STOP, USAGE))  # without its end
+BAD = MockReply((ROLE, HELLO, STOP, USAGE))  # no [DONE]
 ENDLESS = MockReply((ROLE, HELLO, MockChunk(HELLO.text, after_s=1000.0), STOP, DONE))
 STREAM = {**CHAT, "stream": True}
 PLAIN, CI, OPS = "wd-plain-key-012345", "wd-named-key-012345", "wd-other-key-012345"
@@ -37,23 +50,23 @@ NAMED = (
 )
 
 
-def _by(key: str) -> str:
+def _auth(key: str) -> str:
     return f"Authorization: Bearer {key}\r\n"
 
 
-async def _state(serving: Serving, key: str = "") -> ServerState:
-    heard = await serving.get("/page/api/state", _by(key) if key else "")
-    assert heard.status == 200, heard.body
-    return msgspec.json.decode(heard.body, type=ServerState)
+async def _state(serving: RunningServer, key: str = "") -> ServerState:
+    response = await serving.get("/page/api/state", _auth(key) if key else "")
+    assert response.status == 200, response.body
+    return msgspec.json.decode(response.body, type=ServerState)
 
 
-async def _recording(serving: Serving, request_id: str, headers: str = "") -> Heard:
+async def _recording(serving: RunningServer, request_id: str, headers: str = "") -> RecordedReply:
     return await serving.get(f"/page/api/recordings/{request_id}", headers)
 
 
 FAILURES = {
-    "500": refusal(500, {"error": {"message": "oops"}}),
-    "403": refusal(403, {"error": {"message": "no"}}),
+    "500": json_error(500, {"error": {"message": "oops"}}),
+    "403": json_error(403, {"error": {"message": "no"}}),
     "lost": MockReply((ROLE, HELLO), end="cut"),
     "an error event": MockReply((ROLE, HELLO, MockChunk('data: {"error":{"message":"no","code":500}}\n\n'))),
 }
@@ -63,14 +76,14 @@ FAILURES = {
 def test_an_upstream_that_lists_its_models_and_fails_every_request_is_failing(
     tmp_path: Path, failure: MockReply
 ) -> None:
-    refused = refusal(400, {"error": {"message": "max_tokens is too large", "type": "invalid_request_error"}})
+    refused = json_error(400, {"error": {"message": "max_tokens is too large", "type": "invalid_request_error"}})
     replies = [failure, failure, refused, failure, GOOD]
 
     async def main() -> None:
         async with gateway(tmp_path, replies, each={"probe_s": 60.0}) as serving:
             failing = []
             for _ in replies:
-                await serving.ask(STREAM)
+                await serving.post(STREAM)
                 (upstream,) = (await _state(serving)).upstreams
                 assert upstream.is_healthy
                 failing.append(upstream.failing is not None)
@@ -81,13 +94,13 @@ def test_an_upstream_that_lists_its_models_and_fails_every_request_is_failing(
     run(main())
 
 
-def test_the_state_of_a_gateway_says_what_was_asked_of_it(tmp_path: Path) -> None:
+def test_the_state_of_a_gateway_has_its_requests_and_upstreams(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path, [GOOD], each={"limit": 7}) as serving:
             before = await _state(serving)
             assert (before.recent, before.upstreams[0].ttft_s.count, before.upstreams[0].ttft_s.p50) == ([], 0, None)
-            heard = await serving.ask(STREAM, headers="x-request-id: my-own\r\n")
-            assert heard.status == 200
+            response = await serving.post(STREAM, headers="x-request-id: my-own\r\n")
+            assert response.status == 200
             await serving.get("/health")
             state = await _state(serving)
         assert (state.version, state.workers, state.is_recording, state.is_draining) == (__version__, 1, False, False)
@@ -109,11 +122,11 @@ def test_the_state_of_a_gateway_says_what_was_asked_of_it(tmp_path: Path) -> Non
     run(main())
 
 
-def test_what_an_upstream_got_wrong_is_counted_by_rule(tmp_path: Path) -> None:
+def test_repairs_of_an_upstream_are_counted_by_rule(tmp_path: Path) -> None:
     async def main() -> None:
-        async with gateway(tmp_path, [SPOILED]) as serving:
+        async with gateway(tmp_path, [BAD]) as serving:
             for _ in range(2):
-                await serving.ask(STREAM)
+                await serving.post(STREAM)
             state = await _state(serving)
         found = {finding.rule: finding.count for finding in state.upstreams[0].findings}
         assert found["end-done-sent"] == 2
@@ -122,7 +135,7 @@ def test_what_an_upstream_got_wrong_is_counted_by_rule(tmp_path: Path) -> None:
     run(main())
 
 
-def test_what_runs_at_an_upstream_is_seen_while_it_runs(tmp_path: Path) -> None:
+def test_running_and_queued_requests_of_an_upstream_are_shown(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path, [ENDLESS], each={"limit": 1, "queue": 1}, drain_s=0) as serving:
             reader, writer = await serving.send(STREAM)
@@ -140,13 +153,13 @@ def test_what_runs_at_an_upstream_is_seen_while_it_runs(tmp_path: Path) -> None:
 
 def test_a_local_model_shows_its_state_and_its_queue(tmp_path: Path) -> None:
     async def main() -> None:
-        async with scripted(tmp_path, ENDLESS, model={"parallel": 2, "queue": 5}, drain_s=0) as serving:
+        async with run_server(tmp_path, ENDLESS, model={"parallel": 2, "queue": 5}, drain_s=0) as serving:
             idle = (await _state(serving)).models[0]
             reader, writer = await serving.send(STREAM)
             await reader.readuntil(b"Hello")
             busy = (await _state(serving)).models[0]
             writer.close()
-        assert (idle.id, idle.state, idle.error, idle.restarts) == ("m", supervisor.ModelState.READY, None, 0)
+        assert (idle.id, idle.state, idle.error, idle.restarts) == ("m", ModelState.READY, None, 0)
         assert (idle.slots, idle.queue, idle.running, idle.waiting, idle.mean_wait_s) == (2, 5, 0, 0, None)
         assert "completion" in idle.capabilities
         assert idle.idle_s is not None
@@ -159,7 +172,7 @@ def test_a_real_model_shows_its_size(tiny_model: Path, tmp_path: Path) -> None:
     async def main() -> None:
         models = (ModelSettings(name="m", file=tiny_model),)
         async with _server(Config(server=ServeSettings(port=0), models=models), tmp_path) as serving:
-            await serving.server.fleet.models[0].ensure_ready()
+            await serving.server.supervisor.models[0].ensure_ready()
             model = (await _state(serving)).models[0]
         assert model.context
         assert model.parameters
@@ -169,14 +182,14 @@ def test_a_real_model_shows_its_size(tiny_model: Path, tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_has_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         models = (ModelSettings(name="m", file=tmp_path / "none.gguf"),)
         async with _server(Config(server=ServeSettings(port=0), models=models), tmp_path) as serving:
-            with pytest.raises(supervisor.EngineError):
-                await serving.server.fleet.models[0].ensure_ready()
+            with pytest.raises(EngineError):
+                await serving.server.supervisor.models[0].ensure_ready()
             model = (await _state(serving)).models[0]
-        assert model.state is supervisor.ModelState.FAILED
+        assert model.state is ModelState.FAILED
         assert model.error is not None
         assert "m cannot be loaded" in model.error
 
@@ -184,11 +197,11 @@ def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def _server(config: Config, folder: Path, **more: Any) -> AsyncIterator[Serving]:  # noqa: ANN401 - Server's own
+async def _server(config: Config, folder: Path, **more: Any) -> AsyncIterator[RunningServer]:  # noqa: ANN401 - Server's own
     server = Server(config, folder=folder, **{"keys": (), "site": SITE, **more})
     await server.start()
     try:
-        yield Serving(server)
+        yield RunningServer(server)
     finally:
         await server.stop()
 
@@ -199,8 +212,8 @@ def test_an_admin_sees_all_keys_and_all_requests(key: str, tmp_path: Path) -> No
         async with gateway(
             tmp_path, [GOOD], each={"models": ("small", "*")}, keys=[PLAIN], config={"keys": NAMED}
         ) as serving:
-            await serving.ask({**CHAT, "model": "small"}, headers=_by(CI))
-            await serving.ask(headers=_by(OPS))
+            await serving.post({**CHAT, "model": "small"}, headers=_auth(CI))
+            await serving.post(headers=_auth(OPS))
             state = await _state(serving, key)
         assert state.is_admin
         assert [row.principal for row in state.recent] == ["ops", "ci"]
@@ -212,14 +225,14 @@ def test_an_admin_sees_all_keys_and_all_requests(key: str, tmp_path: Path) -> No
     run(main())
 
 
-def test_who_is_no_admin_sees_only_his_own(tmp_path: Path) -> None:
+def test_a_client_without_admin_rights_sees_only_its_own_data(tmp_path: Path) -> None:
     async def main() -> None:
         command = (sys.executable, "-c", "raise SystemExit")
         models = tuple(ModelSettings(name=name, command=command) for name in ("small-1", "large"))
         more = {"keys": NAMED, "models": models}
         async with gateway(tmp_path, [GOOD], keys=[PLAIN], config=more) as serving:
-            await serving.ask({**CHAT, "model": "small"}, headers=_by(CI))
-            await serving.ask(headers=_by(OPS))
+            await serving.post({**CHAT, "model": "small"}, headers=_auth(CI))
+            await serving.post(headers=_auth(OPS))
             state = await _state(serving, CI)
             assert len((await _state(serving, OPS)).models) == 2
         assert (state.is_admin, state.principal) == (False, "ci")
@@ -231,7 +244,7 @@ def test_who_is_no_admin_sees_only_his_own(tmp_path: Path) -> None:
     run(main())
 
 
-def test_without_a_key_nothing_is_shown(tmp_path: Path) -> None:
+def test_without_a_key_the_state_is_rejected(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path, [GOOD], keys=[PLAIN]) as serving:
             assert (await serving.get("/page/api/state")).status == 401
@@ -242,25 +255,25 @@ def test_without_a_key_nothing_is_shown(tmp_path: Path) -> None:
 # Recordings.
 
 
-async def _recorded(serving: Serving, request_id: str) -> None:
-    """Wait until the trace of a request is on the disk."""
+async def _wait_until_recorded(serving: RunningServer, request_id: str) -> None:
+    """Wait until the trace of a request is on disk."""
     while not any(row.request_id == request_id and row.is_recorded for row in (await _state(serving)).recent):
         pass
 
 
 @pytest.mark.parametrize(
-    ("piece", "field"),
+    ("chunk", "field"),
     [(HELLO, "body_text"), (MockChunk("", base64=b"data: \xff"), "body_base64")],
     ids=["text", "bytes"],
 )
-def test_a_recording_comes_as_one_record_with_its_body(piece: MockChunk, field: str, tmp_path: Path) -> None:
+def test_a_recording_comes_as_one_record_with_its_body(chunk: MockChunk, field: str, tmp_path: Path) -> None:
     async def main() -> None:
-        async with gateway(tmp_path, [MockReply((ROLE, piece, STOP, DONE))], record=tmp_path / "traces") as serving:
-            await serving.ask(STREAM, headers="x-request-id: one\r\n")
-            await _recorded(serving, "one")
-            heard = await _recording(serving, "one")
+        async with gateway(tmp_path, [MockReply((ROLE, chunk, STOP, DONE))], record=tmp_path / "traces") as serving:
+            await serving.post(STREAM, headers="x-request-id: one\r\n")
+            await _wait_until_recorded(serving, "one")
+            response = await _recording(serving, "one")
             assert (await _state(serving)).is_recording
-        record = heard.json
+        record = response.json
         assert (record["request_id"], record["server"], record["request"]["stream"]) == ("one", "a", True)
         assert set(record) & {"body", "body_text", "body_base64"} == {field}
         assert record["pieces"]
@@ -269,14 +282,14 @@ def test_a_recording_comes_as_one_record_with_its_body(piece: MockChunk, field: 
 
 
 @pytest.mark.parametrize("request_id", ["none", "..", "%2e%2e%2fsecret", "..%2fsecret", ""])
-def test_what_is_not_known_is_not_there(request_id: str, tmp_path: Path) -> None:
+def test_an_unknown_recording_is_not_found(request_id: str, tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text("{}")
     (tmp_path / "secret.body").write_text("canary")
 
     async def main() -> None:
         async with gateway(tmp_path, [GOOD], record=tmp_path / "traces") as serving:
-            heard = await _recording(serving, request_id)
-            assert (heard.status, b"canary" in heard.raw) == (404, False)
+            response = await _recording(serving, request_id)
+            assert (response.status, b"canary" in response.raw) == (404, False)
 
     run(main())
 
@@ -284,19 +297,19 @@ def test_what_is_not_known_is_not_there(request_id: str, tmp_path: Path) -> None
 def test_without_recording_there_are_no_recordings(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path, [GOOD]) as serving:
-            await serving.ask(STREAM, headers="x-request-id: one\r\n")
+            await serving.post(STREAM, headers="x-request-id: one\r\n")
             assert (await _recording(serving, "one")).status == 404
 
     run(main())
 
 
-def test_a_recording_that_is_too_long_or_gone_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_that_is_too_long_or_deleted_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         folder = tmp_path / "traces"
         async with gateway(tmp_path, [GOOD], record=folder) as serving:
-            await serving.ask(STREAM, headers="x-request-id: one\r\n")
-            await _recorded(serving, "one")
-            monkeypatch.setattr(state, "LIMIT_BYTES", 100)
+            await serving.post(STREAM, headers="x-request-id: one\r\n")
+            await _wait_until_recorded(serving, "one")
+            monkeypatch.setattr(state, "RECORDING_LIMIT_BYTES", 100)
             long = await _recording(serving, "one")
             assert (long.status, long.error["code"]) == (413, "recording_too_long")
             name = next(folder.glob("*.json")).stem
@@ -313,10 +326,10 @@ def test_recordings_are_for_admins(key: str, status: int, tmp_path: Path) -> Non
     async def main() -> None:
         more = {"keys": NAMED}
         async with gateway(tmp_path, [GOOD], keys=[PLAIN], config=more, record=tmp_path / "traces") as serving:
-            await serving.ask(STREAM, headers=f"x-request-id: one\r\n{_by(OPS)}")
+            await serving.post(STREAM, headers=f"x-request-id: one\r\n{_auth(OPS)}")
             while not (await _state(serving, PLAIN)).recent[0].is_recorded:
                 pass
-            assert (await _recording(serving, "one", _by(key))).status == status
+            assert (await _recording(serving, "one", _auth(key))).status == status
 
     run(main())
 
@@ -326,15 +339,15 @@ def test_recordings_are_for_admins(key: str, status: int, tmp_path: Path) -> Non
 
 @pytest.fixture
 def numbers() -> Iterator[SharedNumbers]:
-    """What they share."""
+    """Numbers shared by the workers."""
     made = SharedNumbers(10)
     yield made
     made.close()
 
 
 @asynccontextmanager
-async def _crew(config: Config, folder: Path, numbers: SharedNumbers) -> AsyncIterator[list[Serving]]:
-    """Two workers, each on a port of its own, so that a test can choose which to ask."""
+async def _two_workers(config: Config, folder: Path, numbers: SharedNumbers) -> AsyncIterator[list[RunningServer]]:
+    """Two workers on different ports, so that a test can choose one."""
 
     def worker(number: int) -> Worker:
         return Worker(number=number, count=2, sockets=(), bucket_storage=numbers, folder=folder, on_ready=lambda: None)
@@ -348,21 +361,21 @@ async def _crew(config: Config, folder: Path, numbers: SharedNumbers) -> AsyncIt
 
 def test_two_workers_show_the_same_server(short_path: Path, tmp_path: Path, numbers: SharedNumbers) -> None:
     async def main() -> None:
-        async with await MockServer(MockScript(posts=(SPOILED,))).listen() as upstream:
+        async with await MockServer(MockScript(posts=(BAD,))).listen() as upstream:
             url = f"http://127.0.0.1:{upstream.port}/v1"
             settings = ServeSettings(port=0, workers=2, requests_per_minute=100, record=tmp_path / "traces")
             lab = UpstreamSettings(name="lab", url=url, models=("small", "*"), probe_s=0.0, limit=3)
             config = Config(server=settings, models=(), upstreams=(lab,), keys=NAMED)
-            async with _crew(config, short_path, numbers) as crew:
-                await crew[0].ask(STREAM, headers=f"x-request-id: first\r\n{_by(PLAIN)}")
-                await crew[1].ask({**STREAM, "model": "small"}, headers=f"x-request-id: second\r\n{_by(CI)}")
-                await crew[1].ask(STREAM, headers=f"x-request-id: third\r\n{_by(OPS)}")
-                for serving in (*crew, *crew):
+            async with _two_workers(config, short_path, numbers) as workers:
+                await workers[0].post(STREAM, headers=f"x-request-id: first\r\n{_auth(PLAIN)}")
+                await workers[1].post({**STREAM, "model": "small"}, headers=f"x-request-id: second\r\n{_auth(CI)}")
+                await workers[1].post(STREAM, headers=f"x-request-id: third\r\n{_auth(OPS)}")
+                for serving in (*workers, *workers):
                     _check_sums(await _state(serving, PLAIN))
-                own = await _state(crew[0], CI)
+                own = await _state(workers[0], CI)
                 assert [row.request_id for row in own.recent] == ["second"]
                 assert [(usage.name, usage.spent) for usage in own.keys] == [("ci", UsageTotals(1, 4))]
-                await _check_recording(crew)
+                await _check_recording(workers)
 
     run(main())
 
@@ -383,11 +396,11 @@ def _check_sums(state: ServerState) -> None:
     assert usages["ci"].requests.limit == 10
 
 
-async def _check_recording(crew: list[Serving]) -> None:
-    """One worker finds what the other has recorded."""
-    while not all(row.is_recorded for row in (await _state(crew[0], PLAIN)).recent):
+async def _check_recording(workers: list[RunningServer]) -> None:
+    """Each worker finds recordings of the other."""
+    while not all(row.is_recorded for row in (await _state(workers[0], PLAIN)).recent):
         pass
-    for serving in crew:
-        heard = await _recording(serving, "third", _by(PLAIN))
-        assert (heard.status, heard.json["request_id"]) == (200, "third")
-        assert (await _recording(serving, "none", _by(PLAIN))).status == 404
+    for serving in workers:
+        response = await _recording(serving, "third", _auth(PLAIN))
+        assert (response.status, response.json["request_id"]) == (200, "third")
+        assert (await _recording(serving, "none", _auth(PLAIN))).status == 404

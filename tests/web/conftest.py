@@ -1,4 +1,4 @@
-"""A browser for each file of tests, a visit for each test, and a scripted stage. A visit that had complaints fails."""
+"""Fixtures: a browser per test file, a page per test, a scripted gateway. Unexpected console messages fail a test."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -16,19 +16,19 @@ class Visiting(Protocol):
     def __call__(self, origin: str, *, size: Size = DESKTOP, is_dark: bool = False) -> Visit: ...
 
 
-# A browser keeps an event loop running in this thread, and other tests want their own: it ends with the file.
+# Per module: the browser keeps an event loop running in this thread, which blocks others.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium."""
     if program() is None:
-        pytest.skip("no Chromium here: install the system's package chromium")
+        pytest.skip("Chromium is not installed (system package chromium)")
     with browsing() as made:
         yield made
 
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visiting]:
-    """Opens pages; looks through what they complained of when the test is over."""
+    """Open pages; assert at the end that they had no complaints."""
     visits: list[Visit] = []
 
     def open_one(origin: str, *, size: Size = DESKTOP, is_dark: bool = False) -> Visit:
@@ -45,12 +45,12 @@ def visit(browser: Browser) -> Iterator[Visiting]:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A gateway without a key. Who breaks its upstream takes one of its own."""
+    """A gateway without a key, shared by a module. Tests that break its upstream start their own."""
     with staged(tmp_path_factory.mktemp("stage")) as made:
         yield made
 
 
 @pytest.fixture
 def page(visit: Visiting, stage: Stage) -> Visit:
-    """The page of the stage, on a desktop."""
+    """The page of the gateway at desktop size."""
     return visit(stage.server.root)

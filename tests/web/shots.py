@@ -1,4 +1,4 @@
-"""Takes the pictures of the page that the documents show: `make shots`. They are looked at by people, not compared."""
+"""Screenshots of the page for the documentation: `make shots`. They are not compared in tests."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from tests.live.faults import begin
+from tests.live.faults import start_chat
 from tests.live.server import Running, serving
 from tests.live.upstream import upstream
 from tests.models import tiny
@@ -19,7 +19,7 @@ from welldone.mock.script import MockChunk, MockReply, json_reply
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 DESKTOP: Size = (1280, 960)
-"""High enough for the charts, and for the bytes of a frame."""
+"""High enough for the charts and for the bytes of a frame."""
 QUESTION = "How do I read a stream in Python?"
 ANSWER = """Iterate over it: each **chunk** is a small piece of the answer.
 
@@ -38,11 +38,11 @@ for chunk in stream:
 
 The last chunk has a `finish_reason`; with `stream_options` one more has the usage."""
 ROUNDS = 12
-"""Looks of the server view, so that its charts have something to show."""
+"""Polls of the server view, so that its charts have data."""
 
 
 def flawed() -> MockReply:
-    """A good answer from a server that says its role each time, stalls once, and does not say that it is done."""
+    """An answer from a server that repeats the role, stalls once and sends no `[DONE]`."""
     words = ANSWER.split(" ")
     thoughts = [
         delta({"role": "assistant", "reasoning_content": text}, after_s=0.3) for text in ("They ", "want code.")
@@ -56,7 +56,7 @@ def flawed() -> MockReply:
 
 @contextmanager
 def shown() -> Iterator[Running]:
-    """A server with a bit of everything: a local model, an upstream that is nearly right, and one that is down."""
+    """A server with a local model, an upstream with violations, and one that is down."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tiny.chat_model().write(folder / "tiny.gguf")
@@ -72,7 +72,7 @@ def shown() -> Iterator[Running]:
 
 
 def chat(visit: Visit) -> None:
-    """One answer, with the frame that was repaired."""
+    """One answer with a repaired frame."""
     visit.choose_model("llama-3.2-3b")
     visit.send(QUESTION)
     expect(visit.answer).to_contain_text("one more has the usage")
@@ -80,7 +80,7 @@ def chat(visit: Visit) -> None:
 
 
 def take(visit: Visit, name: str) -> None:
-    """One picture. With few colours it is a third as large: pngquant does that, where it is installed."""
+    """Take a screenshot. pngquant, if installed, reduces it to a third of the size."""
     path = IMAGES / f"{name}.png"
     visit.page.screenshot(path=path, animations="disabled", caret="hide", scale="css")
     if shutil.which("pngquant"):
@@ -95,9 +95,9 @@ def inspect(visit: Visit, *, is_open: bool) -> None:
 
 
 def choose_frame(visit: Visit) -> None:
-    """Turn to a frame that was repaired."""
+    """Select a repaired frame."""
     inspect(visit, is_open=True)
-    # The last repair: by then all that the upstream said is known.
+    # The last repair: the whole capture has arrived by then.
     expect(visit.tab("Repairs").get_by_role("button", name="end-done-sent")).to_be_visible()
     visit.tab("Frames")
     visit.inspector.get_by_role("grid", name="Frames", exact=True).focus()
@@ -114,14 +114,14 @@ def watch_server(visit: Visit, server: Running) -> None:
         visit.go("Server")
     for place in range(ROUNDS):
         for _ in range(1 + place % 4):
-            with begin(server, model="tiny", max_tokens=32) as line:
+            with start_chat(server, model="tiny", max_tokens=32) as line:
                 line.reply()
-        with begin(server, model="llama-3.2-3b") as line, visit.page.expect_response("**/metrics"):
+        with start_chat(server, model="llama-3.2-3b") as line, visit.page.expect_response("**/metrics"):
             line.reply()
 
 
 def take_desktop(visit: Visit, server: Running, theme: str) -> None:
-    """On a desktop the inspector stands beside the chat."""
+    """Desktop: the inspector is beside the chat."""
     chat(visit)
     choose_frame(visit)
     take(visit, f"inspector-{theme}")
@@ -130,7 +130,7 @@ def take_desktop(visit: Visit, server: Running, theme: str) -> None:
 
 
 def take_phone(visit: Visit, server: Running, theme: str) -> None:
-    """On a phone it lies over it. One picture of each of those is enough."""
+    """Phone: the inspector covers the chat; one screenshot of each."""
     chat(visit)
     take(visit, f"phone-chat-{theme}")
     if theme == "dark":
@@ -142,7 +142,7 @@ def take_phone(visit: Visit, server: Running, theme: str) -> None:
 
 
 def main() -> None:
-    """The program."""
+    """Run as a program."""
     if program() is None:
         raise SystemExit("no Chromium here: install the system's package chromium")
     IMAGES.mkdir(exist_ok=True)
@@ -152,7 +152,7 @@ def main() -> None:
 
 
 def take_all(browser: Browser, server: Running, theme: str, *, is_dark: bool) -> None:
-    """All pictures of one theme."""
+    """All screenshots of one theme."""
     for size, picture in ((DESKTOP, take_desktop), (PHONE, take_phone)):
         visit = Visit(browser, server.root, size=size, is_dark=is_dark)
         try:

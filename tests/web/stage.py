@@ -1,4 +1,4 @@
-"""A gateway in front of an upstream that says what a test tells it to: what the page gets is known to the last byte."""
+"""A gateway in front of an upstream with scripted replies."""
 
 import json
 from collections import deque
@@ -29,31 +29,31 @@ STOP = delta({}, "stop")
 
 
 def usage(prompt: int, completion: int) -> MockChunk:
-    """The chunk that counts tokens."""
+    """A usage chunk."""
     counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     body = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted", "choices": []}
     return MockChunk(f"data: {json.dumps({**body, 'usage': counts})}\n\n")
 
 
 def saying(*texts: str, counts: tuple[int, int] = (7, 3)) -> MockReply:
-    """A right answer, one frame for each text."""
+    """A correct reply with one frame per text."""
     return MockReply((ROLE, *(delta({"content": text}) for text in texts), STOP, usage(*counts), DONE))
 
 
 class Stage:
-    """What stands behind the gateway, and the gateway."""
+    """A gateway and its scripted upstream."""
 
     def __init__(self, upstream: Upstream, server: Running, next_replies: deque[MockReply]) -> None:
         self.upstream, self.server = upstream, server
         self._next = next_replies
 
-    def will(self, *replies: MockReply) -> None:
-        """These are the next answers, in this order; the last one stays."""
+    def set_replies(self, *replies: MockReply) -> None:
+        """Set the next replies; the last one is repeated."""
         self._next.clear()
         self._next.extend(replies)
 
-    def asked(self) -> Json:
-        """The body of the newest request that reached the upstream."""
+    def last_request(self) -> Json:
+        """The body of the latest request to the upstream."""
         body: Json = json.loads(self.upstream.posts()[-1].body)
         return body
 
@@ -62,7 +62,7 @@ class Stage:
 def staged(
     folder: Path, *options: str, models: Sequence[str] = MODELS, key: str | None = None, more: str = ""
 ) -> Iterator[Stage]:
-    """A stage, for as long as the `with` block lasts."""
+    """Run a gateway with a scripted upstream."""
     replies = deque([HELLO_REPLY])
     named = {"object": "list", "data": [{"id": name, "object": "model"} for name in models]}
     made = Upstream(lambda _: replies.popleft() if len(replies) > 1 else replies[0], MockScript(models=named))

@@ -1,4 +1,4 @@
-"""Stands between the browser and the server and notes every byte: what the inspector shows is held against it."""
+"""Recording TCP proxy between browser and server, as a reference for what the inspector shows."""
 
 import asyncio
 import re
@@ -12,32 +12,32 @@ _STREAM = re.compile(rb"\r\ncontent-type: text/event-stream.*?\r\n\r\n", re.DOTA
 
 
 class Tap:
-    """A port that leads to another."""
+    """TCP proxy in front of a local port."""
 
-    def __init__(self, behind: int) -> None:
-        self._behind = behind
-        self._replied: list[bytearray] = []
-        """What the server said, on each connection."""
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._replies: list[bytearray] = []
+        """Bytes sent by the server, per connection."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
     @property
     def root(self) -> str:
-        """Where the page is, seen from here."""
+        """Base URL of the proxy."""
         return f"http://127.0.0.1:{self.port}"
 
     def streams(self) -> list[bytes]:
-        """The bodies of all streams that have ended, without HTTP's own marks."""
-        return [_body(said, head.end()) for said in self._replied for head in _STREAM.finditer(said)]
+        """The bodies of all complete SSE responses, with chunked framing removed."""
+        return [_body(reply, head.end()) for reply in self._replies for head in _STREAM.finditer(reply)]
 
     async def listen(self) -> asyncio.Server:
-        """Begin."""
+        """Start listening."""
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         return server
 
     async def end(self, server: asyncio.Server) -> None:
-        """Leave all connections."""
+        """Close all connections."""
         server.close()
         for task in self._tasks:
             task.cancel()
@@ -47,47 +47,47 @@ class Tap:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        replied = bytearray()
-        self._replied.append(replied)
-        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._behind)
-        ways = {
-            asyncio.create_task(_pass(reader, there_writer, bytearray())),
-            asyncio.create_task(_pass(there_reader, writer, replied)),
+        reply = bytearray()
+        self._replies.append(reply)
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        directions = {
+            asyncio.create_task(_pass(reader, server_writer, bytearray())),
+            asyncio.create_task(_pass(server_reader, writer, reply)),
         }
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.wait(ways)
-            there_writer.close()
+            for direction in directions:
+                direction.cancel()
+            await asyncio.wait(directions)
+            server_writer.close()
             writer.close()
             self._tasks.discard(task)
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, note: bytearray) -> None:
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, recorded: bytearray) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(65536):
-            note += data
+            recorded += data
             writer.write(data)
             await writer.drain()
 
 
-def _body(said: bytearray, at: int) -> bytes:
-    """The body whose first chunk begins here."""
+def _body(reply: bytearray, at: int) -> bytes:
+    """Decode the chunked body that starts at an offset."""
     body = b""
     while True:
-        end = said.index(b"\r\n", at)
-        size = int(said[at:end], 16)
+        end = reply.index(b"\r\n", at)
+        size = int(reply[at:end], 16)
         at = end + 2 + size + 2
         if size == 0:
             return body
-        body += said[end + 2 : end + 2 + size]
+        body += reply[end + 2 : end + 2 + size]
 
 
 @contextmanager
 def tapped(port: int) -> Iterator[Tap]:
-    """A tap before a port of this machine, in a thread of its own."""
+    """Run a proxy in front of a local port, in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""All of the page is there for everybody: by keyboard, by screen reader, on a phone, in the dark."""
+"""Accessibility: axe-core, keyboard, phone size, dark theme."""
 
 from typing import Any
 
@@ -25,14 +25,14 @@ RICH = MockReply(
         DONE,
     )
 )
-LOOKS = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+THEMES = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 TABS = ("Frames", "Repairs", "Timeline", "Request", "Lint")
-MANY = 60  # more stops than a keyboard makes before it is round
+MANY = 60  # more tab stops than the page has
 
 
-def look_through(visit: Visit) -> list[str]:
-    """What axe-core finds that keeps people out, with the places."""
+def violations(visit: Visit) -> list[str]:
+    """Return serious violations that axe-core finds."""
     found: dict[str, Any] = visit.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
     return [
         f"{one['id']}: {node['target']} {node['failureSummary']}"
@@ -43,7 +43,7 @@ def look_through(visit: Visit) -> list[str]:
 
 
 def with_axe(visit: Visit) -> Visit:
-    """The same visit, with axe-core in it."""
+    """Inject axe-core."""
     if not AXE.is_file():
         pytest.skip("run: npm ci --prefix tests/web")
     visit.page.evaluate(AXE.read_text(encoding="utf-8"))
@@ -51,40 +51,40 @@ def with_axe(visit: Visit) -> Visit:
 
 
 def overflow(visit: Visit) -> int:
-    """By how many pixels the page is wider than what is seen of it."""
+    """Return by how many pixels the page overflows horizontally."""
     width: int = visit.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return width
 
 
 @SIZES
-@LOOKS
-def test_nothing_keeps_people_out(visit: Visiting, stage: Stage, size: Size, is_dark: bool) -> None:
+@THEMES
+def test_axe_finds_no_serious_violations(visit: Visiting, stage: Stage, size: Size, is_dark: bool) -> None:
     page = with_axe(visit(stage.server.root, size=size, is_dark=is_dark))
-    assert look_through(page) == [], "an empty chat"
-    stage.will(RICH)
+    assert violations(page) == [], "an empty chat"
+    stage.set_replies(RICH)
     page.send("Hello")
     expect(page.answer).to_contain_text("quoted")
     page.settle()
     page.chat.get_by_role("button", name="Settings", exact=True).click()
-    assert look_through(page) == [], "a chat and its settings"
+    assert violations(page) == [], "a chat and its settings"
     page.page.keyboard.press("Escape")
     page.page.get_by_role("button", name="Keyboard shortcuts").click()
     expect(page.page.get_by_role("dialog")).to_be_visible()
-    assert look_through(page) == [], "the shortcuts"
+    assert violations(page) == [], "the shortcuts"
     page.page.keyboard.press("Escape")
     if size == PHONE:
         page.page.get_by_role("button", name="Inspector", exact=True).click()
     for tab in TABS:
         page.tab(tab)
-        assert look_through(page) == [], tab
+        assert violations(page) == [], tab
     page.page.get_by_role("button", name="Inspector", exact=True).click()
     page.go("Server")
     expect(page.server.get_by_text("scripted").first).to_be_visible()
-    assert look_through(page) == [], "the server view"
+    assert violations(page) == [], "the server view"
 
 
 def focused(page: Visit) -> str:
-    """The name of what the keyboard is at."""
+    """Accessible name of the focused element."""
     name: str = page.page.evaluate(
         """() => {
           const at = document.activeElement;
@@ -95,7 +95,7 @@ def focused(page: Visit) -> str:
 
 
 def tab_to(page: Visit, name: str) -> None:
-    """Press Tab until something of this name has the focus."""
+    """Press Tab until an element with this name has the focus."""
     stops = []
     for _ in range(MANY):
         page.page.keyboard.press("Tab")
@@ -105,8 +105,8 @@ def tab_to(page: Visit, name: str) -> None:
     raise AssertionError(f"{name} was not among {stops}")
 
 
-def test_a_chat_with_the_keyboard_alone(page: Visit, stage: Stage) -> None:
-    stage.will(RICH)
+def test_the_chat_works_by_keyboard(page: Visit, stage: Stage) -> None:
+    stage.set_replies(RICH)
     if focused(page) != "Message":
         tab_to(page, "Message")
     keyboard = page.page.keyboard
@@ -116,7 +116,7 @@ def test_a_chat_with_the_keyboard_alone(page: Visit, stage: Stage) -> None:
     keyboard.press("Enter")
     expect(page.answer).to_contain_text("quoted")
     page.settle()
-    assert stage.asked()["messages"][-1]["content"] == "First line\nsecond line"
+    assert stage.last_request()["messages"][-1]["content"] == "First line\nsecond line"
     expect(page.message).to_be_focused()
     expect(page.message).to_have_value("")
     keyboard.press("Alt+2")
@@ -132,19 +132,21 @@ def test_a_chat_with_the_keyboard_alone(page: Visit, stage: Stage) -> None:
 
 
 def test_escape_stops_an_answer(page: Visit, stage: Stage) -> None:
-    stage.will(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
+    stage.set_replies(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
     page.send("Hello")
     expect(page.answer).to_contain_text("Once")
     page.page.keyboard.press("Escape")
     page.settle()
-    stage.upstream.until(lambda one: one.requests[-1].end == "left")
+    stage.upstream.wait_until(lambda one: one.requests[-1].end == "left")
 
 
 @pytest.mark.parametrize("width", [320, 768, 1280])
-def test_the_page_never_scrolls_sideways(visit: Visiting, stage: Stage, width: int) -> None:
+def test_the_page_never_overflows_horizontally(visit: Visiting, stage: Stage, width: int) -> None:
     page = visit(stage.server.root, size=(width, 800))
     assert overflow(page) == 0
-    stage.will(MockReply((ROLE, delta({"content": "w" * 5000 + "\n\n```\n" + "c" * 5000 + "\n```\n"}), STOP, DONE)))
+    stage.set_replies(
+        MockReply((ROLE, delta({"content": "w" * 5000 + "\n\n```\n" + "c" * 5000 + "\n```\n"}), STOP, DONE))
+    )
     page.send("u" * 5000)
     page.settle()
     assert overflow(page) == 0

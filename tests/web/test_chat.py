@@ -1,4 +1,4 @@
-"""The playground, as people use it: what they see, what reaches the model, and what stays in the browser."""
+"""The chat view: what is shown, what is sent to the model, what the browser stores."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.live.faults import answer, small
+from tests.live.faults import chat_once, small_server
 from tests.live.server import KEY, Running
 from tests.web.browser import Visit
 from tests.web.conftest import Visiting
@@ -51,11 +51,11 @@ STORED = """async () => {
   }
   return found.join("\\n");
 }"""
-"""All that the browser keeps for this page."""
+"""Everything that the browser stores for this page."""
 
 
 def settings(page: Visit) -> Locator:
-    """The panel of settings, opened."""
+    """The settings panel, opened."""
     panel = page.page.get_by_role("region", name="Settings").or_(page.page.get_by_role("dialog", name="Settings"))
     if not panel.is_visible():
         page.chat.get_by_role("button", name="Settings", exact=True).click()
@@ -64,26 +64,26 @@ def settings(page: Visit) -> Locator:
 
 
 def setting(page: Visit, name: str, value: str) -> None:
-    """Fill in one of the settings."""
+    """Set one of the settings."""
     settings(page).get_by_label(name, exact=True).fill(value)
 
 
 def give_key(page: Visit, key: str = KEY) -> None:
-    """Answer the dialog that asks for a key."""
+    """Enter the key in the dialog."""
     dialog = page.page.get_by_role("dialog")
     dialog.get_by_label("Key", exact=True).fill(key)
     page.page.keyboard.press("Enter")
 
 
 def roles(stage: Stage) -> list[tuple[str, Any]]:
-    """Who said what in the newest request that reached the upstream."""
-    return [(one["role"], one.get("content")) for one in stage.asked()["messages"]]
+    """Role and content of the messages in the latest request to the upstream."""
+    return [(one["role"], one.get("content")) for one in stage.last_request()["messages"]]
 
 
 # Answers.
 
 
-def test_the_default_model_answers_and_the_answer_is_kept(visit: Visiting, server: Running) -> None:
+def test_the_default_model_answers_and_the_answer_is_stored(visit: Visiting, server: Running) -> None:
     page = visit(server.root)
     page.allow("status of 401")
     give_key(page)
@@ -102,37 +102,37 @@ def test_the_default_model_answers_and_the_answer_is_kept(visit: Visiting, serve
     expect(page.answer.locator(".markdown").first).to_have_text(text, use_inner_text=True)
 
 
-def test_text_is_there_before_the_answer_has_ended(page: Visit, stage: Stage) -> None:
-    stage.will(STALLS)
+def test_text_is_shown_while_the_answer_streams(page: Visit, stage: Stage) -> None:
+    stage.set_replies(STALLS)
     page.send("Tell me a story")
     expect(page.answer).to_contain_text("Once upon")
     expect(page.chat.get_by_role("button", name="Stop", exact=True)).to_be_visible()
 
 
-def test_stop_leaves_the_upstream_and_keeps_what_came(page: Visit, stage: Stage) -> None:
-    stage.will(STALLS)
+def test_stop_disconnects_from_the_upstream_and_keeps_the_text(page: Visit, stage: Stage) -> None:
+    stage.set_replies(STALLS)
     page.send("Tell me a story")
     expect(page.answer).to_contain_text("Once upon")
     page.chat.get_by_role("button", name="Stop", exact=True).click()
     page.settle()
-    stage.upstream.until(lambda one: one.requests[-1].end == "left")
+    stage.upstream.wait_until(lambda one: one.requests[-1].end == "left")
     expect(page.answer).to_contain_text("Once upon")
     expect(page.answer).to_contain_text("stopped", ignore_case=True)
 
 
 def test_a_stop_frees_the_only_slot_of_a_model(visit: Visiting, tiny_model: Path) -> None:
-    with small(tiny_model, key=None) as running:
+    with small_server(tiny_model, key=None) as running:
         page = visit(running.root)
         page.send("Hello")
-        # It says something, and it would not end for long.
+        # The answer has started, and would take long.
         expect(page.answer.locator(".markdown").first).not_to_be_empty()
         page.chat.get_by_role("button", name="Stop", exact=True).click()
         page.settle()
-        assert answer(running, max_tokens=4).one.finish == "length"
+        assert chat_once(running, max_tokens=4).choice.finish == "length"
 
 
-def test_retry_asks_the_same_once_more(page: Visit, stage: Stage) -> None:
-    stage.will(saying("one"), saying("two"))
+def test_retry_sends_the_same_request_again(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying("one"), saying("two"))
     page.send("Hello")
     expect(page.answer).to_contain_text("one")
     page.settle()
@@ -144,8 +144,8 @@ def test_retry_asks_the_same_once_more(page: Visit, stage: Stage) -> None:
     assert roles(stage) == first == [("user", "Hello")]
 
 
-def test_an_edit_drops_what_followed_and_asks_anew(page: Visit, stage: Stage) -> None:
-    stage.will(saying("to the first"), saying("to the second"), saying("to the edit"))
+def test_an_edit_drops_later_messages_and_requests_a_new_answer(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying("to the first"), saying("to the second"), saying("to the edit"))
     page.send("First")
     expect(page.answer).to_contain_text("to the first")
     page.settle()
@@ -163,8 +163,8 @@ def test_an_edit_drops_what_followed_and_asks_anew(page: Visit, stage: Stage) ->
     expect(page.articles("You")).to_have_count(1)
 
 
-def test_a_message_is_copied_as_it_was_written(page: Visit, stage: Stage) -> None:
-    stage.will(saying("some *Markdown*"))
+def test_a_message_is_copied_as_source(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying("some *Markdown*"))
     page.send("Hello")
     expect(page.answer).to_contain_text("some Markdown")
     page.settle()
@@ -172,16 +172,16 @@ def test_a_message_is_copied_as_it_was_written(page: Visit, stage: Stage) -> Non
     page.page.wait_for_function("async () => (await navigator.clipboard.readText()) === 'some *Markdown*'")
 
 
-# What reaches the model.
+# Requests.
 
 
-def test_only_what_was_set_reaches_the_model(page: Visit, stage: Stage) -> None:
-    stage.will(saying("fine"))
+def test_only_settings_that_are_set_are_sent(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying("fine"))
     page.choose_model("other")
     page.send("Plain")
     expect(page.answer).to_contain_text("fine")
     page.settle()
-    plain = stage.asked()
+    plain = stage.last_request()
     assert set(plain) <= {"model", "messages", "stream", "stream_options"}
     assert plain["model"] == "other"
     for name, value in {
@@ -198,39 +198,39 @@ def test_only_what_was_set_reaches_the_model(page: Visit, stage: Stage) -> None:
     page.send("Set")
     expect(page.articles("Assistant")).to_have_count(2)
     page.settle()
-    asked = stage.asked()
+    request = stage.last_request()
     assert roles(stage)[0] == ("system", "Be brief.")
-    assert {name: asked[name] for name in ("temperature", "top_p", "stop", "seed", "reasoning_effort")} == {
+    assert {name: request[name] for name in ("temperature", "top_p", "stop", "seed", "reasoning_effort")} == {
         "temperature": 0.5,
         "top_p": 0.9,
         "stop": ["END", "STOP"],
         "seed": 42,
         "reasoning_effort": "low",
     }
-    assert asked.get("max_completion_tokens", asked.get("max_tokens")) == 77
+    assert request.get("max_completion_tokens", request.get("max_tokens")) == 77
 
 
-def test_a_tool_is_called_and_its_result_goes_back(page: Visit, stage: Stage) -> None:
-    stage.will(CALLS, saying("It is cold."))
+def test_the_result_of_a_tool_call_is_sent_back(page: Visit, stage: Stage) -> None:
+    stage.set_replies(CALLS, saying("It is cold."))
     setting(page, "Tools (JSON)", json.dumps([TOOL]))
     page.page.keyboard.press("Escape")
     page.send("How is the weather in Oslo?")
     expect(page.answer).to_contain_text("get_weather")
     expect(page.answer).to_contain_text("Oslo")
     page.settle()
-    assert stage.asked()["tools"] == [TOOL]
+    assert stage.last_request()["tools"] == [TOOL]
     page.chat.get_by_role("textbox", name="Result").fill('{"degrees": -3}')
     page.chat.get_by_role("button", name="Send results").click()
     expect(page.answer).to_contain_text("It is cold.")
     page.settle()
-    _, called, result = stage.asked()["messages"]
+    _, called, result = stage.last_request()["messages"]
     assert [(call["id"], call["function"]["arguments"]) for call in called["tool_calls"]] == [
         ("call_1", '{"city":"Oslo"}')
     ]
     assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "call_1", '{"degrees": -3}')
 
 
-def test_tools_that_are_no_json_are_told_and_not_sent(page: Visit, stage: Stage) -> None:
+def test_tools_that_are_not_json_are_reported_and_not_sent(page: Visit, stage: Stage) -> None:
     setting(page, "Tools (JSON)", '[{"type": "function",')
     expect(settings(page).get_by_label("Tools (JSON)", exact=True)).to_have_attribute("aria-invalid", "true")
     page.page.keyboard.press("Escape")
@@ -241,21 +241,21 @@ def test_tools_that_are_no_json_are_told_and_not_sent(page: Visit, stage: Stage)
     assert len(stage.upstream.posts()) == before
 
 
-def test_a_json_schema_is_asked_for(page: Visit, stage: Stage) -> None:
+def test_a_json_schema_is_sent(page: Visit, stage: Stage) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    stage.will(saying('{"city":', '"Oslo"}'))
+    stage.set_replies(saying('{"city":', '"Oslo"}'))
     setting(page, "JSON schema", json.dumps(schema))
     page.page.keyboard.press("Escape")
     page.send("Where?")
     expect(page.answer).to_contain_text('"Oslo"')
     page.settle()
-    asked = stage.asked()["response_format"]
-    assert (asked["type"], asked["json_schema"]["schema"]) == ("json_schema", schema)
+    request = stage.last_request()["response_format"]
+    assert (request["type"], request["json_schema"]["schema"]) == ("json_schema", schema)
 
 
-def test_reasoning_stands_folded_above_the_answer(page: Visit, stage: Stage) -> None:
+def test_reasoning_is_collapsed_above_the_answer(page: Visit, stage: Stage) -> None:
     thoughts = [delta({"reasoning_content": text}) for text in ("Let me ", "think.")]
-    stage.will(MockReply((ROLE, *thoughts, delta({"content": "Forty-two."}), STOP, DONE)))
+    stage.set_replies(MockReply((ROLE, *thoughts, delta({"content": "Forty-two."}), STOP, DONE)))
     page.send("Why?")
     expect(page.answer).to_contain_text("Forty-two.")
     page.settle()
@@ -267,22 +267,24 @@ def test_reasoning_stands_folded_above_the_answer(page: Visit, stage: Stage) -> 
     expect(thought).to_be_visible()
 
 
-# What goes wrong.
+# Failures.
 
 
-def test_a_refusal_of_the_upstream_is_shown_in_its_words(visit: Visiting, tmp_path: Path) -> None:
+def test_the_error_message_of_the_upstream_is_shown(visit: Visiting, tmp_path: Path) -> None:
     with staged(tmp_path) as stage:
         page = visit(stage.server.root)
         page.allow("status of 400")
-        stage.will(json_reply({"error": {"message": "That is far too long.", "type": "invalid_request_error"}}, 400))
+        stage.set_replies(
+            json_reply({"error": {"message": "That is far too long.", "type": "invalid_request_error"}}, 400)
+        )
         page.send("Hello")
         expect(page.chat.get_by_role("alert")).to_contain_text("That is far too long.")
-        stage.will(saying("better"))
+        stage.set_replies(saying("better"))
         page.chat.get_by_role("button", name="Retry").last.click()
         expect(page.answer).to_contain_text("better")
 
 
-# The pause lets the text out: an error right behind it would become the status of the reply.
+# The pause flushes the text: an error right after it would become the status of the response.
 FAILS = MockChunk('data: {"error":{"message":"No memory left."}}\n\n', after_s=1.0)
 
 
@@ -294,19 +296,17 @@ FAILS = MockChunk('data: {"error":{"message":"No memory left."}}\n\n', after_s=1
     ],
     ids=["told", "cut"],
 )
-def test_an_answer_that_breaks_off_keeps_what_came(
-    visit: Visiting, tmp_path: Path, reply: MockReply, word: str
-) -> None:
+def test_an_interrupted_answer_keeps_its_text(visit: Visiting, tmp_path: Path, reply: MockReply, word: str) -> None:
     with staged(tmp_path) as stage:
         page = visit(stage.server.root)
-        stage.will(reply)
+        stage.set_replies(reply)
         page.send("Hello")
         expect(page.chat.get_by_role("alert")).to_contain_text(word)
         expect(page.answer).to_contain_text("Once upon")
         page.settle()
 
 
-def test_a_server_that_went_away_is_told(visit: Visiting, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported(visit: Visiting, tmp_path: Path) -> None:
     with staged(tmp_path) as stage:
         page = visit(stage.server.root)
         expect(page.chat.get_by_role("combobox", name="Model", exact=True)).to_contain_text("scripted")
@@ -319,12 +319,12 @@ def test_a_server_that_went_away_is_told(visit: Visiting, tmp_path: Path) -> Non
 # The key.
 
 
-def test_the_key_is_asked_for_once_and_kept_nowhere(visit: Visiting, tmp_path: Path) -> None:
+def test_the_key_is_asked_for_once_and_not_stored(visit: Visiting, tmp_path: Path) -> None:
     with staged(tmp_path, key=KEY) as stage:
         page = visit(stage.server.root)
         page.allow("status of 401")
         give_key(page)
-        stage.will(saying("one"), saying("two"))
+        stage.set_replies(saying("one"), saying("two"))
         page.send("Hello")
         expect(page.answer).to_contain_text("one")
         page.settle()
@@ -334,16 +334,16 @@ def test_the_key_is_asked_for_once_and_kept_nowhere(visit: Visiting, tmp_path: P
         page.go("Server")
         expect(page.server.get_by_text("scripted").first).to_be_visible()
         expect(page.page.get_by_role("dialog")).to_be_hidden()
-        kept = page.page.evaluate(STORED)
-        assert "Again" in kept  # it is the place where things are kept
-        assert KEY not in kept
+        stored = page.page.evaluate(STORED)
+        assert "Again" in stored  # conversations are stored, so the check covers the storage
+        assert KEY not in stored
         assert KEY not in page.page.content()
         assert [url for url in page.urls if KEY in url] == []
         page.open()
         expect(page.page.get_by_role("dialog")).to_be_visible()
 
 
-def test_a_wrong_key_is_told_and_asked_for_again(visit: Visiting, tmp_path: Path) -> None:
+def test_a_wrong_key_is_reported_and_asked_for_again(visit: Visiting, tmp_path: Path) -> None:
     with staged(tmp_path, key=KEY) as stage:
         page = visit(stage.server.root)
         page.allow("status of 401")
@@ -358,8 +358,8 @@ def test_a_wrong_key_is_told_and_asked_for_again(visit: Visiting, tmp_path: Path
 # Conversations.
 
 
-def test_conversations_are_kept_apart(page: Visit, stage: Stage) -> None:
-    stage.will(saying("to one"), saying("to two"))
+def test_conversations_are_separate(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying("to one"), saying("to two"))
     page.send("First talk")
     expect(page.answer).to_contain_text("to one")
     page.settle()
@@ -373,8 +373,10 @@ def test_conversations_are_kept_apart(page: Visit, stage: Stage) -> None:
     expect(page.answer).to_contain_text("to one")
 
 
-def test_what_is_exported_can_be_imported_elsewhere(visit: Visiting, page: Visit, stage: Stage, tmp_path: Path) -> None:
-    stage.will(saying("an answer"))
+def test_an_export_can_be_imported_in_another_browser(
+    visit: Visiting, page: Visit, stage: Stage, tmp_path: Path
+) -> None:
+    stage.set_replies(saying("an answer"))
     page.send("A question")
     expect(page.answer).to_contain_text("an answer")
     page.settle()
@@ -384,20 +386,20 @@ def test_what_is_exported_can_be_imported_elsewhere(visit: Visiting, page: Visit
     download.value.save_as(file)
     assert "A question" in json.dumps(json.loads(file.read_text(encoding="utf-8")))
     other = visit(stage.server.root)
-    bring(other, file)
+    import_file(other, file)
     other.chat.get_by_role("list", name="Conversations").get_by_text("A question").first.click()
     expect(other.answer).to_contain_text("an answer")
 
 
-def test_a_file_that_is_no_export_changes_nothing(page: Visit, tmp_path: Path) -> None:
+def test_an_invalid_import_changes_nothing(page: Visit, tmp_path: Path) -> None:
     file = tmp_path / "wrong.json"
     file.write_text('{"conversations": [{"messages": 7}]}', encoding="utf-8")
-    bring(page, file)
+    import_file(page, file)
     expect(page.page.get_by_role("alert").or_(page.page.get_by_role("status")).last).not_to_be_empty()
     expect(page.articles("You")).to_have_count(0)
 
 
-def bring(page: Visit, file: Path) -> None:
+def import_file(page: Visit, file: Path) -> None:
     """Import a file."""
     with page.page.expect_file_chooser() as chooser:
         page.chat.get_by_role("button", name="Import").click()

@@ -1,4 +1,4 @@
-"""What models say is only ever text, and never so much of it that the page stands still."""
+"""Hostile output of models: only displayed as text, and never so much that the page hangs."""
 
 import pytest
 from playwright.sync_api import expect
@@ -62,14 +62,14 @@ STRANGE = """() => {
 }"""
 
 
-def said(page: Visit) -> str:
-    """All that the page shows, in the text of its elements."""
+def page_text(page: Visit) -> str:
+    """The text of all elements."""
     text: str = page.page.evaluate("document.body.textContent")
     return text
 
 
-def test_markup_is_shown_as_it_was_written(page: Visit, stage: Stage) -> None:
-    stage.will(saying(*[f"{text}\n\n" for text in MARKUP], "That was all."))
+def test_html_is_shown_as_text(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying(*[f"{text}\n\n" for text in MARKUP], "That was all."))
     page.send("\n".join(MARKUP))
     expect(page.answer).to_contain_text("That was all.")
     page.settle()
@@ -79,8 +79,8 @@ def test_markup_is_shown_as_it_was_written(page: Visit, stage: Stage) -> None:
     assert page.page.evaluate(STRANGE) == []
 
 
-def test_links_lead_to_the_web_or_nowhere(page: Visit, stage: Stage) -> None:
-    stage.will(saying(*[f"See {link} now.\n\n" for link in LINKS], "[good](https://example.com/)"))
+def test_links_lead_only_to_http_and_mail_addresses(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying(*[f"See {link} now.\n\n" for link in LINKS], "[good](https://example.com/)"))
     page.send("Hello")
     expect(page.answer.get_by_role("link", name="good")).to_have_attribute("href", "https://example.com/")
     page.settle()
@@ -89,35 +89,35 @@ def test_links_lead_to_the_web_or_nowhere(page: Visit, stage: Stage) -> None:
         assert (found.get_attribute("rel") or "").split() == ["noopener", "noreferrer", "nofollow"]
 
 
-def test_pictures_are_not_loaded(page: Visit, stage: Stage) -> None:
-    stage.will(saying(PICTURES, " end"))
+def test_images_are_not_loaded(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying(PICTURES, " end"))
     page.send("Hello")
     expect(page.answer).to_contain_text("end")
     page.settle()
     assert page.page.evaluate(STRANGE) == []
 
 
-def test_characters_that_hide_or_turn_text_are_made_visible(page: Visit, stage: Stage) -> None:
-    stage.will(saying(INVISIBLE))
+def test_hidden_and_bidirectional_characters_are_made_visible(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying(INVISIBLE))
     page.send(INVISIBLE.replace("\x00", ""))
     expect(page.answer).to_contain_text("end")
     page.settle()
-    assert [character for character in FORBIDDEN if character in said(page)] == []
+    assert [character for character in FORBIDDEN if character in page_text(page)] == []
     expect(page.answer).to_contain_text("\u241b[31mred")
     expect(page.answer).to_contain_text("U+202E")
 
 
-def test_characters_of_emoji_and_of_other_scripts_stay(page: Visit, stage: Stage) -> None:
+def test_joiners_in_emoji_and_scripts_are_kept(page: Visit, stage: Stage) -> None:
     text = "\U0001f469\u200d\U0001f4bb \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \u4f60\u597d"
-    stage.will(saying(text))
+    stage.set_replies(saying(text))
     page.send("Hello")
     expect(page.answer).to_contain_text(text)
 
 
 @pytest.mark.parametrize("text", HUGE.values(), ids=HUGE.keys())
-def test_the_page_answers_a_click_after_five_megabytes(page: Visit, stage: Stage, text: str) -> None:
+def test_the_page_responds_after_five_megabytes(page: Visit, stage: Stage, text: str) -> None:
     times = 5_000_000 // len(text.encode())
-    stage.will(saying(*[text] * times, "\n\nthe end"))
+    stage.set_replies(saying(*[text] * times, "\n\nthe end"))
     page.send("Hello")
     page.settle()
     page.page.get_by_role("button", name="Keyboard shortcuts").click()
@@ -125,10 +125,10 @@ def test_the_page_answers_a_click_after_five_megabytes(page: Visit, stage: Stage
     assert page.page.evaluate("document.querySelectorAll('*').length") < 100_000
 
 
-def test_the_names_that_an_upstream_gives_are_text_too(page: Visit, stage: Stage) -> None:
+def test_model_names_of_an_upstream_are_shown_as_text(page: Visit, stage: Stage) -> None:
     evil = f'"><img src=x onerror="{OWNED}">'
     reply = saying("fine")
-    stage.will(type(reply)(reply.pieces, headers={**reply.headers, "X-Evil": evil}))
+    stage.set_replies(type(reply)(reply.pieces, headers={**reply.headers, "X-Evil": evil}))
     page.send("Hello")
     expect(page.answer).to_contain_text("fine")
     page.settle()

@@ -1,4 +1,4 @@
-"""The stream inspector against the bytes themselves: a tap on the wire, a scripted upstream, the command line."""
+"""The stream inspector, compared with the bytes on the wire, the scripted upstream and `welldone lint`."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.cli.run import run as command
-from tests.live.faults import small
+from tests.live.faults import small_server
 from tests.live.server import LIMIT_S
 from tests.live.upstream import gateway, upstream
 from tests.web.browser import Visit
@@ -33,9 +33,9 @@ BROKEN = MockReply(
         usage(7, 3),
     )
 )
-"""It says its role each time, has a frame of nothing, and does not say that it is done."""
+"""Repeats its role, has an empty frame and no `[DONE]`."""
 BAD_STREAM = BROKEN.body.decode()
-MOST_ROWS = 200
+MAX_ROWS = 200
 """Rows in the document, however long the stream is."""
 MANY = 10_000
 
@@ -50,11 +50,11 @@ UNMARKED = """(element) => {
   }
   return text;
 }"""
-"""Bytes as the inspector shows them, with each mark of a line's end taken for what it stands for."""
+"""The displayed bytes, with line-end marks replaced by line ends."""
 
 
 def wire_text(shown: Locator) -> str:
-    """The bytes that are shown; none where there are none."""
+    """Return the displayed bytes; empty if there are none."""
     text: str = shown.evaluate(UNMARKED) if shown.count() else ""
     return text
 
@@ -65,12 +65,12 @@ def grid(page: Visit, name: str = "Frames") -> Locator:
 
 
 def count(page: Visit) -> int:
-    """How many frames are listed; the titles are a row too."""
+    """Number of listed frames; the header is a row too."""
     return int(grid(page).get_attribute("aria-rowcount") or 0) - 1
 
 
 def detail(page: Visit) -> Locator:
-    """What is shown of the chosen frame."""
+    """Details of the selected frame."""
     return page.inspector.get_by_role("region", name="Frame", exact=True).locator("visible=true")
 
 
@@ -80,7 +80,7 @@ def column(page: Visit, name: str) -> Locator:
 
 
 def frames(page: Visit) -> Iterator[int]:
-    """Go through all frames by keyboard; their numbers, each while it is chosen."""
+    """Select all frames by keyboard; yields the number of each while it is selected."""
     grid(page).focus()
     page.page.keyboard.press("Home")
     for number in range(1, count(page) + 1):
@@ -90,7 +90,7 @@ def frames(page: Visit) -> Iterator[int]:
 
 
 def ask(page: Visit, text: str = "Hello") -> None:
-    """A chat, until its answer is whole."""
+    """Send a message and wait for the complete answer."""
     page.send(text)
     expect(page.inspector.get_by_role("group", name="Totals")).to_contain_text("whole")
     page.settle()
@@ -106,10 +106,10 @@ def ask(page: Visit, text: str = "Hello") -> None:
         BROKEN,
         MockReply((ROLE, delta({"reasoning_content": "Hm."}), delta({"content": "Yes"}), STOP, DONE)),
     ],
-    ids=["right", "broken", "reasoning"],
+    ids=["good", "bad", "reasoning"],
 )
 def test_rows_are_the_bytes_on_the_wire(visit: Visiting, stage: Stage, reply: MockReply) -> None:
-    stage.will(reply)
+    stage.set_replies(reply)
     with tapped(stage.server.port) as tap:
         page = visit(tap.root)
         ask(page)
@@ -119,8 +119,8 @@ def test_rows_are_the_bytes_on_the_wire(visit: Visiting, stage: Stage, reply: Mo
     assert [one.encode() for one in shown] == [frame + b"\n\n" for frame in body.split(b"\n\n")[:-1]]
 
 
-def test_what_is_copied_is_the_whole_stream(visit: Visiting, stage: Stage) -> None:
-    stage.will(BROKEN)
+def test_copy_copies_the_whole_stream(visit: Visiting, stage: Stage) -> None:
+    stage.set_replies(BROKEN)
     with tapped(stage.server.port) as tap:
         page = visit(tap.root)
         ask(page)
@@ -133,8 +133,8 @@ def test_what_is_copied_is_the_whole_stream(visit: Visiting, stage: Stage) -> No
     assert copied.encode() == body
 
 
-def test_totals_tell_what_came(visit: Visiting, stage: Stage) -> None:
-    stage.will(saying("one ", "two ", "three", counts=(1234, 56)))
+def test_totals_match_the_stream(visit: Visiting, stage: Stage) -> None:
+    stage.set_replies(saying("one ", "two ", "three", counts=(1234, 56)))
     with tapped(stage.server.port) as tap:
         page = visit(tap.root)
         ask(page)
@@ -146,8 +146,8 @@ def test_totals_tell_what_came(visit: Visiting, stage: Stage) -> None:
         expect(page.total("Repairs")).to_have_text("0")
 
 
-def test_frames_are_there_before_the_stream_has_ended(page: Visit, stage: Stage) -> None:
-    stage.will(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
+def test_frames_are_shown_while_the_stream_runs(page: Visit, stage: Stage) -> None:
+    stage.set_replies(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
     page.send("Hello")
     expect(grid(page)).to_contain_text("Once")
     expect(page.inspector.get_by_role("group", name="Totals")).to_contain_text("streaming")
@@ -155,11 +155,11 @@ def test_frames_are_there_before_the_stream_has_ended(page: Visit, stage: Stage)
     expect(page.inspector.get_by_role("group", name="Totals")).to_contain_text("stopped")
 
 
-# What was repaired.
+# Repairs.
 
 
-def test_repairs_are_told_with_their_rules_and_what_changed(page: Visit, stage: Stage) -> None:
-    stage.will(BROKEN)
+def test_repairs_are_listed_with_rules_and_changes(page: Visit, stage: Stage) -> None:
+    stage.set_replies(BROKEN)
     ask(page)
     expect(page.total("Repairs")).not_to_have_text("0")
     panel = page.tab("Repairs")
@@ -172,40 +172,40 @@ def test_repairs_are_told_with_their_rules_and_what_changed(page: Visit, stage: 
     expect(dialog).to_be_hidden()
     item = panel.get_by_role("listitem").filter(has=page.page.get_by_role("button", name="delta-role-once"))
     item.get_by_role("button", name="upstream's frame").click()
-    # The frame that is shown now is the upstream's own, with both sides and what was changed.
+    # Now the frame of the upstream is shown, with both sides and the changes.
     expect(column(page, "Upstream")).to_contain_text('"role":"assistant"')
     expect(column(page, "Sent to you")).not_to_contain_text('"role"')
     expect(detail(page)).to_contain_text("delta-role-once")
 
 
-def test_the_upstream_s_own_bytes_are_all_there(page: Visit, stage: Stage) -> None:
-    stage.will(BROKEN)
+def test_all_bytes_of_the_upstream_are_shown(page: Visit, stage: Stage) -> None:
+    stage.set_replies(BROKEN)
     ask(page)
     page.inspector.get_by_role("button", name="Upstream").click()
     expect(page.total("Repairs")).not_to_have_text("0")
-    heard, said = [], []
+    received, sent = [], []
     for _ in frames(page):
-        heard.append(wire_text(column(page, "Upstream")))
-        said.append(wire_text(column(page, "Sent to you")))
-    assert "".join(heard).encode() == BROKEN.body
-    assert "".join(said).endswith("data: [DONE]\n\n")
-    assert "" in said  # something was left out
+        received.append(wire_text(column(page, "Upstream")))
+        sent.append(wire_text(column(page, "Sent to you")))
+    assert "".join(received).encode() == BROKEN.body
+    assert "".join(sent).endswith("data: [DONE]\n\n")
+    assert "" in sent  # the empty frame was dropped
 
 
-def test_a_right_stream_has_nothing_to_repair(page: Visit, stage: Stage) -> None:
-    stage.will(saying("all is well"))
+def test_a_correct_stream_has_nothing_to_repair(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying("all is well"))
     ask(page)
-    expect(page.tab("Repairs")).to_contain_text("Nothing to repair: the stream came right.")
+    expect(page.tab("Repairs")).to_contain_text("Nothing to repair: the stream was correct.")
 
 
 FAILED = {
     "cut": (MockReply((ROLE, delta({"content": "It is"})), end="cut"), "The stream was cut off: "),
     "an error event": (
         MockReply((ROLE, delta({"content": "It"}), MockChunk('data: {"error":{"message":"out of memory"}}\n\n'))),
-        # If all of it arrives at once, nothing was sent yet, and it is a 502.
+        # If everything arrives at once, nothing was sent yet, and the status is 502.
         "(The stream was cut off|The upstream failed, and the server returned 502): out of memory",
     ),
-    "no answer": (MockReply(raw=True, end="cut"), "The upstream failed, and the server returned 502: "),
+    "no response": (MockReply(raw=True, end="cut"), "The upstream failed, and the server returned 502: "),
     "500": (json_reply({"error": {"message": "oops"}}, 500), "The upstream returned 500: "),
     "400": (
         json_reply({"error": {"message": "too long", "type": "invalid_request_error"}}, 400),
@@ -214,25 +214,25 @@ FAILED = {
 }
 
 
-@pytest.mark.parametrize(("reply", "says"), FAILED.values(), ids=FAILED.keys())
-def test_a_stream_that_failed_is_never_called_right(
-    visit: Visiting, tmp_path: Path, reply: MockReply, says: str
+@pytest.mark.parametrize(("reply", "message"), FAILED.values(), ids=FAILED.keys())
+def test_a_failed_stream_is_never_shown_as_correct(
+    visit: Visiting, tmp_path: Path, reply: MockReply, message: str
 ) -> None:
     with staged(tmp_path) as stage:
-        stage.will(reply)
+        stage.set_replies(reply)
         page = visit(stage.server.root)
         page.allow("Failed to load resource")
         page.send("Hello")
         expect(page.total("Outcome")).to_have_text(re.compile("failed|broken"))
         panel = page.tab("Repairs")
-        expect(panel).to_contain_text(re.compile(says))
+        expect(panel).to_contain_text(re.compile(message))
         expect(panel).not_to_contain_text("Nothing to repair")
         expect(page.inspector.get_by_role("combobox")).to_contain_text(re.compile("failed|broken"))
         expect(panel.locator("p.is-error")).to_be_visible()
 
 
-def test_a_stream_that_was_stopped_is_not_called_right(page: Visit, stage: Stage) -> None:
-    stage.will(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
+def test_a_stopped_stream_is_not_shown_as_correct(page: Visit, stage: Stage) -> None:
+    stage.set_replies(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
     page.send("Hello")
     expect(grid(page)).to_contain_text("Once")
     page.chat.get_by_role("button", name="Stop", exact=True).click()
@@ -241,23 +241,23 @@ def test_a_stream_that_was_stopped_is_not_called_right(page: Visit, stage: Stage
     expect(panel).not_to_contain_text("Nothing to repair")
 
 
-def test_only_frames_on_which_clients_break_are_marked(page: Visit, stage: Stage) -> None:
-    # That `created` differs between chunks is a matter of style; that [DONE] is missing breaks clients.
+def test_only_frames_that_break_clients_are_marked(page: Visit, stage: Stage) -> None:
+    # A changing `created` is of severity style; a missing [DONE] breaks clients.
     clocks = [MockChunk(delta({"content": f"{n} "}).text.replace('"created":1', f'"created":{n}')) for n in range(2, 7)]
-    stage.will(MockReply((ROLE, *clocks, STOP, usage(7, 3), DONE)))
+    stage.set_replies(MockReply((ROLE, *clocks, STOP, usage(7, 3), DONE)))
     ask(page)
     expect(page.total("Repairs")).to_have_text("1 rule")
     expect(grid(page).locator(".is-repaired")).to_have_count(0)
     panel = page.tab("Repairs")
     expect(panel.get_by_role("listitem")).to_have_count(1)
     expect(panel).to_contain_text("\u00d7 5")
-    stage.will(BROKEN)
+    stage.set_replies(BROKEN)
     ask(page)
     page.tab("Frames")
     expect(grid(page).locator(".is-repaired")).not_to_have_count(0)
 
 
-def test_attempts_that_failed_are_told(visit: Visiting, tmp_path: Path) -> None:
+def test_failed_attempts_are_listed(visit: Visiting, tmp_path: Path) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(upstream(lambda _: json_reply({}, 503)))
         second = stack.enter_context(upstream(lambda _: HELLO_REPLY))
@@ -265,7 +265,7 @@ def test_attempts_that_failed_are_told(visit: Visiting, tmp_path: Path) -> None:
         server = stack.enter_context(gateway(tmp_path, first.url, second.url, each=each, key=None))
         page = visit(server.root)
         attempts = page.inspector.get_by_role("list", name="Attempts")
-        # Which of the two is asked first is for the gateway to say.
+        # The gateway chooses which of the two comes first.
         for _ in range(8):
             ask(page)
             expect(attempts.get_by_role("listitem").first).to_be_visible()
@@ -276,8 +276,8 @@ def test_attempts_that_failed_are_told(visit: Visiting, tmp_path: Path) -> None:
 
 
 @pytest.mark.tier3
-def test_the_engine_of_a_local_model_is_an_upstream_too(visit: Visiting, tiny_thinking_model: Path) -> None:
-    with small(tiny_thinking_model, key=None) as running:
+def test_the_engine_of_a_local_model_is_shown_as_upstream(visit: Visiting, tiny_thinking_model: Path) -> None:
+    with small_server(tiny_thinking_model, key=None) as running:
         page = visit(running.root)
         ask(page)
         expect(page.inspector.get_by_role("list", name="Attempts")).to_contain_text("local model")
@@ -285,14 +285,14 @@ def test_the_engine_of_a_local_model_is_an_upstream_too(visit: Visiting, tiny_th
         expect(grid(page).get_by_role("row").nth(1)).to_be_visible()
 
 
-def test_a_healthy_chat_with_a_local_model_looks_healthy(visit: Visiting, default_model: Path) -> None:
-    with small(default_model, "-n", "16", key=None) as running:
+def test_a_chat_with_a_local_model_shows_no_repairs(visit: Visiting, default_model: Path) -> None:
+    with small_server(default_model, "-n", "16", key=None) as running:
         page = visit(running.root)
         ask(page)
         expect(page.total("Repairs")).to_have_text("0")
         assert grid(page).locator(".is-repaired").count() == 0
         panel = page.tab("Repairs")
-        expect(panel).to_contain_text("The stream came right")
+        expect(panel).to_contain_text("The stream was correct")
         known = panel.get_by_role("group")
         expect(known).to_contain_text("known deviation")
         expect(known.get_by_role("listitem").first).to_be_hidden()
@@ -303,19 +303,19 @@ def test_a_healthy_chat_with_a_local_model_looks_healthy(visit: Visiting, defaul
         expect(page.server.get_by_role("row", name="/v1/chat/completions").locator(".badge.warn")).to_have_count(0)
 
 
-def test_the_timeline_is_told_in_words_too(page: Visit, stage: Stage) -> None:
-    stage.will(saying("one ", "two ", "three"))
+def test_the_timeline_has_a_text_summary(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying("one ", "two ", "three"))
     ask(page)
     panel = page.tab("Timeline")
     expect(panel).to_contain_text(f"{len(saying('one ', 'two ', 'three').pieces)} frames")
     expect(panel.get_by_role("row", name="Upstream")).to_be_visible()
 
 
-# The request elsewhere.
+# The request as code.
 
 
 def snippet(page: Visit, name: str) -> str:
-    """The request as another program makes it."""
+    """The request in another language."""
     page.tab("Request")
     page.inspector.get_by_role("tab", name=name, exact=True).click()
     text: str = page.inspector.get_by_label(name, exact=True).locator("visible=true").last.inner_text()
@@ -325,31 +325,31 @@ def snippet(page: Visit, name: str) -> str:
 AWKWARD = 'It\'s "quoted", $HOME `id` \\n \\ and\na second line: \u00e9\U0001f44b'
 
 
-def test_the_curl_command_asks_the_same(page: Visit, stage: Stage) -> None:
-    stage.will(saying("fine"))
+def test_the_curl_command_sends_the_same_request(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying("fine"))
     ask(page, AWKWARD)
-    asked = stage.asked()
+    request = stage.last_request()
     text = snippet(page, "curl")
-    ran = subprocess.run(["bash", "-c", text], capture_output=True, timeout=LIMIT_S, env=elsewhere())
+    ran = subprocess.run(["bash", "-c", text], capture_output=True, timeout=LIMIT_S, env=key_environment())
     assert b"fine" in ran.stdout, ran.stderr
-    assert stage.asked() == asked
-    assert asked["messages"][-1]["content"] == AWKWARD
+    assert stage.last_request() == request
+    assert request["messages"][-1]["content"] == AWKWARD
 
 
 @pytest.mark.tier3
-def test_the_python_program_asks_the_same(page: Visit, stage: Stage, tmp_path: Path) -> None:
-    stage.will(saying("fine"))
+def test_the_python_program_sends_the_same_request(page: Visit, stage: Stage, tmp_path: Path) -> None:
+    stage.set_replies(saying("fine"))
     ask(page, AWKWARD)
-    asked = stage.asked()
-    program = tmp_path / "asks.py"
+    request = stage.last_request()
+    program = tmp_path / "request.py"
     program.write_text(snippet(page, "Python"), encoding="utf-8")
-    ran = subprocess.run([sys.executable, program], capture_output=True, timeout=LIMIT_S, env=elsewhere())
+    ran = subprocess.run([sys.executable, program], capture_output=True, timeout=LIMIT_S, env=key_environment())
     assert b"fine" in ran.stdout, ran.stderr
-    assert stage.asked() == asked
+    assert stage.last_request() == request
 
 
-def elsewhere() -> dict[str, str]:
-    """The environment of a person who has a key."""
+def key_environment() -> dict[str, str]:
+    """An environment with a key."""
     return {**os.environ, "OPENAI_API_KEY": "sk-none"}
 
 
@@ -360,7 +360,7 @@ def test_the_key_is_in_no_snippet(visit: Visiting, tmp_path: Path) -> None:
         page.allow("status of 401")
         page.page.get_by_role("dialog").get_by_label("Key", exact=True).fill(key)
         page.page.keyboard.press("Enter")
-        stage.will(saying("fine"))
+        stage.set_replies(saying("fine"))
         ask(page)
         for name in ("JSON", "curl", "Python", "JavaScript"):
             text = snippet(page, name)
@@ -371,7 +371,7 @@ def test_the_key_is_in_no_snippet(visit: Visiting, tmp_path: Path) -> None:
 # Captured streams.
 
 
-def test_a_pasted_stream_is_judged_and_fixed(page: Visit, tmp_path: Path) -> None:
+def test_a_pasted_stream_is_linted_and_fixed(page: Visit, tmp_path: Path) -> None:
     panel = page.tab("Lint")
     panel.get_by_role("textbox", name="Captured stream").fill(BAD_STREAM)
     panel.get_by_role("button", name="Lint and fix").click()
@@ -394,17 +394,15 @@ DROP = """(element, [name, text]) => {
 }"""
 
 
-def test_a_dropped_file_is_judged_as_it_is(page: Visit) -> None:
+def test_a_dropped_file_is_linted_unchanged(page: Visit) -> None:
     page.inspector.evaluate(DROP, ["capture.sse", BAD_STREAM])
     panel = page.inspector.get_by_role("tabpanel").locator("visible=true")
     expect(panel.get_by_role("list", name="Findings")).to_contain_text("delta-role-once")
     expect(panel).to_contain_text("capture.sse")
 
 
-@pytest.mark.parametrize(
-    ("capture", "verdict"), [(saying("fine").body.decode(), "Right"), ("nothing of the kind", "Wrong")]
-)
-def test_the_verdict_on_a_pasted_stream(page: Visit, capture: str, verdict: str) -> None:
+@pytest.mark.parametrize(("capture", "verdict"), [(saying("fine").body.decode(), "Pass"), ("not a stream", "Fail")])
+def test_the_verdict_of_a_pasted_stream_is_shown(page: Visit, capture: str, verdict: str) -> None:
     panel = page.tab("Lint")
     panel.get_by_role("textbox", name="Captured stream").fill(capture)
     panel.get_by_role("button", name="Lint and fix").click()
@@ -412,8 +410,8 @@ def test_the_verdict_on_a_pasted_stream(page: Visit, capture: str, verdict: str)
 
 
 @pytest.mark.parametrize("side", ["Sent to you", "Upstream"])
-def test_a_saved_trace_is_read_by_the_command_line(page: Visit, stage: Stage, tmp_path: Path, side: str) -> None:
-    stage.will(BROKEN)
+def test_welldone_lint_reads_a_saved_trace(page: Visit, stage: Stage, tmp_path: Path, side: str) -> None:
+    stage.set_replies(BROKEN)
     ask(page)
     expect(page.total("Repairs")).not_to_have_text("\u2013")
     page.inspector.get_by_role("button", name=side).click()
@@ -423,26 +421,26 @@ def test_a_saved_trace_is_read_by_the_command_line(page: Visit, stage: Stage, tm
     download.value.save_as(file)
     assert json.loads(file.read_text(encoding="utf-8"))["request"]["messages"]
     ran = command("lint", str(file), cwd=tmp_path)
-    is_ours = side == "Sent to you"
-    assert ran.code == (0 if is_ours else 1), ran.out
-    assert (b"delta-role-once" in ran.out) is not is_ours
+    is_repaired = side == "Sent to you"
+    assert ran.code == (0 if is_repaired else 1), ran.out
+    assert (b"delta-role-once" in ran.out) is not is_repaired
 
 
 # Long streams.
 
 
 @pytest.mark.tier3
-def test_ten_thousand_frames_are_counted_and_few_are_in_the_document(page: Visit, stage: Stage) -> None:
-    stage.will(saying(*[f"{number} " for number in range(MANY)]))
+def test_of_ten_thousand_frames_only_visible_rows_are_in_the_document(page: Visit, stage: Stage) -> None:
+    stage.set_replies(saying(*[f"{number} " for number in range(MANY)]))
     ask(page)
-    frames_of_all = len(saying(*["x"] * MANY).pieces)
-    expect(page.total("Frames")).to_have_text(f"{frames_of_all:,}")
-    expect(grid(page)).to_have_attribute("aria-rowcount", str(frames_of_all + 1))
-    assert grid(page).get_by_role("row").count() < MOST_ROWS
+    frame_count = len(saying(*["x"] * MANY).pieces)
+    expect(page.total("Frames")).to_have_text(f"{frame_count:,}")
+    expect(grid(page)).to_have_attribute("aria-rowcount", str(frame_count + 1))
+    assert grid(page).get_by_role("row").count() < MAX_ROWS
     grid(page).focus()
     page.page.keyboard.press("End")
-    expect(detail(page)).to_contain_text(f"Frame {frames_of_all:,}")
+    expect(detail(page)).to_contain_text(f"Frame {frame_count:,}")
     page.page.keyboard.press("Home")
     expect(detail(page)).to_contain_text("Frame 1:")
-    assert grid(page).get_by_role("row").count() < MOST_ROWS
+    assert grid(page).get_by_role("row").count() < MAX_ROWS
     assert page.page.evaluate("document.querySelectorAll('*').length") < 20 * MANY

@@ -1,4 +1,4 @@
-"""The page's modules alone, in Node: what needs no browser."""
+"""JavaScript unit tests in Node."""
 
 import shutil
 import subprocess
@@ -8,16 +8,16 @@ import pytest
 
 TESTS = Path(__file__).parent / "js"
 LIMIT_S = 300.0
-OLDEST = 20  # it has clocks that tests can turn
+MIN_NODE = 20  # has mock timers
 
 
-def test_the_modules_keep_what_their_own_tests_say() -> None:
+def test_the_javascript_unit_tests_pass() -> None:
     node = shutil.which("node")
     if node is None:
-        pytest.skip("no node here")
+        pytest.skip("Node is not installed")
     version = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
-    if int(version.removeprefix("v").partition(".")[0]) < OLDEST:
-        pytest.skip(f"node is {version.strip()} here, and {OLDEST} is needed")
+    if int(version.removeprefix("v").partition(".")[0]) < MIN_NODE:
+        pytest.skip(f"Node is {version.strip()}; {MIN_NODE} is needed")
     files = sorted(map(str, TESTS.glob("*.test.js")))
     assert files
     ran = subprocess.run(

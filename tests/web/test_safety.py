@@ -1,4 +1,4 @@
-"""What an attacker would try: names and errors that are markup, JSON without a bottom, other sites, and the key."""
+"""Attacks on the page: markup in names and errors, deeply nested JSON, other sites, theft of the key."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ from tests.live.server import KEY
 from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged
-from tests.web.test_chat import bring, give_key
+from tests.web.test_chat import give_key, import_file
 from tests.web.test_hostile import FORBIDDEN, OWNED, STRANGE
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
 
@@ -28,25 +28,25 @@ HIDING = """(forbidden) => {
 
 
 def event(value: object) -> MockChunk:
-    """A frame of any JSON."""
+    """A frame with any JSON."""
     return MockChunk(f"data: {json.dumps(value, ensure_ascii=False)}\n\n")
 
 
 def calling(name: str, arguments: str) -> MockReply:
-    """An answer that calls a tool."""
+    """A reply with a tool call."""
     call = {"index": 0, "id": f"call {name}", "type": "function", "function": {"name": name, "arguments": arguments}}
     return MockReply((ROLE, delta({"tool_calls": [call]}), delta({}, "tool_calls"), DONE))
 
 
 def refusing(status: int, **fields: str) -> MockReply:
-    """An error in the place of an answer."""
+    """An error response."""
     return MockReply(
         (MockChunk(json.dumps({"error": {"message": EVIL, **fields}})),), status=status, headers=JSON_HEADERS
     )
 
 
 def frame(inside: str) -> MockChunk:
-    """A chunk that has this besides its text."""
+    """A chunk with additional fields."""
     return MockChunk('data: {"x":' + inside + ',"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
 
 
@@ -80,14 +80,14 @@ BOTTOMLESS = {
 
 
 def check(page: Visit) -> None:
-    """Nothing has become markup, and nothing hides."""
+    """Assert that nothing became markup and nothing is hidden."""
     assert page.page.evaluate(STRANGE) == []
     assert page.page.evaluate("({}).owned === undefined")
     assert page.page.evaluate(HIDING, FORBIDDEN) == []
 
 
-def look_around(page: Visit) -> None:
-    """Turn to all that the inspector shows of an answer."""
+def open_all_tabs(page: Visit) -> None:
+    """Open everything that the inspector shows of an answer."""
     for side in ("Sent to you", "Upstream"):
         page.tab("Frames")
         page.inspector.get_by_role("group", name="Frames of").get_by_role("button", name=side).click()
@@ -103,54 +103,54 @@ def look_around(page: Visit) -> None:
 
 
 @pytest.mark.parametrize("reply", HOSTILE.values(), ids=HOSTILE.keys())
-def test_whatever_a_server_names_is_text(page: Visit, stage: Stage, reply: MockReply) -> None:
+def test_all_strings_of_a_server_are_shown_as_text(page: Visit, stage: Stage, reply: MockReply) -> None:
     page.allow("status of (400|502)")
-    stage.will(reply)
+    stage.set_replies(reply)
     page.send("Hello")
     expect(page.answer).to_be_visible()
     page.settle()
     expect(page.page.get_by_role("dialog")).to_have_count(0)
     check(page)
-    look_around(page)
+    open_all_tabs(page)
 
 
 @pytest.mark.tier3
-@pytest.mark.parametrize("piece", BOTTOMLESS.values(), ids=BOTTOMLESS.keys())
-def test_json_without_a_bottom_is_shown_as_far_as_it_goes(page: Visit, stage: Stage, piece: MockChunk) -> None:
+@pytest.mark.parametrize("chunk", BOTTOMLESS.values(), ids=BOTTOMLESS.keys())
+def test_deeply_nested_json_is_shown_up_to_a_limit(page: Visit, stage: Stage, chunk: MockChunk) -> None:
     page.allow("status of 502")
-    stage.will(MockReply((ROLE, piece, STOP, DONE)))
+    stage.set_replies(MockReply((ROLE, chunk, STOP, DONE)))
     page.send("Hello")
     page.settle()
-    look_around(page)
-    stage.will(saying("still here"))
+    open_all_tabs(page)
+    stage.set_replies(saying("still here"))
     page.send("Again")
     expect(page.answer).to_contain_text("still here")
 
 
 @pytest.mark.tier3
-def test_a_tool_s_arguments_may_be_without_a_bottom(page: Visit, stage: Stage) -> None:
-    stage.will(calling("f", "[{" * DEPTH))
+def test_deeply_nested_tool_arguments_are_shown(page: Visit, stage: Stage) -> None:
+    stage.set_replies(calling("f", "[{" * DEPTH))
     page.send("Hello")
     expect(page.answer).to_contain_text("tool call")
     page.settle()
-    look_around(page)
+    open_all_tabs(page)
 
 
 def conversation(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """One as it is exported."""
+    """An exported conversation."""
     options = {"tools": "[" * DEPTH, "__proto__": {"owned": 1}}
     texts = {"title": EVIL, "model": EVIL, "system": EVIL}
     return {**texts, "options": options, "messages": messages, "created_at": 1, "updated_at": 1}
 
 
 def exported(file: Path, messages: list[dict[str, Any]]) -> Path:
-    """A file of one conversation."""
+    """Write an export of one conversation."""
     whole = {"format": "welldone.conversations", "version": 1, "conversations": [conversation(messages)]}
     file.write_text(json.dumps(whole), encoding="utf-8")
     return file
 
 
-def test_a_conversation_from_elsewhere_is_text(page: Visit, tmp_path: Path) -> None:
+def test_an_imported_conversation_is_shown_as_text(page: Visit, tmp_path: Path) -> None:
     call = {"id": EVIL, "type": "function", "function": {"name": EVIL, "arguments": EVIL}}
     answer = {"model": EVIL, "outcome": "broken", "error": EVIL, "finish_reason": EVIL}
     spoken = {"role": "assistant", "content": EVIL, "reasoning_content": EVIL, "refusal": EVIL}
@@ -159,29 +159,29 @@ def test_a_conversation_from_elsewhere_is_text(page: Visit, tmp_path: Path) -> N
         {**spoken, "tool_calls": [call], "answer": answer},
         {"role": "tool", "content": EVIL, "tool_call_id": EVIL},
     ]
-    bring(page, exported(tmp_path / 'evil"><b>.json', messages))
+    import_file(page, exported(tmp_path / 'evil"><b>.json', messages))
     expect(page.answer).to_contain_text("evil")
     check(page)
     page.page.get_by_role("button", name="Delete “").first.click()
     check(page)
 
 
-def test_a_conversation_that_could_not_be_drawn_is_not_taken(page: Visit, tmp_path: Path) -> None:
+def test_a_conversation_that_is_too_large_is_not_imported(page: Visit, tmp_path: Path) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [{"role": "assistant", "content": "", "tool_calls": [call] * 900}] * 2
-    bring(page, exported(tmp_path / "many.json", messages))
+    import_file(page, exported(tmp_path / "many.json", messages))
     expect(page.page.get_by_role("alert").get_by_text("tool calls")).to_be_visible()
 
 
 # The key.
 
 
-def test_a_key_that_is_forgotten_is_sent_no_more(visit: Visiting, tmp_path: Path) -> None:
+def test_a_removed_key_is_not_sent_any_more(visit: Visiting, tmp_path: Path) -> None:
     with staged(tmp_path, key=KEY) as stage:
         page = visit(stage.server.root)
         page.allow("status of 401")
         give_key(page)
-        stage.will(saying("fine"))
+        stage.set_replies(saying("fine"))
         page.send("Hello")
         expect(page.answer).to_contain_text("fine")
         page.settle()
@@ -192,7 +192,7 @@ def test_a_key_that_is_forgotten_is_sent_no_more(visit: Visiting, tmp_path: Path
         for download in (trace.value, file.value):
             assert KEY not in download.path().read_text(encoding="utf-8")
         page.page.get_by_role("button", name="Key", exact=True).click()
-        page.page.get_by_role("button", name="Forget key").click()
+        page.page.get_by_role("button", name="Remove key").click()
         with page.page.expect_request("**/v1/chat/completions") as asked:
             page.send("Again")
         assert "authorization" not in asked.value.all_headers()
@@ -223,7 +223,7 @@ PROBE = """async (target) => {
 
 @contextmanager
 def another_site() -> Iterator[str]:
-    """A site on another port, with an empty page."""
+    """A site on another port with an empty page."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -233,7 +233,7 @@ def another_site() -> Iterator[str]:
             self.wfile.write(b"<!doctype html><title>evil</title>")
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Do not log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -245,7 +245,7 @@ def another_site() -> Iterator[str]:
             thread.join()
 
 
-def test_another_site_reads_nothing_and_frames_nothing(visit: Visiting, stage: Stage) -> None:
+def test_another_site_can_neither_read_nor_frame_the_page(visit: Visiting, stage: Stage) -> None:
     with another_site() as site:
         page = visit(stage.server.root)
         statuses: list[int] = []
@@ -253,7 +253,7 @@ def test_another_site_reads_nothing_and_frames_nothing(visit: Visiting, stage: S
         page.page.goto(site)
         statuses.clear()
         assert page.page.evaluate(PROBE, f"{stage.server.root}/") == []
-        # The frame's own document is the only one that came, and it is not shown.
+        # Only the document of the frame was requested, and it is not shown.
         assert set(statuses) <= {200, 403}
         assert statuses.count(200) <= 1
         page.messages.clear()

@@ -1,4 +1,4 @@
-"""The page's files over plain HTTP: who may have them, under which headers, and for how long a browser keeps them."""
+"""Static files of the page over HTTP: access, headers, caching."""
 
 import gzip
 import re
@@ -22,8 +22,8 @@ POLICY = [
 ]
 
 
-class Answer(NamedTuple):
-    """A reply with its body."""
+class Response(NamedTuple):
+    """A response with its body."""
 
     head: HTTPResponse
     body: bytes
@@ -33,17 +33,17 @@ class Answer(NamedTuple):
         return self.head.status
 
     def header(self, name: str) -> str:
-        """A header; empty where there is none."""
+        """A header; empty if missing."""
         return self.head.getheader(name) or ""
 
 
-def fetch(server: Running, path: str, *, method: str = "GET", **headers: str) -> Answer:
-    """The reply to a request for exactly this path."""
+def fetch(server: Running, path: str, *, method: str = "GET", **headers: str) -> Response:
+    """Request exactly this path, without normalization."""
     connection = HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         reply = connection.getresponse()
-        return Answer(reply, reply.read())
+        return Response(reply, reply.read())
     finally:
         connection.close()
 
@@ -57,13 +57,13 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def assets(locked: Running) -> list[str]:
-    """The paths of all files that the document names."""
+    """Paths of all files that the document refers to."""
     found = re.findall(r'(?:href|src)="([^"#]+)"', fetch(locked, "/").body.decode())
     assert len(found) > 5
     return sorted({"/" + path.lstrip("./") for path in found})
 
 
-def test_the_document_needs_no_key_and_tells_nothing_of_the_models(locked: Running) -> None:
+def test_the_document_needs_no_key_and_names_no_models(locked: Running) -> None:
     reply = fetch(locked, "/")
     assert (reply.status, reply.header("Content-Type")) == (200, "text/html; charset=utf-8")
     assert b"scripted" not in reply.body
@@ -82,22 +82,20 @@ def test_the_document_needs_no_key_and_tells_nothing_of_the_models(locked: Runni
         ("/v1/models", "GET"),
     ],
 )
-def test_all_that_the_page_asks_for_needs_the_key(locked: Running, path: str, method: str) -> None:
+def test_the_api_of_the_page_needs_the_key(locked: Running, path: str, method: str) -> None:
     assert fetch(locked, path, method=method).status == 401
     assert fetch(locked, path, method=method, Authorization="Bearer wrong").status == 401
     assert fetch(locked, path, method=method, Authorization=f"Bearer {KEY}").status != 401
 
 
-def test_the_document_is_asked_for_each_time_and_its_files_are_kept_for_ever(
-    locked: Running, assets: list[str]
-) -> None:
+def test_the_document_is_revalidated_and_its_files_are_immutable(locked: Running, assets: list[str]) -> None:
     assert fetch(locked, "/").header("Cache-Control") == "no-cache"
     for path in assets:
         reply = fetch(locked, path)
         assert (reply.status, "immutable" in reply.header("Cache-Control")) == (200, True), path
 
 
-def test_files_are_named_by_what_is_in_them_and_are_all_of_one_version(assets: list[str]) -> None:
+def test_paths_of_files_contain_one_version(assets: list[str]) -> None:
     versions = {re.fullmatch(r"/page/assets/([0-9a-f]{16})/[a-z/_-]+\.(?:js|css|svg)", path) for path in assets}
     assert len({found[1] for found in versions if found}) == 1
     assert None not in versions
@@ -107,7 +105,7 @@ def test_the_document_loads_nothing_but_its_own_files(assets: list[str]) -> None
     assert all(path.startswith("/page/assets/") for path in assets)
 
 
-def test_the_policy_lets_nothing_in_from_elsewhere(locked: Running, assets: list[str]) -> None:
+def test_the_content_security_policy_allows_only_the_same_origin(locked: Running, assets: list[str]) -> None:
     for path in ["/", *assets]:
         reply = fetch(locked, path)
         assert reply.header("Content-Security-Policy").split("; ") == POLICY
@@ -116,7 +114,7 @@ def test_the_policy_lets_nothing_in_from_elsewhere(locked: Running, assets: list
         assert reply.header("Cross-Origin-Resource-Policy") == "same-origin"
 
 
-def test_files_go_compressed_to_whoever_reads_that(locked: Running, assets: list[str]) -> None:
+def test_files_are_compressed_if_the_client_accepts_gzip(locked: Running, assets: list[str]) -> None:
     for path in ["/", *assets]:
         plain, packed = fetch(locked, path), fetch(locked, path, Accept_Encoding="br, gzip")
         assert (plain.header("Content-Encoding"), packed.header("Content-Encoding")) == ("", "gzip")
@@ -125,7 +123,7 @@ def test_files_go_compressed_to_whoever_reads_that(locked: Running, assets: list
         assert fetch(locked, path, Accept_Encoding="gzip;q=0").body == plain.body
 
 
-def test_who_has_a_file_gets_no_second_copy(locked: Running, assets: list[str]) -> None:
+def test_a_matching_etag_gets_304(locked: Running, assets: list[str]) -> None:
     for path in ["/", *assets]:
         etag = fetch(locked, path).header("ETag")
         again = fetch(locked, path, If_None_Match=etag)
@@ -133,7 +131,7 @@ def test_who_has_a_file_gets_no_second_copy(locked: Running, assets: list[str]) 
         assert fetch(locked, path, If_None_Match='"another"').status == 200
 
 
-def test_head_tells_of_a_file_without_sending_it(locked: Running, assets: list[str]) -> None:
+def test_head_returns_headers_without_a_body(locked: Running, assets: list[str]) -> None:
     for path in ["/", assets[0]]:
         whole, head = fetch(locked, path), fetch(locked, path, method="HEAD")
         assert (head.status, head.body) == (200, b"")
@@ -159,12 +157,12 @@ def test_head_tells_of_a_file_without_sending_it(locked: Running, assets: list[s
         "/page/assets/{version}/js\\main.js",
     ],
 )
-def test_there_is_no_other_file(locked: Running, assets: list[str], path: str) -> None:
+def test_other_paths_are_not_found(locked: Running, assets: list[str], path: str) -> None:
     reply = fetch(locked, path.format(version=assets[0].split("/")[3]), Authorization=f"Bearer {KEY}")
     assert (reply.status, reply.header("Content-Type")) == (404, "application/json")
 
 
-def test_without_the_page_there_is_none(tmp_path: Path) -> None:
+def test_no_page_serves_no_files(tmp_path: Path) -> None:
     with staged(tmp_path, "--no-page") as stage:
         reply = fetch(stage.server, "/")
         assert "html" not in reply.header("Content-Type")

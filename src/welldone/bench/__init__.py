@@ -1,1 +1,1 @@
-"""The load test: how fast a server answers many at once, and how often it does not."""
+"""Load test of a server: latency, throughput, errors."""

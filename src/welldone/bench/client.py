@@ -1,4 +1,4 @@
-"""The first look at a server: who is there, which model is asked, and what every request to it has in common."""
+"""HTTP client of the load test: receiver of replies, and the probe of a server before the start."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,34 +10,33 @@ from welldone.bench.dialects import DIALECTS
 from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, BenchDialect, StreamTimer
 from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.settings import BenchSettings
-from welldone.gateway.upstream import parse_model_list
+from welldone.gateway.model_list import parse_model_list
 from welldone.http.address import Address, parse_url
 from welldone.http.client import BufferedResponse, HttpClientError, fetch
 from welldone.http.redaction import SecretRedactor
 from welldone.reporting import single_line
 
-# Hears one reply: its head, its end, and, where it is a stream, when each part of the answer came.
+# Receiver of one reply: its head, its end, and the times of the parts of a stream.
 #
-# The clock is read once for each read of the socket, before anything is made of its bytes: what this costs is not the
-# server's.
+# The clock is read once per socket read, before the bytes are processed: the cost of processing is not the server's.
 
 
-_ERROR_LIMIT_BYTES = 4096  # of a refusal that is read for its message
-_MAX_CHUNKS = 1_000_000  # of an answer: the longest contexts of today hold a million tokens
+_ERROR_LIMIT_BYTES = 4096  # read of an error reply, for its message
+_MAX_CHUNKS = 1_000_000  # per answer: the longest contexts today have a million tokens
 _LINGER_S = 0.1
-"""How long the end of the reply is waited for after the answer's: it comes with it, or soon, and the connection can be
-used again then. Who does not send it holds up a user for so long."""
+"""Wait for the end of the reply after that of the answer: usually it comes with it, and the connection can be reused.
+A server that does not send it delays a user by this time."""
 
 
 class BenchReceiver:
-    """The receiver of one reply. `over` is set when it has ended, however it did."""
+    """Receiver of one reply. `done` is set when it has ended, in whatever way."""
 
     def __init__(self, record: BenchRecord, now: Callable[[], float], timer: StreamTimer) -> None:
         self.record = record
         self.timer = timer
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_stale = False
-        """The connection had been used before and was dead: the request may be sent again."""
+        """The reused connection was dead: the request may be sent again."""
         self._now = now
         self._error_body = bytearray()
         self._content_type = ""
@@ -46,10 +45,10 @@ class BenchReceiver:
         self._done_s: float | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
 
-    # What the exchange calls.
+    # Called by the HTTP client.
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """The reply begins."""
+        """Process the head of the reply."""
         self.record.head_s = self._now()
         self.record.status = status
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -57,7 +56,7 @@ class BenchReceiver:
         self._is_stream = status < 400 and kind == "text/event-stream"
 
     def data(self, data: bytes) -> None:
-        """More of it."""
+        """Process bytes of the body."""
         now = self._now()
         if self._is_settled:
             return
@@ -70,7 +69,7 @@ class BenchReceiver:
             self._error_body += data[:_ERROR_LIMIT_BYTES]
 
     def _check_end(self, now: float) -> None:
-        """After an error nothing counts, and after its end clients have left: some servers close much later."""
+        """End after an error, or after the final event, when clients disconnect; some servers close much later."""
         if self.timer.failure is not None:
             self.end(None)
         elif self._done_s is None and self.timer.is_done:
@@ -78,7 +77,7 @@ class BenchReceiver:
             self._linger_timer = asyncio.get_running_loop().call_later(_LINGER_S, self.end, None)
 
     def end(self, error: HttpClientError | None) -> None:
-        """It has ended."""
+        """Process the end of the reply."""
         now = self._now()
         if self._is_settled:
             return
@@ -88,11 +87,11 @@ class BenchReceiver:
         self.settle(*self._outcome(error))
 
     def settle(self, outcome: RequestOutcome, error: str = "") -> None:
-        """Write down how it ended."""
+        """Set the outcome, once."""
         if self._is_settled:
             return
         self._is_settled = True
-        if self._done_s is not None:  # whoever gave up waiting for more: the answer was whole
+        if self._done_s is not None:  # the answer was complete, whatever ended the wait for the rest
             outcome, error = self._outcome(None)
         if self._linger_timer is not None:
             self._linger_timer.cancel()
@@ -101,7 +100,7 @@ class BenchReceiver:
         record.ended_s = self._now() if self._done_s is None else self._done_s
         record.outcome, record.error = outcome, error
         record.rules = self.timer.rules
-        if not self.done.done():  # who waits for it may have been cancelled, and it with them
+        if not self.done.done():  # the waiting task may have been cancelled, and the future with it
             self.done.set_result(None)
 
     def _outcome(self, error: HttpClientError | None) -> tuple[RequestOutcome, str]:
@@ -111,7 +110,7 @@ class BenchReceiver:
         if status >= 400:
             return RequestOutcome.REFUSED, f"{status}: {self._error_message()}"
         if not self._is_stream:
-            return RequestOutcome.BROKEN, f"the reply is no stream but {self._content_type}"[:MAX_MESSAGE_CHARS]
+            return RequestOutcome.BROKEN, f"the reply is not a stream but {self._content_type}"[:MAX_MESSAGE_CHARS]
         if self.timer.failure is not None:
             return RequestOutcome.FAILED, self.timer.failure
         if self.timer.truncation:
@@ -121,30 +120,30 @@ class BenchReceiver:
         return RequestOutcome.OK, ""
 
     def _error_message(self) -> str:
-        """What a refusal says, in a line."""
+        """Return the message of an error reply, in one line."""
         try:
-            said = msgspec.json.decode(bytes(self._error_body))
+            reply = msgspec.json.decode(bytes(self._error_body))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            said = None
-        error = said.get("error", said) if isinstance(said, dict) else said
+            reply = None
+        error = reply.get("error", reply) if isinstance(reply, dict) else reply
         message = error.get("message") if isinstance(error, dict) else error
         text = message if isinstance(message, str) else self._error_body.decode("utf-8", "replace")
         return single_line(text, MAX_MESSAGE_CHARS)
 
 
-_PROBE_TIMEOUT_S = 60.0  # a server that loads its model answers a first request late
+_PROBE_TIMEOUT_S = 60.0  # a server that still loads its model answers the first request late
 _MAX_ERROR_CHARS = 160
 _UNKNOWN_FIELD_STATUSES = (400, 422)
-"""How servers refuse a member that they do not know; 422 are those that let pydantic say it."""
+"""Statuses for unknown fields; 422 from servers that validate with pydantic."""
 _PROBE_MESSAGES = [{"role": "user", "content": "Say hello."}]
 
 
 class BenchUnreachableError(Exception):
-    """The server cannot be measured. The message is one line that says what to do."""
+    """The server cannot be measured. The message is one line that tells what to do."""
 
 
 class BenchTarget(msgspec.Struct, frozen=True):
-    """A server, and what every request to it has in common."""
+    """A server, and the fields of every request to it."""
 
     url: str
     address: Address
@@ -157,16 +156,16 @@ class BenchTarget(msgspec.Struct, frozen=True):
 
 
 def bench_secrets(settings: BenchSettings) -> SecretRedactor:
-    """What must not be written."""
+    """Return the secrets that must not appear in output."""
     keys = (settings.key, settings.against_key)
     return SecretRedactor([*(key for key in keys if key), *(value for _, value in settings.headers)])
 
 
 async def probe_targets(settings: BenchSettings) -> list[BenchTarget]:
-    """The servers that these settings name: one, or two that are asked in turn.
+    """Probe the servers of the settings: one, or two that are measured in alternation.
 
     Raises:
-        UnreachableError: one of them gives no answer.
+        BenchUnreachableError: a server gives no answer.
         ValueError: a URL, a key or a header cannot be used.
     """
     secrets = bench_secrets(settings)
@@ -177,7 +176,7 @@ async def probe_targets(settings: BenchSettings) -> list[BenchTarget]:
 
 
 def _target_addresses(settings: BenchSettings) -> list[tuple[str, Address]]:
-    """Where they are. Key and headers are for the first host: another gets only what is meant for it."""
+    """Return the addresses. The key and the headers are for the first host only."""
     trust: dict[str, Any] = {"ca_file": settings.ca_file, "is_verified": settings.is_verified}
     first = parse_url(settings.url, key=settings.key, headers=settings.headers, **trust)
     if settings.against is None:
@@ -194,7 +193,7 @@ def _target_addresses(settings: BenchSettings) -> list[tuple[str, Address]]:
 
 
 def _with_dialect_headers(address: Address, settings: BenchSettings) -> Address:
-    """The address, with what the dialect adds to every request; who names such a header knows better."""
+    """Add the headers of the dialect; headers of the settings take precedence."""
     own = DIALECTS[settings.endpoint].headers(address.key)
     return msgspec.structs.replace(address, headers=(*own, *address.headers))
 
@@ -202,21 +201,19 @@ def _with_dialect_headers(address: Address, settings: BenchSettings) -> Address:
 async def _probe_target(address: Address, url: str, settings: BenchSettings) -> BenchTarget:
     model = settings.model or await _choose_model(address, url, settings.tokenizer)
     dialect = DIALECTS[settings.endpoint]
-    common = {"model": model, "temperature": 0.0}
-    members = {**common, **dialect.preferred_fields, **settings.extra}
-    reply = await _try_request(address, url, dialect, members)
-    if (
-        reply.status in _UNKNOWN_FIELD_STATUSES and dialect.preferred_fields
-    ):  # without usage nobody counts tokens; so be it
-        members = {**common, **settings.extra}
-        reply = await _try_request(address, url, dialect, members)
+    required = {"model": model, "temperature": 0.0}
+    fields = {**required, **dialect.preferred_fields, **settings.extra}
+    reply = await _try_request(address, url, dialect, fields)
+    if reply.status in _UNKNOWN_FIELD_STATUSES and dialect.preferred_fields:  # then without usage numbers
+        fields = {**required, **settings.extra}
+        reply = await _try_request(address, url, dialect, fields)
     if reply.status != 200:
         raise BenchUnreachableError(f"{url} does not answer {dialect.path} for {model!r} ({_error_summary(reply)})")
-    return BenchTarget(url, address, dialect, members)
+    return BenchTarget(url, address, dialect, fields)
 
 
 async def _choose_model(address: Address, url: str, tokenizer: str | None) -> str:
-    """The model that the tokenizer is of, if the server lists it; else the first."""
+    """Return the tokenizer's model if the server lists it, else the first one."""
     reply = await _fetch(address, url, "GET", "/models", b"")
     models = parse_model_list(reply.body) if reply.status == 200 else ()
     if not models:
@@ -239,12 +236,12 @@ async def _fetch(address: Address, url: str, method: str, path: str, body: bytes
 
 
 async def post_to_root(target: BenchTarget, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-    """What the server says at a path of its root; None where it has no such thing."""
+    """Post JSON to a path of the server's root; return the JSON reply, None if there is none."""
     address = target.address
     root = msgspec.structs.replace(address, prefix=address.prefix.removesuffix("/v1"))
-    asked = msgspec.json.encode({"model": target.model, **body})
+    data = msgspec.json.encode({"model": target.model, **body})
     try:
-        reply = await fetch(root, "POST", path, timeout_s=_PROBE_TIMEOUT_S, body=asked)
+        reply = await fetch(root, "POST", path, timeout_s=_PROBE_TIMEOUT_S, body=data)
         value = msgspec.json.decode(reply.body) if reply.status == 200 else None
     except (HttpClientError, ValueError, RecursionError):
         return None

@@ -1,4 +1,4 @@
-"""Makes the load of one step: users who ask again when they were answered, or requests at their times."""
+"""Load generation of one step: closed loop (users) and open loop (arrival schedule)."""
 
 import asyncio
 import gc
@@ -26,30 +26,30 @@ from welldone.bench.stats import summarize_step
 from welldone.http.address import Address
 from welldone.http.client import ConnectionPool, Exchange, HttpClientError
 
-# When the requests of an open loop are due, in seconds from the start of the step.
+# Arrival times of an open loop, in seconds from the start of the step.
 
 
 MAX_BURSTINESS = 1000.0
-"""The longest bursts: about so many requests at once, and more users than that few servers have."""
-_MAX_ARRIVALS = 1_000_000  # of a file: more than a day at ten requests per second
-_LINE_LIMIT_BYTES = 1 << 20  # the hashes of a prompt of a million tokens fit in it
+"""Bursts of about as many requests: few servers have more users."""
+_MAX_ARRIVALS = 1_000_000  # per file: more than a day at ten requests per second
+_LINE_LIMIT_BYTES = 1 << 20  # fits the block hashes of a prompt of a million tokens
 _MS_PER_S = 1000.0
 _LINE_FORMAT = 'each line must be a number of seconds, or an object with a number as "timestamp"'
 
 
 def constant_arrivals(rate: float) -> Iterator[float]:
-    """Evenly, the first at once."""
+    """Yield evenly spaced times, the first at 0."""
     _check_rate(rate)
     return (number / rate for number in count())
 
 
 def poisson_arrivals(rate: float, rng: random.Random) -> Iterator[float]:
-    """At random, as people come who do not know of each other; the first after a gap like any other."""
+    """Yield the times of a Poisson process: independent users. The first arrival follows a gap like the others."""
     return bursty_arrivals(rate, 1.0, rng)
 
 
 def bursty_arrivals(rate: float, burstiness: float, rng: random.Random) -> Iterator[float]:
-    """In bursts: gaps of a gamma distribution, whose variance is `burstiness` times that of gaps at random."""
+    """Yield times with gamma-distributed gaps, whose variance is `burstiness` times that of a Poisson process."""
     _check_rate(rate)
     if not 0 < burstiness <= MAX_BURSTINESS:
         raise ValueError(f"the burstiness must be more than 0 and at most {MAX_BURSTINESS:g}, not {burstiness:g}")
@@ -64,20 +64,20 @@ def _check_rate(rate: float) -> None:
 
 
 class _ArrivalLine(msgspec.Struct):
-    """A line of a trace. Those of Mooncake, and they alone, tell the hashes of the prompt's blocks."""
+    """A line of a trace. Only those of Mooncake have the hashes of the prompt's blocks."""
 
     timestamp: float
     hash_ids: msgspec.Raw = msgspec.Raw()
 
 
 def read_arrival_times(path: Path) -> list[float]:
-    """The times in a file, in order and from 0: a number on each line, or JSON lines with `timestamp`.
+    """Read arrival times from a file, sorted and starting at 0: a number per line, or JSON lines with `timestamp`.
 
-    They are seconds from any moment on. Where a line has `hash_ids`, as the traces of Mooncake do, its `timestamp`
-    is taken for milliseconds, as theirs are.
+    Times are in seconds, with any origin. If a line has `hash_ids`, as the traces of Mooncake do, its `timestamp` is in
+    milliseconds, as theirs are.
 
     Raises:
-        ValueError: the file cannot be read, or says something else.
+        ValueError: the file cannot be read, or has another format.
     """
     try:
         with path.open("rb") as file:
@@ -91,42 +91,42 @@ def read_arrival_times(path: Path) -> list[float]:
 
 def _read_times(path: Path, file: BinaryIO) -> Iterator[float]:
     decoder = msgspec.json.Decoder(float | _ArrivalLine)
-    found = 0
+    count = 0
     for number, line in enumerate(iter(partial(file.readline, _LINE_LIMIT_BYTES + 1), b""), 1):
         if len(line) > _LINE_LIMIT_BYTES:
             raise ValueError(f"{path}, line {number}: longer than {_LINE_LIMIT_BYTES} bytes")
         if not line.strip():
             continue
-        found += 1
-        if found > _MAX_ARRIVALS:
-            raise ValueError(f"{path} has more than {_MAX_ARRIVALS} times in it: give a part of it")
+        count += 1
+        if count > _MAX_ARRIVALS:
+            raise ValueError(f"{path} has more than {_MAX_ARRIVALS} times: use a part of it")
         yield _parse_time(decoder, path, number, line)
 
 
 def _parse_time(decoder: "msgspec.json.Decoder[float | _ArrivalLine]", path: Path, number: int, line: bytes) -> float:
     try:
-        said = decoder.decode(line)
+        value = decoder.decode(line)
     except (msgspec.DecodeError, RecursionError):
         raise ValueError(f"{path}, line {number}: {_LINE_FORMAT}") from None
-    if isinstance(said, float):
-        return said
-    return said.timestamp / _MS_PER_S if said.hash_ids else said.timestamp
+    if isinstance(value, float):
+        return value
+    return value.timestamp / _MS_PER_S if value.hash_ids else value.timestamp
 
 
 _LATE_START_S = 0.005
-"""A start that is later than this is late: the timers of an event loop are right within some milliseconds."""
+"""Later starts count as late: the timers of an event loop are accurate to a few milliseconds."""
 _BUSY_CPU_SHARE = 0.8
-"""Of a core: beyond it this tool's own work shows in the times."""
+"""CPU share of one core above which the client's own work distorts the times."""
 _LATE_SHARE = 0.05
 _LATE_ALLOWED = 5
-"""So many late starts, or such a share of all, may have another cause than this tool."""
+"""Up to this number, or this share, late starts may have other causes than this client."""
 _BACKOFF_S = (0.1, 2.0)
-"""How long a user waits after a request that did not end well, at first and at most: who is refused at once would ask
-some thousand times a second, and neither server nor tool would do anything else."""
+"""First and longest pause of a user after a failed request. Without it, a user who is refused at once would send
+thousands of requests per second."""
 
 
 class LoadCounters(msgspec.Struct):
-    """How a step is doing, for who watches."""
+    """Counters of a step, for the live view."""
 
     in_flight: int = 0
     skipped: int = 0
@@ -136,7 +136,7 @@ class LoadCounters(msgspec.Struct):
 
 
 class LoadGenerator:
-    """One step on one server. Its times begin with `begin`."""
+    """Generates the load of one step on one server. Times are relative to its start."""
 
     def __init__(
         self,
@@ -156,11 +156,11 @@ class LoadGenerator:
         self.records: list[BenchRecord] = []
         self.counts = LoadCounters()
         self.seconds = 0.0
-        """How long the step was: less than asked where it was stopped."""
+        """Duration of the step: shorter than planned if it was stopped."""
         self.is_complete = False
-        """Whether it was as long as asked."""
+        """Whether it ran for the planned duration."""
         self.tokens_by: set[str] = set()
-        """Who counted the tokens of its answers, once they are."""
+        """Sources of the token counts, once tokens are counted."""
         self._address = address
         self._prompts = prompts
         self._common_fields = common_fields
@@ -176,15 +176,15 @@ class LoadGenerator:
         self._pool = ConnectionPool(idle_per_address=4096)
         self._cpu_begun = self._cpu_used = 0.0
         self.texts: list[tuple[BenchRecord, str]] = []
-        """The answers, to be counted when the step is over; none where nobody counts."""
+        """Answers whose tokens are counted after the step; empty without a counter."""
 
     def now(self) -> float:
-        """Seconds since the step began."""
+        """Return the seconds since the step started."""
         return self._clock() - self._begun
 
     @property
     def client_load(self) -> ClientLoad:
-        """What this tool did."""
+        """Load of this client during the step."""
         counts = self.counts
         cpu = self._cpu_used / self.seconds if self.seconds else 0.0
         is_late = counts.late > max(_LATE_ALLOWED, _LATE_SHARE * len(self.records))
@@ -195,10 +195,8 @@ class LoadGenerator:
             is_bottleneck=cpu > _BUSY_CPU_SHARE or is_late,
         )
 
-    # The two ways.
-
     async def run_closed_loop(self, users: int, seconds: float) -> None:
-        """So many users, each of whom asks again when it was answered."""
+        """Run users who each send the next request when the last one is answered."""
         with self._measuring():
             working = [asyncio.create_task(self._run_user(seconds)) for _ in range(users)]
             await self._finish_at(seconds)
@@ -207,9 +205,9 @@ class LoadGenerator:
     async def run_open_loop(
         self, schedule: Iterator[float], seconds: float, max_in_flight: int, *, wait_for_last_answer: bool = False
     ) -> None:
-        """Requests at their times, whatever the server does; those beyond `most` at once are skipped and counted.
+        """Send requests at their times, regardless of the server; skip and count those beyond `max_in_flight`.
 
-        The step ends after so many seconds, or, where it is asked for, with the last answer.
+        The step ends after so many seconds, or with the last answer if `wait_for_last_answer`.
         """
         with self._measuring():
             working: set[asyncio.Task[BenchRecord]] = set()
@@ -230,7 +228,7 @@ class LoadGenerator:
 
     @contextmanager
     def _measuring(self) -> Iterator[None]:
-        """The step, without the collector: it stops all for a while, and there are no rings here to collect."""
+        """Run the step without garbage collection, whose pauses would be measured; few reference cycles arise."""
         gc.collect()
         gc.disable()
         self._cpu_begun = _process_cpu_s()
@@ -249,10 +247,10 @@ class LoadGenerator:
         self._cpu_used = _process_cpu_s() - self._cpu_begun
 
     async def _wait_until(self, until_s: float) -> bool:
-        """Wait for a time of the step; False where it was stopped before."""
+        """Wait for a time of the step; return False if the step was stopped before."""
         left_s = until_s - self.now()
         if left_s <= 0:
-            await asyncio.sleep(0)  # who is late lets the others go on all the same
+            await asyncio.sleep(0)  # even a late task lets others run
         elif not self._stop.is_set():
             try:
                 async with asyncio.timeout(left_s):
@@ -268,7 +266,7 @@ class LoadGenerator:
             self.counts.max_delay_s = max(self.counts.max_delay_s, late_s)
 
     async def _drain(self, working: Sequence[asyncio.Task[Any]]) -> None:
-        """Let those who are under way end, for a while and as long as nobody stops; then leave them."""
+        """Let requests in flight finish within the grace period, unless the step is stopped; then cancel them."""
         stopped = asyncio.create_task(self._stop.wait())
         ended = asyncio.gather(*working, return_exceptions=True)
         await asyncio.wait((stopped, ended), timeout=self._grace_s, return_when=asyncio.FIRST_COMPLETED)
@@ -277,7 +275,7 @@ class LoadGenerator:
         await asyncio.gather(stopped, ended, return_exceptions=True)
         await self._pool.close()
         for failed in ended.result():
-            if isinstance(failed, Exception):  # a mistake of ours: a load with fewer users is not the one asked for
+            if isinstance(failed, Exception):  # a bug: without this user the load is not the planned one
                 raise failed
 
     async def _run_user(self, seconds: float) -> None:
@@ -290,8 +288,6 @@ class LoadGenerator:
                 continue
             await self._wait_until(self.now() + pause_s)
             pause_s = min(2 * pause_s, longest_s)
-
-    # One request.
 
     async def _send_request(self, turn: PromptRequest, due_s: float) -> BenchRecord:
         body = self._dialect.body(self._common_fields, turn.messages, turn.max_tokens)
@@ -322,12 +318,12 @@ class LoadGenerator:
             async with asyncio.timeout(self._timeout_s):
                 exchange = await self._send(receiver, data)
                 await receiver.done
-                if receiver.is_stale:  # the server had closed the connection while nobody used it
+                if receiver.is_stale:  # the server had closed the idle connection
                     receiver = self._make_receiver(receiver.record, body)
                     exchange = await self._send(receiver, data, is_fresh=True)
                     await receiver.done
         except TimeoutError:
-            receiver.settle(RequestOutcome.TIMED_OUT, f"no end within {self._timeout_s:g} s")
+            receiver.settle(RequestOutcome.TIMED_OUT, f"not complete within {self._timeout_s:g} s")
         except HttpClientError as error:
             receiver.settle(RequestOutcome.UNREACHABLE, str(error))
         finally:
@@ -343,27 +339,27 @@ class LoadGenerator:
 
 
 def _process_cpu_s() -> float:
-    """What this process has worked so far."""
+    """Return the CPU time of this process."""
     usage = getrusage(RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
-# The steps of a run: how each kind of load is made.
+# The steps of each kind of run.
 
 
 SWEEP_HEADROOM = 1.2
-"""A sweep goes a little beyond what the server took in the throughput step, so as to show where it breaks down."""
+"""A sweep goes slightly beyond the rate of the throughput step, to show where the server saturates."""
 
 
 class ClosedLoopStep(msgspec.Struct, frozen=True):
-    """Users, each of whom asks again when it was answered."""
+    """Users who each send the next request when the last one is answered."""
 
     id: str
     users: int
 
 
 class OpenLoopStep(msgspec.Struct, frozen=True):
-    """Requests at a rate, whatever the server does."""
+    """Requests at a rate, regardless of the server."""
 
     id: str
     rate: float
@@ -380,22 +376,22 @@ PlannedStep: TypeAlias = ClosedLoopStep | OpenLoopStep | TraceReplayStep
 
 WARMUP_STEP = ClosedLoopStep("warmup", 1)
 REPLAY_TAIL_S = 0.001
-"""A replay lasts so much longer than its last request takes to be due: what is due at its end would not be made."""
+"""A replay lasts this much longer than its last arrival: a request due at the very end would not be sent."""
 
 
 def rate_steps(settings: BenchSettings, rates: tuple[float, ...]) -> list[PlannedStep]:
-    """A step for each rate. The names are those of inference-benchmarker, where the arrivals are."""
+    """Return a step per rate, with the names of inference-benchmarker."""
     return [OpenLoopStep(f"{settings.arrivals}@{rate:.2f}req/s", rate) for rate in rates]
 
 
 def sweep_rates(settings: BenchSettings, max_rate: float) -> tuple[float, ...]:
-    """The rates of a sweep, by the requests per second that the server took at most."""
+    """Return the rates of a sweep, from the maximum rate of the server."""
     count = settings.num_rates
     return tuple(step * max_rate * SWEEP_HEADROOM / count for step in range(1, count + 1))
 
 
 def arrival_times(step: OpenLoopStep | TraceReplayStep, settings: BenchSettings, rng: random.Random) -> Iterator[float]:
-    """When its requests are due."""
+    """Return the times at which requests are due."""
     if isinstance(step, TraceReplayStep):
         return iter(step.times)
     match settings.arrivals:
@@ -408,12 +404,12 @@ def arrival_times(step: OpenLoopStep | TraceReplayStep, settings: BenchSettings,
 
 
 def concurrency_steps(settings: BenchSettings) -> list[PlannedStep]:
-    """A step for each number of users."""
+    """Return a step per number of users."""
     return [ClosedLoopStep(f"concurrency@{users}", users) for users in settings.levels]
 
 
 def expected_duration_s(settings: BenchSettings) -> tuple[float, float] | None:
-    """How many seconds the run takes, and how many at most; None where a file says it."""
+    """Return the expected and the longest duration of a run; None if a file determines it."""
     if settings.kind is BenchmarkKind.REPLAY:
         return None
     steps = len(settings.rates or settings.levels) or 1
@@ -425,15 +421,15 @@ def expected_duration_s(settings: BenchSettings) -> tuple[float, float] | None:
 
 
 def round_orders(rounds: int) -> list[tuple[int, int]]:
-    """In which order two servers are asked in each round: what changes with time is as good or bad for both."""
+    """Return the order of two servers in each round, balanced so that drifts affect both."""
     return [(0, 1) if number % 2 == 0 else (1, 0) for number in range(rounds)]
 
 
-# A step that was made in rounds, as one: the requests of all rounds one after the other, and the rates of each.
+# A step in rounds: the requests of all rounds in sequence, with the rates of each round.
 
 
 class StepSpec(TypedDict):
-    """What is known of a step before it is made."""
+    """Properties of a step that are known before it runs."""
 
     id: str
     target: str
@@ -444,7 +440,7 @@ class StepSpec(TypedDict):
 
 
 def merge_rounds(loads: Sequence[LoadGenerator], **spec: Unpack[StepSpec]) -> StepResult:
-    """What the rounds of a step came to, one after the other."""
+    """Merge the rounds of a step into one result."""
     records: list[BenchRecord] = []
     seconds = 0.0
     for load in loads:
@@ -473,7 +469,7 @@ def _mean_client_load(loads: Sequence[LoadGenerator]) -> ClientLoad:
 
 
 def _with_round_rates(rounds: Sequence[StepResult], whole: StepResult) -> StepResult:
-    """What came after the end of a round belongs to no round, though it lies in the time of the next."""
+    """Average the rates of the rounds: requests that finish after a round belong to none, though to the next's time."""
     seconds = whole.seconds or 1.0
     return msgspec.structs.replace(
         whole,
@@ -483,7 +479,7 @@ def _with_round_rates(rounds: Sequence[StepResult], whole: StepResult) -> StepRe
 
 
 def shift_record(record: BenchRecord, seconds: float) -> BenchRecord:
-    """The same record, in a step that began so much earlier."""
+    """Return the record with times relative to a step that started earlier."""
 
     def later(at: float | None) -> float | None:
         return None if at is None else at + seconds

@@ -1,6 +1,6 @@
-"""What is asked: prompts of a dataset, or written here, in conversations that the server's own answers carry on.
+"""Prompts: from a dataset or synthetic, in conversations that continue with the server's own answers.
 
-A conversation that was answered goes on before a new one begins: what the server keeps of it is of use, as in life.
+An answered conversation continues before a new one starts, so that the server's prompt cache is of use, as in practice.
 """
 
 import random
@@ -19,14 +19,14 @@ from welldone.bench.settings import BenchSettings, LengthSpec, draw_length
 from welldone.bench.tokens import ESTIMATED_COUNTER, BenchTokenCounter
 from welldone.bench.words import FIXED_LENGTH_PROFILE, PromptStyle, WorkloadProfile, find_workload_profile
 
-# Datasets: conversations out of a file. What the assistant said in them is left out: the server answers itself.
+# Datasets: conversations from a file. Their assistant messages are ignored: the server answers itself.
 #
-# A JSON file is a list of `{"conversations": [{"role": "user", "content": "…"}]}` (or, as ShareGPT has it, of
-# `{"from": "human", "value": "…"}`). A file of JSON lines has `prompt`, `text`, `messages` or `conversations` in each.
+# A JSON file is a list of `{"conversations": [{"role": "user", "content": "…"}]}` (or, in the format of ShareGPT, of
+# `{"from": "human", "value": "…"}`). A file of JSON lines has `prompt`, `text`, `messages` or `conversations` per line.
 
 
 DATASET_LIMIT_BYTES = 256 * 2**20
-"""A file is read whole, and takes a few times its size in memory."""
+"""Files are read whole, and take a few times their size in memory."""
 _ROLES = {"user": "user", "human": "user", "system": "system"}
 _TEXT_FIELDS = '"prompt", "text", "messages" or "conversations"'
 _NEWLINE = b"\n"
@@ -34,7 +34,7 @@ _BYTE_OFFSET = re.compile(r"\(byte (\d+)\)")
 
 
 class DatasetMessage(msgspec.Struct, frozen=True):
-    """A message of a file, in the names of today or in those of ShareGPT."""
+    """A message in a dataset, with the field names of OpenAI or of ShareGPT."""
 
     role: str | None = None
     content: str | None = None
@@ -43,7 +43,7 @@ class DatasetMessage(msgspec.Struct, frozen=True):
 
 
 class DatasetRow(msgspec.Struct, frozen=True):
-    """One conversation of a file, in one of its forms. What else it says is not kept."""
+    """A conversation in a dataset, in one of its formats. Other fields are ignored."""
 
     prompt: str | None = None
     text: str | None = None
@@ -53,30 +53,30 @@ class DatasetRow(msgspec.Struct, frozen=True):
 
 PromptMessage = dict[str, str]
 DatasetTurns = list[list[PromptMessage]]
-"""What a user says, turn by turn: one message, after the system's where there is one."""
+"""The messages of each turn of a user: one message, after the system message in the first turn if there is one."""
 
 _LIST_DECODER = msgspec.json.Decoder(list[DatasetRow])
 _ROW_DECODER = msgspec.json.Decoder(DatasetRow)
 
 
 def read_dataset(path: Path) -> list[DatasetTurns]:
-    """The conversations of a file, in its order; `ValueError` in one sentence, with the place, if it is no dataset."""
-    found = [turns for row in _parse_rows(path, _read_file(path)) if (turns := _user_turns(row))]
-    if not found:
-        raise ValueError(f"{path.name} has no conversation in which a user says something")
-    return found
+    """Read the conversations of a file in order. Raises `ValueError` with the position if it is not a dataset."""
+    conversations = [turns for row in _parse_rows(path, _read_file(path)) if (turns := _user_turns(row))]
+    if not conversations:
+        raise ValueError(f"{path.name} has no conversation with a user message")
+    return conversations
 
 
 def _read_file(path: Path) -> bytes:
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would block
             raise ValueError(f"there is no dataset file {path}")
         with path.open("rb") as file:
             data = file.read(DATASET_LIMIT_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
     if len(data) > DATASET_LIMIT_BYTES:
-        raise ValueError(f"{path.name} has more than {DATASET_LIMIT_BYTES // 2**20} MB: take a part of it")
+        raise ValueError(f"{path.name} has more than {DATASET_LIMIT_BYTES // 2**20} MB: use a part of it")
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
@@ -108,13 +108,13 @@ def _check_row(row: DatasetRow, location: str) -> DatasetRow:
 
 
 def _decode_error(error: Exception) -> str:
-    return str(error).replace("`", "") if isinstance(error, msgspec.MsgspecError) else "this is no JSON"
+    return str(error).replace("`", "") if isinstance(error, msgspec.MsgspecError) else "not JSON"
 
 
 def _line_of(error: Exception, data: bytes) -> str:
-    """On which line the JSON breaks, where that is known."""
-    found = _BYTE_OFFSET.search(str(error))
-    return "" if found is None else f", line {1 + data[: int(found[1])].count(_NEWLINE)}"
+    """Return the line of a JSON error, if it is known."""
+    match = _BYTE_OFFSET.search(str(error))
+    return "" if match is None else f", line {1 + data[: int(match[1])].count(_NEWLINE)}"
 
 
 def _user_turns(row: DatasetRow) -> DatasetTurns:
@@ -123,9 +123,9 @@ def _user_turns(row: DatasetRow) -> DatasetTurns:
         return [[{"role": "user", "content": text}]] if text else []
     turns: DatasetTurns = []
     waiting: list[PromptMessage] = []
-    for said in row.messages if row.messages is not None else row.conversations or ():
-        role = _ROLES.get(said.role or said.speaker or "")
-        content = said.content if said.content is not None else said.value
+    for message in row.messages if row.messages is not None else row.conversations or ():
+        role = _ROLES.get(message.role or message.speaker or "")
+        content = message.content if message.content is not None else message.value
         if role is None or not content:
             continue
         waiting.append({"role": role, "content": content})
@@ -135,18 +135,18 @@ def _user_turns(row: DatasetRow) -> DatasetTurns:
     return turns
 
 
-# Prompts that are written here, offline, of a given number of tokens.
+# Synthetic prompts with a given number of tokens.
 #
-# Parts are made and counted once. A prompt is then a matter of drawing parts and adding up their tokens, which takes a
-# millionth of a second each: a prompt is made while requests are under way, and must not delay them.
+# Parts are generated and counted once. A prompt is then a random sequence of parts whose token counts are added, which
+# takes a microsecond per part: prompts are generated during the measurement and must not delay requests.
 
 
 PART_COUNT = 500
-"""How many different parts there are: a long prompt has some hundred of them, in an order of its own."""
+"""Number of different parts: a long prompt has some hundred of them, in random order."""
 
 
 class PromptWriter:
-    """Writes prompts in one style. What it writes depends on `rng` alone."""
+    """Generates prompts in one style, deterministically for a given `rng`."""
 
     def __init__(self, style: PromptStyle, counter: BenchTokenCounter, rng: random.Random) -> None:
         self._style = style
@@ -154,7 +154,7 @@ class PromptWriter:
         self._rng = rng
         self._number = 0
         self._parts = [(part, self._count(part)) for part in (style.part(rng) for _ in range(PART_COUNT))]
-        # What is left in the end is filled with the longest parts that fit, and with small words.
+        # The rest of a prompt is filled with the longest parts that fit, then with short words.
         self._by_tokens: dict[int, list[str]] = {}
         for part, size in (*self._parts, *((f" {word}", self._count(f" {word}")) for word in words.FUNCTION_WORDS)):
             self._by_tokens.setdefault(size, []).append(part)
@@ -162,11 +162,11 @@ class PromptWriter:
         self._closing_tokens = self._count(style.closing)
 
     def _count(self, part: str) -> int:
-        """How many tokens a part adds to a text: one at least, so that writing comes to an end."""
+        """Return the tokens that a part adds to a text: at least one, so that generation terminates."""
         return max(1, self._counter.count(self._style.separator + part) - self._counter.count(self._style.separator))
 
     def write(self, tokens: int) -> tuple[str, int]:
-        """A prompt that was not there before, and how many tokens it has: as many as asked for, if it can be."""
+        """Return a new prompt and its number of tokens, which equals `tokens` if possible."""
         opening = self.opening()
         left = tokens - self._counter.count(opening) - self._closing_tokens
         if left < 0:
@@ -185,90 +185,90 @@ class PromptWriter:
         return "".join(written), tokens - left
 
     def opening(self) -> str:
-        """The first words of a text: never the same twice."""
+        """Return the first words of a text, unique among all."""
         self._number += 1
         return self._style.opening(self._rng, self._number)
 
 
 MAX_CONVERSATIONS = 5_000
-"""That are taken of a dataset, by chance: each is counted before the start, which takes about a millisecond."""
+"""Sampled from a dataset: each is tokenized before the start, which takes about a millisecond."""
 
 
 class UserTurn(msgspec.Struct, frozen=True):
-    """What a user says in one turn."""
+    """The messages of one turn of a user."""
 
     messages: Sequence[PromptMessage]
-    """One of the user, after the system's where there is one."""
+    """The user message, after the system message if there is one."""
     tokens: int | None
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """One that is under way: what was said so far, and what the user has yet to say."""
+    """A conversation in progress: the messages so far, and the remaining turns of the user."""
 
     history: list[dict[str, Any]]
     remaining: Sequence[UserTurn]
 
 
 class PromptRequest(msgspec.Struct):
-    """One request to be made."""
+    """A request to send."""
 
     messages: list[dict[str, Any]]
     max_tokens: int | None
     prompt_tokens: int | None
-    """By the tokenizer, without the words of the chat template. None where there is no tokenizer, or where the server's
-    own answers are part of it: to count them would take time while requests are under way."""
+    """From the tokenizer, without the chat template. None without a tokenizer, or if the prompt includes answers of the
+    server: counting them would take time during the measurement."""
     conversation: Conversation | None
-    """What goes on once this is answered, if anything does."""
+    """The conversation that continues after the answer, if it does."""
 
 
 class PromptSource(Protocol):
     """An endless source of requests."""
 
     def next(self) -> PromptRequest:
-        """The request to be made now."""
+        """Return the next request."""
 
     def add_answer(self, request: PromptRequest, text: str) -> None:
-        """The server's whole answer: what the user says to it is due next."""
+        """Add the complete answer of the server: the next turn of the conversation becomes available."""
 
 
 def make_prompt_source(settings: BenchSettings, counter: BenchTokenCounter | None, rng: random.Random) -> PromptSource:
-    """What these settings ask for; `ValueError` in one sentence where they ask for what is not there."""
+    """Return the source for these settings; raises `ValueError` if a profile, a file or a tokenizer is missing."""
     profile = FIXED_LENGTH_PROFILE if settings.profile is None else find_workload_profile(settings.profile)
     decode = settings.decode or profile.decode
     if settings.dataset is None:
         scripts = _synthetic_conversations(profile, settings.prompt, counter, rng)
     else:
         length = settings.prompt or (profile.prompt if settings.profile else None)
-        found = read_dataset(settings.dataset)
-        rng.shuffle(found)
-        scripts = cycle(_fit_conversations(found[:MAX_CONVERSATIONS], length, counter, rng))
+        conversations = read_dataset(settings.dataset)
+        rng.shuffle(conversations)
+        scripts = cycle(_fit_conversations(conversations[:MAX_CONVERSATIONS], length, counter, rng))
     return ConversationSource(scripts, decode, rng)
 
 
 class ConversationSource:
-    """Requests out of conversations, which are given as what a user says turn by turn."""
+    """Requests from conversations, each given as the turns of a user."""
 
     def __init__(self, scripts: Iterator[Sequence[UserTurn]], decode: LengthSpec, rng: random.Random) -> None:
         self._scripts = scripts
         self._decode = decode
         self._rng = rng
         self._due: deque[Conversation] = deque()
-        """Never more than requests were under way at once: only an answer adds one."""
+        """At most as many as requests in flight: only an answer adds one."""
 
     def next(self) -> PromptRequest:
         conversation = self._due.popleft() if self._due else Conversation([], next(self._scripts))
-        said, *rest = conversation.remaining
-        messages = [*conversation.history, *said.messages]
+        turn, *rest = conversation.remaining
+        messages = [*conversation.history, *turn.messages]
         return PromptRequest(
             messages=messages,
             max_tokens=draw_length(self._decode, self._rng),
-            prompt_tokens=None if conversation.history else said.tokens,
+            prompt_tokens=None if conversation.history else turn.tokens,
             conversation=Conversation(messages, rest) if rest else None,
         )
 
     def add_answer(self, request: PromptRequest, text: str) -> None:
         conversation = request.conversation
-        # An answer without text (only thoughts, or a call) cannot stand in a history: many servers refuse it.
+        # Many servers reject a history with an answer that has no text (only reasoning, or a tool call).
         if conversation is not None and text:
             history = [*conversation.history, {"role": "assistant", "content": text}]
             self._due.append(Conversation(history, conversation.remaining))
@@ -277,7 +277,7 @@ class ConversationSource:
 def _synthetic_conversations(
     profile: WorkloadProfile, length: LengthSpec | None, counter: BenchTokenCounter | None, rng: random.Random
 ) -> Iterator[Sequence[UserTurn]]:
-    """Conversations that are made up, for ever."""
+    """Yield synthetic conversations without end."""
     writer = PromptWriter(profile.style, counter or ESTIMATED_COUNTER, rng)
     length = length or profile.synthetic_length
     while True:
@@ -292,7 +292,7 @@ def _user_turn(text: str, tokens: int, counter: BenchTokenCounter | None) -> Use
 
 
 def _with_system(turn: UserTurn, opening: str, counter: BenchTokenCounter | None) -> UserTurn:
-    """The first turn of a chat, after the system's words. They too are new each time: they come first of all."""
+    """Return the first turn after a system message, which is unique too, since it comes first in the prompt."""
     text = f"{opening} You help the people there. Answer in plain words."
     tokens = turn.tokens + counter.count(text) if counter and turn.tokens is not None else None
     return UserTurn([{"role": "system", "content": text}, *turn.messages], tokens)
@@ -301,15 +301,17 @@ def _with_system(turn: UserTurn, opening: str, counter: BenchTokenCounter | None
 def _fit_conversations(
     conversations: list[DatasetTurns], length: LengthSpec | None, counter: BenchTokenCounter | None, rng: random.Random
 ) -> list[Sequence[UserTurn]]:
-    """The conversations of a file, each turn cut to a length. One whose first turn is too short is left out."""
-    found = [
+    """Cut the turns of a dataset to a length. Conversations whose first turn is too short are skipped."""
+    fitting = [
         [_cut_turn(turn, length, counter, rng) for turn in turns]
         for turns in conversations
         if length is None or (counter or ESTIMATED_COUNTER).count(turns[0][-1]["content"]) >= length.min_tokens
     ]
-    if not found and length is not None:
-        raise ValueError(f"the dataset has no first question of {length.min_tokens} tokens or more; ask for fewer")
-    return list(found)
+    if not fitting and length is not None:
+        raise ValueError(
+            f"the dataset has no first message of {length.min_tokens} tokens or more; use a smaller length"
+        )
+    return list(fitting)
 
 
 def _cut_turn(

@@ -1,4 +1,4 @@
-"""A record: all that is known of one request of a load test. Times are seconds from the start of its step."""
+"""Record of one request of a load test. Times are seconds from the start of its step."""
 
 from array import array
 from enum import StrEnum
@@ -9,41 +9,41 @@ import msgspec
 if TYPE_CHECKING:
     Times: TypeAlias = array[float]
 else:
-    Times = array  # msgspec looks at it, and Python 3.11 has no array[float]
+    Times = array  # msgspec evaluates it, and Python 3.11 has no array[float]
 
 
 class RequestOutcome(StrEnum):
-    """How a request ended. Only those that are `OK` are averaged."""
+    """How a request ended. Only `OK` requests count in the metrics."""
 
     OK = "ok"
     REFUSED = "refused"
     """A status of 400 or more."""
     FAILED = "failed"
-    """The server said in the stream that it failed."""
+    """The server sent an error in the stream."""
     CUT = "cut"
-    """The stream ended without a finish reason, or the connection was lost, also before anything was said."""
+    """The stream ended without a finish reason, or the connection was lost, even before the reply."""
     BROKEN = "broken"
-    """What came is no stream: another content type, no text, bytes that are no frames."""
+    """The reply is not a valid stream: another content type, no text, bytes that are not frames."""
     TIMED_OUT = "timed out"
     UNREACHABLE = "unreachable"
-    """There was no connection."""
+    """No connection."""
     UNFINISHED = "unfinished"
-    """It was still under way when the step was over, and was left."""
+    """In flight at the end of the step, and abandoned."""
 
 
 class BenchRecord(msgspec.Struct):
-    """One request. What did not happen is None."""
+    """One request. Times of events that did not happen are None."""
 
     target: int
-    """0, or 1 for the server that it is compared with."""
+    """0, or 1 for the server that is compared with."""
     due_s: float
-    """When it should have begun: with a rate, by the schedule; else when it began."""
+    """When it should have been sent: with a rate, by the schedule; otherwise equal to `sent_s`."""
     sent_s: float
-    """When its first byte was sent: later than due where this tool, or its limit, was in the way."""
+    """When its first byte was sent: later than `due_s` if this client was late, or at its limit."""
     prompt_tokens: int | None = None
-    """As the server counts them; else as the tokenizer does."""
+    """From the server's usage, else from the tokenizer."""
     max_tokens: int | None = None
-    """The max_tokens that was asked for."""
+    """The `max_tokens` of the request."""
     status: int | None = None
     head_s: float | None = None
     role_s: float | None = None
@@ -51,11 +51,11 @@ class BenchRecord(msgspec.Struct):
     content_s: float | None = None
     tool_s: float | None = None
     times: Times = msgspec.field(default_factory=lambda: array("d"))
-    """When each chunk with new text (thought, call) came."""
+    """When each chunk with new text, reasoning or tool call arguments arrived."""
     tokens: int | None = None
-    """How many were made: by the server's usage, else by the tokenizer, else chunks."""
+    """Generated tokens: from the server's usage, else from the tokenizer, else the number of chunks."""
     tokenizer_tokens: int | None = None
-    """The same by the tokenizer alone, where there is one."""
+    """The same from the tokenizer, if there is one."""
     ended_s: float = 0.0
     outcome: RequestOutcome = RequestOutcome.UNFINISHED
     error: str = ""

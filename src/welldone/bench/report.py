@@ -1,4 +1,4 @@
-"""The report of a load test: what was asked for, and what each step came to. Screens and files are drawn from it."""
+"""Report of a load test: the settings, and the results of each step. All formats are rendered from it."""
 
 from collections.abc import Mapping
 
@@ -6,85 +6,85 @@ import msgspec
 
 from welldone.bench.record import BenchRecord
 
-REPORT_VERSION = 1
-"""Of our JSON form."""
+REPORT_VERSION = 2
+"""Version of the JSON format."""
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Of some times, in seconds."""
+    """Distribution of a metric, mostly in seconds."""
 
     count: int
     mean: float | None
     minimum: float | None
     maximum: float | None
     percentiles: Mapping[str, float]
-    """By name, `p50` to `p99.9`: only those with at least ten samples beyond them."""
+    """By name, `p50` to `p99.9`; only those with at least ten samples above them."""
     all_percentiles: Mapping[str, float] = {}
-    """The same however few samples there are, for the form of inference-benchmarker, whose readers want them all."""
+    """All of them, even with few samples: the format of inference-benchmarker requires them."""
 
 
 class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What this tool itself did: a client that is busy measures itself."""
+    """Load of this client itself: a busy client distorts the measurement."""
 
     cpu: float
-    """Of one core, over the step."""
+    """Share of one core, over the step."""
     late_starts: int
-    """Requests that began more than 5 ms after they were due, though a place was free."""
+    """Requests sent more than 5 ms after they were due, although a slot was free."""
     max_delay_s: float
-    """The latest of them."""
+    """The largest of these delays."""
     is_bottleneck: bool
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One step, on one server."""
+    """One step on one server."""
 
     id: str
     """`warmup`, `throughput`, `constant@1.20req/s`, `concurrency@8`, `replay`."""
     target: str
     """The server's URL."""
     is_open: bool
-    """Whether requests came at their times whatever the server did (open), or one after the other (closed)."""
+    """Whether requests follow a schedule regardless of the server (open loop), or each user waits (closed loop)."""
     max_vus: int
     rate: float | None
-    """That was asked for."""
+    """Target rate."""
     seconds: float
-    """How long the step was measured."""
+    """Measured duration of the step."""
     due: int
-    """Requests that should have been made."""
+    """Requests that were due."""
     skipped: int
-    """Those that were not, since `max_vus` were under way."""
+    """Due requests that were not sent, because `max_vus` were in flight."""
     outcomes: Mapping[str, int]
-    """How many ended how: ok, refused, failed, cut, broken, timed out, unreachable, unfinished."""
+    """Requests by outcome: ok, refused, failed, cut, broken, timed out, unreachable, unfinished."""
     reasons: Mapping[str, int]
-    """Why those ended that are not ok, in words, the most frequent first; bounded."""
+    """Error messages of requests that are not ok, the most frequent first; bounded."""
     invalid_streams: int
     """Streams that broke a rule."""
     rules: Mapping[str, int]
-    """In how many streams each rule was broken."""
+    """Streams by broken rule."""
     good: int | None
-    """Requests within all bounds of --goodput; None where there are none."""
+    """Requests within all limits of --goodput; None without limits."""
     request_rate: float
-    """Requests that ended well, per second of the step. One that ended later counts by its share within."""
+    """Successful requests per second. A request that ended after the step counts by its share within the step."""
     token_rate: float
-    """Tokens that came within the step, of all answers, per second."""
+    """Tokens per second of all answers, received within the step."""
     prompt_tokens: float | None
-    """Of a request, on average."""
+    """Mean per request."""
     decoded_tokens: float | None
     total_tokens: int
     total_prompt_tokens: int
     tokens_by: str
-    """Who counted the tokens: `usage`, `tokenizer`, `chunks`."""
+    """Source of the token counts: `usage`, `tokenizer`, `chunks`."""
     times: Mapping[str, Distribution]
-    """By name: head, role, ttft (the first token of any kind), reasoning, content, tool, itl (of each request the mean
-    between tokens), gap (between chunks, of all requests), stall (the longest gap of each request), e2e, and rate
-    (tokens/s of each request; no time)."""
+    """By name: head, role, ttft (first token of any kind), reasoning, content, tool, itl (mean time between tokens of
+    a request), gap (between chunks, over all requests), stall (longest gap of a request), e2e, and rate (tokens/s of a
+    request; not a time)."""
     client: ClientLoad
     records: tuple[BenchRecord, ...] = ()
-    """The requests, for plots and for our JSON form."""
+    """The requests, for plots and the JSON report."""
 
     @property
     def requests(self) -> int:
-        """How many were made."""
+        """The number of requests sent."""
         return sum(self.outcomes.values())
 
     @property
@@ -93,31 +93,31 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A number on two servers, measured in turn."""
+    """A metric on two servers that were measured in alternation, or in two reports."""
 
     metric: str
     """`ttft.p50`, `token_rate`, …"""
     first: float
     second: float
     ratio: float
-    """The first by the second."""
+    """First divided by second."""
     low: float
     high: float
-    """Between which the ratio lies, as far as the rounds tell."""
+    """95 % confidence interval of the ratio."""
 
 
 class AssertionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """An assertion, and whether it holds."""
+    """Result of an assertion."""
 
     text: str
     step: str
     value: float | None
-    """None: there are too few samples to say, and that is no pass."""
+    """None: too few samples, which counts as failed."""
     passed: bool
 
 
 class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All that there is to say about a run."""
+    """Results of a run."""
 
     version: int = REPORT_VERSION
     tool: str
@@ -127,19 +127,19 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     against: str | None
     endpoint: str = "chat"
-    """What was asked: chat, responses or messages."""
+    """The API: chat, responses or messages."""
     model: str
     kind: str
     config: Mapping[str, object]
     """The settings, without secrets."""
     tokenizer: str
-    """What counted the tokens, in words."""
+    """Source of the token counts, in words."""
     is_complete: bool
-    """False where it was ended early."""
+    """False if the run ended early."""
     incomplete_reason: str = ""
-    """Why it was."""
+    """Why it ended early."""
     steps: tuple[StepResult, ...]
     comparisons: tuple[MetricComparison, ...] = ()
     assertion_results: tuple[AssertionResult, ...] = ()
     system: Mapping[str, object] = {}
-    """The machine of this tool: cores, memory, system."""
+    """The machine of the client: CPU, memory, operating system."""

@@ -1,4 +1,4 @@
-"""A run of the load test: the first look, the warm-up, the steps, and the report of what there was."""
+"""A load test: probe of the server, warm-up, steps, report."""
 
 import asyncio
 import os
@@ -12,16 +12,22 @@ from typing import Any
 import msgspec
 
 from welldone import __version__
-from welldone.bench import load
 from welldone.bench.client import BenchTarget, BenchUnreachableError, bench_secrets, post_to_root, probe_targets
 from welldone.bench.load import (
+    REPLAY_TAIL_S,
+    WARMUP_STEP,
     ClosedLoopStep,
     LoadGenerator,
     OpenLoopStep,
     PlannedStep,
     TraceReplayStep,
+    arrival_times,
+    concurrency_steps,
     merge_rounds,
+    rate_steps,
     read_arrival_times,
+    round_orders,
+    sweep_rates,
 )
 from welldone.bench.prompts import PromptSource, make_prompt_source
 from welldone.bench.record import BenchRecord, RequestOutcome
@@ -31,35 +37,35 @@ from welldone.bench.stats import check_assertions, compare_rounds
 from welldone.bench.tokens import BenchTokenCounter, find_token_counter, why_no_counter
 
 COMPARISON_ROUNDS = 4
-"""How often two servers are asked in turn within a step: what the machine does besides hits both."""
+"""Alternations between two servers within a step: disturbances on the machine affect both."""
 STOPPED_BY_USER = "it was stopped"
-"""Why a run ended early, where somebody said so."""
+"""Reason of a run that a signal ended early."""
 MAX_SAMPLES = 50_000_000
-"""Numbers that a run keeps of its requests, eight bytes each: three hours at five thousand tokens per second."""
-_RECORD_SIZE = 60  # numbers that would take as much memory as a record without its times does
+"""Numbers recorded per run, of eight bytes each: three hours at five thousand tokens per second."""
+_RECORD_SIZE = 60  # the memory of a record without its times, in numbers
 _SAMPLES_EXHAUSTED = (
-    f"it has measured {MAX_SAMPLES:,} chunks, and more are not kept: a shorter --duration, or fewer steps, fit"
+    f"it has recorded {MAX_SAMPLES:,} chunks, which is the limit: use a shorter --duration, or fewer steps"
 )
-_NO_SWEEP_RATE = "no answer of the throughput step ended well, so there is no rate to go on from"
-_TIMEOUT_HINT = "a longer --grace, or shorter answers (--decode-options num_tokens=50), may do"
+_NO_SWEEP_RATE = "no request of the throughput step succeeded, so there is no rate to start the sweep from"
+_TIMEOUT_HINT = "try a longer --grace, or shorter answers (--decode-options num_tokens=50)"
 _SECRET_FIELDS = ("key", "against_key", "headers")
 
 
 class BenchProgress(msgspec.Struct):
-    """What a run is at, for who watches. It is changed in place."""
+    """Progress of a run, for the live view. Changed in place."""
 
     title: str = ""
-    """The model and the server."""
+    """Model and server."""
     step: str = ""
-    """The one that runs."""
+    """Id of the current step."""
     number: int = 0
     total: int = 0
     seconds: float = 0.0
-    """How long the step takes."""
+    """Duration of the current step."""
     load: Any = None
-    """The `Load` that runs; its counts and records may be looked at."""
+    """The current `LoadGenerator`; its counts and records may be read."""
     steps: list[StepResult] = msgspec.field(default_factory=list)
-    """Those that are over."""
+    """Finished steps."""
 
 
 async def run_bench(
@@ -69,10 +75,12 @@ async def run_bench(
     progress: BenchProgress | None = None,
     on_start: Callable[[], None] = lambda: None,
 ) -> BenchReport:
-    """The report. Whoever sets `stop` gets it at once, with what there is. `on_start`: the server is there.
+    """Run the load test and return its report. Setting `stop` ends it with the results so far.
+
+    `on_start` is called once the server has answered.
 
     Raises:
-        UnreachableError: the server gives no answer to measure.
+        BenchUnreachableError: the server gives no answer that can be measured.
         ValueError: the URL, the key, a file or a tokenizer cannot be used.
     """
     progress = progress or BenchProgress()
@@ -111,9 +119,9 @@ def _first_steps(settings: BenchSettings) -> list[PlannedStep]:
         case BenchmarkKind.SWEEP | BenchmarkKind.THROUGHPUT:
             return [ClosedLoopStep("throughput", settings.max_vus)]
         case BenchmarkKind.RATE:
-            return load.rate_steps(settings, settings.rates)
+            return rate_steps(settings, settings.rates)
         case BenchmarkKind.QUICK | BenchmarkKind.CONCURRENCY:
-            return load.concurrency_steps(settings)
+            return concurrency_steps(settings)
         case BenchmarkKind.REPLAY:
             assert settings.replay is not None
             return [TraceReplayStep("replay", tuple(read_arrival_times(settings.replay)))]
@@ -124,7 +132,7 @@ def _fallback_counter(settings: BenchSettings, counter: BenchTokenCounter | None
 
 
 class _BenchRun:
-    """The steps of a run, one after the other."""
+    """Runs the steps in sequence."""
 
     def __init__(
         self,
@@ -135,7 +143,7 @@ class _BenchRun:
         counter: BenchTokenCounter | None,
     ) -> None:
         self.incomplete_reason = ""
-        """Why it ended early, if it did."""
+        """Why the run ended early, if it did."""
         self.comparisons: list[MetricComparison] = []
         self._settings = settings
         self._stop = stop
@@ -152,7 +160,7 @@ class _BenchRun:
         is_sweep = settings.kind is BenchmarkKind.SWEEP
         watch.total = bool(settings.warmup_s) + len(steps) + is_sweep * settings.num_rates
         if settings.warmup_s:
-            await self._measure(load.WARMUP_STEP, settings.warmup_s)
+            await self._measure(WARMUP_STEP, settings.warmup_s)
             self._check_warmup()
         for step in steps:
             await self._measure(step, settings.duration_s)
@@ -167,18 +175,18 @@ class _BenchRun:
                 reason = next(iter(step.reasons), RequestOutcome.UNFINISHED)
                 if reason == RequestOutcome.UNFINISHED:
                     reason = (
-                        f"it was still under way after {step.seconds + self._settings.grace_s:g} s; {_TIMEOUT_HINT}"
+                        f"it was still in flight after {step.seconds + self._settings.grace_s:g} s; {_TIMEOUT_HINT}"
                     )
-                raise BenchUnreachableError(f"{step.target} gave no whole answer in the warm-up: {reason}")
+                raise BenchUnreachableError(f"{step.target} completed no answer in the warm-up: {reason}")
 
     async def _sweep(self) -> None:
-        """Rising rates. Of two servers both get those of the first."""
+        """Measure rising rates. With two servers, both get the rates of the first."""
         settings = self._settings
-        found = self._progress.steps[-len(self._targets)].request_rate
-        if not found:
+        max_rate = self._progress.steps[-len(self._targets)].request_rate
+        if not max_rate:
             self.incomplete_reason = _NO_SWEEP_RATE
             return
-        for step in load.rate_steps(settings, load.sweep_rates(settings, found)):
+        for step in rate_steps(settings, sweep_rates(settings, max_rate)):
             await self._measure(step, settings.duration_s)
 
     async def _measure(self, step: PlannedStep, seconds: float) -> None:
@@ -186,23 +194,23 @@ class _BenchRun:
             return
         watch = self._progress
         if isinstance(step, TraceReplayStep):
-            seconds = step.times[-1] + load.REPLAY_TAIL_S
+            seconds = step.times[-1] + REPLAY_TAIL_S
         watch.step, watch.number, watch.seconds = step.id, watch.number + 1, seconds * len(self._targets)
         if len(self._targets) == 1:
             watch.steps.append(self._step_result(step, 0, [await self._generate_load(step, 0, seconds)]))
             return
-        # A trace cannot be cut: what comes late in it would never be played.
-        rounds = 1 if step is load.WARMUP_STEP or isinstance(step, TraceReplayStep) else COMPARISON_ROUNDS
+        # A replay cannot be split into rounds: arrivals late in the file would never be reached.
+        rounds = 1 if step is WARMUP_STEP or isinstance(step, TraceReplayStep) else COMPARISON_ROUNDS
         loads: tuple[list[LoadGenerator], list[LoadGenerator]] = ([], [])
-        for order in load.round_orders(rounds):
+        for order in round_orders(rounds):
             for number in order:
                 loads[number].append(await self._generate_load(step, number, seconds / rounds))
         watch.steps += [self._step_result(step, number, loads[number]) for number in (0, 1)]
-        if step is not load.WARMUP_STEP:
+        if step is not WARMUP_STEP:
             self._compare(step, loads)
 
     def _compare(self, step: PlannedStep, loads: tuple[list[LoadGenerator], list[LoadGenerator]]) -> None:
-        """Round by round; one that was stopped tells nothing."""
+        """Compare the servers round by round, without a round that was stopped."""
         whole = [pair for pair in zip(*loads, strict=True) if all(load.is_complete for load in pair)]
         pairs = [(self._step_result(step, 0, [first]), self._step_result(step, 1, [second])) for first, second in whole]
         self.comparisons += compare_rounds(pairs)
@@ -225,7 +233,7 @@ class _BenchRun:
         if isinstance(step, ClosedLoopStep):
             await load.run_closed_loop(step.users, seconds)
         else:
-            schedule = load.arrival_times(step, settings, self._rng)
+            schedule = arrival_times(step, settings, self._rng)
             await load.run_open_loop(
                 schedule, seconds, settings.max_vus, wait_for_last_answer=isinstance(step, TraceReplayStep)
             )
@@ -233,7 +241,7 @@ class _BenchRun:
         return load
 
     def _on_request_end(self, record: BenchRecord) -> None:
-        """A request has ended: nothing secret stays in it, and there is an end to what is kept."""
+        """Redact secrets in a finished record, and stop the run at the limit of recorded numbers."""
         record.error = self._secrets.redact(record.error)
         record.finish_reason = self._secrets.redact(record.finish_reason)
         self._sample_count += _RECORD_SIZE + len(record.times)
@@ -242,7 +250,7 @@ class _BenchRun:
             self._stop.set()
 
     def _count_tokens(self, load: LoadGenerator) -> None:
-        """Count what the server did not, now that nothing is measured."""
+        """Count the tokens that the server did not report, after the measurement."""
         if self._counter is not None:
             for record, text in load.texts:
                 record.tokenizer_tokens = self._counter.count(text)
@@ -271,7 +279,7 @@ class _BenchRun:
 
 
 def public_settings(settings: BenchSettings) -> dict[str, object]:
-    """The settings as JSON has them, without what may be secret."""
+    """Return the settings as JSON values, without secrets."""
     values: dict[str, object] = msgspec.to_builtins(settings, enc_hook=str)
     return {name: value for name, value in values.items() if name not in _SECRET_FIELDS}
 

@@ -1,4 +1,4 @@
-"""What a load test is told: whom to ask, how much, and what counts as good."""
+"""Settings of a load test: servers, load, prompts, and what counts as good."""
 
 import random
 from collections.abc import Mapping
@@ -10,24 +10,24 @@ import msgspec
 
 
 class BenchmarkKind(StrEnum):
-    """How the load is made."""
+    """Kind of a load test."""
 
     QUICK = "quick"
-    """One user, then as many as the default server answers at once, with short answers: a first look."""
+    """One user, then as many as the default server answers concurrently, with short answers."""
     SWEEP = "sweep"
-    """As much as the server takes, and then at rising rates up to a little more than that."""
+    """Maximum throughput, then rising rates up to slightly more than that."""
     THROUGHPUT = "throughput"
-    """As much as it takes: each user asks again as soon as it was answered."""
+    """Maximum throughput: each user sends the next request when the last one is answered."""
     RATE = "rate"
-    """At given rates, whatever the server does."""
+    """Given rates, regardless of the server."""
     CONCURRENCY = "concurrency"
-    """By given numbers of users, each of whom asks again as soon as it was answered."""
+    """Given numbers of users, who each send the next request when the last one is answered."""
     REPLAY = "replay"
-    """At the times that a file tells."""
+    """Arrival times from a file."""
 
 
 class ArrivalProcess(StrEnum):
-    """How requests follow each other at a rate."""
+    """Distribution of arrivals at a rate."""
 
     CONSTANT = "constant"
     POISSON = "poisson"
@@ -35,17 +35,17 @@ class ArrivalProcess(StrEnum):
 
 
 class LengthSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tokens: drawn from a normal distribution, and held between two bounds."""
+    """Number of tokens: a normal distribution, clipped to bounds."""
 
     num_tokens: int
     min_tokens: int
     max_tokens: int
     variance: int = 0
-    """The standard deviation, in spite of its name: so does inference-benchmarker."""
+    """The standard deviation, despite its name, as in inference-benchmarker."""
 
 
 class GoodputBound(msgspec.Struct, frozen=True):
-    """What a good request may take at most: `ttft:500`."""
+    """Limit of a good request: `ttft:500`."""
 
     metric: str
     """ttft, itl or e2e."""
@@ -53,38 +53,38 @@ class GoodputBound(msgspec.Struct, frozen=True):
 
 
 class Assertion(msgspec.Struct, frozen=True):
-    """What must hold of a result, else the exit code is 1: `ttft.p99<800ms`."""
+    """Condition on a result, whose failure sets the exit code 1: `ttft.p99<800ms`."""
 
     text: str
     metric: str
     statistic: str
     is_below: bool
     limit: float
-    """In the metric's own unit: seconds, tokens/s, requests/s, or a share."""
+    """In the unit of the metric: seconds, tokens/s, requests/s, or a share."""
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a user can say."""
+    """Settings of a run."""
 
     url: str
-    """Up to and with /v1."""
+    """Including /v1."""
     against: str | None = None
-    """Another server, asked in turn with the first."""
+    """A second server, measured in alternation with the first."""
     endpoint: str = "chat"
-    """What is asked: chat, responses or messages."""
+    """The API: chat, responses or messages."""
     model: str | None = None
     """None: the first that the server lists."""
     key: str | None = None
     against_key: str | None = None
-    """Where it is not on the same host, it gets neither the key nor the headers of the first."""
+    """A server on another host gets neither the key nor the headers of the first."""
     ca_file: str | None = None
     is_verified: bool = True
     headers: tuple[tuple[str, str], ...] = ()
     extra: Mapping[str, Any] = {}
-    """Members for the body of every request."""
+    """Additional fields of every request body."""
     kind: BenchmarkKind = BenchmarkKind.SWEEP
     max_vus: int = 128
-    """Users at once; with a rate the most requests that may be under way."""
+    """Concurrent users; with a rate, the limit of requests in flight."""
     duration_s: float = 120.0
     """Of each step."""
     warmup_s: float = 30.0
@@ -97,16 +97,16 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     replay: Path | None = None
     arrivals: ArrivalProcess = ArrivalProcess.CONSTANT
     burstiness: float = 4.0
-    """How much more than at random requests come together, where they are bursty: 1 is poisson."""
+    """Variance of the gaps relative to a Poisson process, for bursty arrivals: 1 equals poisson."""
     profile: str | None = None
     prompt: LengthSpec | None = None
     decode: LengthSpec | None = None
     dataset: Path | None = None
     tokenizer: str | None = None
     timeout_s: float = 300.0
-    """For one answer."""
+    """Limit for one answer."""
     grace_s: float = 30.0
-    """How long answers that are under way at the end of a step may take to end."""
+    """Time for requests in flight to finish when a step ends."""
     goodput: tuple[GoodputBound, ...] = ()
     assertions: tuple[Assertion, ...] = ()
     meta: Mapping[str, str] = {}
@@ -114,20 +114,19 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
 
-# How many tokens a prompt or an answer has: as inference-benchmarker writes it, and a draw of one.
-
+# Lengths of prompts and answers, in the syntax of inference-benchmarker.
 
 MAX_TEXT_TOKENS = 10_000_000
-"""Of one text; the longest contexts of today take a tenth of it."""
+"""Per text; ten times the longest contexts today."""
 _LENGTH_FIELDS = ("num_tokens", "min_tokens", "max_tokens", "variance")
-_SPREADS = 3  # standard deviations: nearly all draws of a normal distribution lie within
+_SPREADS = 3  # standard deviations: hold nearly all draws of a normal distribution
 _LENGTH_EXAMPLE = "num_tokens=200,max_tokens=220,min_tokens=180,variance=10"
 
 
 def parse_length(text: str) -> LengthSpec:
-    """What `num_tokens=200,max_tokens=220,min_tokens=180,variance=10` means; `ValueError` where it means nothing.
+    """Parse `num_tokens=200,max_tokens=220,min_tokens=180,variance=10`; raises `ValueError`.
 
-    Bounds that are not given lie three deviations away; a number that is not given lies between the bounds.
+    Missing bounds default to three deviations from the middle, a missing number to the middle of the bounds.
     """
     given = dict(_parse_pair(item) for item in text.split(","))
     if "num_tokens" not in given and not {"min_tokens", "max_tokens"} <= given.keys():
@@ -137,7 +136,7 @@ def parse_length(text: str) -> LengthSpec:
     least = given.get("min_tokens", max(1, min(number, given.get("max_tokens", number)) - _SPREADS * variance))
     most = given.get("max_tokens", max(number, least) + _SPREADS * variance)
     if min(number, least, most) < 1:
-        raise ValueError(f"{text!r} asks for no tokens at all; 1 is the least")
+        raise ValueError(f"{text!r} allows no tokens; the minimum is 1")
     if least > most:
         raise ValueError(f"in {text!r} min_tokens is above max_tokens")
     return LengthSpec(num_tokens=number, min_tokens=least, max_tokens=most, variance=variance)
@@ -146,15 +145,15 @@ def parse_length(text: str) -> LengthSpec:
 def _parse_pair(item: str) -> tuple[str, int]:
     name, _, number = (part.strip() for part in item.partition("="))
     if name not in _LENGTH_FIELDS:
-        raise ValueError(f"{name!r} is none of {', '.join(_LENGTH_FIELDS)}; write {_LENGTH_EXAMPLE}")
+        raise ValueError(f"{name!r} is not one of {', '.join(_LENGTH_FIELDS)}; write {_LENGTH_EXAMPLE}")
     if not (number.isascii() and number.isdigit() and len(number) <= len(str(MAX_TEXT_TOKENS))):
-        raise ValueError(f"{name} is {number!r}, which is no number of tokens; write {_LENGTH_EXAMPLE}")
+        raise ValueError(f"{name} is {number!r}, which is not a number of tokens; write {_LENGTH_EXAMPLE}")
     if int(number) > MAX_TEXT_TOKENS:
-        raise ValueError(f"{name} is {number}; {MAX_TEXT_TOKENS:,} is the most")
+        raise ValueError(f"{name} is {number}; the maximum is {MAX_TEXT_TOKENS:,}")
     return name, int(number)
 
 
 def draw_length(length: LengthSpec, rng: random.Random) -> int:
-    """One number of tokens: normal around the middle, and never beyond the bounds."""
+    """Draw a number of tokens from the clipped normal distribution."""
     number = rng.gauss(length.num_tokens, length.variance) if length.variance else length.num_tokens
     return min(max(round(number), length.min_tokens), length.max_tokens)

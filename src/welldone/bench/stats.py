@@ -1,8 +1,8 @@
-"""From the records of a step to what it came to.
+"""Statistics of a load test: from the records of a step to its result, assertions, and comparisons.
 
-Only requests that ended well are averaged; the others are counted, each by its end. Times count from when a request
-was due, not from when it was sent: who waits for an answer waits from then on, also where a busy tool was late. How
-late it was is said apart (`Own`).
+Only successful requests count in the metrics; the others are counted by outcome. Times start when a request was due,
+not when it was sent, since a user waits from then on, even if a busy client was late (no coordinated omission). Delays
+of the client are reported separately (`ClientLoad`).
 """
 
 import random
@@ -22,27 +22,24 @@ from welldone.bench.report import AssertionResult, BenchReport, ClientLoad, Dist
 from welldone.bench.settings import Assertion, GoodputBound
 
 PERCENTILES = {"p50": 500, "p60": 600, "p70": 700, "p80": 800, "p90": 900, "p95": 950, "p99": 990, "p99.9": 999}
-"""How many of a thousand samples lie below each. Whole numbers, so that p90 begins at 100 samples and not at 101."""
+"""How many of a thousand samples lie below. Integers, so that p90 is available from 100 samples and not from 101."""
 _MIN_SAMPLES_BEYOND = 10
-"""Samples that must lie above a percentile: with fewer it says more about chance than about the server."""
-_EXTRA_PERCENTILES = {"p99.9"}  # inference-benchmarker, for whose form all percentiles are kept, does not know it
-_MAX_REASONS = 20  # as many as a screen shows; the others are counted together
+"""Samples above a percentile: with fewer, it says more about chance than about the server."""
+_EXTRA_PERCENTILES = {"p99.9"}  # not in the format of inference-benchmarker
+_MAX_REASONS = 20  # the others are counted together
 _OTHER_REASONS = "other reasons"
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which that share of the samples lies, between two of them as numpy.percentile has it.
-
-    There must be a sample, and they must be in order.
-    """
-    place = share * (len(ordered) - 1)
-    below = int(place)
+    """Interpolate a percentile as numpy.percentile does. `ordered` must be sorted and not empty."""
+    position = share * (len(ordered) - 1)
+    below = int(position)
     low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
-    return min(low + (high - low) * (place - below), high)  # rounding may not lead beyond a sample
+    return min(low + (high - low) * (position - below), high)  # rounding must not exceed a sample
 
 
 def distribution(samples: Iterable[float]) -> Distribution:
-    """What there is to say of some samples, and no percentile that they are too few for."""
+    """Summarise samples, without percentiles for which there are too few."""
     ordered = sorted(samples)
     count = len(ordered)
     if not count:
@@ -60,7 +57,7 @@ def distribution(samples: Iterable[float]) -> Distribution:
     )
 
 
-# Of one request.
+# Metrics of one request.
 
 
 def _since_due(at: float | None, record: BenchRecord) -> float | None:
@@ -73,7 +70,7 @@ def _time_to_first_token(record: BenchRecord) -> float | None:
 
 
 def _inter_token_latency(record: BenchRecord) -> float | None:
-    """The mean time between tokens. One chunk tells nothing about it, however many tokens it holds."""
+    """Return the mean time between tokens. It cannot be derived from a single chunk, however many tokens it holds."""
     if record.tokens is None or record.tokens < 2 or len(record.times) < 2:
         return None
     return (record.times[-1] - record.times[0]) / (record.tokens - 1)
@@ -96,7 +93,7 @@ METRICS: Mapping[str, Callable[[BenchRecord], float | None]] = {
     "e2e": lambda record: _since_due(record.ended_s, record),
     "rate": _token_rate,
 }
-"""What is measured of a request that ended well, under the names of `Step.times`; None where it did not happen."""
+"""Metrics of a successful request, by their names in `StepResult.times`; None if the event did not happen."""
 
 
 def _chunk_gaps(record: BenchRecord) -> list[float]:
@@ -104,19 +101,19 @@ def _chunk_gaps(record: BenchRecord) -> list[float]:
 
 
 def metric_values(records: Iterable[BenchRecord], name: str) -> list[float]:
-    """A measure of each request that ended well and has it."""
+    """Return a metric of all successful requests that have it."""
     measure = METRICS[name]
-    found = (measure(record) for record in records if record.outcome is RequestOutcome.OK)
-    return [value for value in found if value is not None]
+    values = (measure(record) for record in records if record.outcome is RequestOutcome.OK)
+    return [value for value in values if value is not None]
 
 
-# Of many.
+# Metrics of a step.
 
 
 def tokens_until(records: Iterable[BenchRecord], seconds: float) -> float:
-    """How many tokens had come by then, also of answers that ended badly or not at all.
+    """Return the tokens received by then, including those of failed or unfinished answers.
 
-    A chunk holds its share of the tokens of its answer: which chunk holds how many, no server says.
+    Tokens are distributed evenly over the chunks of an answer: no server reports them per chunk.
     """
     return fsum(_record_tokens_until(record, seconds) for record in records)
 
@@ -128,10 +125,10 @@ def _record_tokens_until(record: BenchRecord, seconds: float) -> float:
 
 
 def requests_until(records: Iterable[BenchRecord], seconds: float) -> float:
-    """How many requests that ended well had been served by then.
+    """Return the number of successful requests completed by then.
 
-    One that was under way counts by the share of its time that had passed. If it counted as nothing, a short step would
-    seem slow, and one that is shorter than its answers would seem to serve nobody.
+    A request in flight counts by the elapsed share of its duration. Otherwise a short step would seem slow, and a step
+    shorter than its answers would have a rate of 0.
     """
     return fsum(_share_until(record, seconds) for record in records if record.outcome is RequestOutcome.OK)
 
@@ -144,8 +141,7 @@ def _share_until(record: BenchRecord, seconds: float) -> float:
 
 
 def error_rate(step: StepResult) -> float | None:
-    """Which share of the requests that ended did not end well. Those that were left at the end of the step did
-    neither; nor did those that were skipped."""
+    """Return the share of finished requests that failed. Unfinished and skipped requests do not count."""
     ended = step.requests - step.outcomes.get(RequestOutcome.UNFINISHED, 0)
     return (ended - step.ok) / ended if ended else None
 
@@ -165,8 +161,7 @@ def summarize_step(
     client: ClientLoad,
     goodput: Sequence[GoodputBound],
 ) -> StepResult:
-    """What a step of so many seconds came to. Its totals are those of the requests that ended well; its rates count
-    what came within its seconds, of any request."""
+    """Summarise a step. Totals cover successful requests; rates cover what was received within its seconds."""
     fine = [record for record in records if record.outcome is RequestOutcome.OK]
     prompts = [record.prompt_tokens for record in fine if record.prompt_tokens is not None]
     made = [record.tokens for record in fine if record.tokens is not None]
@@ -205,13 +200,13 @@ def _mean_or_none(numbers: Sequence[int]) -> float | None:
 
 
 def _meets_bounds(record: BenchRecord, bounds: Iterable[GoodputBound]) -> bool:
-    """Whether it kept all bounds. What did not happen (nothing is between the tokens of one) took no time."""
+    """Whether a request is within all limits. A metric that it does not have, such as itl with one token, is."""
     took = ((METRICS[bound.metric](record), bound.limit_s) for bound in bounds)
     return all(value is None or value <= limit_s for value, limit_s in took)
 
 
 def _count_reasons(records: Iterable[BenchRecord]) -> dict[str, int]:
-    """Why those that are not ok ended. All of them are in it."""
+    """Count requests that are not ok by their error; rare errors are counted together."""
     whys = Counter(
         record.error or record.outcome.value for record in records if record.outcome is not RequestOutcome.OK
     )
@@ -220,10 +215,10 @@ def _count_reasons(records: Iterable[BenchRecord]) -> dict[str, int]:
     return often | {_OTHER_REASONS: often.get(_OTHER_REASONS, 0) + others} if others else often
 
 
-# What must hold of a result (`ttft.p99<800ms`), and what a good request may take (`ttft:500`).
+# Assertions (`ttft.p99<800ms`) and limits of good requests (`ttft:500`).
 
 
-_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{0,15})?"  # longer ones nobody means
+_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{0,15})?"  # bounded: longer numbers are mistakes
 _ASSERTION_PATTERN = re.compile(rf"([a-z_0-9]+)(?:\.([a-z0-9.]+))?\s*(<=?|>=?)\s*({_NUMBER})\s*([a-z%]*)")
 _BOUND_PATTERN = re.compile(rf"([a-z_0-9]+):({_NUMBER})")
 
@@ -240,61 +235,61 @@ _METRIC_UNITS = {
     "error_rate": _SHARE_UNITS,
     "goodput": _SHARE_UNITS,
 }
-"""Of each metric the units that a limit may have, and how many of each make one of its own. One divides by them: 57 %
-is then the same number as 57 of 100."""
+"""Units of the limit, by metric, and the number of them in the metric's own unit. Limits are divided by it, so that
+57 % is exactly 57 / 100."""
 _BOUND_METRICS = ("ttft", "itl", "e2e")
 _WARMUP_STEP = "warmup"
 
 
 def parse_assertion(text: str) -> Assertion:
-    """What a user wrote, as a value.
+    """Parse an assertion.
 
     Raises:
-        ValueError: it cannot be understood; the message says what is wrong, and how it could be right.
+        ValueError: the text is not an assertion; the message says how to correct it.
     """
-    found = _ASSERTION_PATTERN.fullmatch(text.strip())
-    if found is None:
+    match = _ASSERTION_PATTERN.fullmatch(text.strip())
+    if match is None:
         raise ValueError(
-            f"{text!r} is no assertion: write a metric, then < <= > or >=, then a limit, as in ttft.p99<800ms"
+            f"{text!r} is not an assertion: write a metric, then < <= > or >=, then a limit, as in ttft.p99<800ms"
         )
-    metric, statistic, sign, number, unit = found.groups("")
+    metric, statistic, sign, number, unit = match.groups("")
     if metric not in _METRIC_UNITS:
         raise ValueError(f"{text!r}: there is no metric {metric!r}; there are {', '.join(_METRIC_UNITS)}")
     _check_statistic(text, metric, statistic)
     units = _METRIC_UNITS[metric]
     if unit not in units:
-        wanted = " or ".join(f"{metric}{'.' * bool(statistic)}{statistic}{sign}{number}{name}" for name in units)
-        raise ValueError(f"{text!r}: a limit of {metric} has another unit; write {wanted}")
+        correct = " or ".join(f"{metric}{'.' * bool(statistic)}{statistic}{sign}{number}{name}" for name in units)
+        raise ValueError(f"{text!r}: a limit of {metric} has another unit; write {correct}")
     return Assertion(text, metric, statistic, sign.startswith("<"), float(number) / units[unit])
 
 
 def _check_statistic(text: str, metric: str, statistic: str) -> None:
     has_many = metric in _TIME_METRICS or metric == "rate"
     if has_many and statistic not in _STATISTICS:
-        said = f"there is no statistic {statistic!r}" if statistic else f"{metric} is not one number"
-        raise ValueError(f"{text!r}: {said}; write {metric}. and one of {', '.join(_STATISTICS)}")
+        problem = f"there is no statistic {statistic!r}" if statistic else f"{metric} is not one number"
+        raise ValueError(f"{text!r}: {problem}; write {metric}. and one of {', '.join(_STATISTICS)}")
     if statistic and not has_many:
         raise ValueError(f"{text!r}: {metric} is one number; write it without .{statistic}")
 
 
 def parse_goodput_bound(text: str) -> GoodputBound:
-    """What a good request may take, in milliseconds.
+    """Parse a limit for good requests, in milliseconds.
 
     Raises:
-        ValueError: it cannot be understood; the message says how it could be right.
+        ValueError: the text is not a limit; the message says how to correct it.
     """
-    found = _BOUND_PATTERN.fullmatch(text.strip())
-    if found is None or found[1] not in _BOUND_METRICS:
+    match = _BOUND_PATTERN.fullmatch(text.strip())
+    if match is None or match[1] not in _BOUND_METRICS:
         raise ValueError(
-            f"{text!r} is no bound: write {', '.join(_BOUND_METRICS)}, a colon and milliseconds, as in ttft:500"
+            f"{text!r} is not a limit: write {', '.join(_BOUND_METRICS)}, a colon and milliseconds, as in ttft:500"
         )
-    return GoodputBound(found[1], float(found[2]) / 1000)
+    return GoodputBound(match[1], float(match[2]) / 1000)
 
 
 def check_assertions(assertions: Iterable[Assertion], steps: Sequence[StepResult]) -> tuple[AssertionResult, ...]:
-    """Whether they hold, on every step but the warm-up. Of two servers the first is meant: that of the first step.
+    """Check assertions on every step but the warm-up; of two servers, on the first, which is that of the first step.
 
-    `goodput` is the share of all requests that were due: one that was skipped or never ended is not good.
+    `goodput` is the share of due requests: skipped and unfinished requests are not good.
     """
     judged = [step for step in steps if step.id != _WARMUP_STEP and step.target == steps[0].target]
     return tuple(_check_assertion(assertion, step) for assertion in assertions for step in judged)
@@ -339,16 +334,16 @@ def _distribution_statistic(step: StepResult, metric: str, statistic: str) -> fl
             return times.percentiles.get(statistic)
 
 
-# Two servers, or two runs, side by side: by how much they differ, and by how much chance alone would make them differ.
+# Comparison of two servers or two runs: ratios with confidence intervals.
 #
-# The noise band is a bootstrap: each round is drawn anew from its own requests, and the rounds from all rounds, many
-# times over; the band holds 95 of 100 of the ratios that come out. Two short ways make it cheap. The mean of samples
-# drawn anew has Student's distribution about their mean. Their percentile is one of the samples, at a place that has a
-# beta distribution, that of an order statistic. Requests that wait in one queue are slow together, so a step with many
-# of them knows less than their number says: they count as fewer, by how much the parts of the step differ.
+# The interval comes from a bootstrap: the requests of each round are resampled, and the rounds too, many times; the
+# interval holds 95 % of the resulting ratios. Two shortcuts make it cheap. The mean of resampled values has Student's
+# t-distribution around their mean. A percentile of resampled values is one of the samples, at a position with a beta
+# distribution, that of an order statistic. Requests that wait in the same queue are slow together, so they carry less
+# information than their number suggests: their effective number is reduced by how much the parts of a step differ.
 #
-# One run against another has one round. What differed between the two (another hour, a warmer machine) no band within
-# them can know; rounds in turn do.
+# Two separate runs are one round. Differences between them (another hour, a warmer machine) are not covered by the
+# interval; alternating rounds cover them.
 
 
 NO_DIFFERENCE = "no difference"
@@ -357,44 +352,44 @@ SECOND_IS_BETTER = "the second is better"
 
 _COMPARED_TIMES = ("ttft", "itl", "e2e")
 _COMPARED_PERCENTILES = ("p50", "p90", "p99")
-_BOOTSTRAP_DRAWS = 1000  # the ends of a band of 95 % have 25 of them beyond, enough for two digits
+_BOOTSTRAP_DRAWS = 1000  # 25 of them lie beyond each end of a 95 % interval, enough for two digits
 _BAND_TAIL = 0.025
 _RATE_SLICES = 20
 """Parts of a step whose rates are compared: each long enough for some requests, and enough of them for a variance."""
 _VARIANCE_PARTS = 10
-"""Of a step, to see whether its samples are alike for a time. In simulated queues at 70 % load ten held the truth in
-nine of ten bands, twenty in eight; one that is as good as full no run of the usual length can know."""
-_INFINITE_RATIO = 1e6  # the ratio of something to nothing: JSON has no infinity
-_MIN_SAMPLES = 2  # samples: with one there is no variance
+"""Parts of a step for the autocorrelation of its samples. In simulated queues at 70 % load, ten parts give intervals
+that hold the true ratio in nine of ten cases, twenty parts in eight; near saturation no run of usual length does."""
+_INFINITE_RATIO = 1e6  # for a division by zero: JSON has no infinity
+_MIN_SAMPLES = 2  # for a variance
 _WARMUP_ID = "warmup"
 
 SamplePair: TypeAlias = tuple["_ResampledValue", "_ResampledValue"]
 
 
 class _ResampledValue(msgspec.Struct, frozen=True):
-    """A number of one step, and what is needed to draw it anew."""
+    """A value of one step, and what is needed to resample it."""
 
     value: float
     effective_count: float
-    """So many independent samples tell as much as these."""
+    """Effective number of independent samples."""
     deviation: float
-    """The standard deviation of the samples, where the number is their mean."""
+    """Standard deviation of the samples, if the value is their mean."""
     percentile_share: float | None = None
-    """Of the percentile, where it is one."""
+    """Share of the percentile, if the value is one."""
     ordered: Sequence[float] = ()
 
     def resample(self, rng: random.Random) -> float:
-        """The number as it might as well have been."""
+        """Draw a value from the sampling distribution."""
         if self.percentile_share is not None:
             above = (self.effective_count - 1) * (1 - self.percentile_share)
             return percentile(self.ordered, rng.betavariate(self.effective_count - above, above + 1))
         freedom = self.effective_count - 1
-        spread = sqrt(rng.gammavariate(freedom / 2, 2) / freedom)
-        return self.value + self.deviation / sqrt(self.effective_count) * rng.gauss() / spread
+        scale = sqrt(rng.gammavariate(freedom / 2, 2) / freedom)
+        return self.value + self.deviation / sqrt(self.effective_count) * rng.gauss() / scale
 
 
 def compare_reports(first: BenchReport, second: BenchReport, *, seed: int = 0) -> list[MetricComparison]:
-    """Steps that both have, by their id; of a run on two servers the first of them."""
+    """Compare steps with the same id; of a run on two servers, those of the first."""
     theirs = {step.id: step for step in _first_target_steps(second)}
     pairs = [(step, theirs[step.id]) for step in _first_target_steps(first) if step.id in theirs]
     return [compared for pair in pairs for compared in compare_rounds([pair], seed=seed)]
@@ -405,25 +400,25 @@ def _first_target_steps(report: BenchReport) -> list[StepResult]:
 
 
 def compare_rounds(rounds: Sequence[tuple[StepResult, StepResult]], *, seed: int = 0) -> tuple[MetricComparison, ...]:
-    """The rounds of one step, measured in turn. A metric is named after its step: `throughput ttft.p50`.
+    """Compare alternating rounds of one step. Metrics are named after the step: `throughput ttft.p50`.
 
-    What a round cannot tell, since it has too few samples or none, is left out.
+    Metrics for which a round has too few samples are omitted.
     """
     rng = random.Random(seed)
     sampled = [(_step_samples(first), _step_samples(second)) for first, second in rounds]
-    found: list[MetricComparison] = []
+    comparisons: list[MetricComparison] = []
     for name in sampled[0][0] if sampled else ():
         if all(name in first and name in second for first, second in sampled):
             pairs = [(first[name], second[name]) for first, second in sampled]
-            found += _compare_metric(f"{rounds[0][0].id} {name}", pairs, rng)
-    return tuple(found)
+            comparisons += _compare_metric(f"{rounds[0][0].id} {name}", pairs, rng)
+    return tuple(comparisons)
 
 
 def comparison_verdict(comparison: MetricComparison) -> str:
-    """Whether the two differ by more than noise, and which is better then."""
+    """Return whether the two differ significantly, and which one is better."""
     if not (comparison.low > 1 or comparison.high < 1):
         return NO_DIFFERENCE
-    is_time = "." in comparison.metric.rpartition(" ")[2]  # times have statistics, rates are one number
+    is_time = "." in comparison.metric.rpartition(" ")[2]  # times have statistics, rates do not
     return FIRST_IS_BETTER if (comparison.ratio < 1) == is_time else SECOND_IS_BETTER
 
 
@@ -432,7 +427,7 @@ def _compare_metric(metric: str, pairs: Sequence[SamplePair], rng: random.Random
     second = fsum(other.value for _, other in pairs) / len(pairs)
     if second > 0:
         ratio, (low, high) = first / second, _noise_band(pairs, rng)
-    elif first > 0:  # a server that gave nothing at all may not go unmentioned
+    elif first > 0:  # the second server completed nothing: the difference must be reported
         ratio = low = high = _INFINITE_RATIO
     else:
         return []
@@ -440,27 +435,27 @@ def _compare_metric(metric: str, pairs: Sequence[SamplePair], rng: random.Random
 
 
 def _noise_band(pairs: Sequence[SamplePair], rng: random.Random) -> tuple[float, float]:
-    drawn = sorted(
+    ratios = sorted(
         ratio for ratio in (_resampled_ratio(pairs, rng) for _ in range(_BOOTSTRAP_DRAWS)) if ratio is not None
     )
-    return percentile(drawn, _BAND_TAIL), percentile(drawn, 1 - _BAND_TAIL)
+    return percentile(ratios, _BAND_TAIL), percentile(ratios, 1 - _BAND_TAIL)
 
 
 def _resampled_ratio(pairs: Sequence[SamplePair], rng: random.Random) -> float | None:
-    """The ratio as it might as well have been; None where there would be none."""
+    """Return a ratio of resampled values; None for a division by zero."""
     chosen = rng.choices(pairs, k=len(pairs))
     second = fsum(other.resample(rng) for _, other in chosen)
     return fsum(first.resample(rng) for first, _ in chosen) / second if second > 0 else None
 
 
 def _step_samples(step: StepResult) -> dict[str, _ResampledValue]:
-    """The numbers of a step that can be compared, by name: none where its requests were not kept."""
+    """Return the comparable metrics of a step by name; none if its requests were not recorded."""
     if not step.records:
         return {}
     records = sorted(step.records, key=lambda record: record.due_s)
     edges = [step.seconds * number / _RATE_SLICES for number in range(1, _RATE_SLICES + 1)]
     width_s = step.seconds / _RATE_SLICES
-    found = {
+    samples = {
         "request_rate": _mean_sample(_slice_rates([requests_until(records, edge) for edge in edges], width_s)),
         "token_rate": _mean_sample(_slice_rates([tokens_until(records, edge) for edge in edges], width_s)),
         "success_rate": _mean_sample(
@@ -473,16 +468,16 @@ def _step_samples(step: StepResult) -> dict[str, _ResampledValue]:
     }
     for metric in _COMPARED_TIMES:
         times = metric_values(records, metric)
-        found[f"{metric}.mean"] = _mean_sample(times)
+        samples[f"{metric}.mean"] = _mean_sample(times)
         for name in _COMPARED_PERCENTILES:
-            found[f"{metric}.{name}"] = (
+            samples[f"{metric}.{name}"] = (
                 _percentile_sample(times, name) if name in step.times[metric].percentiles else None
             )
-    return {name: sample for name, sample in found.items() if sample is not None}
+    return {name: sample for name, sample in samples.items() if sample is not None}
 
 
 def _slice_rates(until: Sequence[float], width_s: float) -> list[float]:
-    """The rate in each slice, out of what there was until its end."""
+    """Return the rate in each slice, from cumulative counts."""
     return [(later - sooner) / width_s for sooner, later in pairwise((0.0, *until))] if width_s else []
 
 
@@ -499,10 +494,10 @@ def _percentile_sample(samples: Sequence[float], name: str) -> _ResampledValue |
 
 
 def _effective_count(samples: Sequence[float]) -> float:
-    """How many independent samples would tell as much as these, which are in their order in time.
+    """Return the number of independent samples with the same information as these, which are in order of time.
 
-    The means of parts of independent samples vary by as much less as the parts have samples. Where they vary more,
-    samples of the same time are alike.
+    The mean of n independent samples has 1/n of their variance. If the means of parts of a step vary more than that,
+    its samples are correlated in time.
     """
     count = len(samples)
     parts = min(_VARIANCE_PARTS, count // 2)

@@ -1,4 +1,4 @@
-"""Tokenizers out of files. Only this file knows their library, which is an extra."""
+"""Tokenizers from files. Only this module imports `tokenizers`, which is an extra."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from welldone.bench.tokens import Vocabulary, read_vocabulary
 
 TOKENIZER_LIMIT_BYTES = 256 * 2**20
-"""The largest that we know, of 262,144 tokens, has 33 MB."""
-_ADDED_TOKEN_TYPE = 4  # llama.cpp's number for tokens that are found in a text before all else
-_SENTENCEPIECE_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a blank
+"""The largest known one, with 262,144 tokens, has 33 MB."""
+_ADDED_TOKEN_TYPE = 4  # in llama.cpp: tokens that are matched in the text before all others
+_SENTENCEPIECE_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # a blank in SentencePiece
 
-# How texts are split before their pieces become tokens: part of what a model was trained with. The names are those of
-# llama.cpp. What is not named here is split as GPT-2 does it.
+# Pre-tokenizers: how a text is split before its pieces become tokens. The names are those of llama.cpp. Texts of models
+# with other pre-tokenizers are split like those of GPT-2.
 _SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
     r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -29,11 +29,11 @@ _SPLIT_PATTERNS = {
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 _GPT2 = ("gpt-2", "default", "", "phi-2", "jina-es", "jina-de", "gigachat", "mpt", "olmo")
 _IGNORE_MERGES = ("llama-bpe", "llama3")
-"""A piece that is a token as a whole is taken so, whatever merges would make of it."""
+"""Pre-tokenizers whose pieces are looked up as whole tokens before merges apply."""
 
 
 class FileCounter:
-    """Counts the tokens of texts, with a tokenizer."""
+    """Counts tokens with a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
         tokenizer.no_truncation()
@@ -45,32 +45,32 @@ class FileCounter:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def truncate(self, text: str, tokens: int) -> str:
-        """The beginning of a text, with so many tokens at most."""
+        """Return the longest prefix with at most so many tokens."""
         offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
         while tokens > 0 and len(offsets) > tokens:
             short = text[: offsets[tokens - 1][1]]
             if self.count(short) <= tokens:
                 return short
-            tokens -= 1  # a piece of a word may fall into other tokens than the word did
+            tokens -= 1  # the cut word may be tokenized differently
         return text if tokens > 0 else ""
 
 
 def from_json(path: Path, name: str) -> FileCounter:
-    """The tokenizer of a `tokenizer.json`; `ValueError` in one sentence if it is none."""
+    """Load a `tokenizer.json`; raises `ValueError` if it is not one."""
     try:
         if path.stat().st_size > TOKENIZER_LIMIT_BYTES:
-            raise ValueError(f"{path} has more than {TOKENIZER_LIMIT_BYTES // 2**20} MB, which no tokenizer has")
+            raise ValueError(f"{path} has more than {TOKENIZER_LIMIT_BYTES // 2**20} MB: it is not a tokenizer")
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
     try:
         return FileCounter(Tokenizer.from_buffer(data), name)
-    except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
-        raise ValueError(f"{path} is no tokenizer that can be read: {str(error)[:200]}") from None
+    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+        raise ValueError(f"{path} is not a readable tokenizer: {str(error)[:200]}") from None
 
 
 def from_gguf(path: Path) -> FileCounter:
-    """The tokenizer that a GGUF carries; `ValueError` in one sentence if it has none that can be made."""
+    """Load the tokenizer of a GGUF file; raises `ValueError` if it is missing or of an unsupported kind."""
     vocabulary = read_vocabulary(path)
     match vocabulary.model:
         case "gpt2":
@@ -78,7 +78,7 @@ def from_gguf(path: Path) -> FileCounter:
         case "llama":
             tokenizer = _sentencepiece_bpe(vocabulary)
         case other:
-            raise ValueError(f"{path.name} has a tokenizer of the kind {other[:40]!r}; gpt2 and llama can be read")
+            raise ValueError(f"{path.name} has a tokenizer of the kind {other[:40]!r}; supported are gpt2 and llama")
     added = [
         text for text, kind in zip(vocabulary.tokens, vocabulary.token_type, strict=False) if kind == _ADDED_TOKEN_TYPE
     ]
@@ -88,7 +88,7 @@ def from_gguf(path: Path) -> FileCounter:
 
 def _fallback_note(vocabulary: Vocabulary) -> str:
     is_known = vocabulary.model != "gpt2" or vocabulary.pre in (*_SPLIT_PATTERNS, *_SINGLE_DIGITS, *_GPT2)
-    return "" if is_known else f", split as GPT-2 does it since {vocabulary.pre[:40]!r} is not known here"
+    return "" if is_known else f", split like GPT-2 because {vocabulary.pre[:40]!r} is unknown"
 
 
 def _byte_level_bpe(vocabulary: Vocabulary) -> Tokenizer:
@@ -106,7 +106,7 @@ def _byte_level_bpe(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _sentencepiece_bpe(vocabulary: Vocabulary) -> Tokenizer:
-    """A tokenizer that joins the pair whose token has the best score: merges, in the order of the scores."""
+    """Return a tokenizer that merges the pair with the best score: merges are ordered by score."""
     scores = dict(zip(vocabulary.tokens, vocabulary.scores, strict=False))
     pairs = [
         (-scores[token], at, (token[:at], token[at:]))

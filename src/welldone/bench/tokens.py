@@ -1,6 +1,6 @@
-"""Who counts tokens: a tokenizer of a file, the server's own, or nobody.
+"""Token counters: a tokenizer file, the server's /tokenize, or an estimate.
 
-Nothing is fetched. A name of the Hugging Face hub is looked for among what was fetched before.
+Nothing is downloaded. A name on the Hugging Face hub is looked up in the local cache.
 """
 
 import importlib
@@ -20,37 +20,37 @@ from welldone.engines.models.store import STRINGS_LIMIT, GgufError, read_metadat
 
 SERVER = "server"
 PostJson = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
-"""What the server says to a body posted to a path of its root; None where it has no such path."""
+"""Posts a body to a path of the server's root and returns the JSON reply; None if there is no such path."""
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _PIECE = re.compile(r"\s*(?:[^\W_]+|[^\w\s]|_)|\s+")
-"""A word or a sign, with the blanks before it."""
+"""A word or a punctuation mark, with the preceding blanks."""
 _BYTES_PER_TOKEN = 8
-"""Of a word that is not known: the tokenizers of today have most English words of up to eight letters as one token."""
+"""Letters per token of an unknown word: current tokenizers have most English words of up to eight letters as one."""
 
 
 class BenchTokenCounter(Protocol):
     """Counts the tokens of texts."""
 
     name: str
-    """What it is, in words, for the report."""
+    """Description for the report."""
 
     def count(self, text: str) -> int:
-        """How many tokens a text has, without those of a chat template."""
+        """Return the number of tokens, without those of a chat template."""
 
     def truncate(self, text: str, tokens: int) -> str:
-        """The beginning of a text, with so many tokens at most."""
+        """Return the longest prefix with at most so many tokens."""
 
 
 async def find_token_counter(
     spec: str | None, post: PostJson, env: Mapping[str, str] = os.environ
 ) -> BenchTokenCounter | None:
-    """Who counts tokens: a `tokenizer.json`, its folder, a GGUF, `server`, or a name of the hub that is here already.
+    """Return a counter for a `tokenizer.json`, its folder, a GGUF, `server`, or a cached name on the hub.
 
-    None where there is none: then the server's usage numbers are all there is. `why_none` says why.
+    None if there is none: then only the server's usage numbers are available. `why_no_counter` returns the reason.
 
     Raises:
-        ValueError: a file is named and cannot be used. The message is one sentence.
+        ValueError: the file cannot be used.
     """
     if spec is None:
         return None
@@ -58,15 +58,12 @@ async def find_token_counter(
 
 
 def why_no_counter(spec: str | None) -> str:
-    """Why nobody counts tokens, in words."""
+    """Return why there is no token counter."""
     if spec is None:
-        return "no tokenizer is named"
+        return "no tokenizer is given"
     if spec == SERVER:
-        return "the server has no /tokenize that can be used"
-    return f"the tokenizer {spec} is not on this machine, and nothing is fetched"
-
-
-# ---- files
+        return "the server has no usable /tokenize"
+    return f"the tokenizer {spec} is not on this machine, and nothing is downloaded"
 
 
 def _local_counter(spec: str, env: Mapping[str, str]) -> BenchTokenCounter | None:
@@ -80,14 +77,13 @@ def _local_counter(spec: str, env: Mapping[str, str]) -> BenchTokenCounter | Non
 
 
 class _TokenizerModule(Protocol):
-    """What `bench/tokenizer.py` gives."""
+    """The functions of `bench/tokenizer.py`, which is imported only when it is needed: its library is an extra."""
 
     def from_json(self, path: Path, name: str) -> BenchTokenCounter: ...
     def from_gguf(self, path: Path) -> BenchTokenCounter: ...
 
 
 def _load_tokenizer_module() -> _TokenizerModule:
-    """The part that knows tokenizers; it is loaded when it is needed, since its library is an extra."""
     try:
         return cast("_TokenizerModule", importlib.import_module("welldone.bench.tokenizer"))
     except ModuleNotFoundError as error:
@@ -104,7 +100,7 @@ def _file_counter(path: Path, name: str) -> BenchTokenCounter:
 
 
 def _cached_folder(name: str, env: Mapping[str, str]) -> Path | None:
-    """The folder that the hub's own tools keep a repository in, if it has a tokenizer."""
+    """Return the cache folder of a repository on the hub, if it has a tokenizer."""
     if not _HUB_NAME.fullmatch(name):
         return None
     home = Path(env.get("HF_HOME") or Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface")
@@ -117,11 +113,8 @@ def _cached_folder(name: str, env: Mapping[str, str]) -> Path | None:
     return snapshots[0].parent if snapshots else None
 
 
-# ---- words
-
-
 class WordCounter:
-    """Counts word by word: knows how many tokens some words have, and guesses at the others."""
+    """Counts word by word, with known token counts for some words and an estimate for the others."""
 
     def __init__(self, name: str, token_counts: Mapping[str, int]) -> None:
         self.name = name
@@ -146,13 +139,13 @@ class WordCounter:
 
 
 ESTIMATED_COUNTER: BenchTokenCounter = WordCounter("a token for each word and sign", {})
-"""For prompts of about the right length where nobody counts."""
+"""For prompts of about the right length without a tokenizer."""
 
 
 async def _server_counter(post: PostJson) -> BenchTokenCounter | None:
-    """A counter that asks the server once, before the start: to ask for each text would be a load of its own.
+    """Return a counter from one request to the server before the start: a request per text would be a load of its own.
 
-    All words go in one text, a line each. The token that ends a line tells where one word ends and the next begins.
+    All words are sent in one text, one per line. The token that ends a line separates the counts of the words.
     """
     text = "".join(f" {word}\n" for word in ALL_WORDS)
     reply = await post("/tokenize", {"content": text, "prompt": text, "add_special_tokens": False})
@@ -164,7 +157,7 @@ async def _server_counter(post: PostJson) -> BenchTokenCounter | None:
 
 
 def _tokens_per_line(tokens: Sequence[object]) -> list[int]:
-    """How many tokens each line has."""
+    """Return the number of tokens of each line."""
     newline = Tally(map(str, tokens)).most_common(1)[0][0]
     counts = [0]
     for token in tokens:
@@ -175,7 +168,7 @@ def _tokens_per_line(tokens: Sequence[object]) -> list[int]:
     return counts[:-1]
 
 
-# The vocabulary that a GGUF file carries: its tokens, and how they are put together.
+# The vocabulary in a GGUF file: its tokens, and how they are merged.
 #
 # Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
@@ -183,17 +176,17 @@ def _tokens_per_line(tokens: Sequence[object]) -> list[int]:
 _TOKENIZER_PREFIX = "tokenizer.ggml."
 _STRING_TYPE, _ARRAY_TYPE = 8, 9
 _NUMBER_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""The kinds of numbers, as the format numbers them and as `struct` names them."""
-_COUNT_OFFSET = 16  # behind the magic, the version and the number of tensors
+"""Number types of the format, as `struct` format characters."""
+_COUNT_OFFSET = 16  # after the magic, the version and the number of tensors
 
 
 class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says of its tokenizer. What it does not say is empty."""
+    """The tokenizer metadata of a file. Missing values are empty."""
 
     model: str
-    """`gpt2`, `llama`, …: the family of tokenizers."""
+    """Family of the tokenizer: `gpt2`, `llama`, …"""
     pre: str = ""
-    """How a text is split before its pieces become tokens, as llama.cpp names it."""
+    """Name of the pre-tokenizer in llama.cpp."""
     tokens: tuple[str, ...] = ()
     merges: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
@@ -202,9 +195,9 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary in this file; `ValueError` in one sentence if there is none."""
+    """Read the vocabulary of a file; raises `ValueError` if there is none."""
     try:
-        read_metadata(path)  # it trusts nothing: behind it every size is known to lie within the file
+        read_metadata(path)  # validates the file: afterwards every size lies within it
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             values = _GgufMetadataReader(data).values()
         return msgspec.convert(values, Vocabulary)
@@ -213,29 +206,29 @@ def read_vocabulary(path: Path) -> Vocabulary:
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read: {(error.strerror or str(error)).lower()}") from None
     except (msgspec.ValidationError, struct.error, KeyError):
-        raise ValueError(f"{path.name} has no vocabulary that can be read") from None
+        raise ValueError(f"{path.name} has no readable vocabulary") from None
 
 
 class _GgufMetadataReader:
-    """A way through the header of a file that was found to be whole."""
+    """Reader of the header of a validated file."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
         self._offset = _COUNT_OFFSET
 
     def values(self) -> dict[str, object]:
-        """What it says of its tokenizer."""
-        found: dict[str, object] = {}
+        """Return the tokenizer metadata."""
+        result: dict[str, object] = {}
         for _ in range(self._number("Q")):
             name = self._text()
             kind = self._number("I")
             value = self._array() if kind == _ARRAY_TYPE else self._value(kind)
             if name.startswith(_TOKENIZER_PREFIX):
-                found[name.removeprefix(_TOKENIZER_PREFIX)] = value
-        return found
+                result[name.removeprefix(_TOKENIZER_PREFIX)] = value
+        return result
 
     def _number(self, fmt: str) -> int:
-        """The next number. (Fractions and truth values come as they are; nobody who wants a number asks for them.)"""
+        """Read the next number. (Floats and booleans are returned as they are; no caller uses them.)"""
         value: int = struct.unpack_from(f"<{fmt}", self._data, self._offset)[0]
         self._offset += struct.calcsize(f"<{fmt}")
         return value
@@ -251,7 +244,7 @@ class _GgufMetadataReader:
     def _array(self) -> tuple[object, ...]:
         kind, count = self._number("I"), self._number("Q")
         if count > STRINGS_LIMIT:
-            raise GgufError(f"has an array of {count:,} values; {STRINGS_LIMIT:,} is the most that is read")
+            raise GgufError(f"has an array of {count:,} values; the limit is {STRINGS_LIMIT:,}")
         if kind == _STRING_TYPE:
             return tuple(self._text() for _ in range(count))
         form = f"<{count}{_NUMBER_FORMATS[kind]}"

@@ -1,4 +1,4 @@
-"""The words of which prompts are written, and sentences and functions made of them. The same draws, the same text."""
+"""Words, sentences and code for synthetic prompts, deterministic for a given random generator."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ ALL_WORDS = (
     *(*NOUNS, *ADJECTIVES, *VERBS, *PREPOSITIONS, *ADVERBS, *FUNCTION_WORDS),
     *(word.capitalize() for word in (*FUNCTION_WORDS, *ADJECTIVES)),
 )
-"""Every form in which a word stands in a sentence."""
+"""Every form of a word in a sentence."""
 
 
 def noun_phrase(rng: random.Random) -> str:
@@ -65,9 +65,11 @@ def sentence(rng: random.Random) -> str:
         case 1:
             return f"{rng.choice(ADVERBS)} the {middle} {rng.choice(PREPOSITIONS)} the {rng.choice(NOUNS)}."
         case 2:
-            return f"{rng.choice(FUNCTION_WORDS[:6]).capitalize()} {middle}, {rng.choice(FUNCTION_WORDS[6:10])} {clause(rng)}."
+            subject, joint = rng.choice(FUNCTION_WORDS[:6]).capitalize(), rng.choice(FUNCTION_WORDS[6:10])
+            return f"{subject} {middle}, {joint} {clause(rng)}."
         case _:
-            return f"{rng.choice(ADVERBS)} this {middle} {rng.choice(PREPOSITIONS)} {rng.choice(FUNCTION_WORDS[:6])} {noun_phrase(rng)}."
+            adverb, preposition, article = rng.choice(ADVERBS), rng.choice(PREPOSITIONS), rng.choice(FUNCTION_WORDS[:6])
+            return f"{adverb} this {middle} {preposition} {article} {noun_phrase(rng)}."
 
 
 def clause(rng: random.Random) -> str:
@@ -76,7 +78,7 @@ def clause(rng: random.Random) -> str:
 
 
 def python_function(rng: random.Random) -> str:
-    """A function in Python, which may even do something."""
+    """Return a function or a class in Python."""
     many, one, mark = rng.sample(NOUNS, 3)
     name = f"{rng.choice(VERBS)}_{one}"
     limit = rng.randrange(2, 1000)
@@ -100,20 +102,20 @@ def python_function(rng: random.Random) -> str:
             )
 
 
-# The styles in which prompts are written: how one opens, what it is made of, and what it asks for in the end.
+# Styles of prompts: the opening, the parts, and the final instruction.
 #
-# No two prompts open alike, so that a cache of prompts does not flatter a server. The tokens of the parts must add up to
-# the tokens of the whole. So each part but the first begins with a blank or a line, and each ends in the same kind of
-# character: no tokenizer has tokens across such a seam.
+# No two prompts have the same opening, so that a prompt cache does not improve the results. The tokens of the parts
+# must add up to those of the whole. So each part but the first begins with a blank or a line break, and each ends in
+# the same kind of character: no tokenizer has tokens across such a boundary.
 
 
 class PromptStyle(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of prompt."""
+    """A kind of prompt."""
 
     separator: str
-    """What stands before a part, by its last character: parts are counted behind it."""
+    """Last character of the preceding part: tokens of parts are counted after it."""
     opening: Callable[[random.Random, int], str]
-    """The first part, out of chance and the number of the prompt."""
+    """Returns the first part, from random numbers and the number of the prompt."""
     part: Callable[[random.Random], str]
     closing: str
 
@@ -154,36 +156,36 @@ CLASSIFICATION_STYLE = PromptStyle(
 )
 
 
-# Profiles: kinds of work that servers differ in, by the names and numbers of inference-benchmarker.
+# Workload profiles, with the names and numbers of inference-benchmarker.
 
 
 class WorkloadProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked, and how long prompts and answers are."""
+    """Style and lengths of prompts and answers."""
 
     name: str
     style: PromptStyle
-    """How prompts are written where there is no dataset."""
+    """Style of synthetic prompts, without a dataset."""
     prompt: LengthSpec | None
-    """None: the prompts of a dataset are taken as they are."""
+    """None: the prompts of a dataset are not cut."""
     synthetic_length: LengthSpec
-    """The length of written prompts (in a chat: of each turn), where `prompt` says none."""
+    """Length of synthetic prompts (in a chat: of each turn), if `prompt` is None."""
     decode: LengthSpec
     turns: tuple[int, int] = (1, 1)
-    """How many a written conversation has, at least and at most."""
+    """Minimum and maximum number of turns of a synthetic conversation."""
 
 
 _FIXED_LENGTH = LengthSpec(num_tokens=200, min_tokens=200, max_tokens=200)
 _CODE_LENGTH = LengthSpec(num_tokens=4096, min_tokens=3000, max_tokens=6000, variance=1000)
 _CLASSIFICATION_LENGTH = LengthSpec(num_tokens=10_000, min_tokens=8000, max_tokens=12_000, variance=5000)
 _CHAT_LENGTH = LengthSpec(num_tokens=100, min_tokens=20, max_tokens=400, variance=80)
-"""Ours: inference-benchmarker has a dataset for chats. A question, or a question with something pasted."""
+"""Not from inference-benchmarker, which has a dataset for chats: a question, or a question with a pasted text."""
 _LONG_LENGTH = LengthSpec(num_tokens=800, min_tokens=50, max_tokens=800, variance=100)
 _SHORT_LENGTH = LengthSpec(num_tokens=50, min_tokens=30, max_tokens=80, variance=10)
 
 FIXED_LENGTH_PROFILE = WorkloadProfile(
     name="fixed-length", style=PROSE_STYLE, prompt=_FIXED_LENGTH, synthetic_length=_FIXED_LENGTH, decode=_LONG_LENGTH
 )
-"""Also what is done where no profile is named: every request has a limit."""
+"""Also the default without a profile: every request has a limit."""
 
 WORKLOAD_PROFILES: Mapping[str, WorkloadProfile] = {
     profile.name: profile
@@ -216,7 +218,7 @@ WORKLOAD_PROFILES: Mapping[str, WorkloadProfile] = {
 
 
 def find_workload_profile(name: str) -> WorkloadProfile:
-    """The profile; `ValueError` where there is none."""
+    """Return a profile by name; raises `ValueError` if there is none."""
     try:
         return WORKLOAD_PROFILES[name]
     except KeyError:

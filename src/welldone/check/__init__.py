@@ -1,1 +1,1 @@
-"""Asks a server what clients ask, and says which rules of the stream it keeps."""
+"""Conformance checker: sends probes to a running server and judges its replies by the rules."""

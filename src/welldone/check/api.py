@@ -1,4 +1,4 @@
-"""The check as one call, for who has no event loop or has one that is busy. The pytest plugin hands it out."""
+"""Synchronous API of the check: one call that also works inside a running event loop. The pytest plugin uses it."""
 
 import asyncio
 import os
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from welldone.check import run
 from welldone.check.discovery import CheckUnreachableError
 from welldone.check.report import Report
 from welldone.check.reports import text
-from welldone.check.run import NothingToCheckError, check
 from welldone.check.selection import (
     parse_endpoint,
     parse_extra_members,
@@ -23,7 +23,7 @@ from welldone.http.redaction import API_KEY_VARIABLE
 
 
 class CheckFailedError(Exception):
-    """The server does not pass, or cannot be checked. The message is what `welldone check` would show."""
+    """The server does not pass, or cannot be checked. The message is the output of `welldone check`."""
 
 
 def check_server(
@@ -41,11 +41,11 @@ def check_server(
     extra: Mapping[str, Any] | None = None,
     check: bool = True,
 ) -> Report:
-    """The report on the server at `url`. `known` are rules that may be broken; without `check`, any may.
+    """Check the server at `url`. Rules in `known` may be broken; with `check=False`, all rules may.
 
     Raises:
-        NotPassedError: the server does not pass, or cannot be checked.
-        ValueError: the URL or the key cannot be used, or something is named that is not there.
+        CheckFailedError: the server does not pass, or cannot be checked.
+        ValueError: the URL or the key is invalid, or a probe, rule, profile or field is unknown.
     """
     settings = CheckSettings(
         url=normalize_base_url(url),
@@ -60,16 +60,12 @@ def check_server(
         known=None if known is None else frozenset(parse_rule_ids(known)),
         extra=parse_extra_members(extra or {}),
     )
-    report = _run_in_thread(settings)
+    # In a thread with its own event loop: the caller may run inside one.
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        try:
+            report = pool.submit(asyncio.run, run.check(settings)).result()
+        except (CheckUnreachableError, run.NothingToCheckError) as error:
+            raise CheckFailedError(f"welldone check: {error}") from None
     if check and not report.passed:
         raise CheckFailedError("\n".join(text.render_terminal(report, lambda text, _: text)))
     return report
-
-
-def _run_in_thread(settings: CheckSettings) -> Report:
-    """In a thread, and so in a loop of its own: the caller may stand in one that runs."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        try:
-            return pool.submit(asyncio.run, check(settings)).result()
-        except (CheckUnreachableError, NothingToCheckError) as error:
-            raise CheckFailedError(f"welldone check: {error}") from None

@@ -1,7 +1,7 @@
-"""When a rule had a say: a rule about tool calls is neither kept nor broken by a stream without one.
+"""Applicability of rules: a rule about tool calls neither passes nor fails on a stream without tool calls.
 
-The judge finds nothing in a reply that gives no occasion, and that is right for it. Who says of a server that it keeps
-a rule must have heard the thing that the rule is about.
+The judge reports no violation for a reply to which a rule does not apply. To report that a server passes a rule, the
+check needs a reply that contains what the rule is about.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +16,10 @@ from welldone.rules.view.choices import REASONING_FIELDS, as_list, as_object
 from welldone.rules.view.stream import MessageKind
 from welldone.rules.view.view import ReplyKind, TraceView, has_usage
 
-# When a rule of /v1/responses or /v1/messages had a say: their streams are made of events, and not of chunks.
-
-
 ApplicabilityTest: TypeAlias = Callable[[TraceView], bool]
 
 
-# ---- responses
+# ---- /v1/responses
 
 
 def _has_output_item(view: TraceView) -> bool:
@@ -42,14 +39,13 @@ def _has_reasoning_part(view: TraceView) -> bool:
 
 
 def _has_function_call(view: TraceView) -> bool:
-    whole = (as_object(item).get("type") for item in as_list(view.reply_object.get("output")))
-    return "function_call" in (*(item.type for item in view.responses_stream.items), *whole)
+    buffered = (as_object(item).get("type") for item in as_list(view.reply_object.get("output")))
+    return "function_call" in (*(item.type for item in view.responses_stream.items), *buffered)
 
 
 def _has_keepalive_event(view: TraceView) -> bool:
-    is_silent = any(frame.data is None for frame in view.frames)  # a comment, or an event that has only a name
     return (
-        is_silent
+        any(frame.data is None for frame in view.frames)  # a comment, or an event without data
         or has_comment(view)
         or any(event.type == responses.KEEPALIVE_EVENT for event in view.responses_stream.events)
     )
@@ -62,7 +58,7 @@ def _has_failed_response(view: TraceView) -> bool:
     return is_failed or bool(view.all_errors)
 
 
-# ---- messages
+# ---- /v1/messages
 
 
 def _has_content_block(view: TraceView) -> bool:
@@ -101,19 +97,19 @@ def _has_ping(view: TraceView) -> bool:
     return has_comment(view) or any(event.type == anthropic.PING_EVENT for event in view.anthropic_stream.all_events)
 
 
+# ---- all endpoints
+
+
 def _has_error_event(view: TraceView) -> bool:
     return bool(view.all_errors)
 
 
-def _is_error_message(view: TraceView) -> bool:
+def _is_error_reply(view: TraceView) -> bool:
     return view.reply_kind is ReplyKind.HTTP_ERROR or bool(view.all_errors) or view.is_error_reply
 
 
-# ---- both
-
-
 def has_comment(view: TraceView) -> bool:
-    """Whether a sign of life came as a comment."""
+    """Whether the stream has a keep-alive comment."""
     if any(message.kind is MessageKind.COMMENT for message in view.messages):
         return True
     return view.reply_kind is ReplyKind.STREAM and any(line.startswith(b":") for line in view.trace.body.splitlines())
@@ -143,26 +139,28 @@ EVENT_APPLICABILITY: Mapping[str, ApplicabilityTest] = {
     "msg-ping-form": _has_ping,
     "msg-error-event": _has_error_event,
     "msg-error-last": _has_error_event,
-    "msg-error-type": _is_error_message,
-    "msg-error-body": _is_error_message,
+    "msg-error-type": _is_error_reply,
+    "msg-error-body": _is_error_reply,
 }
-"""By rule; the others have a say in every reply that they speak about."""
+"""Tests of the rules of /v1/responses and /v1/messages, whose streams consist of typed events."""
 
 EVENT_NOT_APPLICABLE_REASONS: Mapping[str, str] = {
-    "resp-function-ids": "no function call was heard",
-    "resp-args-done": "no function call was heard",
+    "resp-function-ids": "no reply had a function call",
+    "resp-args-done": "no reply had a function call",
     "resp-reasoning": "the model sent no reasoning",
-    "resp-keepalive": "no keep-alive was heard",
-    "resp-error": "no stream failed in the middle",
-    "msg-tool": "no tool call was heard",
-    "msg-stop-reason-tool-use": "no tool call was heard",
+    "resp-keepalive": "no stream had a keep-alive",
+    "resp-error": "no stream failed after its start",
+    "msg-tool": "no reply had a tool call",
+    "msg-stop-reason-tool-use": "no reply had a tool call",
     "msg-stop-sequence": "no answer ended at a stop sequence",
-    "msg-ping": "no ping was heard",
-    "msg-error": "no stream failed in the middle",
-    "msg-error-body": "nothing was refused",
-    "msg-error-type": "nothing was refused",
+    "msg-ping": "no stream had a ping",
+    "msg-error": "no stream failed after its start",
+    "msg-error-body": "no request was refused",
+    "msg-error-type": "no request was refused",
 }
-"""Why a rule had no say, as in `occasions`."""
+
+
+# ---- chat and completions
 
 
 def _has_tool_call(view: TraceView) -> bool:
@@ -197,10 +195,6 @@ def _requested_usage(view: TraceView) -> bool:
     return view.trace.wants_usage is True and view.is_complete_stream
 
 
-def _has_midstream_error(view: TraceView) -> bool:
-    return bool(view.all_errors)
-
-
 def _has_several_choices(view: TraceView) -> bool:
     return len(view.choices) > 1
 
@@ -219,7 +213,7 @@ def _has_non_ascii_text(view: TraceView) -> bool:
 
 
 def _has_delta_field(name: str) -> ApplicabilityTest:
-    return lambda heard: any(name in part.delta for part in heard.choice_deltas)
+    return lambda view: any(name in part.delta for part in view.choice_deltas)
 
 
 def _has_buffered_tool_call(view: TraceView) -> bool:
@@ -228,11 +222,7 @@ def _has_buffered_tool_call(view: TraceView) -> bool:
 
 
 def _has_chunk_field(name: str) -> ApplicabilityTest:
-    return lambda heard: any(name in chunk.json for chunk in heard.chunks)
-
-
-def _is_error_reply(view: TraceView) -> bool:
-    return view.reply_kind is ReplyKind.HTTP_ERROR or _has_midstream_error(view) or view.is_error_reply
+    return lambda view: any(name in chunk.json for chunk in view.chunks)
 
 
 def _is_overloaded(view: TraceView) -> bool:
@@ -244,7 +234,7 @@ _APPLICABILITY_BY_FAMILY: Mapping[str, ApplicabilityTest] = {
     "use": _has_usage,
     "n": _has_several_choices,
 }
-_ALWAYS_APPLICABLE: ApplicabilityTest = lambda _: True  # noqa: E731 - the plainest of a table of functions
+_ALWAYS_APPLICABLE: ApplicabilityTest = lambda _: True  # noqa: E731 - an entry of the tables below
 _APPLICABILITY_BY_RULE: Mapping[str, ApplicabilityTest] = {
     "enc-no-replacement-char": _has_non_ascii_text,
     "enc-no-lone-surrogate": _has_non_ascii_text,
@@ -255,12 +245,12 @@ _APPLICABILITY_BY_RULE: Mapping[str, ApplicabilityTest] = {
     "env-metadata-on-usage-chunk": _has_usage,
     "err-body-shape": _is_error_reply,
     "err-code-string": _is_error_reply,
-    "err-midstream-event": _has_midstream_error,
-    "err-then-done": _has_midstream_error,
-    "err-not-object-error": _has_midstream_error,
-    "err-not-error-field": _has_midstream_error,
-    "err-not-with-choices": _has_midstream_error,
-    "err-event-name": _has_midstream_error,
+    "err-midstream-event": _has_error_event,
+    "err-then-done": _has_error_event,
+    "err-not-object-error": _has_error_event,
+    "err-not-error-field": _has_error_event,
+    "err-not-with-choices": _has_error_event,
+    "err-event-name": _has_error_event,
     "err-retry-after": _is_overloaded,
     "err-status-before-stream": _is_error_reply,
     "ext-annotations": _has_delta_field("annotations"),
@@ -294,53 +284,56 @@ _APPLICABILITY_BY_RULE: Mapping[str, ApplicabilityTest] = {
     "use-null-elsewhere": _requested_usage,
     **EVENT_APPLICABILITY,
 }
-"""By rule; else by family; else the rule has a say in every reply that it speaks about."""
+"""Tests by rule. A rule that is not listed uses the test of its family; without one it applies to every reply."""
 
 NOT_APPLICABLE_REASONS: Mapping[str, str] = {
-    "tool": "no tool call was heard",
-    "use": "no usage was heard",
+    "tool": "no reply had a tool call",
+    "use": "no reply had usage",
     "n-": "no reply had several choices",
-    "cmpl": "the completions endpoint was not heard",
-    "ext-logprobs": "no logprobs were heard",
+    "cmpl": "the completions endpoint sent no reply",
+    "ext-logprobs": "no reply had logprobs",
     "ext-reasoning": "the model sent no reasoning",
     "ext-no-think-tags": "the model sent no reasoning",
-    "ext-annotations": "no annotations were heard",
-    "ext-audio": "no audio was heard",
-    "ext-refusal": "no refusal was heard",
-    "err": "no stream failed in the middle",
-    "err-retry-after": "the server was never too busy",
-    "enc": "no text beyond ASCII was heard",
-    "env-obfuscation": "no obfuscation was heard",
-    "env-service-tier": "no service_tier was heard",
-    "env-fingerprint": "no system_fingerprint was heard",
-    "fin-function-call-legacy": "no function_call was heard",
-    "sse-keepalive": "no keep-alive was heard",
-    "live-keepalive": "no stream took so long that a sign of life was due",
-    "ns-error-status": "nothing was refused",
-    "err-status-before-stream": "nothing was refused",
+    "ext-annotations": "no reply had annotations",
+    "ext-audio": "no reply had audio",
+    "ext-refusal": "no reply had a refusal",
+    "err": "no stream failed after its start",
+    "err-retry-after": "the server was never overloaded",
+    "enc": "no reply had text beyond ASCII",
+    "env-obfuscation": "no reply had obfuscation",
+    "env-service-tier": "no reply had service_tier",
+    "env-fingerprint": "no reply had system_fingerprint",
+    "fin-function-call-legacy": "no reply had function_call",
+    "sse-keepalive": "no stream had a keep-alive",
+    "live-keepalive": "no stream was slow enough to need a keep-alive",
+    "ns-error-status": "no request was refused",
+    "err-status-before-stream": "no request was refused",
     **EVENT_NOT_APPLICABLE_REASONS,
 }
-"""Why a rule had no say, by the beginning of its id; the longest counts."""
+"""Why a rule was not judged, by the prefix of its id; the longest prefix wins."""
+NO_APPLICABLE_REPLY = "no reply to which the rule applies"
 
 
 def applicable_rules(view: TraceView) -> set[str]:
-    """The rules that speak about such a reply, can be judged on it, and found in it what they are about."""
+    """Ids of the rules that apply to the reply and can be judged on it."""
     return {
         rule.rule.id
         for rule in ALL_CHECKS
-        if rule.applies(view) and rule.can_be_checked(view) and _applicability_test(rule.rule.id)(view)
+        if rule.applies(view) and not rule.missing_fields(view) and _applicability_test(rule.rule.id)(view)
     } | _rules_met_by_error_status(view)
 
 
 def _rules_met_by_error_status(view: TraceView) -> set[str]:
-    """The rules that forbid an error with status 200: who sends another status keeps them."""
+    """The rules that forbid an error with status 200: a reply with an error status passes them."""
     if view.reply_kind is not ReplyKind.HTTP_ERROR:
         return set()
-    wants_stream = view.trace.wants_stream
-    return {
-        *(() if wants_stream is False else ("err-status-before-stream",)),
-        *(() if wants_stream is True else ("ns-error-status",)),
-    }
+    match view.trace.wants_stream:
+        case True:
+            return {"err-status-before-stream"}
+        case False:
+            return {"ns-error-status"}
+        case _:
+            return {"err-status-before-stream", "ns-error-status"}
 
 
 def _applicability_test(rule: str) -> ApplicabilityTest:
@@ -348,15 +341,13 @@ def _applicability_test(rule: str) -> ApplicabilityTest:
 
 
 def not_applicable_reason(rule: str) -> str:
-    """Why a rule had no say in a whole run."""
-    known = [beginning for beginning in NOT_APPLICABLE_REASONS if rule.startswith(beginning)]
-    return NOT_APPLICABLE_REASONS[max(known, key=len)] if known else "no reply gave an occasion"
-
-
-# Rules that no probe judges, each with the reason.
+    """Why a rule was not judged in a whole run."""
+    prefixes = [prefix for prefix in NOT_APPLICABLE_REASONS if rule.startswith(prefix)]
+    return NOT_APPLICABLE_REASONS[max(prefixes, key=len)] if prefixes else NO_APPLICABLE_REPLY
 
 
 UNCOVERED: Mapping[str, str] = {
-    "sse-keepalive-resets-idle": "whether a comment is enough depends on the clock of the client, not on the server",
-    "ns-leading-space-ok": "it allows something, and so there is nothing to break",
+    "sse-keepalive-resets-idle": "whether a comment resets the idle timeout depends on the client, not on the server",
+    "ns-leading-space-ok": "it permits something, so it cannot be broken",
 }
+"""Rules that no probe judges, with the reason."""

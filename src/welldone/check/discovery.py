@@ -1,6 +1,6 @@
-"""The first look: is there a server, does it let us in, which model, and how does it want to be asked?
+"""Discovery: reachability, key, model, and the request fields that the server accepts, before the probes run.
 
-What is wrong here is nobody's broken rule. It ends the check with one line that says what to do.
+A problem found here breaks no rule. It ends the check with a one-line message with a hint for the user.
 """
 
 import math
@@ -11,28 +11,28 @@ from welldone.check import settings
 from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFacts
 from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.check.settings import CHAT
-from welldone.gateway.upstream import detect_server_kind, parse_model_list
+from welldone.gateway.model_list import detect_server_kind, parse_model_list
 from welldone.http.recording_client import ConnectError
 
-_DISCOVERY_PROBE = "first look"
+_DISCOVERY_PROBE = "discovery"
 _GREETING_TOKENS = 16
 _REASONING_TOKENS = 512
-"""How long a model may think before its first word. Small ones take some hundred tokens for a greeting."""
+"""Token limit for reasoning before the first word. Small models take some hundred tokens for a greeting."""
 _ALLOWANCE_LIMIT = 1024
 _UNKNOWN_FIELD_STATUSES = (400, 422)
-"""What servers say to a member that they do not know: most the first, those made with FastAPI the second."""
-_MAX_MODELS_NAMED = 5  # models that a message names
+"""Statuses for an unknown field: 400 from most servers, 422 from those based on FastAPI."""
+_MAX_MODELS_NAMED = 5  # in an error message
 
 
 class CheckUnreachableError(Exception):
-    """The server cannot be checked. The message is one line that says what to do."""
+    """The server cannot be checked. The message is one line, with a hint for the user."""
 
 
 async def discover(client: ProbeClient) -> ServerFacts:
-    """What there is to know before the probes begin.
+    """Find the model and the request fields that the server accepts.
 
     Raises:
-        UnreachableError: there is nothing to check.
+        CheckUnreachableError: the server cannot be checked.
     """
     listed = await _send_discovery(client, ProbeRequest(method="GET", path="/models"))
     _check_reachable(client, listed)
@@ -47,13 +47,13 @@ async def discover(client: ProbeClient) -> ServerFacts:
     facts, reply = await _first_answer(client, facts, names)
     if reply.first_choice.reasoning or reply.text.lstrip().startswith("<think>"):
         return msgspec.structs.replace(facts, reasoning_allowance=await _measure_reasoning_allowance(client, facts))
-    # Some think and do not show it: a greeting that is cut before its first word gives them away.
-    is_secret = not reply.text and reply.finish_reason == client.settings.dialect.length_reason
-    return msgspec.structs.replace(facts, reasoning_allowance=_ALLOWANCE_LIMIT) if is_secret else facts
+    # Some models do not send their reasoning: a greeting that reaches its limit without text shows it.
+    is_hidden = not reply.text and reply.finish_reason == client.settings.dialect.length_reason
+    return msgspec.structs.replace(facts, reasoning_allowance=_ALLOWANCE_LIMIT) if is_hidden else facts
 
 
 def _check_reachable(client: ProbeClient, reply: ProbeReply) -> None:
-    """Whether a server of OpenAI's API answers at all, and takes the key."""
+    """Require that an OpenAI-compatible server answers and accepts the key."""
     url, status = client.settings.url, reply.status
     if reply.recording.is_timed_out:
         raise CheckUnreachableError(f"{url}/models {client.timeout_message()}")
@@ -64,30 +64,28 @@ def _check_reachable(client: ProbeClient, reply: ProbeReply) -> None:
     if 300 <= status < 400:
         raise CheckUnreachableError(_redirect_message(url, reply))
     if reply.is_ok and reply.trace.media_type == "text/html":
-        raise CheckUnreachableError(
-            f"{url} answers with a web page, not with JSON: give the address up to and with /v1"
-        )
+        raise CheckUnreachableError(f"{url} answers with a web page, not with JSON: pass the base URL, including /v1")
 
 
 def _redirect_message(url: str, reply: ProbeReply) -> str:
-    return f"{url} redirects to {_printable_header(reply.header('location') or '?')}: check that address"
+    return f"{url} redirects to {_printable_header(reply.header('location') or '?')}: check that URL instead"
 
 
 def _no_model_message(url: str, listed: ProbeReply) -> str:
     if listed.status == 404:
-        return f"there is no {url}/models: give the address up to and with /v1, or name a model with --model"
-    why = "" if listed.is_ok else f" ({listed.error_summary})"
-    return f"{url} lists no models{why}: name one with --model"
+        return f"there is no {url}/models: pass the base URL, including /v1, or name a model with --model"
+    reason = "" if listed.is_ok else f" ({listed.error_summary})"
+    return f"{url} lists no models{reason}: name one with --model"
 
 
 def _key_message(client: ProbeClient) -> str:
     if client.address.key is None:
-        return "wants a key: --api-key KEY, or WELLDONE_API_KEY"
-    return "does not take this key"
+        return "requires a key: pass --api-key KEY, or set WELLDONE_API_KEY"
+    return "does not accept this key"
 
 
 async def _first_answer(client: ProbeClient, facts: ServerFacts, names: list[str]) -> tuple[ServerFacts, ProbeReply]:
-    """A first whole answer, and how it was asked for."""
+    """The reply to a first complete request, and the facts with the fields that it was accepted with."""
     first = reply = await _send_greeting(client, facts, _GREETING_TOKENS, stream=False)
     for members, limit_name in client.settings.dialect.request_variants[1:]:
         if reply.status not in _UNKNOWN_FIELD_STATUSES:
@@ -95,7 +93,7 @@ async def _first_answer(client: ProbeClient, facts: ServerFacts, names: list[str
         facts = msgspec.structs.replace(facts, members=members, limit_field=limit_name)
         reply = await _send_greeting(client, facts, _GREETING_TOKENS, stream=False)
     if reply.status is not None and (reply.status >= 500 or (reply.is_ok and not _is_checkable(reply))):
-        streamed = await _send_greeting(client, facts, _GREETING_TOKENS, stream=True)  # some only stream
+        streamed = await _send_greeting(client, facts, _GREETING_TOKENS, stream=True)  # some servers only stream
         reply = streamed if _is_checkable(streamed) or not reply.is_ok else reply
     if reply.recording.is_timed_out:
         raise CheckUnreachableError(
@@ -104,38 +102,38 @@ async def _first_answer(client: ProbeClient, facts: ServerFacts, names: list[str
     if not reply.is_ok:
         raise _refusal_error(client, facts, first, names)
     if not _is_checkable(reply):
-        kinds = {"text/html": "a web page"}
-        what = kinds.get(reply.trace.media_type, "no JSON" if reply.recording.body.strip() else "nothing")
         name = client.settings.endpoint
         if not reply.recording.is_complete:
             raise CheckUnreachableError(f"{client.settings.url} answers a {name} request: {reply.recording.error}")
+        content = "text that is not JSON" if reply.recording.body.strip() else "an empty body"
+        content = "a web page" if reply.trace.media_type == "text/html" else content
         raise CheckUnreachableError(
-            f"{client.settings.url} answers a {name} request with {what}: is it a {name} server?"
+            f"{client.settings.url} answers a {name} request with {content}: is it a {name} server?"
         )
     return facts, reply
 
 
 def _is_checkable(reply: ProbeReply) -> bool:
-    """Whether it is something that can be checked, right or not."""
-    is_begun = reply.is_stream and bool(reply.view.chunks or reply.view.events)
-    return reply.is_ok and (is_begun or bool(reply.choices or reply.json))
+    """Whether the reply has the form of an answer, correct or not."""
+    has_events = reply.is_stream and bool(reply.view.chunks or reply.view.events)
+    return reply.is_ok and (has_events or bool(reply.choices or reply.json))
 
 
 def _refusal_error(
     client: ProbeClient, facts: ServerFacts, reply: ProbeReply, names: list[str]
 ) -> CheckUnreachableError:
-    """Why a plain question was not answered."""
+    """The error for a refused greeting."""
     url, dialect = client.settings.url, client.settings.dialect
     if reply.status is None:
         return CheckUnreachableError(f"{url} does not answer a {dialect.name} request: {reply.recording.error}")
     if reply.status in (401, 403):
         return CheckUnreachableError(f"{url} {_key_message(client)} ({reply.error_summary})")
     if reply.status in OVERLOAD_STATUSES:
-        return CheckUnreachableError(f"{url} is too busy to be checked now ({reply.error_summary})")
+        return CheckUnreachableError(f"{url} is overloaded ({reply.error_summary}): try again later")
     if 300 <= reply.status < 400:
         return CheckUnreachableError(_redirect_message(url, reply))
     if reply.status in (404, 405) and "error" not in reply.json and dialect is CHAT:
-        return CheckUnreachableError(f"there is no {url}{dialect.path}: give the address up to and with /v1")
+        return CheckUnreachableError(f"there is no {url}{dialect.path}: pass the base URL, including /v1")
     if reply.status in (404, 405, 501) and dialect is not CHAT and facts.model not in reply.error_summary:
         return CheckUnreachableError(f"not offered: {url} has no {dialect.path} ({reply.error_summary})")
     if facts.model not in names and names:
@@ -146,13 +144,13 @@ def _refusal_error(
 
 
 async def _measure_reasoning_allowance(client: ProbeClient, facts: ServerFacts) -> int:
-    """How many tokens a model that thinks needs before it speaks."""
+    """Tokens that a reasoning model needs before its first text."""
     reply = await _send_greeting(client, facts, _REASONING_TOKENS, stream=True)
     pieces = [piece for piece in reply.deltas if piece.index == reply.first_choice.index]
-    until_text = next((place for place, piece in enumerate(pieces) if piece.text and not piece.reasoning), None)
+    until_text = next((number for number, piece in enumerate(pieces) if piece.text and not piece.reasoning), None)
     if until_text is None:
         return _ALLOWANCE_LIMIT
-    # Half as much again: another question may need more thought than a greeting.
+    # Half as much again: other prompts may need more reasoning than a greeting.
     return min(_ALLOWANCE_LIMIT, math.ceil(until_text * 1.5) + _GREETING_TOKENS)
 
 
@@ -166,16 +164,16 @@ async def _send_greeting(client: ProbeClient, facts: ServerFacts, tokens: int, *
         facts.limit_field: max(tokens, dialect.min_tokens),
         **client.settings.extra,
     }
-    asked = ProbeRequest(method="POST", path=dialect.path, body=msgspec.json.encode(body), endpoint=dialect.name)
-    return await _send_discovery(client, asked)
+    request = ProbeRequest(method="POST", path=dialect.path, body=msgspec.json.encode(body), endpoint=dialect.name)
+    return await _send_discovery(client, request)
 
 
 async def _send_discovery(client: ProbeClient, request: ProbeRequest) -> ProbeReply:
     try:
         recordings = await client.send(request, _DISCOVERY_PROBE)
     except ConnectError as error:
-        running = "is the server running there?" if client.address.tls is None else "does a server speak TLS there?"
-        hint = "name it with --ca-file FILE" if error.is_untrusted else running
+        hint = "is the server running there?" if client.address.tls is None else "does the server use TLS?"
+        hint = "trust it with --ca-file FILE" if error.is_untrusted else hint
         raise CheckUnreachableError(f"{client.settings.url}: {error}; {hint}") from None
     return ProbeReply(request, recordings[-1], 1)
 

@@ -1,6 +1,6 @@
-"""A plugin of pytest: the fixture `welldone_check`, with which the tests of a server check it.
+"""pytest plugin with the fixture `welldone_check`, which checks a server in a test.
 
-pytest loads every plugin that is installed, in every run. So this one loads the check only where it is used.
+pytest loads every installed plugin in every run, so this module imports the check only when the fixture is used.
 """
 
 import importlib
@@ -14,16 +14,16 @@ import pytest
 def welldone_check() -> Callable[..., Any]:
     """Checks a server: `welldone_check("http://127.0.0.1:8000/v1", model="m", profile="ai-sdk", strict=True)`.
 
-    The test fails where the server does not pass. With `check=False` it does not: the report is what is returned.
+    The test fails if the server does not pass; with `check=False` it does not. Returns the report.
     """
-    fixture = importlib.import_module("welldone.check.api")
+    api = importlib.import_module("welldone.check.api")
 
-    def check(url: str, **settings: Any) -> Any:  # noqa: ANN401 - as `check_server` has them
+    def check(url: str, **settings: Any) -> Any:  # noqa: ANN401 - the parameters of `check_server`
         __tracebackhide__ = True
         try:
-            return fixture.check_server(url, **settings)
-        except fixture.NotPassedError as error:
-            failed = str(error)
-        return pytest.fail(failed, pytrace=False)
+            return api.check_server(url, **settings)
+        except api.CheckFailedError as error:
+            message = str(error)
+        return pytest.fail(message, pytrace=False)
 
     return check

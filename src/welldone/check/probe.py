@@ -1,4 +1,4 @@
-"""What a probe is: a name, and work that asks a server something and says what it heard."""
+"""Definition of a probe."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,14 +8,14 @@ from welldone.check.session import Session
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A few requests that provoke one behaviour."""
+    """A few requests that trigger one behaviour of a server."""
 
     name: str
-    """Lower case, with hyphens; what stands before the first hyphen names its group."""
+    """Lower case, with hyphens. The part before the first hyphen is its group."""
     description: str
-    """What it asks, in a line."""
+    """What it requests, in a line."""
     run: Callable[[Session], Awaitable[None]]
     rules: tuple[str, ...] = ()
-    """The rules that it judges itself. Every reply is also judged by the rules that speak about one reply."""
+    """The rules that the probe judges itself. Every reply is also judged by all rules about single replies."""
     is_exclusive: bool = False
-    """Whether nothing else may be asked meanwhile: it looks at times, or at what the server does besides."""
+    """Whether no other probe may run at the same time, because it measures times or load."""

@@ -1,4 +1,4 @@
-"""Asks the server for all probes: never more at once than allowed, and again where it is only busy."""
+"""HTTP client of the probes: limits concurrent requests, retries an overloaded server, gives up on a dead one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,22 +13,22 @@ from welldone.http.address import Address, parse_url
 from welldone.http.recording_client import ConnectError, RecordedResponse
 
 MAX_REPLY_BYTES = 2 * 2**20
-"""Of a reply. The longest answer that a probe asks for has some hundred chunks of less than 1 KB."""
+"""Limit of a reply. The longest answer that a probe requests has some hundred chunks of less than 1 KB."""
 OVERLOAD_STATUSES = (429, 503, 529)
-"""To ask again later may help. The last is Anthropic's."""
+"""Statuses after which a request is retried. 529 is Anthropic's `overloaded_error`."""
 _MAX_ATTEMPTS = 4
-_DEFAULT_RETRY_S = 1.0  # after a 429 or 503 that does not say how long
-_MAX_RETRY_AFTER_S = 10.0  # a server that is busy for longer is not to be checked now
-_RETRY_BUDGET_S = 300.0  # of all requests together: a whole run should take a third of that
+_DEFAULT_RETRY_S = 1.0  # without Retry-After
+_MAX_RETRY_AFTER_S = 10.0  # with a longer Retry-After the request is not retried
+_RETRY_BUDGET_S = 300.0  # for all requests together: a whole run should take a third of that
 _FAILED_REQUESTS_LIMIT = 8
-"""Requests without a reply: twice as many as there are at once by default. To wait for all of them would take half an
-hour, and it would say no more."""
+"""Requests without a complete reply after which no more are sent: twice the default concurrency. To wait for the
+timeout of every request would take half an hour."""
 SLOW_SERVER_HINT = "the server may be slow or busy: raise --timeout"
-_NOT_SENT = f"not sent: {_FAILED_REQUESTS_LIMIT} requests before it got no whole reply"
+_NOT_SENT = f"not sent: {_FAILED_REQUESTS_LIMIT} earlier requests got no complete reply"
 
 
 class RecordResponse(Protocol):
-    """`net.ear.listen`, or what stands in for it."""
+    """Signature of `recording_client.record_response`."""
 
     def __call__(
         self,
@@ -47,21 +47,21 @@ class RecordResponse(Protocol):
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the server before the probes begin."""
+    """Facts about the server that discovery finds before the probes run."""
 
     model: str
     server: str = ""
-    """What it calls itself."""
+    """The kind of server, or its `Server` header."""
     members: Mapping[str, Any] = msgspec.field(default_factory=lambda: CHAT.request_variants[0][0])
-    """What every request has that should be answered: what the server took of it."""
+    """Fields of every valid request, such as `temperature`, as far as the server accepts them."""
     limit_field: str = "max_tokens"
-    """How it wants to be told how much to say."""
+    """Name of the token limit that the server accepts."""
     reasoning_allowance: int = 0
-    """How many tokens more an answer gets, for a model that thinks before it speaks."""
+    """Additional tokens per answer, for a model that reasons before it answers."""
 
 
 class ProbeClient:
-    """The way to the server."""
+    """Client of one server, shared by all probes."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ProbeClient:
         record_response: RecordResponse,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Raises `ValueError` where the URL, the key or a header cannot be used."""
+        """Raises `ValueError` if the URL, the key or a header is invalid."""
         self.settings = settings
         self.address = parse_url(
             settings.url,
@@ -92,22 +92,22 @@ class ProbeClient:
         probe: str,
         abort_when: Callable[[bytes], bool] | None = None,
     ) -> list[RecordedResponse]:
-        """The reply, and before it those that only said to come again later.
+        """Responses of all attempts: overload responses, then the final one.
 
         Raises:
-            ListenError: there is no connection, or there have been too many requests without a reply.
+            ConnectError: there is no connection, or too many requests got no complete reply.
         """
-        heard = [await self._send_limited(request, probe, abort_when)]
-        while len(heard) < _MAX_ATTEMPTS and (wait_s := _retry_delay_s(heard[-1])) is not None:
+        responses = [await self._send_limited(request, probe, abort_when)]
+        while len(responses) < _MAX_ATTEMPTS and (wait_s := _retry_delay_s(responses[-1])) is not None:
             self._retry_waited_s += wait_s
             if self._retry_waited_s > _RETRY_BUDGET_S:
                 break
             await self._sleep(wait_s)
-            heard.append(await self._send_limited(request, probe, abort_when))
-        return heard
+            responses.append(await self._send_limited(request, probe, abort_when))
+        return responses
 
     def timeout_message(self) -> str:
-        """What to report of a reply that was not whole in time."""
+        """The error message for a reply that timed out."""
         return f"timed out after {self.settings.timeouts.reply_s:g} s; {SLOW_SERVER_HINT}"
 
     async def _send_limited(
@@ -116,8 +116,21 @@ class ProbeClient:
         async with self._semaphore:
             if self._failed_requests >= _FAILED_REQUESTS_LIMIT:
                 raise ConnectError(f"{_NOT_SENT}; {SLOW_SERVER_HINT}" if self._has_timed_out else _NOT_SENT)
+            timeouts = self.settings.timeouts
             try:
-                recording = await self._send_once(request, probe, abort_when)
+                recording = await self._record_response(
+                    self._root if request.is_root else self.address,
+                    request.method,
+                    request.path,
+                    body=request.body,
+                    # The User-Agent names the probe in the server's log.
+                    headers=(("User-Agent", f"welldone/{__version__} check ({probe})"), *request.headers),
+                    timeout_s=timeouts.reply_s,
+                    idle_timeout_s=timeouts.reply_s,
+                    limit_bytes=MAX_REPLY_BYTES,
+                    after_done_s=timeouts.after_done_s,
+                    leave=abort_when,
+                )
             except ConnectError:
                 self._failed_requests += 1
                 raise
@@ -125,29 +138,11 @@ class ProbeClient:
             self._has_timed_out = self._has_timed_out or recording.is_timed_out
             return recording
 
-    async def _send_once(
-        self, request: ProbeRequest, probe: str, abort_when: Callable[[bytes], bool] | None
-    ) -> RecordedResponse:
-        patience = self.settings.timeouts
-        return await self._record_response(
-            self._root if request.is_root else self.address,
-            request.method,
-            request.path,
-            body=request.body,
-            # Who looks into the server's log finds the probe there.
-            headers=(("User-Agent", f"welldone/{__version__} check ({probe})"), *request.headers),
-            timeout_s=patience.reply_s,
-            idle_timeout_s=patience.reply_s,
-            limit_bytes=MAX_REPLY_BYTES,
-            after_done_s=patience.after_done_s,
-            leave=abort_when,
-        )
-
 
 def _retry_delay_s(recording: RecordedResponse) -> float | None:
-    """How long to wait before the request is made again; None: it is answered."""
+    """Delay before the request is retried; None: it is not retried."""
     if recording.status not in OVERLOAD_STATUSES:
         return None
-    said = next((value for name, value in recording.headers if name.lower() == "retry-after"), "")
-    asked_s = float(said) if said.isascii() and said.isdigit() and len(said) < 6 else _DEFAULT_RETRY_S
-    return asked_s if asked_s <= _MAX_RETRY_AFTER_S else None
+    value = next((value for name, value in recording.headers if name.lower() == "retry-after"), "")
+    delay_s = float(value) if value.isascii() and value.isdigit() and len(value) < 6 else _DEFAULT_RETRY_S
+    return delay_s if delay_s <= _MAX_RETRY_AFTER_S else None

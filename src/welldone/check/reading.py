@@ -1,4 +1,7 @@
-"""What a reply says, in each dialect: text, thoughts, calls and the reason of its end, as a client would read them."""
+"""Parsers of replies in each dialect: text, reasoning, tool calls, finish reason and usage, as a client reads them.
+
+They are tolerant: a field of the wrong type is read as if it were absent.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -9,16 +12,14 @@ import msgspec
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, ChoiceView, as_list, as_object, as_text, call_type
 from welldone.rules.view.view import ReplyKind, TraceView
 
-# What every dialect says, put together.
-
 
 class ParsedToolCall(msgspec.Struct, frozen=True):
-    """A call, put together."""
+    """A complete tool call."""
 
     id: str
     name: str
     arguments: str
-    """As text, whatever came."""
+    """JSON text, also where the server sent an object."""
 
 
 class ParsedChoice(msgspec.Struct, frozen=True):
@@ -30,48 +31,48 @@ class ParsedChoice(msgspec.Struct, frozen=True):
     reasoning: str
     tool_calls: tuple[ParsedToolCall, ...]
     finish_reason: object
-    """Why it ended, in the dialect's own word."""
+    """The dialect's own finish or stop reason."""
     logprobs: tuple[Any, ...] = ()
-    """The `logprobs` that are not null, one for each chunk that had some."""
+    """Every `logprobs` that is not null, one per chunk."""
 
 
 class ParsedDelta(msgspec.Struct, frozen=True):
-    """What one frame adds to a choice."""
+    """Content that one frame adds to a choice."""
 
     frame: int
-    """Its number, from 1."""
+    """Frame number, from 1."""
     index: int = 0
     text: str = ""
     reasoning: str = ""
     has_other: bool = False
-    """Whether it adds something else, such as a piece of a call."""
+    """Whether it adds something else, such as arguments of a tool call."""
 
     @property
     def is_generated(self) -> bool:
-        """Whether it took a token to make."""
+        """Whether the model generated tokens for it."""
         return bool(self.text or self.reasoning or self.has_other)
 
 
 def arguments_text(value: object) -> str:
-    """Arguments as text: some servers send the object itself."""
+    """Arguments as JSON text: some servers send an object."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# What a reply of chat or completions says.
+# ---- chat and completions
 
 
 def read_chat_choices(view: TraceView) -> list[ParsedChoice]:
-    """By their index."""
+    """Choices by index."""
     if view.reply_kind is ReplyKind.STREAM:
-        found = [_streamed_chat_choice(choice) for choice in view.choices]
+        choices = [_streamed_chat_choice(choice) for choice in view.choices]
     else:
         entries = enumerate(as_list(view.reply_object.get("choices")))
-        found = [_buffered_chat_choice(as_object(entry), place, is_chat=view.is_chat) for place, entry in entries]
-    return sorted(found, key=lambda said: said.index)
+        choices = [_buffered_chat_choice(as_object(entry), number, is_chat=view.is_chat) for number, entry in entries]
+    return sorted(choices, key=lambda choice: choice.index)
 
 
 def read_chat_deltas(view: TraceView) -> list[ParsedDelta]:
-    """One for each choice of each chunk."""
+    """One delta for each choice of each chunk."""
     return [
         ParsedDelta(part.message.frame_number, choice.index, part.text, part.reasoning, has_other=any(part.all_text))
         for choice in view.choices
@@ -80,11 +81,11 @@ def read_chat_deltas(view: TraceView) -> list[ParsedDelta]:
 
 
 def read_chat_usage(view: TraceView) -> object:
-    """The last that was sent."""
+    """The last usage."""
     if view.reply_kind is not ReplyKind.STREAM:
         return view.reply_object.get("usage")
-    told = [chunk.json["usage"] for chunk in view.chunks if isinstance(chunk.json.get("usage"), dict)]
-    return told[-1] if told else None
+    usages = [chunk.json["usage"] for chunk in view.chunks if isinstance(chunk.json.get("usage"), dict)]
+    return usages[-1] if usages else None
 
 
 def _streamed_chat_choice(choice: ChoiceView) -> ParsedChoice:
@@ -123,7 +124,7 @@ def _chat_tool_call(call: dict[str, Any]) -> ParsedToolCall:
     return ParsedToolCall(as_text(call.get("id")), as_text(function.get("name")), arguments)
 
 
-# What a reply of /v1/messages says.
+# ---- /v1/messages
 
 
 _BLOCK_START, _BLOCK_DELTA = "content_block_start", "content_block_delta"
@@ -131,20 +132,20 @@ _MESSAGE_START, _MESSAGE_DELTA = "message_start", "message_delta"
 
 
 def read_messages_choices(view: TraceView) -> list[ParsedChoice]:
-    """There is one, if anything was said."""
+    """A single choice; none if the reply has no message."""
     if view.reply_kind is not ReplyKind.STREAM:
         return [_buffered_message(view.reply_object)] if view.reply_object else []
-    told = read_messages_deltas(view)
+    deltas = read_messages_deltas(view)
     ends = [as_object(event.get("delta")) for event in _events_of_type(view, _MESSAGE_DELTA)]
-    if not told and not ends and not list(_events_of_type(view, _MESSAGE_START)):
+    if not deltas and not ends and not list(_events_of_type(view, _MESSAGE_START)):
         return []
-    text, reasoning = "".join(piece.text for piece in told), "".join(piece.reasoning for piece in told)
+    text, reasoning = "".join(delta.text for delta in deltas), "".join(delta.reasoning for delta in deltas)
     finish = next((end["stop_reason"] for end in reversed(ends) if end.get("stop_reason")), None)
     return [ParsedChoice(0, "assistant", text, reasoning, _streamed_tool_uses(view), finish)]
 
 
 def read_messages_deltas(view: TraceView) -> list[ParsedDelta]:
-    """One for each delta."""
+    """One delta for each content_block_delta."""
     return [
         ParsedDelta(
             message.frame_number,
@@ -159,12 +160,12 @@ def read_messages_deltas(view: TraceView) -> list[ParsedDelta]:
 
 
 def read_messages_usage(view: TraceView) -> object:
-    """What the beginning told, and what the end told anew."""
+    """Usage of message_start, updated by the usage of message_delta."""
     if view.reply_kind is not ReplyKind.STREAM:
         return view.reply_object.get("usage")
     starts = (as_object(event.get("message")) for event in _events_of_type(view, _MESSAGE_START))
-    told = [as_object(event.get("usage")) for event in (*starts, *_events_of_type(view, _MESSAGE_DELTA))]
-    return {name: value for usage in told for name, value in usage.items()} if any(told) else None
+    usages = [as_object(event.get("usage")) for event in (*starts, *_events_of_type(view, _MESSAGE_DELTA))]
+    return {name: value for usage in usages for name, value in usage.items()} if any(usages) else None
 
 
 def _events_of_type(view: TraceView, kind: str) -> Iterator[dict[str, Any]]:
@@ -172,7 +173,7 @@ def _events_of_type(view: TraceView, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _streamed_tool_uses(view: TraceView) -> tuple[ParsedToolCall, ...]:
-    """By the index of their block."""
+    """Tool calls in the order of their blocks."""
     arguments: dict[object, list[str]] = {}
     for event in _events_of_type(view, _BLOCK_DELTA):
         index = _block_key(event.get("index"))
@@ -189,7 +190,7 @@ def _streamed_tool_uses(view: TraceView) -> tuple[ParsedToolCall, ...]:
 
 
 def _block_key(index: object) -> object:
-    """What a list or an object cannot be."""
+    """The index if it is hashable."""
     return index if isinstance(index, int | str) else None
 
 
@@ -208,7 +209,7 @@ def _buffered_message(message: dict[str, Any]) -> ParsedChoice:
     return ParsedChoice(0, message.get("role"), by_kind["text"], by_kind["thinking"], calls, stop)
 
 
-# What a reply of /v1/responses says.
+# ---- /v1/responses
 
 
 _TEXT_DELTA = "response.output_text.delta"
@@ -218,35 +219,33 @@ _OTHER_DELTAS = (
     "response.custom_tool_call_input.delta",
 )
 _ARGUMENT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The types of calls, and the member that has their arguments."""
+"""The field with the arguments, by item type."""
 _ITEM_DONE = "response.output_item.done"
 _TERMINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
 def read_responses_choices(view: TraceView) -> list[ParsedChoice]:
-    """There is one, if anything was said."""
+    """A single choice; none if the reply has no Response."""
     if view.reply_kind is not ReplyKind.STREAM:
         response = view.reply_object
         return [_buffered_response(response, as_list(response.get("output")))] if response else []
-    told = read_responses_deltas(view)
+    deltas = read_responses_deltas(view)
     response = _terminal_response(view)
-    if not told and not response:
+    if not deltas and not response:
         return []
-    text, reasoning = "".join(piece.text for piece in told), "".join(piece.reasoning for piece in told)
-    return [
-        ParsedChoice(
-            0, "assistant", text, reasoning, _item_tool_calls(_done_items(view)), _response_finish_reason(response)
-        )
-    ]
+    text, reasoning = "".join(delta.text for delta in deltas), "".join(delta.reasoning for delta in deltas)
+    # Tool calls are read from output_item.done, as Codex does.
+    items = [message.json.get("item") for message in view.messages if message.json.get("type") == _ITEM_DONE]
+    return [ParsedChoice(0, "assistant", text, reasoning, _item_tool_calls(items), _response_finish_reason(response))]
 
 
 def read_responses_deltas(view: TraceView) -> list[ParsedDelta]:
-    """One for each delta."""
+    """One delta for each delta event."""
     return [
         ParsedDelta(
             message.frame_number,
-            text=_delta_text(message.json) if kind == _TEXT_DELTA else "",
-            reasoning=_delta_text(message.json) if kind in _REASONING_DELTAS else "",
+            text=as_text(message.json.get("delta")) if kind == _TEXT_DELTA else "",
+            reasoning=as_text(message.json.get("delta")) if kind in _REASONING_DELTAS else "",
             has_other=kind in _OTHER_DELTAS,
         )
         for message in view.messages
@@ -255,23 +254,14 @@ def read_responses_deltas(view: TraceView) -> list[ParsedDelta]:
 
 
 def read_responses_usage(view: TraceView) -> object:
-    """As the whole Response has it."""
+    """Usage of the final Response."""
     return (_terminal_response(view) if view.reply_kind is ReplyKind.STREAM else view.reply_object).get("usage")
 
 
-def _delta_text(event: dict[str, Any]) -> str:
-    return as_text(event.get("delta"))
-
-
 def _terminal_response(view: TraceView) -> dict[str, Any]:
-    """The Response that ended the stream; an empty one where none did."""
+    """The Response of the terminal event, or an empty object."""
     ends = [message.json for message in view.messages if message.json.get("type") in _TERMINAL_EVENTS]
     return as_object(ends[-1].get("response")) if ends else {}
-
-
-def _done_items(view: TraceView) -> list[Any]:
-    """The items that are whole: as Codex reads them."""
-    return [message.json.get("item") for message in view.messages if message.json.get("type") == _ITEM_DONE]
 
 
 def _buffered_response(response: dict[str, Any], output: list[Any]) -> ParsedChoice:
@@ -285,7 +275,7 @@ def _item_texts(
     items: list[dict[str, Any]], kind: str, fields: tuple[str, ...], part_kind: str | None
 ) -> Iterator[str]:
     for item in items:
-        parts = [as_object(part) for place in fields for part in as_list(item.get(place)) if item.get("type") == kind]
+        parts = [as_object(part) for field in fields for part in as_list(item.get(field)) if item.get("type") == kind]
         yield from (as_text(part.get("text")) for part in parts if part_kind in (None, part.get("type")))
 
 
@@ -302,7 +292,7 @@ def _item_tool_calls(items: list[Any]) -> tuple[ParsedToolCall, ...]:
 
 
 def _response_finish_reason(response: dict[str, Any]) -> object:
-    """Why it ended: the reason where it is incomplete, else its status."""
+    """The reason of an incomplete Response, else its status."""
     return as_object(response.get("incomplete_details")).get("reason") or response.get("status")
 
 
@@ -312,18 +302,18 @@ READ_CHOICES: Mapping[str, Callable[[TraceView], list[ParsedChoice]]] = {
     "responses": read_responses_choices,
     "messages": read_messages_choices,
 }
-"""By endpoint: the choices of a reply, by their index."""
+"""Parsers of choices, by endpoint."""
 READ_DELTAS: Mapping[str, Callable[[TraceView], list[ParsedDelta]]] = {
     "chat": read_chat_deltas,
     "completions": read_chat_deltas,
     "responses": read_responses_deltas,
     "messages": read_messages_deltas,
 }
-"""By endpoint: what the frames of a stream say of its choices, in the order in which they came."""
+"""Parsers of stream deltas in order of arrival, by endpoint."""
 READ_USAGE: Mapping[str, Callable[[TraceView], object]] = {
     "chat": read_chat_usage,
     "completions": read_chat_usage,
     "responses": read_responses_usage,
     "messages": read_messages_usage,
 }
-"""By endpoint: the last usage that was sent, in the dialect's own names."""
+"""Parsers of the last usage, with the dialect's field names, by endpoint."""

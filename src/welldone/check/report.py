@@ -1,84 +1,88 @@
-"""The report: what was asked of a server, what was heard, and what that is worth. All screens are drawn from it."""
+"""The report of a check: verdicts by probe and by rule, findings and cost. Every output format is rendered from it."""
 
 from enum import StrEnum
 
 import msgspec
 
-VERSION = 1
-"""Of the JSON form. A reader of version 1 may meet new members, but none that it knows changes its meaning."""
+VERSION = 2
+"""Version of the JSON form. A new version is needed when a field changes its meaning or goes; new fields may come."""
 
 
 class Verdict(StrEnum):
-    """What a probe, a rule or a whole server is worth."""
+    """The verdict on a probe, a rule or a server."""
 
-    PASS = "right"
-    WARN = "lax"
+    PASS = "pass"
+    WARN = "warn"
     """Rules are broken, but none that is known to break a client."""
-    FAIL = "wrong"
-    UNSUPPORTED = "not offered"
-    """The server says that it does not do this."""
-    NOT_APPLICABLE = "not heard"
-    """There was no occasion to judge it."""
-    TIMED_OUT = "timed out"
-    """A reply was not whole in time, and what came of it breaks no rule. Whether the server is right is not known."""
+    FAIL = "fail"
+    UNSUPPORTED = "unsupported"
+    """The server refuses the request or lacks the feature."""
+    NOT_APPLICABLE = "not_applicable"
+    """No reply contained what the rule is about."""
+    TIMED_OUT = "timed_out"
+    """A reply was incomplete at the timeout, and what arrived breaks no rule. The real verdict is unknown."""
+
+    @property
+    def label(self) -> str:
+        """The verdict as printed."""
+        return self.value.replace("_", " ")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that a probe heard broken: its first place, and how often."""
+    """A rule broken in one probe: the first violation, and the number of violations."""
 
     rule: str
     severity: str
     """breaks, tolerated or style."""
     probe: str
     request: int
-    """Which request of the probe, from 1."""
+    """Number of the probe's request, from 1."""
     frame: int | None
-    """The number of the frame, from 1; None where it is about the reply as a whole."""
+    """Number of the frame, from 1; None where the violation concerns the whole reply."""
     byte: int | None
-    """Where that frame begins in the body."""
+    """Offset of that frame in the body."""
     observed: str
     expected: str
     count: int
-    """How often the probe heard it."""
+    """Violations of the rule in this probe."""
     affects: tuple[str, ...]
-    """Whom it hurts and how, each as `client: what happens`."""
+    """Affected clients, each as `client: what happens`."""
     reproduce: str
-    """The command that shows it again."""
+    """The `welldone check` command that repeats the probe."""
     curl: str | None
-    """The same request by hand; None where it is too long for a line."""
+    """The same request as a curl command; None where it is too long for a line."""
     trace: str | None = None
-    """The file of the recorded reply, where there is one."""
+    """File of the recorded reply, with `--record`."""
     is_new: bool = True
     """False where the baseline has it too."""
     cause: str | None = None
-    """The rule whose breach in the same reply explains this one; None: nothing else explains it."""
+    """The rule whose violation in the same reply explains this one; None for a root cause."""
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one probe came to."""
+    """Result of one probe."""
 
     name: str
     description: str
-    """What it asks, in a line."""
     verdict: Verdict
     reason: str = ""
-    """Why it was not offered or not heard."""
+    """Why it is unsupported, not applicable or timed out."""
     requests: int
     rules: int
-    """How many rules had a say in it."""
+    """Number of rules that were judged."""
     broken: tuple[str, ...]
-    """The rules that it heard broken."""
+    """Ids of the broken rules."""
     is_incomplete: bool = False
-    """Whether a reply did not come, or not to its end in time. Nothing is known of it then, and the run is no pass."""
+    """Whether a reply is missing or incomplete. The run does not pass then."""
     is_timed_out: bool = False
-    """Whether that was for the time limit."""
+    """Whether the timeout was the reason."""
     causes: tuple[str, ...] = ()
-    """Those of `broken` that follow from no other."""
+    """The root causes among `broken`."""
     seconds: float
 
 
 class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rule came to, over all probes."""
+    """Result of one rule over all probes."""
 
     id: str
     summary: str
@@ -86,60 +90,60 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
     severity: str
     verdict: Verdict
     reason: str = ""
-    """Why it was not offered or not heard."""
+    """Why it is unsupported or not applicable."""
     probes: tuple[str, ...]
-    """Those in which it had a say, or, where it is broken, those that heard it."""
+    """The probes in which the rule is broken; if there are none, those that judged it."""
 
 
 class RunCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run has cost the server."""
+    """Requests, tokens and time of a run."""
 
     requests: int
     prompt_tokens: int
     completion_tokens: int
     is_counted: bool
-    """False where replies came without usage, and their tokens are estimated."""
+    """False where replies lack usage, and their tokens are estimated."""
     seconds: float
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All that there is to say about one server."""
+    """Report on one server."""
 
     version: int = VERSION
     tool: str
     """The version of welldone."""
     date: str
-    """When the run began, as ISO 8601 in UTC."""
+    """Start of the run, as ISO 8601 in UTC."""
     url: str
     model: str
     server: str
-    """What the server calls itself; empty where it does not say."""
+    """The kind of server, from its model list or its `Server` header; empty if unknown."""
     endpoint: str = "chat"
-    """The dialect that was checked; with chat the older completions are too."""
+    """The dialect that was checked. `chat` includes completions."""
     profile: str | None
-    """The client whose rules alone were judged."""
+    """The client to whose rules the check was limited."""
     is_strict: bool
     verdict: Verdict
     passed: bool
-    """Whether the exit code is 0: by `verdict`, `is_strict`, and the baseline where there was one; and no reply was
-    given up, and the run was not interrupted."""
+    """Whether the exit code is 0. It depends on `verdict`, `is_strict` and the baseline; an interrupted run and a run
+    with missing replies do not pass."""
     timeout_s: float = 60.0
-    """How long a reply might take."""
+    """Timeout of a reply."""
     is_interrupted: bool = False
-    """Whether the run was ended before all probes were done. The report has what was done by then."""
+    """Whether the run was interrupted. The report covers what was done by then."""
     cost: RunCost
     probes: tuple[ProbeResult, ...]
     rules: tuple[RuleResult, ...]
     findings: tuple[Finding, ...]
-    """By severity, then in the order of the rules and the probes; one for each rule and probe."""
+    """One for each rule and probe, by severity, then in the order of the rules and the probes."""
 
     def count(self, verdict: Verdict) -> int:
-        """How many rules came to that verdict."""
+        """Number of rules with that verdict."""
         return sum(rule.verdict is verdict for rule in self.rules)
 
     @property
     def findings_by_rule(self) -> dict[str, list[Finding]]:
-        """The findings of each rule, in the order in which they are shown."""
+        """Findings by rule id, in report order."""
         by_rule: dict[str, list[Finding]] = {}
         for finding in self.findings:
             by_rule.setdefault(finding.rule, []).append(finding)
@@ -147,13 +151,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def root_causes(self) -> dict[str, list[Finding]]:
-        """The findings of each broken rule that no other rule explains everywhere; those without a cause come first."""
-        sorted_out = {rule: sorted(findings, key=_has_cause) for rule, findings in self.findings_by_rule.items()}
-        return {rule: findings for rule, findings in sorted_out.items() if not _has_cause(findings[0])}
+        """Findings of the broken rules with at least one root cause, root causes first."""
+        by_rule = {rule: sorted(findings, key=_has_cause) for rule, findings in self.findings_by_rule.items()}
+        return {rule: findings for rule, findings in by_rule.items() if not _has_cause(findings[0])}
 
     def consequences(self, cause: str) -> list[str]:
-        """The broken rules that are found only where that one explains them."""
-        causes = {rule: {one.cause for one in findings} for rule, findings in self.findings_by_rule.items()}
+        """Ids of the broken rules that are no root cause anywhere and follow from `cause` somewhere."""
+        causes = {rule: {finding.cause for finding in findings} for rule, findings in self.findings_by_rule.items()}
         return [rule for rule, found in causes.items() if None not in found and cause in found]
 
 

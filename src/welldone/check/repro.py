@@ -1,4 +1,4 @@
-"""How to see a finding again: the command, and the request by hand. Of secrets they say only where they are found."""
+"""Commands that reproduce a finding: `welldone check` and curl. Secrets are references to environment variables."""
 
 import json
 import re
@@ -10,12 +10,12 @@ from welldone.check.settings import CHAT, CheckSettings
 from welldone.http.redaction import API_KEY_VARIABLE
 
 AUTHORIZATION = "Authorization"
-_MAX_COMMAND_CHARS = 4000  # characters that people still paste into a terminal
+_MAX_COMMAND_CHARS = 4000  # longer commands are impractical to paste
 
 
 def repro_command(settings: CheckSettings, model: str, probe: str, rule: str) -> str:
-    """The check of that rule alone, by that probe alone, and otherwise as it was told."""
-    # A name may begin with a hyphen.
+    """`welldone check` with one probe and one rule, and the user's other options."""
+    # The name of a model may begin with a hyphen.
     words = ["welldone", "check", settings.url, *(["--model", model] if model[:1] != "-" else [f"--model={model}"])]
     if settings.endpoint != CHAT.name:
         words += ["--endpoint", settings.endpoint]
@@ -24,8 +24,8 @@ def repro_command(settings: CheckSettings, model: str, probe: str, rule: str) ->
 
 
 def _command_options(settings: CheckSettings) -> Iterator[str]:
-    """What the user has said of how to ask."""
-    usual = CheckSettings(url=settings.url)
+    """Options that differ from the defaults."""
+    default = CheckSettings(url=settings.url)
     if settings.key is not None:
         yield from ("--api-key", f"env:{_env_variable(settings, AUTHORIZATION)}")
     for name, _ in settings.headers:
@@ -36,16 +36,19 @@ def _command_options(settings: CheckSettings) -> Iterator[str]:
         yield from ("--ca-file", settings.ca_file)
     if not settings.is_verified:
         yield "--insecure"
-    if settings.timeouts.reply_s != usual.timeouts.reply_s:
+    if settings.timeouts.reply_s != default.timeouts.reply_s:
         yield from ("--timeout", f"{settings.timeouts.reply_s:g}")
-    if settings.jobs != usual.jobs:
+    if settings.jobs != default.jobs:
         yield from ("--jobs", str(settings.jobs))
     if settings.is_strict:
         yield "--strict"
 
 
 def repro_curl(settings: CheckSettings, request: ProbeRequest) -> str | None:
-    """The request by hand, with the reply's head and framing, as `welldone lint` reads it; None: it is too long."""
+    """The request as a curl command whose output `welldone lint` reads; None where it is too long or not printable.
+
+    `-i` and `--raw` keep the response head and the chunked framing.
+    """
     root = settings.url.rstrip("/").removesuffix("/v1") if request.is_root else settings.url.rstrip("/")
     words = ["curl", "-siN", "--raw", root + request.path, "-m", f"{settings.timeouts.reply_s:g}"]
     if settings.ca_file is not None:
@@ -54,16 +57,16 @@ def repro_curl(settings: CheckSettings, request: ProbeRequest) -> str | None:
         words.append("--insecure")
     if request.method != ("GET" if request.body is None else "POST"):
         words += ["-X", request.method]
-    given = {name.lower() for name, _ in request.headers}
-    if request.body is not None and "content-type" not in given:
+    names = {name.lower() for name, _ in request.headers}
+    if request.body is not None and "content-type" not in names:
         words += ["-H", "Content-Type: application/json"]
-    plain = [(name, value) for name, value in settings.dialect.headers if name not in given]
+    dialect_headers = [(name, value) for name, value in settings.dialect.headers if name not in names]
     words += [
         word
-        for name, value in (*plain, *request.headers)
+        for name, value in (*dialect_headers, *request.headers)
         for word in ("-H", f"{name}:" if value is None else f"{name}: {value}")
     ]
-    line = " ".join([shlex.join(words), *_secret_headers(settings, given)])
+    line = " ".join([shlex.join(words), *_secret_headers(settings, names)])
     if request.body is not None:
         try:
             line += f" -d {shlex.quote(request.body.decode())}"
@@ -73,7 +76,7 @@ def repro_curl(settings: CheckSettings, request: ProbeRequest) -> str | None:
 
 
 def _secret_headers(settings: CheckSettings, sent_headers: set[str]) -> Iterator[str]:
-    """Headers with a value that the shell puts in."""
+    """Header options whose values the shell expands from environment variables."""
     if settings.key is not None and AUTHORIZATION.lower() not in sent_headers:
         yield f'-H "Authorization: Bearer ${_env_variable(settings, AUTHORIZATION)}"'
     name = settings.dialect.key_header
@@ -85,6 +88,6 @@ def _secret_headers(settings: CheckSettings, sent_headers: set[str]) -> Iterator
 
 
 def _env_variable(settings: CheckSettings, header: str) -> str:
-    """The environment variable from which the value of a header comes, or could come."""
-    made = API_KEY_VARIABLE if settings.key is not None and header == AUTHORIZATION else f"WELLDONE_{header.upper()}"
-    return settings.env_variables.get(header) or re.sub(r"\W", "_", made, flags=re.ASCII)
+    """The environment variable of a header: the user's, or a suggested name."""
+    default = API_KEY_VARIABLE if settings.key is not None and header == AUTHORIZATION else f"WELLDONE_{header.upper()}"
+    return settings.env_variables.get(header) or re.sub(r"\W", "_", default, flags=re.ASCII)

@@ -1,4 +1,4 @@
-"""A run of the check: the first look, the probes side by side, then those that must be alone, and the report."""
+"""A check run: discovery, the concurrent probes, then the exclusive ones, and the report."""
 
 import asyncio
 import time
@@ -10,6 +10,7 @@ import msgspec
 
 from welldone import __version__
 from welldone.check import summary, trace_files
+from welldone.check.applicability import NO_APPLICABLE_REPLY
 from welldone.check.discovery import CheckUnreachableError, discover
 from welldone.check.probe import Probe
 from welldone.check.probe_client import ProbeClient, RecordResponse, ServerFacts
@@ -24,24 +25,24 @@ from welldone.protocol.catalog import ALL_RULES
 
 
 class CheckProgress(msgspec.Struct, frozen=True):
-    """How far a run is."""
+    """Progress of a run."""
 
     done: int
     total: int
     running: tuple[str, ...]
-    """The probes that are under way."""
+    """Names of the running probes."""
 
 
 class NothingToCheckError(Exception):
-    """There was nothing to judge. The message says why."""
+    """No rule was judged. The message is the reason."""
 
 
 class InterruptedCheckError(Exception):
-    """The run was stopped before there was anything to report."""
+    """The run was interrupted before any rule was judged."""
 
 
 ResultT = TypeVar("ResultT")
-_INTERRUPTED_EARLY = "interrupted before anything was judged"
+_INTERRUPTED_EARLY = "interrupted before any rule was judged"
 ProgressCallback = Callable[[CheckProgress], None]
 
 
@@ -54,90 +55,85 @@ async def check(
     clock: Callable[[], float] = time.monotonic,
     stop: asyncio.Event | None = None,
 ) -> Report:
-    """The report on a server. Once `stop` is set, the report has what was done by then.
+    """Check a server. When `stop` is set, the report covers what was done by then.
 
     Raises:
-        UnreachableError: it cannot be checked.
-        NothingError: no probe, or no rule, was left to judge.
-        InterruptedCheckError: `stop` was set before anything was judged.
-        ValueError: the URL, the key or a header cannot be used.
+        CheckUnreachableError: the server cannot be checked.
+        NothingToCheckError: no probe or no rule is selected, or no rule was judged.
+        InterruptedCheckError: `stop` was set before any rule was judged.
+        ValueError: the URL, the key or a header is invalid.
         OSError: the traces cannot be written.
     """
-    chosen = select_probes(settings, PROBES_BY_DIALECT[settings.endpoint] if probes is None else probes)
-    wanted = select_rules(settings)
-    desk = ProbeClient(settings, record_response)
+    selected = select_probes(settings, PROBES_BY_DIALECT[settings.endpoint] if probes is None else probes)
+    rule_ids = select_rules(settings)
+    client = ProbeClient(settings, record_response)
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    begun = clock()
+    started = clock()
     if settings.record is not None:
-        trace_files.prepare_trace_folder(settings.record, [probe.name for probe in chosen])
-    on_progress(CheckProgress(0, len(chosen), ("first look",)))
+        trace_files.prepare_trace_folder(settings.record, [probe.name for probe in selected])
+    on_progress(CheckProgress(0, len(selected), ("discovery",)))
     stop = stop or asyncio.Event()
-    facts = await _run_until(stop, _discover_redacted(desk))
+    try:
+        facts = await _run_until(stop, discover(client))
+    except CheckUnreachableError as error:  # the message may quote the server, which may quote the key
+        raise CheckUnreachableError(settings.secrets.redact(str(error))) from None
     if facts is None:
         raise InterruptedCheckError(_INTERRUPTED_EARLY)
-    probing = _ProbeRunner(desk, facts, wanted, on_progress, clock, chosen)
-    await _run_until(stop, probing.run_all())
-    outcomes = probing.outcomes()
+    runner = _ProbeRunner(client, facts, rule_ids, on_progress, clock, selected)
+    await _run_until(stop, runner.run_all())
+    outcomes = runner.outcomes()
     if settings.record is not None:
         for outcome in outcomes:
             trace_files.write_traces(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
     _require_judged(settings, outcomes)
-    return _build_report(settings, facts, outcomes, wanted, date, clock() - begun)
+    return _build_report(settings, facts, outcomes, rule_ids, date, clock() - started)
 
 
 def select_probes(settings: CheckSettings, probes: Sequence[Probe]) -> list[Probe]:
-    """The probes that shall run."""
-    chosen = [
+    """The probes to run."""
+    selected = [
         probe
         for probe in probes
         if (not settings.only or _is_selected(probe, settings.only)) and not _is_selected(probe, settings.skip)
     ]
-    if not chosen:
-        raise NothingToCheckError("no probe is left to run: look at --only and --skip")
-    return chosen
+    if not selected:
+        raise NothingToCheckError("no probe is selected: change --only and --skip")
+    return selected
 
 
-def _is_selected(probe: Probe, words: Sequence[str]) -> bool:
-    return any(probe.name == word or probe.name.startswith(f"{word}-") for word in words)
+def _is_selected(probe: Probe, names: Sequence[str]) -> bool:
+    return any(probe.name == name or probe.name.startswith(f"{name}-") for name in names)
 
 
 def select_rules(settings: CheckSettings) -> frozenset[str]:
-    """The rules that shall be judged."""
-    wanted = frozenset(fault.id for fault in ALL_RULES if not {*fault.endpoints}.isdisjoint(settings.dialect.endpoints))
+    """Ids of the rules to judge."""
+    selected = frozenset(rule.id for rule in ALL_RULES if not {*rule.endpoints}.isdisjoint(settings.dialect.endpoints))
     if settings.rules:
-        wanted &= frozenset(settings.rules)
-    if not wanted:
+        selected &= frozenset(settings.rules)
+    if not selected:
         raise NothingToCheckError(
-            f"no rule is left to judge: those that --rule names do not speak about {settings.endpoint}"
+            f"no rule is selected: the rules given with --rule do not apply to {settings.endpoint}"
         )
     if settings.profile is not None:
-        wanted &= rules_for_client(settings.profile)
-    if not wanted:
-        raise NothingToCheckError("no rule is left to judge: the profile has none of them")
-    return wanted
-
-
-async def _discover_redacted(client: ProbeClient) -> ServerFacts:
-    try:
-        return await discover(client)
-    except CheckUnreachableError as error:  # it may quote the server, which may quote the key
-        raise CheckUnreachableError(client.settings.secrets.redact(str(error))) from None
+        selected &= rules_for_client(settings.profile)
+    if not selected:
+        raise NothingToCheckError(f"no rule is selected: none of them affects the profile {settings.profile}")
+    return selected
 
 
 def _require_judged(settings: CheckSettings, outcomes: Sequence[ProbeOutcome]) -> None:
-    """Refuse to report on a server of which nothing was heard."""
     if any(outcome.session.judged for outcome in outcomes):
         return
     if not all(outcome.is_finished for outcome in outcomes):
         raise InterruptedCheckError(_INTERRUPTED_EARLY)
-    why = next((outcome.reason for outcome in outcomes if outcome.reason), "no reply gave an occasion")
+    reason = next((outcome.reason for outcome in outcomes if outcome.reason), NO_APPLICABLE_REPLY)
     if any(outcome.session.is_incomplete for outcome in outcomes):
-        raise CheckUnreachableError(f"{settings.url}: {why}")
-    raise NothingToCheckError(f"no rule had a say: {why}")
+        raise CheckUnreachableError(f"{settings.url}: {reason}")
+    raise NothingToCheckError(f"no rule was judged: {reason}")
 
 
 async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    """What the work gives; None where `stop` was set before, and it is cancelled."""
+    """Result of the work; None where `stop` was set first and the work was cancelled."""
     running, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +146,7 @@ async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) ->
 
 
 class _ProbeRunner:
-    """The probes under way."""
+    """Runs the selected probes and collects their outcomes."""
 
     def __init__(
         self,
@@ -172,7 +168,7 @@ class _ProbeRunner:
         self._secrets = client.settings.secrets
 
     async def run_all(self) -> None:
-        """Run them all."""
+        """Run the shared probes concurrently, then the exclusive ones in turn."""
 
         async def run(probe: Probe) -> None:
             async with self._semaphore:
@@ -187,41 +183,41 @@ class _ProbeRunner:
                 await run(probe)
 
     def outcomes(self) -> list[ProbeOutcome]:
-        """What each came to, in the order given. One that has not ended has what it has found so far."""
+        """Outcomes in the order of the probes. An interrupted probe has the replies received so far."""
         return [self._outcomes.get(probe.name) or self._interrupted_outcome(probe) for probe in self._probes]
 
     def _interrupted_outcome(self, probe: Probe) -> ProbeOutcome:
         session = self._sessions[probe.name]
-        why = "interrupted" if session.replies else "not run: the check was interrupted"
-        return ProbeOutcome(probe=probe, session=session, seconds=0.0, reason=why, inapplicable={}, is_finished=False)
+        reason = "interrupted" if session.replies else "not run: the check was interrupted"
+        return ProbeOutcome(
+            probe=probe, session=session, seconds=0.0, reason=reason, inapplicable={}, is_finished=False
+        )
 
     async def _run_one(self, probe: Probe) -> ProbeOutcome:
         session = self._sessions[probe.name]
-        is_offered, why = True, ""
-        begun = self._clock()
-        self._report_progress(began=probe.name)
+        is_supported, reason = True, ""
+        started = self._clock()
+        self._running.append(probe.name)
+        self._report_progress()
         try:
             await probe.run(session)
         except UnsupportedError as error:
-            is_offered, why = False, str(error)
+            is_supported, reason = False, str(error)
         except NotApplicableError as error:
-            why = str(error)
-        self._report_progress(ended=probe.name)
+            reason = str(error)
+        self._running.remove(probe.name)
+        self._done += 1
+        self._report_progress()
         return ProbeOutcome(
             probe=probe,
             session=session,
-            seconds=self._clock() - begun,
-            is_supported=is_offered,
-            reason=self._secrets.redact(why),
-            inapplicable={rule: self._secrets.redact(reason) for rule, reason in session.inapplicable.items()},
+            seconds=self._clock() - started,
+            is_supported=is_supported,
+            reason=self._secrets.redact(reason),
+            inapplicable={rule: self._secrets.redact(text) for rule, text in session.inapplicable.items()},
         )
 
-    def _report_progress(self, *, began: str | None = None, ended: str | None = None) -> None:
-        if began is not None:
-            self._running.append(began)
-        if ended is not None:
-            self._running.remove(ended)
-            self._done += 1
+    def _report_progress(self) -> None:
         self._on_progress(CheckProgress(self._done, len(self._probes), tuple(self._running)))
 
 
@@ -236,9 +232,10 @@ def _build_report(
     findings = summary.build_findings(outcomes, settings, facts)
     is_interrupted = not all(outcome.is_finished for outcome in outcomes)
     is_timed_out = any(outcome.session.is_timed_out for outcome in outcomes)
-    is_given_up = any(outcome.session.is_incomplete for outcome in outcomes)
+    is_incomplete = any(outcome.session.is_incomplete for outcome in outcomes)
     verdict = summary.verdict_for(finding.severity for finding in findings)
-    counting = summary.verdict_for(finding.severity for finding in findings if finding.is_new)
+    new_verdict = summary.verdict_for(finding.severity for finding in findings if finding.is_new)
+    is_passed = new_verdict is Verdict.PASS or (new_verdict is Verdict.WARN and not settings.is_strict)
     return Report(
         tool=__version__,
         date=date,
@@ -249,7 +246,7 @@ def _build_report(
         profile=settings.profile,
         is_strict=settings.is_strict,
         verdict=Verdict.TIMED_OUT if is_timed_out and not findings else verdict,
-        passed=_is_passed(counting, settings) and not is_given_up and not is_interrupted,
+        passed=is_passed and not is_incomplete and not is_interrupted,
         timeout_s=settings.timeouts.reply_s,
         is_interrupted=is_interrupted,
         cost=summary.run_cost(outcomes, seconds),
@@ -257,7 +254,3 @@ def _build_report(
         rules=summary.rule_results(outcomes, rule_ids),
         findings=findings,
     )
-
-
-def _is_passed(verdict: Verdict, settings: CheckSettings) -> bool:
-    return verdict is Verdict.PASS or (verdict is Verdict.WARN and not settings.is_strict)

@@ -1,5 +1,7 @@
-"""What the user of a check may name: probes, rules, clients and members of a request. Who names what is not there is
-told so, with a hint, wherever it is said."""
+"""Validation of the probes, rules, profiles and request fields that a user selects; errors suggest a known name.
+
+A profile is a client: it selects the rules whose violations are known to affect that client.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,9 +12,6 @@ from welldone.check.settings import CHAT, DIALECTS
 from welldone.config.settings import did_you_mean
 from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
 from welldone.protocol.catalog.rule import Rule
-
-# Profiles: a rule counts for a client where a break of it is known to hurt that client.
-
 
 CLIENTS = (
     "openai-python",
@@ -37,9 +36,9 @@ CLIENTS = (
     "anthropic-sdk-python",
     "anthropic-sdk-typescript",
 )
-"""Those of whom enough is known to judge for them alone."""
+"""Clients that were measured or whose code was read (docs/matrix.md)."""
 CLIENT_LIBRARIES = {"opencode": "ai-sdk", "claude-code": "anthropic-sdk-typescript"}
-"""Programs that read streams with the library of another."""
+"""Programs that read streams with another client's library."""
 
 _CLIENT_SEPARATOR = re.compile(r", | and ")
 _CLIENT_VARIANTS = (
@@ -50,16 +49,14 @@ _EVERY_CLIENT = "every client"
 
 
 def rules_for_client(client: str) -> frozenset[str]:
-    """The rules that count for a client."""
+    """Ids of the rules that affect a client."""
     name = CLIENT_LIBRARIES.get(client, client)
-    return frozenset(
-        fault.id for fault in ALL_RULES if name in affected_clients(fault) or _EVERY_CLIENT in affected_clients(fault)
-    )
+    return frozenset(rule.id for rule in ALL_RULES if affected_clients(rule) & {name, _EVERY_CLIENT})
 
 
 def affected_clients(rule: Rule) -> set[str]:
-    """Whom a break of the rule hurts, by the names of the profiles."""
-    names = (name for hurt in rule.affects for name in _CLIENT_SEPARATOR.split(hurt.partition(":")[0]))
+    """Profile names of the clients that a violation of the rule affects."""
+    names = (name for effect in rule.affects for name in _CLIENT_SEPARATOR.split(effect.partition(":")[0]))
     return {_profile_name(name) for name in names}
 
 
@@ -98,14 +95,14 @@ RESERVED_FIELDS = frozenset(
         "top_logprobs",
     }
 )
-"""Members that the verdict depends on: with other values in their place it would be on another question."""
+"""Fields that the probes set themselves: other values would change what is checked."""
 
 
 def parse_endpoint(given: str) -> str:
-    """The name of a dialect.
+    """Validate the name of a dialect.
 
     Raises:
-        ValueError: it cannot be checked.
+        ValueError: it is unknown.
     """
     if given not in DIALECTS:
         raise ValueError(
@@ -115,10 +112,10 @@ def parse_endpoint(given: str) -> str:
 
 
 def parse_probe_names(given: Iterable[str], endpoint: str = CHAT.name) -> tuple[str, ...]:
-    """Names of probes of an endpoint, or of groups of them.
+    """Validate names of an endpoint's probes or groups.
 
     Raises:
-        ValueError: there is no such probe.
+        ValueError: a name is unknown.
     """
     words = _as_names(given)
     names = [probe.name for probe in PROBES_BY_DIALECT[endpoint]]
@@ -133,10 +130,10 @@ def parse_probe_names(given: Iterable[str], endpoint: str = CHAT.name) -> tuple[
 
 
 def parse_rule_ids(given: Iterable[str]) -> tuple[str, ...]:
-    """Ids of rules.
+    """Validate rule ids.
 
     Raises:
-        ValueError: there is no such rule.
+        ValueError: an id is unknown.
     """
     words = _as_names(given)
     for rule in words:
@@ -146,10 +143,10 @@ def parse_rule_ids(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_profile(given: str | None) -> str | None:
-    """The name of a client.
+    """Validate the name of a client.
 
     Raises:
-        ValueError: nothing is known of it.
+        ValueError: it is unknown.
     """
     if given is not None and given not in PROFILES:
         raise ValueError(
@@ -159,18 +156,18 @@ def parse_profile(given: str | None) -> str | None:
 
 
 def parse_extra_members(extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Members for every request.
+    """Validate additional request fields.
 
     Raises:
-        ValueError: one of them would change what is judged.
+        ValueError: the probes set one of them.
     """
     for name in extra:
         if name in RESERVED_FIELDS:
-            raise ValueError(f"{name} is what the probes set themselves")
+            raise ValueError(f"{name} is set by the probes themselves; leave it out")
     return extra
 
 
 def _as_names(given: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(given, str):  # its letters would be taken for names
-        raise ValueError(f"{given!r} should be a list of names")  # noqa: TRY004 - as all mistakes here
+    if isinstance(given, str):  # it would be iterated letter by letter
+        raise ValueError(f"{given!r} should be a list of names")  # noqa: TRY004 - all errors here are ValueErrors
     return tuple(given)

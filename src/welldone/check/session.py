@@ -1,7 +1,7 @@
-"""What a probe has in its hands: a server to ask, and a place to say what was heard.
+"""Session of one probe: sends its requests and collects its violations.
 
-Every reply is judged by the rules that speak about one reply, before the probe sees it. What takes more than that to
-hear, the probe says with `hold`.
+Every reply is judged by all rules about single replies before the probe reads it. Rules that need more than one reply,
+or knowledge of the request, are judged by the probe with `check_rule`.
 """
 
 import json
@@ -13,7 +13,7 @@ import msgspec
 from welldone.check.applicability import applicable_rules
 from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFacts
 from welldone.check.reply import ProbeReply, ProbeRequest
-from welldone.http.recording_client import ConnectError, RecordedResponse
+from welldone.http.recording_client import ConnectError
 from welldone.protocol.catalog import RULES_BY_ID
 from welldone.protocol.catalog.rule import Severity
 from welldone.rules.judge import excerpt, judge
@@ -21,20 +21,22 @@ from welldone.rules.root_causes import RootCauses
 
 REFUSED_4XX_RULE = "err-refused-4xx"
 KEEPALIVE_RULE = "live-keepalive-in-silence"
+NOT_REPRODUCIBLE = "the server gives different answers at temperature 0"
+"""Reason of a probe that compares answers."""
 
 AbortPredicate = Callable[[bytes], bool]
 
 
 class UnsupportedError(Exception):
-    """The server does not do what the probe asks for. The message is what it says."""
+    """The server lacks the feature that the probe needs. The message is the server's."""
 
 
 class NotApplicableError(Exception):
-    """The probe cannot say anything. The message says why."""
+    """The probe cannot judge its rules. The message is the reason."""
 
 
 class ProbeViolation(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that was heard broken."""
+    """A violation of a rule in one reply."""
 
     rule: str
     severity: Severity
@@ -44,11 +46,11 @@ class ProbeViolation(msgspec.Struct, frozen=True, kw_only=True):
     observed: str
     expected: str
     cause: str | None = None
-    """The rule whose breach in the same reply explains this one."""
+    """The rule whose violation in the same reply explains this one."""
 
 
 class Session:
-    """One probe's talk with the server."""
+    """State of one probe: its replies, judged rules and violations."""
 
     def __init__(self, client: ProbeClient, facts: ServerFacts, probe: str, rule_ids: frozenset[str]) -> None:
         self.facts = facts
@@ -57,16 +59,16 @@ class Session:
         self.jobs = client.settings.jobs
         self.replies: list[ProbeReply] = []
         self.judged: set[str] = set()
-        """The rules that had a say."""
+        """Ids of the rules that were judged."""
         self.violations: list[ProbeViolation] = []
         self.counts: dict[str, int] = {}
-        """How often each rule was heard broken."""
+        """Number of violations by rule."""
         self.inapplicable: dict[str, str] = {}
-        """Rules of the probe's own that had no say, and why."""
+        """Rules of the probe that could not be judged, with the reason."""
         self.is_incomplete = False
-        """Whether a reply did not come, or was given up before it was whole."""
+        """Whether a reply is missing or incomplete."""
         self.is_timed_out = False
-        """Whether that was for the time limit."""
+        """Whether a reply timed out."""
         self._client = client
         self._probe = probe
         self._rule_ids = rule_ids
@@ -76,7 +78,7 @@ class Session:
         """Whether requests carry a key."""
         return self._client.address.key is not None
 
-    # ---- asking
+    # ---- requests
 
     async def generate(
         self,
@@ -91,10 +93,10 @@ class Session:
         abort_when: AbortPredicate | None = None,
         **members: Any,  # noqa: ANN401 - JSON
     ) -> ProbeReply:
-        """The reply to one user message, or to a whole talk. A member that is `...` is left out.
+        """Send one user message or a whole conversation. A field whose value is `...` is omitted.
 
-        `stream` None: the key is absent. `limit_name`: another than the server's own for `max_tokens`. `is_exact`: a
-        model that thinks gets no more tokens for it.
+        `stream=None` omits the field. `limit_field` overrides the name of the token limit. With `is_exact` the limit
+        has no allowance for reasoning.
         """
         common = self._common_fields(stream, max_tokens, is_exact=is_exact, name=limit_field)
         body = {**self.dialect.prompt_members(content), **common, **members}
@@ -110,7 +112,7 @@ class Session:
         abort_when: AbortPredicate | None = None,
         **members: Any,  # noqa: ANN401 - JSON
     ) -> ProbeReply:
-        """The reply of the completions endpoint."""
+        """Send a request to /completions."""
         body = {
             "prompt": prompt,
             **self._common_fields(stream, max_tokens, is_exact=True, name="max_tokens"),
@@ -121,13 +123,13 @@ class Session:
     def _common_fields(
         self, stream: bool | None, max_tokens: int | None, *, is_exact: bool, name: str | None = None
     ) -> dict[str, Any]:
-        more = 0 if is_exact else self.facts.reasoning_allowance
-        least = self.dialect.min_tokens
+        allowance = 0 if is_exact else self.facts.reasoning_allowance
+        minimum = self.dialect.min_tokens
         return {
             "model": self.facts.model,
             **self.facts.members,
             **({} if stream is None else {"stream": stream}),
-            **({} if max_tokens is None else {name or self.facts.limit_field: max(max_tokens + more, least)}),
+            **({} if max_tokens is None else {name or self.facts.limit_field: max(max_tokens + allowance, minimum)}),
             **self._client.settings.extra,
         }
 
@@ -139,23 +141,28 @@ class Session:
         headers: tuple[tuple[str, str | None], ...] = (),
         abort_when: AbortPredicate | None = None,
     ) -> ProbeReply:
-        """The reply to a body: JSON without the members that are `...`, or bytes as they are."""
+        """Send a JSON body without the fields whose value is `...`, or raw bytes."""
         if isinstance(body, dict):
-            kept = {name: value for name, value in body.items() if value is not ...}
-            body = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
+            fields = {name: value for name, value in body.items() if value is not ...}
+            body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
         endpoint = "completions" if path == "/completions" else self.dialect.name
-        asked = ProbeRequest(method="POST", path=path, body=body, headers=headers, endpoint=endpoint)
-        return await self.send(asked, abort_when=abort_when)
+        request = ProbeRequest(method="POST", path=path, body=body, headers=headers, endpoint=endpoint)
+        return await self.send(request, abort_when=abort_when)
 
     async def send(
         self, request: ProbeRequest, *, abort_when: AbortPredicate | None = None, is_judged: bool = True
     ) -> ProbeReply:
-        """The reply to any request. `is_judged` is for those to the endpoints that the rules speak about.
+        """Send any request. `is_judged=False` is for endpoints that have no rules.
 
         Raises:
-            NotHeardError: there was no reply, or no end of it.
+            NotApplicableError: the reply is missing or incomplete.
         """
-        for recording in await self._send_recorded(request, abort_when):
+        try:
+            recordings = await self._client.send(request, self._probe, abort_when)
+        except ConnectError as error:  # no rule is about lost connections, but the run must not pass
+            self.is_incomplete = True
+            raise NotApplicableError(str(error)) from None
+        for recording in recordings:
             self.replies.append(ProbeReply(request, recording, len(self.replies) + 1, is_judged=is_judged))
             if is_judged:
                 self._judge(self.replies[-1])
@@ -163,25 +170,18 @@ class Session:
         if reply.recording.is_abandoned:
             self.is_incomplete = True
             self.is_timed_out = self.is_timed_out or reply.recording.is_timed_out
-            why = self._client.timeout_message() if reply.recording.is_timed_out else reply.recording.error
-            raise NotApplicableError(why or "the reply was given up")
+            reason = self._client.timeout_message() if reply.recording.is_timed_out else reply.recording.error
+            raise NotApplicableError(reason or "the reply is incomplete")
         if reply.status is None and not reply.recording.is_aborted:
-            raise NotApplicableError(reply.recording.error or "there was no reply")
+            raise NotApplicableError(reply.recording.error or "no reply")
         return reply
 
-    async def _send_recorded(self, request: ProbeRequest, abort_when: AbortPredicate | None) -> list[RecordedResponse]:
-        try:
-            return await self._client.send(request, self._probe, abort_when)
-        except ConnectError as error:  # it was there a moment ago: no rule speaks about that, and it is no pass
-            self.is_incomplete = True
-            raise NotApplicableError(str(error)) from None
-
     def require_ok(self, reply: ProbeReply) -> ProbeReply:
-        """The reply, where the server took the request.
+        """Return the reply if its status is 2xx.
 
         Raises:
-            NotOfferedError: it did not.
-            NotHeardError: it failed, or was too busy.
+            UnsupportedError: the server refused the request.
+            NotApplicableError: the server failed or is overloaded.
         """
         if reply.is_ok:
             return reply
@@ -189,7 +189,7 @@ class Session:
             raise NotApplicableError(reply.error_summary)
         raise UnsupportedError(reply.error_summary)
 
-    # ---- judging
+    # ---- rules
 
     def check_rule(
         self,
@@ -202,7 +202,7 @@ class Session:
         frame: int | None = None,
         severity: Severity | None = None,
     ) -> None:
-        """Say whether a rule is kept; if not: what was heard, and what was wanted instead."""
+        """Judge a rule of the probe; if it did not pass, record a violation."""
         if rule not in self._rule_ids:
             return
         self.judged.add(rule)
@@ -219,16 +219,12 @@ class Session:
                 byte=byte,
                 observed=excerpt(observed),
                 expected=excerpt(expected),
-                cause=self._cause(rule, reply, frame),
+                cause=RootCauses([one for one in self.violations if one.reply is reply], 0).cause_of(rule, frame),
             )
         )
 
-    def _cause(self, rule: str, reply: ProbeReply, frame: int | None) -> str | None:
-        """What was found in the same reply and explains this."""
-        return RootCauses([found for found in self.violations if found.reply is reply], 0).cause_of(rule, frame)
-
     def not_applicable(self, rule: str, reason: str) -> None:
-        """Say that there was no occasion to judge a rule of the probe's own."""
+        """Record why a rule of the probe could not be judged."""
         self.inapplicable[rule] = reason
 
     def _judge(self, reply: ProbeReply) -> None:
@@ -255,21 +251,28 @@ class Session:
             )
 
     def _judge_status_and_silence(self, reply: ProbeReply) -> None:
-        """That there is one, of the right class, and no long silence in it."""
-        wanted = "a reply, or a 4xx that says why there is none"
+        expected = "a reply, or a 4xx with the reason"
         if reply.status is None:
             if not reply.is_partial:
-                heard = reply.recording.error or "no reply"
+                observed = reply.recording.error or "no reply"
                 self.check_rule(
-                    REFUSED_4XX_RULE, reply, passed=False, observed=heard, expected=wanted, severity=Severity.BREAKS
+                    REFUSED_4XX_RULE,
+                    reply,
+                    passed=False,
+                    observed=observed,
+                    expected=expected,
+                    severity=Severity.BREAKS,
                 )
         elif reply.status >= 400 and reply.status not in OVERLOAD_STATUSES:
-            self.check_rule(REFUSED_4XX_RULE, reply, reply.status < 500, observed=reply.error_summary, expected=wanted)
-        patience_s = self.timeouts.silence_s
-        if reply.status is not None and reply.is_stream and reply.recording.ended_s >= patience_s:
-            heard = f"no byte for {reply.longest_silence_s:.1f} s"
-            wanted = f"a sign of life at least every {patience_s:g} s"
-            # A sign that is due at 15 s may come a little late.
             self.check_rule(
-                KEEPALIVE_RULE, reply, reply.longest_silence_s < patience_s * 1.2, observed=heard, expected=wanted
+                REFUSED_4XX_RULE, reply, reply.status < 500, observed=reply.error_summary, expected=expected
+            )
+        limit_s = self.timeouts.silence_s
+        if reply.status is not None and reply.is_stream and reply.recording.ended_s >= limit_s:
+            self.check_rule(
+                KEEPALIVE_RULE,
+                reply,
+                reply.longest_silence_s < limit_s * 1.2,  # a keep-alive due at 15 s may arrive a little later
+                observed=f"no byte for {reply.longest_silence_s:.1f} s",
+                expected=f"data or a keep-alive at least every {limit_s:g} s",
             )

@@ -1,4 +1,4 @@
-"""Keeps the traces of a run: for each reply NAME.json and NAME.body, as `welldone lint` and `mock` read them."""
+"""Trace files of a run: NAME.json and NAME.body for each reply, as `welldone lint` and `welldone mock` read them."""
 
 import json
 import re
@@ -13,20 +13,20 @@ _TRACE_FILENAME = re.compile(r".+-\d+\.(?:json|body)")
 
 
 def trace_filename(probe: str, reply: ProbeReply) -> str:
-    """The file of a trace."""
+    """Name of the JSON file of a trace."""
     return f"{probe}-{reply.number}.json"
 
 
 def is_recordable(reply: ProbeReply, secrets: SecretRedactor) -> bool:
-    """Whether there is a trace of it: of none that says a secret."""
+    """Whether a trace of the reply is written. A reply that contains a secret is not recorded."""
     return reply.is_judged and reply.status is not None and not secrets.occur_in(reply.recording.body)
 
 
 def prepare_trace_folder(folder: Path, probes: Iterable[str]) -> None:
-    """Make the folder, and take out of it what an earlier run has left of these probes.
+    """Create the folder, and delete the traces of these probes from earlier runs.
 
     Raises:
-        OSError: it cannot be written to.
+        OSError: the folder is not writable.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     names = set(probes)
@@ -34,14 +34,14 @@ def prepare_trace_folder(folder: Path, probes: Iterable[str]) -> None:
         if _TRACE_FILENAME.fullmatch(path.name) and path.name.rpartition("-")[0] in names:
             path.unlink()
     with tempfile.TemporaryFile(dir=folder):
-        pass  # it can be
+        pass  # only tests that the folder is writable
 
 
 def write_traces(folder: Path, probe: str, replies: Iterable[ProbeReply], secrets: SecretRedactor) -> None:
-    """Write the traces of one probe. One with a secret in its body is left out.
+    """Write the traces of one probe.
 
     Raises:
-        OSError: the disk refused.
+        OSError: a file cannot be written.
     """
     for reply in replies:
         if not is_recordable(reply, secrets):
@@ -54,15 +54,15 @@ def write_traces(folder: Path, probe: str, replies: Iterable[ProbeReply], secret
 
 
 def _trace_metadata(probe: str, reply: ProbeReply, body: str) -> dict[str, object]:
-    recording, asked = reply.recording, reply.request
+    recording, request = reply.recording, reply.request
     arrivals = recording.arrivals
     sizes = [count - before for (_, before), (_, count) in zip([(0.0, 0), *arrivals], arrivals, strict=False)]
     return {
         "server": "checked",
         "probe": probe,
-        "endpoint": asked.path,
-        "method": asked.method,
-        "request": asked.json,
+        "endpoint": request.path,
+        "method": request.method,
+        "request": request.json,
         "status": f"HTTP/1.1 {recording.status}",
         "headers": recording.headers,
         "head_s": recording.head_s,
@@ -70,5 +70,5 @@ def _trace_metadata(probe: str, reply: ProbeReply, body: str) -> dict[str, objec
         "pieces": [[seconds, size] for (seconds, _), size in zip(arrivals, sizes, strict=True)],
         "body": body,
         "body_complete": None if reply.is_partial else recording.is_complete,
-        **({"error": recording.error or "nobody listened any more"} if reply.is_partial or recording.error else {}),
+        **({"error": recording.error or "aborted by the client"} if reply.is_partial or recording.error else {}),
     }

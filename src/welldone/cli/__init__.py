@@ -1,1 +1,1 @@
-"""The commands: one file each. `show` is the only printer."""
+"""The commands, one module each. `ui` prints all output."""

@@ -1,4 +1,4 @@
-"""`welldone bench`: how fast a server answers many at once. The command lines of inference-benchmarker work here."""
+"""`welldone bench`: load test of a server. Accepts the command lines of inference-benchmarker."""
 
 import asyncio
 import json
@@ -42,33 +42,32 @@ from welldone.config.model import DEFAULT_SLOTS
 from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.reporting import sanitize_text
 
-# `welldone bench compare`: two reports side by side, and whether they differ by more than chance.
-
+# `welldone bench compare`: compare two reports, with confidence intervals.
 
 COMPARE_DESCRIPTION = """\
-Compare two reports that welldone bench wrote (--report FILE.json), step by step: how many times B the number of A is,
-the band in which that would lie in 95 of 100 such runs, and a word for B: faster, slower, or no difference.
-What changed on the machine between two runs no band can know; for two servers, --against measures in turn."""
+Compare two reports of welldone bench (--report FILE.json), step by step: the ratio of A to B with its 95 % confidence
+interval, and a verdict on B: faster, slower, or no difference. The interval does not cover changes on the machine
+between the two runs; to compare two servers, use --against, which alternates between them."""
 COMPARE_EXAMPLES = """
 welldone bench compare before.json after.json
 welldone bench compare before.json after.json --fail-on-slower
 """
-COMPARE_VERSION = 1
-"""Of the JSON form."""
+COMPARE_VERSION = 2
+"""Version of the JSON output."""
 _REPORT_LIMIT_BYTES = 512 * 1024 * 1024
-"""The times of fifty million chunks: more than a run has, and a laptop can hold two of them."""
+"""Enough for the times of fifty million chunks; a laptop can hold two such reports."""
 _VERDICT_WORDS = {FIRST_IS_BETTER: "slower", NO_DIFFERENCE: "no difference", SECOND_IS_BETTER: "faster"}
-"""For the second of the two."""
+"""Verdicts on the second report."""
 _SHARE_METRIC = "success_rate"
 _SHARE_VERDICT_WORDS = {"slower": "worse", "faster": "better"}
-"""Of a share of requests."""
-_VERDICT_COLORS = {FIRST_IS_BETTER: "wrong", NO_DIFFERENCE: "dim", SECOND_IS_BETTER: "right"}
+"""Verdicts on a share of requests instead of a time or a rate."""
+_VERDICT_COLORS = {FIRST_IS_BETTER: "fail", NO_DIFFERENCE: "dim", SECOND_IS_BETTER: "pass"}
 _LOAD_SETTINGS = ("kind", "max_vus", "profile", "prompt", "decode", "dataset", "arrivals", "duration_s", "extra")
-"""Settings that make another load."""
+"""Settings that change the load."""
 
 
 class _InferenceBenchmarkerReport(msgspec.Struct):
-    """What shows a file to be inference-benchmarker's."""
+    """Fields that identify a report of inference-benchmarker."""
 
     results: list[msgspec.Raw]
     start_time: str
@@ -79,31 +78,28 @@ def run_compare(arguments: list[str]) -> ExitCode:
     options = _compare_parser().parse(arguments)
     paths = (options.first, options.second)
     first, second = (_read_report(path) for path in paths)
-    found = compare_reports(first, second)
+    comparisons = compare_reports(first, second)
     for warning in _comparison_warnings(first, second, paths):
         ui.print_note(warning)
-    if not found:
+    if not comparisons:
         ui.print_note(_why_no_comparison(first, second))
         return ExitCode.NOTHING_TO_DO
     if options.json:
-        ui.print_line(_comparison_json(found))
+        ui.print_line(_comparison_json(comparisons))
     else:
-        for text in _comparison_table(found):
-            ui.print_line(text)
-    is_slower = any(comparison_verdict(one) == FIRST_IS_BETTER for one in found)
+        for line in _comparison_table(comparisons):
+            ui.print_line(line)
+    is_slower = any(comparison_verdict(comparison) == FIRST_IS_BETTER for comparison in comparisons)
     return ExitCode.FAILED if is_slower and options.fail_on_slower else ExitCode.OK
 
 
 def _compare_parser() -> CommandParser:
     parser = CommandParser("bench compare", COMPARE_DESCRIPTION, COMPARE_EXAMPLES)
-    parser.add_argument("first", metavar="A.json", type=Path, help="the report to compare with")
+    parser.add_argument("first", metavar="A.json", type=Path, help="the reference report")
     parser.add_argument("second", metavar="B.json", type=Path, help="the report that is judged")
-    parser.add_argument("--json", action="store_true", help="show the result as JSON")
-    parser.add_argument("--fail-on-slower", action="store_true", help="exit 1 where B is slower, beyond chance")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--fail-on-slower", action="store_true", help="exit 1 if B is significantly slower")
     return parser
-
-
-# ---- reading
 
 
 def _read_report(path: Path) -> BenchReport:
@@ -114,7 +110,7 @@ def _read_report(path: Path) -> BenchReport:
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {shown}: {ui.error_text(error)}") from None
     if len(text) > _REPORT_LIMIT_BYTES:
-        raise UsageError(f"{shown} is larger than {_REPORT_LIMIT_BYTES // 2**20} MB; no report is")
+        raise UsageError(f"{shown} is larger than {_REPORT_LIMIT_BYTES // 2**20} MB: it is not a report")
     try:
         return data.parse_report(text)
     except (ValueError, RecursionError) as error:
@@ -122,88 +118,83 @@ def _read_report(path: Path) -> BenchReport:
 
 
 def _why_not_a_report(text: bytes, error: Exception) -> str:
-    """What a file is that is no report of ours."""
+    """Return why a file is not a report of this version."""
     try:
         msgspec.json.decode(text, type=_InferenceBenchmarkerReport)
     except (ValueError, RecursionError):
         return (
-            f"is no report of welldone bench ({sanitize_text(ui.error_text(error))}); write one with --report FILE.json"
+            f"is not a report of this version of welldone bench ({sanitize_text(ui.error_text(error))}); "
+            "write one with --report FILE.json"
         )
     return (
-        "has the form of inference-benchmarker, which keeps no single requests, so that chance cannot be told; "
+        "is in the format of inference-benchmarker, which has no single requests to compute confidence intervals from; "
         "write reports to compare with welldone bench --report FILE.json"
     )
 
 
-# ---- what is said
-
-
 def _comparison_warnings(first: BenchReport, second: BenchReport, paths: tuple[Path, Path]) -> list[str]:
-    """Why the two may differ but for the servers."""
-    cautions = [
+    """Return reasons other than the servers for which the results may differ."""
+    warnings = [
         f"{ui.printable_name(str(path))} ended early: {sanitize_text(report.incomplete_reason)}"
         for path, report in zip(paths, (first, second), strict=True)
         if not report.is_complete
     ]
-    unlike = [name for name in _LOAD_SETTINGS if first.config.get(name) != second.config.get(name)]
-    unlike += [name for name in ("endpoint", "model") if getattr(first, name) != getattr(second, name)]
-    return cautions + ([f"the two were not asked alike; they differ in {', '.join(unlike)}"] if unlike else [])
+    different = [name for name in _LOAD_SETTINGS if first.config.get(name) != second.config.get(name)]
+    different += [name for name in ("endpoint", "model") if getattr(first, name) != getattr(second, name)]
+    return warnings + ([f"the loads of the two reports differ in {', '.join(different)}"] if different else [])
 
 
 def _why_no_comparison(first: BenchReport, second: BenchReport) -> str:
     names = [[step.id for step in report.steps if step.id != "warmup"] for report in (first, second)]
     if set(names[0]) & set(names[1]):
-        return "there is nothing to compare: too few requests ended well"
-    said = (sanitize_text(", ".join(some)) or "none" for some in names)
-    return "there is nothing to compare: no step is in both ({}; and {})".format(*said)
+        return "there is nothing to compare: too few requests succeeded"
+    listed = (sanitize_text(", ".join(ids)) or "none" for ids in names)
+    return "there is nothing to compare: no step is in both reports ({}; and {})".format(*listed)
 
 
-def _comparison_table(found: list[MetricComparison]) -> list[str]:
-    width = max(len(split_metric(one)[1]) for one in found) + 2
-    drawn: list[str] = []
-    for step, some in groupby(found, key=lambda one: split_metric(one)[0]):
-        drawn += [sanitize_text(step), f"{'':<{width}}  {'A':>12}  {'B':>12}  {'A / B':>6}  band"]
-        drawn += [_comparison_row(one, width) for one in some]
-        drawn.append("")
-    return [*drawn, _verdict_summary(found)]
+def _comparison_table(comparisons: list[MetricComparison]) -> list[str]:
+    width = max(len(split_metric(comparison)[1]) for comparison in comparisons) + 2
+    lines: list[str] = []
+    for step, rows in groupby(comparisons, key=lambda comparison: split_metric(comparison)[0]):
+        lines += [sanitize_text(step), f"{'':<{width}}  {'A':>12}  {'B':>12}  {'A / B':>6}  interval"]
+        lines += [_comparison_row(comparison, width) for comparison in rows]
+        lines.append("")
+    counts = Counter(_verdict_word(comparison) for comparison in comparisons)
+    return [*lines, "B: " + ", ".join(f"{count} {word}" for word, count in counts.items())]
 
 
-def _comparison_row(one: MetricComparison, width: int) -> str:
-    metric = split_metric(one)[1]
-    numbers = f"{format_metric(metric, one.first):>12}  {format_metric(metric, one.second):>12}  {one.ratio:>6.2f}"
-    word = ui.colorize(_verdict_word(one), _VERDICT_COLORS[comparison_verdict(one)])
-    return f"{'  ' + metric:<{width}}  {numbers}  {one.low:.2f} to {one.high:<6.2f}  {word}"
+def _comparison_row(comparison: MetricComparison, width: int) -> str:
+    metric = split_metric(comparison)[1]
+    first, second = format_metric(metric, comparison.first), format_metric(metric, comparison.second)
+    word = ui.colorize(_verdict_word(comparison), _VERDICT_COLORS[comparison_verdict(comparison)])
+    interval = f"{comparison.low:.2f} to {comparison.high:<6.2f}"
+    return f"{'  ' + metric:<{width}}  {first:>12}  {second:>12}  {comparison.ratio:>6.2f}  {interval}  {word}"
 
 
-def _verdict_word(one: MetricComparison) -> str:
-    """What is to be said of the second."""
-    word = _VERDICT_WORDS[comparison_verdict(one)]
-    return _SHARE_VERDICT_WORDS.get(word, word) if split_metric(one)[1] == _SHARE_METRIC else word
+def _verdict_word(comparison: MetricComparison) -> str:
+    word = _VERDICT_WORDS[comparison_verdict(comparison)]
+    return _SHARE_VERDICT_WORDS.get(word, word) if split_metric(comparison)[1] == _SHARE_METRIC else word
 
 
-def _verdict_summary(found: list[MetricComparison]) -> str:
-    return "B: " + ", ".join(f"{count} {word}" for word, count in Counter(_verdict_word(one) for one in found).items())
-
-
-def _comparison_json(found: list[MetricComparison]) -> str:
+def _comparison_json(comparisons: list[MetricComparison]) -> str:
     rows: list[dict[str, Any]] = []
-    for one in found:
-        step, metric = split_metric(one)
-        numbers = {name: getattr(one, name) for name in ("first", "second", "ratio", "low", "high")}
-        rows.append({"step": step, "metric": metric, **numbers, "verdict": _verdict_word(one)})
-    return json.dumps({"version": COMPARE_VERSION, "compared": rows}, indent=2)
+    for comparison in comparisons:
+        step, metric = split_metric(comparison)
+        numbers = {name: getattr(comparison, name) for name in ("first", "second", "ratio", "low", "high")}
+        rows.append({"step": step, "metric": metric, **numbers, "verdict": _verdict_word(comparison)})
+    return json.dumps({"version": COMPARE_VERSION, "comparisons": rows}, indent=2)
 
 
 DESCRIPTION = """\
-Ask a server as many clients would, and say how it did: time to the first token, time between tokens, tokens per second,
-and every request that was skipped, refused, cut or late, each counted apart. The command lines of
-inference-benchmarker work as they are.
+Send a server the load of many clients, and report the time to the first token, the time between tokens, tokens per
+second, and the number of requests that were skipped, refused, cut off or late. The command lines of
+inference-benchmarker are accepted.
 
-Without options it is a quick run of less than a minute, with one user and then with four, which the default server
-answers at once. -b sweep is the full run: it takes 22.5 minutes and up to 128 users. How long a run takes is shown
-before it starts.
+Without options it is a quick run of less than a minute, with one user and then with four, which is the concurrency of
+the default server. -b sweep is the full run: it takes 22.5 minutes, with up to 128 users. The expected duration is
+printed before a run starts.
 
-welldone bench compare A.json B.json tells two reports apart."""
+welldone bench compare A.json B.json compares two reports."""
 EXAMPLES = """
 welldone bench http://127.0.0.1:8000/v1
 welldone bench http://127.0.0.1:8000/v1 -b sweep --max-vus 32 --duration 30s
@@ -214,7 +205,7 @@ welldone bench http://127.0.0.1:8000/v1 --endpoint responses -b throughput
 welldone bench compare before.json after.json
 """
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_parse_rate = option_types.positive_number(1e6)  # requests per second: more than any client makes
+_parse_rate = option_types.positive_number(1e6)  # requests per second: more than any client can send
 _parse_arrivals = option_types.enum_choice(ArrivalProcess)
 _SEED_COUNT = 10**6
 _QUICK_DEFAULTS = BenchSettings(
@@ -225,11 +216,11 @@ _QUICK_DEFAULTS = BenchSettings(
     levels=(1, DEFAULT_SLOTS),
     decode=LengthSpec(num_tokens=64, min_tokens=64, max_tokens=64),
 )
-"""35 s, and less than a minute with answers that are late. A server of 5 tokens per second ends an answer in time."""
+"""35 s, and less than a minute with late answers. A server with 5 tokens per second completes an answer in time."""
 _FULL_DEFAULTS = BenchSettings(url="")
 _UNSAFE_CHARACTERS = re.compile(r"[^\w-]+")
 
-Value = TypeVar("Value")
+ValueT = TypeVar("ValueT")
 
 
 def run(arguments: list[str]) -> ExitCode:
@@ -253,12 +244,12 @@ def run(arguments: list[str]) -> ExitCode:
         raise KeyboardInterrupt from None
     _output_report(report, options)
     if report.incomplete_reason == STOPPED_BY_USER:
-        raise KeyboardInterrupt  # all is said; the exit code is that of a command that was interrupted
+        raise KeyboardInterrupt  # the report is printed; exit like an interrupted command
     if settings.assertions and not report.assertion_results:
-        ui.print_note("nothing was judged: no step but the warm-up ran")
+        ui.print_note("nothing was judged: no step after the warm-up ran")
         return ExitCode.NOTHING_TO_DO
-    is_right = report.is_complete and all(checked.passed for checked in report.assertion_results)
-    return ExitCode.OK if is_right else ExitCode.FAILED
+    has_passed = report.is_complete and all(result.passed for result in report.assertion_results)
+    return ExitCode.OK if has_passed else ExitCode.FAILED
 
 
 def _parser() -> CommandParser:
@@ -272,13 +263,13 @@ def _parser() -> CommandParser:
 
 def _add_server(parser: CommandParser) -> None:
     add = parser.add_argument_group("the server").add_argument
-    add("address", nargs="?", metavar="URL", help="its address, up to and with /v1 (http://127.0.0.1:8000/v1)")
+    add("address", nargs="?", metavar="URL", help="base URL, including /v1 (http://127.0.0.1:8000/v1)")
     add("--url", "-u", metavar="URL", help="the same")
-    add("--against", metavar="URL", help="another server, asked in turn with the first: prints ratios")
+    add("--against", metavar="URL", help="a second server to compare with, measured in alternation: prints ratios")
     add("--endpoint", metavar="NAME", choices=tuple(DIALECTS), default="chat", help=f"{', '.join(DIALECTS)} (chat)")
-    add("--against-api-key", metavar="KEY", help="its key; --api-key and --header are for the first host only")
-    add("--model-name", "--model", metavar="NAME", help="the model to ask (the tokenizer's, else the first listed)")
-    add("--api-key", "-a", metavar="KEY", help=f"the server's key, or env:NAME (default: {API_KEY_VARIABLE})")
+    add("--against-api-key", metavar="KEY", help="its API key; --api-key and --header are for the first host only")
+    add("--model-name", "--model", metavar="NAME", help="model to use (the tokenizer's, else the first listed)")
+    add("--api-key", "-a", metavar="KEY", help=f"API key, or env:NAME (default: {API_KEY_VARIABLE})")
     add(
         "--header",
         metavar="LINE",
@@ -287,8 +278,8 @@ def _add_server(parser: CommandParser) -> None:
         default=[],
         help="a header for every request",
     )
-    add("--ca-file", metavar="FILE", help="certificates to trust (https)")
-    add("--insecure", action="store_true", help="trust any certificate (https)")
+    add("--ca-file", metavar="FILE", help="CA certificates to trust (https)")
+    add("--insecure", action="store_true", help="do not verify the certificate (https)")
 
 
 def _add_load(parser: CommandParser) -> None:
@@ -310,7 +301,9 @@ def _add_load(parser: CommandParser) -> None:
         help="requests per second (repeatable)",
     )
     add("--num-rates", metavar="N", type=option_types.integer_between(1, 100), help="steps of a sweep (10)")
-    add("--max-vus", "-m", metavar="N", type=option_types.user_count, help="users, or requests at once, at most (128)")
+    add(
+        "--max-vus", "-m", metavar="N", type=option_types.user_count, help="limit of concurrent users or requests (128)"
+    )
     add(
         "--concurrency",
         metavar="N,N",
@@ -318,62 +311,69 @@ def _add_load(parser: CommandParser) -> None:
         default=(),
         help="numbers of users, for -b concurrency",
     )
-    add("--replay", metavar="FILE", type=Path, help="arrival times, for -b replay: JSONL, or seconds a line")
+    add(
+        "--replay",
+        metavar="FILE",
+        type=Path,
+        help="arrival times for -b replay: JSONL, or one number of seconds per line",
+    )
     add(
         "--arrivals",
-        metavar="HOW",
+        metavar="PROCESS",
         type=_parse_arrivals,
-        help=f"how requests come: {', '.join(ArrivalProcess)} (constant)",
+        help=f"arrival process of requests: {', '.join(ArrivalProcess)} (constant)",
     )
     add(
         "--burstiness",
         metavar="X",
         type=option_types.positive_number(MAX_BURSTINESS),
-        help="of bursty arrivals; 1 is poisson (4)",
+        help="of bursty arrivals; 1 equals poisson (4)",
     )
     add(
         "--duration",
         "-d",
         metavar="TIME",
         type=option_types.parse_duration,
-        help="of each step, such as 30s or 2m (120s; quick: 15s)",
+        help="duration of each step, such as 30s or 2m (120s; quick: 15s)",
     )
     add(
         "--warmup",
         "-w",
         metavar="TIME",
         type=option_types.parse_duration_or_zero,
-        help="of the warm-up (30s; quick: 5s); 0s: none",
+        help="duration of the warm-up (30s; quick: 5s); 0s: none",
     )
-    add("--timeout", metavar="TIME", type=option_types.parse_duration, default=300.0, help="for one answer (300s)")
+    add(
+        "--timeout", metavar="TIME", type=option_types.parse_duration, default=300.0, help="limit for one answer (300s)"
+    )
     add(
         "--grace",
         metavar="TIME",
         type=option_types.parse_duration_or_zero,
-        help="for answers under way when a step ends (30s; quick: 8s)",
+        help="time for running requests to finish when a step ends (30s; quick: 8s)",
     )
     add(
         "--seed",
         metavar="N",
         type=option_types.integer_between(0, _SEED_COUNT - 1),
-        help="of all that is drawn (another one each time)",
+        help="seed of the random numbers (random)",
     )
 
 
 def _add_requests(parser: CommandParser) -> None:
     add = parser.add_argument_group("the requests").add_argument
-    add("--profile", metavar="NAME", help=f"a known mix: {', '.join(WORKLOAD_PROFILES)}")
+    add("--profile", metavar="NAME", help=f"a predefined workload: {', '.join(WORKLOAD_PROFILES)}")
     add("--prompt-options", metavar="OPTIONS", help="num_tokens=200,max_tokens=220,min_tokens=180,variance=10")
-    add("--decode-options", metavar="OPTIONS", help="the same, for the answers: becomes max_tokens")
+    add("--decode-options", metavar="OPTIONS", help="the same for the answers: sent as max_tokens")
     add("--tokenizer-name", "-t", metavar="NAME", help="tokenizer.json, its folder, a GGUF, or `server` (/tokenize)")
     add("--dataset-file", metavar="FILE", type=Path, help="conversations: ShareGPT JSON, or JSONL")
-    add("--dataset", metavar="NAME", help="taken for the sake of old command lines: data are made here, or a file's")
+    add("--dataset", metavar="NAME", help="ignored, for compatibility: prompts are generated, or come from a file")
     add(
         "--extra",
         metavar="JSON",
         type=option_types.parse_extra_fields,
         default={},
-        help="members for the body of every request",
+        help="additional fields for every request body",
     )
 
 
@@ -385,25 +385,27 @@ def _add_results(parser: CommandParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help=f"write it: {', '.join(renderers.BENCH_REPORT_FORMATS)}",
+        help=f"write the report: {', '.join(renderers.BENCH_REPORT_FORMATS)}",
     )
-    add("--json", action="store_true", help="show the report as JSON")
-    add("--results-dir", metavar="DIR", type=Path, help="also write JSON as inference-benchmarker's")
-    add("--goodput", metavar="LIMIT", nargs="+", default=[], help="what a good answer takes at most: ttft:500 itl:50")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--results-dir", metavar="DIR", type=Path, help="also write the JSON format of inference-benchmarker")
+    add("--goodput", metavar="LIMIT", nargs="+", default=[], help="limits of a good answer, in ms: ttft:500 itl:50")
     add(
         "--assert", dest="assertions", metavar="TEXT", action="append", default=[], help="'ttft.p99<800ms', else exit 1"
     )
-    add("--extra-meta", metavar="K=V,K=V", type=option_types.parse_key_values, default={}, help="kept with the results")
-    add("--run-id", metavar="NAME", default="", help="kept with the results")
+    add("--extra-meta", metavar="K=V,K=V", type=option_types.parse_key_values, default={}, help="stored in the report")
+    add("--run-id", metavar="NAME", default="", help="stored in the report")
     add("--no-console", "-n", action="store_true", help="no live view")
 
 
 def _settings(options: Namespace) -> BenchSettings:
     url = options.address or options.url or "http://127.0.0.1:8000/v1"
     if options.address and options.url:
-        raise UsageError("there are two addresses: leave out --url")
+        raise UsageError("two URLs are given: omit --url")
     kind = _benchmark_kind(options)
-    usual = _QUICK_DEFAULTS if kind is BenchmarkKind.QUICK else _FULL_DEFAULTS
+    defaults = _QUICK_DEFAULTS if kind is BenchmarkKind.QUICK else _FULL_DEFAULTS
+    # A profile or a dataset has lengths of its own.
+    has_lengths = options.profile is not None or options.dataset_file is not None
     return BenchSettings(
         url=option_types.server_url(url),
         against=None if options.against is None else option_types.server_url(options.against),
@@ -417,34 +419,33 @@ def _settings(options: Namespace) -> BenchSettings:
         extra=options.extra,
         kind=kind,
         max_vus=128 if options.max_vus is None else options.max_vus,
-        duration_s=usual.duration_s if options.duration is None else options.duration,
-        warmup_s=usual.warmup_s if options.warmup is None else options.warmup,
+        duration_s=defaults.duration_s if options.duration is None else options.duration,
+        warmup_s=defaults.warmup_s if options.warmup is None else options.warmup,
         rates=tuple(options.rates),
         num_rates=options.num_rates or 10,
-        levels=usual.levels if kind is BenchmarkKind.QUICK else options.concurrency,
+        levels=defaults.levels if kind is BenchmarkKind.QUICK else options.concurrency,
         replay=options.replay,
         arrivals=options.arrivals or ArrivalProcess.CONSTANT,
         burstiness=options.burstiness or 4.0,
         profile=None if options.profile is None else _parse(_check_profile, options.profile),
         prompt=_parse_optional(parse_length, options.prompt_options),
-        decode=_parse_optional(parse_length, options.decode_options)
-        or (None if _implies_decode_length(options) else usual.decode),
+        decode=_parse_optional(parse_length, options.decode_options) or (None if has_lengths else defaults.decode),
         dataset=options.dataset_file,
         tokenizer=options.tokenizer_name,
         timeout_s=options.timeout,
-        grace_s=usual.grace_s if options.grace is None else options.grace,
+        grace_s=defaults.grace_s if options.grace is None else options.grace,
         goodput=tuple(_parse(parse_goodput_bound, text) for text in options.goodput),
         assertions=_assertions(options),
         meta=options.extra_meta,
         run_id=options.run_id or os.urandom(4).hex()[:7],
-        # The same prompts again would come from the server's cache.
+        # Repeated prompts would be answered from the server's cache.
         seed=int.from_bytes(os.urandom(4)) % _SEED_COUNT if options.seed is None else options.seed,
     )
 
 
 def _benchmark_kind(options: Namespace) -> BenchmarkKind:
-    """The kind that was named, or that the other options mean."""
-    wants = {
+    """Return the kind that is given, or that the other options imply."""
+    required = {
         BenchmarkKind.RATE: "--rates",
         BenchmarkKind.CONCURRENCY: "--concurrency",
         BenchmarkKind.REPLAY: "--replay",
@@ -455,15 +456,15 @@ def _benchmark_kind(options: Namespace) -> BenchmarkKind:
         BenchmarkKind.REPLAY: options.replay,
     }
     is_sweep = options.arrivals or options.num_rates is not None or options.max_vus is not None
-    usual = BenchmarkKind.SWEEP if is_sweep else BenchmarkKind.QUICK
-    meant, *more = [kind for kind, value in given.items() if value] or [usual]
+    default = BenchmarkKind.SWEEP if is_sweep else BenchmarkKind.QUICK
+    implied, *more = [kind for kind, value in given.items() if value] or [default]
     if more:
-        raise UsageError(f"{wants[meant]} is for -b {meant}, {wants[more[0]]} for -b {more[0]}: leave one out")
-    kind = meant if options.benchmark_kind is None else options.benchmark_kind
-    if kind in wants and kind is not meant:
-        raise UsageError(f"-b {kind} wants {wants[kind]}")
-    if kind not in wants and meant in wants:
-        raise UsageError(f"{wants[meant]} is for -b {meant}, not for -b {kind}")
+        raise UsageError(f"{required[implied]} is for -b {implied}, {required[more[0]]} for -b {more[0]}: omit one")
+    kind = implied if options.benchmark_kind is None else options.benchmark_kind
+    if kind in required and kind is not implied:
+        raise UsageError(f"-b {kind} needs {required[kind]}")
+    if kind not in required and implied in required:
+        raise UsageError(f"{required[implied]} is for -b {implied}, not for -b {kind}")
     if options.arrivals and kind not in (BenchmarkKind.RATE, BenchmarkKind.SWEEP):
         raise UsageError(f"--arrivals is for -b rate and -b sweep, not for -b {kind}")
     if options.burstiness and options.arrivals is not ArrivalProcess.BURSTY:
@@ -471,16 +472,11 @@ def _benchmark_kind(options: Namespace) -> BenchmarkKind:
     return kind
 
 
-def _implies_decode_length(options: Namespace) -> bool:
-    """Whether the options say how long answers are."""
-    return options.profile is not None or options.dataset_file is not None
-
-
 def _describe_plan(settings: BenchSettings) -> str:
-    """What the run does, and how long it takes."""
+    """Return the kind of the run and its expected duration."""
     expected = load.expected_duration_s(settings)
     if expected is None:
-        return f"{settings.kind}: as long as the file says"
+        return f"{settings.kind}: as long as the times in the file"
     seconds, most = expected
     users = f" with {', '.join(map(str, settings.levels))} users" if settings.levels else ""
     full = "; -b sweep is the full run" if settings.kind is BenchmarkKind.QUICK else ""
@@ -492,21 +488,21 @@ def _format_time(seconds: float) -> str:
 
 
 def _assertions(options: Namespace) -> tuple[Assertion, ...]:
-    found = tuple(_parse(parse_assertion, text) for text in options.assertions)
-    for assertion in found:
+    assertions = tuple(_parse(parse_assertion, text) for text in options.assertions)
+    for assertion in assertions:
         if assertion.metric == "goodput" and not options.goodput:
-            raise UsageError(f"--assert {assertion.text!r} wants --goodput, which says what is good")
-    return found
+            raise UsageError(f"--assert {assertion.text!r} needs --goodput, which sets the limits of a good answer")
+    return assertions
 
 
-def _parse(parse: Callable[[str], Value], text: str) -> Value:
+def _parse(parse: Callable[[str], ValueT], text: str) -> ValueT:
     try:
         return parse(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
-def _parse_optional(parse: Callable[[str], Value], text: str | None) -> Value | None:
+def _parse_optional(parse: Callable[[str], ValueT], text: str | None) -> ValueT | None:
     return None if text is None else _parse(parse, text)
 
 
@@ -519,31 +515,31 @@ def _against_key(value: str) -> str:
     return option_types.resolve_env(value, "--against-api-key")
 
 
-# ---- running and writing
-
-
 async def _run_bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
-    stop, watch, loop, task = asyncio.Event(), BenchProgress(), asyncio.get_running_loop(), asyncio.current_task()
+    stop, progress = asyncio.Event(), BenchProgress()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
 
-    def end() -> None:
-        # Before the first step there is nothing to tell; and who asks twice does not want to wait.
-        if stop.is_set() or watch.load is None:
+    def handle_signal() -> None:
+        # Before the first step there is nothing to report, and a second signal ends the run at once.
+        if stop.is_set() or progress.load is None:
             for number in _SIGNALS:
-                signal.signal(number, signal.SIG_DFL)  # a name that is being looked up cannot be left: kill us then
+                signal.signal(
+                    number, signal.SIG_DFL
+                )  # a name lookup in a thread cannot be cancelled: a signal kills us
             task.cancel()
         stop.set()
 
     for number in _SIGNALS:
-        loop.add_signal_handler(number, end)
-    async with bench_ui.live_view(watch, is_quiet=is_quiet):
+        loop.add_signal_handler(number, handle_signal)
+    async with bench_ui.live_view(progress, is_quiet=is_quiet):
         return await run_bench(
-            settings, stop=stop, progress=watch, on_start=lambda: ui.print_note(_describe_plan(settings))
+            settings, stop=stop, progress=progress, on_start=lambda: ui.print_note(_describe_plan(settings))
         )
 
 
 def _output_report(report: BenchReport, options: Namespace) -> None:
-    """Show the report, and write it; what goes wrong with the one does not stop the other."""
+    """Print the report and write its files; an error in one does not stop the other."""
     try:
         for line in [data.render_json(report)] if options.json else text.report_lines(report, ui.terminal_width()):
             ui.print_line(line)
@@ -555,16 +551,16 @@ def _output_report(report: BenchReport, options: Namespace) -> None:
 
 
 def _write_reports(report: BenchReport, options: Namespace) -> list[Path]:
-    """Write all files that can be written; the others are said in the end."""
-    forms_of: list[tuple[Path, Callable[[BenchReport], str]]] = [
-        *((path, renderers.BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report),
+    """Write all files that can be written, then raise `UsageError` for the others."""
+    outputs: list[tuple[Path, Callable[[BenchReport], str]]] = [
+        (path, renderers.BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report
     ]
     if options.results_dir is not None:
-        forms_of.append((_results_path(report, options), data.render_inference_benchmarker))
+        outputs.append((_results_path(report, options), data.render_inference_benchmarker))
     written, failed = [], []
-    for path, draw in forms_of:
+    for path, render in outputs:
         try:
-            path.write_bytes(f"{draw(report)}\n".encode())
+            path.write_bytes(f"{render(report)}\n".encode())
             written.append(path)
         except OSError as error:
             failed.append(f"cannot write {ui.printable_name(str(path))}: {ui.error_text(error)}")
@@ -574,6 +570,6 @@ def _write_reports(report: BenchReport, options: Namespace) -> list[Path]:
 
 
 def _results_path(report: BenchReport, options: Namespace) -> Path:
-    """Where inference-benchmarker would write it."""
+    """Return the path that inference-benchmarker would write to."""
     name = _UNSAFE_CHARACTERS.sub("_", str(options.tokenizer_name or report.model))[:100]
     return Path(options.results_dir) / f"{name}_{datetime.now(UTC):%Y-%m-%d-%H-%M-%S}.json"

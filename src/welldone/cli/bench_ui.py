@@ -1,7 +1,7 @@
-"""What is to be seen of a load test that runs.
+"""Live view of a load test: a panel on a terminal, lines in a log.
 
-It is looked at while others are timed, so a look costs little: each record is taken once, of very many that came at
-once only some are averaged, and nothing is sorted.
+It runs in the thread that times answers, so a refresh is cheap: each record is read once, only a sample of many records
+is averaged, and nothing is sorted.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from welldone.cli import ui
 from welldone.reporting import sanitize_text
 
 BIN_S = 2.0
-"""Long enough for some answers, and short enough to see a server stall."""
+"""Long enough for some answers, and short enough to show a stall."""
 BIN_COUNT = 30
-"""A minute: what a person remembers."""
+"""One minute."""
 RECENT_BINS = 5
-"""Bins of which the means are told: ten seconds."""
+"""Bins of the current means: ten seconds."""
 _MAX_SAMPLED_RECORDS = 100
-"""Records of one look whose times are taken: enough for a mean, and less than a millisecond of work."""
+"""Records per refresh whose times are averaged: less than a millisecond of work."""
 _NEUTRAL_OUTCOMES = (RequestOutcome.OK, RequestOutcome.UNFINISHED)
 
 
 class MonitorBin(msgspec.Struct):
-    """What came out of the requests that ended within a short while."""
+    """Sums over the requests that ended within a short interval."""
 
     ttft_count: int = 0
     ttft_sum_s: float = 0.0
@@ -52,32 +52,31 @@ class MonitorBin(msgspec.Struct):
 
 
 class BenchStepRow(msgspec.Struct, frozen=True):
-    """A step, in short."""
+    """One row of the table of steps."""
 
     name: str
     state: str
     progress: float
-    """How much of it is over."""
+    """Elapsed share of its duration."""
     errors: int
     request_rate: float
     token_rate: float
 
 
 class BenchMonitor:
-    """What a watch shows. `look` brings it up to date."""
+    """State of the live view. `refresh` updates it."""
 
     def __init__(self, progress: BenchProgress, clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = progress
         self._clock = clock
-        self._begun = clock()
+        self._started_at = clock()
         self.spent_s = 0.0
-        """Since the run began."""
-        self._start_step(self._begun)
+        """Since the start of the run."""
+        self._start_step(self._started_at)
 
     def _start_step(self, now: float) -> None:
-        """A step begins."""
         self._number = self.progress.number
-        self._step_begun = now
+        self._step_started_at = now
         self._load = self.progress.load
         self._seen_records = 0
         self._skipped = 0
@@ -85,19 +84,17 @@ class BenchMonitor:
         self.outcomes: Counter[RequestOutcome] = Counter()
         self.tokens = 0
         self.last_error = ""
-        """The latest reason of a failure, as the server gave it: text from outside."""
+        """The last error message, as the server sent it: not sanitized."""
         self.bins: deque[MonitorBin] = deque([MonitorBin()], maxlen=BIN_COUNT)
         self._bin_number = 0
 
-    # ---- looking
-
     def refresh(self) -> None:
-        """Take what is new."""
+        """Read the new records."""
         now = self._clock()
         if self.progress.number != self._number:
             self._start_step(now)
-        self.spent_s = now - self._begun
-        self.elapsed_s = now - self._step_begun
+        self.spent_s = now - self._started_at
+        self.elapsed_s = now - self._step_started_at
         self._advance_bins()
         if self._load is not None:
             self._add_records(self._load.records[self._seen_records :])
@@ -124,17 +121,15 @@ class BenchMonitor:
             elif record.outcome is not RequestOutcome.UNFINISHED:
                 self.last_error = record.error
 
-    # ---- telling
-
     @property
     def is_running(self) -> bool:
-        """Whether a step runs; before the first, the server is looked at."""
+        """Whether a step is running; before the first step the server is probed."""
         return self._load is not None
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for their end."""
-        return 0 if self._load is None else int(self._load.counts.under_way)
+        """Requests in flight."""
+        return 0 if self._load is None else int(self._load.counts.in_flight)
 
     @property
     def skipped(self) -> int:
@@ -142,37 +137,37 @@ class BenchMonitor:
 
     @property
     def recent(self) -> MonitorBin:
-        """The last seconds in one."""
-        some = list(self.bins)[-RECENT_BINS:]
+        """The sum of the recent bins."""
+        bins = list(self.bins)[-RECENT_BINS:]
         return MonitorBin(
-            ttft_count=sum(one.ttft_count for one in some),
-            ttft_sum_s=sum(one.ttft_sum_s for one in some),
-            itl_count=sum(one.itl_count for one in some),
-            itl_sum_s=sum(one.itl_sum_s for one in some),
-            tokens=sum(one.tokens for one in some),
+            ttft_count=sum(each.ttft_count for each in bins),
+            ttft_sum_s=sum(each.ttft_sum_s for each in bins),
+            itl_count=sum(each.itl_count for each in bins),
+            itl_sum_s=sum(each.itl_sum_s for each in bins),
+            tokens=sum(each.tokens for each in bins),
         )
 
     @property
     def recent_token_rate(self) -> float:
-        """Tokens per second of late."""
-        begun_s = max(0, self._bin_number - RECENT_BINS + 1) * BIN_S
-        return self.recent.tokens / max(self.elapsed_s - begun_s, BIN_S)
+        """Tokens per second in the recent bins."""
+        start_s = max(0, self._bin_number - RECENT_BINS + 1) * BIN_S
+        return self.recent.tokens / max(self.elapsed_s - start_s, BIN_S)
 
     def running_step(self) -> BenchStepRow:
-        """The step that runs."""
-        watch, elapsed_s = self.progress, self.elapsed_s
-        is_over = elapsed_s >= watch.seconds
+        """Return the row of the current step."""
+        progress, elapsed_s = self.progress, self.elapsed_s
+        is_over = elapsed_s >= progress.seconds
         return BenchStepRow(
-            name=watch.step,
+            name=progress.step,
             state="ending" if is_over else "running",
-            progress=1.0 if is_over else elapsed_s / watch.seconds,
-            errors=sum(count for end, count in self.outcomes.items() if end not in _NEUTRAL_OUTCOMES),
+            progress=1.0 if is_over else elapsed_s / progress.seconds,
+            errors=sum(count for outcome, count in self.outcomes.items() if outcome not in _NEUTRAL_OUTCOMES),
             request_rate=self.outcomes[RequestOutcome.OK] / elapsed_s if elapsed_s else 0.0,
             token_rate=self.tokens / elapsed_s if elapsed_s else 0.0,
         )
 
     def finished_steps(self, since: int = 0) -> list[BenchStepRow]:
-        """The steps that are over, but for the first ones. Of two servers the second is named so."""
+        """Return the rows of finished steps from the given index on. Those of a second server are marked."""
         steps = self.progress.steps
         return [
             BenchStepRow(
@@ -188,7 +183,7 @@ class BenchMonitor:
 
 
 def _token_count(record: BenchRecord) -> int:
-    """As the server counts them; the tokenizer's turn comes after the step, and until then a chunk is a token."""
+    """Return the tokens from the server's usage; a tokenizer counts after the step, until then a chunk is a token."""
     return len(record.times) if record.tokens is None else record.tokens
 
 
@@ -203,44 +198,39 @@ def _add_times(current: MonitorBin, record: BenchRecord) -> None:
         current.itl_sum_s += (record.times[-1] - record.times[0]) / (tokens - 1)
 
 
-# A load test that runs, as lines of text: a screen full for a terminal, and a single one for a log.
-
+# Text of the live view: a panel for a terminal, single lines for a log.
 
 _SPARK_CHARACTERS = "▁▂▃▄▅▆▇█"
 _STEP_COLUMNS = ("step", "state", "%", "errors", "req/s", "tokens/s")
 _OTHER_LINES = 10
-"""Lines of the panel that are no steps."""
+"""Lines of the panel other than steps."""
 _MIN_STEPS = 3
-"""Steps that are shown on however low a terminal."""
+"""Steps shown on the smallest terminal."""
 _MAX_NAME_CHARS = 40
-"""Characters of a step's name: ours are half as long."""
-_WAITING_TEXT = "waiting for a first answer"
+"""Characters of a step's name: those of this client are half as long."""
+_WAITING_TEXT = "waiting for the first answer"
 
 
 def panel_lines(monitor: BenchMonitor, *, columns: int, rows: int) -> list[str]:
-    """The panel, no wider and no higher than the terminal."""
-    drawn = [_title_line(monitor), "", *_step_lines(monitor, max(rows - _OTHER_LINES, _MIN_STEPS)), ""]
-    drawn += _running_lines(monitor) if monitor.is_running else [_WAITING_TEXT]
-    return [line[: columns - 1] for line in drawn[: rows - 1]]
+    """Return the panel, fitted to the terminal."""
+    lines = [_title_line(monitor), "", *_step_lines(monitor, max(rows - _OTHER_LINES, _MIN_STEPS)), ""]
+    lines += _running_lines(monitor) if monitor.is_running else [_WAITING_TEXT]
+    return [line[: columns - 1] for line in lines[: rows - 1]]
 
 
 def _title_line(monitor: BenchMonitor) -> str:
-    watch = monitor.progress
-    title = f", {sanitize_text(watch.title)}" if watch.title else ""
-    return f"step {watch.number} of {watch.total}, {_format_clock(monitor.spent_s)}{title}"
+    progress = monitor.progress
+    title = f", {sanitize_text(progress.title)}" if progress.title else ""
+    minutes, seconds = divmod(int(monitor.spent_s), 60)
+    return f"step {progress.number} of {progress.total}, {minutes}:{seconds:02}{title}"
 
 
-def _format_clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes}:{rest:02}"
-
-
-def _step_lines(monitor: BenchMonitor, most: int) -> list[str]:
-    """The latest steps, as many as there is room for."""
+def _step_lines(monitor: BenchMonitor, max_steps: int) -> list[str]:
+    """Return the latest steps, as many as there is room for."""
     shown = [
-        *monitor.finished_steps(max(0, len(monitor.progress.steps) - most)),
+        *monitor.finished_steps(max(0, len(monitor.progress.steps) - max_steps)),
         *([monitor.running_step()] if monitor.is_running else []),
-    ][-most:]
+    ][-max_steps:]
     width = max((len(row.name) for row in shown), default=len(_STEP_COLUMNS[0]))
     return [_step_line(_STEP_COLUMNS, width), *(_step_line(_step_cells(row), width) for row in shown)]
 
@@ -257,21 +247,21 @@ def _step_cells(row: BenchStepRow) -> tuple[str, ...]:
 
 
 def _running_lines(monitor: BenchMonitor) -> list[str]:
-    lately, bins = monitor.recent, monitor.bins
-    drawn = [
+    recent, bins = monitor.recent, monitor.bins
+    lines = [
         f"requests              {_request_counts(monitor)}",
-        _metric_line("first token (ttft)", _format_seconds(lately.mean_ttft_s), [one.mean_ttft_s for one in bins]),
-        _metric_line("between tokens (itl)", _format_seconds(lately.mean_itl_s), [one.mean_itl_s for one in bins]),
-        _metric_line("tokens/s", f"{monitor.recent_token_rate:,.1f}", [one.tokens or None for one in bins]),
+        _metric_line("first token (ttft)", _format_seconds(recent.mean_ttft_s), [each.mean_ttft_s for each in bins]),
+        _metric_line("between tokens (itl)", _format_seconds(recent.mean_itl_s), [each.mean_itl_s for each in bins]),
+        _metric_line("tokens/s", f"{monitor.recent_token_rate:,.1f}", [each.tokens or None for each in bins]),
     ]
-    return [*drawn, f"last failure          {sanitize_text(monitor.last_error)}"] if monitor.last_error else drawn
+    return [*lines, f"last failure          {sanitize_text(monitor.last_error)}"] if monitor.last_error else lines
 
 
 def _request_counts(monitor: BenchMonitor) -> str:
-    """How many requests are where, each kind apart."""
-    ended = ", ".join(f"{count:,} {end}" for end, count in monitor.outcomes.items() if end is not RequestOutcome.OK)
-    said = [f"{monitor.in_flight:,} under way", f"{monitor.outcomes[RequestOutcome.OK]:,} ok", ended]
-    return ", ".join(part for part in (*said, f"{monitor.skipped:,} skipped" if monitor.skipped else "") if part)
+    others = [f"{count:,} {outcome}" for outcome, count in monitor.outcomes.items() if outcome is not RequestOutcome.OK]
+    skipped = [f"{monitor.skipped:,} skipped"] if monitor.skipped else []
+    ok = monitor.outcomes[RequestOutcome.OK]
+    return ", ".join([f"{monitor.in_flight:,} in flight", f"{ok:,} ok", *others, *skipped])
 
 
 def _metric_line(label: str, mean: str, values: Sequence[float | None]) -> str:
@@ -283,7 +273,7 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """A small curve over zero; where nothing is known there is a gap."""
+    """Return a bar chart of one line, scaled from zero; None is a gap."""
     highest = max((value for value in values if value is not None), default=0.0)
     return "".join(" " if value is None else _spark(value / highest if highest else 0.0) for value in values)
 
@@ -292,20 +282,18 @@ def _spark(share: float) -> str:
     return _SPARK_CHARACTERS[min(int(share * len(_SPARK_CHARACTERS)), len(_SPARK_CHARACTERS) - 1)]
 
 
-# ---- for a log
-
-
 def running_line(monitor: BenchMonitor) -> str:
-    """Where the step is that runs."""
+    """Return the log line of the current step."""
     if not monitor.is_running:
         return _WAITING_TEXT
-    row, lately = monitor.running_step(), monitor.recent
-    times = f"ttft {_format_seconds(lately.mean_ttft_s)}, itl {_format_seconds(lately.mean_itl_s)}"
-    return f"{sanitize_text(row.name, _MAX_NAME_CHARS)}: {100 * row.progress:.0f} %, {_request_counts(monitor)}, {_format_rates(row)}, {times}"
+    row, recent = monitor.running_step(), monitor.recent
+    name = sanitize_text(row.name, _MAX_NAME_CHARS)
+    times = f"ttft {_format_seconds(recent.mean_ttft_s)}, itl {_format_seconds(recent.mean_itl_s)}"
+    return f"{name}: {100 * row.progress:.0f} %, {_request_counts(monitor)}, {_format_rates(row)}, {times}"
 
 
 def finished_line(row: BenchStepRow) -> str:
-    """What a step came to."""
+    """Return the log line of a finished step."""
     return f"{sanitize_text(row.name, _MAX_NAME_CHARS)}: done, {row.errors:,} failed, {_format_rates(row)}"
 
 
@@ -313,27 +301,24 @@ def _format_rates(row: BenchStepRow) -> str:
     return f"{row.request_rate:,.2f} req/s, {row.token_rate:,.1f} tokens/s"
 
 
-# How a load test is doing, while it runs: a panel on a terminal that is written over, and lines anywhere else.
-#
-# It is drawn in the same thread that times answers, so it is drawn by hand, with a few strings: a library for such
-# tables takes twenty milliseconds for each, which would be seen in the times.
-
+# The views. They write a few strings by hand: rendering a table with a library takes twenty milliseconds, which would
+# show in the measured times.
 
 REFRESH_S = 0.25
 LOG_INTERVAL_S = 10.0
-"""Between two lines of a log. Who waits for a minute without one wonders."""
+"""Between two lines of a log."""
 _FLUSH_TIMEOUT_S = 1.0
-"""What a terminal that takes nothing is waited for in the end, when nothing is measured any more."""
-_DEFAULT_SIZE = (80, 24)  # of a terminal that does not know it
+"""Wait at the end, after the measurement, for a terminal that accepts no output."""
+_DEFAULT_SIZE = (80, 24)  # if the terminal does not report its size
 
 
 @asynccontextmanager
 async def live_view(progress: BenchProgress, *, is_quiet: bool, every_s: float = REFRESH_S) -> AsyncIterator[None]:
-    """Shows what `watch` is at. In the end nothing of it is left on a terminal."""
-    gauge = BenchMonitor(progress)
+    """Show the progress until the context ends; a terminal is cleared then."""
+    monitor = BenchMonitor(progress)
     terminal = None if is_quiet else _open_terminal()
-    view = _LogView(gauge) if terminal is None else _TerminalView(gauge, terminal)
-    task = asyncio.create_task(_refresh_loop(gauge, view, every_s))
+    view = _LogView(monitor) if terminal is None else _TerminalView(monitor, terminal)
+    task = asyncio.create_task(_refresh_loop(monitor, view, every_s))
     try:
         yield
     finally:
@@ -343,7 +328,7 @@ async def live_view(progress: BenchProgress, *, is_quiet: bool, every_s: float =
 
 
 async def _refresh_loop(monitor: BenchMonitor, view: "_LogView | _TerminalView", every_s: float) -> None:
-    with suppress(OSError):  # nobody looks any more, which does not stop the run
+    with suppress(OSError):  # a closed terminal does not stop the run
         while True:
             monitor.refresh()
             view.update()
@@ -351,7 +336,7 @@ async def _refresh_loop(monitor: BenchMonitor, view: "_LogView | _TerminalView",
 
 
 def _open_terminal() -> int | None:
-    """The terminal at standard error, opened anew so that our writes do not wait; None where there is none."""
+    """Open the terminal at stderr again, non-blocking; None if there is none."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
     try:
@@ -361,7 +346,7 @@ def _open_terminal() -> int | None:
 
 
 class _LogView:
-    """A line now and then, and one at the end of each step."""
+    """Prints a line at intervals, and one at the end of each step."""
 
     def __init__(self, monitor: BenchMonitor, clock: Callable[[], float] = time.monotonic) -> None:
         self._monitor = monitor
@@ -370,13 +355,13 @@ class _LogView:
         self._reported_steps = 0
 
     def update(self) -> None:
-        """Say what is new, if it is time."""
+        """Print finished steps, and a progress line when it is due."""
         self.close()
         if self._clock() - self._last_line_at >= LOG_INTERVAL_S:
             self._print(running_line(self._monitor))
 
     def close(self) -> None:
-        """Say how the last steps ended."""
+        """Print finished steps."""
         for row in self._monitor.finished_steps(since=self._reported_steps):
             self._reported_steps += 1
             self._print(finished_line(row))
@@ -387,7 +372,7 @@ class _LogView:
 
 
 class _TerminalView:
-    """Lines that are written over those before. What the terminal does not take at once waits for the next look."""
+    """Overwrites the panel in place. Output that the terminal does not accept at once is kept for the next refresh."""
 
     def __init__(self, monitor: BenchMonitor, terminal: int) -> None:
         self._monitor = monitor
@@ -396,14 +381,14 @@ class _TerminalView:
         self._pending = b""
 
     def update(self) -> None:
-        """Draw the panel, if the last one is out."""
+        """Draw the panel, if the last one is written."""
         if self._write():
             columns, rows = os.get_terminal_size(self._terminal)
             self._draw(panel_lines(self._monitor, columns=columns or _DEFAULT_SIZE[0], rows=rows or _DEFAULT_SIZE[1]))
             self._write()
 
     def close(self) -> None:
-        """Take it away."""
+        """Clear the panel."""
         try:
             until = time.monotonic() + _FLUSH_TIMEOUT_S
             while not self._write() and (left_s := until - time.monotonic()) > 0:
@@ -415,14 +400,14 @@ class _TerminalView:
             os.close(self._terminal)
 
     def _draw(self, lines: Sequence[str]) -> None:
-        """The lines over those before. None of them wraps, however wide its letters are."""
+        """Overwrite the last panel, with line wrapping turned off."""
         up = f"\x1b[{self._height}A" if self._height else ""
         body = "".join(f"{line}\x1b[K\n" for line in lines)
         self._pending = f"\x1b[?7l\r{up}{body}\x1b[J\x1b[?7h".encode(sys.stderr.encoding, "replace")
         self._height = len(lines)
 
     def _write(self) -> bool:
-        """Write what is left; whether all is out."""
+        """Write pending output; return whether all is written."""
         with suppress(BlockingIOError):
             while self._pending:
                 self._pending = self._pending[os.write(self._terminal, self._pending) :]

@@ -1,4 +1,4 @@
-"""Captured replies: from a file or a pipe to a trace."""
+"""Captured replies: read a file or a pipe into a trace."""
 
 import json
 import sys
@@ -15,12 +15,12 @@ from welldone.rules.trace import Trace, inline_body, read_capture, read_record, 
 
 CAPTURE_LIMIT_BYTES = 512 * 1024 * 1024
 """The largest capture that is read into memory."""
-ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)  # plain strings, as a mistake shows them
+ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)  # plain strings: argparse prints them in its errors
 STDIN = "-"
 
 
 def read_bytes(name: str) -> bytes:
-    """All bytes of a file, or of standard input for `-`."""
+    """Read a file, or standard input for `-`."""
     if name == STDIN:
         check_stdin()
         data = sys.stdin.buffer.read(CAPTURE_LIMIT_BYTES + 1)
@@ -35,7 +35,7 @@ def read_bytes(name: str) -> bytes:
 
 
 def check_length(length: int) -> None:
-    """Refuse a capture that is too large to be kept."""
+    """Raise `UsageError` if a capture is too large to be held in memory."""
     if length > CAPTURE_LIMIT_BYTES:
         raise UsageError(
             f"the capture is larger than {CAPTURE_LIMIT_BYTES // 2**20} MB; cut it, for example with head -c"
@@ -43,33 +43,33 @@ def check_length(length: int) -> None:
 
 
 def unreadable_error(name: str, error: OSError | ValueError) -> UsageError:
-    """The error of a file that cannot be read, or whose name cannot be one."""
+    """Return the error for a file that cannot be read, or whose name is not valid."""
     return UsageError(f"cannot read {ui.printable_name(name)}: {ui.error_text(error)}")
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """The options of a command that looks at one captured reply."""
+    """Add the options of a command that reads one captured reply."""
     parser.add_argument(
         "file",
         nargs="?",
         default=STDIN,
         metavar="FILE",
-        help="a reply: its body, what curl -i or curl -i --raw printed, or a trace; - or none: standard input",
+        help="a captured reply: its body, the output of curl -i or curl -i --raw, or a trace (default: standard input)",
     )
-    parser.add_argument("--request", metavar="FILE", help="the JSON of the request, for the rules that depend on it")
-    parser.add_argument("--endpoint", choices=ENDPOINTS, help="which endpoint answered (otherwise seen in the reply)")
+    parser.add_argument("--request", metavar="FILE", help="the request body as JSON, for the rules that depend on it")
+    parser.add_argument("--endpoint", choices=ENDPOINTS, help="the endpoint of the reply (default: detected)")
 
 
 def check_stdin() -> None:
-    """Say what is awaited when a person forgot to name a file."""
+    """Raise `UsageError` if standard input is closed; if it is a terminal, print what to do."""
     if sys.stdin is None:
         raise UsageError("standard input is closed; name a file")
     if sys.stdin.isatty():
-        ui.print_note("reading a stream from the terminal; end it with Ctrl-D, or name a file")
+        ui.print_note("reading the stream from the terminal; end it with Ctrl-D, or name a file")
 
 
 def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[str, Any] | None) -> Trace:
-    """The trace that captured bytes hold; what the user says counts more than what they say."""
+    """Read captured bytes into a trace. `endpoint` and `request` override what the capture contains."""
     record = read_record(data)
     trace = read_capture(data) if record is None else read_trace(record, _body_of(record, name))
     check_readable(trace.body)
@@ -77,25 +77,25 @@ def read_reply(data: bytes, name: str, *, endpoint: str | None, request: dict[st
     return msgspec.structs.replace(trace, endpoint=endpoint or trace.endpoint, request=request)
 
 
-def read_record(name: str) -> tuple[dict[str, Any], bytes]:
-    """The record of a trace, and its body."""
+def read_trace_file(name: str) -> tuple[dict[str, Any], bytes]:
+    """Read the record of a trace and its body."""
     record = read_record(read_bytes(name))
     if record is None:
         raise UsageError(
-            f"{ui.printable_name(name)} is no trace: JSON that holds its body, or names the file of it, beside it"
+            f"{ui.printable_name(name)} is not a trace: JSON that holds the body, or the name of the body's file"
         )
     return record, _body_of(record, name)
 
 
 def check_readable(body: bytes) -> None:
-    """Bytes that are no text of a server, but what a tool made of it: say so before anybody is blamed."""
-    why = unreadable_reason(body)
-    if why is not None:
-        raise UsageError(why)
+    """Raise `UsageError` for bytes that a tool compressed or re-encoded: the server is not at fault."""
+    reason = unreadable_reason(body)
+    if reason is not None:
+        raise UsageError(reason)
 
 
 def read_request(name: str | None, capture_name: str) -> dict[str, Any] | None:
-    """The JSON request in a file; None where no file was named. `beside` is where the capture is read from."""
+    """Read the request body from a JSON file or from a trace; None without a file name."""
     if name is None:
         return None
     if name == capture_name == STDIN:
@@ -103,28 +103,25 @@ def read_request(name: str | None, capture_name: str) -> dict[str, Any] | None:
     try:
         request = json.loads(read_bytes(name))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name} is no JSON: {error}; it should hold the body of the request") from None
+        raise UsageError(f"{name} is not JSON: {error}; it must hold the body of the request") from None
     if isinstance(request, dict) and isinstance(request.get("request"), dict):
-        request = request["request"]  # a whole trace does as well
+        request = request["request"]  # a trace
     if not isinstance(request, dict):
-        raise UsageError(f"{name} holds no JSON object; it should hold the body of the request")
+        raise UsageError(f"{name} does not hold a JSON object; it must hold the body of the request")
     return request
 
 
 def _body_of(record: dict[str, Any], name: str) -> bytes:
-    """The body that the record holds, or the file that it names."""
     try:
         body = inline_body(record)
     except ValueError as error:
         raise UsageError(
             f"the body in the trace {ui.printable_name(name)} cannot be read: {ui.error_text(error)}"
         ) from None
-    return _body_file(name, record) if body is None else body
-
-
-def _body_file(name: str, record: dict[str, Any]) -> bytes:
-    body = record["body"]
-    if "/" in body or "\\" in body or body in ("", ".", ".."):
-        raise UsageError(f"the trace names its body {body!r}; it should be a file beside it")
+    if body is not None:
+        return body
+    file_name = record["body"]
+    if "/" in file_name or "\\" in file_name or file_name in ("", ".", ".."):
+        raise UsageError(f"the trace has {file_name!r} as its body; it must name a file in the folder of the trace")
     folder = Path() if name == STDIN else Path(name).parent
-    return read_bytes(str(folder / body))
+    return read_bytes(str(folder / file_name))

@@ -1,4 +1,4 @@
-"""`welldone check`: which rules of the stream a running server keeps, which it breaks, and whom that hurts."""
+"""`welldone check`: test a running server against the rules of the stream."""
 
 import argparse
 import asyncio
@@ -30,29 +30,26 @@ from welldone.cli.ui import ExitCode, UsageError
 from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.reporting import format_table, wrap_text
 
-# How far a check is: one line that is written over on a terminal, and a line now and then anywhere else.
-
-
 CHECK_LOG_INTERVAL_S = 10.0
-"""Between two lines of a log. Who waits for a minute without one wonders; a short run has none."""
+"""Between two progress lines in a log. Short runs print none."""
 
 
 @asynccontextmanager
 async def check_progress(every_s: float = CHECK_LOG_INTERVAL_S) -> AsyncIterator[ProgressCallback]:
-    """What tells how far it is. In the end nothing of it is left on a terminal."""
+    """Show the progress: on a terminal one line, which is cleared at the end, otherwise a line now and then."""
     is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    async with _overwritten_line() if is_terminal else _periodic_lines(every_s) as tell:
-        yield tell
+    async with _overwritten_line() if is_terminal else _periodic_lines(every_s) as report:
+        yield report
 
 
 @asynccontextmanager
 async def _overwritten_line() -> AsyncIterator[ProgressCallback]:
-    def tell(progress: CheckProgress) -> None:
-        with suppress(OSError):  # nobody looks any more, which does not stop the check
+    def report(progress: CheckProgress) -> None:
+        with suppress(OSError):  # a closed terminal does not stop the check
             ui.overwrite_line(_progress_line(progress))
 
     try:
-        yield tell
+        yield report
     finally:
         with suppress(OSError):
             ui.overwrite_line("")
@@ -62,19 +59,19 @@ async def _overwritten_line() -> AsyncIterator[ProgressCallback]:
 async def _periodic_lines(every_s: float) -> AsyncIterator[ProgressCallback]:
     latest: list[CheckProgress] = []
 
-    def tell(progress: CheckProgress) -> None:
+    def report(progress: CheckProgress) -> None:
         latest[:] = [progress]
 
-    async def note() -> None:
+    async def print_latest() -> None:
         with suppress(OSError):
             while True:
                 await asyncio.sleep(every_s)
                 for progress in latest:
                     ui.print_note(_progress_line(progress))
 
-    task = asyncio.create_task(note())
+    task = asyncio.create_task(print_latest())
     try:
-        yield tell
+        yield report
     finally:
         task.cancel()
 
@@ -94,13 +91,13 @@ welldone check http://127.0.0.1:8000/v1 --baseline check.json
 {API_KEY_VARIABLE}=secret welldone check http://127.0.0.1:8000/v1
 """
 DESCRIPTION = """\
-Ask a server what clients ask, and say which rules of the stream it keeps and which it breaks: what was heard, what
-was wanted, which real clients that hurts, and how to see it again. It takes seconds, costs some thousand tokens, and
-writes nothing to the server.
+Send a server the requests of real clients, and report the rules of the stream that it breaks: what was observed and
+expected, which clients are affected, and how to reproduce it. A run takes seconds, costs some thousand tokens, and
+changes nothing on the server.
 
-The exit code is 0 where no broken rule is known to break a client (with --strict: where no rule is broken at all),
-1 where one is, 3 where the server cannot be reached or replies timed out (raise --timeout), 4 where there was nothing
-to judge. Ctrl-C ends the run with the report of what was done so far, and exit code 130."""
+The exit code is 0 if no broken rule is known to break a client (with --strict: if no rule is broken at all), 1 if one
+is, 3 if the server cannot be reached or replies timed out (raise --timeout), 4 if there was nothing to judge. Ctrl-C
+ends the run with the report so far, and exit code 130."""
 
 _MAX_JOBS = 64
 
@@ -140,52 +137,62 @@ def _exit_code(report: Report) -> ExitCode:
         return ExitCode.OK
     if report.is_interrupted:
         return ExitCode.INTERRUPTED
-    # Without a finding that counts, what is left is replies that did not come.
+    # Without such a finding, the run did not pass because of missing replies.
     return ExitCode.FAILED if any(is_failing(report, finding) for finding in report.findings) else ExitCode.UNREACHABLE
 
 
 def _parser() -> CommandParser:
     parser = CommandParser("check", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
-    add("url", nargs="?", metavar="URL", help="the server's address, up to and with /v1")
-    add("--model", "-m", metavar="NAME", help="the model to ask (default: the first that the server lists)")
+    add("url", nargs="?", metavar="URL", help="base URL of the server, including /v1")
+    add("--model", "-m", metavar="NAME", help="model to use (default: the first that the server lists)")
     add(
         "--endpoint",
         metavar="NAME",
         choices=tuple(DIALECTS),
         default="chat",
-        help="what to check: chat (and completions), responses, or messages (chat)",
+        help="API to check: chat (and completions), responses, or messages (chat)",
     )
-    add(
-        "--api-key", metavar="KEY", help=f"the server's key, or env:NAME (default: {API_KEY_VARIABLE}, where it is set)"
-    )
-    add("--profile", metavar="CLIENT", help=f"judge only what hurts this client: {', '.join(PROFILES)}")
-    add("--strict", action="store_true", help="fail on every broken rule, also where no client is known to break")
-    add("--only", metavar="PROBES", action="append", default=[], help="run only these, or groups of them (see --list)")
-    add("--skip", metavar="PROBES", action="append", default=[], help="do not run these")
+    add("--api-key", metavar="KEY", help=f"API key, or env:NAME (default: {API_KEY_VARIABLE}, if it is set)")
+    add("--profile", metavar="CLIENT", help=f"judge only the rules that affect this client: {', '.join(PROFILES)}")
+    add("--strict", action="store_true", help="fail on every broken rule, even if no client is known to break")
+    add("--only", metavar="PROBES", action="append", default=[], help="run only these probes or groups (see --list)")
+    add("--skip", metavar="PROBES", action="append", default=[], help="do not run these probes or groups")
     add("--rule", metavar="ID", action="append", default=[], help="judge only this rule (may be repeated)")
-    add("--baseline", metavar="FILE", help="a report (.json) of before: fail only on rules that are broken since")
+    add(
+        "--baseline",
+        metavar="FILE",
+        help="an earlier report (.json): fail only on rules that it does not list as broken",
+    )
     add(
         "--report",
         metavar="FILE",
         type=Path,
         action="append",
         default=[],
-        help=f"write the report; its form by its name: {', '.join(renderers.RENDERERS)} (may be repeated)",
+        help=f"write the report, in the format of the extension: {', '.join(renderers.RENDERERS)} (may be repeated)",
     )
-    add("--json", action="store_true", help="show the report as JSON")
-    add("--record", metavar="DIR", type=Path, help="keep every reply as a trace, for welldone lint and mock")
-    add("--verbose", "-v", action="store_true", help="show every probe, and the rules that were not heard")
-    add("--list", action="store_true", help="show the probes")
-    add("--jobs", metavar="N", type=option_types.integer_between(1, _MAX_JOBS), default=4, help="requests at once (4)")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--record", metavar="DIR", type=Path, help="store every reply as a trace, for welldone lint and mock")
+    add("--verbose", "-v", action="store_true", help="show every probe, and the rules that were not applicable")
+    add("--list", action="store_true", help="list the probes")
+    add(
+        "--jobs",
+        metavar="N",
+        type=option_types.integer_between(1, _MAX_JOBS),
+        default=4,
+        help="concurrent requests (4)",
+    )
     add(
         "--timeout",
         metavar="TIME",
         type=option_types.parse_duration,
         default=60.0,
-        help="for a reply to be whole (60s)",
+        help="limit for a complete reply (60s)",
     )
-    add("--extra", metavar="JSON", type=_parse_extra_fields, default={}, help="members for the body of every request")
+    add(
+        "--extra", metavar="JSON", type=_parse_extra_fields, default={}, help="additional fields for every request body"
+    )
     add(
         "--header",
         metavar="LINE",
@@ -194,8 +201,8 @@ def _parser() -> CommandParser:
         default=[],
         help="a header for every request, as NAME: VALUE or NAME: env:VARIABLE",
     )
-    add("--ca-file", metavar="FILE", help="certificates to trust (https)")
-    add("--insecure", action="store_true", help="trust any certificate (https)")
+    add("--ca-file", metavar="FILE", help="CA certificates to trust (https)")
+    add("--insecure", action="store_true", help="do not verify the certificate (https)")
     return parser
 
 
@@ -210,7 +217,7 @@ def _parse_extra_fields(text: str) -> dict[str, Any]:
 
 def _settings(options: Namespace) -> CheckSettings:
     if options.url is None:
-        raise UsageError("welldone check wants the address of a server: welldone check http://127.0.0.1:8000/v1")
+        raise UsageError("welldone check needs the URL of a server: welldone check http://127.0.0.1:8000/v1")
     headers, variables = _headers(options.header)
     return CheckSettings(
         url=option_types.server_url(options.url),
@@ -239,10 +246,10 @@ def _key_variable(value: str | None) -> dict[str, str]:
 
 
 def _headers(given: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
-    """The headers, and the environment variables that hold some of them."""
-    said = list(given)
-    headers = tuple((name, option_types.resolve_env(value, f"the header {name}")) for name, value in said)
-    return headers, {name: value.removeprefix(ENV_PREFIX) for name, value in said if value.startswith(ENV_PREFIX)}
+    """Return the headers, and the environment variables that hold some of them."""
+    pairs = list(given)
+    headers = tuple((name, option_types.resolve_env(value, f"the header {name}")) for name, value in pairs)
+    return headers, {name: value.removeprefix(ENV_PREFIX) for name, value in pairs if value.startswith(ENV_PREFIX)}
 
 
 def _split_list(given: Iterable[str]) -> list[str]:
@@ -250,12 +257,13 @@ def _split_list(given: Iterable[str]) -> list[str]:
 
 
 def _baseline_rules(name: str) -> frozenset[str]:
-    """The rules that are broken in an earlier report."""
+    """Return the rules that an earlier report lists as broken."""
     try:
         report = msgspec.json.decode(captures.read_bytes(name), type=Report)
     except (msgspec.MsgspecError, UnicodeDecodeError):
+        shown = ui.printable_name(name)
         raise UsageError(
-            f"{ui.printable_name(name)} is no report of welldone check; make one with --report {ui.printable_name(name)}"
+            f"{shown} is not a report of this version of welldone check; write one with --report {shown}"
         ) from None
     return frozenset(report.findings_by_rule)
 
@@ -263,11 +271,11 @@ def _baseline_rules(name: str) -> frozenset[str]:
 async def _run_check(settings: CheckSettings) -> Report:
     stop = asyncio.Event()
     try:
-        async with check_progress() as tell:
-            checking = asyncio.create_task(check(settings, on_progress=tell, stop=stop))
+        async with check_progress() as report_progress:
+            checking = asyncio.create_task(check(settings, on_progress=report_progress, stop=stop))
             try:
                 return await asyncio.shield(checking)
-            except asyncio.CancelledError:  # Ctrl-C: asyncio cancels this task first, and raises at the second one
+            except asyncio.CancelledError:  # the first Ctrl-C cancels this task, the second raises KeyboardInterrupt
                 stop.set()
                 return await checking
     except ValueError as error:
@@ -290,6 +298,6 @@ def _output_report(report: Report, options: Namespace) -> None:
 def _list_probes(probes: Sequence[Probe]) -> None:
     for line in format_table([(probe.name, probe.description) for probe in probes], ui.terminal_width()):
         ui.print_line(line)
-    legend = f"{len(probes)} probes; --only and --skip take their names, or what stands before a hyphen"
+    legend = f"{len(probes)} probes; --only and --skip take names, or the group before the hyphen"
     for line in wrap_text("", legend, ui.terminal_width()):
         ui.print_line(line)

@@ -1,4 +1,4 @@
-"""`welldone fix`: a stream repaired as it passes through."""
+"""`welldone fix`: repair a stream as it passes through."""
 
 import os
 import re
@@ -29,25 +29,26 @@ from welldone.rules.view.view import ReplyKind, TraceView
 
 EXAMPLES = """
 curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone fix
-welldone fix capture.txt > right.txt
-welldone fix capture.txt --report mended.json > right.txt
+welldone fix capture.txt > repaired.txt
+welldone fix capture.txt --report repairs.json > repaired.txt
 """
+FIX_REPORT_VERSION = 2
 _READ_BYTES = 65536
-_SNIFF_BYTES = 65536  # how far the first chunk may be when the endpoint has to be seen in it
-_GRACE_S = 0.5  # how long late chunks are awaited after [DONE]
+_SNIFF_BYTES = 65536  # read at most this much to detect the endpoint from the first chunk
+_GRACE_S = 0.5  # wait for late chunks after [DONE]
 _HTTP = b"HTTP/"
 _FIRST_CHUNK = re.compile(rb'"(?:choices|error|type)"[^\r\n]*[\r\n]')
 
 
 def run(arguments: list[str]) -> ExitCode:
-    """Repair what comes in."""
+    """Repair a capture or a live stream."""
     options = _parser().parse(arguments)
     request = captures.read_request(options.request, options.file)
     with _open_report(options.report, options.file) as report:
         pieces = _read_pieces(options.file)
         start = _read_start(pieces, is_endpoint_known=options.endpoint is not None)
         if _is_whole_capture(start):
-            # A capture with its head, a trace, or a reply that was not streamed: more than a body as it comes.
+            # A capture with a response head, a trace, or a reply that was not streamed.
             is_stream = _has_live_body(start)
             if not is_stream:
                 start, pieces = _read_all(start, pieces), iter(())
@@ -60,26 +61,23 @@ def run(arguments: list[str]) -> ExitCode:
         if not trace.body.strip():
             ui.print_note("nothing to fix: the capture is empty")
             return ExitCode.NOTHING_TO_DO
-        stem, created = os.urandom(12).hex(), int(time.time())
-        pipe = make_pipeline(
+        pipeline = make_pipeline(
             Endpoint(trace.endpoint),
             trace.request,
-            id_stem=stem,
-            created=created,
+            id_stem=os.urandom(12).hex(),
+            created=int(time.time()),
             is_stream=is_stream,
             think=options.think,
             text=options.text,
         )
-        done = _repair(pipe, trace, pieces, is_stream=is_stream, is_live=options.file == captures.STDIN)
-        _print_summary(done)
+        result = _repair(pipeline, trace, pieces, is_stream=is_stream, is_live=options.file == captures.STDIN)
+        _print_summary(result)
         if report is not None:
-            report.write(msgspec.json.encode(_report_json(done)) + b"\n")
-    return ExitCode.OK if done.failure is None else ExitCode.FAILED
+            report.write(msgspec.json.encode(_report_json(result)) + b"\n")
+    return ExitCode.OK if result.failure is None else ExitCode.FAILED
 
 
 class _FixResult(msgspec.Struct):
-    """What was done."""
-
     repairs: list[RepairEntry]
     failure: Failure | None
     usage: Usage | None = None
@@ -88,8 +86,8 @@ class _FixResult(msgspec.Struct):
 def _parser() -> CommandParser:
     parser = CommandParser(
         "fix",
-        "Repair a stream as it passes through. The right stream goes to standard output, what was mended to standard\n"
-        "error. The exit code is 1 where the answer could not be made whole: then it ends with an error event.",
+        "Repair a stream as it passes through. The repaired stream is written to standard output, the list of repairs\n"
+        "to standard error. If the answer cannot be completed, it ends with an error event, and the exit code is 1.",
         EXAMPLES,
     )
     captures.add_arguments(parser)
@@ -97,15 +95,15 @@ def _parser() -> CommandParser:
         "--think",
         choices=("no", "tags", "open"),
         default="no",
-        help="take thoughts out of the text: tags, leading <think> tags; open, where the text begins inside one",
+        help="move reasoning out of the text: tags, a leading <think> block; open, a block without its opening tag",
     )
     parser.add_argument(
         "--text",
         choices=("delta", "cumulative"),
         default="delta",
-        help="what each chunk of the text is: delta, the new text; cumulative, all of the text so far",
+        help="content of each chunk: delta, the new text; cumulative, the whole text so far",
     )
-    parser.add_argument("--report", metavar="FILE", help="write what was mended to this file, as JSON")
+    parser.add_argument("--report", metavar="FILE", help="write the repairs to this file, as JSON")
     return parser
 
 
@@ -138,12 +136,12 @@ def _repair_stream(
 
 
 def _is_input_idle() -> bool:
-    """Whether standard input has no more to say, though it is open: some servers leave the body open after [DONE]."""
+    """Whether nothing arrives on standard input, though it is open: some servers leave the body open after [DONE]."""
     return not select.select([sys.stdin.fileno()], [], [], _GRACE_S)[0]
 
 
 def _read_pieces(name: str) -> Iterator[bytes]:
-    """The bytes of a file or of standard input, as they come."""
+    """Yield the bytes of a file or of standard input as they arrive."""
     if name == captures.STDIN:
         captures.check_stdin()
         while piece := os.read(sys.stdin.fileno(), _READ_BYTES):
@@ -158,7 +156,7 @@ def _read_pieces(name: str) -> Iterator[bytes]:
 
 
 def _read_start(pieces: Iterator[bytes], *, is_endpoint_known: bool) -> bytes:
-    """The first bytes: enough to tell what they are, and which endpoint they come from."""
+    """Read enough bytes to detect the kind of the capture and its endpoint."""
     start = b""
     for piece in pieces:
         start += piece
@@ -168,7 +166,7 @@ def _read_start(pieces: Iterator[bytes], *, is_endpoint_known: bool) -> bytes:
 
 
 def _read_all(start: bytes, pieces: Iterator[bytes]) -> bytes:
-    """The whole of a capture that has to be seen at once."""
+    """Read the rest of a capture that cannot be repaired piece by piece."""
     whole = bytearray(start)
     for piece in pieces:
         whole += piece
@@ -180,7 +178,7 @@ def _is_recognizable(start: bytes, *, is_endpoint_known: bool) -> bool:
     if len(start) < len(_HTTP):
         return False
     if start.startswith(_HTTP):
-        return b"\n" in read_capture(start).body  # by its first line a body shows whether HTTP's framing is in it
+        return b"\n" in read_capture(start).body  # the first line of the body shows whether it has HTTP framing
     return is_endpoint_known or start.startswith((b"{", b"[")) or _FIRST_CHUNK.search(start) is not None
 
 
@@ -189,45 +187,43 @@ def _is_whole_capture(start: bytes) -> bool:
 
 
 def _has_live_body(start: bytes) -> bool:
-    """Whether a head is followed by a stream as it comes: not a whole reply, and without the framing of HTTP."""
+    """Whether a response head is followed by an SSE body without HTTP framing, which can be repaired as it arrives."""
     capture = read_capture(start)
     is_stream = not _strip_bom(capture.body).startswith((b"{", b"["))
     return start.startswith(_HTTP) and capture.chunk_sizes is None and is_stream
 
 
 def _strip_bom(data: bytes) -> bytes:
-    """The bytes without what may stand before a reply and means nothing."""
     return data.removeprefix(sse.BOM).lstrip()
 
 
 def _open_report(name: str | None, capture: str) -> AbstractContextManager[BinaryIO | None]:
-    """The report's file, opened before anything is done, so that a wrong name costs nothing."""
+    """Open the report file before the repair starts, so that a bad path costs nothing."""
     if name is None:
         return nullcontext()
     try:
         if capture != captures.STDIN and Path(name).exists() and Path(name).samefile(capture):
-            raise UsageError(f"the report would overwrite the capture {capture}; name another file")
+            raise UsageError(f"the report would overwrite the capture {capture}; choose another file")
         return Path(name).open("wb")
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot write {ui.printable_name(name)}: {ui.error_text(error)}") from None
 
 
 def _print_summary(result: _FixResult) -> None:
-    """What was mended, for a person."""
     if not result.repairs:
-        ui.print_note("fix: nothing to mend")
-    for note in result.repairs:
-        times = "once" if note.count == 1 else f"{note.count:,} times"
-        place = f", first in frame {note.frame}" if note.frame else ""
-        ui.print_note(f"fix: {note.rule} ({times}{place}): {RULES_BY_ID[note.rule].repair}")
+        ui.print_note("fix: nothing to repair")
+    for entry in result.repairs:
+        times = "once" if entry.count == 1 else f"{entry.count:,} times"
+        position = f", first in frame {entry.frame}" if entry.frame else ""
+        ui.print_note(f"fix: {entry.rule} ({times}{position}): {RULES_BY_ID[entry.rule].repair}")
     if result.failure is not None:
-        ui.print_note(f"fix: the answer is not whole and ends with an error: {result.failure.message}")
+        ui.print_note(f"fix: the answer is incomplete and ends with an error: {result.failure.message}")
 
 
 def _report_json(result: _FixResult) -> dict[str, object]:
     return {
-        "version": 1,
+        "version": FIX_REPORT_VERSION,
         "error": None if result.failure is None else openai_error_object(result.failure)["error"],
         "usage": None if result.usage is None else usage_object(result.usage),
-        "mended": result.repairs,
+        "repairs": result.repairs,
     }

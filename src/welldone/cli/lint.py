@@ -1,4 +1,4 @@
-"""`welldone lint`: the verdict on a captured stream."""
+"""`welldone lint`: judge a captured stream."""
 
 from argparse import Namespace
 
@@ -10,7 +10,7 @@ from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import did_you_mean
 from welldone.protocol.catalog import RULES_BY_ID
 from welldone.protocol.catalog.rule import Detection
-from welldone.reporting import wrap_text
+from welldone.reporting import pluralize, wrap_text
 from welldone.rules.judge import Judgement, LintFinding, LintVerdict, has_content, judge
 
 EXAMPLES = """
@@ -20,18 +20,18 @@ welldone lint capture.txt --json
 welldone lint capture.txt --rule delta-role-once
 """
 
-
-_SLOW_BYTES = 4 * 2**20  # what may take longer than two seconds to judge
+_SLOW_BYTES = 4 * 2**20  # a capture of this size takes about two seconds to judge
+LINT_REPORT_VERSION = 2
 
 
 def run(arguments: list[str]) -> ExitCode:
-    """Judge what was captured."""
+    """Judge a capture."""
     options = _parser().parse(arguments)
     for rule in options.rule:
         if rule not in RULES_BY_ID:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES_BY_ID)}; welldone rules lists them")
         if RULES_BY_ID[rule].detection is Detection.PROBE:
-            raise UsageError(f"{rule} cannot be heard in one captured reply; welldone check judges it on a server")
+            raise UsageError(f"{rule} cannot be judged from a captured reply; welldone check tests a server for it")
     request = captures.read_request(options.request, options.file)
     data = captures.read_bytes(options.file)
     trace = captures.read_reply(data, options.file, endpoint=options.endpoint, request=request)
@@ -39,10 +39,10 @@ def run(arguments: list[str]) -> ExitCode:
         ui.print_note("nothing to judge: the capture is empty")
         return ExitCode.NOTHING_TO_DO
     if len(trace.body) > _SLOW_BYTES:
-        ui.print_hint(f"judging {len(trace.body) // 2**20} MB, which takes some seconds …")
+        ui.print_hint(f"judging {len(trace.body) // 2**20} MB, which takes a few seconds …")
     judgement = judge(trace, options.rule or None)
     if judgement.rules == 0:
-        ui.print_note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged on this capture alone")
+        ui.print_note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged from this capture alone")
         return ExitCode.NOTHING_TO_DO
     if options.json:
         ui.print_line(msgspec.json.encode(lint_report(judgement)).decode())
@@ -52,9 +52,9 @@ def run(arguments: list[str]) -> ExitCode:
 
 
 def lint_report(judgement: Judgement) -> dict[str, object]:
-    """The verdict for programs."""
+    """Return the JSON report of a judgement."""
     return {
-        "version": 1,
+        "version": LINT_REPORT_VERSION,
         "verdict": judgement.verdict,
         "frames": judgement.frames,
         "findings": judgement.findings,
@@ -63,19 +63,23 @@ def lint_report(judgement: Judgement) -> dict[str, object]:
 
 def _parser() -> CommandParser:
     parser = CommandParser(
-        "lint", "Judge a captured stream: which rules it breaks, where, and whom that hurts.", EXAMPLES
+        "lint",
+        "Report the rules that a captured stream breaks: where, what was observed and expected, and which clients\n"
+        "are affected. The exit code is 1 if a broken rule is known to break clients.",
+        EXAMPLES,
     )
     captures.add_arguments(parser)
     parser.add_argument(
         "--rule", metavar="ID", action="append", default=[], help="judge only this rule (may be repeated)"
     )
-    parser.add_argument("--json", action="store_true", help="the verdict as JSON")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser
 
 
 def _print_judgement(judgement: Judgement, options: Namespace) -> None:
     causes: dict[str, LintFinding] = {}
     following: dict[str, dict[str, None]] = {}
+    # Both loops are needed: a finding may come before the one that causes it.
     for finding in judgement.findings:
         if finding.cause is None:
             causes.setdefault(finding.rule, finding)
@@ -85,47 +89,44 @@ def _print_judgement(judgement: Judgement, options: Namespace) -> None:
     for rule, first in causes.items():
         _print_finding(first, judgement.counts[rule], list(following.get(rule, ())))
     verdict = ui.colorize(judgement.verdict, judgement.verdict)
-    broken = f"{_count(len(causes), 'rule')} broken" if causes else "no rule broken"
+    broken = f"{pluralize(len(causes), 'rule')} broken" if causes else "no rule broken"
     others = len({rule for rules in following.values() for rule in rules})
     if others:
         broken += (
             f", and {others} that {'follows' if others == 1 else 'follow'} from {'it' if len(causes) == 1 else 'them'}"
         )
-    summary = f": {_count(judgement.frames, 'frame')}, {_count(judgement.rules, 'rule')} judged, {broken}"
+    summary = f": {pluralize(judgement.frames, 'frame')}, {pluralize(judgement.rules, 'rule')} judged, {broken}"
     top, *more = wrap_text("", f"{judgement.verdict}{summary}", ui.terminal_width())
     for line in [top.replace(judgement.verdict, verdict, 1), *more]:
         ui.print_line(line)
     if judgement.missing and not options.rule:
-        unjudged = f"{_count(judgement.skipped, 'rule')} not judged"
+        unjudged = f"{pluralize(judgement.skipped, 'rule')} not judged"
         needed = " and ".join(sorted({MISSING_INPUT_HINTS[need] for need in judgement.missing}))
-        for line in wrap_text("  ", f"{unjudged}; judged with {needed}", ui.terminal_width()):
+        for line in wrap_text("  ", f"{unjudged}; add {needed}", ui.terminal_width()):
             ui.print_line(line)
 
 
 MISSING_INPUT_HINTS = {
     "request": "--request FILE",
-    "status": "the head (curl -i)",
-    "headers": "the head (curl -i)",
-    "end": "a recording that goes on to the end",
+    "status": "the response head (curl -i)",
+    "headers": "the response head (curl -i)",
+    "end": "a recording that continues to the end",
     "complete": "the HTTP framing (curl -i --raw)",
-    "pieces": "the HTTP framing (curl -i --raw)",
+    "chunk_sizes": "the HTTP framing (curl -i --raw)",
 }
-"""How a user lets the judge know what it needs."""
+"""What the user can add to a capture, by the field of the trace that is missing."""
 
 
 def _print_finding(first: LintFinding, count: int, following: list[str]) -> None:
     rule, width = first.rule, ui.terminal_width()
-    place = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
-    again = f", and {count - 1} more" if count > 1 else ""
-    ui.print_line(f"x {rule}  {ui.colorize(first.severity, first.severity)}  {place}{again}")
-    labelled = [("heard", first.observed), ("wanted", first.expected), ("causes", ", ".join(following))]
-    labelled += zip(["hurts", *[""] * len(first.affects)], first.affects, strict=False)
+    position = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
+    repeats = f", and {count - 1} more" if count > 1 else ""
+    ui.print_line(f"x {rule}  {ui.colorize(first.severity, first.severity)}  {position}{repeats}")
+    labelled = [("observed", first.observed), ("expected", first.expected), ("causes", ", ".join(following))]
+    labelled += zip(["affects", *[""] * len(first.affects)], first.affects, strict=False)
+    labelled.append(("more", f"welldone rules {rule}"))
     lines = wrap_text("  ", RULES_BY_ID[rule].summary, width)
     for label, text in labelled:
-        lines += wrap_text(f"  {label:<6}  ", text, width) if text or label == "heard" else []
-    for line in [*lines, f"  more    welldone rules {rule}", ""]:
+        lines += wrap_text(f"  {label:<9}  ", text, width) if text or label == "observed" else []
+    for line in [*lines, ""]:
         ui.print_line(line)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,30 +1,30 @@
-"""The `welldone` command. It loads only the command that was asked for."""
+"""Entry point of the `welldone` command. It imports only the module of the command that runs."""
 
 import importlib
 import signal
 import sys
+import textwrap
 
 from welldone import __version__
 from welldone.cli import ui
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import did_you_mean
-from welldone.reporting import wrap_text
 
-_SIGNAL_EXIT_BASE = 128  # what shells add to the number of the signal that ended a process
+_SIGNAL_EXIT_BASE = 128  # shells report 128 + the number of the signal that ended a process
 _SIGPIPE = 13
 
 COMMANDS = {
-    "serve": "serve models to clients of OpenAI's API",
-    "scale": "serve on a Ray cluster: more machines, and more of them when there is more to do",
-    "check": "ask a running server what clients ask, and say which rules it breaks",
-    "bench": "ask a server as many clients would, and say how fast it answers",
-    "lint": "judge a captured stream: which rules it breaks, where, and whom that hurts",
+    "serve": "serve local models and other servers through OpenAI's API",
+    "scale": "run the server on a Ray cluster, with replicas that follow the load",
+    "check": "test a running server against the rules of the stream",
+    "bench": "load-test a server: latency, throughput, errors",
+    "lint": "report the rules that a captured stream breaks",
     "fix": "repair a stream as it passes through",
-    "rules": "list the rules of the stream, or show the page of one",
-    "mock": "answer without a model, rightly or with a fault, for those who write clients",
-    "keys": "give out keys that several servers take, and take them away",
-    "models": "list the models that can be served, and their state where a server runs",
-    "pull": "fetch a model, with a checked hash",
+    "rules": "list the rules of the stream, or show one with examples",
+    "mock": "run a mock server for client tests, with faults on request",
+    "keys": "add, list and remove API keys that several servers share",
+    "models": "list the models that can be served, and their state on a running server",
+    "pull": "download a model and verify its hash",
 }
 
 USAGE = """\
@@ -34,11 +34,11 @@ usage: welldone COMMAND [OPTIONS]
 
 {commands}
 
-welldone COMMAND --help shows a command's options and examples; welldone --version the version."""
+Run welldone COMMAND --help for the options and examples of a command, welldone --version for the version."""
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command that `arguments` name; its exit code."""
+    """Run a command and return its exit code."""
     ui.open_missing_streams()
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
@@ -49,7 +49,7 @@ def run(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _SIGNAL_EXIT_BASE + signal.SIGINT
     except BrokenPipeError:
-        # Who read our output has left. That is no error, but no verdict either: end as a shell shows it.
+        # The reader of our output has gone, as in `| head`: exit like a process that SIGPIPE ended.
         ui.close_output()
         return _SIGNAL_EXIT_BASE + _SIGPIPE
     except OSError as error:
@@ -81,7 +81,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def missing_dependency(command: str, module: str, platform: str = sys.platform) -> str:
-    """What to say of a command without a module that it needs."""
+    """Return the message for a command whose dependency is not installed."""
     if platform == "win32":
         return f"welldone {command} needs Linux or macOS; on Windows it runs in WSL"
     extra = {"bench": "bench", "scale": "ray", "keys": "redis"}.get(command, "serve")
@@ -92,6 +92,9 @@ def missing_dependency(command: str, module: str, platform: str = sys.platform) 
 
 
 def _usage() -> str:
-    width = ui.terminal_width()
-    lines = [line for name, text in COMMANDS.items() for line in wrap_text(f"  {name:<7} ", text, width)]
+    # welldone.reporting could wrap these lines too, but it imports msgspec, which --help does without.
+    width, indent = ui.terminal_width(), " " * 10
+    lines = [f"  {name:<7} {text}" for name, text in COMMANDS.items()]
+    if width is not None:
+        lines = [textwrap.fill(line, max(width, 40), subsequent_indent=indent) for line in lines]
     return USAGE.format(commands="\n".join(lines))

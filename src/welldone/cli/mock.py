@@ -1,4 +1,4 @@
-"""`welldone mock`: a server without a model, for those who write clients. It is right, or wrong in a known way."""
+"""`welldone mock`: a server without a model for client tests. Its answers are correct, or wrong in a chosen way."""
 
 import argparse
 import asyncio
@@ -33,16 +33,16 @@ welldone mock --trace recorded.json --speed 0
 """
 _MODEL_NAME = "mock"
 _DEFAULT_TEXT = "Hello! How can I help you today?"
-_MAX_TOKENS = 4096  # an answer is made before it is sent: with 128 choices these are some hundred MB
-_CONTEXT_LENGTH = 131_072  # no prompt that somebody writes for a test is longer, and the longest answer fits besides
+_MAX_TOKENS = 4096  # an answer is built before it is sent: with 128 choices this takes some hundred MB
+_CONTEXT_LENGTH = 131_072  # longer than the prompts of tests, with room for the longest answer
 _MAX_GAP_S = 60.0
 _MAX_SPEED = 1000.0
-_GENERATION_PATHS = ("/completions", "/responses", "/messages")  # where paths end that answer a prompt
+_GENERATION_PATHS = ("/completions", "/responses", "/messages")  # suffixes of the paths that answer a prompt
 _GAP_PATTERN = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)")
 
 
 class _CliMock(ReferenceServer):
-    """The ideal server, for whoever writes a client: it knows every model, and may have one answer to everything."""
+    """The reference server, but with any model name, and optionally one fixed text for all answers."""
 
     def __init__(self, text: str | None, gap_s: float) -> None:
         super().__init__(text=text or _DEFAULT_TEXT, gap_s=gap_s, models=(_MODEL_NAME,), context=_CONTEXT_LENGTH)
@@ -61,63 +61,60 @@ class _CliMock(ReferenceServer):
 
 
 def run(arguments: list[str]) -> ExitCode:
-    """Answer until told to stop."""
+    """Answer until interrupted."""
     options = _parser().parse(arguments)
     if options.list:
         _list_faults()
         return ExitCode.OK
-    server, says = _make_server(options)
-    with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
-        asyncio.run(_serve(server, options.host, options.port, says))
+    server, behavior = _make_server(options)
+    with contextlib.suppress(KeyboardInterrupt):  # the normal end
+        asyncio.run(_serve(server, options.host, options.port, behavior))
     return ExitCode.OK
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         "mock",
-        "Answer requests for chats, completions, responses and messages without a model, for those who write clients:\n"
-        "with a right answer, with a recorded one, with a fault, or against a rule. It listens on this machine\n"
-        "only, unless --host says otherwise, and asks for no key.\n"
-        'A right answer is one to what was asked: "Say: hello" is answered with hello, "Count to 50" with numbers,\n'
-        "and a tool is called where the prompt speaks of it. Limits, stop strings, n, logprobs and JSON schemas\n"
-        "are kept to, and a wrong request gets OpenAI's error, or Anthropic's. A model whose name ends in -thinking\n"
-        "sends reasoning.\n"
-        "GET /seen tells what was asked and whether the client stayed to the end, GET /counts how often.",
+        "Answer chat completions, completions, responses and messages without a model, to test clients: with a\n"
+        "correct answer, a recorded one, a fault, or a broken rule. It listens on this machine only, unless --host\n"
+        "is given, and requires no key.\n"
+        'Answers depend on the prompt: "Say: hello" is answered with hello, "Count to 50" with numbers, and a tool\n'
+        "is called if the prompt mentions it. Limits, stop strings, n, logprobs and JSON schemas are honoured, and an\n"
+        "invalid request gets the error of OpenAI or Anthropic. A model whose name ends in -thinking sends reasoning.\n"
+        "GET /seen lists the requests and whether the client read to the end; GET /counts returns their number.",
         EXAMPLES,
     )
     parser.add_argument(
-        "--port", metavar="PORT", type=_parse_port, default=8000, help="port to listen on; 0: any that is free (8000)"
+        "--port", metavar="PORT", type=_parse_port, default=8000, help="port to listen on; 0: any free port (8000)"
     )
     parser.add_argument(
         "--host", metavar="HOST", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)"
     )
-    parser.add_argument("--text", metavar="TEXT", help="what is answered to everything, whatever was asked")
-    parser.add_argument("--tokens", metavar="N", type=_parse_tokens, help="that many tokens of it, over and over")
-    parser.add_argument(
-        "--gap", metavar="TIME", type=_parse_gap, help="the pause before each token, such as 20ms or 1.5s"
-    )
-    parser.add_argument("--fault", metavar="NAME", help="be wrong in this way, with a text of its own")
-    parser.add_argument("--list", action="store_true", help="show the faults")
+    parser.add_argument("--text", metavar="TEXT", help="answer every request with this text")
+    parser.add_argument("--tokens", metavar="N", type=_parse_tokens, help="length of the answer; the text is repeated")
+    parser.add_argument("--gap", metavar="TIME", type=_parse_gap, help="pause before each token, such as 20ms or 1.5s")
+    parser.add_argument("--fault", metavar="NAME", help="answer with this fault, with a text of its own")
+    parser.add_argument("--list", action="store_true", help="list the faults")
     parser.add_argument(
         "--break",
         dest="broken",
         metavar="RULE",
         action="append",
-        help="be right but for this rule, where a request gives an occasion; welldone rules shows them "
+        help="break this rule in answers that are otherwise correct, if the request allows it; see welldone rules "
         "(may be repeated: answers break them in turn)",
     )
     parser.add_argument(
         "--trace",
         metavar="FILE",
         action="append",
-        help="a recorded trace (welldone serve --record); of several each is one answer, and the last one stays",
+        help="replay a recorded trace (welldone serve --record); several are replayed in turn, the last is repeated",
     )
     parser.add_argument(
         "--speed",
         metavar="X",
         type=_parse_speed,
         default=1.0,
-        help="how much faster all pauses are; 0: there are none (1)",
+        help="factor by which pauses are shortened; 0: no pauses (1)",
     )
     return parser
 
@@ -132,15 +129,15 @@ def _parse_tokens(text: str) -> int:
 
 def _parse_integer(text: str, least: int, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
     return int(text)
 
 
 def _parse_gap(text: str) -> float:
-    found = _GAP_PATTERN.fullmatch(text)
-    gap_s = -1.0 if found is None else float(found[1]) / (1000 if found[2] == "ms" else 1)
+    match = _GAP_PATTERN.fullmatch(text)
+    gap_s = -1.0 if match is None else float(match[1]) / (1000 if match[2] == "ms" else 1)
     if not 0 <= gap_s <= _MAX_GAP_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time up to {_MAX_GAP_S:g} s, such as 20ms or 1.5s")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time up to {_MAX_GAP_S:g} s, such as 20ms or 1.5s")
     return gap_s
 
 
@@ -150,18 +147,18 @@ def _parse_speed(text: str) -> float:
     except ValueError:
         speed = -1.0
     if not 0 <= speed <= _MAX_SPEED:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {_MAX_SPEED:g}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {_MAX_SPEED:g}")
     return speed
 
 
 def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
-    """The server, and what it will say, in words."""
+    """Return the server, and a description of its answers."""
     _check_combination(options)
     models = {"object": "list", "data": [{"id": _MODEL_NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
     if options.trace:
-        posts = tuple(reply_from_trace(*captures.read_record(name)) for name in options.trace)
+        posts = tuple(reply_from_trace(*captures.read_trace_file(name)) for name in options.trace)
         script = MockScript(posts=posts, models=models, speed=options.speed)
-        return MockServer(script), f"what was recorded in {', '.join(map(ui.printable_name, options.trace))}"
+        return MockServer(script), f"replays {', '.join(map(ui.printable_name, options.trace))}"
     if options.fault is not None:
         fault = _find_fault(options.fault)
         if fault.apply is not None:
@@ -175,17 +172,18 @@ def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
     if options.broken is not None:
         rules = [_check_rule(name) for name in options.broken]
         answer = round_robin([violating_handler(rule, _CliMock(None, 0.0)) for rule in rules])
-        says = f"a right answer, but for {'the rule' if len(rules) == 1 else 'one of the rules'} {', '.join(rules)}"
-        return MockServer(MockScript(speed=options.speed), answer, handles_all=True), says
+        named = f"{'the rule' if len(rules) == 1 else 'one of the rules'} {', '.join(rules)}"
+        behavior = f"correct answers that break {named}"
+        return MockServer(MockScript(speed=options.speed), answer, handles_all=True), behavior
     text = options.text
     if options.tokens is not None:
         text = repeat_to_length(_DEFAULT_TEXT if text is None else text, options.tokens)
     mock = _CliMock(text, options.gap or 0.0)
-    return MockServer(MockScript(speed=options.speed), mock.answer, handles_all=True), "a right answer"
+    return MockServer(MockScript(speed=options.speed), mock.answer, handles_all=True), "correct answers"
 
 
 def _with_fault(spoil: Callable[[MockReply], MockReply], ideal: ReferenceServer) -> MockHandler:
-    """The ideal server, whose answers, but not its errors and lists, are spoiled."""
+    """Return a handler that applies a fault to answers, but not to errors and model lists."""
 
     def answer(seen: MockHttpRequest) -> MockReply:
         reply = ideal.answer(seen)
@@ -198,20 +196,21 @@ def _with_fault(spoil: Callable[[MockReply], MockReply], ideal: ReferenceServer)
 
 
 def _check_combination(options: argparse.Namespace) -> None:
-    """Raises `UsageError` where options do not go together."""
+    """Raise `UsageError` for options that exclude each other."""
     if options.trace and options.fault is not None:
-        raise UsageError("a trace is played as it was recorded, without a fault: leave out --trace or --fault")
+        raise UsageError("--trace and --fault exclude each other: a trace is replayed as it was recorded")
     if options.broken is not None and (options.trace or options.fault is not None):
-        raise UsageError("a rule is broken in answers that are else right: leave out --break, or --trace and --fault")
+        raise UsageError(
+            "--break excludes --trace and --fault: the rule is broken in answers that are otherwise correct"
+        )
     has_text = (options.text, options.tokens, options.gap) != (None, None, None)
     kinds = {"a trace": options.trace, "a fault": options.fault, "a broken rule": options.broken}
-    what = next((kind for kind, value in kinds.items() if value is not None), None)
-    if has_text and what is not None:
-        raise UsageError(f"{what} has a text of its own: leave out --text, --tokens and --gap")
+    given = next((kind for kind, value in kinds.items() if value is not None), None)
+    if has_text and given is not None:
+        raise UsageError(f"{given} has a text of its own: omit --text, --tokens and --gap")
 
 
 def _check_rule(name: str) -> str:
-    """A rule that can be broken."""
     if name in UNCOVERED:
         raise UsageError(f"{name} cannot be broken here: {UNCOVERED[name]}")
     if name not in RULES_BY_ID:
@@ -235,8 +234,8 @@ async def _serve(server: MockServer, host: str, port: int, behavior: str) -> Non
     try:
         await server.listen(host=host, port=port)
     except OSError as error:
-        where = f"port {port}" if host == "127.0.0.1" else f"{ui.printable_name(host)} port {port}"
-        message = f"cannot listen on {where}: {ui.error_text(error)}; choose another with --port"
+        address = f"port {port}" if host == "127.0.0.1" else f"{ui.printable_name(host)} port {port}"
+        message = f"cannot listen on {address}: {ui.error_text(error)}; choose another with --port"
         raise UsageError(message if host == "127.0.0.1" else f"{message} or --host") from None
     async with server:
         for line in _banner(_reachable_host(host), server.port, behavior):
@@ -246,7 +245,7 @@ async def _serve(server: MockServer, host: str, port: int, behavior: str) -> Non
 
 
 def _reachable_host(host: str) -> str:
-    """An address under which clients on this machine reach what listens on `host`."""
+    """Return an address at which clients on this machine reach a server that listens on `host`."""
     reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{reachable}]" if ":" in reachable else reachable
 
@@ -261,6 +260,6 @@ def _banner(host: str, port: int, behavior: str) -> list[str]:
         "    -H 'Content-Type: application/json' \\",
         f"    -d '{json.dumps(request, separators=(',', ':'))}'",
         "",
-        f"  says      {behavior}",
-        "  end       Ctrl-C",
+        f"  answers   {behavior}",
+        "  stop      Ctrl-C",
     ]

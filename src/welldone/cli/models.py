@@ -1,4 +1,4 @@
-"""`welldone models`: what can be served, and its state where a server runs."""
+"""`welldone models`: list the models that can be served, and their state on a running server."""
 
 import http.client
 import os
@@ -25,15 +25,12 @@ from welldone.engines.models.store import GgufError, GgufMetadata, ModelEntry, r
 from welldone.reporting import format_table, wrap_text
 from welldone.server.config import read_config
 
-# What a running server says of its models.
-
-
-_QUERY_TIMEOUT_S = 1.0  # a server on this machine answers in milliseconds, and most often there is none
+_QUERY_TIMEOUT_S = 1.0  # a local server answers in milliseconds, and often none is running
 _MAX_REPLY_BYTES = 4 * 2**20  # thousands of models
 
 
 class RunningModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of a running server."""
+    """A model that a running server lists."""
 
     name: str
     aliases: tuple[str, ...]
@@ -44,30 +41,30 @@ class RunningModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoServerError(Exception):
-    """No server answers there."""
+    """No server answers at the URL."""
 
 
 class ModelQueryError(Exception):
-    """A server answers, but not this question. The message says what to do."""
+    """The server does not list its models. The message says why."""
 
 
 def query_models(url: str, key: str | None) -> list[RunningModel]:
-    """The models of the server at `url`; `SilentError` where there is none, `RefusedError` if it does not tell."""
+    """Return the models of the server at `url`. Raises `NoServerError` or `ModelQueryError`."""
     status, body = _get(url, key)
     if status in (401, 403):
-        raise ModelQueryError(f"the server at {url} wants a key: --api-key KEY, or WELLDONE_API_KEY")
+        raise ModelQueryError(f"the server at {url} requires a key: --api-key KEY, or WELLDONE_API_KEY")
     try:
         listed = msgspec.json.decode(body)
     except msgspec.MsgspecError:
         listed = None
     data = listed.get("data") if isinstance(listed, dict) else None
     if status != 200 or not isinstance(data, list):
-        raise ModelQueryError(f"what answers at {url} lists no models (status {status})")
+        raise ModelQueryError(f"the server at {url} does not list models (status {status})")
     return [_parse_model(model) for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
 
 
 def _get(url: str, key: str | None) -> tuple[int, bytes]:
-    # http.client asks no proxy, whatever the environment says: a key shall go to the server and to nobody else.
+    # http.client ignores proxy settings: the key must not be sent to a proxy.
     connection, path = _connect(url)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     try:
@@ -82,7 +79,7 @@ def _get(url: str, key: str | None) -> tuple[int, bytes]:
     except (OSError, http.client.HTTPException):
         raise NoServerError from None
     except ValueError:
-        raise UsageError("the key has characters that no key has") from None
+        raise UsageError("the API key has characters that a header cannot hold") from None
     finally:
         connection.close()
 
@@ -92,11 +89,11 @@ def _connect(url: str) -> tuple[http.client.HTTPConnection, str]:
         split = urlsplit(url)
         host, port = split.hostname, split.port
     except ValueError:
-        raise UsageError("--url is no address of a server; write http://127.0.0.1:8000") from None
+        raise UsageError("--url is not a URL of a server; write http://127.0.0.1:8000") from None
     if not host or split.scheme not in ("http", "https") or not url.isprintable() or " " in url:
-        raise UsageError(f"{url!r} is no address of a server; write http://127.0.0.1:8000")
+        raise UsageError(f"{url!r} is not a URL of a server; write http://127.0.0.1:8000")
     if split.username is not None:
-        raise UsageError("a password in an address ends up in logs; use --api-key")
+        raise UsageError("the URL holds a user name or password, which would end up in logs; use --api-key instead")
     kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
     return kind(host, port, timeout=_QUERY_TIMEOUT_S), split.path.rstrip("/").removesuffix("/v1") + "/v1/models"
 
@@ -128,11 +125,11 @@ HERE, NOT_FETCHED, MISSING, BROKEN, COMMAND = "here", "not fetched", "missing", 
 UPSTREAM = "upstream"
 
 ConfigLoader = Callable[[str | None], Config]
-"""The settings, with the config file that was named."""
+"""Reads the settings, from the given config file if there is one."""
 
 
 class ModelRow(msgspec.Struct, kw_only=True):
-    """A model, as it is shown."""
+    """A row of the table, and an entry of the JSON output."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -147,7 +144,7 @@ class ModelRow(msgspec.Struct, kw_only=True):
 
 
 def load_config(file: str | None) -> Config:
-    """What the config file and the environment say."""
+    """Read the settings from the config file and the environment."""
     here = Path.cwd()
     flags = {} if file is None else {"config": RawSetting(file, "--config", here)}
     try:
@@ -163,39 +160,39 @@ def run(arguments: list[str], load_config: ConfigLoader = load_config) -> ExitCo
     folder = store.models_folder(os.environ)
     rows = list(_rows(config, folder))
     url = options.url or _local_server_url(config.server)
-    running, why = _query_server(url, options.api_key or _local_server_key(config))
-    if running is None:  # only a server that runs knows their models
+    running, error = _query_server(url, options.api_key or _local_server_key(config))
+    if running is None:  # without a running server the models of upstreams are unknown
         rows += [
             ModelRow(name=settings.name, state=UPSTREAM, source=redacted_url(settings)) for settings in config.upstreams
         ]
     _merge_running(rows, running or [], url)
     if options.json:
-        shown = {"version": 1, "folder": str(folder), "server": None if running is None else url, "models": rows}
-        ui.print_line(msgspec.json.encode(shown).decode())
+        output = {"version": 1, "folder": str(folder), "server": None if running is None else url, "models": rows}
+        ui.print_line(msgspec.json.encode(output).decode())
     else:
         _print_table(rows, folder)
-    if why is not None and (options.url or isinstance(why, ModelQueryError)):
-        ui.print_note(str(why))
+    if error is not None and (options.url or isinstance(error, ModelQueryError)):
+        ui.print_note(str(error))
     return ExitCode.UNREACHABLE if options.url and running is None else ExitCode.OK
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         "models",
-        "List the models that can be served: those of the config file, those that were fetched, and the built-in one.\n"
-        "Where a server runs, its models are shown with their state, also those of its upstreams; without one the\n"
-        "upstreams themselves are.",
+        "List the models that can be served: those of the config file, the downloaded ones, and the built-in model.\n"
+        "If a server is running, its models are listed with their state, including those of its upstreams; otherwise\n"
+        "the upstreams themselves are listed.",
         EXAMPLES,
     )
-    parser.add_argument("--json", action="store_true", help="the models as JSON")
+    parser.add_argument("--json", action="store_true", help="print the models as JSON")
     parser.add_argument("--config", metavar="FILE", help="a TOML file with settings and models")
-    parser.add_argument("--url", metavar="URL", help="where the server runs (default: where the settings put it)")
-    parser.add_argument("--api-key", metavar="KEY", help="a key of the server (default: that of the settings)")
+    parser.add_argument("--url", metavar="URL", help="URL of the server (default: from the settings)")
+    parser.add_argument("--api-key", metavar="KEY", help="API key of the server (default: from the settings)")
     return parser
 
 
 def _rows(config: Config, folder: Path) -> Iterator[ModelRow]:
-    """The models of the settings, then those in the folder that are none of them, then the built-in one."""
+    """Yield the models of the settings, then the other downloaded ones, then the built-in model."""
     entries = {entry.path: entry for entry in store.list_models(folder)}
     is_builtin_shown = False
     for settings in config.models:
@@ -211,7 +208,7 @@ def _rows(config: Config, folder: Path) -> Iterator[ModelRow]:
 
 
 def _model_file(settings: ModelSettings, folder: Path) -> Path | None:
-    """The file that the engine will be given: a path, or a name."""
+    """Return the file of a model that is configured by path or by name."""
     if settings.command:
         return None
     if settings.file is not None and settings.file.is_file():
@@ -238,7 +235,7 @@ def _configured_row(
         row.source = source
         return row
     if path is None:
-        problem = f"names a file that is not there: {settings.file}"
+        problem = f"refers to a file that does not exist: {settings.file}"
         return ModelRow(name=settings.name, aliases=settings.aliases, state=MISSING, source=source, problem=problem)
     row = _entry_row(entry) if entry is not None else _file_row(path)
     row.name, row.aliases, row.source = settings.name, settings.aliases, source
@@ -262,16 +259,16 @@ def _file_row(path: Path) -> ModelRow:
         return _gguf_row(path.stem, path, None, str(error))
 
 
-def _gguf_row(name: str, path: Path, facts: GgufMetadata | None, problem: str | None) -> ModelRow:
+def _gguf_row(name: str, path: Path, metadata: GgufMetadata | None, problem: str | None) -> ModelRow:
     row = ModelRow(name=name, state=BROKEN if problem else HERE, source="file", path=str(path), problem=problem)
-    if facts is not None:
-        row.size_bytes, row.quantisation = facts.size_bytes, facts.file_type
-        row.parameters, row.context_length = facts.parameters, facts.context_length
+    if metadata is not None:
+        row.size_bytes, row.quantisation = metadata.size_bytes, metadata.file_type
+        row.parameters, row.context_length = metadata.parameters, metadata.context_length
     return row
 
 
 def _builtin_row(name: str, aliases: tuple[str, ...]) -> ModelRow:
-    """The built-in model, which is known before it is here."""
+    """Return the row of the built-in model before it is downloaded."""
     return ModelRow(
         name=name,
         aliases=aliases,
@@ -285,7 +282,7 @@ def _builtin_row(name: str, aliases: tuple[str, ...]) -> ModelRow:
 
 
 def _local_server_url(server: ServeSettings) -> str:
-    """Where the server that these settings make can be asked from this machine."""
+    """Return the URL at which a server with these settings is reached from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
     scheme = "https" if server.ssl_cert_file else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}"
@@ -305,7 +302,7 @@ def _query_server(url: str, key: str | None) -> tuple[list[RunningModel] | None,
 
 
 def _merge_running(rows: list[ModelRow], running: Iterable[RunningModel], url: str) -> None:
-    """Give each model the state that the server says; models that only the server knows come last."""
+    """Set the state of each model that the server lists; append models that only the server has."""
     by_name = {row.name: row for row in rows}
     for model in running:
         if row := by_name.get(model.name):
@@ -335,7 +332,7 @@ def _print_table(rows: list[ModelRow], folder: Path) -> None:
             )
     for line in [
         *lines,
-        *wrap_text("", f"kept in {ui.printable_name(str(folder))}; welldone pull SOURCE fetches more", width),
+        *wrap_text("", f"stored in {ui.printable_name(str(folder))}; welldone pull SOURCE downloads more", width),
     ]:
         ui.print_line(line)
 

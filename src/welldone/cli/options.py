@@ -1,4 +1,4 @@
-"""Command lines: argparse, with errors that are one line and say what to do next."""
+"""Command-line parser: argparse with errors of one line that tell the user what to do."""
 
 import argparse
 from typing import NoReturn
@@ -10,7 +10,7 @@ __all__ = ["CommandParser", "did_you_mean"]
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A command's options. Mistakes raise `UsageError`; abbreviations are mistakes, so that scripts stay readable."""
+    """Parser of a command. Errors raise `UsageError`. Abbreviated options are errors, so that scripts stay readable."""
 
     def __init__(self, command: str, description: str, examples: str) -> None:
         super().__init__(
@@ -22,23 +22,24 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
-        """The options that `arguments` set."""
+        """Parse the arguments of the command."""
         options, unknown = self.parse_known_args(arguments)
         for word in unknown:
             raise self.unknown_option(word)
         return options
 
     def flags(self, *, is_shown: bool = False) -> list[str]:
-        """All that it knows, or those that its help shows."""
+        """Return all option strings, or only those that the help shows."""
         actions = [action for action in self._actions if not is_shown or action.help != argparse.SUPPRESS]
         return [flag for action in actions for flag in action.option_strings]
 
     def unknown_option(self, word: str) -> UsageError:
-        """What to say of a word that means nothing here. What follows `=` may be a secret."""
+        """Return the error for an unknown option or argument, without the value after `=`: it may be a secret."""
         name = word.partition("=")[0]
         hint = did_you_mean(name, self.flags(is_shown=True))
-        return UsageError(f"{self.prog} does not know {name!r}{hint}; see {self.prog} --help")
+        kind = "option" if name.startswith("-") else "argument"
+        return UsageError(f"{self.prog}: unknown {kind} {name!r}{hint}; see {self.prog} --help")
 
     def error(self, message: str) -> NoReturn:
-        """What argparse found wrong."""
+        """Raise the error that argparse found."""
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")

@@ -1,4 +1,4 @@
-"""The bar of a download, with bytes, rate and time left. Only this file knows rich."""
+"""Progress bar of a download, with bytes, rate and remaining time. Only this module imports rich."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +19,9 @@ from welldone.engines.models import install
 
 @contextmanager
 def progress_bar() -> Iterator[install.Progress]:
-    """One line for each file, on standard error."""
+    """Show one line per file on stderr."""
     columns = (
-        TextColumn("{task.description}", markup=False),  # a name from outside is text and no more
+        TextColumn("{task.description}", markup=False),  # file names from outside are not markup
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -30,10 +30,10 @@ def progress_bar() -> Iterator[install.Progress]:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         tasks: dict[str, TaskID] = {}
 
-        def tell(name: str, done: int, total: int | None) -> None:
-            if name not in tasks:  # what was there before counts as done, not as fast
+        def report(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:  # bytes of an earlier attempt do not count towards the rate
                 tasks[name] = progress.add_task(name, completed=done, total=total)
             else:
                 progress.update(tasks[name], completed=done, total=total)
 
-        yield tell
+        yield report

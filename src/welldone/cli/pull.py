@@ -1,4 +1,4 @@
-"""`welldone pull`: fetch a model."""
+"""`welldone pull`: download a model."""
 
 import importlib
 import os
@@ -16,47 +16,44 @@ from welldone.engines.models.install import SOURCE_FORMATS, Progress, PullError,
 from welldone.engines.models.pull import pull
 from welldone.engines.models.store import GgufError, GgufMetadata, model_name_of, models_folder, read_metadata
 
-# How far a download is: a bar on a terminal, a few lines anywhere else.
-
-
-_SILENT_S = 2.0  # what takes no longer needs no progress
-_UNSIZED_INTERVAL_S = 10.0  # between two lines where nobody knows how much will come
+_SILENT_S = 2.0  # shorter downloads show no progress
+_UNSIZED_INTERVAL_S = 10.0  # between two lines if the size is unknown
 
 
 def download_progress(*, is_terminal: bool | None = None) -> AbstractContextManager[Progress]:
-    """What tells a person how far it is."""
+    """Return a progress bar for terminals, or a progress that prints lines."""
     if is_terminal is None:
         is_terminal = ui.is_interactive()
     if not is_terminal:
         return progress_lines()
     try:
-        bar = importlib.import_module("welldone.cli.progress_bar")  # its library is slow to load, and an extra
+        module = importlib.import_module("welldone.cli.progress_bar")  # rich is an extra, and slow to import
     except ModuleNotFoundError:
         return progress_lines()
-    return cast("AbstractContextManager[Progress]", bar.bar())
+    return cast("AbstractContextManager[Progress]", module.progress_bar())
 
 
 @contextmanager
 def progress_lines(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """A line at most every tenth of the way, and none for what is quick."""
-    begun = clock()
-    told: dict[str, tuple[int, float]] = {}
+    """Print a line per tenth of the download, and none for quick downloads."""
+    started_at = clock()
+    reported: dict[str, tuple[int, float]] = {}
 
-    def tell(name: str, done: int, total: int | None) -> None:
+    def report(name: str, done: int, total: int | None) -> None:
         now = clock()
-        tenth, last_s = told.setdefault(name, (10 * done // total if total else 0, begun))
-        if now - begun < _SILENT_S:
+        tenth, last_s = reported.setdefault(name, (10 * done // total if total else 0, started_at))
+        if now - started_at < _SILENT_S:
             return
         if total:
             step = 10 * done // total
             if tenth < step < 10:
-                told[name] = (step, now)
+                reported[name] = (step, now)
                 ui.print_note(f"{ui.printable_name(name)}: {10 * step} % of {format_size(total)}")
         elif now - last_s >= _UNSIZED_INTERVAL_S:
-            told[name] = (tenth, now)
+            reported[name] = (tenth, now)
             ui.print_note(f"{ui.printable_name(name)}: {format_size(done)}" if done else ui.printable_name(name))
 
-    yield tell
+    yield report
 
 
 EXAMPLES = """
@@ -73,7 +70,7 @@ PULL_EXIT_CODES = {
 
 
 def run(arguments: list[str]) -> ExitCode:
-    """Fetch what was asked for; its path goes to standard output."""
+    """Download a model; its path goes to standard output."""
     options = _parser().parse(arguments)
     try:
         path = fetch_model(options.source, folder=models_folder(os.environ), sha256=options.sha256)
@@ -83,18 +80,18 @@ def run(arguments: list[str]) -> ExitCode:
         ui.print_note(str(error))
         return PULL_EXIT_CODES[error.kind]
     try:
-        facts = read_metadata(path)
+        metadata = read_metadata(path)
     except GgufError as error:
-        ui.print_note(f"{path.name} was fetched, but it {error}")
+        ui.print_note(f"{path.name} was downloaded, but it {error}")
         return ExitCode.FAILED
-    ui.print_note(f"{path.name}: {_describe_model(facts)}")
-    ui.print_note(f"serve it: welldone serve{_model_flag(path, facts)}")
+    ui.print_note(f"{path.name}: {_describe_model(metadata)}")
+    ui.print_note(f"serve it: welldone serve{_model_flag(path, metadata)}")
     ui.print_line(str(path))
     return ExitCode.OK
 
 
 def fetch_model(source: str, *, folder: Path, sha256: str | None = None) -> Path:
-    """Fetch a model while a person can see how far it is; its file. Raises `PullError`."""
+    """Download a model with a progress display; return its file. Raises `PullError`."""
     with download_progress() as progress:
         return pull(source, folder=folder, progress=progress, sha256=sha256)
 
@@ -102,27 +99,27 @@ def fetch_model(source: str, *, folder: Path, sha256: str | None = None) -> Path
 def _parser() -> CommandParser:
     parser = CommandParser(
         "pull",
-        "Fetch a model into the folder of models, with its hash checked. What broke off goes on where it ended,\n"
-        "if it comes from https or hf; the built-in model begins anew.\n"
-        "The folder is WELLDONE_HOME/models, else welldone/models where the system keeps what can be fetched again.\n"
-        "A model on the Hugging Face hub needs the extra: pip install 'welldone[hub]'; HF_TOKEN opens private ones.",
+        "Download a model into the models folder and verify its hash. Interrupted downloads from https and hf are\n"
+        "resumed; that of the built-in model starts again.\n"
+        "The folder is WELLDONE_HOME/models, else welldone/models in the user's cache folder.\n"
+        "Models on the Hugging Face hub need the extra: pip install 'welldone[hub]'. Set HF_TOKEN for private ones.",
         EXAMPLES,
     )
     parser.add_argument("source", metavar="SOURCE", help=SOURCE_FORMATS)
-    parser.add_argument("--sha256", metavar="HEX", help="what its sha256 must be")
+    parser.add_argument("--sha256", metavar="HEX", help="the expected SHA-256 of the file")
     return parser
 
 
-def _describe_model(facts: GgufMetadata) -> str:
-    said = [format_size(facts.size_bytes), facts.file_type, facts.architecture]
-    if facts.parameters:
-        said.append(f"{ui.short_count(facts.parameters)} parameters")
-    if facts.context_length:
-        said.append(f"context {facts.context_length:,}")
-    return ", ".join(ui.printable_name(word) for word in said if word)
+def _describe_model(metadata: GgufMetadata) -> str:
+    parts = [format_size(metadata.size_bytes), metadata.file_type, metadata.architecture]
+    if metadata.parameters:
+        parts.append(f"{ui.short_count(metadata.parameters)} parameters")
+    if metadata.context_length:
+        parts.append(f"context {metadata.context_length:,}")
+    return ", ".join(ui.printable_name(word) for word in parts if word)
 
 
-def _model_flag(path: Path, facts: GgufMetadata) -> str:
+def _model_flag(path: Path, metadata: GgufMetadata) -> str:
     if path.name == builtin_model.DEFAULT_MODEL.file_name:
         return ""
-    return f" -m MODEL --mmproj {path}" if facts.is_projector else f" -m {model_name_of(path)}"
+    return f" -m MODEL --mmproj {path}" if metadata.is_projector else f" -m {model_name_of(path)}"

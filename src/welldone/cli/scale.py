@@ -1,4 +1,4 @@
-"""`welldone scale`: the server on a Ray cluster."""
+"""`welldone scale`: run the server on a Ray cluster."""
 
 import importlib
 import os
@@ -20,12 +20,12 @@ if TYPE_CHECKING:  # Ray is an extra
     from welldone.cluster.ray_cluster import ClusterStatus, DeploymentStatus
 
 DESCRIPTION = """\
-Run the server on a Ray cluster: fronts that speak to clients, and engines that each run a model,
-on as many machines as there are. Ray starts more of them when there are more streams.
+Run the server on a Ray cluster: fronts that serve clients, and engines that each run a model, on
+several machines. Ray adds replicas when there are more streams.
 
-The settings stand in welldone.toml: models and keys as for welldone serve, and [scale] says how
-many replicas there may be and what each takes of a machine. Without a cluster one is started on
-this machine. Ctrl-C ends what runs; with --detach it goes on in the cluster."""
+The settings come from welldone.toml: models and keys as for welldone serve, and in [scale] the
+number of replicas and the resources of each. If there is no cluster, one is started on this
+machine. Ctrl-C stops the deployment; with --detach it keeps running in the cluster."""
 
 EXAMPLES = """
 welldone scale
@@ -36,12 +36,12 @@ welldone scale --stop
 serve run welldone.cluster:app config=welldone.toml
 """
 
-_POLL_S = 1.0  # between two looks at what runs; Ray changes something every few seconds at most
-_STOP_TIMEOUT_S = 5.0  # for the deployment to see that it was ended: it looks twice a second
+_POLL_S = 1.0  # between two queries of the status, which Ray changes every few seconds at most
+_STOP_TIMEOUT_S = 5.0  # for the deployment to notice that it was stopped; it polls twice a second
 
 
 class _ClusterModule(Protocol):
-    """What `scale/cluster.py` gives."""
+    """The functions of `cluster/ray_cluster.py`, which is imported only when it is needed."""
 
     ClusterError: type[Exception]
 
@@ -54,8 +54,6 @@ class _ClusterModule(Protocol):
 
 
 class _ScaleOptions(NamedTuple):
-    """What the command line says."""
-
     config: Path | None
     address: str | None
     name: str
@@ -65,18 +63,18 @@ class _ScaleOptions(NamedTuple):
 
 
 def run(arguments: list[str]) -> ExitCode:
-    """Deploy, and stay until told to end."""
-    options = _parser().parse(arguments)
-    wanted = _ScaleOptions(**{name: getattr(options, name) for name in _ScaleOptions._fields})
-    if wanted.status and wanted.stop:
-        raise UsageError("--status shows what runs, and --stop ends it: keep one")
-    config = None if wanted.status or wanted.stop else _read_config(wanted.config)
-    # Ray is an extra: help, and what is wrong with a file, can be had without it.
+    """Deploy, and wait for a signal; or show the status; or stop the deployment."""
+    namespace = _parser().parse(arguments)
+    options = _ScaleOptions(**{name: getattr(namespace, name) for name in _ScaleOptions._fields})
+    if options.status and options.stop:
+        raise UsageError("--status and --stop exclude each other: use one")
+    config = None if options.status or options.stop else _read_config(options.config)
+    # Ray is an extra; --help and errors in the config file are reported without it.
     cluster = cast("_ClusterModule", importlib.import_module("welldone.cluster.ray_cluster"))
     try:
-        is_ours = cluster.connect(wanted.address, may_start=config is not None)
+        is_ours = cluster.connect(options.address, may_start=config is not None)
         try:
-            return _run_action(cluster, config, wanted, is_ours=is_ours)
+            return _run_action(cluster, config, options, is_ours=is_ours)
         finally:
             cluster.leave()
     except cluster.ClusterError as error:
@@ -89,7 +87,7 @@ def run(arguments: list[str]) -> ExitCode:
 def _run_action(cluster: _ClusterModule, config: Config | None, options: _ScaleOptions, *, is_ours: bool) -> ExitCode:
     if config is None:
         if cluster.view(options.name) is None:
-            ui.print_note(f"nothing runs under the name {ui.printable_name(options.name)}")
+            ui.print_note(f"no deployment named {ui.printable_name(options.name)} is running")
             return ExitCode.FAILED
         if options.stop:
             cluster.end(options.name)
@@ -98,63 +96,61 @@ def _run_action(cluster: _ClusterModule, config: Config | None, options: _ScaleO
                 ui.print_line(line)
         return ExitCode.OK
     if options.detach and is_ours:
-        raise UsageError(
-            "there is no Ray cluster that could go on without this command: start one with `ray start --head`"
-        )
-    count, has = cluster.machines()
-    machines = f"machines {count}, CPUs {has['CPU']:g}, GPUs {has['GPU']:g}"
+        raise UsageError("--detach needs a Ray cluster that outlives this command: start one with `ray start --head`")
+    count, resources = cluster.machines()
+    machines = f"machines {count}, CPUs {resources['CPU']:g}, GPUs {resources['GPU']:g}"
     ui.print_hint(f"{'started' if is_ours else 'joined'} a Ray cluster: {machines}")
     return _deploy_and_wait(cluster, config, options, is_ours=is_ours)
 
 
 def _deploy_and_wait(cluster: _ClusterModule, config: Config, options: _ScaleOptions, *, is_ours: bool) -> ExitCode:
-    keys: Callable[[Config], list[str]] = importlib.import_module("welldone.cluster.application").keys_of
-    known = keys(config)
+    find_keys: Callable[[Config], list[str]] = importlib.import_module("welldone.cluster.application").keys_of
+    keys = find_keys(config)
     for note in config.warnings:
         ui.print_note(note)
-    end = _stop_on_signal()
-    deploying = _DeployThread(lambda: cluster.deploy(config, known, options.name))
-    news = _ReplicaLog()
-    while not end.is_set() and not deploying.is_done.wait(_POLL_S):
-        news.update(cluster.view(options.name))
-    if deploying.is_done.is_set():
-        if deploying.error is not None:
-            news.update(cluster.view(options.name))
+    stop = _stop_on_signal()
+    deployment = _DeployThread(lambda: cluster.deploy(config, keys, options.name))
+    replica_log = _ReplicaLog()
+    while not stop.is_set() and not deployment.is_done.wait(_POLL_S):
+        replica_log.update(cluster.view(options.name))
+    if deployment.is_done.is_set():
+        if deployment.error is not None:
+            replica_log.update(cluster.view(options.name))
             if is_ours:
-                cluster.end(options.name)  # what did start leaves nothing behind
-            raise deploying.error
-        how = f"welldone scale --stop --name {ui.printable_name(options.name)}" if options.detach else "Ctrl-C"
+                cluster.end(options.name)  # stop the replicas that did start
+            raise deployment.error
+        stop_hint = f"welldone scale --stop --name {ui.printable_name(options.name)}" if options.detach else "Ctrl-C"
         for line in banner.banner_lines(
-            config, config.server.port, has_keys=config.has_keys(known), generated_key=None, stop_hint=how
+            config, config.server.port, has_keys=config.has_keys(keys), generated_key=None, stop_hint=stop_hint
         ):
             ui.print_line(line)
         ui.flush_output()
         if options.detach:
             return ExitCode.OK
-    while not end.wait(_POLL_S):
-        news.update(cluster.view(options.name))
-    ui.print_hint("ending: running requests may finish; once more to end at once")
+    while not stop.wait(_POLL_S):
+        replica_log.update(cluster.view(options.name))
+    ui.print_hint("stopping: running requests may finish; press Ctrl-C again to stop at once")
     cluster.end(options.name)
-    deploying.is_done.wait(_STOP_TIMEOUT_S)
+    deployment.is_done.wait(_STOP_TIMEOUT_S)
     return ExitCode.OK
 
 
 def _stop_on_signal() -> threading.Event:
-    """What a signal sets. A second one interrupts what is done then."""
-    end = threading.Event()
+    """Return an event that the first signal sets. A second signal raises KeyboardInterrupt."""
+    stop = threading.Event()
 
-    def tell(*_: object) -> None:
-        if end.is_set():
+    def handle(*_: object) -> None:
+        if stop.is_set():
             raise KeyboardInterrupt
-        end.set()
+        stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, tell)
-    return end
+        signal.signal(number, handle)
+    return stop
 
 
 class _DeployThread:
-    """Deploys in a thread, so that a person sees how far it is."""
+    """Deploys in a thread, so that the progress can be shown meanwhile."""
 
     def __init__(self, deploy: Callable[[], None]) -> None:
         self.is_done = threading.Event()
@@ -165,34 +161,34 @@ class _DeployThread:
     def _run(self) -> None:
         try:
             self._deploy()
-        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self.error = error
         self.is_done.set()
 
 
 class _ReplicaLog:
-    """Tells what has changed since it was last told."""
+    """Prints changes of the status of replicas, each once."""
 
     def __init__(self) -> None:
         self._last_status: dict[str, str] = {}
 
     def update(self, view: "ClusterStatus | None") -> None:
-        """What runs now."""
+        """Print what has changed."""
         for group in () if view is None else view.groups:
-            said = _replica_status(group)
-            if self._last_status.get(group.name) != said:
-                self._last_status[group.name] = said
-                ui.print_note(f"{group.name}: {said}")
+            status = _replica_status(group)
+            if self._last_status.get(group.name) != status:
+                self._last_status[group.name] = status
+                ui.print_note(f"{group.name}: {status}")
 
 
 def _replica_status(group: "DeploymentStatus") -> str:
-    coming = f", {group.coming} that start or end" if group.coming else ""
-    words = group.message.strip().splitlines()
-    is_wrong = "FAILED" in group.status or "UNHEALTHY" in group.status
-    if not words or not (is_wrong or group.coming):
-        return f"{group.running} running{coming}"
-    has_traceback = is_wrong or words[0].endswith(":")
-    return f"{group.running} running{coming}: {words[-1 if has_traceback else 0]}"
+    pending = f", {group.coming} starting or stopping" if group.coming else ""
+    lines = group.message.strip().splitlines()
+    has_failed = "FAILED" in group.status or "UNHEALTHY" in group.status
+    if not lines or not (has_failed or group.coming):
+        return f"{group.running} running{pending}"
+    has_traceback = has_failed or lines[0].endswith(":")
+    return f"{group.running} running{pending}: {lines[-1 if has_traceback else 0]}"
 
 
 def _status_table(view: "ClusterStatus | None") -> list[str]:
@@ -208,22 +204,22 @@ def _read_config(path: Path | None) -> Config:
     except SettingsError as error:
         raise UsageError(str(error)) from error
     if config.server.workers > 1:
-        raise UsageError("workers are for one machine: on a cluster, [scale.front] says how many fronts there are")
+        raise UsageError("workers applies to one machine: on a cluster, set the number of fronts in [scale.front]")
     if config.server.port == 0:
-        raise UsageError("a cluster needs a port that is known: choose one in [server]")
+        raise UsageError("port = 0 does not work on a cluster: choose a port in [server]")
     return config
 
 
 def _parser() -> CommandParser:
     parser = CommandParser("scale", DESCRIPTION, EXAMPLES)
-    parser.add_argument("--config", metavar="FILE", type=Path, help="the settings [./welldone.toml if it is there]")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the settings [./welldone.toml if it exists]")
     parser.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="the cluster; local: one that ends with this command [RAY_ADDRESS, the one of this machine, local]",
+        help="the cluster; local: one that ends with this command [RAY_ADDRESS, a cluster on this machine, local]",
     )
-    parser.add_argument("--name", metavar="NAME", default="welldone", help="what it is called there [welldone]")
-    parser.add_argument("--detach", action="store_true", help="leave it running in the cluster, and end")
-    parser.add_argument("--status", action="store_true", help="show what runs")
-    parser.add_argument("--stop", action="store_true", help="end what runs; running requests may finish")
+    parser.add_argument("--name", metavar="NAME", default="welldone", help="name of the deployment [welldone]")
+    parser.add_argument("--detach", action="store_true", help="leave the deployment running, and exit")
+    parser.add_argument("--status", action="store_true", help="show the status of the deployment")
+    parser.add_argument("--stop", action="store_true", help="stop the deployment; running requests may finish")
     return parser

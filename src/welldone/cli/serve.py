@@ -1,4 +1,4 @@
-"""`welldone serve`: an OpenAI-compatible server, on local models and in front of other servers."""
+"""`welldone serve`: an OpenAI-compatible server for local models and a gateway to other servers."""
 
 import argparse
 import dataclasses
@@ -14,77 +14,78 @@ from welldone.config.server import Config
 from welldone.config.settings import RawSetting, SettingField, SettingsError
 from welldone.server.config import ALL_FIELDS, read_config
 
-# Flags of llama-server that are no settings here: some are always so or mean nothing, some cannot be honoured.
-#
-# Each row is written as a setting is: flags and what follows them, then what the user is told.
+# Flags of llama-server that are not settings here. Some are always on or have no effect, others are refused.
+# `usage` is written like that of a setting: the flags, then the placeholder of their value.
 
 
 class LlamaServerFlag(NamedTuple):
-    """One flag, or several that get the same answer."""
+    """One flag of llama-server, or several with the same reason."""
 
     usage: str
     reason: str
 
     @property
     def flags(self) -> list[str]:
-        """The flags alone."""
+        """The flags without the placeholder."""
         return [word for word in self.usage.split() if word.startswith("-")]
 
     @property
     def nargs(self) -> int | str:
-        """How many values follow, as argparse wants it."""
+        """The number of values, as in argparse."""
         word = self.usage.split()[-1]
         return 0 if word.startswith("-") else "?" if word.startswith("[") else 1
 
 
 _ALWAYS_ON = "is always on"
-_NO_MEANING = "has no meaning here and is left out"
+_NO_MEANING = "has no effect here and is ignored"
 _USE_PULL = (
-    "is not for serving: fetch the model first with `welldone pull hf:OWNER/REPO/FILE.gguf`, then serve it with -m"
+    "is not supported: download the model first with `welldone pull hf:OWNER/REPO/FILE.gguf`, then serve it with -m"
 )
-_USE_COMMAND = "is not offered by our engine: start llama-server as the `command` of a model in welldone.toml"
+_USE_COMMAND = (
+    "is not supported by the built-in engine: start llama-server as the `command` of a model in welldone.toml"
+)
 _USE_REQUEST = "is not a setting: send it with each request"
-_NOT_OFFERED = "is not offered"
+_UNSUPPORTED = "is not supported"
 
 IGNORED_FLAGS = (
     LlamaServerFlag("--send-done", _ALWAYS_ON),
     LlamaServerFlag("--metrics", _ALWAYS_ON),
     LlamaServerFlag("--cache-prompt", _ALWAYS_ON),
     LlamaServerFlag("--models-autoload", _ALWAYS_ON),
-    LlamaServerFlag("--offline", f"{_ALWAYS_ON}: serving fetches nothing"),
+    LlamaServerFlag("--offline", f"{_ALWAYS_ON}: the server downloads nothing"),
     LlamaServerFlag("--log-prefix --log-timestamps", _ALWAYS_ON),
-    LlamaServerFlag("--no-context-shift", "is always so"),
+    LlamaServerFlag("--no-context-shift", "is always the case"),
     LlamaServerFlag("--no-log-prefix --no-log-timestamps --no-perf --perf", _NO_MEANING),
     LlamaServerFlag(
         "--no-mmproj --no-mmproj-auto --mmproj-auto", f"{_NO_MEANING}: a projector is used with --mmproj only"
     ),
-    LlamaServerFlag("--log-colors [WHEN]", f"{_NO_MEANING}: there are colours on a terminal only"),
-    LlamaServerFlag("--threads-http N", f"{_NO_MEANING}: requests need no threads"),
+    LlamaServerFlag("--log-colors [WHEN]", f"{_NO_MEANING}: colours are used on terminals only"),
+    LlamaServerFlag("--threads-http N", f"{_NO_MEANING}: requests do not use threads"),
     LlamaServerFlag("--prio --prio-batch --poll --poll-batch -dt --defrag-thold N", _NO_MEANING),
     LlamaServerFlag("-to --timeout N", f"{_NO_MEANING}: see --first-byte, --idle and --write"),
-    LlamaServerFlag("--tags X", f"{_NO_MEANING}: llama-server only shows them"),
+    LlamaServerFlag("--tags X", f"{_NO_MEANING}: llama-server only displays them"),
     LlamaServerFlag("-lv --verbosity --log-verbosity N", f"{_NO_MEANING}: see --log-level"),
 )
-"""Taken, with a note."""
+"""Accepted, with a warning."""
 
 REFUSED_FLAGS = (
     LlamaServerFlag(
         "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url -dr --docker-repo -mmu --mmproj-url X",
         _USE_PULL,
     ),
-    LlamaServerFlag("--models-dir --models-preset X", "is not known: write the models in welldone.toml"),
+    LlamaServerFlag("--models-dir --models-preset X", "is not supported: list the models in welldone.toml"),
     LlamaServerFlag(
         "-rea --reasoning X",
-        "is not known: --reasoning-budget 0 turns thinking off, as does the template's own value, mostly "
+        "is not supported: --reasoning-budget 0 turns reasoning off, as does a variable of most templates: "
         """--chat-template-kwargs '{"enable_thinking": false}'""",
     ),
-    LlamaServerFlag("--log-file FILE", "is not known: send standard error to the file, with 2> FILE"),
-    LlamaServerFlag("--media-path PATH", "is not offered: no file is read for a client"),
+    LlamaServerFlag("--log-file FILE", "is not supported: redirect standard error with 2> FILE"),
+    LlamaServerFlag("--media-path PATH", "is not supported: the server reads no files for clients"),
     LlamaServerFlag(
-        "--api-prefix --path --tools --mcp-servers-config --mcp-servers-json --slot-save-path X", _NOT_OFFERED
+        "--api-prefix --path --tools --mcp-servers-config --mcp-servers-json --slot-save-path X", _UNSUPPORTED
     ),
     LlamaServerFlag(
-        "--props --agent -ag --ui-mcp-proxy --webui-mcp-proxy --reuse-port --no-models-autoload", _NOT_OFFERED
+        "--props --agent -ag --ui-mcp-proxy --webui-mcp-proxy --reuse-port --no-models-autoload", _UNSUPPORTED
     ),
     LlamaServerFlag(
         "--grammar --grammar-file -j --json-schema -jf --json-schema-file -l --logit-bias -r --reverse-prompt X",
@@ -113,23 +114,22 @@ REFUSED_FLAGS = (
         _USE_COMMAND,
     ),
 )
-"""A mistake: what they ask for would not happen."""
+"""Refused: without an equivalent, ignoring them would change the behaviour silently."""
 
 
-# The command line of `welldone serve`, made from the settings.
-
+# The command line, built from the settings.
 
 SERVE_DESCRIPTION = """\
-Serve models to clients of OpenAI's API. Without options it is the built-in small model, on
-http://127.0.0.1:8000. The command lines of llama-server work here.
+Serve local models through OpenAI's API. Without options it serves the small built-in model on
+http://127.0.0.1:8000. The command-line options of llama-server are accepted.
 
-A setting is taken from its flag, else from the environment (--ctx-size: WELLDONE_CTX_SIZE), else
-from welldone.toml, else it has its default, which is shown as [default]. Flags behind a / turn a
-setting off. With -m one model is served, and the others of welldone.toml are left aside; without
-it, the flags of models count for all of them.
+A setting comes from its flag, else from the environment (--ctx-size: WELLDONE_CTX_SIZE), else from
+welldone.toml, else it has its default, shown in [brackets]. Flags after a / turn a setting off.
+With -m only that model is served, and the models of welldone.toml are ignored; without -m, flags
+for models apply to all of them.
 
-With --upstream, or upstreams in welldone.toml, it stands in front of other servers of OpenAI's API
-and mends their streams. docs/settings.md has more."""
+With --upstream, or upstreams in welldone.toml, it is a gateway to other servers with OpenAI's API
+and repairs their streams. See docs/settings.md."""
 
 SERVE_EXAMPLES = """
 welldone serve
@@ -140,7 +140,7 @@ welldone serve --config welldone.toml
 """
 
 SETTING_GROUPS = ("Model", "Engine", "Answers", "Server", "Upstreams", "Security", "Limits", "Logs")
-"""The order of help and documents."""
+"""The order in the help and in the documentation."""
 
 _SECRET_FLAGS = {flag for field in ALL_FIELDS if field.setting.is_secret for flag in field.setting.flags}
 _HELP_COLUMN = 34  # most flags with their value fit before it
@@ -150,92 +150,88 @@ _HELP_WIDTH = 100
 def read_serve_config(
     arguments: list[str], environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Config:
-    """What the user wants, from the command line and all else that says it. Mistakes raise `UsageError`."""
+    """Read the settings from the command line, the environment and welldone.toml. Errors raise `UsageError`."""
     here = Path.cwd() if folder is None else folder
-    options = serve_parser()
-    _check_short_flags(options, arguments)
-    said: list[tuple[SettingField | LlamaServerFlag, str, str]] = options.parse(arguments).said
-    notes = [f"{flag} {what.reason}" for what, flag, _ in said if isinstance(what, LlamaServerFlag)]
+    parser = serve_parser()
+    _check_short_flags(parser, arguments)
+    occurrences: list[tuple[SettingField | LlamaServerFlag, str, str]] = parser.parse(arguments).occurrences
+    notes = [f"{flag} {option.reason}" for option, flag, _ in occurrences if isinstance(option, LlamaServerFlag)]
     try:
         config = read_config(
-            _given_settings(said, here), os.environ if environment is None else environment, folder=here
+            _given_settings(occurrences, here), os.environ if environment is None else environment, folder=here
         )
     except SettingsError as error:
         raise UsageError(str(error)) from error
     return dataclasses.replace(config, warnings=(*dict.fromkeys(notes), *config.warnings))
 
 
-def _check_short_flags(options: CommandParser, arguments: list[str]) -> None:
-    """argparse would take -cx for -c with the value x, and -nk for the start of -nkvo."""
-    known = set(options.flags())
+def _check_short_flags(parser: CommandParser, arguments: list[str]) -> None:
+    # argparse would read -cx as -c with the value x, and -nk as an abbreviation of -nkvo.
+    known = set(parser.flags())
     for before, word in zip(["", *arguments], arguments, strict=False):
         if word[:1] == "-" and word[1:2].isalpha() and word.partition("=")[0] not in known:
-            if before in _SECRET_FLAGS:  # this may be the key: it is not repeated
-                raise UsageError(f"a key that begins with - is written {before}=KEY")
-            raise options.unknown_option(word)
+            if before in _SECRET_FLAGS:  # the word may be a key, so the message does not repeat it
+                raise UsageError(f"write a key that begins with - as {before}=KEY")
+            raise parser.unknown_option(word)
 
 
 def _given_settings(
     occurrences: Sequence[tuple[SettingField | LlamaServerFlag, str, str]], folder: Path
 ) -> dict[str, RawSetting]:
-    """What the flags say. Of a flag that is repeated the last counts, but lists grow."""
+    """Return the settings from flags. The last occurrence of a flag counts, but lists are joined."""
     given: dict[str, RawSetting] = {}
-    for what, flag, value in occurrences:
-        if isinstance(what, LlamaServerFlag):
+    for option, flag, value in occurrences:
+        if isinstance(option, LlamaServerFlag):
             continue
-        before = given.get(what.name) if what.value_type is tuple else None
-        given[what.name] = RawSetting(value if before is None else f"{before.value},{value}", flag, folder)
+        before = given.get(option.name) if option.value_type is tuple else None
+        given[option.name] = RawSetting(value if before is None else f"{before.value},{value}", flag, folder)
     return given
 
 
 def serve_parser() -> CommandParser:
-    """All flags, in groups."""
-    made = CommandParser("serve", SERVE_DESCRIPTION, SERVE_EXAMPLES)
-    made.usage = "welldone serve [OPTIONS]"
-    made.formatter_class = _HelpFormatter
-    made.set_defaults(said=[])
+    """Return the parser with all flags, in groups."""
+    parser = CommandParser("serve", SERVE_DESCRIPTION, SERVE_EXAMPLES)
+    parser.usage = "welldone serve [OPTIONS]"
+    parser.formatter_class = _HelpFormatter
+    parser.set_defaults(occurrences=[])
     for title in SETTING_GROUPS:
-        group = made.add_argument_group(title)
+        group = parser.add_argument_group(title)
         for field in ALL_FIELDS:
-            if field.setting.group == title and field.setting.flags:
-                _add_setting(group, field)
+            setting = field.setting
+            if setting.group == title and setting.flags:
+                group.add_argument(
+                    *setting.flags,
+                    *setting.off.split(),
+                    action=_OccurrenceAction,
+                    option=field,
+                    dest="occurrences",
+                    nargs=0 if field.value_type is bool else "?" if setting.alone else None,
+                    const=setting.alone,
+                    metavar=setting.metavar,
+                    help=setting_help(field).replace("%", "%%"),
+                )
     for foreign in (*IGNORED_FLAGS, *REFUSED_FLAGS):
-        made.add_argument(
+        parser.add_argument(
             *foreign.flags,
             action=_OccurrenceAction,
-            what=foreign,
-            dest="said",
+            option=foreign,
+            dest="occurrences",
             nargs=foreign.nargs,
             help=argparse.SUPPRESS,
         )
-    return made
-
-
-def _add_setting(group: "argparse._ArgumentGroup", field: SettingField) -> None:
-    setting = field.setting
-    group.add_argument(
-        *setting.flags,
-        *setting.off.split(),
-        action=_OccurrenceAction,
-        what=field,
-        dest="said",
-        nargs=0 if field.value_type is bool else "?" if setting.alone else None,
-        const=setting.alone,
-        metavar=setting.metavar,
-        help=setting_help(field).replace("%", "%%"),
-    )
+    return parser
 
 
 def setting_help(field: SettingField) -> str:
-    """What a setting is, with its choices and its default."""
+    """Return the help text of a setting, with its choices and its default."""
     choices = field.setting.choices.split()
-    among = f" ({', '.join(choices)})" if choices and "|" not in field.setting.metavar else ""
+    listed = f" ({', '.join(choices)})" if choices and "|" not in field.setting.metavar else ""
     default = setting_default(field)
-    return f"{field.setting.help}{among}" + (f" [{default}]" if default else "")
+    return f"{field.setting.help}{listed}" + (f" [{default}]" if default else "")
 
 
 def setting_default(field: SettingField) -> str:
-    """The default as help and documents show it; nothing where there is none."""
+    """Return the default as the help and the documentation show it; empty if there is none."""
     value = field.default
     if field.setting.unset:
         return field.setting.unset
@@ -247,17 +243,22 @@ def setting_default(field: SettingField) -> str:
 
 
 class _OccurrenceAction(argparse.Action):
-    """Keeps what was said in the order of the command line: the setting, the flag that was used, the value."""
+    """Records each option in the order of the command line: the setting, the flag that was used, the value."""
 
     def __init__(
-        self, option_strings: Sequence[str], dest: str, *, what: SettingField | LlamaServerFlag, **rest: Any
-    ) -> None:  # noqa: ANN401 - argparse's own
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        *,
+        option: SettingField | LlamaServerFlag,
+        **rest: Any,  # noqa: ANN401 - argparse's own
+    ) -> None:
         super().__init__(option_strings, dest, **rest | {"default": argparse.SUPPRESS})
-        self._option = what
+        self._option = option
 
     @property
     def off_flags(self) -> list[str]:
-        """The flags that turn it off."""
+        """The flags that turn the setting off."""
         return self._option.setting.off.split() if isinstance(self._option, SettingField) else []
 
     def __call__(
@@ -270,13 +271,13 @@ class _OccurrenceAction(argparse.Action):
         flag = option_string or ""
         if self._option in REFUSED_FLAGS:
             raise UsageError(f"{flag} {self._option.reason}")
-        namespace.said.append(
+        namespace.occurrences.append(
             (self._option, flag, "false" if flag in self.off_flags else values if isinstance(values, str) else "true")
         )
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help that looks the same in every version of Python."""
+    """Help that is formatted the same in every version of Python."""
 
     def __init__(self, prog: str, **rest: Any) -> None:  # noqa: ANN401 - argparse's own
         width = min(_HELP_WIDTH, rest.pop("width", None) or int(os.environ.get("COLUMNS", _HELP_WIDTH)))
@@ -291,8 +292,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def run(arguments: list[str]) -> ExitCode:
-    """Serve until told to stop."""
+    """Serve until a signal arrives."""
     config = read_serve_config(arguments)
-    # The server's packages are an extra: help, and what is wrong with a command line, can be had without them.
+    # The server's packages are an extra; --help and usage errors work without them.
     code: ExitCode = importlib.import_module("welldone.cli.service").run(config)
     return code

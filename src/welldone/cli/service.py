@@ -1,4 +1,4 @@
-"""The server as a program: what it needs is there, it says where it is, it runs, it ends."""
+"""The server process of `welldone serve`: startup checks, banner, log of models and upstreams, shutdown."""
 
 import asyncio
 import errno
@@ -41,11 +41,11 @@ from welldone.server.observe.log import FieldValue, LineFormatter, Redactor, log
 from welldone.server.observe.workers import Worker
 from welldone.server.server import Server
 
-# What the server needs is there: keys, certificates, files, programs. What is not is said in one line, at once.
+# Startup checks: keys, certificates, files, programs. The first problem ends the start with one line.
 
 
 def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -> tuple[list[str], str | None]:
-    """The keys without a name that clients may send, and the one that was made because there were none at all."""
+    """Return the API keys without a name, and the generated key if the server is public and has no key at all."""
     settings = config.server
     keys = list(settings.api_keys)
     is_local = is_loopback(settings.host)
@@ -59,7 +59,7 @@ def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -
         if file.warning is not None:
             warn(file.warning)
     if any(is_weak_key(key) for key in (*keys, *(named.key for named in config.keys))):
-        warn(f"an API key is shorter than {MIN_KEY_LENGTH} characters: good enough for this machine alone")
+        warn(f"an API key is shorter than {MIN_KEY_LENGTH} characters: use it on this machine only")
     if keys or config.keys or config.has_shared_keys or settings.no_api_key or is_local:
         return keys, None
     made = make_key()
@@ -67,7 +67,7 @@ def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -
 
 
 def check_files(config: Config, folder: Path) -> None:
-    """A file or a program that is not there, or is another one than was meant, is a mistake in the command."""
+    """Raise `UsageError` if a file or a program from the settings is missing or unusable."""
     if config.server.ssl_cert_file is not None and config.server.ssl_key_file is not None:
         _check_tls(config.server.ssl_cert_file, config.server.ssl_key_file)
     for model in config.models:
@@ -79,7 +79,7 @@ def check_files(config: Config, folder: Path) -> None:
 
 
 def check_routes(config: Config) -> None:
-    """A route that leads nowhere is a mistake in the config file."""
+    """Raise `UsageError` if a route has no target."""
     own = {name for model in config.models for name in (model.name, *model.aliases)}
     file = "" if config.server.config is None else f"{config.server.config.name}: "
     for problem in route_problems(config.routes, config.upstreams, own):
@@ -88,37 +88,37 @@ def check_routes(config: Config) -> None:
 
 def _check_record_folder(folder: Path) -> None:
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)  # what is recorded may be private
+        folder.mkdir(mode=0o700, exist_ok=True)  # recordings may hold private data
     except OSError as error:
         raise UsageError(
-            f"cannot make the folder {ui.printable_name(str(folder))}, which --record names: {ui.error_text(error)}"
+            f"cannot create the folder {ui.printable_name(str(folder))} for --record: {ui.error_text(error)}"
         ) from None
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write into {ui.printable_name(str(folder))}, which --record names")
+        raise UsageError(f"cannot write into {ui.printable_name(str(folder))} (--record): permission denied")
 
 
 def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
     if model.command:
         if shutil.which(model.command[0]) is None:
-            yield f"there is no program {ui.printable_name(model.command[0])}, which its command names"
+            yield f"cannot find the program {ui.printable_name(model.command[0])} of its command"
         return
     yield from _model_file_problems(model.file, folder)
-    beside = [("--lora", Path(path)) for path in model.lora]
-    beside += [("--mmproj", path) for path in (model.mmproj,) if path is not None]
-    beside += [("--chat-template-file", path) for path in (model.chat_template_file,) if path is not None]
-    for flag, path in beside:
+    files = [("--lora", Path(path)) for path in model.lora]
+    files += [("--mmproj", path) for path in (model.mmproj,) if path is not None]
+    files += [("--chat-template-file", path) for path in (model.chat_template_file,) if path is not None]
+    for flag, path in files:
         if not _can_read(path):
-            yield f"cannot read {ui.printable_name(str(path))}, which {flag} names"
+            yield f"cannot read {ui.printable_name(str(path))} ({flag})"
 
 
 def _model_file_problems(file: Path | None, folder: Path) -> Iterator[str]:
     if file is None or (builtin_model.is_builtin_name(str(file)) and not file.is_file()):
-        return  # the built-in model is fetched where it is not there
+        return  # the built-in model is downloaded if it is missing
     path = file if file.is_file() else find_model_file(folder, str(file))
     if path is None:
         yield (
             f"there is no model {ui.printable_name(str(file))}; welldone models lists those that are there, "
-            "welldone pull fetches one"
+            "welldone pull downloads one"
         )
         return
     try:
@@ -132,11 +132,11 @@ def _can_read(path: Path) -> bool:
 
 
 class _EncryptedKeyError(Exception):
-    """A key wants a passphrase."""
+    """The private key needs a passphrase."""
 
 
 def _check_tls(certificate: Path, key: Path) -> None:
-    """Load both as the server will; the message names the file that is wrong."""
+    """Load certificate and key as the server does. The error names the file at fault."""
     for path in (certificate, key):
         if not _can_read(path):
             raise UsageError(f"cannot read {ui.printable_name(str(path))}, which TLS needs")
@@ -144,32 +144,29 @@ def _check_tls(certificate: Path, key: Path) -> None:
     try:
         context.load_verify_locations(certificate)
     except ssl.SSLError:
-        raise UsageError(f"{ui.printable_name(str(certificate))} holds no certificate as PEM") from None
+        raise UsageError(f"{ui.printable_name(str(certificate))} does not hold a certificate in PEM form") from None
     try:
         context.load_cert_chain(certificate, key, password=_refuse_passphrase)
     except _EncryptedKeyError:
         raise UsageError(
-            f"the key in {ui.printable_name(str(key))} is encrypted, and nobody may be there to type its passphrase; "
-            "write it without one: openssl pkey -in KEY -out NEW_KEY"
+            f"the key in {ui.printable_name(str(key))} is encrypted, and a server cannot ask for its passphrase; "
+            "decrypt it: openssl pkey -in KEY -out NEW_KEY"
         ) from None
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            why = f"does not belong to the certificate in {ui.printable_name(str(certificate))}"
+            problem = f"does not belong to the certificate in {ui.printable_name(str(certificate))}"
         else:
-            why = "is no private key as PEM that can be used"
-        raise UsageError(f"the key in {ui.printable_name(str(key))} {why}") from None
+            problem = "is not a usable private key in PEM form"
+        raise UsageError(f"the key in {ui.printable_name(str(key))} {problem}") from None
 
 
 def _refuse_passphrase() -> str:
-    """OpenSSL would ask the terminal."""
+    # Without this callback OpenSSL would read the passphrase from the terminal.
     raise _EncryptedKeyError
 
 
-# What the log says of upstreams: what becomes of them.
-
-
 class UpstreamLog:
-    """Logs what changes about upstreams. What was said already is not said again."""
+    """Logs changes in the state of upstreams, each once."""
 
     def __init__(self) -> None:
         self._last_errors: dict[str, str | None] = {}
@@ -177,7 +174,7 @@ class UpstreamLog:
         self._failing: set[str] = set()
 
     def update(self, upstream: Upstream) -> None:
-        """Something about it may have changed."""
+        """Log what has changed about the upstream."""
         fields: dict[str, log.FieldValue] = {"upstream": upstream.name}
         before = self._last_errors.get(upstream.name)
         self._last_errors[upstream.name] = upstream.problem
@@ -185,7 +182,7 @@ class UpstreamLog:
             if upstream.problem is not None:
                 log.event(logging.WARNING, upstream.problem, fields | {"url": redacted_url(upstream.settings)})
             else:
-                log.event(logging.INFO, "the upstream is well again", fields)
+                log.event(logging.INFO, "the upstream has recovered", fields)
         if upstream.recent_failure is not None and upstream.name not in self._failing:
             self._failing.add(upstream.name)
             log.event(
@@ -198,7 +195,7 @@ class UpstreamLog:
             self._open_breakers.add(upstream.name)
             pause_s = round(upstream.breaker.retry_after_s)
             log.event(
-                logging.WARNING, "the upstream failed again and again and is avoided", fields | {"for_s": pause_s}
+                logging.WARNING, "circuit breaker opened: the upstream failed repeatedly", fields | {"for_s": pause_s}
             )
         elif not is_open and upstream.recent_failure is None and upstream.name in self._open_breakers | self._failing:
             self._open_breakers.discard(upstream.name)
@@ -206,15 +203,13 @@ class UpstreamLog:
             log.event(logging.INFO, "the upstream answers again", fields)
 
 
-# What is said of models while they are loaded: what the engine is doing, and for how long already.
-#
-# On a terminal that is a line which is written over; anywhere else a line of the log, now and then.
-
+# Progress of models that are loading: the engine's last output line and the elapsed time. On a terminal one line is
+# overwritten; otherwise a line is logged at growing intervals.
 
 _TICK_S = 1.0
-_QUICK_S = 2.0  # what takes no longer needs no word
-_FIRST_LOG_S, _MAX_LOG_INTERVAL_S = 10.0, 60.0  # of the log: after 10, 20, 40, 80 s, and then each minute
-_MAX_STATUS_CHARS = 200  # of what the engine says: what does not fit into a line helps nobody
+_QUICK_S = 2.0  # shorter loads show no progress
+_FIRST_LOG_S, _MAX_LOG_INTERVAL_S = 10.0, 60.0  # log after 10, 20, 40, 80 s, then every minute
+_MAX_STATUS_CHARS = 200  # of the engine's output line
 
 
 @dataclass
@@ -224,7 +219,7 @@ class _ModelLoad:
 
 
 class ModelLoadProgress:
-    """Tells of all loads that are under way."""
+    """Shows the progress of all models that are loading."""
 
     def __init__(self, redactor: Redactor, *, is_shown: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._redactor = redactor
@@ -234,13 +229,13 @@ class ModelLoadProgress:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, model: LocalModel) -> None:
-        """It is being loaded."""
+        """Start reporting on a model."""
         self._loads[model] = _ModelLoad(self._clock())
         if self._timer is None:
             self._schedule_tick()
 
     def end(self, model: LocalModel) -> float | None:
-        """It is not any more; how many seconds it was, if it was."""
+        """Stop reporting on a model; return the seconds it was loading, None if it was not."""
         load = self._loads.pop(model, None)
         if load is None:
             return None
@@ -249,7 +244,7 @@ class ModelLoadProgress:
         return self._clock() - load.started_at
 
     def stop(self) -> None:
-        """Say no more of those that are loaded now."""
+        """Stop reporting on all models."""
         self._loads.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -258,7 +253,7 @@ class ModelLoadProgress:
                 ui.overwrite_line("")
 
     def report(self) -> None:
-        """Say what is to be said now."""
+        """Show or log the progress."""
         if self._is_shown:
             self._show()
         else:
@@ -272,7 +267,7 @@ class ModelLoadProgress:
         self._schedule_tick()
 
     def _show(self) -> None:
-        """Of the one that has been loading for longest: there is one line."""
+        # There is one line: show the model that has been loading for longest.
         model, load = next(iter(self._loads.items()))
         seconds = self._clock() - load.started_at
         if seconds >= _QUICK_S:
@@ -293,7 +288,7 @@ class ModelLoadProgress:
     def _engine_status(self, model: LocalModel) -> str:
         return (
             self._redactor.line_of(strip_log_prefix(model.last_output_line).strip(), _MAX_STATUS_CHARS)
-            or "it says nothing"
+            or "no output yet"
         )
 
 
@@ -303,18 +298,16 @@ def _format_elapsed(seconds: float) -> str:
 
 
 _GC_THRESHOLDS = (10_000, 20, 100)
-"""Python has 700, 10, 10. Answers leave no rings: there is little to find, and each look stops all streams."""
-_LIST_MODELS_TIMEOUT_S = (
-    1.0  # that the first lines wait for upstreams to list their models: well servers need milliseconds
-)
+"""Python's defaults are 700, 10, 10. Requests leave few reference cycles, and each collection pauses all streams."""
+_LIST_MODELS_TIMEOUT_S = 1.0  # the banner waits this long for model lists of upstreams, which take milliseconds
 
 
 def run(config: Config) -> int:
-    """Serve until told to stop."""
+    """Serve until a signal arrives."""
     note = partial(_print_warning, config.server)
     for text in config.warnings:
         note(text)
-    keys, made = find_api_keys(config, note)
+    keys, generated_key = find_api_keys(config, note)
     folder = models_folder(os.environ)
     check_files(config, folder)
     check_routes(config)
@@ -327,12 +320,12 @@ def run(config: Config) -> int:
     secrets = (*keys, *config.secrets)
 
     def serve(worker: Worker | None = None) -> ExitCode:
-        own = config if worker is None else supervisor.worker_config(config)
-        log = make_log_handler(settings, secrets, ui.StderrAboveProgress() if ui.is_interactive() else None)
+        own_config = config if worker is None else supervisor.worker_config(config)
+        handler = make_log_handler(settings, secrets, ui.StderrAboveProgress() if ui.is_interactive() else None)
         if worker is not None:
-            log.addFilter(supervisor.WorkerNumberFilter(worker.number))
-        with log, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(own, keys, folder, made, worker))
+            handler.addFilter(supervisor.WorkerNumberFilter(worker.number))
+        with handler, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(own_config, keys, folder, generated_key, worker))
 
     if settings.workers == 1:
         return serve()
@@ -342,7 +335,7 @@ def run(config: Config) -> int:
         return supervisor.run_workers(
             settings,
             serve,
-            announce=lambda port: _print_banner(config, port, has_keys, made),
+            announce=lambda port: _print_banner(config, port, has_keys, generated_key),
             formatter=formatter,
             level=log_level(settings),
         )
@@ -351,7 +344,7 @@ def run(config: Config) -> int:
 
 
 def _print_warning(settings: ServeSettings, text: str) -> None:
-    """Print a line about the start, before there is a log, in the log's form."""
+    """Print a warning before the log is set up, in the format of the log."""
     ui.print_note(log.json_line(logging.WARNING, text, {}) if log_style(settings) == "json" else text)
 
 
@@ -366,9 +359,9 @@ def _print_banner(
 
 
 def _ignore_signals(numbers: Iterable[int]) -> None:
-    """All is done: who is impatient now shall not turn a good end into a bad one.
+    """Ignore signals once the server has stopped, so that they do not change the exit code.
 
-    A signal that comes just as it is set to be ignored is an error to Python, which nobody needs to see.
+    A signal that arrives while its handler is being replaced is an OSError in Python, which is not printed.
     """
     sys.unraisablehook = lambda error: None if error.exc_type is OSError else sys.__unraisablehook__(error)
     for number in numbers:
@@ -376,7 +369,7 @@ def _ignore_signals(numbers: Iterable[int]) -> None:
 
 
 def _tune_gc() -> None:
-    """What is there at the start stays: it need not be looked through again and again, while all streams wait."""
+    """Exempt the objects of the startup from garbage collection, which would pause all streams."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -389,7 +382,7 @@ async def _serve(
 
 
 class _ServerProcess:
-    """The server, from the first line that it prints to its end."""
+    """The server, from its start to its end."""
 
     def __init__(
         self, config: Config, keys: list[str], folder: Path, generated_key: str | None, worker: Worker | None
@@ -413,15 +406,14 @@ class _ServerProcess:
             on_line=self._on_engine_line,
             on_upstream=UpstreamLog().update,
             worker=worker,
-            site=StaticSite(
-                ASSETS_PATH.strip("/")
-            ),  # relative to the document: a proxy may put both below another path
+            # Relative to the document: a proxy may serve both below another path.
+            site=StaticSite(ASSETS_PATH.strip("/")),
         )
 
     async def run(self) -> ExitCode:
         numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
         loop = asyncio.get_running_loop()
-        # Not the loop's own handlers: when it closes, it would give these signals back their power to kill.
+        # Not the loop's own handlers: when it closes, it restores the default handlers, which kill the process.
         for number in numbers:
             signal.signal(number, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number))
         try:
@@ -430,8 +422,11 @@ class _ServerProcess:
             _ignore_signals(numbers)
 
     def _on_signal(self, number: int) -> None:
-        """Asked once more, we hurry. A service manager asks each process, and the parent asks its workers too: so a
-        worker hurries for SIGINT alone, which nobody but its parent sends."""
+        """Stop, or abort if the server is stopping already.
+
+        A service manager signals every process, and the supervisor signals its workers too. So in a worker only SIGINT,
+        which only the supervisor sends, aborts.
+        """
         if number == signal.SIGHUP and not self._hangup.should_exit():
             return
         if self._worker is None or number == signal.SIGINT or not self._is_stopping:
@@ -453,29 +448,29 @@ class _ServerProcess:
         return await self._stop()
 
     async def _listed_model(self) -> str | None:
-        """The one model that upstreams list, if they do so soon."""
+        """Return the only model that the upstreams list, if they do so in time."""
         if not self._config.upstreams:
             return None
         await self._server.upstreams.wait_until_probed(_LIST_MODELS_TIMEOUT_S)
-        only = self._server.upstreams.sole_model()
-        return None if only is None else only.name
+        model = self._server.upstreams.sole_model()
+        return None if model is None else model.name
 
     async def _stop(self) -> ExitCode:
         self._load_progress.stop()
         if self._failed_model is None and self._worker is None:
-            ui.print_hint("ending: running requests may finish; once more to end at once")
+            ui.print_hint("stopping: running requests may finish; press Ctrl-C again to stop at once")
         self._stop_event.clear()
         self._is_stopping = True
         stopping = asyncio.create_task(self._server.stop())
-        again = asyncio.create_task(self._stop_event.wait())
-        await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)
-        again.cancel()
+        signalled = asyncio.create_task(self._stop_event.wait())
+        await asyncio.wait({stopping, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
         if not stopping.done():
             self._server.abort_all()
         await stopping
         if self._failed_model is None:
             return ExitCode.OK
-        if self._is_json_log:  # the log has it
+        if self._is_json_log:  # the log has the error
             return ExitCode.UNREACHABLE
         error = self._failed_model.last_error
         for line in failure_excerpt(error.details) if error is not None else ():
@@ -489,7 +484,7 @@ class _ServerProcess:
                 self._load_progress.begin(model)
             case ModelState.READY:
                 load_s = self._load_progress.end(model)
-                if load_s is not None:  # else only a request has ended
+                if load_s is not None:  # otherwise a request has ended
                     log.event(logging.INFO, "model is ready", _model_log_fields(model, load_s))
             case ModelState.STOPPED:
                 self._load_progress.end(model)
@@ -501,7 +496,7 @@ class _ServerProcess:
                 self._log_error(model, has_details=True)
             case ModelState.FAILED:
                 self._load_progress.end(model)
-                # A server for one model that was never there serves nobody. It says why when it ends.
+                # A server whose only model never started is of no use: it ends, with the reason on stderr.
                 is_alone = len(self._config.models) == 1 and not self._config.upstreams
                 is_end = model.started_at is None and is_alone
                 self._log_error(model, has_details=not is_end or self._is_json_log)
@@ -523,14 +518,13 @@ class _ServerProcess:
 
 
 def _model_log_fields(model: LocalModel, load_s: float) -> dict[str, FieldValue]:
-    facts: dict[str, FieldValue] = {"model": model.name}
+    fields: dict[str, FieldValue] = {"model": model.name}
     if model.capabilities is not None:
-        facts |= {"context": model.capabilities.context, "slots": model.capabilities.slots}
-    return {**facts, "load_s": round(load_s, 2)}
+        fields |= {"context": model.capabilities.context, "slots": model.capabilities.slots}
+    return {**fields, "load_s": round(load_s, 2)}
 
 
 def _listen_error(settings: ServeSettings, error: OSError) -> str:
-    """The message for an address that the server cannot listen on."""
     if error.errno == errno.EADDRINUSE:
         return f"port {settings.port} is already in use by another program; choose another with --port"
     if error.errno == errno.EACCES:
@@ -541,5 +535,6 @@ def _listen_error(settings: ServeSettings, error: OSError) -> str:
 
 def _fetch_builtin_model(config: Config, folder: Path) -> None:
     if any(model.is_builtin for model in config.models) and builtin_model.find_builtin(folder) is None:
-        _print_warning(config.server, "fetching the built-in model (93 MB, once)")
+        _print_warning(config.server, "downloading the built-in model (93 MB, once)")
+
         fetch_model(builtin_model.DEFAULT_MODEL.name, folder=folder)

@@ -1,15 +1,14 @@
 """The server on a Ray cluster: `serve run welldone.cluster:app config=welldone.toml`, or `welldone scale`.
 
-Ray Serve places processes on machines, watches them, and makes them more or fewer. What they do there is what a single
-machine does: a *front* is a gateway, and each of its upstreams is an *engine*, which is a server with one model. No
-request and no byte of an answer passes through Ray between the two.
+Ray Serve places, supervises and scales replicas. A *front* replica is a gateway; each of its upstreams is an *engine*
+replica, a server with one model. Requests and answers between the two do not pass through Ray.
 """
 
 import importlib
 
 
 def __getattr__(name: str) -> object:
-    """`app` is made when it is asked for: parts of this package do without Ray."""
+    """Import `app` on demand: parts of this package must work without Ray."""
     if name == "app":
         return importlib.import_module("welldone.cluster.application").app
     raise AttributeError(name)

@@ -1,4 +1,4 @@
-"""The application that Ray Serve runs: a deployment of fronts, and one of engines for each model."""
+"""The Ray Serve application: one deployment of front replicas, and one of engine replicas per model."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,58 +20,62 @@ from welldone.server.access.origins import is_loopback
 from welldone.server.config import read_config
 
 FRONT = "front"
-_QUEUE_FACTOR = 4  # so many times the streams that a front should have it may get while others are started
-_REPLICA_ROUTER = "welldone.cluster.replica_router.Directory"
-_AUTOSCALING_POLICY = "welldone.cluster.autoscaling:by_streams"
-_HEALTH_CHECK_S = 5.0  # between Ray's looks at a replica, and for its answer
+_QUEUE_FACTOR = 4  # a front accepts this multiple of its target streams while others are being started
+_REPLICA_ROUTER = "welldone.cluster.replica_router.ReplicaRouter"  # imported by Ray
+_AUTOSCALING_POLICY = "welldone.cluster.autoscaling:autoscale_by_streams"  # imported by Ray
+_HEALTH_CHECK_S = 5.0  # interval and timeout of Ray's health checks
 
 
 def app(args: Mapping[str, str]) -> Application:
-    """What `serve run welldone.cluster:app config=welldone.toml` runs.
+    """Build the application for `serve run welldone.cluster:app config=welldone.toml`.
 
     Raises:
-        SettingsError: the file is wrong; one line that says what to do.
-        ValueError: there are no keys where there must be some.
+        SettingsError: the configuration file is not valid.
+        ValueError: a key is required and missing.
     """
-    given = {"config": RawSetting(str(args["config"]), "config=", Path.cwd())} if "config" in args else {}
-    config = read_config(given, os.environ, folder=Path.cwd())
+    settings = {"config": RawSetting(str(args["config"]), "config=", Path.cwd())} if "config" in args else {}
+    config = read_config(settings, os.environ, folder=Path.cwd())
     return build_application(config, keys_of(config))
 
 
 def keys_of(config: Config) -> list[str]:
-    """The keys without a name that clients may send. One that is made here would be another one each time.
+    """Return the unnamed API keys. None is generated, since every start would generate another one.
 
     Raises:
-        ValueError: others can reach it, and there is no key; or the file of keys is wrong.
+        ValueError: the server is reachable from other machines and has no key, or the key file is not valid.
     """
     settings = config.server
     keys = list(settings.api_keys)
     if settings.api_key_file is not None:
         keys += read_key_file(settings.api_key_file, allows_weak=is_loopback(settings.host)).keys
     if not config.has_keys(keys) and not settings.no_api_key and not is_loopback(settings.host):
-        raise ValueError("a cluster that others can reach needs a key: --api-key env:NAME, or --no-api-key")
+        raise ValueError(
+            "a cluster that is reachable from other machines needs a key: --api-key env:NAME, or --no-api-key"
+        )
     return keys
 
 
 def build_application(config: Config, keys: Sequence[str]) -> Application:
-    """The deployments of these settings.
+    """Build the deployments.
 
     Raises:
-        ValueError: fronts would have to speak TLS to clients, and not to Ray.
+        ValueError: TLS and a port of the fronts are both configured.
     """
     if config.scale.front.port and config.server.ssl_cert_file is not None:
-        raise ValueError("TLS is for Ray's proxies: without [scale.front] port, or with a load balancer that speaks it")
+        raise ValueError(
+            "TLS works with Ray's proxies only: remove [scale.front] port, or terminate TLS in a load balancer"
+        )
     names = {model.name: deployment_name(model.name, number) for number, model in enumerate(config.models, 1)}
     engines = {model.name: _engine_deployment(config, model, names[model.name]) for model in config.models}
-    wanted = config.scale.front
+    scale = config.scale.front
     deployment = serve.deployment(FrontReplica).options(
         name=FRONT,
-        max_ongoing_requests=_QUEUE_FACTOR * wanted.streams,
-        ray_actor_options={"num_cpus": wanted.num_cpus},
+        max_ongoing_requests=_QUEUE_FACTOR * scale.streams,
+        ray_actor_options={"num_cpus": scale.num_cpus},
         autoscaling_config=AutoscalingConfig(
-            min_replicas=wanted.min_replicas,
-            max_replicas=wanted.max_replicas,
-            target_ongoing_requests=wanted.streams,
+            min_replicas=scale.min_replicas,
+            max_replicas=scale.max_replicas,
+            target_ongoing_requests=scale.streams,
             **_autoscaling_delays(config),
         ),
         **_lifecycle_options(config),
@@ -81,15 +85,15 @@ def build_application(config: Config, keys: Sequence[str]) -> Application:
 
 
 def _engine_deployment(config: Config, model: ModelSettings, name: str) -> Application:
-    wanted = config.scale.engine_of(model.name)
+    scale = config.scale.engine_of(model.name)
     deployment = serve.deployment(EngineReplica).options(
         name=name,
-        ray_actor_options={"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus},
+        ray_actor_options={"num_cpus": scale.num_cpus, "num_gpus": scale.num_gpus},
         request_router_config=RequestRouterConfig(request_router_class=_REPLICA_ROUTER),
         autoscaling_config=AutoscalingConfig(
-            min_replicas=wanted.min_replicas,
-            max_replicas=wanted.max_replicas,
-            target_ongoing_requests=wanted.streams or model.slots,
+            min_replicas=scale.min_replicas,
+            max_replicas=scale.max_replicas,
+            target_ongoing_requests=scale.streams or model.slots,
             policy=AutoscalingPolicy(policy_function=_AUTOSCALING_POLICY),
             **_autoscaling_delays(config),
         ),

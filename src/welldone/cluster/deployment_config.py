@@ -1,4 +1,4 @@
-"""What the settings of one server become on a cluster: those of the fronts, and those of each model's engines."""
+"""Configuration of front and engine replicas, derived from that of a single server."""
 
 import dataclasses
 import re
@@ -8,27 +8,27 @@ from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings
 
 SHUTDOWN_MARGIN_S = 30.0
-"""Beyond what running requests get at the end: for the last words, and for engines to end."""
+"""Added to the drain time of requests: for final events, and for engines to end."""
 
-_PROBE_INTERVAL_S = 2.0  # between looks at a replica: Ray tells who came and who left, and this finds who hangs
-_REPLICA_CONCURRENCY = 4_096  # of one front at one engine, where they wait in one queue for all fronts
-_UNASSIGNED_URL = "http://nobody.invalid/v1"  # where a place is before somebody takes it
+_PROBE_INTERVAL_S = 2.0  # probes find replicas that hang; Ray reports those that start and end
+_REPLICA_CONCURRENCY = 4_096  # of one front at one engine, which has one queue for all fronts
+_UNASSIGNED_URL = "http://nobody.invalid/v1"  # of a dynamic upstream without a replica (RFC 2606: .invalid)
 _SLUG = re.compile(r"[^A-Za-z0-9]+")
 
 
 def dynamic_upstream_name(model: str, number: int) -> str:
-    """What a place of a model's replica is called in logs, counts and on the page."""
-    return f"{model}/{number}"  # no upstream of the user's has a `/` in its name
+    """Return the name of a dynamic upstream in logs, metrics and the inspector."""
+    return f"{model}/{number}"  # names of configured upstreams cannot contain a slash
 
 
 def deployment_name(model: str, number: int) -> str:
-    """What Ray calls the engines of a model; Ray allows less than we do, so the number keeps names apart."""
+    """Return the Ray deployment name of a model. Ray allows fewer characters, so the number makes it unique."""
     return f"engine-{_SLUG.sub('-', model).strip('-') or 'model'}-{number}"
 
 
 def engine_config(config: Config, model: ModelSettings) -> Config:
-    """The settings of a server with this model alone. Fronts ask it: limits and keys of clients are theirs."""
-    alone = dataclasses.replace(model, preload=True, idle_unload_s=0.0)
+    """Return the configuration of a server with this model only; fronts apply the clients' keys and limits."""
+    only_model = dataclasses.replace(model, preload=True, idle_unload_s=0.0)
     defaults = ServeSettings()
     server = dataclasses.replace(
         config.server,
@@ -53,23 +53,23 @@ def engine_config(config: Config, model: ModelSettings) -> Config:
         tokens_per_minute=0,
         unknown_tools=defaults.unknown_tools,
     )
-    return Config(server=server, models=(alone,))
+    return Config(server=server, models=(only_model,))
 
 
 def front_config(config: Config) -> Config:
-    """The settings of a gateway before all engines, and before the upstreams that the user has."""
-    places = tuple(place for model in config.models for place in dynamic_upstreams_of(config, model))
+    """Return the configuration of a gateway to all engine replicas and all configured upstreams."""
+    dynamic = tuple(upstream for model in config.models for upstream in dynamic_upstreams_of(config, model))
     server = config.server
-    if not config.scale.front.port:  # then clients come through Ray's proxy alone, and it is the one that speaks TLS
+    if not config.scale.front.port:  # clients connect only to Ray's proxy, which terminates TLS
         server = dataclasses.replace(server, ssl_cert_file=None, ssl_key_file=None)
     return dataclasses.replace(
-        config, server=server, models=(), upstreams=(*places, *config.upstreams), model_locations={}
+        config, server=server, models=(), upstreams=(*dynamic, *config.upstreams), model_locations={}
     )
 
 
 def dynamic_upstreams_of(config: Config, model: ModelSettings) -> list[UpstreamSettings]:
-    """The places of a model's replicas."""
-    wanted = config.scale.engine_of(model.name)
+    """Return the dynamic upstreams for the replicas of a model."""
+    scale = config.scale.engine_of(model.name)
     return [
         UpstreamSettings(
             name=dynamic_upstream_name(model.name, number),
@@ -79,10 +79,10 @@ def dynamic_upstreams_of(config: Config, model: ModelSettings) -> list[UpstreamS
             queue=0,
             queue_wait_s=model.queue_wait_s,
             n="native",
-            sticky=wanted.sticky,
+            sticky=scale.sticky,
             health="/health",
             probe_s=_PROBE_INTERVAL_S,
             is_dynamic=True,
         )
-        for number in range(1, wanted.max_replicas + 1)
+        for number in range(1, scale.max_replicas + 1)
     ]

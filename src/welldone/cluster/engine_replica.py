@@ -1,6 +1,6 @@
-"""A replica of a model: a server with one engine, which the fronts of the cluster ask over the network.
+"""Engine replica: a server with one model, which the front replicas use as an upstream.
 
-Ray is told where it is, how many streams it has, and whether it is well. What Ray wants to end drains first.
+It reports its address, its number of streams and its health to Ray, and drains before it ends.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from welldone.server.server import Server
 
 
 class EngineReplica:
-    """One replica. Ray calls all of its methods."""
+    """An engine replica. Ray calls all of its methods."""
 
     async def __init__(self, config: Config) -> None:  # type: ignore[misc]  # Ray awaits it
-        """Load the model. What cannot be loaded is an error, which Ray shows as the state of the deployment."""
+        """Load the model. If it fails, Ray shows the error in the status of the deployment."""
         host = ray.util.get_node_ip_address()
-        self._key = make_key()  # Ray tells it to the fronts: who else reaches the port has none
+        self._key = make_key()  # fronts receive it from Ray; other clients that reach the port do not have it
         config = dataclasses.replace(config, server=dataclasses.replace(config.server, host=host))
         folder = models_folder(os.environ)
         (model,) = config.models
@@ -39,31 +39,31 @@ class EngineReplica:
         await self._server.start()
         self._host = host
         try:
-            await self._server.fleet.models[0].ensure_ready()
+            await self._server.supervisor.models[0].ensure_ready()
         except BaseException:
             await self._server.stop()
             self._log.close()
             raise
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Where it is, for the fronts."""
+        """Return the address and key for the front replicas."""
         return {"host": self._host, "port": self._server.port, "key": self._key}
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """How much it has to do: what it answers, and what waits for that."""
+        """Return the number of answers in progress and queued."""
         return {STREAMS_METRIC: float(len(self._server.routes.response_tasks))}
 
     async def check_health(self) -> None:
-        """Raise where its engine cannot be started again: then Ray begins anew, perhaps elsewhere."""
-        (model,) = self._server.fleet.models
+        """Raise an error if the engine cannot be restarted: Ray then replaces this replica."""
+        (model,) = self._server.supervisor.models
         if model.state is ModelState.FAILED:
             raise RuntimeError(str(model.last_error))
 
     async def hello(self) -> None:
-        """Nothing: who calls it has a handle that knows all replicas from then on."""
+        """Do nothing: a handle receives updates of its replicas only after its first call."""
 
     async def __del__(self) -> None:
-        """Let what runs finish. Ray sends nobody new, and waits for this within its own limit."""
+        """Drain and stop. Ray sends no new requests, and waits up to `graceful_shutdown_timeout_s`."""
         if hasattr(self, "_server"):
             await self._server.stop()
             self._log.close()

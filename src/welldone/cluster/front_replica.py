@@ -1,7 +1,7 @@
-"""A replica that speaks to clients: a gateway whose upstreams are the engines of the cluster.
+"""Front replica: a gateway whose upstreams are the engine replicas of the cluster.
 
-Ray's own proxy hands it requests, which `relay` gives to the server; with a port of its own clients reach it without
-Ray. Which engines there are it hears from Ray, and asks them itself.
+Requests arrive through Ray's proxy and `asgi_relay`, or on a port of its own, without Ray. Ray reports the engine
+replicas; requests to them do not pass through Ray.
 """
 
 import asyncio
@@ -22,22 +22,22 @@ from welldone.engines.models.store import models_folder
 from welldone.engines.supervisor import make_socket_folder
 from welldone.gateway.registry import DynamicUpstreams
 from welldone.http.address import Address
+from welldone.http.sockets import BACKLOG
 from welldone.server.inspector.assets import ASSETS_PATH, StaticSite
 from welldone.server.observe.log import make_log_handler
 from welldone.server.server import Server
 
-_BACKLOG = 1024  # as for a server of one machine
 _SOCKET_NAME = "front.sock"
 
 
 @serve.ingress(asgi_relay.build_relay_app)
 class FrontReplica:
-    """One replica. Ray calls all of its methods."""
+    """A front replica. Ray calls all of its methods."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
         self, config: Config, keys: Sequence[str], engines: Mapping[str, DeploymentHandle[Any]]
     ) -> None:
-        """Listen. Engines may come later: requests wait for them."""
+        """Start the gateway. Requests wait for engine replicas that start later."""
         self._log = make_log_handler(config.server, (*keys, *config.secrets))
         self._log.start()
         own = front_config(config)
@@ -45,7 +45,7 @@ class FrontReplica:
         try:
             sockets = _open_sockets(config, self._folder / _SOCKET_NAME)
         except OSError:
-            shutil.rmtree(self._folder, ignore_errors=True)  # Ray tries again, and each time elsewhere
+            shutil.rmtree(self._folder, ignore_errors=True)  # Ray retries, with a new folder each time
             raise
         self._server = Server(own, keys=keys, folder=models_folder(os.environ), site=StaticSite(ASSETS_PATH.strip("/")))
         await self._server.start(sockets)
@@ -54,22 +54,21 @@ class FrontReplica:
         )
         upstreams = {upstream.name: upstream for upstream in self._server.upstreams.all}
         for model in config.models:
-            places = DynamicUpstreams([upstreams[place.name] for place in dynamic_upstreams_of(config, model)])
-            self._subscribe_to_replicas(engines[model.name], places)
+            dynamic = DynamicUpstreams([upstreams[settings.name] for settings in dynamic_upstreams_of(config, model)])
+            self._subscribe_to_replicas(engines[model.name], dynamic)
 
     def _subscribe_to_replicas(self, engines: DeploymentHandle[Any], dynamic_upstreams: DynamicUpstreams) -> None:
-        """Have the places settled whenever replicas come or go."""
         loop = asyncio.get_running_loop()
 
-        def hear(found: Mapping[str, Mapping[str, Any]]) -> None:
-            settled = {name: _address(said) for name, said in found.items() if said}
-            loop.call_soon_threadsafe(dynamic_upstreams.update_replicas, settled)
+        def update(replicas: Mapping[str, Mapping[str, Any]]) -> None:
+            addresses = {name: _address(metadata) for name, metadata in replicas.items() if metadata}
+            loop.call_soon_threadsafe(dynamic_upstreams.update_replicas, addresses)
 
-        replica_registry.subscribe(engines.deployment_name, hear)
-        engines.hello.remote()  # a handle hears of replicas from its first call on
+        replica_registry.subscribe(engines.deployment_name, update)
+        engines.hello.remote()  # a handle receives updates of its replicas only after its first call
 
     async def __del__(self) -> None:
-        """Let what runs finish. Ray sends nobody new, and waits for this within its own limit."""
+        """Drain and stop. Ray sends no new requests, and waits up to `graceful_shutdown_timeout_s`."""
         if hasattr(self, "_server"):
             await self._server.stop()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -81,18 +80,19 @@ def _address(replica: Mapping[str, Any]) -> Address:
 
 
 def _open_sockets(config: Config, path: Path) -> list[socket.socket]:
-    """Where it listens: for the relay, and for clients if they are to come straight here."""
-    inner = socket.socket(socket.AF_UNIX)
-    inner.bind(str(path))
-    sockets = [inner]
+    """Open the listening sockets: for the relay and, if a port is configured, for clients."""
+    relay_socket = socket.socket(socket.AF_UNIX)
+    relay_socket.bind(str(path))
+    sockets = [relay_socket]
     if port := config.scale.front.port:
         family = socket.AF_INET6 if ":" in config.server.host else socket.AF_INET
-        outer = socket.socket(family)
-        outer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        outer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # others on this machine, and who comes after us
-        outer.bind((config.server.host, port))
-        sockets.insert(0, outer)
-    for one in sockets:
-        one.listen(_BACKLOG)
-        one.setblocking(False)
+        client_socket = socket.socket(family)
+        client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Other front replicas on this machine, and the successor of this one, use the same port.
+        client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        client_socket.bind((config.server.host, port))
+        sockets.insert(0, client_socket)
+    for sock in sockets:
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
     return sockets

@@ -1,4 +1,4 @@
-"""What Ray's proxies are given. Ray looks for it where `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` says."""
+"""Middleware of Ray's proxies. Ray imports `middlewares` by the path in RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH."""
 
 from starlette.middleware import Middleware
 
@@ -9,5 +9,5 @@ CALLBACK = f"{__name__}.middlewares"
 
 
 def middlewares() -> list[Middleware]:
-    """Around each request of each proxy."""
+    """Return the middleware for every request."""
     return [Middleware(FailoverMiddleware)]

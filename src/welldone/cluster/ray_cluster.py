@@ -1,4 +1,4 @@
-"""A Ray cluster as `welldone scale` uses it: found or started, with an application that is deployed, seen and ended."""
+"""Ray cluster operations of `welldone scale`: connect or start, deploy, show the status, delete."""
 
 import logging
 import os
@@ -21,39 +21,39 @@ from welldone.config.server import Config
 
 _ENVIRONMENT = {
     CALLBACK_VARIABLE: CALLBACK,
-    "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told of what runs here
-    # After so long Ray says what a replica waits for: this machine does not grow.
+    "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
+    # Report early what a replica waits for: a single machine gets no more resources by waiting.
     "RAY_SERVE_SLOW_STARTUP_WARNING_S": "10",
     "RAY_SERVE_SLOW_STARTUP_WARNING_PERIOD_S": "10",
 }
-"""Of a cluster that is started here."""
+"""Environment of a cluster that this process starts."""
 
 _LOCAL_ADDRESS = "local"
-"""The address of a cluster that is started here, as Ray has it."""
+"""Ray's address for a new cluster in this process."""
 
 _AUTO_ADDRESS = "auto"
-"""The address of a cluster that runs on this machine, whichever it is."""
+"""Ray's address for the cluster that runs on this machine."""
 
-_POLL_S = 0.5  # between two looks at what is deployed or ended
+_POLL_S = 0.5  # between two reads of the status
 
 
 class ClusterError(Exception):
-    """Something is wrong with the cluster; the message is for the user."""
+    """A cluster operation failed; the message is for the user."""
 
 
 class DeploymentStatus(NamedTuple):
-    """One deployment: the fronts, or the engines of a model."""
+    """Status of one deployment: the fronts, or the engines of a model."""
 
     name: str
     status: str
     running: int
     coming: int
-    """Replicas that start, or end."""
+    """Replicas that are starting or stopping."""
     message: str
 
 
 class ClusterStatus(NamedTuple):
-    """What runs."""
+    """Status of the application."""
 
     is_running: bool
     is_failed: bool
@@ -62,24 +62,24 @@ class ClusterStatus(NamedTuple):
 
 
 def connect(address: str | None, *, may_start: bool) -> bool:
-    """Join the cluster at an address, or the one of this machine; if there is none, start one here. Whether it was.
+    """Connect to the cluster at an address, or on this machine, or start one; return whether it was started.
 
     Raises:
-        ClusterError: there is none at the address, or none at all and none may be started.
+        ClusterError: there is no cluster at the address, or none at all and `may_start` is False.
     """
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # what else it says, we say in fewer words
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # `welldone scale` prints its own progress
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address != _LOCAL_ADDRESS and (address is not None or _may_run_here()):
         try:
             ray.init(address=address or _AUTO_ADDRESS, log_to_driver=False, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
             if address is not None:
-                why = f"no Ray cluster answers at {address}: {error}; `--address local` starts one here"
-                raise ClusterError(why) from None
+                message = f"no Ray cluster answers at {address}: {error}; `--address local` starts one here"
+                raise ClusterError(message) from None
         else:
             return False
     if not may_start:
-        raise ClusterError("no Ray cluster runs on this machine: --address says where one does")
+        raise ClusterError("no Ray cluster runs on this machine: give the address of one with --address")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     ray.init(address=_LOCAL_ADDRESS, log_to_driver=False, logging_level="error", include_dashboard=False)
@@ -87,31 +87,31 @@ def connect(address: str | None, *, may_start: bool) -> bool:
 
 
 def _may_run_here() -> bool:
-    """Whether a cluster runs on this machine. Ray's own search, `auto`, waits for long for one that has crashed.
+    """Return whether a cluster may run on this machine. Ray's `auto` waits long for one that has crashed.
 
-    How to look is no public part of Ray: where it is gone one day, the search will do.
+    The function is not public in Ray: if a version of Ray removes it, `auto` is used.
     """
     find = getattr(services, "find_gcs_addresses", None)
     return find is None or bool(find())
 
 
 def leave() -> None:
-    """Leave the cluster. One that was started here ends with that."""
+    """Disconnect from the cluster; a cluster that this process started ends."""
     ray.shutdown()
 
 
 def machines() -> tuple[int, dict[str, float]]:
-    """How many there are, and what they have together."""
+    """Return the number of live nodes and their total resources."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     resources = ray.cluster_resources()
     return len(nodes), {name: resources.get(name, 0.0) for name in ("CPU", "GPU")}
 
 
 def deploy(config: Config, keys: Sequence[str], name: str) -> None:
-    """Run the application under this name, or change the one that runs. Returns when it does, or when it was ended.
+    """Deploy or update the application; return when it runs, or when it was deleted.
 
     Raises:
-        ClusterError: it does not run; the message says why, as far as Ray knows.
+        ClusterError: the deployment failed; the message is Ray's.
     """
     server = config.server
     http = HTTPOptions(
@@ -124,33 +124,33 @@ def deploy(config: Config, keys: Sequence[str], name: str) -> None:
     try:
         serve.start(proxy_location=ProxyLocation.EveryNode, http_options=http)
         serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
-    except (RuntimeError, RayError) as error:  # of a proxy it has the whole traceback: the last line says what is wrong
+    except (RuntimeError, RayError) as error:  # the message may be a traceback: its last line is the error
         raise ClusterError(str(error).strip().splitlines()[-1]) from None
-    # Who has left the cluster does not look: Ray would start another for that.
-    while ray.is_initialized() and (found := view(name)) is not None and not found.is_running:
-        if found.is_failed:
-            raise ClusterError(f"{name} does not run: {found.message}")
+    # `view` would start another cluster after a disconnect.
+    while ray.is_initialized() and (status := view(name)) is not None and not status.is_running:
+        if status.is_failed:
+            raise ClusterError(f"{name} does not run: {status.message}")
         time.sleep(_POLL_S)
 
 
 def view(name: str) -> ClusterStatus | None:
-    """What runs under this name; None: nothing."""
-    found = serve.status().applications.get(name)
-    if found is None:
+    """Return the status of the application; None if there is none with this name."""
+    application = serve.status().applications.get(name)
+    if application is None:
         return None
     groups = []
-    for deployment, one in found.deployments.items():
-        states = {str(getattr(state, "value", state)): count for state, count in one.replica_states.items()}
+    for deployment_name, deployment in application.deployments.items():
+        states = {str(getattr(state, "value", state)): count for state, count in deployment.replica_states.items()}
         running = states.get("RUNNING", 0)
-        groups.append(
-            DeploymentStatus(deployment, one.status.value, running, sum(states.values()) - running, one.message)
-        )
-    is_failed = found.status is ApplicationStatus.DEPLOY_FAILED
-    return ClusterStatus(found.status is ApplicationStatus.RUNNING, is_failed, tuple(groups), found.message)
+        coming = sum(states.values()) - running
+        groups.append(DeploymentStatus(deployment_name, deployment.status.value, running, coming, deployment.message))
+    is_failed = application.status is ApplicationStatus.DEPLOY_FAILED
+    is_running = application.status is ApplicationStatus.RUNNING
+    return ClusterStatus(is_running, is_failed, tuple(groups), application.message)
 
 
 def end(name: str) -> None:
-    """End what runs under this name. Returns when what was running has finished, or its time was over."""
+    """Delete the application; return when its requests have finished or its shutdown timeout is over."""
     while view(name) is not None:  # Ray ends it within `graceful_shutdown_timeout_s`
-        with suppress(TimeoutError):  # it waits for a minute, and that may be more
+        with suppress(TimeoutError):  # serve.delete waits a minute only
             serve.delete(name)

@@ -1,22 +1,26 @@
-"""Who is there of each deployment, as this process knows it: Ray's side tells, ours listens."""
+"""Replica registry: the current replicas of each deployment, in this process.
+
+Ray's router publishes updates; front replicas subscribe to them. The state lives in this module, since Ray copies the
+module of the router into other processes.
+"""
 
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 ReplicaMetadata = Mapping[str, Mapping[str, Any]]
-"""What each replica says of itself, by the replica's name."""
+"""Metadata by replica name."""
 
 ReplicaListener = Callable[[ReplicaMetadata], None]
-"""Is called in a thread of Ray's."""
+"""Is called in a thread of Ray."""
 
-_LOCK = threading.Lock()  # what is heard last is what was so last
+_LOCK = threading.Lock()  # keeps the order of updates
 _LATEST: dict[str, ReplicaMetadata] = {}
 _LISTENERS: dict[str, ReplicaListener] = {}
 
 
 def subscribe(deployment: str, listener: ReplicaListener) -> None:
-    """Have it told who is there: now, if that is known, and whenever it changes."""
+    """Call the listener with the replicas of a deployment: now, if they are known, and on each change."""
     with _LOCK:
         _LISTENERS[deployment] = listener
         if deployment in _LATEST:
@@ -24,7 +28,7 @@ def subscribe(deployment: str, listener: ReplicaListener) -> None:
 
 
 def publish(deployment: str, replicas: ReplicaMetadata) -> None:
-    """These are there now, and no others."""
+    """Set the replicas of a deployment and call its listener."""
     with _LOCK:
         _LATEST[deployment] = replicas
         if deployment in _LISTENERS:

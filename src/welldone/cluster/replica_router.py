@@ -1,6 +1,6 @@
-"""How Ray tells who is there of a deployment: it tells its routers, and this is ours.
+"""Ray request router that publishes the replicas of a deployment to the replica registry.
 
-Ray copies this module into other processes. So nothing is kept here.
+Ray copies this module by value into other processes, so it must not have state.
 """
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
@@ -9,16 +9,16 @@ from welldone.cluster import replica_registry
 
 
 class ReplicaRouter(RequestRouter):
-    """Ray makes one of these where somebody has a handle of an engine deployment."""
+    """Created by Ray for each handle of an engine deployment."""
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """These are there now."""
+        """Publish the running replicas."""
         super().update_replicas(replicas)
-        found = {replica.replica_id.unique_id: replica.replica_metadata for replica in replicas}
-        replica_registry.publish(self._deployment_id.name, found)
+        metadata = {replica.replica_id.unique_id: replica.replica_metadata for replica in replicas}
+        replica_registry.publish(self._deployment_id.name, metadata)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Any will do: no request of a client comes this way."""
+        """Return all candidates: requests of clients do not use this router."""
         return [candidate_replicas]

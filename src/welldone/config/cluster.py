@@ -1,4 +1,4 @@
-"""What can be set for a cluster: how many of each there are, and what each takes of a machine. The names are Ray's."""
+"""Settings of a Ray cluster: replicas, their resources, and autoscaling. The names are Ray's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,19 +16,19 @@ _HOUR_S = 3_600.0
 
 @dataclass(frozen=True, kw_only=True)
 class FrontScale:
-    """Those who speak to clients."""
+    """Replicas of the HTTP front end."""
 
-    min_replicas: Annotated[int, Setting("", "how many there are at least", SCALE, limits=(1, _REPLICAS))] = 1
-    max_replicas: Annotated[int, Setting("", "how many there are at most", SCALE, limits=(1, _REPLICAS))] = 1
-    num_cpus: Annotated[float, Setting("", "CPUs that each takes", SCALE, limits=(0, _CPUS))] = 1.0
+    min_replicas: Annotated[int, Setting("", "minimum number of replicas", SCALE, limits=(1, _REPLICAS))] = 1
+    max_replicas: Annotated[int, Setting("", "maximum number of replicas", SCALE, limits=(1, _REPLICAS))] = 1
+    num_cpus: Annotated[float, Setting("", "CPUs per replica", SCALE, limits=(0, _CPUS))] = 1.0
     streams: Annotated[
-        int, Setting("", "streams that each should have: with more of them there are more", SCALE, limits=(1, _STREAMS))
-    ] = 50  # at 30 tokens a second a front and Ray's proxy, two processes, take one core for 27 to 37 streams
+        int, Setting("", "target number of streams per replica for autoscaling", SCALE, limits=(1, _STREAMS))
+    ] = 50  # at 30 tokens/s a front replica and Ray's proxy together use one core for 27 to 37 streams
     port: Annotated[
         int,
         Setting(
             "",
-            "a port on which each listens itself, on its own machine, so that no stream goes through Ray; 0: none",
+            "port on which each front replica listens on its own node, to bypass Ray's proxy; 0: none",
             SCALE,
             limits=(0, 65_535),
         ),
@@ -37,17 +37,17 @@ class FrontScale:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineScale:
-    """Those who run a model."""
+    """Replicas of a model's engine."""
 
-    min_replicas: Annotated[int, Setting("", "how many there are at least", SCALE, limits=(1, _REPLICAS))] = 1
-    max_replicas: Annotated[int, Setting("", "how many there are at most", SCALE, limits=(1, _REPLICAS))] = 1
-    num_cpus: Annotated[float, Setting("", "CPUs that each takes", SCALE, limits=(0, _CPUS))] = 1.0
-    num_gpus: Annotated[float, Setting("", "GPUs that each takes", SCALE, limits=(0, _GPUS))] = 0.0
+    min_replicas: Annotated[int, Setting("", "minimum number of replicas", SCALE, limits=(1, _REPLICAS))] = 1
+    max_replicas: Annotated[int, Setting("", "maximum number of replicas", SCALE, limits=(1, _REPLICAS))] = 1
+    num_cpus: Annotated[float, Setting("", "CPUs per replica", SCALE, limits=(0, _CPUS))] = 1.0
+    num_gpus: Annotated[float, Setting("", "GPUs per replica", SCALE, limits=(0, _GPUS))] = 0.0
     streams: Annotated[
         int | None,
         Setting(
             "",
-            "streams that each should have: with more of them there are more replicas",
+            "target number of streams per replica for autoscaling",
             SCALE,
             limits=(1, _STREAMS),
             unset="the model's slots",
@@ -57,7 +57,7 @@ class EngineScale:
         str,
         Setting(
             "",
-            "what stays with one replica while it is well, for its prompt cache",
+            "which requests go to the same replica while it is healthy, for its prompt cache",
             SCALE,
             choices="none key conversation",
         ),
@@ -66,23 +66,24 @@ class EngineScale:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleSettings:
-    """The cluster."""
+    """Settings of the cluster."""
 
     upscale_delay_s: Annotated[
-        float, Setting("", "seconds of too many streams before there are more replicas", SCALE, limits=(0, _HOUR_S))
-    ] = 5.0  # an engine takes some seconds to load: who waits before that waits twice
+        float, Setting("", "seconds of high load before replicas are added", SCALE, limits=(0, _HOUR_S))
+    ] = 5.0  # loading an engine takes several seconds more
     downscale_delay_s: Annotated[
-        float, Setting("", "seconds of few streams before there are fewer replicas", SCALE, limits=(0, _HOUR_S))
-    ] = 120.0  # what was loaded is kept over a pause between two questions
+        float, Setting("", "seconds of low load before replicas are removed", SCALE, limits=(0, _HOUR_S))
+    ] = 120.0  # longer than the pause between two turns of a chat
     look_back_s: Annotated[
-        float, Setting("", "seconds over which streams are averaged; Ray counts every 10", SCALE, limits=(1, _HOUR_S))
+        float,
+        Setting("", "seconds over which the load is averaged; Ray samples it every 10", SCALE, limits=(1, _HOUR_S)),
     ] = 15.0
     front: FrontScale = FrontScale()
     engine: EngineScale = EngineScale()
-    """What holds for all models that have no table of their own."""
+    """Settings for models without a table of their own."""
     engines: Mapping[str, EngineScale] = field(default_factory=dict)
-    """By the names of models."""
+    """By name of the model."""
 
     def engine_of(self, model: str) -> EngineScale:
-        """What holds for a model."""
+        """The settings of a model's engine replicas."""
         return self.engines.get(model, self.engine)

@@ -1,4 +1,4 @@
-"""What an engine can do, as it says itself."""
+"""Capabilities of an engine, read from its `/props` and `/v1/models` endpoints and the GGUF metadata."""
 
 from typing import Any, Literal
 
@@ -12,18 +12,18 @@ from welldone.http.client import HttpClientError, fetch
 from welldone.protocol.lenient_json import parse_strict
 
 CAPABILITIES_TIMEOUT_S = 10.0
-"""The engine has just said that it is ready; on a busy machine even that may take seconds."""
+"""The engine has just reported ready; on a busy machine a reply may still take seconds."""
 
 CAPABILITIES_LIMIT_BYTES = 4 * 2**20
-"""The properties hold the chat template, which may be long."""
+"""`/props` contains the chat template, which may be long."""
 
 
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers are 0 where the engine does not say them."""
+    """Capabilities of a loaded model. Numbers that the engine does not report are 0."""
 
     kind: Literal["llama", "command"]
     context: int
-    """Tokens that one request may use."""
+    """Context length of one request, in tokens."""
     train_context: int
     slots: int
     vocabulary_size: int
@@ -33,24 +33,24 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     images: bool
     audio: bool
     tools: bool
-    """Whether the chat template knows tools."""
+    """Whether the chat template supports tools."""
     chat: bool
     embeddings: bool
     reranking: bool
     engine_model_name: str = ""
-    """What the engine calls its model; a command may know it by no other name."""
+    """The engine's own name of the model, which requests to a command must use."""
 
 
 async def read_capabilities(
     address: Address, settings: ModelSettings, metadata: GgufMetadata | None
 ) -> ModelCapabilities:
-    """Asks the engine. `EngineError` if it is our own and does not answer."""
-    properties = await _get_json(address, "/props", metadata is not None)
-    listed = await _get_json(address, "/v1/models", metadata is not None)
-    return parse_capabilities(properties, listed, settings, metadata)
+    """Query the engine. Raises `EngineError` if the bundled engine does not answer; a command need not."""
+    props = await _get_json(address, "/props", metadata is not None)
+    model_list = await _get_json(address, "/v1/models", metadata is not None)
+    return parse_capabilities(props, model_list, settings, metadata)
 
 
-async def _get_json(address: Address, path: str, is_ours: bool) -> dict[str, Any]:
+async def _get_json(address: Address, path: str, is_required: bool) -> dict[str, Any]:
     try:
         reply = await fetch(
             address, "GET", path, timeout_s=CAPABILITIES_TIMEOUT_S, limit_bytes=CAPABILITIES_LIMIT_BYTES
@@ -60,7 +60,7 @@ async def _get_json(address: Address, path: str, is_ours: bool) -> dict[str, Any
         found = None
     if isinstance(found, dict):
         return found
-    if is_ours:
+    if is_required:
         raise EngineError("ended as soon as it was ready")
     return {}
 
@@ -68,7 +68,7 @@ async def _get_json(address: Address, path: str, is_ours: bool) -> dict[str, Any
 def parse_capabilities(
     props: dict[str, Any], model_list: dict[str, Any], settings: ModelSettings, metadata: GgufMetadata | None
 ) -> ModelCapabilities:
-    """What the replies to /props and /v1/models say, and the model's file."""
+    """Combine the replies of /props and /v1/models with the settings and the GGUF metadata."""
     data = model_list.get("data")
     first = _as_object(data[0]) if isinstance(data, list) and data else {}
     meta = _as_object(first.get("meta"))
@@ -76,7 +76,7 @@ def parse_capabilities(
     template = _as_object(props.get("chat_template_caps"))
     is_reranker = settings.reranking or (metadata is not None and metadata.is_reranker)
     is_embedder = metadata is not None and metadata.is_embedder
-    is_told = bool(props)  # a server that does not tell is given the benefit of the doubt
+    has_props = bool(props)  # a server without /props is assumed to support everything
     generation = _as_object(props.get("default_generation_settings"))
     return ModelCapabilities(
         kind="command" if metadata is None else "llama",
@@ -87,9 +87,9 @@ def parse_capabilities(
         embedding_size=_positive_int(meta.get("n_embd")),
         parameters=_positive_int(meta.get("n_params")),
         size_bytes=_positive_int(meta.get("size")),
-        images=bool(modalities.get("vision")) if is_told else True,
-        audio=bool(modalities.get("audio")) if is_told else True,
-        tools=bool(template.get("supports_tools")) if is_told else True,
+        images=bool(modalities.get("vision")) if has_props else True,
+        audio=bool(modalities.get("audio")) if has_props else True,
+        tools=bool(template.get("supports_tools")) if has_props else True,
         chat=not (is_reranker or is_embedder),
         embeddings=is_embedder or settings.embeddings or metadata is None,
         reranking=is_reranker,

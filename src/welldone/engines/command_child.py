@@ -1,9 +1,8 @@
-"""The child program around a user's command: `python -m welldone.engines.command_child PARENT COMMAND…`.
+"""Child program that runs a user's command: `python -m welldone.engines.command_child PARENT COMMAND…`.
 
-The command runs in a process group of its own. SIGTERM is handed on to the group. When standard input ends (the parent
-has had enough, or is gone) the group is killed; also when the command itself is done, so that no worker of it is left.
-Where this program is killed itself, a guard does that: a fork that waits for nothing else. There is one thread here, so
-that a fork is safe.
+The command runs in its own process group. SIGTERM is forwarded to the group. The group is killed when standard input
+ends (the parent stops it, or is dead), and when the command exits, so that none of its workers is left. If this program
+itself is killed, a forked guard process kills the group. The program has one thread, so that fork is safe.
 """
 
 import contextlib
@@ -15,34 +14,34 @@ import sys
 from welldone.engines.parent_death import signal_on_parent_death
 
 CANNOT_RUN_EXIT_CODE = 127
-"""The exit code with which shells say the same."""
+"""Exit code of shells for a command that cannot be executed."""
 
 
 def run(parent: int, command: list[str]) -> int:
-    """The command's exit code; 128 and the signal's number if a signal ended it."""
-    news = _open_signal_pipe()
+    """Run the command and return its exit code: 128 plus the signal number if a signal ended it."""
+    signal_pipe = _open_signal_pipe()
     signal_on_parent_death(signal.SIGTERM, parent)
     pid = _spawn(command)
-    rope = _fork_guard(pid)
-    code = _wait_for_exit(pid, news)
+    guard_pipe = _fork_guard(pid)
+    code = _wait_for_exit(pid, signal_pipe)
     _signal_group(pid, signal.SIGKILL)
-    with contextlib.suppress(BrokenPipeError):  # somebody has ended the guard
-        os.write(rope, b"done")
+    with contextlib.suppress(BrokenPipeError):  # the guard was killed
+        os.write(guard_pipe, b"done")
     if code is None:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return code if code >= 0 else 128 - code
 
 
 def _open_signal_pipe() -> int:
-    """A pipe in which a byte comes for each signal."""
-    news, write_end = os.pipe()
+    """Return a pipe that receives one byte per signal."""
+    read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)  # without a handler no byte comes
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which lets running requests finish
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as the parent does: service managers signal all processes
-    return news
+        signal.signal(number, lambda *_: None)  # set_wakeup_fd writes only for signals with a handler
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and lets running requests finish
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # like the parent: service managers signal all processes
+    return read_end
 
 
 def _spawn(command: list[str]) -> int:
@@ -63,23 +62,23 @@ def _spawn(command: list[str]) -> int:
 
 
 def _fork_guard(pid: int) -> int:
-    """A process that kills the group when we are gone, unless it was told that this is done; where to tell it."""
-    end, rope = os.pipe()
+    """Fork a process that kills the group when this one dies; return the pipe that dismisses it."""
+    read_end, write_end = os.pipe()
     if os.fork():
-        os.close(end)
-        return rope
-    os.close(rope)
+        os.close(read_end)
+        return write_end
+    os.close(write_end)
     os.setsid()
-    signal.set_wakeup_fd(-1)  # what it is sent is not for us
+    signal.set_wakeup_fd(-1)  # the inherited pipe belongs to the parent
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    if not os.read(end, 4):
+    if not os.read(read_end, 4):
         _signal_group(pid, signal.SIGKILL)
     os._exit(0)
 
 
 def _wait_for_exit(pid: int, signal_pipe: int) -> int | None:
-    """The command's exit code when it is done; None when standard input ended first."""
+    """Return the command's exit code, or None if standard input ended first."""
     while True:
         readable, _, _ = select.select([0, signal_pipe], [], [])
         if 0 in readable and not os.read(0, 4096):
@@ -94,7 +93,7 @@ def _wait_for_exit(pid: int, signal_pipe: int) -> int | None:
 def _signal_group(pid: int, number: signal.Signals) -> None:
     try:
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):  # nobody is left; macOS says the second where only zombies are
+    except (ProcessLookupError, PermissionError):  # empty group; macOS: PermissionError if only zombies are left
         return
 
 

@@ -1,20 +1,24 @@
-"""What the child around llama.cpp is told: one line of JSON on its standard input, so that no secret is an argument."""
+"""Launch configuration of the llama.cpp child, and the child's report.
+
+The parent sends the configuration as one line of JSON on standard input, so that no secret is a command-line argument.
+This module is separate from `llama_child`, since the parent must not import native code.
+"""
 
 import msgspec
 
 ENGINE_CONFIG_LIMIT_BYTES = 4 * 1024 * 1024
-"""Longest line that the child reads. A chat template is its only large part: those that we know have under 50 kB."""
+"""Longest line that the child reads. Its only large part is the chat template; known templates have under 50 kB."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine: its file, its place, and llama.cpp's settings by the names that llama-server's users know."""
+    """Model file, socket and settings of one engine. The settings have the names of llama-server's flags."""
 
     name: str
     file: str
     socket: str
     key: str
     parent_pid: int
-    """The process that gives the orders. The child ends with it."""
+    """The child exits when this process does."""
     start_timeout_s: float
     ctx_size: int
     parallel: int
@@ -25,7 +29,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensor_split: tuple[float, ...]
     kv_offload: bool
     threads: int
-    """0: llama.cpp chooses. The same of `threads_batch`."""
+    """0: llama.cpp chooses; the same for `threads_batch`."""
     threads_batch: int
     batch_size: int
     ubatch_size: int
@@ -37,7 +41,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     warmup: bool
     embeddings: bool
     pooling: str | None
-    """None: the model's own."""
+    """None: the model's default."""
     lora: tuple[str, ...]
     mmproj: str | None
     jinja: bool
@@ -49,12 +53,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_reuse: int
 
     def __repr__(self) -> str:
-        """Without the key: a repr may get into a log."""
-        return f"Orders({self.name!r}, {self.socket!r})"
+        """Omit the key: a repr may end up in a log."""
+        return f"EngineConfig({self.name!r}, {self.socket!r})"
 
 
-class EngineReady(msgspec.Struct, frozen=True, tag="ready", tag_field="said"):
-    """The child's word that it has the model and listens."""
+class EngineReady(msgspec.Struct, frozen=True, tag="ready", tag_field="status"):
+    """Report that the model is loaded and the server listens."""
 
     load_s: float
 
@@ -63,10 +67,10 @@ NO_GPU_WARNING = (
     "this engine has no GPU: -ngl, -mg, -ts and -sm do nothing here; "
     "use a build of llama-server with CUDA as a command instead"
 )
-"""The line in the child's log where settings for a GPU were given in vain."""
+"""Log line of the child when GPU settings have no effect."""
 
 
-class EngineStartFailure(msgspec.Struct, frozen=True, tag="failed", tag_field="said"):
-    """The child's last word. The text holds no path and no secret."""
+class EngineStartFailure(msgspec.Struct, frozen=True, tag="failed", tag_field="status"):
+    """Report that the child cannot start. The text contains no path and no secret."""
 
     error: str

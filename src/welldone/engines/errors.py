@@ -1,11 +1,11 @@
-"""Why an engine cannot be had."""
+"""Errors of engines."""
 
 
 class EngineError(Exception):
-    """An engine that did not start, or that is not wanted any more.
+    """An engine did not start, or is not available any more.
 
-    `message` may be shown to a client: it holds no path and no secret. `details` are the engine's last words, for the
-    log of whoever runs the server. A permanent fault comes again until somebody changes something.
+    `message` may be sent to clients: it contains no path and no secret. `details` are the engine's last output lines,
+    for the server's log. A permanent error recurs until the configuration or the machine is changed.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The child program around llama.cpp: `python -m welldone.engines.llama_child`. The only file that knows xllamacpp.
+"""Child program that runs llama.cpp: `python -m welldone.engines.llama_child`. The only module that imports xllamacpp.
 
-A native crash ends this process and nothing else. It reads its orders from the first line of standard input and says on
-standard output, once, that it is ready or why it cannot be. Its log goes to standard error.
+A native crash ends this process only. It reads its configuration from the first line of standard input and reports once
+on standard output that it is ready, or why it cannot start. The log goes to standard error.
 """
 
 import enum
@@ -24,7 +24,7 @@ from welldone.engines.engine_config import (
 from welldone.engines.parent_death import exit_on_stdin_eof, signal_on_parent_death
 
 IMPORT_ERROR: ImportError | None = None
-"""Why xllamacpp could not be imported. The parent gets a sentence about it instead of a traceback."""
+"""Why xllamacpp cannot be imported; reported to the parent as a sentence instead of a traceback."""
 
 try:
     import xllamacpp  # type: ignore[import-untyped]
@@ -33,20 +33,20 @@ except ImportError as error:
     IMPORT_ERROR = error
 
 READ_TIMEOUT_S = 60
-"""A request comes whole from our own server over a local socket; llama.cpp would wait an hour for it."""
+"""Requests come complete from our own server over a local socket; llama.cpp's default is an hour."""
 
 WRITE_TIMEOUT_S = 600
-"""Our own server reads as slowly as its client does, and has a shorter limit for that."""
+"""Our own server reads as slowly as its client, for which it has a shorter limit."""
 
 STARTUP_ALARM_GRACE_S = 10
-"""The parent ends a slow start first and says why. The alarm is for a parent that is gone."""
+"""The parent ends a slow start first and reports it. The alarm is for a parent that is dead."""
 
 OOM_SCORE_ADJ = b"500"
-"""Of -1000 to 1000. Where memory runs out, Linux is to end the engine, which comes back, and not the server."""
+"""Of -1000 to 1000: when memory runs out, Linux kills the engine, which is restarted, and not the server."""
 
 _FOLDER_PATH = re.compile(r"(?:/[^\s/:]+)*/(?=[^\s/])")
 
-NO_CONFIG = "no orders on standard input: this program is started by welldone"
+NO_CONFIG = "no configuration on standard input: welldone starts this program"
 
 SYSTEM_PACKAGES = {
     "libgomp.so.1": "apt-get install libgomp1 (Debian, Ubuntu), dnf install libgomp (Fedora) or "
@@ -54,13 +54,13 @@ SYSTEM_PACKAGES = {
     "libstdc++.so.6": "apt-get install libstdc++6 (Debian, Ubuntu), dnf install libstdc++ (Fedora) or "
     "apk add libstdc++ (Alpine)",
 }
-"""System libraries that the wheel of xllamacpp links to and does not contain, and how to install each."""
+"""System libraries that the wheel of xllamacpp needs but does not contain, and how to install them."""
 
 FLASH_ATTENTION = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
 
 
 def build_params(config: EngineConfig) -> "xllamacpp.CommonParams":
-    """llama.cpp's parameters for these orders. What its server would offer to the world is closed."""
+    """Return llama.cpp's parameters. Endpoints and CORS of its server are disabled as far as possible."""
     params = xllamacpp.CommonParams()
     for step in (_set_model, _set_devices, _set_batching, _set_cache, _set_chat, _restrict_server):
         step(params, config)
@@ -74,7 +74,7 @@ def _set_model(params: "xllamacpp.CommonParams", config: EngineConfig) -> None:
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in config.lora]
     if config.mmproj is not None:
         params.mmproj.path = config.mmproj
-    params.offline = True  # nothing is fetched here
+    params.offline = True  # no downloads
     params.warmup = config.warmup
 
 
@@ -90,14 +90,14 @@ def _set_devices(params: "xllamacpp.CommonParams", config: EngineConfig) -> None
     params.main_gpu = config.main_gpu
     params.split_mode = _enum_member("llama_split_mode", "LLAMA_SPLIT_MODE", config.split_mode)
     if config.tensor_split:
-        room = len(params.tensor_split)
-        params.tensor_split = [*config.tensor_split, *[0.0] * room][:room]
+        size = len(params.tensor_split)
+        params.tensor_split = [*config.tensor_split, *[0.0] * size][:size]
     params.no_kv_offload = not config.kv_offload
 
 
 def _set_batching(params: "xllamacpp.CommonParams", config: EngineConfig) -> None:
     params.n_ctx = config.ctx_size
-    params.n_predict = config.ctx_size  # no answer is longer than its context
+    params.n_predict = config.ctx_size  # an answer cannot be longer than the context
     params.n_parallel = config.parallel
     params.n_batch = config.batch_size
     params.n_ubatch = config.ubatch_size
@@ -141,34 +141,33 @@ def _restrict_server(params: "xllamacpp.CommonParams", config: EngineConfig) -> 
     params.ui = False
     params.media_path = ""
     params.slot_save_path = ""
-    params.sse_ping_interval = -1  # the server makes its own keep-alives
+    params.sse_ping_interval = -1  # the server sends its own keep-alive comments
     params.timeout_read = READ_TIMEOUT_S
     params.timeout_write = WRITE_TIMEOUT_S
 
 
 def _enum_member(enum_name: str, prefix: str, member_name: str) -> "enum.IntEnum":
-    """A member of one of llama.cpp's enums. Settings hold only words that it knows."""
     member: enum.IntEnum = getattr(xllamacpp, enum_name)[f"{prefix}_{member_name.upper()}"]
     return member
 
 
 def load_model(config: EngineConfig) -> "tuple[xllamacpp.Server | None, EngineReady | EngineStartFailure]":
-    """The running server and what to report. Blocks until the model is loaded."""
+    """Start the server and return it with the report. Blocks until the model is loaded."""
     if IMPORT_ERROR is not None:
         return None, EngineStartFailure(explain_import_error(IMPORT_ERROR))
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         server = xllamacpp.Server(build_params(config))
-    except RuntimeError:  # the reason is in the log: this exception never has it
+    except RuntimeError:  # without a reason: llama.cpp writes that to the log
         return None, EngineStartFailure("llama.cpp could not load it")
-    return server, EngineReady(time.monotonic() - began)
+    return server, EngineReady(time.monotonic() - started)
 
 
 def explain_import_error(error: ImportError) -> str:
-    """Why xllamacpp cannot be imported, and what to do about it."""
+    """Describe why xllamacpp cannot be imported, and what to do about it."""
     if isinstance(error, ModuleNotFoundError) and error.name == "xllamacpp":
         return "llama.cpp is not installed: pip install xllamacpp"
-    text = _FOLDER_PATH.sub("", str(error))  # clients may see the message, and paths are none of their business
+    text = _FOLDER_PATH.sub("", str(error))  # clients may see the message: no paths
     for library, commands in SYSTEM_PACKAGES.items():
         if library in text:
             return f"llama.cpp cannot be loaded ({text}): the system library {library} is missing; {commands}"
@@ -179,17 +178,17 @@ def explain_import_error(error: ImportError) -> str:
 
 
 def is_gpu_requested(config: EngineConfig) -> bool:
-    """Whether somebody has set what only a GPU can do."""
+    """Return whether a setting is configured that only affects GPUs."""
     return bool(config.gpu_layers > 0 or config.main_gpu or config.tensor_split or config.split_mode != "layer")
 
 
 def has_gpu() -> bool:
-    """Whether this build of llama.cpp sees one."""
+    """Return whether this build of llama.cpp detects a GPU."""
     return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
 
 
 def read_engine_config() -> EngineConfig:
-    """The first line of standard input. Nothing follows it."""
+    """Read the configuration: the first line of standard input, and the only one."""
     line = bytearray()
     while not line.endswith(b"\n"):
         piece = os.read(0, 65536)
@@ -203,7 +202,7 @@ def read_engine_config() -> EngineConfig:
 
 
 def raise_oom_score() -> None:
-    """Says to Linux whom to end where memory runs out. Elsewhere there is nobody to say it to."""
+    """Have Linux kill this process first when memory runs out. No effect on other systems."""
     try:
         Path("/proc/self/oom_score_adj").write_bytes(OOM_SCORE_ADJ)
     except OSError:
@@ -211,24 +210,24 @@ def raise_oom_score() -> None:
 
 
 def main() -> None:
-    """Runs until the parent is gone or ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which lets running requests finish
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as the parent does: service managers signal all processes
-    reports = os.dup(1)
-    os.dup2(2, 1)  # whatever native code prints is log
-    os.set_blocking(2, False)  # a parent that does not read costs log lines, never time
+    """Run until the parent stops this process or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and lets running requests finish
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # like the parent: service managers signal all processes
+    report_pipe = os.dup(1)
+    os.dup2(2, 1)  # output of native code goes to the log
+    os.set_blocking(2, False)  # if the parent does not read, log lines are lost instead of blocking the engine
     raise_oom_score()
-    orders = read_engine_config()
-    signal_on_parent_death(signal.SIGKILL, orders.parent_pid)
+    config = read_engine_config()
+    signal_on_parent_death(signal.SIGKILL, config.parent_pid)
     exit_on_stdin_eof()
-    # llama.cpp holds the interpreter while it loads, and nobody sees the input's end. An alarm needs no interpreter.
-    signal.alarm(int(orders.start_timeout_s) + STARTUP_ALARM_GRACE_S)
-    server, report = load_model(orders)
+    # llama.cpp holds the GIL while it loads, so that EOF goes unnoticed. SIGALRM needs no interpreter.
+    signal.alarm(int(config.start_timeout_s) + STARTUP_ALARM_GRACE_S)
+    server, report = load_model(config)
     signal.alarm(0)
-    os.write(reports, msgspec.json.encode(report) + b"\n")
+    os.write(report_pipe, msgspec.json.encode(report) + b"\n")
     if server is None:
         os._exit(1)
-    if is_gpu_requested(orders) and not has_gpu():
+    if is_gpu_requested(config) and not has_gpu():
         os.write(2, f"{NO_GPU_WARNING}\n".encode())
     while True:
         signal.pause()

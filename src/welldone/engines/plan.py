@@ -1,4 +1,4 @@
-"""How a model's engine is to be started: the program, what it is told, and where it will listen."""
+"""Launch plan of an engine: program, configuration and address."""
 
 import os
 import re
@@ -20,75 +20,79 @@ from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata
 from welldone.http.address import Address
 
 DEFAULT_CONTEXT_LIMIT = 16384
-"""Tokens of context in all slots where nobody asked for more: 4,096 for each of four. Models claim up to a million, and
-each token costs memory at once: 130 KB with a model of 8 billion parameters, so 2 GB."""
+"""Default context of all slots together, in tokens: 4,096 for each of four. Models support up to a million, but memory
+is allocated at once: 130 KB per token with a model of 8 billion parameters, 2 GB in all."""
 
 EMBEDDING_CONTEXT_LIMIT = 2048
-"""Tokens of a text for an embedding where the context has room for them: what llama-server reads at once."""
+"""Default limit of a text for an embedding, in tokens: llama-server's batch size."""
 
 TEMPLATE_LIMIT_CHARS = 2**20
-"""Characters of a chat template that are read; those that we know have less than 50,000."""
+"""Longest chat template; known templates have less than 50,000 characters."""
 
 SOCKET_PATH_LIMIT_BYTES = 103
-"""The longest path of a socket: macOS has 104 bytes for it, with the zero at its end."""
+"""Longest path of a Unix socket: macOS has 104 bytes (sun_path), including the terminating zero."""
 
 _SECRET_VARIABLE = re.compile("key|token|secret|passw|credential|auth|dsn|_pat$", re.IGNORECASE)
-"""What the names of environment variables have in them that hold a secret, or lead to one, as SSH_AUTH_SOCK does."""
+"""Names of environment variables that contain a secret or lead to one, as SSH_AUTH_SOCK does."""
 _URL_WITH_PASSWORD = re.compile("://[^/?#]*@")
-"""A URL with a user in it, and mostly a password: of a database, a proxy, a package registry."""
+"""A URL with user information, usually a password: of a database, a proxy, a package registry."""
 
 PYTHON_MODULE = (sys.executable, "-P", "-m")
-"""-P: a file that happens to lie in the current folder is never taken for a module."""
+"""-P: do not import modules from the current directory."""
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All that `Process` needs. With `orders`, the program says itself when it is ready; else it is asked."""
+    """Arguments, environment and address of an engine process."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
     address: Address
     config_line: bytes = b""
+    """Is written to standard input of `llama_child`, which then reports when it is ready. Empty for a command, which is
+    probed over HTTP."""
     metadata: GgufMetadata | None = None
-    """What the model's file says of itself; of a command nothing is known."""
+    """None for a command."""
 
     def __repr__(self) -> str:
-        """Without orders and environment: a repr may get into a log, and there are keys in both."""
-        return f"Plan({self.address})"
+        """Omit configuration and environment, which contain keys: a repr may end up in a log."""
+        return f"LaunchPlan({self.address})"
 
 
 def make_plan(
     settings: ModelSettings, *, models_folder: Path, socket_folder: Path, environment: Mapping[str, str]
 ) -> LaunchPlan:
-    """How to start this model now. Reads its file's header, so it takes some milliseconds; `EngineError` if it cannot.
+    """Plan a start of this model. Reads the header of its file, which takes milliseconds. Raises `EngineError`.
 
-    Each start has a socket of its own: llama.cpp cannot listen where the one before it has left its socket.
+    Every start has a new socket path: llama.cpp cannot bind to a path that a previous process has left.
     """
     path = socket_folder / f"{secrets.token_hex(4)}.sock"
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT_BYTES:
-        raise EngineError("the folder for sockets has too long a path; set TMPDIR to a shorter one", is_permanent=True)
+        raise EngineError(
+            "the path of the folder for sockets is too long; set TMPDIR to a shorter one", is_permanent=True
+        )
     if settings.command:
         return _plan_command(settings, path, environment)
     return _plan_llama(settings, _find_model_file(settings, models_folder), path, environment)
 
 
 def read_model_metadata(settings: ModelSettings, models_folder: Path) -> GgufMetadata | None:
-    """What the model's file says of itself; None for a command, or where there is no such file."""
+    """Return the metadata of the model's file; None for a command, or if the file cannot be read."""
     if settings.command:
         return None
     try:
         return read_metadata(_find_model_file(settings, models_folder))
     except (EngineError, GgufError, OSError):
-        return None  # who asks for the model is told
+        return None  # reported when the model is loaded
 
 
 def fits_socket_path(folder: str) -> bool:
-    """Whether the path of a socket in a new folder in this one would not be too long."""
+    """Return whether the path of a socket in a new folder within this one fits the limit."""
     name = Path(folder) / "welldone-12345678" / "12345678.sock"
     return Path(folder).is_absolute() and len(os.fsencode(name)) <= SOCKET_PATH_LIMIT_BYTES
 
 
 def _find_model_file(settings: ModelSettings, models_folder: Path) -> Path:
-    """The model's file: a path, or one of the names that `welldone models` shows."""
+    """Find the model's file by its path, or by its name in `welldone models`."""
     file = settings.file
     if file is not None and file.is_file():
         return file
@@ -96,30 +100,30 @@ def _find_model_file(settings: ModelSettings, models_folder: Path) -> Path:
     if (found := store.find_model_file(models_folder, name)) is not None:
         return found
     if builtin_model.is_builtin_name(name):
-        raise EngineError("it is not here yet; fetch it with `welldone pull default`", is_permanent=True)
+        raise EngineError("it is not downloaded yet; run `welldone pull default`", is_permanent=True)
     raise EngineError(f"there is no file {Path(name).name}", is_permanent=True)
 
 
 def _plan_llama(settings: ModelSettings, file: Path, socket_path: Path, environment: Mapping[str, str]) -> LaunchPlan:
     try:
-        facts = read_metadata(file)
+        metadata = read_metadata(file)
     except GgufError as error:
         raise EngineError(f"its file {file.name} {error}", is_permanent=error.is_permanent) from error
     key = secrets.token_urlsafe(32)
-    orders = _build_engine_config(settings, file, facts, str(socket_path), key)
+    config = _build_engine_config(settings, file, metadata, str(socket_path), key)
     return LaunchPlan(
         arguments=(*PYTHON_MODULE, "welldone.engines.llama_child"),
-        # Threads that spin while they wait made decoding 5 to 10 times slower on a busy machine.
-        # ggml would start a debugger to show where it failed: that takes seconds, and hides the reason.
+        # OMP_WAIT_POLICY: spinning threads made decoding 5 to 10 times slower on a busy machine.
+        # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
         environment={"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | _without_secrets(environment),
         address=Address(socket=str(socket_path), key=key),
-        config_line=msgspec.json.encode(orders) + b"\n",
-        metadata=facts,
+        config_line=msgspec.json.encode(config) + b"\n",
+        metadata=metadata,
     )
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an engine that reads other people's files is told of ours: no keys, which it has no use for."""
+    """Remove secrets from the environment of an engine, which parses untrusted model files and needs none."""
     return {
         name: value
         for name, value in environment.items()
@@ -128,7 +132,7 @@ def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def context_per_request(settings: ModelSettings, metadata: GgufMetadata) -> int:
-    """The tokens of context that one request has."""
+    """Return the context length of one request, in tokens."""
     own = metadata.context_length or DEFAULT_CONTEXT_LIMIT
     context = (settings.ctx_size or min(own * settings.slots, DEFAULT_CONTEXT_LIMIT)) // settings.slots
     is_embedder = settings.embeddings or settings.reranking or metadata.is_embedder or metadata.is_reranker
@@ -143,8 +147,8 @@ def _build_engine_config(
     context = context_per_request(settings, metadata) * settings.slots
     is_reranker = settings.reranking or metadata.is_reranker
     is_embedder = settings.embeddings or metadata.is_embedder or is_reranker
-    # A model for embeddings reads a text in one go or not at all: what one slot holds.
-    whole_text = context // settings.slots if is_embedder else 0
+    # llama.cpp computes an embedding in one batch or not at all: the batch must hold the context of a slot.
+    text_limit = context // settings.slots if is_embedder else 0
     return EngineConfig(
         name=settings.name,
         file=str(file),
@@ -162,8 +166,8 @@ def _build_engine_config(
         kv_offload=settings.kv_offload,
         threads=settings.threads or 0,
         threads_batch=settings.threads_batch or 0,
-        batch_size=max(settings.batch_size, whole_text),
-        ubatch_size=max(settings.ubatch_size, whole_text),
+        batch_size=max(settings.batch_size, text_limit),
+        ubatch_size=max(settings.ubatch_size, text_limit),
         flash_attn=settings.flash_attn,
         cont_batching=settings.cont_batching,
         swa_full=settings.swa_full,
@@ -185,7 +189,7 @@ def _build_engine_config(
 
 
 def _pooling(settings: ModelSettings, metadata: GgufMetadata) -> str | None:
-    """A model for chat says nothing about pooling, and llama.cpp would then give no embedding that OpenAI's API has."""
+    """Default to mean pooling for embeddings from a chat model: without pooling, llama.cpp returns one per token."""
     if settings.pooling is None and settings.embeddings and metadata.pooling in (None, "none"):
         return "mean"
     return settings.pooling
@@ -195,11 +199,11 @@ def _parse_tensor_split(words: tuple[str, ...]) -> tuple[float, ...]:
     try:
         return tuple(float(word) for word in words)
     except ValueError:
-        raise EngineError("its tensor_split should be numbers, such as 3,1", is_permanent=True) from None
+        raise EngineError("its tensor_split must be numbers, such as 3,1", is_permanent=True) from None
 
 
 def _chat_template(settings: ModelSettings, file: Path, metadata: GgufMetadata) -> str | None:
-    """The chat template to use instead of the model's own."""
+    """Return the chat template that replaces the model's own, if any."""
     if settings.chat_template is not None:
         return settings.chat_template
     if settings.chat_template_file is not None:
@@ -224,32 +228,28 @@ def _read_template(path: Path) -> str:
 
 
 def _plan_command(settings: ModelSettings, socket_path: Path, environment: Mapping[str, str]) -> LaunchPlan:
-    """A user's command, with its place filled in: a socket if it names one, else a free port."""
-    words = " ".join([*settings.command, *settings.environment.values()])
-    if "{socket}" in words:
+    """Plan a user's command and fill in its `{socket}` or `{port}`."""
+    text = " ".join([*settings.command, *settings.environment.values()])
+    if "{socket}" in text:
         address = Address(socket=str(socket_path), key=settings.key)
-    elif "{port}" in words:
+    elif "{port}" in text:
         address = Address(port=_free_port(), key=settings.key)
     else:
-        raise EngineError("its command names neither {port} nor {socket}", is_permanent=True)
-    places = {"{socket}": str(socket_path), "{port}": str(address.port)}
-    command = [_fill_placeholders(word, places) for word in settings.command]
+        raise EngineError("its command contains neither {port} nor {socket}", is_permanent=True)
+
+    def fill(word: str) -> str:
+        return word.replace("{socket}", str(socket_path)).replace("{port}", str(address.port))
+
+    command = [fill(word) for word in settings.command]
     return LaunchPlan(
         arguments=(*PYTHON_MODULE, "welldone.engines.command_child", str(os.getpid()), *command),
-        environment=dict(environment)
-        | {name: _fill_placeholders(word, places) for name, word in settings.environment.items()},
+        environment=dict(environment) | {name: fill(word) for name, word in settings.environment.items()},
         address=address,
     )
 
 
-def _fill_placeholders(word: str, placeholders: Mapping[str, str]) -> str:
-    for mark, place in placeholders.items():
-        word = word.replace(mark, place)
-    return word
-
-
 def _free_port() -> int:
-    """A port that was free a moment ago. If another program is faster, the engine dies and is started anew."""
+    """Return a port that is free now. If another program takes it first, the engine fails and is restarted."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

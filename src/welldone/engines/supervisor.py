@@ -1,8 +1,10 @@
-"""One model and its engine: loaded when it is asked for, watched, started again when it dies.
+"""Supervisor of local models: loads engines on demand, restarts them with backoff, and unloads idle ones.
 
-UNLOADED -> LOADING -> READY -> RESTARTING -> READY …
-               |         |          |
-             FAILED   UNLOADED    FAILED        and STOPPED from everywhere, for ever
+States of a model:
+
+    UNLOADED -> LOADING -> READY -> RESTARTING -> READY …
+                   |         |          |
+                 FAILED   UNLOADED    FAILED        STOPPED is final and follows any state
 """
 
 import asyncio
@@ -23,24 +25,21 @@ from welldone.engines.plan import LaunchPlan, fits_socket_path, make_plan, read_
 from welldone.engines.process import EngineProcess, OutputTail, describe_exit, is_responsive, reports_unhealthy
 from welldone.http.address import Address
 
-# How long to wait before an engine is started again.
-
-
 BACKOFF_INITIAL_S = 0.2
-"""A single crash should cost a client less than it notices; a small model loads in under a second."""
+"""A single crash should go unnoticed by clients; a small model loads in under a second."""
 
 BACKOFF_MAX_S = 30.0
-"""An engine that cannot start is tried twice a minute, which no machine feels."""
+"""An engine that cannot start is tried twice a minute, which is a negligible load."""
 
 BACKOFF_RESET_S = 60.0
-"""After a minute of health a death is a new one and not more of the last."""
+"""After a minute of running, an exit counts as a new failure."""
 
 MAX_FAILED_STARTS = 5
-"""Deaths in a row without being ready, after which the engine is left alone until somebody asks. The waits make 3 s."""
+"""Failed starts in a row, after which the model is FAILED until the next request. The delays add up to 3 s."""
 
 
 class RestartBackoff:
-    """Waits that double from death to death, and start anew after a time of health."""
+    """Exponential backoff between restarts, reset after `BACKOFF_RESET_S` of running."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -49,12 +48,12 @@ class RestartBackoff:
         self._ready_at: float | None = None
 
     def record_ready(self) -> None:
-        """The engine runs."""
+        """Record that the engine is ready."""
         self._ready_at = self._clock()
         self._failed_starts = 0
 
     def record_exit(self) -> float:
-        """The engine ended, or could not start. How long to wait now."""
+        """Record an exit or a failed start; return the delay before the next start."""
         if self._ready_at is None:
             self._failed_starts += 1
         elif self._clock() - self._ready_at >= BACKOFF_RESET_S:
@@ -65,19 +64,19 @@ class RestartBackoff:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it died too often in a row without ever being ready."""
+        """Whether too many starts in a row have failed."""
         return self._failed_starts >= MAX_FAILED_STARTS
 
 
 STOP_TIMEOUT_S = 10.0
-"""Between SIGTERM and SIGKILL. llama.cpp ends at once; a command may have something to finish."""
+"""Between SIGTERM and SIGKILL. llama.cpp ends at once; a command may have work to finish."""
 
 EXIT_NOTICE_S = 1.0
-"""The system tells of a child's death in milliseconds; on a busy machine it takes longer."""
+"""The exit of a child is reported in milliseconds, on a busy machine later."""
 
 
 class ModelState(StrEnum):
-    """Where a model is. Waiting helps with LOADING and RESTARTING; asking helps with UNLOADED and FAILED."""
+    """State of a model. LOADING and RESTARTING pass by themselves; a request loads an UNLOADED or FAILED model."""
 
     UNLOADED = "unloaded"
     LOADING = "loading"
@@ -88,7 +87,7 @@ class ModelState(StrEnum):
 
 
 class LocalModel:
-    """A model that is there when it is needed. `make_plan` may block; it runs in a thread."""
+    """A model and its engine process. `make_plan` may block: it runs in a thread."""
 
     def __init__(
         self,
@@ -108,14 +107,14 @@ class LocalModel:
         self.state = ModelState.UNLOADED
         self.capabilities: ModelCapabilities | None = None
         self.metadata: GgufMetadata | None = None
-        """What its file says of itself, also before it is loaded."""
+        """Metadata of its file, available before the model is loaded."""
         self.started_at: float | None = None
-        """When it was last ready, in seconds since 1970."""
+        """When it last became ready, as a Unix timestamp."""
         self.restarts = 0
-        """Deaths of an engine that was ready."""
+        """Exits of an engine that was ready."""
         self.last_error: EngineError | None = None
         self.running = 0
-        """Requests that use it now, and those that wait for it."""
+        """Requests that use the model or wait for it."""
         self.last_used = clock()
         self.process: EngineProcess | None = None
         self._output = OutputTail()
@@ -137,34 +136,34 @@ class LocalModel:
 
     @property
     def name(self) -> str:
-        """The id that clients use."""
+        """The model id in the API."""
         return self.settings.name
 
     @property
     def is_idle(self) -> bool:
-        """Loaded, and nobody uses it."""
+        """Whether the model is loaded and no request uses it."""
         return self.state is ModelState.READY and not self.running
 
     @property
     def address(self) -> Address | None:
-        """Where the engine answers, if it does; asking for it is no use of the model."""
+        """Address of the engine while it is ready. Does not count as use of the model."""
         return self.process.plan.address if self.state is ModelState.READY and self.process is not None else None
 
     @property
     def engine_model_name(self) -> str:
-        """What its engine calls it: a command has a name of its own."""
+        """The name of the model in requests to its engine: a command has its own."""
         if self.capabilities is not None and self.capabilities.kind == "command":
             return self.capabilities.engine_model_name or self.name
         return self.name
 
     @property
     def last_output_line(self) -> str:
-        """What its engine says just now: the last line, or a bar that grows."""
+        """The last line of the engine's output, or its progress bar."""
         return self._output.current_line
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Counts a request: while one runs, the model is not unloaded. Best entered before `ready` is awaited."""
+        """Count a request: while there is one, the model is not unloaded. Enter it before `ensure_ready`."""
         self.running += 1
         try:
             yield
@@ -175,9 +174,9 @@ class LocalModel:
                 self._on_idle()
 
     async def ensure_ready(self) -> Address:
-        """Where the engine answers. Loads the model if need be: one load, however many wait for it.
+        """Load the model if necessary and return the engine's address. Concurrent callers share one load.
 
-        Who is cancelled leaves the load alone. Raises `EngineError` if the model cannot be had.
+        Cancellation of a caller does not cancel the load. Raises `EngineError` if the model is not available.
         """
         with self.in_use():
             self.load()
@@ -190,34 +189,35 @@ class LocalModel:
 
     @property
     def _has_exited(self) -> bool:
-        """Whether the engine ended and `_watch` does not know it yet."""
+        """Whether the engine has exited and `_watch_process` has not run yet."""
         return self.state is ModelState.READY and self.process is not None and not self.process.is_running
 
     async def wait_for_exit_notice(self) -> None:
-        """After a connection was lost: wait a moment for the news of the engine's death, if it has died."""
+        """Wait briefly for the exit of the engine. Call it after a lost connection, to tell a crash from a hiccup."""
         if self.process is not None:
             await self.process.wait_for_exit_within(EXIT_NOTICE_S)
 
-    def check_liveness(self, within_s: float) -> None:
-        """After a request that was silent for too long: an engine that answers nobody so long is ended.
+    def check_liveness(self, timeout_s: float) -> None:
+        """Stop the engine if it does not respond within `timeout_s`; it is then restarted, as after any exit.
 
-        It is then started again, as after any death. A `command` is ended only where it says itself that it is not
-        well: there are servers that answer one after the other, and are only busy.
+        Call it after a request that was silent for too long. A `command` is stopped only if it reports itself
+        unhealthy: some servers process one request at a time and are merely busy.
         """
         if self.process is not None and (self._liveness_task is None or self._liveness_task.done()):
-            self._liveness_task = asyncio.create_task(self._stop_if_unresponsive(self.process, within_s))
+            self._liveness_task = asyncio.create_task(self._stop_if_unresponsive(self.process, timeout_s))
 
-    async def _stop_if_unresponsive(self, process: EngineProcess, within_s: float) -> None:
+    async def _stop_if_unresponsive(self, process: EngineProcess, timeout_s: float) -> None:
         if self.settings.command:
-            is_lost, why = await reports_unhealthy(process.plan.address), "says that it is not well"
+            is_lost, reason = await reports_unhealthy(process.plan.address), "reports that it is unhealthy"
         else:
-            is_lost, why = not await is_responsive(process.plan.address, within_s), f"answers nobody for {within_s:g} s"
+            is_lost = not await is_responsive(process.plan.address, timeout_s)
+            reason = f"has not responded for {timeout_s:g} s"
         if is_lost:
-            self._on_line(self, f"{why}: it is ended")
+            self._on_line(self, f"the engine {reason}: stopping it")
             await process.stop(0)
 
     def load(self) -> None:
-        """Begins to load the model, if it is not. `EngineError` if that failed a moment ago, or it was stopped."""
+        """Start to load the model, if it is not loaded. Raises `EngineError` during the backoff and after `stop`."""
         if self.state is ModelState.STOPPED or (self.state is ModelState.FAILED and self._clock() < self._retry_at):
             raise self._unavailable_error()
         if self.state in (ModelState.UNLOADED, ModelState.FAILED):
@@ -226,10 +226,9 @@ class LocalModel:
             self._run_task.add_done_callback(self._handle_run_done)
 
     def _unavailable_error(self) -> EngineError:
-        """The error for somebody who asks now."""
         error = self.last_error
         if self.state is not ModelState.FAILED or error is None:
-            return EngineError(f"the model {self.name} is not loaded any more", retry_after_s=1.0)
+            return EngineError(f"the model {self.name} has been unloaded; try again", retry_after_s=1.0)
         return EngineError(
             error.message,
             is_permanent=error.is_permanent,
@@ -238,10 +237,13 @@ class LocalModel:
         )
 
     async def _run(self, previous_stop: asyncio.Task[None] | None) -> None:
-        """The engine's life, over all its deaths. Ends when it cannot be started; is cancelled to end it sooner."""
+        """Start the engine and restart it after each exit, until a start fails for good or the task is cancelled."""
         if previous_stop is not None:
-            await asyncio.shield(previous_stop)  # the memory that it gives back is needed
-        await self._acquire_load_permit_or_fail()
+            await asyncio.shield(previous_stop)  # its memory must be free before the next load
+        try:
+            await self._acquire_load_permit(self)
+        except EngineError as error:
+            self._fail(error, error.retry_after_s or 0.0)
         while self.state in (ModelState.LOADING, ModelState.RESTARTING):
             try:
                 self.process = await self._start()
@@ -252,17 +254,10 @@ class LocalModel:
             if self.state is ModelState.RESTARTING:
                 await self._pause(self._retry_at - self._clock())
 
-    async def _acquire_load_permit_or_fail(self) -> None:
-        try:
-            await self._acquire_load_permit(self)
-        except EngineError as error:
-            self._fail(error, error.retry_after_s or 0.0)
-
     async def _start(self) -> EngineProcess:
-        """A process that is ready, with `abilities` read."""
         plan = await asyncio.to_thread(self._make_plan, self.settings)
         self._output = OutputTail(lambda line: self._on_line(self, line))
-        process = await EngineProcess.start(plan, within_s=self.settings.load_timeout_s, output=self._output)
+        process = await EngineProcess.start(plan, timeout_s=self.settings.load_timeout_s, output=self._output)
         try:
             self.capabilities = await read_capabilities(plan.address, self.settings, plan.metadata)
         except BaseException:
@@ -283,7 +278,7 @@ class LocalModel:
             self._restart(named, wait_s)
 
     async def _watch_process(self, process: EngineProcess) -> None:
-        """From ready to death."""
+        """Be READY until the process exits, then RESTARTING."""
         self.started_at = self._now()
         self.last_used = self._clock()
         self._backoff.record_ready()
@@ -294,7 +289,7 @@ class LocalModel:
         wait_s = self._backoff.record_exit()
         text = f"the engine of the model {self.name} {describe_exit(code)}"
         self._restart(EngineError(text, details=process.output_lines), wait_s)
-        await process.stop(0)  # what is left of it: pipes, a socket, a command's workers
+        await process.stop(0)  # removes what is left: pipes, the socket, workers of a command
 
     def _fail(self, error: EngineError, wait_s: float) -> None:
         self._record_error(error, wait_s)
@@ -318,36 +313,36 @@ class LocalModel:
         self._on_change(self)
 
     def _handle_run_done(self, run_task: asyncio.Task[None]) -> None:
-        """A life that ends by a mistake of ours leaves nobody waiting. The loop's handler logs the mistake."""
+        """Fail the model after an unexpected exception, so that no request waits; the loop's handler logs it."""
         if run_task.cancelled() or run_task is not self._run_task or (error := run_task.exception()) is None:
             return
         self._fail(EngineError(f"the model {self.name} cannot be loaded: internal error"), self._backoff.record_exit())
         asyncio.get_running_loop().call_exception_handler({"message": f"engine {self.name}", "exception": error})
 
     def start_unload(self) -> None:
-        """Ends the engine, soon. The next `ready` loads it again."""
+        """Start to stop the engine. The next `ensure_ready` loads it again."""
         if self.state in (ModelState.LOADING, ModelState.READY, ModelState.RESTARTING):
             self._start_stop(ModelState.UNLOADED)
 
     async def unload(self) -> None:
-        """Ends the engine, and waits for that."""
+        """Stop the engine and wait for its end."""
         self.start_unload()
         if self._stop_task is not None:
             await asyncio.shield(self._stop_task)
 
-    async def stop(self, within_s: float = STOP_TIMEOUT_S) -> None:
-        """Ends the engine for good. When this returns, nothing of it is left."""
+    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop the engine for good. On return nothing of it is left."""
         if self.state is not ModelState.STOPPED:
-            self._start_stop(ModelState.STOPPED, within_s)
+            self._start_stop(ModelState.STOPPED, timeout_s)
         if self._stop_task is not None:
             await asyncio.shield(self._stop_task)
 
-    def _start_stop(self, state: ModelState, within_s: float = STOP_TIMEOUT_S) -> None:
+    def _start_stop(self, state: ModelState, timeout_s: float = STOP_TIMEOUT_S) -> None:
         if self._liveness_task is not None:
             self._liveness_task.cancel()
-        life, self._run_task = self._run_task, None
+        run_task, self._run_task = self._run_task, None
         process, self.process = self.process, None
-        self._stop_task = asyncio.create_task(self._finish_stop(life, process, self._stop_task, within_s))
+        self._stop_task = asyncio.create_task(self._finish_stop(run_task, process, self._stop_task, timeout_s))
         self._set_state(state)
 
     async def _finish_stop(
@@ -355,25 +350,22 @@ class LocalModel:
         run_task: asyncio.Task[None] | None,
         process: EngineProcess | None,
         previous_stop: asyncio.Task[None] | None,
-        within_s: float,
+        timeout_s: float,
     ) -> None:
         if run_task is not None:
             run_task.cancel()
             await asyncio.wait({run_task})
         if process is not None:
-            await process.stop(within_s)
+            await process.stop(timeout_s)
         if previous_stop is not None:
             await asyncio.wait({previous_stop})
         self._release_load_permit(self)
 
 
-# All models of a server: found by name, loaded on demand, unloaded when idle or when room is needed.
-
-
 class EngineSupervisor:
-    """The models, and the private folder in which their engines listen.
+    """All local models of a server, and the private folder of their sockets.
 
-    `max_loaded` bounds how many are loaded at once (0: no bound): the one that was idle for longest makes room.
+    `max_loaded` limits how many are loaded at once (0: no limit). At the limit, the longest idle model is unloaded.
     """
 
     def __init__(
@@ -413,16 +405,16 @@ class EngineSupervisor:
             for settings in models
         )
         named = [(name, model) for model in self.models for name in (model.name, *model.settings.aliases)]
-        self._models_by_name = dict(reversed(named))  # who comes first has the name
+        self._models_by_name = dict(reversed(named))  # the first model with a name gets it
 
     def find(self, name: str) -> LocalModel | None:
-        """The model with this name or alias."""
+        """Return the model with this name or alias."""
         return self._models_by_name.get(name)
 
     async def start(self) -> None:
-        """Begins to load the models that are wanted at once: those marked, and a single one. Waits for none."""
+        """Start to load the models with `preload`, or the only model. Does not wait for them."""
         self._socket_folder = make_socket_folder(self._environment)
-        self._metadata_task = asyncio.create_task(self._read_metadata(), name="facts of models")
+        self._metadata_task = asyncio.create_task(self._read_metadata(), name="model metadata")
         for model in self.models:
             if model.settings.preload or len(self.models) == 1:
                 model.load()
@@ -433,36 +425,36 @@ class EngineSupervisor:
         for model in self.models:
             model.metadata = await asyncio.to_thread(read_model_metadata, model.settings, self._folder)
 
-    async def stop(self, within_s: float) -> None:
-        """Ends all engines and removes the folder. Engines that do not end in time are killed."""
+    async def stop(self, timeout_s: float) -> None:
+        """Stop all engines and remove the socket folder. Engines that do not end in time are killed."""
         if self._metadata_task is not None:
             self._metadata_task.cancel()
             await asyncio.wait({self._metadata_task})
         if self._idle_task is not None:
             self._idle_task.cancel()
             await asyncio.wait({self._idle_task})
-        await asyncio.gather(*(model.stop(within_s) for model in self.models))
+        await asyncio.gather(*(model.stop(timeout_s) for model in self.models))
         if self._socket_folder is not None:
             shutil.rmtree(self._socket_folder, ignore_errors=True)
 
     def unload_idle(self) -> float | None:
-        """Begins to unload the models that were idle for too long. In how many seconds the next one will be, if any."""
+        """Start to unload models that were idle for too long; return the seconds until the next one is due, if any."""
         waits = []
         for model in self.models:
             limit_s = model.settings.idle_unload_s
             if not (limit_s and model.is_idle):
                 continue
-            left_s = model.last_used + limit_s - self._clock()
-            if left_s > 0:
-                waits.append(left_s)
+            remaining_s = model.last_used + limit_s - self._clock()
+            if remaining_s > 0:
+                waits.append(remaining_s)
             else:
                 model.start_unload()
         return min(waits, default=None)
 
     async def _watch_idle(self) -> None:
         while True:
-            news = self._changed_event
-            await _wait_event(news, self.unload_idle())
+            changed = self._changed_event
+            await _wait_event(changed, self.unload_idle())
 
     def _plan(self, settings: ModelSettings) -> LaunchPlan:
         if self._socket_folder is None:
@@ -476,22 +468,25 @@ class EngineSupervisor:
         self._on_change(model)
 
     def _notify(self) -> None:
-        """Wakes all who wait for something to change. Who waits next gets an event of his own."""
+        """Wake all tasks that wait for a change; later waiters get a new event."""
         self._changed_event.set()
         self._changed_event = asyncio.Event()
 
     async def _acquire_load_permit(self, model: LocalModel) -> None:
-        """Returns when the model may be loaded; `EngineError` if all others are busy for too long."""
+        """Wait until the model may be loaded; raise `EngineError` if all others are in use for too long."""
         deadline = self._clock() + model.settings.queue_wait_s
         while self._max_loaded and len(self._load_permits) >= self._max_loaded:
-            news, left_s = self._changed_event, deadline - self._clock()
-            if left_s <= 0:
-                raise EngineError("other models take all the room, and are in use", retry_after_s=1.0)
+            changed, remaining_s = self._changed_event, deadline - self._clock()
+            if remaining_s <= 0:
+                raise EngineError(
+                    "the limit of loaded models (--max-loaded) is reached, and all of them are in use",
+                    retry_after_s=1.0,
+                )
             idle = [other for other in self._load_permits if other.is_idle]
             if idle:
                 await min(idle, key=lambda other: other.last_used).unload()
             else:
-                await _wait_event(news, left_s)
+                await _wait_event(changed, remaining_s)
         self._load_permits.add(model)
 
     def _release_load_permit(self, model: LocalModel) -> None:
@@ -499,17 +494,16 @@ class EngineSupervisor:
         self._notify()
 
 
-async def _wait_event(event: asyncio.Event, within_s: float | None) -> None:
-    """Returns when the event comes or the time is over."""
+async def _wait_event(event: asyncio.Event, timeout_s: float | None) -> None:
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(timeout_s):
             await event.wait()
     except TimeoutError:
         return
 
 
 def make_socket_folder(environment: Mapping[str, str]) -> Path:
-    """A new folder for sockets that only this user can enter. One that a killed server leaves behind does no harm."""
-    places = (environment.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")  # the last is short everywhere
-    fitting = (place for place in places if fits_socket_path(place) and os.access(place, os.W_OK | os.X_OK))
-    return Path(tempfile.mkdtemp(prefix="welldone-", dir=next(fitting, None)))
+    """Create a folder for sockets that only this user can enter. One that a killed server leaves behind is harmless."""
+    parents = (environment.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")  # /tmp: short on every system
+    suitable = (parent for parent in parents if fits_socket_path(parent) and os.access(parent, os.W_OK | os.X_OK))
+    return Path(tempfile.mkdtemp(prefix="welldone-", dir=next(suitable, None)))

@@ -1,4 +1,4 @@
-"""Who gives an answer: the engine of a local model, or one of several upstreams. Both give a seat at which to ask."""
+"""Backends: the engine of a local model, or the upstreams that serve a model. Both hand out leases for requests."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from welldone.config.server import ServeSettings
 from welldone.engines.supervisor import LocalModel, ModelState
-from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, OUTCOME_TIMEOUT, AttemptFailure
+from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, OUTCOME_NO_ROOM, OUTCOME_TIMEOUT, AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.routing import UpstreamGroup, UpstreamModel, choose_upstream
@@ -18,17 +18,17 @@ from welldone.http.address import Address
 from welldone.http.client import Exchange, ResponseReceiver
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION_HEADER
 
-_MAX_PARALLEL_PARTS = 16  # parts of one request that an upstream is asked for side by side
-_MAX_ATTEMPTS = 2  # of which the second is for another upstream, or an engine that was started again
+_MAX_PARALLEL_CHOICES = 16  # choices of one request that are requested from an upstream at once
+_MAX_ATTEMPTS = 2  # the second goes to another upstream, or to the restarted engine
 _MAX_ATTEMPTS_DYNAMIC = 4
-"""A node that dies takes several engines with it, and who is asked next may have been on it too."""
+"""A node that fails takes several replicas with it, and the next attempts may have gone to the same node."""
 _GONE_OUTCOMES = ("lost", str(HTTPStatus.SERVICE_UNAVAILABLE.value))
-"""Outcomes after which a replica may be no more: it broke off, or is about to end."""
-_RETRY_AFTER_S = 1.0  # after which a client may ask again where nobody came: replicas start in seconds, or in minutes
+"""Outcomes after which a replica may be gone: it disconnected, or is shutting down."""
+_RETRY_AFTER_S = 1.0  # while no replica runs: they start within seconds or minutes
 
 
 class SendRequest(Protocol):
-    """Begins an exchange, on a new connection or on one that was used before."""
+    """Starts an HTTP exchange, on a new or a pooled connection."""
 
     async def __call__(
         self,
@@ -43,20 +43,20 @@ class SendRequest(Protocol):
         headers: Iterable[tuple[str, str]] = (),
         is_fresh: bool = False,
     ) -> Exchange:
-        """The exchange; the reply goes to the receiver. `is_fresh`: on a new connection in any case."""
+        """Send the request; the reply goes to the receiver. `is_fresh` forces a new connection."""
 
 
 class BackendLease(Protocol):
-    """A place at which parts of an answer are asked for."""
+    """A leased slot at a backend, for one or more attempts."""
 
     address: Address
     send: SendRequest
     name: str
-    """Who sits there: an upstream's name, or a local model's."""
+    """Name of the upstream or local model."""
     path_prefix: str
-    """What stands before the paths of the API."""
+    """Prefix of the API paths."""
     model: str
-    """What the model is called there."""
+    """Name of the model at the backend."""
     waited_s: float
     first_byte_s: float
     idle_s: float
@@ -64,75 +64,70 @@ class BackendLease(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether who sat here has left a cluster, or is about to: another one takes his place."""
+        """Whether the replica of this lease has left the cluster or is leaving it; another one takes over."""
 
     async def prepare_retry(self, failure: AttemptFailure) -> bool:
-        """After a trouble: whether the same may be asked here once more."""
+        """After a failure: whether the same request may be sent here again."""
 
     def report(self, failure: AttemptFailure | None) -> None:
-        """A part was answered, or was not."""
+        """Report the result of an attempt."""
 
 
 class Backend(Protocol):
-    """All that can answer for one model."""
+    """Everything that can answer requests for one model."""
 
     name: str
-    """What the client calls it."""
+    """Name of the model for clients."""
     reported_model: str | None
-    """The name that replies show; None: the server's own."""
+    """Name of the model in replies; None: the one that the backend reports."""
     upstreams: Sequence[Upstream]
     is_third_party: bool
-    """Whether what answers is not our own engine."""
+    """Whether the backend is anything but the built-in engine."""
     max_attempts: int
-    """How often a part is asked for, at most."""
+    """Attempts per choice, at most."""
 
     @property
     def slots(self) -> int:
-        """How many parts of one answer may be asked for at once."""
+        """Choices of one answer that may be requested at once."""
 
     def check_capacity(self) -> None:
-        """Refuse one more than may wait.
+        """Check that one more request may wait.
 
         Raises:
-            ApiError: there is no room.
+            ApiError: the queue is full.
         """
 
     def lease(self, avoid: Collection[str], sticky: str | None) -> AbstractAsyncContextManager[BackendLease]:
-        """A seat, when one is free; rather not with those to avoid.
+        """Wait for a slot, preferably not at the upstreams in `avoid`.
 
         Raises:
-            ApiError: there is none.
+            ApiError: the queue is full, the wait took too long, or nothing is available.
         """
 
     def has_alternative(self, avoid: Collection[str]) -> bool:
-        """Whether there is somebody else who could answer."""
+        """Whether an available upstream is not in `avoid`."""
 
     def using(self) -> AbstractContextManager[None]:
-        """Counts a request for as long as it lasts."""
+        """Count a request for the duration of the context."""
 
 
 def upstream_headers(lease: BackendLease, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What a seat is told of a client's headers, in its own dialect; what the operator has set is stronger.
+    """The client's headers to forward, without those that the configuration sets.
 
-    Anthropic's servers look for their key in a header of their own.
+    Anthropic's servers expect the key in `x-api-key`.
     """
-    given = dict(headers)
-    if ANTHROPIC_VERSION_HEADER in given and lease.address.key is not None:
-        given["x-api-key"] = lease.address.key
-    set_here = {name.lower() for name, _ in lease.address.headers}
-    return tuple((name, value) for name, value in given.items() if name not in set_here)
-
-
-def _is_local_fault(failure: AttemptFailure) -> bool:
-    """Whether this machine is to blame."""
-    return failure.outcome == "no_room"
+    forwarded = dict(headers)
+    if ANTHROPIC_VERSION_HEADER in forwarded and lease.address.key is not None:
+        forwarded["x-api-key"] = lease.address.key
+    configured = {name.lower() for name, _ in lease.address.headers}
+    return tuple((name, value) for name, value in forwarded.items() if name not in configured)
 
 
 class LocalLease:
-    """A slot of an engine that we started."""
+    """A slot of a local model's engine."""
 
     upstream: Upstream | None = None
-    is_gone = False  # it is started again
+    is_gone = False  # a failed engine is restarted
 
     def __init__(self, model: LocalModel, address: Address, waited_s: float, settings: ServeSettings) -> None:
         self._engine = model
@@ -146,7 +141,7 @@ class LocalLease:
         self.idle_s = settings.idle_s
 
     async def prepare_retry(self, failure: AttemptFailure) -> bool:
-        """An engine that died is started again, and asked again."""
+        """Wait for the restart of an engine that died."""
         if not failure.is_disconnect:
             return False
         await self._engine.wait_for_exit_notice()
@@ -154,13 +149,13 @@ class LocalLease:
         return True
 
     def report(self, failure: AttemptFailure | None) -> None:
-        """Its process is watched: who dies is noticed. Who stands still is asked whether there is anybody."""
+        """After a timeout, check that the engine still responds; its exit is noticed anyway."""
         if failure is not None and failure.outcome == OUTCOME_TIMEOUT:
             self._engine.check_liveness(self.idle_s)
 
 
 class LocalBackend:
-    """A local model. Who waits for it to be loaded needs no place yet."""
+    """A local model. Requests that wait for it to load take no slot."""
 
     max_attempts = _MAX_ATTEMPTS
 
@@ -175,11 +170,11 @@ class LocalBackend:
 
     @property
     def slots(self) -> int:
-        """The engine's own."""
+        """The slots of the engine."""
         return self._queue.slots
 
     def check_capacity(self) -> None:
-        """While a model is loaded nobody is at its gate yet: those who wait for it are bounded all the same."""
+        """Bound the requests that wait for the model to load: they are not in the queue yet."""
         if self.model.state is not ModelState.READY and self.model.running > self._queue.capacity:
             raise self._queue.queue_full_error()
 
@@ -191,16 +186,16 @@ class LocalBackend:
             yield LocalLease(self.model, await self.model.ensure_ready(), waited_s, self._settings)
 
     def has_alternative(self, avoid: Collection[str]) -> bool:
-        """There is one engine."""
+        """Always False: there is one engine."""
         return False
 
     def using(self) -> AbstractContextManager[None]:
-        """While a request runs, its model is not unloaded."""
+        """Keep the model loaded while a request runs."""
         return self.model.in_use()
 
 
 class UpstreamLease:
-    """A place at the gate of an upstream."""
+    """A slot in the queue of an upstream."""
 
     def __init__(
         self,
@@ -212,68 +207,63 @@ class UpstreamLease:
         on_report: Callable[[Upstream, AttemptFailure | None], None],
     ) -> None:
         upstream = member.upstream
-        wanted = upstream.settings
+        overrides = upstream.settings
         self.upstream: Upstream | None = upstream
         self._upstream = upstream
         self._leased_address = self.address = upstream.address
         self.send = send
         self.name = upstream.name
-        self.path_prefix = ""  # the address has it
+        self.path_prefix = ""  # part of the address
         self.model = member.model
         self.waited_s = waited_s
-        self.first_byte_s = settings.first_byte_s if wanted.first_byte_s is None else wanted.first_byte_s
-        self.idle_s = settings.idle_s if wanted.idle_s is None else wanted.idle_s
+        self.first_byte_s = settings.first_byte_s if overrides.first_byte_s is None else overrides.first_byte_s
+        self.idle_s = settings.idle_s if overrides.idle_s is None else overrides.idle_s
         self._has_reported = False
         self._on_report = on_report
         self._probe = upstream.breaker.begin_request()
 
     @property
     def is_gone(self) -> bool:
-        """Whether it was a place that is now empty, in doubt, or somebody else's."""
+        """Whether the dynamic upstream is unassigned, unhealthy, or has another replica now."""
         upstream = self._upstream
         return upstream.settings.is_dynamic and (
             not upstream.is_healthy or upstream.address is not self._leased_address
         )
 
     async def prepare_retry(self, failure: AttemptFailure) -> bool:
-        """What was never read may be said again; all else is for another upstream."""
+        """Repeat only a request that the server has never read; other failures go to another upstream."""
         return failure.is_stale and not self.is_gone
 
     def report(self, failure: AttemptFailure | None) -> None:
-        """What the breaker and the counts hear. Who has come to a place since is not to blame for who was there."""
+        """Update breaker, cooldown, health and metrics of the upstream."""
         self._has_reported = True
-        if self._upstream.address is not self._leased_address:
-            self._on_report(self._upstream, failure)
-            return
-        if failure is None or not failure.is_server_fault:
-            self._upstream.breaker.record_success()
-        elif not failure.is_stale:
-            self._upstream.breaker.record_failure(self._probe)
-            if self._upstream.settings.is_dynamic and (failure.is_disconnect or failure.outcome in _GONE_OUTCOMES):
-                self._upstream.mark_unhealthy()  # others of its kind are there, or soon will be
-        self._record_result(failure)
-        if failure is not None and failure.error.status == HTTPStatus.TOO_MANY_REQUESTS:
-            self._upstream.start_cooldown(failure.error.retry_after_s or 1.0)
-        self._on_report(self._upstream, failure)
-
-    def _record_result(self, failure: AttemptFailure | None) -> None:
-        """Tell the upstream how a request ended. One that is the client's own fault shows neither."""
-        if failure is None:
-            self._upstream.record_request(None)
-        elif failure.error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not (
-            failure.is_stale or _is_local_fault(failure)
-        ):
-            self._upstream.record_request(failure.outcome)
+        upstream = self._upstream
+        if upstream.address is self._leased_address:  # else the result belongs to a replica that is gone
+            if failure is None or not failure.is_server_fault:
+                upstream.breaker.record_success()
+            elif not failure.is_stale:
+                upstream.breaker.record_failure(self._probe)
+                if upstream.settings.is_dynamic and (failure.is_disconnect or failure.outcome in _GONE_OUTCOMES):
+                    upstream.mark_unhealthy()  # other replicas run or will start soon
+            if failure is None:
+                upstream.record_request(None)
+            elif failure.error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not (
+                failure.is_stale or failure.outcome == OUTCOME_NO_ROOM
+            ):
+                upstream.record_request(failure.outcome)
+            if failure is not None and failure.error.status == HTTPStatus.TOO_MANY_REQUESTS:
+                upstream.start_cooldown(failure.error.retry_after_s or 1.0)
+        self._on_report(upstream, failure)
 
     def release(self) -> None:
-        """The seat is given back, perhaps since the client left before it was answered."""
+        """End the lease. Without a reported result, the client has disconnected."""
         if not self._has_reported:
             self._upstream.breaker.cancel_request(self._probe)
             self._on_report(self._upstream, CLIENT_DISCONNECTED)
 
 
 class UpstreamBackend:
-    """The upstreams that have a model."""
+    """The upstreams that serve a model."""
 
     def __init__(
         self,
@@ -290,9 +280,9 @@ class UpstreamBackend:
         self.upstreams: Sequence[Upstream] = [member.upstream for member in group.members]
         self.is_third_party = True
         is_mapped = any(member.model != group.name for member in group.members)
-        # OpenAI tells by it which version answered; with others it may be the path of a file.
-        is_telling = not is_mapped and all(upstream.kind == "openai" for upstream in self.upstreams)
-        self.reported_model = None if is_telling else group.name
+        # OpenAI reports the version of the model that answered; other servers may report the path of a file.
+        reports_version = not is_mapped and all(upstream.kind == "openai" for upstream in self.upstreams)
+        self.reported_model = None if reports_version else group.name
         self._queues = queues
         self._send = send
         self._settings = settings
@@ -303,57 +293,61 @@ class UpstreamBackend:
 
     @property
     def slots(self) -> int:
-        """A bounded part of what they take."""
-        return min(_MAX_PARALLEL_PARTS, max(self._queues[upstream.name].slots for upstream in self.upstreams))
+        """The slots of the largest upstream, bounded."""
+        return min(_MAX_PARALLEL_CHOICES, max(self._queues[upstream.name].slots for upstream in self.upstreams))
 
     def check_capacity(self) -> None:
-        """Each has a gate of its own, which says so itself."""
+        """Do nothing: the queues of the upstreams reject requests themselves."""
 
     @asynccontextmanager
     async def lease(self, avoid: Collection[str], sticky: str | None) -> AsyncIterator[BackendLease]:
-        """A place at the upstream that is best now; where its queue is full, at the next."""
-        came_s = await self._wait_for_replica() if self._is_dynamic else 0.0
+        """A slot at the best upstream; if its queue is full, at the next best."""
+        replica_wait_s = await self._wait_for_replica() if self._is_dynamic else 0.0
         full: set[str] = set()
         while True:
             member = choose_upstream(self.members, avoid_upstreams={*avoid, *full}, sticky_key=sticky)
-            upstream, gate = member.upstream, self._queues[member.upstream.name]
-            if gate.is_full and upstream.name not in full and self.has_alternative({*avoid, *full, upstream.name}):
+            upstream, queue = member.upstream, self._queues[member.upstream.name]
+            if queue.is_full and upstream.name not in full and self.has_alternative({*avoid, *full, upstream.name}):
                 full.add(upstream.name)
                 continue
             break
-        upstream.running += 1  # who waits at its gate counts as well: the next one goes where fewer do
+        upstream.running += 1  # queued requests count as load as well
         try:
-            async with gate.slot() as waited_s:
-                seat = UpstreamLease(
-                    member, came_s + waited_s, send=self._send, settings=self._settings, on_report=self._on_report
+            async with queue.slot() as queued_s:
+                lease = UpstreamLease(
+                    member,
+                    replica_wait_s + queued_s,
+                    send=self._send,
+                    settings=self._settings,
+                    on_report=self._on_report,
                 )
                 try:
-                    yield seat
+                    yield lease
                 finally:
-                    seat.release()
+                    lease.release()
         finally:
             upstream.running -= 1
 
     async def _wait_for_replica(self) -> float:
-        """Wait until somebody is there, and tell how long that took.
+        """Wait until a replica is healthy, and return the seconds waited.
 
         Raises:
-            ApiError: nobody came in time.
+            ApiError: none became healthy in time.
         """
         began = time.monotonic()
         until = began + max(upstream.settings.queue_wait_s for upstream in self.upstreams)
-        while not any(upstream.is_healthy for upstream in self.upstreams):  # who is only busy says so himself
+        while not any(upstream.is_healthy for upstream in self.upstreams):  # busy replicas have queues
             left_s = until - time.monotonic()
             if left_s <= 0:
-                message = "No replica of this model is there to answer. Try again later."
+                message = "No replica of this model is running. Try again later."
                 raise ApiError(503, message, code="model_unavailable", retry_after_s=_RETRY_AFTER_S)
             await self._wait_for_change(left_s)
         return time.monotonic() - began
 
     def has_alternative(self, avoid: Collection[str]) -> bool:
-        """Whether one is well that was not tried."""
+        """Whether an available upstream is not in `avoid`."""
         return any(upstream.name not in avoid and upstream.is_available for upstream in self.upstreams)
 
     def using(self) -> AbstractContextManager[None]:
-        """Nothing is unloaded here."""
+        """Do nothing: upstreams are not unloaded."""
         return nullcontext()

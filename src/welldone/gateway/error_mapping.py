@@ -1,7 +1,7 @@
-"""What an engine or an upstream refuses, in the words and with the status that OpenAI's clients know.
+"""Error mapping: errors of engines and upstreams to API errors with OpenAI's statuses and codes.
 
-Of a server's own words only those of a JSON error are repeated, short, and without what tells a stranger about the
-machine: no address, no path, no key, no HTML.
+Only the message of a JSON error is forwarded, truncated and without addresses, paths, keys and HTML. `AttemptFailure`
+adds what the retry logic needs.
 """
 
 import re
@@ -19,26 +19,26 @@ from welldone.http.client import HttpClientError
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.json_budget import decode
 
-_MESSAGE_LIMIT = 400  # characters of a server's own words; theirs have fewer
-_READ_LIMIT = 4_096  # characters that are looked at; a validation error repeats the whole request
+_MESSAGE_LIMIT = 400  # characters of a forwarded message; servers send fewer
+_READ_LIMIT = 4_096  # characters that are examined; a validation error repeats the whole request
 _PARAM_LIMIT = 64
-_MIN_SECRET_LENGTH = 6  # shorter ones are words, such as `none`
+_MIN_SECRET_LENGTH = 6  # shorter keys, such as `none`, are common words
 _CODE = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.IGNORECASE)
 _PRIVATE = re.compile(
-    r"[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>]*"  # an address on the web
+    r"[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>]*"  # a URL
     r"|\[[0-9a-f]{0,4}(?::[0-9a-f.]{0,15}){2,9}\](?::\d{1,5})?"  # IPv6
     r"|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?![\w.])"  # IPv4
-    r"|(?<![\w.-])(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+):\d{2,5}(?!\w)"  # a name with a port
-    r"|(?<![\w.])/(?!v1/)(?:[\w.@+-]+/)+[\w.@+-]*"  # a path, which is none of the API
-    r"|0x[0-9a-f]{6,}"  # a place in memory
+    r"|(?<![\w.-])(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+):\d{2,5}(?!\w)"  # host:port
+    r"|(?<![\w.])/(?!v1/)(?:[\w.@+-]+/)+[\w.@+-]*"  # a path, except API paths
+    r"|0x[0-9a-f]{6,}"  # a memory address
     r"|\b(?:bearer\s+|sk-|hf_|gsk_|xai-)[\w.~+/=*-]{4,}",  # a key
     re.IGNORECASE,
 )
 _TAG = re.compile(r"</?[a-z!][^<>]{0,200}>", re.IGNORECASE)
 _LLAMA_CONTEXT_EXCEEDED = "exceed_context_size_error"
-# llama.cpp takes an input for a vector in one piece, however much the context holds, and calls what is longer a 500.
+# llama.cpp rejects embedding inputs longer than a batch with 500, whatever the context size.
 _LLAMA_BATCH_EXCEEDED = re.compile(r"input \((\d+) tokens\) is too large to process.*batch size: (\d+)")
-# Each server's words for a prompt that does not fit. Some say them with a 500.
+# Messages and codes for a prompt that does not fit. Some servers send them with 500.
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size"  # codes of OpenAI and llama.cpp
     r"|maximum context length"  # OpenAI, vLLM, SGLang
@@ -61,35 +61,35 @@ _MODEL_WORD = re.compile(r"\bmodel\b", re.IGNORECASE)
 _FORWARDED_STATUSES = (408, 409, 413, 415)
 _ANTHROPIC_OVERLOADED = 529  # Anthropic's own status
 _UNAVAILABLE_MESSAGES = {
-    502: "The upstream cannot reach its own server.",
+    502: "The upstream cannot reach its own backend.",
     503: "The upstream is not available.",
-    504: "The upstream was not answered in time.",
+    504: "The upstream's own backend timed out.",
 }
 _REQUEST_STATUSES = (400, 422)
 _OVERFLOW_STATUSES = (*_REQUEST_STATUSES, 413, 500)
-_DEFAULT_RETRY_AFTER_S = 1.0  # where an upstream that is busy does not say when to come again: clients want to know
-_CREDENTIAL_STATUSES = (401, 402, 403)  # what they refuse is this server's key, or its account
+_DEFAULT_RETRY_AFTER_S = 1.0  # for a busy upstream that sends no Retry-After
+_CREDENTIAL_STATUSES = (401, 402, 403)  # they concern the gateway's key or account, not the client's
 QUEUE_TIMEOUT = "queue_timeout"
-"""What a welldone server says to one who waited there for as long as it may: nobody lets it wait once more."""
+"""Code of a welldone server for a request that waited too long in its queue. Not retried: it would wait again."""
 OVERLOAD_CODES = (QUEUE_TIMEOUT, "server_busy")
-"""What a welldone server says with 503 though it is well: it has too much to do."""
+"""Codes with which a welldone server sends 503 while it is healthy but overloaded."""
 
 
-# A server of our own.
+# Errors of local engines.
 
 
 def engine_unavailable(error: EngineError) -> ApiError:
-    """There is no engine."""
+    """The engine cannot be started."""
     return ApiError(503, error.message, code="model_unavailable", retry_after_s=error.retry_after_s or 1.0)
 
 
 def engine_died() -> ApiError:
-    """The engine was there, and is gone."""
-    return ApiError(502, "The engine stopped before its answer was whole.", code="engine_died")
+    """The engine ended before or within its answer."""
+    return ApiError(502, "The engine stopped before the answer was complete.", code="engine_died")
 
 
 def map_engine_error(status: int, body: bytes, param: str = "messages", *, retry_after: str = "") -> ApiError:
-    """The engine answered with an error. `param` is what a request that is too long has too much of."""
+    """Map an error response of the engine. `param` is the field to blame for a context overflow."""
     error = _parse_error(body)
     if error.get("type") == _LLAMA_CONTEXT_EXCEEDED:
         return context_length_exceeded(error.get("n_prompt_tokens"), error.get("n_ctx"), param)
@@ -97,29 +97,29 @@ def map_engine_error(status: int, body: bytes, param: str = "messages", *, retry
     if found := _LLAMA_BATCH_EXCEEDED.search(message):
         return context_length_exceeded(found[1], found[2], param)
     if status in (400, 413, 422):
-        return ApiError(400, message or "The engine cannot follow this request.", code="invalid_request")
+        return ApiError(400, message or "The engine rejected this request.", code="invalid_request")
     if status == 429:
         wait_s = read_retry_after(retry_after) or 1.0
         return ApiError(429, message or "The engine is busy.", code="rate_limit_exceeded", retry_after_s=wait_s)
     if status == 501:
-        return ApiError(400, message or "The model cannot do this.", code="unsupported_by_model")
+        return ApiError(400, message or "The model does not support this request.", code="unsupported_by_model")
     if status == 503:
-        return ApiError(503, "The model is being loaded.", code="model_loading", retry_after_s=1.0)
+        return ApiError(503, "The model is loading.", code="model_loading", retry_after_s=1.0)
     return ApiError(502, f"The engine failed: {message}" if message else "The engine failed.", code="engine_error")
 
 
 def context_length_exceeded(prompt_tokens: object, limit: object, param: str) -> ApiError:
-    """What does not fit into the context that one request has."""
+    """A prompt that does not fit into the context of one request, in OpenAI's words."""
     return ApiError(
         400,
-        f"This model's maximum context length is {limit} tokens. However, your {param} resulted in {prompt_tokens} tokens. "
-        f"Please reduce the length of the {param}.",
+        f"This model's maximum context length is {limit} tokens. However, your {param} resulted in {prompt_tokens} "
+        f"tokens. Please reduce the length of the {param}.",
         param=param,
         code="context_length_exceeded",
     )
 
 
-# An upstream that answered with an error.
+# Error responses of upstreams.
 
 
 def map_upstream_error(
@@ -131,73 +131,75 @@ def map_upstream_error(
     secrets: Collection[str] = (),
     now: Callable[[], float] = time.time,
 ) -> ApiError:
-    """What the client hears of an upstream's error.
+    """Map an error response of an upstream.
 
     Args:
-        status: the upstream's.
-        headers: the upstream's, names in lower case.
-        body: as much of it as came.
-        param: what a request that is too long has too much of.
-        secrets: what may never be repeated, such as the upstream's key.
-        now: the time of day, for a Retry-After that is a date.
+        status: of the response.
+        headers: of the response, names in lower case.
+        body: of the response, possibly truncated.
+        param: the field to blame for a context overflow.
+        secrets: values to remove from messages, such as the upstream's key.
+        now: the wall clock, for a Retry-After that is a date.
     """
     error = {name: _redact(value, secrets) for name, value in _parse_error(body).items()}
     message = _sanitize(error.get("message"))
     wait_s = read_retry_after(headers.get("retry-after", ""), now)
     wait_s = _DEFAULT_RETRY_AFTER_S if wait_s is None else wait_s
     if 300 <= status < 400:
-        return _bad_gateway("The upstream answered with a redirect, which is not followed.", "upstream_redirect")
+        message = f"The upstream returned a redirect (status {status}); redirects are not followed."
+        return _bad_gateway(message, "upstream_redirect")
     if status in _CREDENTIAL_STATUSES:
-        return _bad_gateway("The upstream refuses this server's key.", "upstream_refused")
+        return _bad_gateway(f"The upstream rejected the gateway's key (status {status}).", "upstream_refused")
     if _is_overflow(status, error):
         return _context_overflow(error, message, param)
     if _is_request_error(status, error):
         code = _error_code(error) or "invalid_request"
-        return ApiError(400, message or "The upstream refuses this request.", param=_error_param(error), code=code)
+        return ApiError(400, message or "The upstream rejected this request.", param=_error_param(error), code=code)
     if status in (404, 405):
         return _not_found(error, message)
     if status in _FORWARDED_STATUSES:
         return ApiError(
             status if status in ERROR_TYPES else 400,
-            message or "The upstream refuses this request.",
+            message or "The upstream rejected this request.",
             code=_error_code(error),
         )
     if _is_overload(status, error):
         code = _error_code(error) or "rate_limit_exceeded"
-        return ApiError(status, message or "The upstream has too much to do.", code=code, retry_after_s=wait_s)
+        return ApiError(status, message or "The upstream is overloaded.", code=code, retry_after_s=wait_s)
     if status == 501:
-        return ApiError(400, message or "The upstream cannot do this.", code="unsupported_by_upstream")
+        return ApiError(400, message or "The upstream does not support this.", code="unsupported_by_upstream")
     status = HTTPStatus.SERVICE_UNAVAILABLE if status == _ANTHROPIC_OVERLOADED else status
     if status in _UNAVAILABLE_MESSAGES:
-        said = f"{_UNAVAILABLE_MESSAGES[status]} It says: {message}" if message else _UNAVAILABLE_MESSAGES[status]
-        return ApiError(status, said, code="upstream_unavailable", retry_after_s=wait_s)
+        summary = _UNAVAILABLE_MESSAGES[status]
+        quoted = f"{summary} Its message: {message}" if message else summary
+        return ApiError(status, quoted, code="upstream_unavailable", retry_after_s=wait_s)
     return _bad_gateway(f"The upstream failed: {message}" if message else "The upstream failed.", "upstream_error")
 
 
 def sanitize_failure(failure: Failure, secrets: Collection[str]) -> Failure:
-    """What the client hears of an error that came as an event, or in place of a whole reply."""
-    told = {name: _redact(value, secrets) for name, value in msgspec.structs.asdict(failure).items()}
+    """Redact an error that came as an event in a stream, or as the body of a 200."""
+    redacted = {name: _redact(value, secrets) for name, value in msgspec.structs.asdict(failure).items()}
     has_secret = any(secret in repr(failure.extra_fields) for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH)
     return Failure(
-        _sanitize(told["message"]) or "unknown error",
-        _sanitize(told["type"]) or "server_error",
-        _sanitize(told["param"]) or None,
-        _sanitize(told["code"]) or None,
+        _sanitize(redacted["message"]) or "unknown error",
+        _sanitize(redacted["type"]) or "server_error",
+        _sanitize(redacted["param"]) or None,
+        _sanitize(redacted["code"]) or None,
         {} if has_secret else failure.extra_fields,
     )
 
 
 def is_retryable_status(status: int, body: bytes = b"") -> bool:
-    """Whether another upstream may answer what this one refused so."""
+    """Whether another upstream may succeed after this error response."""
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return _error_code(_parse_error(body)) != QUEUE_TIMEOUT
     return status == 429 or status in _CREDENTIAL_STATUSES or is_upstream_fault(status, body)
 
 
 def is_upstream_fault(status: int, body: bytes = b"") -> bool:
-    """Whether such a reply is a fault of the upstream, and not of the request or of how many there are."""
+    """Whether an error response is caused by the upstream, not by the request or by overload."""
     if status in (401, 402):
-        return True  # whoever asks next is refused as well
+        return True  # the gateway's key: all requests are rejected
     if 400 <= status < 500 or status == 501:
         return False
     error = _parse_error(body)
@@ -205,7 +207,7 @@ def is_upstream_fault(status: int, body: bytes = b"") -> bool:
 
 
 def read_retry_after(text: str, now: Callable[[], float] = time.time) -> float | None:
-    """The seconds of a Retry-After, which may be a date; None where it says nothing."""
+    """The seconds of a Retry-After header, which may be a date (RFC 9110 §10.2.3); None if invalid."""
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) < 9:
         return float(text)
@@ -215,45 +217,45 @@ def read_retry_after(text: str, now: Callable[[], float] = time.time) -> float |
         return None
 
 
-# An upstream that gave no answer.
+# Upstreams that send no usable response.
 
 
 def upstream_unreachable(cause: str = "") -> ApiError:
-    """There is no connection."""
+    """The connection failed."""
     return _bad_gateway(_with_cause("The upstream cannot be reached", cause), "upstream_unreachable")
 
 
 def upstream_disconnected(cause: str = "") -> ApiError:
-    """The connection was lost, before the reply or in it; or what came is no HTTP."""
+    """The connection was lost before or within the response, or the response is not HTTP."""
     return _bad_gateway(_with_cause("The upstream's answer broke off", cause), "upstream_died")
 
 
 def upstream_timeout(timeout_s: float) -> ApiError:
-    """Nothing was heard for too long, before the reply or in it."""
-    return ApiError(504, f"The server behind this one has said nothing for {timeout_s:g} seconds.", code="timeout")
+    """The upstream or engine sent nothing for too long."""
+    return ApiError(504, f"The upstream or engine sent nothing for {timeout_s:g} seconds.", code="timeout")
 
 
 def empty_reply() -> ApiError:
-    """A reply without a body."""
-    return _bad_gateway("The upstream's answer is empty.", "upstream_garbage")
+    """The response has no body."""
+    return _bad_gateway("The upstream's response is empty.", "upstream_garbage")
 
 
 def compressed_reply() -> ApiError:
-    """A body that is compressed though that was not allowed: it could unpack to any size."""
-    return _bad_gateway("The upstream's answer is compressed, which was not asked for.", "upstream_garbage")
+    """The body is compressed although `Accept-Encoding` excludes it; it could decompress to any size."""
+    return _bad_gateway("The upstream's response is compressed, which the request excludes.", "upstream_garbage")
 
 
 def unrecognized_reply() -> ApiError:
-    """A page, or something else that is neither a stream nor JSON."""
-    return _bad_gateway("The upstream sent something that is no answer.", "upstream_garbage")
+    """The body is neither a stream nor JSON, such as an HTML page."""
+    return _bad_gateway("The upstream's response is neither a stream nor JSON.", "upstream_garbage")
 
 
 def reply_too_large() -> ApiError:
-    """More than is kept of a reply."""
-    return _bad_gateway("The upstream's answer is longer than can be kept.", "upstream_garbage")
+    """The response exceeds the buffer."""
+    return _bad_gateway("The upstream's response is too large to buffer.", "upstream_garbage")
 
 
-# How errors are read.
+# Parsing and redaction.
 
 
 def _bad_gateway(message: str, code: str) -> ApiError:
@@ -266,8 +268,8 @@ def _with_cause(message: str, cause: str) -> str:
 
 
 def _parse_error(body: bytes) -> Json:
-    """The error in a body, in whatever shape: OpenAI's, its inside alone (SGLang), a text (TGI, Ollama), or FastAPI's
-    `detail`."""
+    """The error object of a body: OpenAI's `error`, the object without it (SGLang), a string (TGI, Ollama), or
+    FastAPI's `detail`."""
     try:
         value = decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -289,8 +291,8 @@ def _is_overload(status: int, error: Json) -> bool:
 
 def _is_overflow(status: int, error: Json) -> bool:
     return status in _OVERFLOW_STATUSES and any(
-        isinstance(said, str) and _OVERFLOW.search(said[:_READ_LIMIT])
-        for said in (error.get("message"), error.get("type"), error.get("code"))
+        isinstance(text, str) and _OVERFLOW.search(text[:_READ_LIMIT])
+        for text in (error.get("message"), error.get("type"), error.get("code"))
     )
 
 
@@ -302,25 +304,24 @@ def _is_request_error(status: int, error: Json) -> bool:
 
 
 def _context_overflow(error: Json, message: str, param: str) -> ApiError:
-    asked, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
-    if type(asked) is int and type(limit) is int:
-        return context_length_exceeded(asked, limit, param)
-    said = message or f"The {param} are longer than the model's context."
-    return ApiError(400, said, param=param, code="context_length_exceeded")
+    prompt_tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
+    if type(prompt_tokens) is int and type(limit) is int:
+        return context_length_exceeded(prompt_tokens, limit, param)
+    message = message or f"The {param} are longer than the model's context."
+    return ApiError(400, message, param=param, code="context_length_exceeded")
 
 
 def _not_found(error: Json, message: str) -> ApiError:
-    """No such model, or file; or a server that has no such path."""
     if _error_code(error) == "model_not_found" or error.get("param") == "model" or _MODEL_WORD.search(message):
-        said = message or "The upstream does not have this model."
-        return ApiError(404, said, param="model", code="model_not_found")
+        message = message or "The upstream does not have this model."
+        return ApiError(404, message, param="model", code="model_not_found")
     if message in ("", "Not Found", "File Not Found", "Method Not Allowed"):
-        message = "The upstream does not offer this."
+        message = "The upstream does not have this endpoint."
     return ApiError(404, message, code="not_found")
 
 
 def _error_code(error: Json) -> str | None:
-    """The error's code, if it is a word: many servers repeat the status there."""
+    """The error's code, if it is a word: many servers repeat the status as a number."""
     code = error.get("code")
     return code if isinstance(code, str) and _CODE.fullmatch(code) else None
 
@@ -329,7 +330,7 @@ def _error_param(error: Json) -> str | None:
     param = error.get("param")
     if not isinstance(param, str):
         return None
-    return _sanitize(param.removeprefix("body."))[:_PARAM_LIMIT] or None  # vLLM's word for the request
+    return _sanitize(param.removeprefix("body."))[:_PARAM_LIMIT] or None  # vLLM's prefix
 
 
 def _redact(value: object, secrets: Collection[str]) -> object:
@@ -346,45 +347,48 @@ def _sanitize(message: object) -> str:
     return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
 
 
-# Why a server did not answer: what the client hears of it, and what is to be done about it.
+# Failures of attempts.
 
 
 ERROR_LIMIT_BYTES = 65536
-"""Of a server's error; theirs have some hundred bytes."""
+"""Bytes read of an error body; typical ones have some hundred."""
 ERROR_BODY_TIMEOUT_S = 5.0
-"""For the body of an error; what has come by then must do."""
+"""Time for an error body; a partial one is used as it is."""
 
 
 OUTCOME_TIMEOUT = "timeout"
-"""The outcome where a server said nothing for too long."""
+"""Outcome (a metric label) of an attempt without bytes for too long."""
+
+OUTCOME_NO_ROOM = "no_room"
+"""Outcome (a metric label) where this machine has no free ports, file descriptors or memory for a connection."""
 
 
 class AttemptFailure(msgspec.Struct, frozen=True):
-    """Why a part was not answered."""
+    """Why an attempt failed, and whether to retry."""
 
     error: ApiError
-    """What the client hears if nobody else answers it."""
+    """The client's error if no other attempt succeeds."""
     outcome: str
-    """For the counts: a status, or a word."""
+    """Metric label: a status, or a word."""
     is_server_fault: bool = True
-    """Whether the server is to blame, and not the request."""
+    """Whether the server is at fault, not the request."""
     is_retryable: bool = True
-    """Whether another server may do better: not where the request is at fault, or where the answer has begun."""
+    """Whether another server may succeed: not if the request is at fault, or if the answer has begun."""
     is_stale: bool = False
-    """Whether only a connection was lost that had been idle: the request was never read."""
+    """Whether a pooled connection was closed before the server read the request."""
     is_disconnect: bool = False
-    """Whether the connection was lost, so that an engine of our own may have died."""
+    """Whether the connection was lost, so that a local engine may have died."""
 
 
 CLIENT_DISCONNECTED = AttemptFailure(
-    ApiError(408, "The client left."), "left", is_server_fault=False, is_retryable=False
+    ApiError(408, "The client disconnected."), "left", is_server_fault=False, is_retryable=False
 )
 
 
 def status_failure(
     status: int, headers: Mapping[str, str], body: bytes, param: str, upstream: Upstream | None
 ) -> AttemptFailure:
-    """A server answered with an error; without an upstream it is an engine of our own."""
+    """The failure for an error response of an upstream, or of the local engine if `upstream` is None."""
     if upstream is None:
         error = map_engine_error(status, body, param, retry_after=headers.get("retry-after", ""))
     else:
@@ -398,13 +402,13 @@ def status_failure(
 
 
 def connection_failure(error: HttpClientError) -> AttemptFailure:
-    """There is no connection to a server. Where this machine is at fault, no other server is reached either."""
+    """The failure for a connection that cannot be made. If this machine is at fault, other servers are not tried."""
     if not error.is_local_failure:
         return AttemptFailure(upstream_unreachable(str(error)), "unreachable", is_disconnect=True)
-    said = ApiError(503, "The server has no room for another connection.", code="server_busy", retry_after_s=1.0)
-    return AttemptFailure(said, "no_room", is_server_fault=False, is_retryable=False)
+    busy = ApiError(503, "The server has no room for another connection.", code="server_busy", retry_after_s=1.0)
+    return AttemptFailure(busy, OUTCOME_NO_ROOM, is_server_fault=False, is_retryable=False)
 
 
 def timeout_failure(timeout_s: float) -> AttemptFailure:
-    """A server said nothing for so long."""
+    """The failure for a server that sent nothing for `timeout_s`."""
     return AttemptFailure(upstream_timeout(timeout_s), OUTCOME_TIMEOUT)

@@ -1,4 +1,4 @@
-"""What a client is told when its request cannot be answered: a status, and a body in the shape of its dialect."""
+"""API errors: a status, and a body in the format of the client's API."""
 
 from enum import Enum, auto
 
@@ -29,11 +29,11 @@ ERROR_TYPES = {
 """OpenAI's `type` for each status that we send."""
 
 _ANTHROPIC_TOO_LONG = "prompt is too long"
-"""Anthropic's words for what does not fit: Claude Code makes its conversation shorter when it hears them."""
+"""Anthropic's message for a context overflow: Claude Code compacts its conversation when it receives it."""
 
 
 class ErrorFormat(Enum):
-    """Whose errors a client knows."""
+    """The API whose error format a client expects."""
 
     OPENAI = auto()
     ANTHROPIC = auto()
@@ -41,7 +41,7 @@ class ErrorFormat(Enum):
 
 
 class ApiError(Exception):
-    """A request that gets an error. The message is shown to the client: it holds no secret, no path, no traceback."""
+    """An error response. The message goes to the client: it must not contain secrets, paths or tracebacks."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
         self.headers = headers or {}
         self.details: Json | None = None
-        """What Anthropic's clients act by."""
+        """The `details` of an Anthropic error, which its clients evaluate."""
 
     def to_failure(self) -> Failure:
-        """The same, as the event that ends a stream which has begun."""
+        """The error as the event that ends a stream."""
         return Failure(self.message, ERROR_TYPES[self.status], self.param, self.code)
 
     def body(self, error_format: ErrorFormat = ErrorFormat.OPENAI, request_id: str = "") -> bytes:
-        """The body of the reply."""
+        """The response body."""
         match error_format:
             case ErrorFormat.OPENAI:
                 return msgspec.json.encode(openai_error_object(self.to_failure()))
@@ -85,5 +85,5 @@ class ApiError(Exception):
 
 
 def invalid_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
-    """The client's fault: 400."""
+    """A 400 error."""
     return ApiError(400, message, param=param, code=code)

@@ -1,7 +1,7 @@
-"""A model's door: so many requests run at once, so many wait in order, and the rest is told when to come again.
+"""Bounded FIFO queue in front of a model or upstream. Limits concurrency; rejects with 429 and Retry-After when full.
 
-The law: while anyone waits, every place is taken. So a place that becomes free goes to the first in the queue at once,
-and who comes while one is free need not look at the queue.
+Invariant: while requests wait, all slots are taken. A free slot goes to the first waiter at once, so that a new
+request that finds a free slot need not look at the queue.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from welldone.gateway.errors import ApiError
 
 _EWMA_WEIGHT = 0.2
-"""How much the latest request counts in the mean: the last ten make up nine tenths of it."""
+"""Weight of the latest duration in the moving average; the last ten make up nine tenths of it."""
 
 _MAX_RETRY_AFTER_S = 120
-"""Of Retry-After: a guess about a later time is worth nothing (the official client heeds 60 s at most)."""
+"""Longest Retry-After; estimates beyond are worthless (the official client follows at most 60 s)."""
 
 
 class RequestQueue:
@@ -29,47 +29,47 @@ class RequestQueue:
         self.running = 0
         self.admitted = 0
         self.rejected = 0
-        """Those who found the queue full."""
+        """Requests that found the queue full."""
         self.timed_out = 0
-        """Those who waited too long."""
+        """Requests that waited too long."""
         self._slots = max(1, slots)
         self._max_waiting = max_waiting
         self._wait_s = wait_s
         self._clock = clock
-        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()  # both ends and any member in O(1)
+        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()  # removes any member in O(1)
         self._total_wait_s = 0.0
         self._mean_duration_s: float | None = None
 
     @property
     def slots(self) -> int:
-        """How many may run at once."""
+        """Requests that may run at once."""
         return self._slots
 
     @property
     def capacity(self) -> int:
-        """How many may be here at once, running and waiting."""
+        """Requests that may run or wait at once."""
         return self._slots + self._max_waiting
 
     @property
     def is_full(self) -> bool:
-        """Whether one more would be refused."""
+        """Whether the next request would be rejected."""
         return self.running >= self._slots and len(self._waiters) >= self._max_waiting
 
     @property
     def waiting(self) -> int:
-        """How many are in the queue."""
+        """Requests in the queue."""
         return len(self._waiters)
 
     @property
     def mean_wait_s(self) -> float:
-        """How long those who were admitted waited, on average."""
+        """Average wait of the admitted requests."""
         return self._total_wait_s / self.admitted if self.admitted else 0.0
 
     async def acquire(self) -> float:
-        """Wait for a place, and tell how long that took. Who has entered must leave.
+        """Wait for a slot and return the seconds waited. The caller must `release` it.
 
         Raises:
-            ApiError: 429 where the queue is full, 503 where the wait became too long.
+            ApiError: 429 when the queue is full, 503 when the wait took too long.
         """
         waited_s = 0.0
         if self.is_full:
@@ -86,10 +86,10 @@ class RequestQueue:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[float]:
-        """A place for as long as it is needed; how long it was waited for.
+        """Hold a slot for the duration of the context; its value is the seconds waited.
 
         Raises:
-            ApiError: as `enter` does.
+            ApiError: as `acquire`.
         """
         waited_s = await self.acquire()
         began = self._clock()
@@ -99,9 +99,9 @@ class RequestQueue:
             self.release(self._clock() - began)
 
     def release(self, duration_s: float) -> None:
-        """Free the place of a request that ran so long, and let the next one in."""
+        """Free the slot of a request that ran for `duration_s`, and admit the next."""
         if self.running < 1:
-            raise RuntimeError("left without having entered")
+            raise RuntimeError("released a slot that was not acquired")
         self._mean_duration_s = (
             duration_s
             if self._mean_duration_s is None
@@ -110,35 +110,34 @@ class RequestQueue:
         self._release_slot()
 
     def resize(self, slots: int) -> None:
-        """Let so many run at once from now on. Who runs already goes on."""
+        """Change the number of slots. Running requests are not interrupted."""
         self._slots = max(1, slots)
         self._admit_next()
 
     def retry_after_s(self) -> int:
-        """In how many whole seconds a place should be free for one who comes then, by how long requests take."""
-        ahead = (self._mean_duration_s or 0.0) * (self.waiting + 1) / self._slots
-        return math.ceil(min(max(ahead, 1.0), _MAX_RETRY_AFTER_S))
+        """Estimated whole seconds until a slot is free, from the mean duration of requests."""
+        wait_s = (self._mean_duration_s or 0.0) * (self.waiting + 1) / self._slots
+        return math.ceil(min(max(wait_s, 1.0), _MAX_RETRY_AFTER_S))
 
     async def _wait(self) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[turn] = None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
         try:
             async with asyncio.timeout(self._wait_s):
-                await turn
+                await waiter
         except TimeoutError:
-            # The turn may have come in the same moment: then the place is ours.
-            if not _is_granted(turn):
+            # The slot may have been granted in the same loop iteration: then the request has it.
+            if not _is_granted(waiter):
                 self.timed_out += 1
-                raise self._overload_error(
-                    503, "No place became free in time for this request.", "queue_timeout"
-                ) from None
+                message = f"This request was not started within {self._wait_s:g} seconds."
+                raise self._overload_error(503, message, "queue_timeout") from None
         except asyncio.CancelledError:
-            # The client left just as its turn came: the place goes on to the next.
-            if _is_granted(turn):
+            # The client disconnected when the slot was already granted: pass it on.
+            if _is_granted(waiter):
                 self._release_slot()
             raise
         finally:
-            self._waiters.pop(turn, None)
+            self._waiters.pop(waiter, None)
 
     def _release_slot(self) -> None:
         self.running -= 1
@@ -146,15 +145,15 @@ class RequestQueue:
 
     def _admit_next(self) -> None:
         while self._waiters and self.running < self._slots:
-            turn, _ = self._waiters.popitem(last=False)
-            if not turn.done():  # else it was cancelled, and its task has not yet run
+            waiter, _ = self._waiters.popitem(last=False)
+            if not waiter.done():  # else it was cancelled, and its task has not run yet
                 self.running += 1
-                turn.set_result(None)
+                waiter.set_result(None)
 
     def queue_full_error(self) -> ApiError:
-        """The error for one more than there is room for."""
+        """Count a rejected request and return its error."""
         self.rejected += 1
-        return self._overload_error(429, "Too many requests wait for this model already.", "queue_full")
+        return self._overload_error(429, "The queue of this model is full.", "queue_full")
 
     def _overload_error(self, status: int, message: str, code: str) -> ApiError:
         return ApiError(status, f"{message} Try again later.", code=code, retry_after_s=self.retry_after_s())

@@ -1,10 +1,10 @@
-"""Which upstreams stand behind the name of a model.
+"""Resolution of model names to upstreams, and load balancing.
 
-A name is looked for in this order: a route with this name; a local model; the upstreams that have a model of this name;
-a route with a pattern; the upstreams whose declared patterns fit; the upstreams that have not said what they have.
+A name is looked up in this order: a route with this name; a local model; upstreams that list or declare this model;
+a route with a matching pattern; upstreams whose declared patterns match; upstreams without any list of models.
 
-The target of a route is `MODEL@UPSTREAM`, `MODEL` (all that have it), or `@UPSTREAM` or `*@UPSTREAM` (the same name
-there). It is never looked up among the routes again, so that there are no loops.
+The target of a route is `MODEL@UPSTREAM`, `MODEL` (all upstreams that have it), or `@UPSTREAM` or `*@UPSTREAM` (the
+same name there). Targets are not looked up among the routes again, so that there are no loops.
 """
 
 import hashlib
@@ -20,44 +20,44 @@ from welldone.gateway.upstream import Upstream
 
 
 class UpstreamModel(msgspec.Struct, frozen=True):
-    """An upstream, and what the model is called there."""
+    """An upstream, and the name of the model there."""
 
     upstream: Upstream
     model: str
     is_configured_or_listed: bool = True
-    """Whether the configuration or the upstream's own list names this model. Otherwise the name is the client's own,
-    and the upstream may answer it with any model that it has."""
+    """Whether the configuration or the upstream's list contains this model. Otherwise the name comes from the client,
+    and the upstream may answer with any of its models."""
     pattern: str | None = None
-    """The pattern by which the client's name led here; None: that name itself is configured or listed."""
+    """The pattern that matched the client's name; None if that name itself is configured or listed."""
 
 
 class UpstreamGroup(msgspec.Struct, frozen=True):
-    """All that can answer for a name; at least one."""
+    """The upstreams that serve a model name; at least one."""
 
     name: str
-    """What the client says."""
+    """The name in the client's request."""
     members: tuple[UpstreamModel, ...]
 
 
 class LocalRoute(msgspec.Struct, frozen=True):
-    """A local model."""
+    """A model name that resolves to a local model."""
 
     name: str
     pattern: str | None = None
-    """As for a member of a group."""
+    """As in `UpstreamModel`."""
 
 
 class RouteTarget(msgspec.Struct, frozen=True):
-    """Where a route leads."""
+    """A parsed target of a route."""
 
     model: str
-    """Empty: as the client calls it."""
+    """Empty: the name in the client's request."""
     upstream: str | None
-    """None: any that has the model."""
+    """None: any upstream that has the model."""
 
 
 def parse_route_target(text: str, upstreams: Collection[str]) -> RouteTarget:
-    """The target. A model's name may have an @ itself: only what names an upstream is one."""
+    """Split a target. Names of models may contain an @: only the name of a configured upstream counts as one."""
     model, at, upstream = text.rpartition("@")
     if not at or upstream not in upstreams:
         return RouteTarget(text, None)
@@ -65,7 +65,7 @@ def parse_route_target(text: str, upstreams: Collection[str]) -> RouteTarget:
 
 
 class ModelRouter:
-    """The names of models. What upstreams list is asked anew each time, for it changes."""
+    """Resolves names of models. Model lists are read on each call, since they change."""
 
     def __init__(
         self, routes: Mapping[str, Sequence[str]], upstreams: Sequence[Upstream], local_names: Collection[str]
@@ -77,30 +77,28 @@ class ModelRouter:
             for name, targets in routes.items()
         }
         patterns = [name for name in routes if WILDCARD in name]
-        self._patterns = sorted(patterns, key=_fixed_length, reverse=True)  # equals stay in the order of the file
+        self._patterns = sorted(patterns, key=_fixed_length, reverse=True)  # equal lengths stay in file order
 
     def resolve(self, name: str) -> UpstreamGroup | LocalRoute | None:
-        """Who answers for the name; None: nobody."""
+        """Resolve a name; None if nothing serves it."""
         targets = self._routes.get(name)
         if targets is not None:
             return self._resolve_route(name, targets)
-        found = self._resolve_exact(name)
-        if found is not None:
-            return found
-        pattern = next((pattern for pattern in self._patterns if matches_wildcard(pattern, name)), None)
-        return (
-            self._resolve_pattern(name)
-            if pattern is None
-            else self._resolve_route(name, self._routes[pattern], pattern)
-        )
+        exact = self._resolve_exact(name)
+        if exact is not None:
+            return exact
+        for pattern in self._patterns:
+            if matches_wildcard(pattern, name):
+                return self._resolve_route(name, self._routes[pattern], pattern)
+        return self._resolve_pattern(name)
 
     @property
     def patterns(self) -> Sequence[str]:
-        """The routes that are patterns."""
+        """The names of routes that are patterns, the most specific first."""
         return self._patterns
 
     def exact_names(self) -> Iterator[str]:
-        """The names that are known one by one, without patterns: of routes, then of upstreams. Some come twice."""
+        """All known names without patterns: of routes, then of upstreams. May contain duplicates."""
         yield from (name for name in self._routes if WILDCARD not in name)
         for upstream in self._upstreams.values():
             names = (*upstream.settings.models, *(model.id for model in upstream.listed_models or ()))
@@ -115,16 +113,21 @@ class ModelRouter:
         )
 
     def _resolve_pattern(self, name: str) -> UpstreamGroup | None:
-        """Those whose longest pattern fits, else those that have not said what they have."""
-        fits = {upstream: _longest_pattern(upstream, name) for upstream in self._upstreams.values()}
-        found = [(upstream, fit) for upstream, fit in fits.items() if fit is not None]
-        if found:
-            best = max(_fixed_length(fit) for _, fit in found)
-            found = [(upstream, fit) for upstream, fit in found if _fixed_length(fit) == best]
+        """The upstreams with the most specific matching pattern, else those without any list of models."""
+        patterns = {upstream: _longest_pattern(upstream, name) for upstream in self._upstreams.values()}
+        matches = [(upstream, pattern) for upstream, pattern in patterns.items() if pattern is not None]
+        if matches:
+            best = max(_fixed_length(pattern) for _, pattern in matches)
+            matches = [(upstream, pattern) for upstream, pattern in matches if _fixed_length(pattern) == best]
         else:
-            found = [(one, WILDCARD) for one in fits if one.listed_models is None and not one.settings.models]
+            unlisted = (one for one in patterns if one.listed_models is None and not one.settings.models)
+            matches = [(upstream, WILDCARD) for upstream in unlisted]
         return _make_group(
-            name, [UpstreamModel(upstream, name, is_configured_or_listed=False, pattern=fit) for upstream, fit in found]
+            name,
+            [
+                UpstreamModel(upstream, name, is_configured_or_listed=False, pattern=pattern)
+                for upstream, pattern in matches
+            ],
         )
 
     def _resolve_route(
@@ -137,10 +140,10 @@ class ModelRouter:
                 is_named = bool(target.model) or _offers_model(upstream, model)
                 members.setdefault((upstream, model), UpstreamModel(upstream, model, is_named, pattern))
                 continue
-            found = self._resolve_exact(target.model) or self._resolve_pattern(target.model)
-            if isinstance(found, LocalRoute):
-                return LocalRoute(found.name, pattern)
-            for one in found.members if found is not None else ():
+            resolved = self._resolve_exact(target.model) or self._resolve_pattern(target.model)
+            if isinstance(resolved, LocalRoute):
+                return LocalRoute(resolved.name, pattern)
+            for one in resolved.members if resolved is not None else ():
                 members.setdefault((one.upstream, one.model), UpstreamModel(one.upstream, one.model, pattern=pattern))
         return _make_group(name, list(members.values()))
 
@@ -150,20 +153,19 @@ def _make_group(name: str, members: Sequence[UpstreamModel]) -> UpstreamGroup | 
 
 
 def _offers_model(upstream: Upstream, name: str) -> bool:
-    """Whether the user or the upstream itself says that it has it. Where patterns are declared, they choose."""
+    """Whether `models =` names the model, or the upstream lists it and `models =` does not exclude it."""
     declared = upstream.settings.models
     if name in declared:
         return True
-    is_wanted = not declared or _longest_pattern(upstream, name) is not None
-    return is_wanted and upstream.listed_model(name) is not None
+    is_included = not declared or _longest_pattern(upstream, name) is not None
+    return is_included and upstream.listed_model(name) is not None
 
 
 def _longest_pattern(upstream: Upstream, name: str) -> str | None:
-    """The longest declared pattern that fits, if one does."""
-    fitting = (
+    matching = (
         pattern for pattern in upstream.settings.models if WILDCARD in pattern and matches_wildcard(pattern, name)
     )
-    return max(fitting, key=_fixed_length, default=None)
+    return max(matching, key=_fixed_length, default=None)
 
 
 def _fixed_length(pattern: str) -> int:
@@ -173,16 +175,16 @@ def _fixed_length(pattern: str) -> int:
 def route_problems(
     routes: Mapping[str, Sequence[str]], upstreams: Sequence[UpstreamSettings], local_names: Collection[str]
 ) -> list[str]:
-    """What is wrong with the routes, a line each."""
-    found = []
+    """Validate the routes: one line per problem."""
+    problems = []
     for name, targets in routes.items():
         if not targets:
-            found.append(f"the route {name!r} has no target")
+            problems.append(f"the route {name!r} has no target")
         for text in targets:
-            trouble = _route_target_problem(text, upstreams, local_names, is_only_target=len(targets) == 1)
-            if trouble:
-                found.append(f"the route {name!r} leads to {text!r}: {trouble}")
-    return found
+            problem = _route_target_problem(text, upstreams, local_names, is_only_target=len(targets) == 1)
+            if problem:
+                problems.append(f"the route {name!r} has the target {text!r}: {problem}")
+    return problems
 
 
 def _route_target_problem(
@@ -195,24 +197,21 @@ def _route_target_problem(
         upstream = text.rpartition("@")[2]
         return f"there is no upstream {upstream!r}{did_you_mean(upstream, names)}"
     if not text or WILDCARD in target.model:
-        return "a target is MODEL@UPSTREAM, MODEL or @UPSTREAM, without patterns"
+        return "expected MODEL@UPSTREAM, MODEL or @UPSTREAM, without patterns"
     if text in local_names and not is_only_target:
-        return "a local model cannot share a route"
+        return "a local model must be the only target"
     if (
         target.upstream is None
         and text not in local_names
         and not any(_may_offer_model(one, text) for one in upstreams)
     ):
         known = [*local_names, *(name for upstream in upstreams for name in upstream.models)]
-        return f"nobody has a model of this name{did_you_mean(text, known)}"
+        return f"no upstream has a model of this name{did_you_mean(text, known)}"
     return None
 
 
 def _may_offer_model(upstream: UpstreamSettings, name: str) -> bool:
     return not upstream.models or any(matches_wildcard(pattern, name) for pattern in upstream.models)
-
-
-# Who of several upstreams gets a request.
 
 
 TieBreaker = Callable[[Sequence[UpstreamModel]], UpstreamModel]
@@ -232,12 +231,11 @@ def choose_upstream(
     sticky_key: str | None = None,
     tie_breaker: TieBreaker = _weighted_random,
 ) -> UpstreamModel:
-    """One of the members, of which there is at least one.
+    """Choose one of the members (at least one).
 
-    Those that are available come first, then those that are not to be avoided. Of these the same `sticky` text always
-    gets the same one; without it the least busy gets the request, and among equals chance decides, by their weights: a
-    turn that goes round would start with the same one in each worker. Where none is available, it is the one that will
-    be soonest.
+    Available upstreams come first, then those not in `avoid_upstreams`. Among these a `sticky_key` always selects the
+    same one; without it the least loaded is chosen, and ties are broken at random by weight (round robin would start at
+    the same upstream in each worker). When none is available, the one that will be available first is chosen.
     """
     ranks = [(not member.upstream.is_available, member.upstream.name in avoid_upstreams) for member in members]
     best = min(ranks)
@@ -253,18 +251,18 @@ def choose_upstream(
 def _choose_min(
     members: Sequence[UpstreamModel], cost: Callable[[UpstreamModel], float], tie_breaker: TieBreaker
 ) -> UpstreamModel:
-    measures = [cost(member) for member in members]
-    least = min(measures)
-    return tie_breaker([member for member, measured in zip(members, measures, strict=True) if measured == least])
+    costs = [cost(member) for member in members]
+    least = min(costs)
+    return tie_breaker([member for member, member_cost in zip(members, costs, strict=True) if member_cost == least])
 
 
 def _load(member: UpstreamModel) -> float:
-    """How busy it is, for what it can take."""
+    """Running requests relative to the weight."""
     return member.upstream.running / member.upstream.settings.weight
 
 
 def _rendezvous_score(sticky_key: str, member: UpstreamModel) -> float:
-    """Weighted rendezvous hashing: when one leaves, only its own keys move, and each has a share as its weight."""
+    """Weighted rendezvous hashing: when a member leaves, only its own keys move."""
     text = f"{member.upstream.name}\0{sticky_key}".encode(errors="surrogatepass")
     number = int.from_bytes(hashlib.blake2b(text, digest_size=_HASH_BYTES).digest())
     return -math.log((number + 0.5) / _HASHES) / member.upstream.settings.weight

@@ -1,34 +1,36 @@
-"""One upstream, and how it is doing: what its requests and the looks at its health have told."""
+"""One upstream: its address, circuit breaker, health and list of models.
 
-import re
-from collections.abc import Callable, Collection, Generator
-from typing import Any, Literal
+`UpstreamRegistry` probes it; `UpstreamLease` reports the results of requests. All methods belong to one event loop.
+"""
 
-import msgspec
-from msgspec import UNSET
+from collections.abc import Callable, Generator
+from typing import Literal
 
 from welldone.config.upstream import UpstreamSettings
+from welldone.gateway.model_list import (
+    LISTED_MODELS_LIMIT,
+    ListedModel,
+    detect_server_kind,
+    parse_model_list_in_steps,
+)
 from welldone.http.address import Address, check_path, parse_url
 from welldone.http.client import BufferedResponse, HttpClientError
-from welldone.protocol.json_budget import decode_in_steps, run_to_completion
-
-# A circuit breaker: a server that fails again and again is left alone for a while, and then tried with one request.
-
+from welldone.protocol.json_budget import run_to_completion
 
 FAILURE_THRESHOLD = 5
-"""Failures in a row that open it; Envoy's number."""
+"""Consecutive failures that open the breaker (Envoy's `consecutive_5xx`)."""
 
 OPEN_S = 30.0
-"""How long it is open the first time, and how much longer each time after; Envoy's number."""
+"""Duration of the first open period; each further one is longer by as much (Envoy's `base_ejection_time`)."""
 
 OPEN_MAX_S = 300.0
-"""A server that comes back is found within five minutes; Envoy's number."""
+"""Longest open period (Envoy's `max_ejection_time`)."""
 
 
 class CircuitBreaker:
-    """Closed: all requests may go. Open: none should. Half-open: one may, and its end decides.
+    """Closed: requests pass. Open: requests should go elsewhere. Half-open: one probe request decides.
 
-    It only advises: where there is no other server, requests go through an open one too, and a success closes it.
+    It is advisory: when no other server is available, requests also pass an open breaker, and a success closes it.
     """
 
     def __init__(
@@ -46,37 +48,36 @@ class CircuitBreaker:
         self._consecutive_failures = 0
         self._times_opened = 0
         self._probe_at: float | None = None
-        self._probe_number = 0
-        """The number of the last probe."""
+        self._probe_number = 0  # of the last probe
         self.opened_at: float | None = None
-        """When it was opened; None: it is closed."""
+        """None while it is closed."""
 
     @property
     def state(self) -> Literal["closed", "open", "half-open"]:
-        """Where it stands now."""
+        """The current state, computed from the clock."""
         if self.opened_at is None:
             return "closed"
         return "open" if self.retry_after_s > 0 else "half-open"
 
     @property
     def retry_after_s(self) -> float:
-        """Seconds until it is no longer open; 0: it is not."""
+        """Seconds until the breaker is half-open; 0 when it is not open."""
         if self.opened_at is None:
             return 0.0
         open_s = min(self._open_s * self._times_opened, OPEN_MAX_S)
         return max(0.0, self.opened_at + open_s - self._clock())
 
     def allows_request(self) -> bool:
-        """Whether a request may go now."""
+        """Whether a request may be sent now."""
         return self.state == "closed" or (self.state == "half-open" and not self._is_probe_in_flight)
 
     @property
     def _is_probe_in_flight(self) -> bool:
-        """Whether a probe is under way. One that tells nothing for long may never: its client may have left."""
+        # A probe without a result expires: it may never report one.
         return self._probe_at is not None and self._clock() < self._probe_at + self._open_s
 
     def begin_request(self) -> int:
-        """A request goes. The first one of a half-open breaker is its probe: the probe's number, or 0."""
+        """Register a request. Returns the probe number if it is the probe of a half-open breaker, else 0."""
         if self.state != "half-open" or self._is_probe_in_flight:
             return 0
         self._probe_at = self._clock()
@@ -84,12 +85,12 @@ class CircuitBreaker:
         return self._probe_number
 
     def cancel_request(self, probe_number: int) -> None:
-        """The client of a request left, which began with this number: if that was the probe, another one may be."""
+        """Register that the client of a request disconnected. If the request was the probe, the next one becomes it."""
         if self._is_current_probe(probe_number):
             self._probe_at = None
 
     def record_success(self) -> None:
-        """A request was answered: all is well, whatever was before."""
+        """Close the breaker and reset all counts."""
         was_closed = self.opened_at is None
         self._consecutive_failures = self._times_opened = 0
         self._probe_at = self.opened_at = None
@@ -97,7 +98,7 @@ class CircuitBreaker:
             self._on_change()
 
     def record_failure(self, probe_number: int = 0) -> None:
-        """A request was not answered, which began with this number. Once it is open, only the probe decides."""
+        """Count a failed request. While the breaker is open, only the failure of the probe counts."""
         if self.opened_at is None:
             self._consecutive_failures += 1
             if self._consecutive_failures >= self._failure_threshold:
@@ -115,155 +116,30 @@ class CircuitBreaker:
         self._on_change()
 
 
-# What an upstream lists as its models, without what is nobody's business: paths, addresses, command lines, keys.
-
-
-LISTED_MODELS_LIMIT = 5_000
-"""OpenRouter lists some hundred."""
-
-MODEL_ID_LIMIT = 128
-"""Characters of an id; as for names of local models. Ids stand in logs and labels."""
-
-_TEXT_LIMIT = 128  # what clients read is a word or a title; longer is prose
-_ITEMS_PER_STEP = 64  # models that are cleaned in one turn
-_ITEMS_LIMIT = 64  # of a list or a table; OpenRouter has two dozen
-_DEPTH_LIMIT = 4  # OpenRouter has two
-_MIN_SECRET_LENGTH = 8  # a shorter one, such as `none`, is a common word and no secret
-_PRIVATE_FIELDS = {"args", "permission", "preset"}
-"""Command lines and files of llama.cpp's router, and a relic of OpenAI's first API."""
-_PATH_PATTERN = re.compile(r"(^|[^\w.])[/\\~]")  # an absolute path, or an address with its ://
-_KIND_BY_OWNER = {
-    "vllm": "vllm",
-    "llamacpp": "llamacpp",
-    "sglang": "sglang",
-    "welldone": "welldone",
-    "library": "ollama",
-    "openai": "openai",
-    "openai-internal": "openai",
-    "system": "openai",
-}
-"""Servers by the owner that they give their models."""
-
-
-class ListedModel(msgspec.Struct, frozen=True):
-    """A model, and what else its server says of it."""
-
-    id: str
-    extra_fields: dict[str, Any] = msgspec.field(default_factory=dict)
-
-    def as_model_object(self, name: str) -> dict[str, Any]:
-        """The model as clients list it, under the name that they use."""
-        created, owner = self.extra_fields.get("created"), self.extra_fields.get("owned_by")
-        return {
-            **self.extra_fields,
-            "id": name,
-            "object": "model",
-            "created": created if isinstance(created, int) and not isinstance(created, bool) else 0,
-            "owned_by": owner if isinstance(owner, str) else "upstream",
-        }
-
-
-def parse_model_list(body: bytes, secrets: Collection[str] = ()) -> tuple[ListedModel, ...] | None:
-    """The models of a reply to `GET /v1/models`, each id once; None: it is no list. What is odd is left out."""
-    return run_to_completion(parse_model_list_in_steps(body, secrets))
-
-
-def parse_model_list_in_steps(
-    body: bytes, secrets: Collection[str] = ()
-) -> Generator[None, None, tuple[ListedModel, ...] | None]:
-    """The same, in steps of which each takes a turn."""
-    data = yield from _model_items(body)
-    if data is None:
-        return None
-    secrets = [secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH]
-    models: dict[str, ListedModel] = {}
-    for place, item in enumerate(data):
-        if place % _ITEMS_PER_STEP == 0:
-            yield
-        name = _model_id(item) if isinstance(item, dict) else None
-        if isinstance(name, str) and name not in models and _is_valid_model_id(name, secrets):
-            models[name] = ListedModel(name, _without_private(item, secrets, _DEPTH_LIMIT))
-            if len(models) == LISTED_MODELS_LIMIT:
-                break
-    return tuple(models.values())
-
-
-def _model_items(body: bytes) -> Generator[None, None, list[Any] | None]:
-    """The list in OpenAI's `data`, in `models` as Ollama and Gemini have it, or bare as Together has it."""
-    try:
-        found = yield from decode_in_steps(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    if isinstance(found, dict):
-        if "data" in found and found["data"] is None:  # Ollama without a model
-            return []
-        found = found.get("data", found.get("models"))
-    return found if isinstance(found, list) else None
-
-
-def _model_id(item: dict[str, Any]) -> object:
-    return next((item[key] for key in ("id", "model", "name") if key in item), None)
-
-
-def detect_server_kind(models: Collection[ListedModel]) -> str:
-    """The kind of server that lists such models; empty: not known."""
-    owners = (model.extra_fields.get("owned_by") for model in models)
-    return next((_KIND_BY_OWNER[owner] for owner in owners if isinstance(owner, str) and owner in _KIND_BY_OWNER), "")
-
-
-def _is_valid_model_id(name: str, secrets: Collection[str]) -> bool:
-    return 0 < len(name) <= MODEL_ID_LIMIT and name.isprintable() and not _has_secret(name, secrets)
-
-
-def _without_private(value: Any, secrets: Collection[str], depth: int) -> Any:  # noqa: ANN401 - JSON
-    """The value without what is private in it; `UNSET`: all of it is."""
-    if isinstance(value, str):
-        return value if _is_public_text(value, secrets) else UNSET
-    if not isinstance(value, dict | list):
-        return value
-    if not depth:
-        return UNSET
-    if isinstance(value, list):
-        items = (_without_private(item, secrets, depth - 1) for item in value[:_ITEMS_LIMIT])
-        return [item for item in items if item is not UNSET]
-    keys = [key for key in value if key not in _PRIVATE_FIELDS and _is_public_text(key, secrets)][:_ITEMS_LIMIT]
-    table = {key: _without_private(value[key], secrets, depth - 1) for key in keys}
-    return {key: item for key, item in table.items() if item is not UNSET}
-
-
-def _is_public_text(text: str, secrets: Collection[str]) -> bool:
-    is_word = len(text) <= _TEXT_LIMIT and text.isprintable()
-    return is_word and not _PATH_PATTERN.search(text) and not _has_secret(text, secrets)
-
-
-def _has_secret(text: str, secrets: Collection[str]) -> bool:
-    return any(secret in text for secret in secrets)
-
-
 UNHEALTHY_AFTER_PROBES = 2
-"""Looks in a row that must fail; one may be lost on the way."""
+"""Consecutive failed health probes; a single one may be a lost packet."""
 
 FAILING_AFTER_REQUESTS = 3
-"""Requests in a row that must fail before an upstream counts as failing: one or two may be chance."""
+"""Consecutive failed requests after which an upstream is reported as failing; one or two may be chance."""
 
 COOLDOWN_MAX_S = 60.0
-"""How long an upstream can keep itself out of the choice by `Retry-After`. OpenAI's rates are per minute."""
+"""Longest cooldown that a `Retry-After` can cause. OpenAI's rate limits are per minute."""
 
 _AUTH_ERROR_STATUSES, _TOO_MANY_REQUESTS = (401, 403), 429
-_NO_LIST_HINT = "is the path of its URL right? Where it has no list, models = names them"
+_NO_LIST_HINT = "check the path of its URL, or name its models with models ="
 
 _REPLICA_KIND = "llamacpp"
-"""What an engine of a cluster is asked for as: as one of this machine is, so that it answers the same."""
+"""Cluster replicas run the same engine as local models and receive the same requests."""
 
 _KINDS_WITH_NATIVE_N = {"vllm", "sglang", "openai"}
-"""Servers that make several choices themselves, and well."""
+"""Servers whose own `n` is correct."""
 
 
 class Upstream:
-    """A server that somebody else runs.
+    """An OpenAI-compatible server that requests are forwarded to.
 
     Raises:
-        ValueError: an address or a path is wrong; the message is one plain sentence.
+        ValueError: the URL or a path is invalid; the message is one plain sentence.
     """
 
     def __init__(
@@ -281,9 +157,9 @@ class Upstream:
         check_path(settings.health)
         self.breaker = CircuitBreaker(clock=clock, on_change=lambda: on_change(self))
         self.running = 0
-        """Requests that are there or wait to go there."""
+        """Requests in flight or queued for this upstream."""
         self.is_unassigned = settings.is_dynamic
-        """Whether nobody is at this place of a cluster."""
+        """Whether this is a dynamic upstream without a replica."""
         self.is_healthy = not self.is_unassigned
         self.cooldown_until = 0.0
         self.kind = _REPLICA_KIND if settings.is_dynamic else _kind_by_host(self.address.host)
@@ -292,63 +168,63 @@ class Upstream:
         self._failed_probes = 0
         self._failed_requests = 0  # in a row
         self._last_failure = ""
-        self._was_ever_healthy = False  # it was well once
+        self._was_ever_healthy = False
         self._health_problem: str | None = None
-        self._listing_problem: str | None = None  # what is wrong with its list
+        self._listing_problem: str | None = None
         self._models: dict[str, ListedModel] | None = None
 
     @property
     def problem(self) -> str | None:
-        """What is wrong and what to do about it, in plain words without addresses and keys."""
+        """What is wrong and what to do, without addresses and keys; None if healthy."""
         return self._health_problem or self._listing_problem
 
     @property
     def recent_failure(self) -> str | None:
-        """How the last request failed (a status or a word), while all recent ones do; None: they are answered.
+        """Outcome of the last request (a status or a word) once several in a row have failed, else None.
 
-        A look at its health asks for a list of models: an upstream may give that, and still answer no request.
+        A healthy upstream can fail all requests: the health probe only lists models.
         """
         return self._last_failure if self._failed_requests >= FAILING_AFTER_REQUESTS else None
 
     @property
     def listed_models(self) -> tuple[ListedModel, ...] | None:
-        """The models that it lists; None: not known."""
+        """The models of the last list; None before the first."""
         return None if self._models is None else tuple(self._models.values())
 
     def listed_model(self, name: str) -> ListedModel | None:
-        """What it lists under this name."""
+        """The listed model with this id."""
         return None if self._models is None else self._models.get(name)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What nobody else may ever see."""
-        # A header may say `Bearer` before its secret.
+        """Values that must not appear in logs or replies."""
+        # The value of a header may be `Bearer SECRET`.
         words = (word for value in self.settings.headers.values() for word in (value, *value.split()))
         return (self.address.key or "", *words)
 
     @property
     def supports_native_n(self) -> bool:
-        """Whether it is asked for several choices at once."""
+        """Whether `n` is forwarded, instead of one request per choice."""
         return self.settings.n == "native" or (self.settings.n == "auto" and self.kind in _KINDS_WITH_NATIVE_N)
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is well and was seen to be: before the first look nobody knows, not even which models it has."""
+        """Whether it is healthy and has been probed (unless probes are off); its models are unknown until then."""
         return self.is_healthy and (self._was_ever_healthy or not self.settings.probe_s)
 
     @property
     def is_available(self) -> bool:
-        """Whether a request has good hope there."""
+        """Whether it is healthy, not cooling down, and its breaker allows a request."""
         return self.is_healthy and self.cooldown_until <= self._clock() and self.breaker.allows_request()
 
     @property
     def retry_after_s(self) -> float:
-        """Seconds after which it may be available again, as far as one can say."""
-        until_look_s = 0.0 if self.is_healthy else self.settings.probe_s
-        return max(until_look_s, self.cooldown_until - self._clock(), self.breaker.retry_after_s)
+        """Estimated seconds until it is available."""
+        until_probe_s = 0.0 if self.is_healthy else self.settings.probe_s
+        return max(until_probe_s, self.cooldown_until - self._clock(), self.breaker.retry_after_s)
 
     def assign(self, address: Address | None) -> None:
-        """Somebody else is at this place of a cluster now, or nobody. What was known of who was there is forgotten."""
+        """Move a dynamic upstream to another replica, or to none, and reset its state."""
         before = (self.is_healthy, self.problem)
         self.is_unassigned = address is None
         self.address = self.address if address is None else address
@@ -356,22 +232,22 @@ class Upstream:
         self.cooldown_until = 0.0
         self.breaker.record_success()
         self._failed_probes = self._failed_requests = 0
-        self._health_problem = "nobody is at this place of the cluster now" if self.is_unassigned else None
+        self._health_problem = "no replica of the cluster is assigned to this upstream" if self.is_unassigned else None
         self._notify_if_changed(before)
 
     def mark_unhealthy(self) -> None:
-        """It broke off, or is about to end: nobody is sent there until a look finds it well."""
+        """Send no more requests until a health probe succeeds: the replica disconnected or is shutting down."""
         before = (self.is_healthy, self.problem)
         self.is_healthy = False
         self._failed_probes = UNHEALTHY_AFTER_PROBES
         self._notify_if_changed(before)
 
     def start_cooldown(self, retry_after_s: float) -> None:
-        """It has too much to do, and said when to come again."""
+        """Avoid the upstream for the time of its `Retry-After`."""
         self.cooldown_until = max(self.cooldown_until, self._clock() + min(retry_after_s, COOLDOWN_MAX_S))
 
     def record_request(self, failure: str | None) -> None:
-        """A request was answered there, or failed in this way."""
+        """Record the result of a request: None, or the outcome of its failure."""
         was_failing = self.recent_failure is not None
         self._failed_requests = 0 if failure is None else self._failed_requests + 1
         self._last_failure = failure or ""
@@ -379,34 +255,34 @@ class Upstream:
             self._on_change(self)
 
     def record_probe(self, reply: BufferedResponse | HttpClientError) -> None:
-        """A look at its health gave this. Where it never was well, what is wrong is told at once."""
+        """Record the result of a health probe. If the upstream was never healthy, the problem is reported at once."""
         if isinstance(reply, HttpClientError) and reply.is_local_failure:
-            return  # it was not looked at
+            return  # this machine failed, not the upstream
         before = (self.is_healthy, self.problem)
-        illness = self._check_health(reply)
-        self._failed_probes = 0 if illness is None else self._failed_probes + 1
-        if illness is None or self._failed_probes >= UNHEALTHY_AFTER_PROBES:
-            self.is_healthy = illness is None
-        if illness is None or self._failed_probes >= UNHEALTHY_AFTER_PROBES or not self._was_ever_healthy:
-            self._health_problem = illness
-        self._was_ever_healthy |= illness is None
+        problem = self._check_health(reply)
+        self._failed_probes = 0 if problem is None else self._failed_probes + 1
+        if problem is None or self._failed_probes >= UNHEALTHY_AFTER_PROBES:
+            self.is_healthy = problem is None
+        if problem is None or self._failed_probes >= UNHEALTHY_AFTER_PROBES or not self._was_ever_healthy:
+            self._health_problem = problem
+        self._was_ever_healthy |= problem is None
         self._notify_if_changed(before)
 
     def record_model_list(self, reply: BufferedResponse | HttpClientError) -> None:
-        """It was asked for its models. Without an answer the last list stays: a server that is away keeps its names."""
+        """Store the listed models. After an error the last list stays, so that routes survive an outage."""
         run_to_completion(self.record_model_list_in_steps(reply))
 
     def record_model_list_in_steps(self, reply: BufferedResponse | HttpClientError) -> Generator[None, None, None]:
-        """The same, in steps of which each takes a turn."""
+        """`record_model_list` as a generator that yields where the event loop may run other tasks."""
         if isinstance(reply, HttpClientError) or reply.status >= 500 or reply.status == _TOO_MANY_REQUESTS:
             return
         before = (self.is_healthy, self.problem)
-        found = (yield from parse_model_list_in_steps(reply.body, self.secrets)) if reply.status == 200 else None
-        if found is not None:
-            self._models = {model.id: model for model in found}
+        models = (yield from parse_model_list_in_steps(reply.body, self.secrets)) if reply.status == 200 else None
+        if models is not None:
+            self._models = {model.id: model for model in models}
             if not self.settings.is_dynamic:
-                self.kind = _kind_by_host(self.address.host) or detect_server_kind(found) or self.kind
-        self._listing_problem = self._check_model_list(reply, found)
+                self.kind = _kind_by_host(self.address.host) or detect_server_kind(models) or self.kind
+        self._listing_problem = self._check_model_list(reply, models)
         self._notify_if_changed(before)
 
     def _notify_if_changed(self, before: tuple[bool, str | None]) -> None:
@@ -414,37 +290,32 @@ class Upstream:
             self._on_change(self)
 
     def _check_health(self, reply: BufferedResponse | HttpClientError) -> str | None:
-        """What makes it unhealthy. One that only refuses our key, or has no list, is well."""
+        """Why it is unhealthy. Upstreams that only reject the key, or have no model list, are healthy."""
         if isinstance(reply, HttpClientError):
-            return f"the upstream cannot be asked: {reply}; {_unreachable_hint(str(reply))}"
-        is_well = reply.status < (300 if self.settings.health else 500) or reply.status in _AUTH_ERROR_STATUSES
-        return None if is_well else f"the upstream is not well (status {reply.status}): its own log may say why"
+            is_certificate = "certificate" in str(reply)
+            hint = "set ca_file = to trust its certificate" if is_certificate else "check that it runs, and its URL"
+            return f"the upstream cannot be reached: {reply}; {hint}"
+        is_healthy = reply.status < (300 if self.settings.health else 500) or reply.status in _AUTH_ERROR_STATUSES
+        return None if is_healthy else f"the upstream is unhealthy (status {reply.status}); see its log"
 
-    def _check_model_list(self, reply: BufferedResponse, found: tuple[ListedModel, ...] | None) -> str | None:
-        """What is wrong with the reply to a request for its models."""
+    def _check_model_list(self, reply: BufferedResponse, models: tuple[ListedModel, ...] | None) -> str | None:
+        """What is wrong with the reply to `GET /models`."""
         if reply.status in _AUTH_ERROR_STATUSES:
             has_key = self.settings.key is not None or self.settings.headers
-            said = "refuses our key" if has_key else "wants a key: --upstream-key, or key = in the file"
-            return f"the upstream {said} (status {reply.status})"
+            problem = "rejects the key" if has_key else "requires a key: --upstream-key, or key = in the file"
+            return f"the upstream {problem} (status {reply.status})"
         if 300 <= reply.status < 400:
-            said = "redirects are not followed: does its URL need https://, or another path?"
-            return f"the upstream sends elsewhere (status {reply.status}), and {said}"
+            hint = "check whether its URL needs https:// or another path"
+            return f"the upstream redirects (status {reply.status}), and redirects are not followed; {hint}"
         if reply.status != 200:
             return f"the upstream lists no models (status {reply.status}); {_NO_LIST_HINT}"
-        if found is None:
-            what = "a web page" if reply.body.lstrip()[:1] == b"<" else "no list of models"
-            return f"the upstream answers {what} where its models should be; {_NO_LIST_HINT}"
-        if len(found) == LISTED_MODELS_LIMIT:
-            return f"the upstream lists {LISTED_MODELS_LIMIT:,} models or more: of others, those in models = are known"
-        return None if found or self.settings.models else "the upstream lists no models: it has none yet"
+        if models is None:
+            content = "a web page" if reply.body.lstrip()[:1] == b"<" else "something else"
+            return f"the upstream returns {content} instead of its list of models; {_NO_LIST_HINT}"
+        if len(models) == LISTED_MODELS_LIMIT:
+            return f"the upstream lists {LISTED_MODELS_LIMIT:,} models or more; name further ones with models ="
+        return None if models or self.settings.models else "the upstream lists no models yet"
 
 
 def _kind_by_host(host: str) -> str:
     return "openai" if host == "api.openai.com" else ""
-
-
-def _unreachable_hint(reason: str) -> str:
-    """What to do where there is no reply."""
-    if "certificate" in reason:
-        return "ca_file = names a file of certificates to trust"
-    return "does it run, and is its URL right?"

@@ -1,6 +1,7 @@
-"""Where a server is: its address, read from a URL, with the key, the headers and the TLS that it wants.
+"""Address of an HTTP server: URL parsing, TLS options, credentials, and descriptions of connection errors.
 
-What is wrong with an address is said when it is read, and never with the secrets that stand in it.
+Addresses are validated when they are parsed. Error messages never contain the URL, the key or a header value, since
+each of them may be a secret.
 """
 
 import errno
@@ -15,10 +16,10 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_HOST_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)  # a label of DNS has at most 63 characters
+_HOST_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)  # RFC 1035 §2.3.4: 63 per label
 _VISIBLE_ASCII = re.compile(r"[\x21-\x7e]*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~\w-]+", re.ASCII)
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # what a header can carry: no line break, no NUL, latin-1
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # RFC 9110 §5.5: no CR, LF or NUL
 _RESERVED_HEADERS = frozenset(
     {
         "Accept",
@@ -36,39 +37,39 @@ _RESERVED_HEADERS = frozenset(
         "Upgrade",
     }
 )
-"""Headers that frame a request, or that each request has by itself."""
+"""Headers that frame a request, or that the client sets on every request."""
 
 
 class TlsOptions(msgspec.Struct, frozen=True):
-    """How a server is trusted."""
+    """Certificate verification of a server."""
 
     ca_file: str | None = None
-    """A file of certificates to trust; else those of the system."""
+    """CA certificates to trust; None: those of the system."""
     is_verified: bool = True
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a server listens, and the key that it wants."""
+    """Location of a server, and the credentials for it."""
 
     socket: str | None = None
-    """The path of a unix socket; else host and port."""
+    """Path of a Unix socket; None: host and port are used."""
     host: str = "127.0.0.1"
     port: int = 0
     key: str | None = None
     prefix: str = ""
-    """What stands before each path."""
+    """Prefix of every request path, such as `/v1`."""
     tls: TlsOptions | None = None
-    """None: plain."""
+    """None: plain HTTP."""
     headers: tuple[tuple[str, str], ...] = ()
-    """More headers for each request; their values may be secrets."""
+    """Additional headers of every request; their values may be secrets."""
 
     def __repr__(self) -> str:
-        """Where it is, and no key."""
+        """Omit the key and the headers: a repr may end up in a log."""
         return f"Address({self.socket or self.authority}{self.prefix})"
 
     @property
     def authority(self) -> str:
-        """What stands in a request's Host."""
+        """Value of the `Host` header."""
         if self.socket is not None:
             return "localhost"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -76,12 +77,12 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def normalize_base_url(text: str) -> str:
-    """The address of a server's API: without a scheme it is http, and without a path it ends in /v1."""
+    """Complete the base URL of an API: the scheme defaults to http, the path to /v1."""
     url = text if "://" in text else f"http://{text}"
     try:
         has_path = urlsplit(url).path not in ("", "/")
     except ValueError:
-        return url  # who uses it says what is wrong
+        return url  # `parse_url` reports the error
     return url.rstrip("/") if has_path else f"{url.rstrip('/')}/v1"
 
 
@@ -93,98 +94,99 @@ def parse_url(
     is_verified: bool = True,
     headers: Iterable[tuple[str, str]] = (),
 ) -> Address:
-    """The address that a URL means.
+    """Parse and validate a URL.
 
     Raises:
-        ValueError: with a sentence that says what is wrong, without the URL or a secret.
+        ValueError: the message is a sentence that contains neither the URL nor a secret.
     """
     parts = _split_url(url)
     tls = TlsOptions(ca_file, is_verified) if parts.scheme == "https" else None
     if tls is not None:
         ssl_context(tls)
     elif ca_file is not None:
-        raise ValueError("A file of certificates needs a URL with https://.")
-    more = tuple(headers)
-    check_headers(more)
+        raise ValueError("A CA certificate file needs a URL that starts with https://.")
+    extra = tuple(headers)
+    check_headers(extra)
     if key is not None:
         if not key or not _HEADER_VALUE.fullmatch(key):
-            raise ValueError("The key is empty or has a character that no header can carry.")
-        if any(name.lower() == "authorization" for name, _ in more):
-            raise ValueError("There is a key and also a header Authorization: one of them is too much.")
+            raise ValueError("The key is empty or contains a character that is not allowed in a header.")
+        if any(name.lower() == "authorization" for name, _ in extra):
+            raise ValueError("Both a key and an Authorization header are set: remove one of them.")
     return Address(
-        host=_parse_host(parts), port=_parse_port(parts), key=key, prefix=parts.path.rstrip("/"), tls=tls, headers=more
+        host=_parse_host(parts), port=_parse_port(parts), key=key, prefix=parts.path.rstrip("/"), tls=tls, headers=extra
     )
 
 
 def check_headers(headers: Iterable[tuple[str, str]]) -> None:
-    """Refuse headers that would break a request.
+    """Validate configured headers.
 
     Raises:
-        ValueError: with a sentence that names the header and not its value.
+        ValueError: the message names the header but not its value.
     """
     for name, value in headers:
         if not _HEADER_NAME.fullmatch(name):
-            raise ValueError("The name of a header has letters, digits and hyphens.")
+            raise ValueError("A header name consists of letters, digits and hyphens.")
         if name.title() in _RESERVED_HEADERS:
-            raise ValueError(f"The header {name} is not for settings: each request has its own.")
+            raise ValueError(f"The header {name} cannot be configured: the client sets it on every request.")
         if not _HEADER_VALUE.fullmatch(value):
-            raise ValueError(f"The value of the header {name} has a character that no header can carry.")
+            raise ValueError(f"The value of the header {name} contains a character that is not allowed in a header.")
 
 
 def check_header_line(line: str) -> None:
-    """Refuse a line that is none among the headers of a message.
+    """Reject a header or request line that contains control characters, such as a line break.
 
     Raises:
-        ValueError: it would be more than a line, or has characters that none can carry.
+        ValueError: the line is not valid.
     """
     if not _HEADER_VALUE.fullmatch(line):
-        raise ValueError("A header has a character that none can carry.")
+        raise ValueError("A header contains a character that is not allowed in a header.")
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that would end the request's first line too early.
+    """Reject a path that would break the request line.
 
     Raises:
-        ValueError: it has a character that belongs quoted.
+        ValueError: the path contains a character that must be percent-encoded.
     """
     if not _VISIBLE_ASCII.fullmatch(path):
-        raise ValueError("The path has a character that a request cannot carry.")
+        raise ValueError("The path contains a character that must be percent-encoded.")
 
 
-@functools.cache  # as many as the configuration names
+@functools.cache  # bounded: one entry per configured upstream
 def ssl_context(tls: TlsOptions) -> ssl.SSLContext:
-    """What TLS needs to know.
+    """Create the TLS client context, HTTP/1.1 only.
 
     Raises:
-        ValueError: the file of certificates cannot be read.
+        ValueError: the CA certificate file cannot be read.
     """
     try:
-        made = ssl.create_default_context(cafile=tls.ca_file)
+        context = ssl.create_default_context(cafile=tls.ca_file)
     except OSError:
-        raise ValueError("The file of certificates cannot be read, or has none.") from None
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.set_alpn_protocols(["http/1.1"])
+        raise ValueError("The CA certificate file cannot be read or contains no certificate.") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
     if not tls.is_verified:
-        made.check_hostname = False
-        made.verify_mode = ssl.CERT_NONE
-    return made
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _split_url(url: str) -> SplitResult:
     if not _VISIBLE_ASCII.fullmatch(url):
-        raise ValueError("A URL has no spaces and only plain letters.")
+        raise ValueError("The URL contains a space or a character outside ASCII.")
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise ValueError("The brackets in the URL hold no IPv6 address.") from None
+        raise ValueError("The brackets in the URL do not contain an IPv6 address.") from None
     if parts.scheme not in _DEFAULT_PORTS:
-        raise ValueError("A URL begins with http:// or https://.")
+        raise ValueError("The URL must start with http:// or https://.")
     if parts.username is not None or parts.password is not None:
         raise ValueError(
-            'A URL has no user and no password: give the key with --upstream-key, or as key = "env:NAME" in the file.'
+            "The URL must not contain a user or a password: give the key with --upstream-key, "
+            'or as key = "env:NAME" in the file.'
         )
     if "?" in url or "#" in url:
-        raise ValueError("The URL of a server has no query and no fragment.")
+        raise ValueError("The URL must not have a query or a fragment.")
     return parts
 
 
@@ -194,12 +196,12 @@ def _parse_host(parts: SplitResult) -> str:
         try:
             address = ipaddress.IPv6Address(host)
         except ValueError:
-            raise ValueError("The brackets in the URL hold no IPv6 address.") from None
-        if address.scope_id is not None:  # it means something on this machine only, and a Host may not have it
-            raise ValueError("The IPv6 address of a URL has no zone.")
+            raise ValueError("The brackets in the URL do not contain an IPv6 address.") from None
+        if address.scope_id is not None:  # a zone is valid on this machine only and not allowed in Host
+            raise ValueError("The IPv6 address in the URL must not have a zone.")
         return address.compressed
     if not _HOST_NAME.fullmatch(host):
-        raise ValueError("The URL names no host, or one with characters that no name has.")
+        raise ValueError("The URL has no valid host name.")
     return host
 
 
@@ -209,37 +211,34 @@ def _parse_port(parts: SplitResult) -> int:
     except ValueError:
         port = 0
     if port == 0:
-        raise ValueError("The port of a URL is a number from 1 to 65535.")
+        raise ValueError("The port in the URL must be a number from 1 to 65535.")
     return port or _DEFAULT_PORTS[parts.scheme]
 
 
-# Why there is no connection, in words for anyone: no address and no path. And whose fault it is.
-
-
 CONNECT_TIMEOUT_S = 5.0
-"""How long a connection may take; a server that needs longer is away."""
+"""Limit for DNS, TCP and TLS together. Two lost SYN packets (1 s + 2 s) still fit."""
 
 _RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""Too many files, of this process or of all; no memory; no port that is free."""
+"""Out of file descriptors, memory or local ports."""
 
 
 def is_local_failure(error: OSError) -> bool:
-    """Whether this machine is at fault, which has no room now: it says nothing of a server, or of a file."""
+    """Return whether this machine ran out of a resource, so that the error is not evidence against the server."""
     return error.errno in _RESOURCE_ERRNOS and not isinstance(error, (ssl.SSLError, socket.gaierror))
 
 
 def describe_connect_error(error: OSError) -> str:
-    """What to tell of it."""
+    """Describe a connection error as a clause without addresses and paths, safe to send to clients."""
     match error:
         case ssl.SSLCertVerificationError():
             return "the server's certificate is not trusted"
         case ssl.SSLError():
-            return "the server does not speak TLS as it should"
+            return "the TLS handshake with the server failed"
         case socket.gaierror():
-            return "the server's name is not known"
+            return "the server's host name cannot be resolved"
         case TimeoutError():
             return f"no connection to the server within {CONNECT_TIMEOUT_S:g} s"
         case _ if is_local_failure(error):
-            return "this machine has no room for another connection"
+            return "this machine is out of file descriptors, memory or ports"
         case _:
             return "no connection to the server"

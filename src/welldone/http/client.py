@@ -1,7 +1,7 @@
-"""The HTTP client: one request, and its reply pushed on as it comes, without a task between socket and socket.
+"""HTTP/1.1 client with a connection pool. Response bytes are pushed to a receiver, without a task in between.
 
-Bytes go from `data_received` straight to the receiver. Who is slow to send them on pauses the reading, and the kernel's
-buffers fill up to the server: nothing piles up here. Redirects are not followed, and nothing is unpacked.
+Bytes go from `data_received` straight to the receiver. A slow receiver pauses reading, so that backpressure reaches the
+server through the kernel's buffers. Redirects are not followed, and bodies are not decompressed.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum, auto
 from functools import partial
 from typing import Protocol, TypedDict, Unpack, cast
 
@@ -26,63 +27,48 @@ from welldone.http.address import (
     ssl_context,
 )
 from welldone.http.resolver import RESOLVER
+from welldone.http.response_parser import CONNECTION_LOST, NOT_HTTP
 
-_HEAD_LIMIT_BYTES = 65536  # of a head with those of early hints, or of trailers; aiohttp and nginx refuse 8 to 32 KB
+_HEAD_LIMIT_BYTES = 65536  # of a head with its early hints, or of trailers; aiohttp and nginx reject 8 to 32 KB
 _SLICE_BYTES = 8 * 1024
-"""What one reply may say before others have their turn. uvloop reads up to 256 KB at once, and 32 times in a row: bytes
-as odd as can be, which take 3 us each to mend, would silence all other streams for seconds."""
+"""Bytes of one response that are processed per event loop iteration. uvloop reads up to 256 KB at once, 32 times in a
+row: the worst input takes 3 us per byte to repair and would block all other streams for seconds."""
 _PARSE_ERRORS = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _CHUNK_SIZE_LINE = re.compile(rb"[0-9a-fA-F]{1,7}\r\n")
 _REQUEST_TIMEOUT = 408
 STALE_S = 1.0
-"""A server that has closed an idle connection answers what is sent there with a reset, or with the 408 of its time-out,
-within one round trip: 0.3 s around the world. One that took longer may have worked on the request."""
+"""A server that has closed an idle connection answers a request on it with a reset, or with a 408, within one round
+trip: 0.3 s around the world. After a longer time it may have started to process the request."""
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class HttpClientError(Exception):
-    """The server could not be reached, or its reply is no whole HTTP reply. The message names no address."""
+    """There is no connection, or no complete HTTP response. The message contains no address."""
 
     def __init__(self, message: str, *, is_stale: bool = False, is_local_failure: bool = False) -> None:
         super().__init__(message)
         self.is_local_failure = is_local_failure
-        """This machine could not make a connection: the server is not to blame."""
+        """This machine could not open a connection: not evidence against the server."""
         self.is_stale = is_stale
-        """A connection that had been used before was lost at once, before any byte of the reply, or answered with the
-        408 of an idle connection: the server had closed it and never read the request, which may be sent again."""
+        """A reused connection was lost at once, before any byte of the response, or answered with a 408: the server had
+        closed the idle connection and did not read the request, which may be sent again (RFC 9110 §9.2.2)."""
 
 
 class ResponseReceiver(Protocol):
-    """Who gets a reply, piece by piece. Nothing here may raise or wait."""
+    """Receives a response as it arrives. The methods must neither raise nor block."""
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """The reply begins; names of headers are in lower case. Of a header that comes twice the first counts."""
+        """Receive the head. Header names are in lower case; of a repeated header the first value counts."""
 
     def data(self, data: bytes) -> None:
-        """More of its body."""
+        """Receive a part of the body."""
 
     def end(self, error: HttpClientError | None) -> None:
-        """It has ended: whole, or with what went wrong. Called once, also where nothing else was."""
-
-
-class TransportPool(Protocol):
-    """Where connections wait to be used again."""
-
-    stale_s: float
-    """How soon one that was closed while it waited shows it."""
-
-    def take(self, address: Address) -> asyncio.Transport | None:
-        """A connection that waits, if there is one."""
-
-    def give_back(self, address: Address, transport: asyncio.Transport) -> None:
-        """A connection whose reply was whole, and which may stay open."""
-
-    def drop(self, address: Address) -> None:
-        """One that had waited was dead: so are the others, most likely."""
+        """Receive the end: None for a complete response. Called exactly once, possibly without a head."""
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a request may have beside its method and path."""
+    """Optional parts of a request."""
 
     body: bytes
     accept: str
@@ -90,91 +76,112 @@ class RequestOptions(TypedDict, total=False):
     headers: Iterable[tuple[str, str]]
 
 
+class _State(Enum):
+    """State of an exchange."""
+
+    AWAITING_HEAD = auto()
+    READING_BODY = auto()
+    COMPLETE = auto()
+    IDLE_TIMEOUT = auto()  # the server closed an idle connection with a 408 that answers no request
+    CLOSED = auto()  # the receiver is not called any more
+
+
+_NEXT_STATES = {
+    _State.AWAITING_HEAD: (_State.READING_BODY, _State.IDLE_TIMEOUT, _State.CLOSED),
+    _State.READING_BODY: (_State.COMPLETE, _State.CLOSED),
+    _State.COMPLETE: (_State.CLOSED,),
+    _State.IDLE_TIMEOUT: (_State.CLOSED,),
+    _State.CLOSED: (),
+}
+
+
 class Exchange(asyncio.Protocol):
-    """One request and its reply. The connection is its own until the reply is whole."""
+    """One request and its response. It owns the connection until the response is complete."""
 
     def __init__(
-        self, request: bytes, receiver: ResponseReceiver, address: Address, pool: TransportPool | None = None
+        self, request: bytes, receiver: ResponseReceiver, address: Address, pool: "ConnectionPool | None" = None
     ) -> None:
         self._request = request
         self._receiver = receiver
         self._address = address
         self.pool = pool
-        """Where the connection goes after the reply; without one it is closed."""
+        """Receives the connection after the response; None: the connection is closed."""
         self._body_parts: list[bytes] = []
-        self.on_body = self._body_parts.append  # httptools calls it for each piece: no function of ours stands between
+        self.on_body = self._body_parts.append  # called by httptools; a bound built-in is faster than a method of ours
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._is_between_chunks = False  # the parser stands between two chunks of the body
+        self._is_between_chunks = False  # the parser is between two chunks of the body
         self.fast_path: Callable[[bytes], bool] | None = None
-        """Gets a chunk of the body before the parser does, as it came, with its frame; tells whether it took it."""
+        """Is offered a chunk with its framing before the parser is; returns whether it has consumed it."""
         self._transport: asyncio.Transport | None = None
-        self._unprocessed = bytearray()  # what was read, and waits for its turn
+        self._unprocessed = bytearray()  # read from the socket, to be processed in later slices
         self._slice_handle: asyncio.Handle | None = None
         self._is_paused = False
-        self._pending_loss: tuple[Exception | None] | None = None  # the connection, while something waits for its turn
+        self._pending_loss: tuple[Exception | None] | None = None  # loss of the connection, deferred behind slices
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
-        self._has_head = False
         self._has_length = False
-        self._stale_until = 0.0  # on a connection that had another request before
-        self._is_idle_timeout = False  # by a server that closes an idle connection
-        self._is_done = False
-        self._is_complete = False
+        self._stale_until = 0.0  # nonzero on a reused connection
+        self._state = _State.AWAITING_HEAD
         self._is_reusable = False
 
     def close(self) -> None:
-        """Leave: the server sees at once that nobody listens. The receiver hears nothing more."""
+        """Abort the exchange: the server sees the disconnect at once, the receiver is not called again."""
         self._release()
         if self._transport is not None:
             self._transport.abort()
 
+    def _enter(self, state: _State) -> None:
+        """Change the state. The parser may still report what follows after the receiver has closed the exchange."""
+        if state in _NEXT_STATES[self._state]:
+            self._state = state
+
     def _release(self) -> None:
-        self._is_done = True
+        self._enter(_State.CLOSED)
         self._unprocessed.clear()
         if self._slice_handle is not None:
-            self._slice_handle.cancel()  # it holds us
+            self._slice_handle.cancel()  # it references this object
             self._slice_handle = None
         self.fast_path = None
-        self._parser = None  # it holds us, and we held it: rings are left to the collector, which stops all for a while
+        self._parser = None  # break the reference cycle: the garbage collector, which frees cycles, stalls all streams
 
     @property
     def is_chunked(self) -> bool:
-        """Whether the reply comes in chunks."""
+        """Whether the response has chunked transfer encoding."""
         return "chunked" in self._headers.get("transfer-encoding", "")
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading for now."""
         self._is_paused = True
-        if self._transport is not None and not self._is_done:
+        if self._transport is not None and self._state is not _State.CLOSED:
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue to read."""
         self._is_paused = False
         if self._unprocessed or self._pending_loss is not None:
             self._schedule_slice()
-        elif self._transport is not None and not self._is_done:
+        elif self._transport is not None and self._state is not _State.CLOSED:
             self._transport.resume_reading()
 
     def start_on_reused(self, transport: asyncio.Transport, stale_s: float) -> None:
-        """Send the request on a connection that had another before."""
+        """Send the request on a reused connection, which may turn out to be stale within `stale_s`."""
         self._stale_until = asyncio.get_running_loop().time() + stale_s
         transport.set_protocol(self)
         self.connection_made(transport)
 
-    # What asyncio calls.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by their class
-        if self._is_done:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
+        if self._state is _State.CLOSED:
             self._transport.abort()
             return
         self._transport.write(self._request)
         self._request = b""
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what came: in one piece, or a little at a time."""
+        """Process the bytes: at once if they are few, otherwise in slices."""
         if len(data) > _SLICE_BYTES or self._unprocessed:
             self._unprocessed += data
             if self._transport is not None:
@@ -185,22 +192,21 @@ class Exchange(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What of the request the server has not taken yet."""
+        """Bytes of the request that are not sent yet."""
         return len(self._request) if self._transport is None else self._transport.get_write_buffer_size()
 
     def _schedule_slice(self) -> None:
-        if self._slice_handle is None and not self._is_done:
+        if self._slice_handle is None and self._state is not _State.CLOSED:
             self._slice_handle = asyncio.get_running_loop().call_soon(self._process_slice)
 
     def _process_slice(self) -> None:
-        """Hand on a little of what was read; then others have their turn."""
         self._slice_handle = None
         if self._is_paused:
             return
         data = bytes(self._unprocessed[:_SLICE_BYTES])
         del self._unprocessed[:_SLICE_BYTES]
         self._process(data)
-        if self._is_done or self._is_paused:
+        if self._state is _State.CLOSED or self._is_paused:
             return
         if self._unprocessed:
             self._schedule_slice()
@@ -210,16 +216,16 @@ class Exchange(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _process(self, data: bytes) -> None:
-        shortcut = self.fast_path
-        if shortcut is not None and self._is_between_chunks:
-            if shortcut(data):
+        fast_path = self.fast_path
+        if fast_path is not None and self._is_between_chunks:
+            if fast_path(data):
                 return
-            data = self._offer_chunks(data, shortcut)
+            data = self._offer_chunks(data, fast_path)
         if data:
             self._parse(data)
 
     def _offer_chunks(self, data: bytes, fast_path: Callable[[bytes], bool]) -> bytes:
-        """Hand on whole chunks that came together, as long as each is taken; what is left."""
+        """Offer complete chunks one by one until the fast path rejects one; return the rest."""
         start = 0
         while size := _CHUNK_SIZE_LINE.match(data, start):
             end = size.end() + int(size[0], 16) + 2
@@ -237,98 +243,99 @@ class Exchange(asyncio.Protocol):
             self._parser.feed_data(data)
         except _PARSE_ERRORS:
             self._is_reusable = False
-            error = HttpClientError("the reply is not HTTP")
-        if self._is_idle_timeout:
+            error = HttpClientError(NOT_HTTP)
+        if self._state is _State.IDLE_TIMEOUT:
             self._finish_stale()
             return
-        # What has begun after a chunk and is no whole line yet shows in that the data does not end with one.
-        self._is_between_chunks = self._is_between_chunks and not self._is_complete and data.endswith(b"\r\n")
+        # httptools does not report a partial chunk-size line after a chunk: then the data does not end with CRLF.
+        is_complete = self._state is _State.COMPLETE
+        self._is_between_chunks = self._is_between_chunks and not is_complete and data.endswith(b"\r\n")
         if self._body_parts:
             self._head_bytes = 0
             body = self._body_parts[0] if len(self._body_parts) == 1 else b"".join(self._body_parts)
             self._body_parts.clear()
-            if not self._is_done:
+            if self._state is not _State.CLOSED:
                 self._receiver.data(body)
         else:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_LIMIT_BYTES:
                 error = HttpClientError("the head of the reply is too long")
-        if self._is_complete:
+        if is_complete:
             self._finish(None)
         elif error is not None:
             self._finish(error)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The reply is over, whole or not."""
-        if self._is_done:
+        """End the exchange, after the bytes that are still to be processed."""
+        if self._state is _State.CLOSED:
             return
         if self._unprocessed:
             self._pending_loss = (error,)
             return
-        # Without a length the end of the connection is the end of the reply.
-        if self._has_head and not self._has_length and error is None:
+        # RFC 9112 §6.3: without a length, the end of the connection is the end of the response.
+        if self._state is _State.READING_BODY and not self._has_length and error is None:
             self._finish(None)
             return
-        if self._may_be_stale and not self._has_head and not self._head_bytes:
+        if self._may_be_stale and self._state is _State.AWAITING_HEAD and not self._head_bytes:
             self._finish_stale()
             return
-        self._finish(HttpClientError("the connection was lost before the reply was whole"))
+        self._finish(HttpClientError(CONNECTION_LOST))
 
     @property
     def _may_be_stale(self) -> bool:
         return bool(self._stale_until) and asyncio.get_running_loop().time() < self._stale_until
 
     def _finish_stale(self) -> None:
-        """The server had closed the connection before the request came."""
         if self.pool is not None:
             self.pool.drop(self._address)
         self._is_reusable = False
         self._body_parts.clear()
-        self._finish(HttpClientError("the connection was lost before the reply was whole", is_stale=True))
+        self._finish(HttpClientError(CONNECTION_LOST, is_stale=True))
 
-    # What httptools calls.
+    # Callbacks of httptools.
 
     def on_message_begin(self) -> None:
-        """A reply begins; after the one that was asked for there is no other."""
-        if self._is_complete:
-            raise HttpClientError("there is more than the reply")
+        """Reject a second response to the same request."""
+        if self._state is _State.COMPLETE:
+            raise HttpClientError("the server sent a second response")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header of the reply; after its body it is a trailer, which nobody here needs."""
-        if not self._has_head:
+        """Store a header; trailers are ignored."""
+        if self._state is _State.AWAITING_HEAD:
             self._headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """Forward the head to the receiver, except for informational responses and the 408 of an idle connection."""
         status = 0 if self._parser is None else self._parser.get_status_code()
         if status < 200:
             self._headers = {}
             return
         if status == _REQUEST_TIMEOUT and self._may_be_stale:
-            self._is_idle_timeout = True
+            self._enter(_State.IDLE_TIMEOUT)
             return
-        self._has_head = True
+        self._enter(_State.READING_BODY)
         self._has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
         self._receiver.head(status, self._headers)
 
     def on_chunk_header(self) -> None:
-        """A chunk of the body begins."""
+        """Note that the parser is within a chunk."""
         self._is_between_chunks = False
 
     def on_chunk_complete(self) -> None:
-        """A chunk of the body is whole."""
+        """Note that the parser is between two chunks."""
         self._is_between_chunks = True
 
     def on_message_complete(self) -> None:
-        """The reply is whole."""
-        self._is_complete = self._has_head
-        self._is_reusable = self._is_complete and self._parser is not None and self._parser.should_keep_alive()
+        """Note whether the response is complete and the connection reusable."""
+        self._enter(_State.COMPLETE)  # not after an informational response: the head is still awaited
+        is_complete = self._state is _State.COMPLETE
+        self._is_reusable = is_complete and self._parser is not None and self._parser.should_keep_alive()
 
     def _finish(self, error: HttpClientError | None) -> None:
-        if self._is_done:
+        if self._state is _State.CLOSED:
             return
         transport = self._transport
-        # A reply that came before the whole request was sent leaves the rest of it in the way of the next.
+        # After an early response the rest of the request is still in the write buffer: then it cannot be reused.
         is_clean = self._is_reusable and not self._unprocessed
         if is_clean and self.pool and transport and not transport.get_write_buffer_size():
             self._release()
@@ -341,7 +348,7 @@ class Exchange(asyncio.Protocol):
 
 
 def split_chunk_framing(data: bytes) -> tuple[bytes, bytes] | None:
-    """What stands before and after the content of a chunk; None where this is not one whole chunk with content."""
+    """Return what precedes and follows the content of a chunk; None unless the data is exactly one such chunk."""
     line = _CHUNK_SIZE_LINE.match(data)
     size = 0 if line is None else int(line[0], 16)
     if line is None or not size or len(data) != line.end() + size + 2 or not data.endswith(b"\r\n"):
@@ -355,17 +362,17 @@ async def send(
     path: str,
     receiver: ResponseReceiver,
     *,
-    pool: TransportPool | None = None,
+    pool: "ConnectionPool | None" = None,
     is_fresh: bool = False,
     **options: Unpack[RequestOptions],
 ) -> Exchange:
-    """Begin an exchange. The reply goes to the receiver. Without a home the connection ends with it.
+    """Send a request; the response goes to the receiver. Without a pool the connection is closed afterwards.
 
-    `is_fresh`: on a new connection. One that waits may be closed just now, and who asks again has met one that was.
+    `is_fresh` forces a new connection, for the retry after a stale one.
 
     Raises:
-        OutboundError: there is no connection.
-        ValueError: the path or a header cannot be sent.
+        HttpClientError: there is no connection.
+        ValueError: the path or a header is not valid.
     """
     request = _encode_request(address, method, path, is_last=pool is None, **options)
     exchange = Exchange(request, receiver, address)
@@ -374,8 +381,8 @@ async def send(
         exchange.start_on_reused(transport, pool.stale_s)
     else:
         await _connect(address, exchange)
-    # Not before: whoever is cancelled while it connects may have its reply already, and uvloop closes that connection
-    # without a word to anybody.
+    # Set after the connect: a caller that is cancelled while connecting may already have its response, and uvloop
+    # closes that connection without calling the protocol.
     exchange.pool = pool
     return exchange
 
@@ -398,22 +405,22 @@ async def _connect(address: Address, exchange: Exchange) -> None:
 
 
 async def _connect_tcp(address: Address, exchange: Exchange, tls: ssl.SSLContext | None) -> None:
-    """Connect to the first address of a name that takes the connection."""
+    """Connect to the first IP address of the host that accepts the connection."""
     loop = asyncio.get_running_loop()
     name = None if tls is None else address.host
-    found = await RESOLVER.resolve(address.host)
-    for place, host in enumerate(found, 1):
+    hosts = await RESOLVER.resolve(address.host)
+    for number, host in enumerate(hosts, 1):
         try:
             await loop.create_connection(lambda: exchange, host, address.port, ssl=tls, server_hostname=name)
         except OSError:
-            if place == len(found):
+            if number == len(hosts):
                 raise
         else:
             return
 
 
 class BufferedResponse(msgspec.Struct, frozen=True):
-    """A whole reply."""
+    """A complete response."""
 
     status: int
     headers: Mapping[str, str]
@@ -427,23 +434,23 @@ async def fetch(
     *,
     timeout_s: float,
     limit_bytes: int = 1 << 20,
-    pool: TransportPool | None = None,
+    pool: "ConnectionPool | None" = None,
     is_fresh: bool = False,
     **options: Unpack[RequestOptions],
 ) -> BufferedResponse:
-    """A whole reply, bounded in time and size.
+    """Send a request and return the complete response, bounded in time and size.
 
     Raises:
-        OutboundError: there is none.
-        ValueError: the path or a header cannot be sent.
+        HttpClientError: there is no complete response.
+        ValueError: the path or a header is not valid.
     """
-    gathered = _BufferingReceiver(limit_bytes)
+    receiver = _BufferingReceiver(limit_bytes)
     exchange: Exchange | None = None
     options.setdefault("accept", "application/json")
     try:
         async with asyncio.timeout(timeout_s):
-            exchange = await send(address, method, path, gathered, pool=pool, is_fresh=is_fresh, **options)
-            return await gathered.response
+            exchange = await send(address, method, path, receiver, pool=pool, is_fresh=is_fresh, **options)
+            return await receiver.response
     except TimeoutError:
         raise HttpClientError(f"no reply within {timeout_s:g} s") from None
     finally:
@@ -452,8 +459,6 @@ async def fetch(
 
 
 class _BufferingReceiver:
-    """A receiver that gathers a whole reply."""
-
     def __init__(self, limit_bytes: int) -> None:
         self.response: asyncio.Future[BufferedResponse] = asyncio.get_running_loop().create_future()
         self._limit_bytes = limit_bytes
@@ -492,16 +497,16 @@ def _encode_request(
     content_type: str = "application/json",
     headers: Iterable[tuple[str, str]] = (),
 ) -> bytes:
-    more = (*address.headers, *headers)
-    check_headers(more)
+    extra = (*address.headers, *headers)
+    check_headers(extra)
     check_path(address.prefix + path)
-    # Some front servers refuse a request that does not say who sends it.
+    # Some reverse proxies reject requests without a User-Agent.
     fields = {"Host": address.authority, "User-Agent": "welldone", "Accept": accept, "Accept-Encoding": "identity"}
     if is_last:
         fields["Connection"] = "close"
     if address.key is not None:
         fields["Authorization"] = f"Bearer {address.key}"
-    fields.update((name.title(), value) for name, value in more)
+    fields.update((name.title(), value) for name, value in extra)
     if body or method in _METHODS_WITH_BODY:
         fields |= {"Content-Type": content_type, "Content-Length": str(len(body))}
     lines = [f"{method} {address.prefix}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
@@ -510,17 +515,16 @@ def _encode_request(
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
 
 
-# Connections that are used again. They wait here between two requests, a bounded number for a bounded time.
-#
-# How many are open at once is not decided here: whoever sends requests limits those.
-
-
 class ConnectionPool:
-    """The connections to all servers, by their addresses. The one that waited least is used first."""
+    """Idle connections by address; the most recently used one is reused first.
 
+    The pool bounds the number and the age of idle connections, not the number of connections in use.
+    """
+
+    # idle_s: uvicorn and llama.cpp close connections that are idle for 5 s; the pool closes them a little earlier.
     def __init__(self, *, idle_per_address: int = 64, idle_s: float = 4.0, stale_s: float = STALE_S) -> None:
         self.stale_s = stale_s
-        # uvicorn and llama.cpp close a connection that was silent for 5 s: we are a little earlier than they.
+        """How long after a request on a reused connection a disconnect counts as stale."""
         self._idle_per_address = idle_per_address
         self._idle_s = idle_s
         self._idle: dict[Address, deque[_IdleConnection]] = {}
@@ -529,7 +533,7 @@ class ConnectionPool:
 
     @property
     def idle_count(self) -> int:
-        """How many connections wait."""
+        """Number of idle connections."""
         return sum(map(len, self._idle.values()))
 
     async def send(
@@ -542,14 +546,7 @@ class ConnectionPool:
         is_fresh: bool = False,
         **options: Unpack[RequestOptions],
     ) -> Exchange:
-        """Begin an exchange, on a connection that waits or on a new one. The reply goes to the receiver.
-
-        `is_fresh`: on a new one in any case. Who asks again, since a connection that waited was dead, meets no second.
-
-        Raises:
-            OutboundError: there is no connection.
-            ValueError: the path or a header cannot be sent.
-        """
+        """Send a request on an idle connection or a new one; see `send`."""
         return await send(address, method, path, receiver, pool=self, is_fresh=is_fresh, **options)
 
     async def fetch(
@@ -562,79 +559,74 @@ class ConnectionPool:
         limit_bytes: int = 1 << 20,
         **options: Unpack[RequestOptions],
     ) -> BufferedResponse:
-        """A whole reply, bounded in time and size. Sent again once where a connection that waited was dead.
-
-        Raises:
-            OutboundError: there is none.
-            ValueError: the path or a header cannot be sent.
-        """
-
-        once = partial(fetch, address, method, path, timeout_s=timeout_s, limit_bytes=limit_bytes, pool=self, **options)
+        """Send a request and return the complete response; see `fetch`. Retries once after a stale connection."""
+        attempt = partial(
+            fetch, address, method, path, timeout_s=timeout_s, limit_bytes=limit_bytes, pool=self, **options
+        )
         try:
-            return await once()
+            return await attempt()
         except HttpClientError as error:
             if not error.is_stale:
                 raise
-        return await once(is_fresh=True)
+        return await attempt(is_fresh=True)
 
     async def close(self) -> None:
-        """End the connections that wait. Those that are still in use end with their reply."""
+        """Close the idle connections. Those in use are closed after their response."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         for address in list(self._idle):
             self.drop(address)
-        await asyncio.sleep(0)  # the loop closes a socket in its next turn
+        await asyncio.sleep(0)  # the loop closes an aborted socket in its next iteration
 
-    # What an exchange calls.
+    # Called by Exchange.
 
     def take(self, address: Address) -> asyncio.Transport | None:
-        """A connection that waits, if there is one."""
-        waiting = self._idle.get(address)
+        """Remove and return an idle connection, if there is one."""
+        idle = self._idle.get(address)
         now = asyncio.get_running_loop().time()
-        while waiting:
-            newest = waiting.pop()
+        while idle:
+            newest = idle.pop()
             if not newest.transport.is_closing() and newest.idle_since + self._idle_s > now:
                 return newest.transport
             newest.transport.abort()
         return None
 
     def give_back(self, address: Address, transport: asyncio.Transport) -> None:
-        """A connection whose reply was whole, and which may stay open."""
+        """Add a connection whose response is complete and which the server keeps open."""
         if self._is_closed or transport.is_closing():
             transport.abort()
             return
         loop = asyncio.get_running_loop()
-        waiting = self._idle.setdefault(address, deque())
-        if len(waiting) >= self._idle_per_address:
-            waiting.popleft().transport.abort()
-        newest = _IdleConnection(transport, waiting, loop.time())
+        idle = self._idle.setdefault(address, deque())
+        if len(idle) >= self._idle_per_address:
+            idle.popleft().transport.abort()
+        newest = _IdleConnection(transport, idle, loop.time())
         transport.set_protocol(newest)
-        waiting.append(newest)
+        idle.append(newest)
         if self._timer is None:
             self._timer = loop.call_later(self._idle_s, self._close_expired)
 
     def drop(self, address: Address) -> None:
-        """End the connections to an address that wait."""
-        for one in self._idle.pop(address, ()):
-            one.transport.abort()
+        """Close the idle connections to an address: one of them was stale, so the others most likely are too."""
+        for connection in self._idle.pop(address, ()):
+            connection.transport.abort()
 
     def _close_expired(self) -> None:
-        """End the connections that have waited for too long, and come again when the next has."""
         loop = asyncio.get_running_loop()
-        for address, waiting in list(self._idle.items()):
-            while waiting and waiting[0].idle_since + self._idle_s <= loop.time():
-                waiting.popleft().transport.abort()
-            if not waiting:
+        for address, idle in list(self._idle.items()):
+            while idle and idle[0].idle_since + self._idle_s <= loop.time():
+                idle.popleft().transport.abort()
+            if not idle:
                 del self._idle[address]
         self._timer = None
         if self._idle:
-            oldest = min(waiting[0].idle_since for waiting in self._idle.values())
+            oldest = min(idle[0].idle_since for idle in self._idle.values())
             self._timer = loop.call_at(oldest + self._idle_s, self._close_expired)
 
 
 class _IdleConnection(asyncio.Protocol):
-    """A connection that waits. Whatever its server does now, it is of no more use."""
+    """An idle connection in the pool. Any event on it makes it unusable."""
 
     def __init__(self, transport: asyncio.Transport, siblings: "deque[_IdleConnection]", idle_since: float) -> None:
         self.transport = transport
@@ -642,15 +634,15 @@ class _IdleConnection(asyncio.Protocol):
         self._siblings = siblings
 
     def data_received(self, data: bytes) -> None:
-        """It speaks without being asked."""
+        """Discard the connection: the server sent bytes without a request."""
         self._discard()
 
     def eof_received(self) -> None:
-        """It closes."""
+        """Discard the connection."""
         self._discard()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is gone."""
+        """Discard the connection."""
         self._discard()
 
     def _discard(self) -> None:

@@ -1,4 +1,4 @@
-"""Long work on the event loop, a turn at a time, so that other streams are served in between."""
+"""Cooperative scheduling of long computations on the event loop, so that other streams are served in between."""
 
 import asyncio
 from collections.abc import Generator
@@ -8,7 +8,7 @@ ResultValue = TypeVar("ResultValue")
 
 
 async def run_cooperatively(steps: Generator[None, None, ResultValue]) -> ResultValue:
-    """Take each step in a turn of its own; what comes of them."""
+    """Run a generator to its end, one step per event loop iteration, and return its value."""
     while True:
         try:
             next(steps)

@@ -1,8 +1,8 @@
-"""Looks up names of servers, in threads of its own.
+"""DNS resolver with one thread per name that is being looked up.
 
-The loop's own way has a few threads for all names and all else that blocks: a name server that does not answer holds
-them for half a minute each, and then no other name is found. Here a name is looked up once at a time, whoever waits for
-it, and each in a thread that nothing else needs. So there are no more threads than names.
+`loop.getaddrinfo` shares a small thread pool with everything else that blocks: a name server that does not answer holds
+a thread for half a minute, and soon no other name is resolved. Here concurrent lookups of the same name share one
+thread, so there are never more threads than names.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from concurrent.futures import Future
 from typing import TypeAlias
 
 Lookup: TypeAlias = Callable[[str], list[str]]
-"""The addresses of a name; OSError where there are none. It may take long."""
+"""Blocking function from a host name to its addresses; raises OSError where there are none."""
 
 _CONCURRENT_LOOKUPS_LIMIT = 64
-"""Names that are looked up at once. A gateway has few, and those that hang do not keep others waiting."""
+"""Far more than the upstreams of a gateway, so that lookups that hang do not block others."""
 
 
 def system_lookup(name: str) -> list[str]:
-    """What the system says."""
+    """Look up a name with `getaddrinfo`."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class Resolver:
-    """Finds the addresses of names."""
+    """Asynchronous DNS lookups that share pending results."""
 
     def __init__(self, lookup: Lookup = system_lookup) -> None:
         self._lookup = lookup
@@ -36,15 +36,15 @@ class Resolver:
         self._pending: dict[str, Future[list[str]]] = {}
 
     async def resolve(self, name: str) -> list[str]:
-        """The addresses of a name, at least one; an address is its own.
+        """Return the addresses of a name, at least one. A literal IP address is returned as it is.
 
         Raises:
-            OSError: there are none, or too many names are being looked up.
+            OSError: the name has no address, or too many lookups are pending.
         """
         with contextlib.suppress(ValueError):
             ipaddress.ip_address(name.partition("%")[0])
             return [name]
-        # Who leaves does not end the lookup, for which others may wait.
+        # Shielded: a cancelled caller must not cancel a lookup that others wait for.
         found = await asyncio.shield(asyncio.wrap_future(self._start_lookup(name)))
         if not found:
             raise socket.gaierror(socket.EAI_NONAME, "no address")
@@ -55,20 +55,20 @@ class Resolver:
             pending = self._pending.get(name)
             if pending is None:
                 if len(self._pending) >= _CONCURRENT_LOOKUPS_LIMIT:
-                    raise socket.gaierror(socket.EAI_AGAIN, "too many names are being looked up")
+                    raise socket.gaierror(socket.EAI_AGAIN, "too many DNS lookups are pending")
                 pending = self._pending[name] = Future()
-                # A daemon: one that hangs does not keep the process from ending.
+                # A daemon thread: a lookup that hangs must not delay the exit of the process.
                 threading.Thread(target=self._run_lookup, args=(name, pending), name="lookup", daemon=True).start()
             return pending
 
     def _run_lookup(self, name: str, pending: "Future[list[str]]") -> None:
         try:
             found = self._lookup(name)
-        except (OSError, UnicodeError) as error:  # the latter for names that cannot be ones
+        except (OSError, UnicodeError) as error:  # UnicodeError: the name cannot be encoded with IDNA
             with self._lock:
                 del self._pending[name]
             pending.set_exception(
-                error if isinstance(error, OSError) else socket.gaierror(socket.EAI_NONAME, "no name")
+                error if isinstance(error, OSError) else socket.gaierror(socket.EAI_NONAME, "not a host name")
             )
         else:
             with self._lock:

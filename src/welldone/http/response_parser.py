@@ -1,54 +1,52 @@
-"""A reply of HTTP/1.1 out of its bytes, however they are cut: head, body, the sizes of its chunks, and how it ended.
+"""Incremental HTTP/1.1 response parser (RFC 9112): head, body, chunk sizes, and how the response ended.
 
-It is as lenient as the libraries of clients are: lines may end with LF alone, headers may be folded, chunks may have
-extensions. What those refuse is no HTTP here either. Everything is bounded; what came before an error is kept.
+It is as lenient as the HTTP libraries of clients: lines may end with LF alone, headers may be folded, chunks may have
+extensions. What those libraries reject is rejected here. All sizes are bounded; what precedes an error is kept.
 """
 
 import re
 import zlib
 from collections.abc import Callable
 
-# A compressed body, unpacked as it comes, and never to more than there is room for: a bomb is small until then.
-
-
+CONNECTION_LOST = "the connection was lost before the reply was complete"
+NOT_HTTP = "the reply is not HTTP"
 CONTENT_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
-"""Those that can be unpacked without another library."""
+"""Content codings that zlib decompresses."""
 
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _RAW_DEFLATE_WBITS = -zlib.MAX_WBITS
 
 
 class Decompressor:
-    """Unpacks one body."""
+    """Incremental decompression of one body, with bounded output: a small input may be a decompression bomb."""
 
     def __init__(self, coding: str) -> None:
         self._is_gzip = coding != "deflate"
-        self._prefix = b""
-        """The first byte of a body, where it takes two to know what it is."""
+        self._prefix = b""  # first byte of a `deflate` body: the format shows in the first two
         self._is_format_known = self._is_gzip
         self._has_member = False
         self._is_done = False
         self._zlib = zlib.decompressobj(_GZIP_WBITS if self._is_gzip else zlib.MAX_WBITS)
 
     def feed(self, data: bytes, max_bytes: int) -> bytes:
-        """What comes out of more of it: so many bytes at most, of which there is at least one.
+        """Return at most `max_bytes` (at least 1) of output for more input.
 
         Raises:
-            ValueError: the body is not packed as it says.
+            ValueError: the body is not compressed with its declared coding.
         """
         if not self._is_format_known:
             data = self._prefix = self._prefix + data
             if len(data) < 2:
                 return b""
             self._detect_format(data)
-        made = bytearray()
-        while data and len(made) < max_bytes and not self._is_done:
-            made += self._decompress(data, max_bytes - len(made))
+        output = bytearray()
+        while data and len(output) < max_bytes and not self._is_done:
+            output += self._decompress(data, max_bytes - len(output))
             data = self._remaining_input()
-        return bytes(made)
+        return bytes(output)
 
     def _detect_format(self, data: bytes) -> None:
-        """Know zlib's frame by its first two bytes; some servers send `deflate` without it."""
+        """Detect the zlib header (RFC 1950 §2.2); some servers send `deflate` without it."""
         self._is_format_known = True
         self._prefix = b""
         if data[0] & 0x0F != zlib.DEFLATED or int.from_bytes(data[:2], "big") % 31:
@@ -59,12 +57,12 @@ class Decompressor:
             return self._zlib.decompress(data, max_bytes)
         except zlib.error:
             if not self._has_member:
-                raise ValueError("the body is not packed as it says") from None
-            self._is_done = True  # padding after the last member, which all clients pass over
+                raise ValueError("the body is not compressed as its Content-Encoding declares") from None
+            self._is_done = True  # padding after the last member, which all clients ignore
             return b""
 
     def _remaining_input(self) -> bytes:
-        """What is left to unpack: gzip may have several members in a row."""
+        """Return the unused input. A gzip body may consist of several members (RFC 1952 §2.2)."""
         if not self._zlib.eof:
             return self._zlib.unconsumed_tail
         rest = self._zlib.unused_data
@@ -75,12 +73,9 @@ class Decompressor:
         return rest
 
 
-CONNECTION_LOST = "the connection was lost before the reply was whole"
-NOT_HTTP = "the reply is not HTTP"
-
-_HEAD_LIMIT_BYTES = 65536  # of all heads together, or of trailers; aiohttp and nginx refuse 8 to 32 KB
-_CHUNK_LINE_LIMIT_BYTES = 4096  # of the line before a chunk; clients take 4 to 64 KB
-_CHUNKS_LIMIT = 2**20  # chunks of one body: a long answer has a hundredth of it
+_HEAD_LIMIT_BYTES = 65536  # of all heads together, or of trailers; aiohttp and nginx reject 8 to 32 KB
+_CHUNK_LINE_LIMIT_BYTES = 4096  # of a chunk-size line; clients accept 4 to 64 KB
+_CHUNKS_LIMIT = 2**20  # chunks of one body: a long answer has about 10,000
 _STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)? +(\d{3})(?: .*)?", re.DOTALL)
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~\w-]+", re.ASCII)
 _CONTENT_LENGTH = re.compile(r"\d{1,18}", re.ASCII)
@@ -89,46 +84,45 @@ _BODILESS_STATUSES = frozenset({204, 304})
 
 
 class _ParseError(Exception):
-    """It is no reply, or too much of one."""
+    """The bytes are not a valid response."""
 
 
 class _ParseLimitError(_ParseError):
-    """It is longer than anyone should listen."""
+    """The response is longer than the limit."""
 
 
 class ResponseParser:
-    """One reply, as its bytes come. All that is public is for reading."""
+    """Parser of one response. Public attributes are read-only for callers."""
 
     def __init__(self, method: str, limit_bytes: int) -> None:
         self.status: int | None = None
-        """None: no whole head came."""
+        """None: the head is not complete."""
         self.headers: list[tuple[str, str]] = []
         self.body = bytearray()
         self.is_done = False
         self.is_complete = False
-        """The body ended as its framing says."""
+        """The body ended according to its framing."""
         self.error: str | None = None
         self.is_over_limit = False
-        """It was longer than we listen: it might have gone on, and well."""
+        """The response exceeded a limit: its rest, which was not read, may be valid."""
         self._method = method
         self._limit_bytes = limit_bytes
         self._buffer = bytearray()
         self._head_bytes = 0
         self._is_chunked = False
         self._chunk_sizes: list[int] = []
-        self._pending_status = 0  # the status of the head that is being read
-        self._remaining = 0  # bytes of the body, or of this chunk, that are still to come
+        self._pending_status = 0  # status of the head that is being read
+        self._remaining = 0  # unread bytes of the body or the chunk
         self._decompressor: Decompressor | None = None
-        self._state: Callable[[], bool] = self._read_status
-        """Takes something from the buffer; False where there is too little in it."""
+        self._state: Callable[[], bool] = self._read_status  # consumes from the buffer; False: more input is needed
 
     @property
     def pieces(self) -> tuple[int, ...] | None:
-        """How many bytes of the body each chunk gave; None where it has no chunks."""
+        """Decoded size of each chunk; None without chunked transfer encoding."""
         return tuple(filter(None, self._chunk_sizes)) if self._is_chunked else None
 
     def feed(self, data: bytes) -> None:
-        """More of the reply."""
+        """Parse more bytes."""
         self._buffer += data
         try:
             while not self.is_done and self._state():
@@ -137,16 +131,16 @@ class ResponseParser:
             self.is_over_limit = isinstance(error, _ParseLimitError)
             self.fail(str(error))
         if self.is_done:
-            self._buffer.clear()  # what comes after the reply is none of it
+            self._buffer.clear()  # bytes after the response do not belong to it
 
     def feed_eof(self) -> None:
-        """The server says no more. Without a length that is the end of the reply."""
+        """End the input. Without a length that is the end of the body (RFC 9112 §6.3)."""
         if not self.is_done and self._state == self._read_until_close:
             self._finish()
         self.fail(CONNECTION_LOST)
 
     def fail(self, error: str) -> None:
-        """Nobody listens any more."""
+        """End with an error, unless the response has ended already."""
         if not self.is_done:
             self.is_done = True
             self.error = error
@@ -155,12 +149,12 @@ class ResponseParser:
         self.is_done = self.is_complete = True
         return True
 
-    # The steps of the head.
+    # States of the head.
 
     def _read_status(self) -> bool:
         line = self._take_line(_HEAD_LIMIT_BYTES)
         if line is None or not line:
-            return line is not None  # an empty line before the head is passed over
+            return line is not None  # empty lines before the head are ignored
         found = _STATUS_LINE.fullmatch(line)
         if found is None:
             raise _ParseError(NOT_HTTP)
@@ -178,16 +172,16 @@ class ResponseParser:
         name, colon, value = line.partition(b":")
         text = value.strip(b" \t").decode("latin-1")
         if line[:1] in b" \t" and self.headers:
-            before, begun = self.headers[-1]
-            self.headers[-1] = before, f"{begun} {line.strip().decode('latin-1')}".strip()
+            folded_name, start = self.headers[-1]
+            self.headers[-1] = folded_name, f"{start} {line.strip().decode('latin-1')}".strip()
         elif colon and _HEADER_NAME.fullmatch(name.rstrip(b" \t")):
             self.headers.append((name.rstrip(b" \t").decode("latin-1"), text))
         else:
-            raise _ParseError(f"{NOT_HTTP}: a line of the head is no header")
+            raise _ParseError(f"{NOT_HTTP}: a line of the head is not a header")
         return True
 
     def _finish_head(self) -> None:
-        if self._pending_status < 200:  # 100 Continue, early hints: the reply is yet to come
+        if self._pending_status < 200:  # 100 Continue, 103 Early Hints: the final response follows
             self.headers.clear()
             self._state = self._read_status
             return
@@ -198,7 +192,7 @@ class ResponseParser:
         self._state = self._body_state()
 
     def _body_state(self) -> Callable[[], bool]:
-        """How the end of the body is known."""
+        """Choose the framing of the body (RFC 9112 §6.3)."""
         if self._method == "HEAD" or self._pending_status in _BODILESS_STATUSES:
             return self._finish
         if ", ".join(self._header_values("transfer-encoding")).lower().endswith("chunked"):
@@ -209,16 +203,16 @@ class ResponseParser:
             return self._read_until_close
         length = lengths.pop()
         if lengths:
-            raise _ParseError(f"{NOT_HTTP}: it has two lengths")
+            raise _ParseError(f"{NOT_HTTP}: it has two different values of Content-Length")
         if not _CONTENT_LENGTH.fullmatch(length):
-            raise _ParseError(f"{NOT_HTTP}: its length is no number")
+            raise _ParseError(f"{NOT_HTTP}: its Content-Length is not a number")
         self._remaining = int(length)
         return self._read_fixed_length
 
     def _header_values(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key.lower() == name]
 
-    # The steps of the body.
+    # States of the body.
 
     def _read_until_close(self) -> bool:
         self._append_body(len(self._buffer))
@@ -235,7 +229,7 @@ class ResponseParser:
         self._head_bytes = 0
         found = _CHUNK_SIZE_LINE.fullmatch(line)
         if found is None:
-            raise _ParseError(f"{NOT_HTTP}: a chunk has no size")
+            raise _ParseError(f"{NOT_HTTP}: a chunk has no valid size")
         self._remaining = int(found[1], 16)
         if not self._remaining:
             self._state = self._read_trailer
@@ -247,11 +241,11 @@ class ResponseParser:
         return True
 
     def _read_chunk(self) -> bool:
-        before = len(self.body)
+        size_before = len(self.body)
         try:
             self._remaining -= self._append_body(self._remaining)
         finally:
-            self._chunk_sizes[-1] += len(self.body) - before
+            self._chunk_sizes[-1] += len(self.body) - size_before
         if self._remaining:
             return False
         self._state = self._read_chunk_end
@@ -271,14 +265,12 @@ class ResponseParser:
         line = self._take_line(_HEAD_LIMIT_BYTES)
         return line is not None and (bool(line) or self._finish())
 
-    # What the steps share.
-
     def _take_line(self, limit_bytes: int) -> bytes | None:
-        """The next line, without its end; None where it is not whole yet."""
+        """Take the next line without its terminator; None if it is incomplete."""
         end = self._buffer.find(b"\n") + 1
         if self._head_bytes + (end or len(self._buffer)) > limit_bytes:
-            what = "the head" if self.status is None else "a line"
-            raise _ParseError(f"{what} of the reply is too long")
+            part = "the head" if self.status is None else "a line"
+            raise _ParseError(f"{part} of the reply is too long")
         if not end:
             return None
         line = bytes(self._buffer[: end - 1])
@@ -287,7 +279,7 @@ class ResponseParser:
         return line.removesuffix(b"\r")
 
     def _append_body(self, max_bytes: int) -> int:
-        """Move so many bytes at most from the buffer to the body; how many they were."""
+        """Move at most `max_bytes` from the buffer to the body; return how many were taken."""
         data = bytes(self._buffer[:max_bytes])
         del self._buffer[:max_bytes]
         room = self._limit_bytes - len(self.body)

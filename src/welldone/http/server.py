@@ -1,6 +1,6 @@
-"""The HTTP server. It knows sockets and HTTP/1.1 and nothing of what is asked: one function answers every request.
+"""HTTP/1.1 server on aiohttp. One handler function answers all requests; routing is the caller's.
 
-A handler is cancelled when its client leaves. A stream is written by whoever has its bytes, without a task switch.
+A handler is cancelled when its client disconnects. Streams are written synchronously, without a task switch.
 """
 
 import asyncio
@@ -18,20 +18,19 @@ from aiohttp.http import StreamWriter
 from aiohttp.web_exceptions import HTTPException
 
 from welldone.http.address import check_header_line
-from welldone.http.sockets import reserve_descriptors
+from welldone.http.sockets import BACKLOG, reserve_descriptors
 
-_LINE_LIMIT_BYTES = 8190  # of the request line and of each header, as most servers have it
+_LINE_LIMIT_BYTES = 8190  # of the request line and of each header; the default of aiohttp and Apache
 _HEADERS_LIMIT = 128
-_BACKLOG = 1024  # connections that wait to be taken; the kernel has its own limit, 4,096 on Linux
-_LARGE_BODY_BYTES = 2**15  # a body that may take more than 5 ms to read, if it is a schema: they are read one at a time
+_LARGE_BODY_BYTES = 2**15  # a JSON schema of this size takes more than 5 ms to parse: one such body at a time
 _SPARE_SOCKETS = 64
-"""A socket for each request at once, as many that idle between two requests, and these for who only looks on."""
-_SHUTDOWN_GRACE_S = 1.0  # for handlers that were not done in time to see that they are cancelled
-_SERVER_HEADER = {"Server": "welldone"}  # which version of which library this is helps nobody but an attacker
+"""Connections beyond one per concurrent request and one idle per request: health checks, metrics, the web pages."""
+_SHUTDOWN_GRACE_S = 1.0  # for handlers to react to their cancellation
+_SERVER_HEADER = {"Server": "welldone"}  # replaces aiohttp's, which discloses versions
 
 
 class RequestBodyError(Exception):
-    """A body that was not read: too long, too slow, or cut off."""
+    """The request body is too long, too slow, or incomplete."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -40,18 +39,17 @@ class RequestBodyError(Exception):
 
 
 class HttpResponse(msgspec.Struct):
-    """A whole reply."""
+    """A complete response."""
 
     status: int
     body: bytes = b""
     content_type: str = "application/json"
     headers: dict[str, str] = {}
     closes_connection: bool = False
-    """Whether the connection is closed after it."""
 
 
 class StreamingResponse:
-    """A reply that goes out as it comes to be."""
+    """A response whose body is written piece by piece."""
 
     def __init__(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         self._request = request
@@ -59,62 +57,61 @@ class StreamingResponse:
         self._protocol = cast("_ServerConnection", request.protocol)
         self._transport = cast("asyncio.Transport", request.transport)
         self._is_chunked = response.chunked
-
         self.write_framed: Callable[[bytes], None] = self._transport.write
-        """Sends bytes that have their frame, while the client is there."""
+        """Sends bytes that already have their chunk framing. Call it only while `is_open`."""
 
     def chunk_framing(self, size: int) -> tuple[bytes, bytes]:
-        """What stands before and after so many bytes."""
+        """Return the bytes that precede and follow a chunk of this size."""
         return (b"%x\r\n" % size, b"\r\n") if self._is_chunked else (b"", b"")
 
     def on_backpressure(self, callback: Callable[[], object]) -> None:
-        """Have it told when the client takes less than it is given."""
+        """Set the callback for a full write buffer."""
         self._protocol.on_backpressure = callback
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
-        """Have it told, at once, when the client has left."""
+        """Set the callback for a disconnect of the client; it is called at once."""
         self._protocol.on_disconnect = callback
 
     @property
     def has_backpressure(self) -> bool:
-        """Whether the client takes less than it is given."""
+        """Whether the write buffer is full, because the client reads slowly."""
         return self._request.protocol.writing_paused
 
     @property
     def is_open(self) -> bool:
-        """Whether the client is still there."""
+        """Whether the client is connected."""
         return self._request.protocol.connected
 
     def write(self, data: bytes) -> None:
-        """Send bytes now; what the socket does not take waits in its buffer. Nothing is nothing: no empty chunk."""
-        if data and not self._transport.is_closing():  # an empty chunk would be the end of the reply
+        """Write a part of the body, without waiting. Empty writes are ignored: a zero-length chunk ends the body."""
+        if data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     async def drain(self) -> None:
-        """Wait until the client has taken what waits."""
+        """Wait until the write buffer is below its low-water mark."""
         await self._request.writer.drain()
 
     async def end(self, trailers: Mapping[str, str] | None = None) -> None:
-        """Say that the reply is whole. Trailers go with it where it goes out in chunks; others have no place for them.
+        """End the body. Trailers are sent only with chunked transfer encoding.
 
         Raises:
-            ValueError: a trailer has a character that no header can carry.
+            ValueError: a trailer contains a character that is not allowed in a header.
         """
         self._protocol.clear_callbacks()
         if not self._request.protocol.connected or self._transport.is_closing():
             return
         if trailers and self._is_chunked:
             self._transport.write(b"0\r\n%b\r\n" % b"".join(_trailer_line(*trailer) for trailer in trailers.items()))
-            cast("StreamWriter", self._request.writer).chunked = False  # that was the last chunk: aiohttp adds none
+            cast("StreamWriter", self._request.writer).chunked = False  # the last chunk is sent: aiohttp must add none
         await self._response.write_eof()
 
     def abort(self) -> None:
-        """Cut the connection, so that nobody takes what was sent for a whole reply."""
+        """Reset the connection, so that the client cannot mistake a partial response for a complete one."""
         self._transport.abort()
 
 
 class HttpRequest:
-    """One request as it came in."""
+    """An incoming request."""
 
     def __init__(self, request: web.BaseRequest, large_body_lock: asyncio.Lock) -> None:
         self._request = request
@@ -122,23 +119,23 @@ class HttpRequest:
         self.method: str = request.method
         self.path: str = request.path
         self.query: str = request.raw_path.partition("#")[0].partition("?")[2]
-        """What stands behind the path's question mark, as it came."""
+        """The raw query string, without the question mark."""
         self.headers: Mapping[str, str] = request.headers
         self.peer: str = request.remote or ""
         self.stream: StreamingResponse | None = None
-        """The reply, once it is streamed."""
+        """The response, after `start_stream`."""
         self.on_body_data: Callable[[int], object] | None = None
-        """Is told of so many more bytes of the body; what it raises ends the reading."""
+        """Is called with the size of each read of the body; an exception from it ends `read_body`."""
 
     def header_values(self, name: str) -> list[str]:
-        """All values of a header."""
+        """Return all values of a header."""
         return self._request.headers.getall(name, [])
 
     async def read_body(self, *, limit_bytes: int, timeout_s: float) -> bytes:
-        """The whole body.
+        """Read the complete body.
 
         Raises:
-            BodyError: it is too long, too slow, or cut off.
+            RequestBodyError: it is too long, too slow, or incomplete.
         """
         if (self._request.content_length or 0) > limit_bytes:
             raise _body_too_large(limit_bytes)
@@ -153,25 +150,25 @@ class HttpRequest:
                     if self.on_body_data is not None:
                         self.on_body_data(len(piece))
         except TimeoutError:
-            raise RequestBodyError(408, f"The body did not come within {timeout_s:g} seconds.") from None
+            raise RequestBodyError(408, f"The request body was not received within {timeout_s:g} seconds.") from None
         except (web.RequestPayloadError, ConnectionError):
-            raise RequestBodyError(400, "The body is not whole.") from None
+            raise RequestBodyError(400, "The request body is incomplete.") from None
         if len(body) > _LARGE_BODY_BYTES:
             async with self._large_body_lock:
-                await asyncio.sleep(0)  # what was said to others meanwhile is heard before this is read
+                await asyncio.sleep(0)  # serve other connections before the caller parses this body
         return bytes(body)
 
     def _send_continue(self) -> None:
-        """Tell a client that asks first, as curl does with a long body, to send it; else it waits a second."""
+        """Answer `Expect: 100-continue`, which curl sends before a long body: without an answer it waits a second."""
         transport = self._request.transport
-        is_asked = self._request.headers.get("Expect", "").lower() == "100-continue"
-        if is_asked and self._request.version >= (1, 1) and transport is not None:
+        is_expected = self._request.headers.get("Expect", "").lower() == "100-continue"
+        if is_expected and self._request.version >= (1, 1) and transport is not None:
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def start_stream(
         self, headers: Mapping[str, str], *, status: int = 200, trailers: Sequence[str] = ()
     ) -> StreamingResponse:
-        """Begin a reply that is streamed; its head goes out at once, and names the trailers that may follow."""
+        """Send the head of a streamed response, with a `Trailer` header for trailers that may follow."""
         response = web.StreamResponse(status=status, headers={**headers, **_SERVER_HEADER})
         if self._request.version >= (1, 1) and response.content_length is None:
             response.enable_chunked_encoding()
@@ -179,7 +176,7 @@ class HttpRequest:
                 response.headers["Trailer"] = ", ".join(trailers)
         try:
             await response.prepare(self._request)
-        except ConnectionError:  # the client has left, and aiohttp has not told us yet
+        except ConnectionError:  # the client has disconnected, and aiohttp has not cancelled the handler yet
             raise asyncio.CancelledError from None
         self.stream = StreamingResponse(self._request, response)
         self._response = response
@@ -187,26 +184,26 @@ class HttpRequest:
 
     @property
     def streamed_response(self) -> web.StreamResponse:
-        """The reply that was streamed."""
+        """aiohttp's object of the streamed response."""
         return self._response
 
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse | None]]
-"""Answers a request; None where it has streamed the answer."""
+"""Answers a request; returns None if it has streamed the response."""
 
 
 class ErrorResponseFactory(Protocol):
-    """The body for a request that HTTP itself forbids."""
+    """Creates the response to a request that is not valid HTTP."""
 
     def __call__(self, status: int, message: str) -> HttpResponse:
-        """The reply."""
+        """Create the response."""
 
 
 class HttpServer:
     """A listening server.
 
-    `keep_alive_s`: how long an idle connection stays open, and how long the head of a request may take, or what TLS has
-    to say before it and after all. `unread_s`: how long a client may take nothing of what was sent to it.
+    `keep_alive_s` limits how long a connection may be idle, how long the head of a request may take, and the TLS
+    handshake and shutdown. `write_timeout_s` limits how long a client may leave sent bytes unacknowledged.
     """
 
     def __init__(
@@ -227,50 +224,48 @@ class HttpServer:
         self._keep_alive_s = keep_alive_s
         self._servers: Sequence[asyncio.Server] = ()
         self.active = 0
-        """Requests that are being answered."""
+        """Number of requests in progress."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self._large_body_lock = (
-            asyncio.Lock()
-        )  # of long bodies: eight that are read in a row would be a stall for all others
+        self._large_body_lock = asyncio.Lock()  # eight large bodies parsed in a row would stall all streams
 
     async def start(
         self, host: str, port: int, *, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
     ) -> int:
-        """Listen; the port, which the system chooses where it is 0. Sockets that listen already stand for both.
+        """Listen and return the port; with port 0 the system chooses it. `sockets` replace host and port.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address is not available.
         """
-        greeting_s = None if tls is None else self._keep_alive_s
+        tls_timeout_s = None if tls is None else self._keep_alive_s
         listen = partial(
             asyncio.get_running_loop().create_server,
             self._server,
             ssl=tls,
-            ssl_handshake_timeout=greeting_s,
-            ssl_shutdown_timeout=greeting_s,
-            backlog=_BACKLOG,
+            ssl_handshake_timeout=tls_timeout_s,
+            ssl_shutdown_timeout=tls_timeout_s,
+            backlog=BACKLOG,
         )
         if sockets:
-            self._servers = [await listen(sock=one) for one in sockets]
+            self._servers = [await listen(sock=sock) for sock in sockets]
         else:
             self._servers = [await listen(host, port)]
-        for door in self._servers:
-            for one in door.sockets:
-                _set_user_timeout(one, self._write_timeout_s)
+        for server in self._servers:
+            for sock in server.sockets:
+                _set_user_timeout(sock, self._write_timeout_s)
         address = self._servers[0].sockets[0].getsockname()
-        return int(address[1]) if isinstance(address, tuple) else 0  # a unix socket has a path and no port
+        return int(address[1]) if isinstance(address, tuple) else 0  # a Unix socket has no port
 
     async def stop_accepting(self) -> None:
-        """Take no new connections, and close those that wait for a request."""
-        for door in self._servers:
-            door.close()
+        """Stop listening and close idle connections."""
+        for server in self._servers:
+            server.close()
         self._servers = ()
-        await asyncio.sleep(0)  # what has come in is begun
+        await asyncio.sleep(0)  # start the handlers of requests that have arrived
         self._server.pre_shutdown()
 
     async def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no request is being answered; whether that came in time."""
+        """Wait until no request is in progress; return whether that happened in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -279,33 +274,33 @@ class HttpServer:
         return True
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         await self.stop_accepting()
         await self._server.shutdown(_SHUTDOWN_GRACE_S)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = cast("_ServerConnection", request.protocol)
         if _is_ambiguous(request):
-            return cast("_ServerConnection", request.protocol).handle_error(request, 400)
-        call = HttpRequest(request, self._large_body_lock)
-        protocol = cast("_ServerConnection", request.protocol)
-        self._server.idle_connections.pop(protocol, None)
+            return connection.handle_error(request, 400)
+        http_request = HttpRequest(request, self._large_body_lock)
+        self._server.idle_connections.pop(connection, None)
         self.active += 1
         self._idle.clear()
         try:
-            reply = await self._handler(call)
+            response = await self._handler(http_request)
         finally:
-            if protocol.connected:
-                self._server.idle_connections[protocol] = None
+            if connection.connected:
+                self._server.idle_connections[connection] = None
             self.active -= 1
             if self.active == 0:
                 self._idle.set()
-        if reply is None:
-            return call.streamed_response
-        return _aiohttp_response(reply)
+        if response is None:
+            return http_request.streamed_response
+        return _aiohttp_response(response)
 
 
 class _AiohttpServer(web.Server):
-    """aiohttp's server, with replies in our own words where HTTP itself is broken."""
+    """aiohttp's server with a connection limit and our own error responses."""
 
     def __init__(
         self,
@@ -320,19 +315,19 @@ class _AiohttpServer(web.Server):
         self._connections_limit = connections_limit
         self._keep_alive_s = keep_alive_s
         self.idle_connections: dict[_ServerConnection, None] = {}
-        """Connections without a request; those that have waited longest come first."""
+        """Connections without a request, oldest first."""
 
     def admits_connection(self) -> bool:
-        """Whether one more connection may be. If need be, the one goes that has waited longest without a request.
+        """Return whether a new connection fits the limit; at the limit, close the connection that is idle longest.
 
-        Else who opens connections and says nothing would keep everybody out.
+        Otherwise a client could lock out all others by opening connections without sending a request.
         """
         if len(self.connections) < self._connections_limit:
             return True
-        longest = next((one for one in self.idle_connections if one.is_idle), None)
-        if longest is None:
+        oldest = next((connection for connection in self.idle_connections if connection.is_idle), None)
+        if oldest is None:
             return False
-        longest.force_close()
+        oldest.force_close()
         return True
 
     def __call__(self) -> web.RequestHandler:
@@ -340,14 +335,14 @@ class _AiohttpServer(web.Server):
 
 
 class _ServerConnection(web.RequestHandler):
-    __slots__ = ("_error_response", "_server", "on_disconnect", "on_backpressure")
+    __slots__ = ("_error_response", "_server", "on_backpressure", "on_disconnect")
 
     def __init__(self, server: _AiohttpServer, error_response: ErrorResponseFactory, keep_alive_s: float) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=keep_alive_s,
-            access_log=None,  # type: ignore[arg-type]  # none at all: we write our own
+            access_log=None,  # type: ignore[arg-type]  # disables it: the server writes its own log
             max_line_size=_LINE_LIMIT_BYTES,
             max_field_size=_LINE_LIMIT_BYTES,
             max_headers=_HEADERS_LIMIT,
@@ -362,21 +357,21 @@ class _ServerConnection(web.RequestHandler):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way out, and no whole request came in: at most the half of one."""
+        """Whether there is no response in progress and no complete request; a part of a head may have arrived."""
         return self._waiter is not None and not self._waiter.done()
 
     def clear_callbacks(self) -> None:
-        """Nobody needs to be told any more."""
+        """Remove the callbacks of a response that has ended."""
         self.on_backpressure = self.on_disconnect = None
 
     def pause_writing(self) -> None:
-        """The client does not take what it is given."""
+        """Report backpressure."""
         super().pause_writing()
         if self.on_backpressure is not None:
             self.on_backpressure()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The client has left."""
+        """Report the disconnect of the client."""
         if self.on_disconnect is not None:
             self.on_disconnect()
         self.clear_callbacks()
@@ -384,7 +379,7 @@ class _ServerConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; where there are too many at work, end at once: a reply in words would cost more than it tells."""
+        """Accept the connection, or abort it at the connection limit: an error response would need a slot itself."""
         if not self._server.admits_connection():
             cast("asyncio.Transport", transport).abort()
             return
@@ -398,7 +393,7 @@ class _ServerConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The reply to a request that could not be read, or whose handler failed: never the exception's own words."""
+        """Answer a request that is not valid HTTP, or whose handler failed. Exception messages are not disclosed."""
         if isinstance(exc, HTTPException):
             status = exc.status
         if status == 500 and exc is not None:
@@ -409,42 +404,42 @@ class _ServerConnection(web.RequestHandler):
 
 
 def _body_too_large(limit_bytes: int) -> RequestBodyError:
-    # Made where it is raised: an error that its own frame holds is a ring, and keeps the body with it.
-    return RequestBodyError(413, f"The body is longer than {limit_bytes:,} bytes, which is the limit here.")
+    # A function, since an exception in a local variable of the raising frame is a reference cycle that keeps the body.
+    return RequestBodyError(413, f"The request body exceeds the limit of {limit_bytes:,} bytes.")
 
 
 def _is_ambiguous(request: web.BaseRequest) -> bool:
-    """Whether a server before this one might read the request in another way."""
+    """Return whether a proxy in front of this server might read the request differently (request smuggling)."""
     codings = [value.strip().lower() for value in request.headers.getall("Transfer-Encoding", [])]
     if codings not in ([], ["chunked"]):
         return True
     target = request.raw_path
     if target.startswith("/") or target == "*":
         return False
-    # A whole address. Its host is the one that counts (RFC 9112, 3.2.2), and what we check is the Host header.
+    # Absolute form: its host overrides the Host header (RFC 9112 §3.2.2), which is the one that is checked elsewhere.
     host = target.partition("://")[2].partition("/")[0].partition("?")[0]
     return not host or host.lower() != request.headers.get("Host", "").strip().lower()
 
 
 def _set_user_timeout(listening: socket.socket, timeout_s: float) -> None:
-    """Have the system end the connections of this door whose client takes nothing for so long.
+    """Have the kernel reset connections whose client acknowledges nothing for this time (Linux only).
 
-    It sees what we do not: aiohttp sends a whole reply without a limit, and a connection that was closed stays until
-    its last byte was taken. Other systems than Linux have no such limit.
+    aiohttp has no write timeout for complete responses, and a closed connection lives on until its last byte is
+    acknowledged.
     """
     if sys.platform == "linux" and listening.family != socket.AF_UNIX:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
 
 
-def _aiohttp_response(reply: HttpResponse) -> web.Response:
-    response = web.Response(
-        status=reply.status,
-        body=reply.body,
-        headers={**reply.headers, **_SERVER_HEADER, "Content-Type": reply.content_type},
+def _aiohttp_response(response: HttpResponse) -> web.Response:
+    converted = web.Response(
+        status=response.status,
+        body=response.body,
+        headers={**response.headers, **_SERVER_HEADER, "Content-Type": response.content_type},
     )
-    if reply.closes_connection:
-        response.force_close()
-    return response
+    if response.closes_connection:
+        converted.force_close()
+    return converted
 
 
 def _trailer_line(name: str, value: str) -> bytes:

@@ -1,1 +1,1 @@
-"""A mock server for tests of clients: right answers, broken rules, injected faults."""
+"""Mock server to test clients: correct answers, violations of single rules, injected faults."""

@@ -1,4 +1,4 @@
-"""What a scripted engine says: bytes, pauses and ends, as values that fit into a JSON file. Traces become such too."""
+"""Script of a mock server: replies as bytes, delays and ends, which can be stored as JSON or made from traces."""
 
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
@@ -16,21 +16,23 @@ CHUNK_TEMPLATE = (
 )
 EVENT_STREAM_HEADERS = {"Content-Type": "text/event-stream"}
 JSON_HEADERS = {"Content-Type": "application/json"}
-_FRAMING_HEADERS = frozenset({"transfer-encoding", "connection", "keep-alive"})  # headers of a trace that are made anew
+_FRAMING_HEADERS = frozenset(
+    {"transfer-encoding", "connection", "keep-alive"}
+)  # headers of a trace that are generated anew
 
 
 class MockChunk(msgspec.Struct, frozen=True):
-    """Some bytes, after a pause. `base64` is for those that are no text."""
+    """Bytes that are sent after a delay, as text or, for binary data, as base64."""
 
     text: str = ""
     after_s: float = 0.0
     base64: bytes = b""
     times: int = 1
-    """How often they are repeated, all as one piece."""
+    """How often the bytes are repeated within the chunk."""
 
     @property
     def data(self) -> bytes:
-        """The bytes."""
+        """The bytes of the chunk."""
         return (self.base64 or self.text.encode()) * self.times
 
 
@@ -41,19 +43,19 @@ class MockReply(msgspec.Struct, frozen=True):
     status: int = 200
     headers: dict[str, str] = msgspec.field(default_factory=EVENT_STREAM_HEADERS.copy)
     end: ReplyEnd = "whole"
-    """`whole`; `close`: whole, and then the connection is closed, which was not announced; `cut`: closed without its
-    end; `reset`: the same, rudely; `hang`: no end, until the asker leaves; `endless`: the last piece again and again.
-    """
+    """`whole`: complete; `close`: complete, then the connection is closed without `Connection: close`; `cut`: closed
+    before the end; `reset`: TCP reset before the end; `hang`: no end until the client disconnects; `endless`: the last
+    chunk is repeated forever."""
     framing: ReplyFraming = "chunked"
-    """How the asker knows where the body ends: by chunks, by its length, or because the connection is closed."""
+    """How the body ends: last chunk, Content-Length, or end of the connection."""
     raw: bool = False
-    """The pieces are all that is sent: they hold the HTTP, if there is any, and status and headers do not count."""
+    """The pieces contain the complete HTTP response, if any; status and headers are ignored."""
     after_s: float = 0.0
-    """The pause before the head."""
+    """Delay before the head."""
 
     @property
     def body(self) -> bytes:
-        """All bytes of the pieces."""
+        """The bytes of all chunks."""
         return b"".join(piece.data for piece in self.pieces)
 
 
@@ -68,31 +70,32 @@ HELLO_REPLY = MockReply(
 
 
 class MockScript(msgspec.Struct, frozen=True):
-    """All that the engine says. The last `health` is the one that stays."""
+    """All replies of a mock server."""
 
     posts: tuple[MockReply, ...] = (HELLO_REPLY,)
-    """Replies to POSTs, in this order; the last one is used again."""
+    """Replies to POST requests in this order; the last one is repeated."""
     paths: dict[str, MockReply] = {}
-    """Replies to all requests of a path, whatever else would be said there."""
+    """Replies to all requests for a path, instead of any other."""
     health: tuple[int, ...] = (200,)
+    """Statuses of /health in this order; the last one is repeated."""
     props: dict[str, Any] | None = None
-    """None: /props is not found, as with engines that are not llama.cpp."""
+    """None: /props returns 404, as with engines other than llama.cpp."""
     models: dict[str, Any] = msgspec.field(
         default_factory=lambda: {"object": "list", "data": [{"id": "scripted", "object": "model"}]}
     )
     speed: float = 1.0
-    """How much faster than written the pauses are; 0: there are none."""
+    """Delays are divided by this; 0: no delays."""
     idle_s: float = 75.0
-    """How long a connection may be idle before it is closed. nginx has this default; uvicorn closes after 5 s."""
+    """Keep-alive timeout; the default is that of nginx. uvicorn closes after 5 s."""
 
 
 def json_reply(value: object, status: int = 200) -> MockReply:
-    """A whole JSON reply."""
+    """Return a complete JSON reply."""
     return MockReply((MockChunk(base64=msgspec.json.encode(value)),), status, JSON_HEADERS, framing="length")
 
 
 def with_raw_http(reply: MockReply) -> MockReply:
-    """The same reply with its HTTP written out, so that it can be cut at any byte."""
+    """Return the same reply with its HTTP head and framing as raw bytes, so that it can be cut at any byte."""
     if reply.raw:
         return reply
     is_chunked = reply.framing == "chunked"
@@ -107,36 +110,36 @@ def with_raw_http(reply: MockReply) -> MockReply:
 
 
 def _head_bytes(reply: MockReply) -> bytes:
-    """The head. A header that the script gives is not made here, even if it is wrong."""
-    made = {
+    """Encode the head. The script's headers take precedence over generated ones, even if they are wrong."""
+    framing_headers = {
         "chunked": ("Transfer-Encoding", "chunked"),
         "length": ("Content-Length", str(len(reply.body))),
         "close": ("Connection", "close"),
     }
     given = {name.lower() for name in reply.headers}
-    name, value = made[reply.framing]
-    is_made = name.lower() not in given and reply.status != 204  # which has no body, and so no length of one
-    headers = reply.headers | {name: value} if is_made else reply.headers
+    name, value = framing_headers[reply.framing]
+    is_added = name.lower() not in given and reply.status != 204  # RFC 9110 §8.6: no Content-Length with a 204
+    headers = reply.headers | {name: value} if is_added else reply.headers
     lines = [f"HTTP/1.1 {reply.status} Scripted", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 
 def cut_at(reply: MockReply, byte: int, end: ReplyEnd = "cut") -> MockReply:
-    """The reply up to a byte of its pieces, and there another end."""
-    kept = []
-    for piece in reply.pieces:
-        data = piece.data[:byte]
+    """Return the reply up to a byte of its body, with another end."""
+    chunks = []
+    for chunk in reply.pieces:
+        data = chunk.data[:byte]
         byte -= len(data)
         if data:
-            kept.append(MockChunk(base64=data, after_s=piece.after_s))
-    return msgspec.structs.replace(reply, pieces=tuple(kept), end=end)
+            chunks.append(MockChunk(base64=data, after_s=chunk.after_s))
+    return msgspec.structs.replace(reply, pieces=tuple(chunks), end=end)
 
 
 def reply_from_trace(record: dict[str, Any], body: bytes) -> MockReply:
-    """The reply of a recorded trace: in the pieces in which it came, and at their times where those were recorded."""
+    """Return the reply of a recorded trace, with its chunks and, if recorded, their times."""
     trace = read_trace(record, body)
     end: ReplyEnd = "cut" if trace.complete is False or record.get("error") else "whole"
-    if trace.status is None:  # there was no reply
+    if trace.status is None:  # the server sent no response
         return MockReply(end="cut", raw=True)
     headers = dict(trace.headers or ())
     names = {name.lower(): value.lower() for name, value in headers.items()}
@@ -145,27 +148,27 @@ def reply_from_trace(record: dict[str, Any], body: bytes) -> MockReply:
         framing = "chunked"
     elif "content-length" in names:
         framing = "length"
-    kept = {name: value for name, value in headers.items() if name.lower() not in _FRAMING_HEADERS}
+    other_headers = {name: value for name, value in headers.items() if name.lower() not in _FRAMING_HEADERS}
     timed = _timed_sizes(record.get("pieces"), len(body)) or [(0.0, size) for size in trace.chunk_sizes or ()]
     head_s = record.get("head_s")
-    begun_s = float(head_s) if isinstance(head_s, int | float) else 0.0
-    return MockReply(_split_body(body, timed, begun_s), trace.status, kept, end, framing, after_s=begun_s)
+    start_s = float(head_s) if isinstance(head_s, int | float) else 0.0
+    return MockReply(_split_body(body, timed, start_s), trace.status, other_headers, end, framing, after_s=start_s)
 
 
 def _timed_sizes(sizes: object, length: int) -> list[tuple[float, int]]:
-    """The times and sizes of a record's pieces; none where they do not make the body."""
+    """Return times and sizes of the recorded chunks; none if they do not add up to the body."""
     try:
         found = msgspec.convert(sizes, list[tuple[float, int]])
     except msgspec.ValidationError:
         return []
-    is_right = sum(size for _, size in found) == length and all(size >= 0 for _, size in found)
-    return found if is_right else []
+    is_valid = sum(size for _, size in found) == length and all(size >= 0 for _, size in found)
+    return found if is_valid else []
 
 
-def _split_body(body: bytes, timed: list[tuple[float, int]], begun_s: float) -> tuple[MockChunk, ...]:
-    """The body in pieces. What is left over, or all of it where no sizes are known, is one more."""
-    pieces = []
-    for (before, _), (at, size) in pairwise([(begun_s, 0), *timed]):
-        pieces.append(MockChunk(base64=body[:size], after_s=max(0.0, at - before)))
+def _split_body(body: bytes, timed: list[tuple[float, int]], start_s: float) -> tuple[MockChunk, ...]:
+    """Split the body into chunks; the rest, or all of it if no sizes are known, is one more chunk."""
+    chunks = []
+    for (previous_s, _), (at_s, size) in pairwise([(start_s, 0), *timed]):
+        chunks.append(MockChunk(base64=body[:size], after_s=max(0.0, at_s - previous_s)))
         body = body[size:]
-    return (*pieces, MockChunk(base64=body)) if body else tuple(pieces)
+    return (*chunks, MockChunk(base64=body)) if body else tuple(chunks)

@@ -1,8 +1,8 @@
-"""An engine that says what a script says: `python -m welldone.mock.server --port N --script FILE`.
+"""Scripted HTTP server: `python -m welldone.mock.server --port N --script FILE`.
 
-For tests, and for trying a client without a model. POSTs are answered with given bytes and given pauses, in the order
-of the script; the last reply is used again. `GET /seen` tells what was asked and whether the asker stayed to the end,
-`GET /counts` how many connections and requests there were.
+For tests, and to try a client without a model. POST requests are answered with the bytes and delays of the script, in
+order; the last reply is repeated. `GET /seen` returns the received requests and how each reply ended, `GET /counts` the
+number of connections and requests.
 """
 
 import argparse
@@ -32,50 +32,51 @@ __all__ = [
     "CHUNK_TEMPLATE",
     "HELLO_REPLY",
     "MockChunk",
+    "MockHttpRequest",
     "MockReply",
     "MockScript",
     "MockServer",
-    "MockHttpRequest",
     "start_mock_server",
 ]
 
 HEAD_LIMIT_BYTES = 65536
 BODY_LIMIT_BYTES = 64 * 2**20
-"""Twice what the server takes by default."""
+"""Twice the default limit of `welldone serve`."""
 REQUESTS_LIMIT = 1000
-"""Far more than a test looks at."""
+"""Requests that are kept for /seen: far more than a test needs."""
 
 QueueItem = TypeVar("QueueItem")
 
 
 class MockHttpRequest(msgspec.Struct):
-    """A request that came, and how its reply ended. Times are those of the machine's monotonic clock."""
+    """A received request and how its reply ended. Times are of the monotonic clock."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: str
     is_utf8: bool = True
-    """Whether the body is what was sent; what is no UTF-8 cannot be shown."""
+    """False: invalid bytes in `body` are replaced."""
     end: Literal["running", "whole", "cut", "reset", "left"] = "running"
+    """`left`: the client disconnected first; `whole`, `cut`, `reset`: see `MockReply.end`."""
     begun_s: float = 0.0
     ended_s: float | None = None
 
 
 class MockCounts(msgspec.Struct):
-    """How much there was of all, those who ask for this included."""
+    """Counters of connections and requests, including those for /seen and /counts."""
 
     connections: int = 0
     open: int = 0
-    """Connections that are there now."""
+    """Connections that are open now."""
     requests: int = 0
 
 
 class MockServer:
-    """The engine's HTTP. A connection is kept for the next request, unless a reply ends otherwise.
+    """HTTP/1.1 server with keep-alive connections.
 
-    `choose` finds the reply to a POST where the order of the script is not enough. `for_all`: it answers all methods on
-    all paths, but for `/seen` and `/counts`.
+    `handler` replaces the script's replies to POST requests; with `handles_all` it answers all methods and paths except
+    `/seen` and `/counts`.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class MockServer:
         self._handles_all = handles_all
         self._posts = deque(script.posts)
         self._health = deque(script.health)
-        self._handler = handler or (lambda seen: _pop_or_last(self._posts))
+        self._handler = handler or (lambda _: _pop_or_last(self._posts))
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -97,7 +98,7 @@ class MockServer:
         self.counts = MockCounts()
 
     async def listen(self, *, socket: str | None = None, host: str = "127.0.0.1", port: int = 0) -> Self:
-        """Listens. Port 0: the system chooses one."""
+        """Listen on a Unix socket or a port; with port 0 the system chooses it."""
         loop = asyncio.get_running_loop()
         if socket is not None:
             self._server = await loop.create_unix_server(self._new_connection, socket)
@@ -107,23 +108,23 @@ class MockServer:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """Those that it listens on."""
+        """The listening sockets."""
         return () if self._server is None else self._server.sockets
 
     @property
     def port(self) -> int:
-        """The one that it listens on."""
+        """The listening port."""
         port: int = self.sockets[0].getsockname()[1]
         return port
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Waits until something is so: looked at whenever a request comes or ends, or a connection does."""
+        """Wait for a condition, which is checked whenever a request or a connection starts or ends."""
         while not condition():
             self._changed.clear()
             await self._changed.wait()
 
     async def close(self) -> None:
-        """Listens no more, and leaves all connections."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -149,7 +150,6 @@ class MockServer:
     async def _serve_connection(
         self, connection: "_MockConnection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answers the requests of one connection, one after the other."""
         self.counts.connections += 1
         self.counts.open += 1
         self._changed.set()
@@ -157,7 +157,7 @@ class MockServer:
             while await self._serve_request(connection, reader, writer):
                 pass
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            pass  # not a request, or nobody is there any more
+            pass  # not a valid request, an idle timeout, or the client has disconnected
         finally:
             writer.close()
             self.counts.open -= 1
@@ -166,22 +166,22 @@ class MockServer:
     async def _serve_request(
         self, connection: "_MockConnection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Answers one request; whether there may be another."""
+        """Answer one request; return whether the connection is kept open."""
         async with asyncio.timeout(self._script.idle_s):
-            seen = await _read_request(reader)
+            request = await _read_request(reader)
         self.counts.requests += 1
-        path = seen.path.partition("?")[0]
-        is_chosen = seen.method == "POST" or (self._handles_all and path not in ("/seen", "/counts"))
-        if is_chosen or path in self._script.paths:
-            self.requests.append(seen)
+        path = request.path.partition("?")[0]
+        is_handled = request.method == "POST" or (self._handles_all and path not in ("/seen", "/counts"))
+        if is_handled or path in self._script.paths:
+            self.requests.append(request)
         self._changed.set()
-        reply = self._script.paths.get(path) or (self._handler(seen) if is_chosen else self._builtin_reply(path))
-        seen.end = await _send_reply(reply, self._script.speed, connection.disconnected, writer)
-        seen.ended_s = time.monotonic()
+        reply = self._script.paths.get(path) or (self._handler(request) if is_handled else self._builtin_reply(path))
+        request.end = await _send_reply(reply, self._script.speed, connection.disconnected, writer)
+        request.ended_s = time.monotonic()
         self._changed.set()
-        if seen.end == "reset" and not writer.is_closing():
+        if request.end == "reset" and not writer.is_closing():
             _reset(writer)
-        return seen.end == "whole" and not _closes_connection(seen, reply)
+        return request.end == "whole" and not _closes_connection(request, reply)
 
     def _builtin_reply(self, path: str) -> MockReply:
         if path == "/health":
@@ -198,7 +198,7 @@ class MockServer:
 
 
 class _MockConnection(asyncio.StreamReaderProtocol):
-    """A connection that also knows when the other side has left, without reading on."""
+    """A connection that detects a disconnect of the client without reading."""
 
     def __init__(
         self, on_connection: Callable[["_MockConnection", asyncio.StreamReader, asyncio.StreamWriter], None]
@@ -221,7 +221,7 @@ def _pop_or_last(queue: deque[QueueItem]) -> QueueItem:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> MockHttpRequest:
-    """The next request. Raises `ValueError` for one that is none."""
+    """Read a request. Raises `ValueError` if it is not valid."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     begun_s = time.monotonic()
     first, *lines = head.rstrip().split("\r\n")
@@ -247,33 +247,33 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
 
 async def _read_exactly(reader: asyncio.StreamReader, size: int, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
     if not 0 <= size <= limit_bytes:
-        raise ValueError("a body beyond the limit")
+        raise ValueError(f"the body exceeds the limit of {limit_bytes:,} bytes")
     return await reader.readexactly(size)
 
 
 async def _send_reply(
     reply: MockReply, speed: float, disconnected: asyncio.Event, writer: asyncio.StreamWriter
 ) -> Literal["whole", "cut", "reset", "left"]:
-    """Sends the reply, until its end or until the asker leaves."""
-    leaving = asyncio.create_task(disconnected.wait())
+    """Send the reply until its end or until the client disconnects."""
+    disconnect = asyncio.create_task(disconnected.wait())
     sending = asyncio.create_task(_send_chunks(with_raw_http(reply), speed, writer))
     try:
-        await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({disconnect, sending}, return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or sending.exception() is not None:
             return "left"
         return reply.end if reply.end in ("cut", "reset") else "whole"
     finally:
-        for task in (leaving, sending):
+        for task in (disconnect, sending):
             task.cancel()
-        await asyncio.wait({leaving, sending})
+        await asyncio.wait({disconnect, sending})
 
 
 async def _send_chunks(reply: MockReply, speed: float, writer: asyncio.StreamWriter) -> None:
-    for piece in reply.pieces:
-        await _send_chunk(piece, speed, writer)
+    for chunk in reply.pieces:
+        await _send_chunk(chunk, speed, writer)
     while reply.end == "endless" and reply.pieces:
         await _send_chunk(reply.pieces[-1], speed, writer)
-        await asyncio.sleep(0)  # an asker who reads fast would keep all others from being heard
+        await asyncio.sleep(0)  # drain() returns at once for a fast client, which would block all other tasks
     if reply.end in ("hang", "endless"):
         await asyncio.Event().wait()
 
@@ -286,22 +286,21 @@ async def _send_chunk(chunk: MockChunk, speed: float, writer: asyncio.StreamWrit
 
 
 def _closes_connection(http_request: MockHttpRequest, reply: MockReply) -> bool:
-    """Whether the connection ends with this reply."""
     announced = {value.lower() for name, value in reply.headers.items() if name.lower() == "connection"}
-    is_asked = http_request.headers.get("connection", "").lower() == "close"
-    return is_asked or reply.end == "close" or reply.framing == "close" or "close" in announced
+    is_requested = http_request.headers.get("connection", "").lower() == "close"
+    return is_requested or reply.end == "close" or reply.framing == "close" or "close" in announced
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Leaves without a farewell, as a process does that is killed with bytes unread."""
+    """Send a TCP reset, like a process that is killed with unread input."""
     connection: socket.socket = writer.get_extra_info("socket")
-    if connection.family != socket.AF_UNIX:  # there is no such thing there
+    if connection.family != socket.AF_UNIX:  # Unix sockets have no SO_LINGER
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
 async def start_mock_server(script: MockScript, *, socket: str | None = None, port: int = 0) -> MockServer:
-    """A listening engine. Port 0: the system chooses one."""
+    """Start a mock server on a Unix socket or a port; with port 0 the system chooses it."""
     return await MockServer(script).listen(socket=socket, port=port)
 
 
@@ -311,15 +310,17 @@ async def _serve(script: MockScript, socket: str | None, port: int) -> None:
 
 
 def main() -> None:
-    """The program."""
-    parser = argparse.ArgumentParser(prog="python -m welldone.mock.server", description="An engine with a script.")
-    place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--socket", help="the path of a unix socket to listen on")
-    place.add_argument("--port", type=int, default=0, help="a port of the loopback interface to listen on")
-    parser.add_argument("--script", type=Path, help="a JSON file; without it the engine says hello")
-    given = parser.parse_args()
-    script = MockScript() if given.script is None else msgspec.json.decode(given.script.read_bytes(), type=MockScript)
-    asyncio.run(_serve(script, given.socket, given.port))
+    """Run the server until it is killed."""
+    parser = argparse.ArgumentParser(prog="python -m welldone.mock.server", description="Scripted HTTP server.")
+    address = parser.add_mutually_exclusive_group(required=True)
+    address.add_argument("--socket", help="path of a Unix socket to listen on")
+    address.add_argument("--port", type=int, default=0, help="port of the loopback interface to listen on")
+    parser.add_argument("--script", type=Path, help="JSON file with the replies; default: a stream with 'Hello'")
+    arguments = parser.parse_args()
+    script = MockScript()
+    if arguments.script is not None:
+        script = msgspec.json.decode(arguments.script.read_bytes(), type=MockScript)
+    asyncio.run(_serve(script, arguments.socket, arguments.port))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One chunk of a stream, as events: each field is read as it should be, or as it can be and noted."""
+"""Reader from the JSON chunks of chat and completions streams to events. Violations are recorded."""
 
 from welldone.protocol import catalog, fields
 from welldone.protocol.deltas import CHOICE_FIELDS, CHUNK_FIELDS, RESERVED_FIELDS, DeltaReader, parse_index
@@ -35,7 +35,7 @@ _SERVICE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
 
 
 class ChunkReader:
-    """Events out of chunks. It keeps what one chunk says about the next: the envelope and halves of characters."""
+    """Reads chunks; stores the envelope, split characters and finished choices between chunks."""
 
     def __init__(self, endpoint: Endpoint, *, fallback: Envelope, facts: RequestFacts, repair_log: RepairLog) -> None:
         self.envelope: Envelope | None = None
@@ -47,17 +47,17 @@ class ChunkReader:
         self._repair_log = repair_log
         self._deltas = DeltaReader(facts, repair_log)
         self._limit = CHAT_CHOICES_LIMIT if endpoint is Endpoint.CHAT else COMPLETIONS_CHOICES_LIMIT
-        self._offsets: dict[int, int] = {}  # how much text each choice of a completion has given
+        self._offsets: dict[int, int] = {}  # text length of each choice of a completion
         self._finished: set[int] = set()
-        self._choices_with_deltas: set[int] = set()  # choices whose text comes in deltas, as it should
-        self._logprobs_started: set[int] = set()  # choices whose first text with log probabilities has come
+        self._choices_with_deltas: set[int] = set()  # choices whose text arrives in deltas
+        self._logprobs_started: set[int] = set()  # choices with a text that has log probabilities
         self._was_placeholder_usage = False  # the last usage was a placeholder
-        self._has_real_usage = False  # a usage that is no placeholder was heard
+        self._has_real_usage = False  # a usage that is not a placeholder was received
         self.has_usage_chunk = False
-        """Whether usage came as it should: on a chunk without choices."""
+        """Whether usage was received on a chunk without choices, as specified."""
 
     def read(self, chunk: Json, events: list[Event]) -> Failure | None:
-        """Add the events of `chunk`; a failure where it tells that the answer is broken."""
+        """Append the events of `chunk`; return a failure if the answer cannot be continued."""
         if not self._is_same_envelope(chunk):
             self._read_envelope(chunk)
         before = len(events)
@@ -66,10 +66,11 @@ class ChunkReader:
         extras = len(events) - before
         choices = self._read_choices(chunk)
         if not choices and self.envelope is not None and _is_placeholder(chunk):
-            is_unasked = self._facts.include_usage is False and not self._facts.is_usage_forced
-            self._repair_log.record(catalog.use.ONLY_IF_ASKED if is_unasked else catalog.env.PLACEHOLDER_CHUNK, chunk)
-        for place, choice in enumerate(choices):
-            failure = self._read_choice(choice, place, events)
+            is_unrequested = self._facts.include_usage is False and not self._facts.is_usage_forced
+            rule = catalog.use.ONLY_IF_ASKED if is_unrequested else catalog.env.PLACEHOLDER_CHUNK
+            self._repair_log.record(rule, chunk)
+        for position, choice in enumerate(choices):
+            failure = self._read_choice(choice, position, events)
             if failure is not None:
                 return failure
         if chunk.get("usage") is not None:
@@ -80,14 +81,14 @@ class ChunkReader:
         return None
 
     def _is_same_envelope(self, chunk: Json) -> bool:
-        head = self.envelope
+        envelope = self.envelope
         return (
-            head is not None
-            and chunk.get("id") == head.id
-            and chunk.get("created") == head.created
-            and chunk.get("model") == head.model
+            envelope is not None
+            and chunk.get("id") == envelope.id
+            and chunk.get("created") == envelope.created
+            and chunk.get("model") == envelope.model
             and chunk.get("object") == self._object
-            and chunk.get("system_fingerprint") == head.fingerprint
+            and chunk.get("system_fingerprint") == envelope.fingerprint
         )
 
     def _lowest_index(self, choices: list[object]) -> int:
@@ -107,15 +108,15 @@ class ChunkReader:
 
     @property
     def is_plain_text_safe(self) -> bool:
-        """Whether a delta with nothing but text needs no look."""
+        """Whether a delta with only text needs no further checks."""
         return self._deltas.is_plain_text_safe
 
     def expect_split_characters(self) -> None:
-        """From here on strings may hold halves of characters."""
+        """Expect strings with partial characters from here on."""
         self._deltas.expect_split_characters()
 
     def close(self) -> list[Event]:
-        """What was held back."""
+        """Return the events that were held back."""
         return self._deltas.close()
 
     def _read_envelope(self, chunk: Json) -> None:
@@ -140,7 +141,9 @@ class ChunkReader:
             fields["service_tier"] = scrub_json(tier)
             if not isinstance(tier, str) or tier not in _SERVICE_TIERS:
                 self._repair_log.record(catalog.env.SERVICE_TIER, tier)
-        if "obfuscation" in fields and not self._is_obfuscation_allowed(fields["obfuscation"]):
+        if "obfuscation" in fields and (
+            not isinstance(fields["obfuscation"], str) or self._facts.allow_obfuscation is False
+        ):
             self._repair_log.record(catalog.env.OBFUSCATION, fields.pop("obfuscation"))
         if self._facts.continuous_usage and chunk.get("choices"):
             usage = self._continuous_usage(chunk, fields)
@@ -149,7 +152,7 @@ class ChunkReader:
             events.append(UnknownFields(0, FieldLocation.CHUNK, fields))
 
     def _continuous_usage(self, chunk: Json, fields: Json) -> Usage | None:
-        """The counts up to this chunk. llama.cpp gives them as timings, which stop strings need as well."""
+        """Usage up to this chunk. llama.cpp sends it as `timings`, which the stop string filter needs as well."""
         timings = fields.get("timings")
         if isinstance(chunk.get("usage"), dict):
             return read_usage(scrub_object(chunk["usage"]), self._repair_log)
@@ -159,16 +162,15 @@ class ChunkReader:
             del fields["timings"]
         return usage_from_timings(timings)
 
-    def _is_obfuscation_allowed(self, value: object) -> bool:
-        return isinstance(value, str) and self._facts.allow_obfuscation is not False
-
-    def _read_choice(self, choice: object, place: int, events: list[Event]) -> Failure | None:
+    def _read_choice(self, choice: object, position: int, events: list[Event]) -> Failure | None:
         if type(choice) is not dict:
             self._repair_log.record(catalog.delta.OBJECT_PRESENT, choice)
             return None
         index = choice.get("index")
         if type(index) is not int or index < 0:
-            index = self._infer_index(index, place)
+            self._repair_log.record(catalog.n.INDEX_INT if self._is_chat else catalog.cmpl.INDEX, index)
+            number = parse_index(index)
+            index = position if number is None else number
         if index in self._finished:
             self._repair_log.record(catalog.fin.LAST_OF_CHOICE, choice)
         if index >= self._limit:
@@ -186,82 +188,75 @@ class ChunkReader:
             and _PLAIN_CHOICE_FIELDS.issuperset(choice)
             and self._deltas.is_plain_text_safe
         ):
-            # The common case: nothing but text.
+            # Common case: only text.
             self._choices_with_deltas.add(index)
             events.append(Text(index, text))
             return None
         return self._read_chat_choice(choice, index, events)
 
-    def _infer_index(self, index: object, place: int) -> int:
-        """A choice's index that is no number, or none at all: what it says, or its place in the chunk."""
-        fault = catalog.n.INDEX_INT if self._endpoint is Endpoint.CHAT else catalog.cmpl.INDEX
-        self._repair_log.record(fault, index)
-        number = parse_index(index)
-        return place if number is None else number
-
     def _read_chat_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
-        notes = self._repair_log
+        repair_log = self._repair_log
         start = len(events)
         self._read_choice_unknown_fields(choice, index, events)
         delta, message = choice.get("delta"), choice.get("message")
         if isinstance(message, dict):
-            notes.record(catalog.delta.NOT_MESSAGE, message)
+            repair_log.record(catalog.delta.NOT_MESSAGE, message)
             if not delta or not isinstance(delta, dict):
                 delta = self._deltas.message_to_delta(message, index, has_deltas=index in self._choices_with_deltas)
         elif isinstance(delta, dict) and delta.get("content"):
             self._choices_with_deltas.add(index)
         if not isinstance(delta, dict):
-            notes.record(catalog.delta.OBJECT_PRESENT, choice)
+            repair_log.record(catalog.delta.OBJECT_PRESENT, choice)
             delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
         value = choice.get("logprobs")
-        value = None if value is None else fields.read_chat_logprobs(scrub_json(value), notes)
+        value = None if value is None else fields.read_chat_logprobs(scrub_json(value), repair_log)
         if value is not None and self._facts.top_logprobs is not None and index not in self._logprobs_started:
             value = self._trim_logprobs(value, delta.get("content"), index)
-        riders: list[Event] = [] if value is None else [Logprobs(index, value)]
-        self._deltas.read(delta, index, riders, events)
+        logprobs: list[Event] = [] if value is None else [Logprobs(index, value)]
+        self._deltas.read(delta, index, logprobs, events)
         return self._read_finish(choice, index, events, start)
 
     def _trim_logprobs(self, value: Json, text: object, index: int) -> Json | None:
-        """The tokens of the text alone: our own engine cuts what stands before JSON, but not its tokens."""
+        """Keep the tokens of the text: the local engine strips text before JSON, but not its tokens."""
         if not isinstance(text, str) or not text:
             return None
         self._logprobs_started.add(index)
         return fields.drop_leading_logprobs(value, text)
 
     def _read_completions_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
-        notes = self._repair_log
+        repair_log = self._repair_log
         start = len(events)
         self._read_choice_unknown_fields(choice, index, events)
         text = choice.get("text")
         for shape in ("delta", "message"):
             if isinstance(choice.get(shape), dict):
-                notes.record(catalog.cmpl.NO_DELTA, choice)
+                repair_log.record(catalog.cmpl.NO_DELTA, choice)
                 text = text if isinstance(text, str) and text else choice[shape].get("content")
         if not isinstance(text, str):
-            notes.record(catalog.cmpl.TEXT_STRING, choice)
+            repair_log.record(catalog.cmpl.TEXT_STRING, choice)
             text = ""
         offset = self._offsets.get(index, 0)
         value = choice.get("logprobs")
-        value = None if value is None else fields.read_completions_logprobs(scrub_json(value), offset, notes)
-        riders: list[Event] = [] if value is None else [Logprobs(index, value)]
+        value = None if value is None else fields.read_completions_logprobs(scrub_json(value), offset, repair_log)
+        logprobs: list[Event] = [] if value is None else [Logprobs(index, value)]
         self._offsets[index] = offset + len(text)
-        self._deltas.add_text(text, index, riders, events)
+        self._deltas.add_text(text, index, logprobs, events)
         return self._read_finish(choice, index, events, start)
 
     def _read_finish(self, choice: Json, index: int, events: list[Event], start: int) -> Failure | None:
-        """Add why the choice ended, if it did; what it said in this chunk begins at `start`."""
-        said = events[start:]
+        """Append the finish of the choice, if any; its events of this chunk start at `start`."""
+        emitted = events[start:]
         word = self._finish_word(choice)
         if word is not None:
             reason = finish_reason_for(word, self._endpoint)
             if reason is None:
                 return interrupted_failure(word, choice["finish_reason"])
             if self._endpoint is Endpoint.CHAT:
-                self._check_finish(choice, said)
+                self._check_finish(choice, emitted)
             events += self._deltas.close_choice(index)
             events.append(Finish(index, reason))
             self._finished.add(index)
-        elif said and isinstance(said[-1], UnknownFields | Logprobs):
+        elif emitted and isinstance(emitted[-1], UnknownFields | Logprobs):
             events.append(_flush_event(index))
         return None
 
@@ -272,53 +267,53 @@ class ChunkReader:
             self._repair_log.record(catalog.delta.FINAL_EMPTY, choice)
 
     def _read_choice_unknown_fields(self, choice: Json, index: int, events: list[Event]) -> None:
-        # `text` is a field of completions; beside a delta it is an unknown one.
+        # `text` is a field of completions; next to a delta it is an unknown field.
         known = _CHAT_CHOICE_FIELDS if self._is_chat and isinstance(choice.get("delta"), dict) else CHOICE_FIELDS
         if not known.issuperset(choice):
             fields = scrub_object({key: value for key, value in choice.items() if key not in known})
             events.append(UnknownFields(index, FieldLocation.CHOICE, fields))
 
     def _finish_word(self, choice: Json) -> str | None:
-        """The upstream's word for why the choice ended; None while it goes on."""
+        """The finish reason of the upstream as a string; None while the choice continues."""
         is_chat = self._endpoint is Endpoint.CHAT
-        note = self._repair_log.record
+        record = self._repair_log.record
         reason = choice.get("finish_reason", _ABSENT)
         if reason is None:
             return None
         if reason is _ABSENT:
-            note(catalog.fin.KEY_PRESENT if is_chat else catalog.cmpl.FINISH, choice)
+            record(catalog.fin.KEY_PRESENT if is_chat else catalog.cmpl.FINISH, choice)
             return None
         if reason in ("", "null"):
-            fault = catalog.fin.NULL_NOT_STRING if reason else catalog.fin.NULL_NOT_EMPTY
-            note(fault if is_chat else catalog.cmpl.FINISH, choice)
+            rule = catalog.fin.NULL_NOT_STRING if reason else catalog.fin.NULL_NOT_EMPTY
+            record(rule if is_chat else catalog.cmpl.FINISH, choice)
             return None
         if reason == "function_call" and not self._facts.uses_legacy_functions:
-            note(catalog.fin.FUNCTION_CALL_LEGACY, choice)
+            record(catalog.fin.FUNCTION_CALL_LEGACY, choice)
         if not isinstance(reason, str) or reason not in FINISH_REASONS[self._endpoint]:
-            note(catalog.fin.CLOSED_ENUM if is_chat else catalog.cmpl.FINISH, reason)
+            record(catalog.fin.CLOSED_ENUM if is_chat else catalog.cmpl.FINISH, reason)
         return finish_word(reason)
 
     def _read_usage(self, chunk: Json, choices: list[object], events: list[Event], *, is_dummy: bool) -> None:
-        """The counts, wherever they stood. A placeholder of zeros never hides a real count."""
-        notes = self._repair_log
+        """Read usage on any chunk. A placeholder of zeros does not replace a real count."""
+        repair_log = self._repair_log
         if self._facts.include_usage is False and not self._facts.is_usage_forced:
-            notes.record(catalog.use.ONLY_IF_ASKED, chunk["usage"])
+            repair_log.record(catalog.use.ONLY_IF_ASKED, chunk["usage"])
         elif choices and not is_dummy and not self._facts.continuous_usage:
-            notes.record(catalog.use.NULL_ELSEWHERE, chunk["usage"])
+            repair_log.record(catalog.use.NULL_ELSEWHERE, chunk["usage"])
         if not isinstance(chunk.get("choices"), list) or is_dummy:
-            notes.record(catalog.use.CHOICES_EMPTY_ARRAY, chunk)
+            repair_log.record(catalog.use.CHOICES_EMPTY_ARRAY, chunk)
         if not choices or is_dummy:
             if self.has_usage_chunk:
-                notes.record(catalog.use.LAST, chunk["usage"])
+                repair_log.record(catalog.use.LAST, chunk["usage"])
             self.has_usage_chunk = True
         if not isinstance(chunk["usage"], dict):
-            notes.record(catalog.use.INTS, chunk["usage"])
+            repair_log.record(catalog.use.INTS, chunk["usage"])
             return
-        usage = read_usage(scrub_object(chunk["usage"]), notes)
+        usage = read_usage(scrub_object(chunk["usage"]), repair_log)
         if usage is None:
             return
         if self._was_placeholder_usage:
-            notes.record(catalog.use.NOT_ZERO, chunk["usage"])
+            repair_log.record(catalog.use.NOT_ZERO, chunk["usage"])
         self._was_placeholder_usage = is_placeholder_usage(usage)
         if is_placeholder_usage(usage) and self._has_real_usage:
             return
@@ -327,10 +322,10 @@ class ChunkReader:
 
 
 def _is_placeholder(chunk: Json) -> bool:
-    """Whether a chunk without choices carries nothing else: no usage, and no field that needs a carrier."""
+    """Whether a chunk has neither choices nor usage nor unknown fields."""
     return chunk.get("choices") == [] and _ENVELOPE_FIELDS.issuperset(name for name in chunk if chunk[name] is not None)
 
 
 def _flush_event(index: int) -> UnknownFields:
-    """What came in a chunk that says nothing else goes out with it, not with a later one."""
+    """Event that sends pending fields on a chunk of their own, as received, and not with a later chunk."""
     return UnknownFields(index, FieldLocation.CHOICE, {}, in_own_chunk=True)

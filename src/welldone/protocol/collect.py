@@ -1,4 +1,10 @@
-"""The whole answer as a fold of its events: what a client gets that did not ask for a stream."""
+"""Fold of the events of an answer into a complete reply, for `stream=false`.
+
+Unknown members of deltas are accumulated as `accumulate_delta` of openai-python does it: strings are joined, objects
+are merged, list entries are merged by their `index`. Of members of a chunk or a choice the last value counts. In both
+cases a list that repeats or extends the previous one replaces it (Perplexity sends all `citations` on each chunk), and
+numbers are appended (vLLM sends the `token_ids` of each chunk).
+"""
 
 from collections.abc import Iterable
 from typing import TypeAlias, assert_never
@@ -23,29 +29,21 @@ from welldone.protocol.events import (
     Usage,
 )
 
-# Unknown members of the chunks of a stream, added up for a whole reply.
-#
-# A delta is added to the deltas before it, as `accumulate_delta` of openai-python does: strings are joined, objects are
-# merged, list entries are merged by their `index`. Members of a chunk or a choice are not deltas: the last value counts.
-# In both places a list that repeats or extends the one before replaces it (Perplexity sends all `citations` on each
-# chunk), and numbers are appended (vLLM sends the `token_ids` of each chunk).
-
-
 _REPLACED_NAMES = frozenset({"index", "type", "id", "format"})
-"""Names of a thing, not pieces of it: `index` and `type` by openai-python, the others repeat in `reasoning_details`."""
+"""Replaced, not joined: `index` and `type` as in openai-python; the others repeat in `reasoning_details`."""
 _REASONING_DETAILS = "reasoning_details"
-"""OpenRouter's list of reasoning blocks, whose pieces may come without an `index`."""
+"""OpenRouter's list of reasoning blocks, whose pieces may have no `index`."""
 CONTENT_PARTS = "content_parts"
-"""Our own name for the parts of a `content` list that a string cannot hold. Two equal ones are two parts."""
+"""Field of this package for the parts of a `content` list that are not text. Equal parts are kept."""
 _EntryKey: TypeAlias = tuple[int, str | None]
 
 
 class _StringPieces(list[str]):
-    """A string that is still being collected: joined at the end, at no more than its own cost."""
+    """String that is being accumulated; joined at the end in linear time."""
 
 
 class _IndexedEntries(list[object]):
-    """A list of our own, and where the entries with an `index` are in it."""
+    """List that is being accumulated, with the positions of entries that have an `index`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,13 +51,13 @@ class _IndexedEntries(list[object]):
 
 
 def accumulate_delta(into: Json, fields: Json) -> None:
-    """Add the members of one more delta. `join` them at the end."""
+    """Add the members of a delta. Call `join_accumulated` at the end."""
     for name, value in fields.items():
         into[name] = _accumulate_value(name, into.get(name), value)
 
 
 def accumulate_latest(into: Json, fields: Json) -> None:
-    """Add the members of one more chunk or choice: null does not replace a value. `join` them at the end."""
+    """Add the members of a chunk or choice; null does not replace a value. Call `join_accumulated` at the end."""
     for name, value in fields.items():
         before = into.get(name)
         if isinstance(value, list):
@@ -69,7 +67,7 @@ def accumulate_latest(into: Json, fields: Json) -> None:
 
 
 def accumulate_lists(into: Json, fields: Json) -> None:
-    """Add members whose lists are pieces, such as log probabilities. `join` them at the end."""
+    """Add members whose lists are appended, such as log probabilities. Call `join_accumulated` at the end."""
     for name, value in fields.items():
         before = into.get(name)
         if isinstance(value, list):
@@ -80,7 +78,7 @@ def accumulate_lists(into: Json, fields: Json) -> None:
 
 
 def join_accumulated(fields: Json) -> Json:
-    """The members, when all have been added."""
+    """Return the accumulated members as plain JSON."""
     return {name: _join_value(value) for name, value in fields.items()}
 
 
@@ -97,7 +95,6 @@ def _join_value(value: object) -> object:
 
 
 def _accumulate_value(name: str, before: object, value: object) -> object:
-    """The value of a delta's member after one more delta."""
     match before, value:
         case _, None:
             return before
@@ -120,7 +117,6 @@ def _accumulate_value(name: str, before: object, value: object) -> object:
 
 
 def _accumulate_list(name: str, before: object, value: list[object]) -> _IndexedEntries:
-    """The list of a delta's member after one more list."""
     is_blocks = name == _REASONING_DETAILS
     has_pieces = is_blocks or name == CONTENT_PARTS or any(_entry_index(entry) is not None for entry in value)
     if not has_pieces:
@@ -136,10 +132,10 @@ def _add_entry(entries: _IndexedEntries, entry: object, *, is_block: bool) -> No
     if not isinstance(entry, dict) or (index is None and not is_block):
         entries.append(entry)
         return
-    # One index may have two types: OpenRouter sends a summary and the encrypted original under the same one.
+    # OpenRouter sends a summary and the encrypted original with the same index and different types.
     kind = entry["type"] if isinstance(entry.get("type"), str) else None
-    place = len(entries) - 1 if index is None else entries.positions.get((index, kind), -1)
-    known = entries[place] if place >= 0 else None
+    position = len(entries) - 1 if index is None else entries.positions.get((index, kind), -1)
+    known = entries[position] if position >= 0 else None
     if isinstance(known, dict) and (index is not None or _is_continued(known, entry)):
         accumulate_delta(known, entry)
         return
@@ -151,13 +147,13 @@ def _add_entry(entries: _IndexedEntries, entry: object, *, is_block: bool) -> No
 
 
 def _is_continued(block: Json, entry: Json) -> bool:
-    """Whether a block of reasoning goes on: the same type and id, and it has no signature yet."""
+    """Whether `entry` continues a reasoning block: same type and id, and no signature yet."""
     is_same = all(entry.get(name) in (None, block.get(name)) for name in ("type", "id"))
     return is_same and not block.get("signature") and "data" not in entry
 
 
 def _replace_or_extend(before: object, value: list[object]) -> _IndexedEntries:
-    """All entries so far. What repeats them is not appended, but numbers are: a token may come twice in a row."""
+    """Append `value`, or replace a list that it repeats. Numbers are always appended: a token may repeat."""
     is_next = isinstance(before, _IndexedEntries) and (
         value[: len(before)] != before or all(isinstance(item, int | float) for item in value)
     )
@@ -172,37 +168,37 @@ def _entry_index(entry: object) -> int | None:
 
 
 class CollectedToolCall(msgspec.Struct):
-    """A tool call with all its arguments."""
+    """Complete tool call."""
 
     id: str
     name: str
     arguments: str = ""
-    """JSON text; the input of a custom call, which is free text."""
+    """JSON text, or the free text input of a custom call."""
     extra_fields: Json = {}
     is_custom: bool = False
     inner_extra_fields: Json = {}
     pieces: list[str] = []
-    """Arguments that are still being collected."""
+    """Arguments while they are being collected."""
 
 
 class CollectedChoice(msgspec.Struct):
-    """One choice, whole."""
+    """Complete choice."""
 
     text: str = ""
     reasoning: str = ""
     refusal: str = ""
     tool_calls: list[CollectedToolCall] = []
     finish_reason: str = ""
-    """Empty where the choice never finished."""
+    """Empty if the choice did not finish."""
     stop_string: str | None = None
-    """The stop string that it ended at, where that is known."""
+    """The stop string that ended the choice, if known."""
     logprobs: Json | None = None
     choice_fields: Json = {}
     delta_fields: Json = {}
 
 
 class CollectedReply(msgspec.Struct):
-    """All choices, and what was said of them together."""
+    """Complete reply."""
 
     choices: dict[int, CollectedChoice] = {}
     usage: Usage | None = None
@@ -211,9 +207,9 @@ class CollectedReply(msgspec.Struct):
 
 
 def collect(events: Iterable[Event]) -> CollectedReply:
-    """The reply that `events` make."""
+    """Fold `events` into a reply."""
     reply = CollectedReply()
-    # Texts by choice and field: joined at the end, at no more than their cost.
+    # Texts by choice and field, joined at the end in linear time.
     texts: dict[tuple[int, str], list[str]] = {}
     for event in events:
         match event:
@@ -232,8 +228,15 @@ def collect(events: Iterable[Event]) -> CollectedReply:
     for (index, name), pieces in texts.items():
         setattr(reply.choices.setdefault(index, CollectedChoice()), name, "".join(pieces))
     reply.unknown_fields = join_accumulated(reply.unknown_fields)
-    for answer in reply.choices.values():
-        _join_pieces(answer)
+    for choice in reply.choices.values():
+        choice.delta_fields = join_accumulated(choice.delta_fields)
+        choice.choice_fields = join_accumulated(choice.choice_fields)
+        choice.logprobs = None if choice.logprobs is None else join_accumulated(choice.logprobs)
+        for call in choice.tool_calls:
+            call.arguments = "".join(call.pieces)
+            call.pieces.clear()
+            call.extra_fields = join_accumulated(call.extra_fields)
+            call.inner_extra_fields = join_accumulated(call.inner_extra_fields)
     return reply
 
 
@@ -268,15 +271,3 @@ def _add_event(
 def _add_extra_fields(call: CollectedToolCall, event: ToolCall | ToolArguments) -> None:
     accumulate_delta(call.extra_fields, event.extra_fields)
     accumulate_delta(call.inner_extra_fields, event.inner_extra_fields)
-
-
-def _join_pieces(choice: CollectedChoice) -> None:
-    """Join all that came in pieces."""
-    choice.delta_fields = join_accumulated(choice.delta_fields)
-    choice.choice_fields = join_accumulated(choice.choice_fields)
-    choice.logprobs = None if choice.logprobs is None else join_accumulated(choice.logprobs)
-    for call in choice.tool_calls:
-        call.arguments = "".join(call.pieces)
-        call.pieces.clear()
-        call.extra_fields = join_accumulated(call.extra_fields)
-        call.inner_extra_fields = join_accumulated(call.inner_extra_fields)

@@ -1,4 +1,4 @@
-"""What one delta says: role, text, reasoning, refusal and tool calls, in whatever shape they came."""
+"""Reader of deltas: role, text, reasoning, refusal, tool calls and unknown fields, in any shape that servers send."""
 
 import math
 from itertools import groupby
@@ -37,56 +37,64 @@ _INNER_CALL_FIELDS = {
     is_custom: frozenset({"name", member}) for is_custom, (_, member) in CALL_TYPE_AND_ARGUMENTS_FIELD.items()
 }
 _TextEventType: TypeAlias = type[Text] | type[Reasoning] | type[Refusal]
-_MIN_REPEATED_LENGTH = 4  # characters: so long a text, twice the same, is one that is repeated
-_SEEN_CALLS_LIMIT = 4096  # calls that are told apart for notes and half characters; beyond, none is right anyway
+_MIN_REPEATED_LENGTH = 4  # characters from which two equal texts count as a repetition
+_SEEN_CALLS_LIMIT = 4096  # calls that are tracked for checks and split characters; more than any real answer has
 NO_CALL_INDEX = -1
-"""The number of a tool call whose server did not say which it is."""
+"""Index of a tool call for which the server sent none."""
+_LIST_FIELDS_LIMIT = 1024  # list fields of one choice whose entries are counted
+CHUNK_FIELDS = frozenset(
+    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "error"}
+)
+CHOICE_FIELDS = frozenset({"index", "delta", "message", "text", "logprobs", "finish_reason"})
+RESERVED_FIELDS = frozenset(
+    {"event", "data", "delta", "message", "role", "content", "finish_reason", "index", "logprobs", "tool_calls", "text"}
+)
+"""Names with a meaning elsewhere in the protocol, which clients may misinterpret at the top level of a chunk."""
 
 
 class DeltaReader:
-    """Events out of deltas. It keeps halves of characters, and what a server that repeats itself has said."""
+    """Reads deltas; stores partial characters, and the texts of servers that send cumulative messages."""
 
     def __init__(self, facts: RequestFacts, repair_log: RepairLog) -> None:
         self.is_plain_text_safe = True
-        """Whether a delta with nothing but text needs no look: no half of a character, no role without content."""
-        self._may_split_characters = False  # strings may hold halves of characters
+        """Whether a delta with only text needs no further checks: no partial characters, no role without content."""
+        self._may_split_characters = False  # strings may contain partial characters
         self._facts = facts
         self._repair_log = repair_log
-        self._joiners: dict[
-            int, dict[tuple[_TextEventType | None, int], CharacterJoiner]
-        ] = {}  # by choice; by kind of text and call
-        # Whole texts of `message`, by choice and field; None where they turned out to be pieces.
+        # By choice, then by text event type (None: arguments) and call.
+        self._joiners: dict[int, dict[tuple[_TextEventType | None, int], CharacterJoiner]] = {}
+        # Texts of `message`, by choice and field; None once they proved to be increments.
         self._message_texts: dict[tuple[int, str], str | None] = {}
-        self._choices_with_message_calls: set[int] = set()  # choices whose `message` gave its calls
-        self._choices_with_bare_role: set[int] = set()  # choices whose role came without content
-        self._choices_with_role: set[int] = set()  # choices whose role came
-        self._seen_calls: set[tuple[int, int | str]] = set()  # calls of which something came, by number or id
+        self._choices_with_message_calls: set[int] = set()  # choices whose `message` had tool calls
+        self._choices_with_bare_role: set[int] = set()  # choices whose role had no content
+        self._choices_with_role: set[int] = set()
+        self._seen_calls: set[tuple[int, int | str]] = set()  # choice, and index or id of the call
 
     def expect_split_characters(self) -> None:
-        """From here on strings may hold halves of characters: a frame was not strict JSON in UTF-8."""
+        """Expect strings with partial characters from here on: a frame was not strict JSON in UTF-8."""
         self._may_split_characters = True
         self.is_plain_text_safe = False
 
-    def read(self, delta: Json, index: int, riders: list[Event], events: list[Event]) -> None:
-        """Add the events of `delta`; `riders` go before the first that makes a chunk with something in it."""
+    def read(self, delta: Json, index: int, logprobs: list[Event], events: list[Event]) -> None:
+        """Append the events of `delta`; `logprobs` precede the first event with content."""
         fields = scrub_object({key: value for key, value in delta.items() if _is_unknown_field(key, value)})
         if fields:
             events.append(UnknownFields(index, FieldLocation.DELTA, fields))
-        said = self._read_content(delta.get("content"), index, events)
-        content = "".join(text for kind, text in said if kind is Text)
+        texts = self._read_content(delta.get("content"), index, events)
+        content = "".join(text for kind, text in texts if kind is Text)
         if "role" in delta:
             self._read_role(delta, index, content, events)
         reasoning = self._read_reasoning(delta)
-        # Log probabilities are those of the content, where a delta has both.
-        events += [] if content and reasoning else riders
+        # In a delta with both, the log probabilities belong to the content.
+        events += [] if content and reasoning else logprobs
         self._emit_text(Reasoning, reasoning, index, events)
-        events += riders if content and reasoning else []
+        events += logprobs if content and reasoning else []
         if index in self._choices_with_bare_role and (content or any(delta.get(key) for key in _CONTENT_ALTERNATIVES)):
             if content and not any(delta.get(key) for key in _CONTENT_ALTERNATIVES):
                 self._repair_log.record(catalog.delta.ROLE_CONTENT_EMPTY)
             self._choices_with_bare_role.discard(index)
             self.is_plain_text_safe = not self._may_split_characters and not self._choices_with_bare_role
-        for kind, text in said:
+        for kind, text in texts:
             self._emit_text(kind, text, index, events)
         refusal = delta.get("refusal") or ""
         if not isinstance(refusal, str):
@@ -100,15 +108,15 @@ class DeltaReader:
         if isinstance(delta.get("function_call"), dict):
             self._read_function_call(delta["function_call"], index, events)
 
-    def add_text(self, text: str, index: int, riders: list[Event], events: list[Event]) -> None:
-        """Add plain text, behind its riders."""
-        events += riders
+    def add_text(self, text: str, index: int, logprobs: list[Event], events: list[Event]) -> None:
+        """Append text, after its log probabilities."""
+        events += logprobs
         self._emit_text(Text, text, index, events)
 
     def message_to_delta(self, message: Json, index: int, *, has_deltas: bool = False) -> Json:
-        """What a whole `message` adds to the ones before it: some servers repeat all they have said in each event.
+        """Convert a `message` to a delta: some servers send the complete message so far in each event.
 
-        `has_deltas`: the text came in deltas, so that a message at the end only repeats it.
+        `has_deltas`: the text was received in deltas, so that a message at the end only repeats it.
         """
         delta = {key: value for key, value in message.items() if key != "tool_calls"}
         for key in _TEXT_FIELDS:
@@ -123,20 +131,20 @@ class DeltaReader:
         return delta
 
     def _new_text(self, text: str, index: int, key: str) -> str:
-        """What is new in a text that may be all so far, or only the next piece."""
-        said = self._message_texts.get((index, key), "")
-        if said is None or not text:
+        """The new part of a text that may be cumulative or an increment."""
+        previous = self._message_texts.get((index, key), "")
+        if previous is None or not text:
             return text
-        if len(text) > len(said) and text.startswith(said):
+        if len(text) > len(previous) and text.startswith(previous):
             self._message_texts[index, key] = text
-            return text[len(said) :]
-        if text == said and len(text) >= _MIN_REPEATED_LENGTH:
+            return text[len(previous) :]
+        if text == previous and len(text) >= _MIN_REPEATED_LENGTH:
             return ""
         self._message_texts[index, key] = None
         return text
 
     def close_choice(self, index: int) -> list[Event]:
-        """What was held back of one choice."""
+        """Return the events that were held back for a choice."""
         events: list[Event] = []
         for (kind, call), joiner in self._joiners.pop(index, {}).items():
             if rest := joiner.close():
@@ -144,7 +152,7 @@ class DeltaReader:
         return events
 
     def close(self) -> list[Event]:
-        """What was held back of all choices."""
+        """Return the events that were held back for all choices."""
         events: list[Event] = []
         for index in sorted(self._joiners):
             events += self.close_choice(index)
@@ -156,7 +164,7 @@ class DeltaReader:
             events.append(kind(index, text))
 
     def _join_characters(self, text: str, index: int, kind: _TextEventType | None, call: int = 0) -> str:
-        """The text without the half of a character at its end, and with the one from before."""
+        """Prepend the partial character of the previous piece and hold back the one at the end."""
         if not self._may_split_characters or not text:
             return text
         joiners = self._joiners.setdefault(index, {})
@@ -165,7 +173,7 @@ class DeltaReader:
         return joiners.setdefault((kind, call), CharacterJoiner()).feed(text)
 
     def _read_content(self, content: object, index: int, events: list[Event]) -> list[tuple[_TextEventType, str]]:
-        """The texts in a `content`. Parts that a string cannot hold are added as the unknown field `content_parts`."""
+        """Texts of a `content`. Parts that are not text are appended as the unknown field `content_parts`."""
         if content is None:
             return []
         if isinstance(content, str):
@@ -175,15 +183,15 @@ class DeltaReader:
             content = [content]
         if not isinstance(content, list):
             return [(Text, format_json(content))]
-        said: list[tuple[_TextEventType, str]] = []
+        texts: list[tuple[_TextEventType, str]] = []
         others: list[object] = []
         for part in content:
-            other = _read_part(part, said)
+            other = _read_part(part, texts)
             if other is not None:
                 others.append(scrub_json(other))
         if others:
             events.append(UnknownFields(index, FieldLocation.DELTA, {CONTENT_PARTS: others}))
-        return [(kind, "".join(text for _, text in texts)) for kind, texts in groupby(said, itemgetter(0))]
+        return [(kind, "".join(text for _, text in group)) for kind, group in groupby(texts, itemgetter(0))]
 
     def _read_role(self, delta: Json, index: int, content: str, events: list[Event]) -> None:
         role = delta["role"]
@@ -194,23 +202,20 @@ class DeltaReader:
             self._repair_log.record(catalog.delta.ROLE_ASSISTANT, role)
         if index not in self._choices_with_role:
             self._choices_with_role.add(index)
-            self._check_role_content(delta, index, content)
+            # The role has an empty content, unless a tool call, reasoning or a refusal follows.
+            if content:
+                self._repair_log.record(catalog.delta.ROLE_CONTENT_EMPTY, delta)
+            elif delta.get("content") is None:
+                self._choices_with_bare_role.add(index)
+                self.is_plain_text_safe = False
         events.append(ChoiceStart(index))
 
-    def _check_role_content(self, delta: Json, index: int, content: str) -> None:
-        """The role comes with an empty content, unless a call, a thought or a refusal comes first."""
-        if content:
-            self._repair_log.record(catalog.delta.ROLE_CONTENT_EMPTY, delta)
-        elif delta.get("content") is None:
-            self._choices_with_bare_role.add(index)
-            self.is_plain_text_safe = False
-
     def _read_reasoning(self, delta: Json) -> str:
-        ours, other = delta.get("reasoning_content"), delta.get("reasoning")
-        if isinstance(other, str) and other:
+        reasoning_content, reasoning = delta.get("reasoning_content"), delta.get("reasoning")
+        if isinstance(reasoning, str) and reasoning:
             self._repair_log.record(catalog.ext.REASONING_FIELD, delta)
-        texts = [text for text in (ours, other) if isinstance(text, str) and text]
-        return "".join(dict.fromkeys(texts))  # relays send the same text under both names
+        texts = [text for text in (reasoning_content, reasoning) if isinstance(text, str) and text]
+        return "".join(dict.fromkeys(texts))  # some proxies send the same text under both names
 
     def _read_tool_calls(self, entries: object, index: int, events: list[Event]) -> None:
         if not entries or not isinstance(entries, list):
@@ -225,12 +230,12 @@ class DeltaReader:
                 self._repair_log.record(catalog.tool.FUNCTION_PRESENT, entry)
 
     def _read_tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
-        note = self._repair_log.record
+        record = self._repair_log.record
         is_custom = _is_custom(entry)
         kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[is_custom]
         function = entry.get(kind)
         if not isinstance(function, dict):
-            note(catalog.tool.FUNCTION_PRESENT, entry)
+            record(catalog.tool.FUNCTION_PRESENT, entry)
             function = {}
         number = self._read_call_index(entry)
         id, name = _clean_string(entry.get("id")), _clean_string(function.get("name"))
@@ -240,20 +245,20 @@ class DeltaReader:
             self._seen_calls.add(key)
         fields = ((entry, "id"), (entry, "type"), (function, "name"))
         if not is_first and any(key in part and part[key] in (None, "") for part, key in fields):
-            note(catalog.tool.LATER_FIELDS_ABSENT, entry)
-        more = _unknown_members(entry, _CUSTOM_CALL_FIELDS if is_custom else _CALL_FIELDS)
-        inner = _unknown_members(function, _INNER_CALL_FIELDS[is_custom])
+            record(catalog.tool.LATER_FIELDS_ABSENT, entry)
+        extra_fields = _unknown_members(entry, _CUSTOM_CALL_FIELDS if is_custom else _CALL_FIELDS)
+        inner_fields = _unknown_members(function, _INNER_CALL_FIELDS[is_custom])
         text = function.get(member, "")
         if text is None:
-            note(catalog.tool.ARGS_STRING, entry)
+            record(catalog.tool.ARGS_STRING, entry)
         arguments = self._read_arguments(text, index, number)
         if id or name:
             if is_first and entry.get("type") != kind:
-                note(catalog.tool.TYPE_FIRST, entry)
-            events.append(ToolCall(index, number, id, name, more, is_custom, inner))
-            more = inner = {}
-        if arguments or more or inner:
-            events.append(ToolArguments(index, number, arguments, more, is_custom, inner))
+                record(catalog.tool.TYPE_FIRST, entry)
+            events.append(ToolCall(index, number, id, name, extra_fields, is_custom, inner_fields))
+            extra_fields = inner_fields = {}
+        if arguments or extra_fields or inner_fields:
+            events.append(ToolArguments(index, number, arguments, extra_fields, is_custom, inner_fields))
 
     def _read_call_index(self, entry: Json) -> int:
         number = entry.get("index")
@@ -267,7 +272,7 @@ class DeltaReader:
         return NO_CALL_INDEX if number is None else number
 
     def _read_function_call(self, call: Json, index: int, events: list[Event]) -> None:
-        """The deprecated form of a call: there is only one, and it has no id."""
+        """Read the deprecated `function_call`: one call per choice, without an id."""
         if not self._facts.uses_legacy_functions:
             self._repair_log.record(catalog.tool.LEGACY_FUNCTION_CALL, call)
         name = _clean_string(call.get("name"))
@@ -287,7 +292,7 @@ class DeltaReader:
 
 
 def _read_part(part: object, texts: list[tuple[_TextEventType, str]]) -> object:
-    """Add the text or the thoughts of a part of `content`; what else there is in it, or None."""
+    """Append the text or reasoning of a part of `content`; return the rest of the part, or None."""
     if isinstance(part, str):
         texts.append((Text, part))
         return None
@@ -307,7 +312,7 @@ def _read_part(part: object, texts: list[tuple[_TextEventType, str]]) -> object:
 
 
 def _read_thinking(thinking: str | list[object], texts: list[tuple[_TextEventType, str]]) -> list[object]:
-    """Add the texts of a part with thoughts, as Mistral's Magistral sends them; the parts in it that are no text."""
+    """Append the texts of a `thinking` part, as Mistral's Magistral sends it; return its other parts."""
     others: list[object] = []
     for part in [thinking] if isinstance(thinking, str) else thinking:
         text = part.get("text") if isinstance(part, dict) else part
@@ -319,7 +324,7 @@ def _read_thinking(thinking: str | list[object], texts: list[tuple[_TextEventTyp
 
 
 def parse_index(value: object) -> int | None:
-    """The number that a JSON value means where an index belongs."""
+    """Parse an index that a server sent as a string or a float; None if it is neither."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
     if isinstance(value, float) and value.is_integer() and 0 <= value < 10**9:
@@ -328,7 +333,7 @@ def parse_index(value: object) -> int | None:
 
 
 def _is_custom(entry: Json) -> bool:
-    """Whether a piece is of a custom call. Later pieces have no type, and are told by their member."""
+    """Whether a piece belongs to a custom call. Later pieces have no type; their member decides."""
     kind = entry.get("type")
     return kind == "custom" or (
         kind != "function" and isinstance(entry.get("custom"), dict) and not entry.get("function")
@@ -336,16 +341,14 @@ def _is_custom(entry: Json) -> bool:
 
 
 def _unknown_members(members: Json, known: frozenset[str]) -> Json:
-    """The members that OpenAI's object does not have."""
     return {} if known.issuperset(members) else scrub_object({k: v for k, v in members.items() if k not in known})
 
 
 def _is_unknown_field(key: str, value: object) -> bool:
     if key not in _DELTA_FIELDS:
         return True
-    is_null = value is None or (
-        isinstance(value, float) and not math.isfinite(value)
-    )  # which JSON can only say as null
+    # JSON has no NaN or infinity: encoders write null.
+    is_null = value is None or (isinstance(value, float) and not math.isfinite(value))
     return key.startswith("reasoning") and not isinstance(value, str) and not is_null
 
 
@@ -355,25 +358,11 @@ def _clean_string(value: object) -> str:
     return str(value) if type(value) is int else ""
 
 
-# Unknown fields of a delta, in a form that clients which add deltas up can stand.
-
-
-_LIST_FIELDS_LIMIT = 1024  # list fields of one choice that are counted
-CHUNK_FIELDS = frozenset(
-    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "error"}
-)
-CHOICE_FIELDS = frozenset({"index", "delta", "message", "text", "logprobs", "finish_reason"})
-RESERVED_FIELDS = frozenset(
-    {"event", "data", "delta", "message", "role", "content", "finish_reason", "index", "logprobs", "tool_calls", "text"}
-)
-"""Names that mean something elsewhere in the protocol: some client may take them for that at the top of a chunk."""
-
-
 class UnknownDeltaFields:
-    """The unknown fields of one choice's deltas.
+    """Normalises the unknown fields of one choice's deltas for clients that accumulate deltas.
 
-    The official client adds deltas up: strings are joined, numbers summed, lists merged by the index of their entries,
-    without which it raises.
+    openai-python joins strings, adds numbers, and merges lists by the `index` of their entries; it raises if an entry
+    has none.
     """
 
     def __init__(self, repair_log: RepairLog) -> None:
@@ -381,7 +370,7 @@ class UnknownDeltaFields:
         self._entry_counts: dict[str, int] = {}
 
     def normalise(self, event: UnknownFields) -> UnknownFields:
-        """The fields of a delta as they may be sent."""
+        """Return the event with fields that clients can accumulate."""
         return UnknownFields(
             event.index,
             event.location,
@@ -404,6 +393,6 @@ class UnknownDeltaFields:
             return value
         self._repair_log.record(catalog.ext.LIST_FIELDS_INDEXED, {name: value})
         return [
-            {**item, "index": place} if isinstance(item, dict) and type(item.get("index")) is not int else item
-            for place, item in enumerate(value, before)
+            {**item, "index": index} if isinstance(item, dict) and type(item.get("index")) is not int else item
+            for index, item in enumerate(value, before)
         ]

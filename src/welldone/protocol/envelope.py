@@ -1,4 +1,4 @@
-"""The envelope of a stream: the fields that are the same on each of its chunks."""
+"""Envelope of a stream: the fields that are the same on every chunk (id, created, model, system_fingerprint)."""
 
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ _MAX_SECONDS = 10**11  # seconds reach this in the year 5138; a larger number co
 
 
 class Endpoint(StrEnum):
-    """Which dialect a stream is in."""
+    """API endpoint, which determines the dialect of a stream."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -26,13 +26,13 @@ ID_PREFIX = {
     Endpoint.RESPONSES: "resp_",
     Endpoint.MESSAGES: "msg_",
 }
-"""How the ids of answers begin."""
+"""Prefix of response ids."""
 CHUNK_OBJECT = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}
 REPLY_OBJECT = {Endpoint.CHAT: "chat.completion", Endpoint.COMPLETIONS: "text_completion"}
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """Who answers: said once, repeated on each chunk."""
+    """Fields that are repeated on every chunk of a stream."""
 
     id: str
     created: int
@@ -41,7 +41,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 def read_envelope(chunk: Json, endpoint: Endpoint, fallback: Envelope) -> Envelope:
-    """The envelope that a stream gets, from its first chunk and, where that is wrong, from `fallback`."""
+    """Read the envelope from the first chunk; invalid or missing fields come from `fallback`."""
     fingerprint = chunk.get("system_fingerprint")
     return Envelope(
         _normalise_id(chunk.get("id"), endpoint) or fallback.id,
@@ -52,7 +52,7 @@ def read_envelope(chunk: Json, endpoint: Endpoint, fallback: Envelope) -> Envelo
 
 
 def check_envelope(chunk: Json, envelope: Envelope, endpoint: Endpoint, repair_log: RepairLog) -> None:
-    """Note in what a chunk's envelope differs from the one that goes out."""
+    """Record where the envelope of a chunk differs from the one that is sent."""
     if endpoint is Endpoint.COMPLETIONS:
         _check_completions_envelope(chunk, envelope, repair_log)
         return
@@ -97,6 +97,6 @@ def _normalise_created(value: object, fallback: int) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**21:
         return fallback
-    while value >= _MAX_SECONDS:  # milliseconds, or even less
+    while value >= _MAX_SECONDS:  # milliseconds, microseconds, nanoseconds
         value /= 1000
     return int(value)

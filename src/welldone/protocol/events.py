@@ -1,8 +1,7 @@
-"""What can happen in an answer: a closed union of small frozen values.
+"""Events of an answer: a closed union of small frozen values, used by readers and writers.
 
-The same events are read and written. After `repair` they are legal: texts are not empty, tool calls are numbered from
-zero and have an id and a name. Before it, as the reader gives them, a tool call may have the number -1 (the server did
-not say) and an empty id or name.
+After `repair`, events are legal: texts are not empty; tool calls are numbered from 0 and have an id and a name. Before
+it, a tool call may have the index -1 (the server sent none) and an empty id or name.
 """
 
 from collections.abc import Callable
@@ -11,79 +10,76 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-# The exceptions of the core: a mistake of our own caller, never a peer's odd stream.
-#
-# WelldoneError
-# └── OutOfTurnError   an event was sent that may not come now
+# Exceptions report mistakes of the calling program. Malformed upstream streams are values, never exceptions.
 
 
 class WelldoneError(Exception):
-    """The root: catch it to catch all of ours."""
+    """Base class of all exceptions of this package."""
 
 
 class EventOrderError(WelldoneError):
-    """An event that may not come now."""
+    """An event was sent that is not legal in the current state."""
 
-    def __init__(self, event: str, phase: str, legal: str) -> None:
-        super().__init__(f"{event} while {phase}; legal now: {legal or 'nothing'}")
+    def __init__(self, event: str, state: str, legal: str) -> None:
+        super().__init__(f"{event} while {state}; legal now: {legal or 'nothing'}")
         self.event = event
-        self.phase = phase
+        self.state = state
         self.legal = legal
 
 
 Json: TypeAlias = dict[str, Any]
-"""A JSON object as it came in."""
+"""A decoded JSON object."""
 
 
 class ChoiceStart(msgspec.Struct, frozen=True, gc=False):
-    """A choice begins; the assistant speaks."""
+    """Start of a choice; carries the role `assistant`."""
 
     index: int
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
-    """More of the visible answer. Never empty."""
+    """Piece of the visible answer. Never empty."""
 
     index: int
     text: str
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """More of what the model thinks before it answers. Never empty."""
+    """Piece of the reasoning. Never empty."""
 
     index: int
     text: str
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """More of why the model will not answer. Never empty."""
+    """Piece of a refusal. Never empty."""
 
     index: int
     text: str
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call of a tool begins."""
+    """Start of a tool call."""
 
     index: int
     call_index: int
-    """Its number within the choice, from 0."""
+    """Position within the choice, from 0."""
     id: str
     name: str
     extra_fields: Json = {}
-    """Members of the call that OpenAI's does not have, such as a signature to be sent back."""
+    """Members of the call that OpenAI does not define, such as a signature that clients send back."""
     is_custom: bool = False
-    """Whether it calls a custom tool: its input is free text, and not JSON."""
+    """Whether this calls a custom tool, whose input is free text instead of JSON."""
     inner_extra_fields: Json = {}
-    """Unknown members of the object that has the name: `function` or `custom`."""
+    """Unknown members of the inner object, `function` or `custom`."""
 
 
 CALL_TYPE_AND_ARGUMENTS_FIELD = {False: ("function", "arguments"), True: ("custom", "input")}
-"""By `is_custom`: the type of a call, which is also the name of its object, and the member that has its arguments."""
+"""By `is_custom`: the call type, which is also the name of the inner object, and the member with the arguments."""
 
 
 class ToolArguments(msgspec.Struct, frozen=True):
-    """More of a call's arguments, as JSON text, or of a custom call's input. Empty only where it has other members."""
+    """Piece of a call's arguments (JSON text) or of a custom call's input. Empty only if it has extra fields."""
 
     index: int
     call_index: int
@@ -94,29 +90,29 @@ class ToolArguments(msgspec.Struct, frozen=True):
 
 
 class Logprobs(msgspec.Struct, frozen=True):
-    """Log probabilities in the dialect's own shape. They ride on the next chunk of their choice."""
+    """Log probabilities in the shape of the endpoint. They are sent with the next chunk of their choice."""
 
     index: int
     value: Json
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
-    """A choice ends, with OpenAI's word for why."""
+    """End of a choice, with an OpenAI finish reason."""
 
     index: int
     reason: str
     stop_string: str | None = None
-    """The stop string that it ended at, where that is known."""
+    """The stop string that ended the choice, if known."""
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The tokens of the whole request."""
+    """Token counts of the whole request."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     extra_fields: Json
-    """Details and whatever else the server counts."""
+    """Details and all other members of the usage object."""
 
     @property
     def max_tokens_counted(self) -> int:
@@ -125,29 +121,29 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The answer broke off. Nothing follows."""
+    """The answer failed. No event follows."""
 
     message: str
     type: str = "server_error"
     param: str | None = None
     code: str | None = None
     extra_fields: Json = {}
-    """Members of the server's error object that OpenAI's does not have."""
+    """Members of the error object that OpenAI does not define."""
 
 
 FailureMapper: TypeAlias = Callable[[Failure], Failure]
-"""Makes what may be told of a failure."""
+"""Maps an upstream's failure to the one that is sent to the client."""
 
 
 class KeepAlive(msgspec.Struct, frozen=True, gc=False):
-    """Nothing happened yet, but the line is alive."""
+    """Sign of life without content."""
 
     is_chunk: bool = False
-    """Said as a chunk that changes nothing, for clients whose clock counts events and not bytes."""
+    """Sent as an empty chunk instead of a comment, for clients whose timeout counts events rather than bytes."""
 
 
 class FieldLocation(Enum):
-    """Where in a chunk an unknown field stood."""
+    """The object of a chunk that has an unknown field."""
 
     CHUNK = "chunk"
     CHOICE = "choice"
@@ -155,13 +151,13 @@ class FieldLocation(Enum):
 
 
 class UnknownFields(msgspec.Struct, frozen=True):
-    """Fields that we do not know. They are carried on, on the next chunk or, if `alone`, on one of their own.
+    """Fields without a meaning here, forwarded on the next chunk or, with `in_own_chunk`, on a chunk of their own.
 
-    One that is `alone` and has no fields lets out what waits for the next chunk, if anything does.
+    With `in_own_chunk` and no fields, the event flushes whatever is pending for the next chunk.
     """
 
     index: int
-    """The choice; where they stood at the top of a chunk, one that the chunk had."""
+    """The choice; for `FieldLocation.CHUNK`, one of the choices of that chunk."""
     location: FieldLocation
     fields: Json
     in_own_chunk: bool = False

@@ -1,8 +1,8 @@
-"""A short way for the common case: chunks in the middle of an answer that differ in their text alone.
+"""Fast path for chunks in the middle of an answer that differ only in their text.
 
-Such a chunk is known by its first and its last bytes, without being parsed: what stands between them is its text, which
-goes out as it came, in a chunk like the one that went out the long way before. All that is not surely so takes the long
-way, through reader and repair.
+Such a chunk is recognised by its prefix and suffix, without parsing. The bytes between them are the text, which is
+copied unchanged into the template of a chunk that the slow path sent before. Every other chunk takes the slow path
+through reader and repair.
 """
 
 import re
@@ -13,39 +13,38 @@ from welldone.protocol import sse
 from welldone.protocol.lenient_json import parse_strict
 
 _CONTENT = re.compile(rb'"content": ?"((?:[^"\\]|\\.)*)"')
-# The inside of a JSON string that means the same in any chunk: no half of a character, and no line break as such.
+# Content of a JSON string that can be copied: complete characters, and no line separators.
 _PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f\x7f-\xff]|\\["\\nt])+')
 _PLAIN_BEYOND_ASCII = re.compile('(?:[^"\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]|\\\\["\\\\nt])+')
-_LITERAL_BYTES = bytes(
-    byte for byte in range(0x20, 0x7F) if byte not in b'"\\'
-)  # what stands for itself in a JSON string
-_CACHED_TEXT_LENGTH = 32  # letters: a token has fewer; longer texts are rare, and each length that is kept costs memory
+# Bytes that need no escape in a JSON string.
+_LITERAL_BYTES = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
+_CACHED_TEXT_LENGTH = 32  # bytes: tokens are shorter, and each cached length costs memory
 _WORTHWHILE_CHUNKS = 8
-"""Chunks that a lane must take, to be worth its lesson: that costs as much as two."""
+"""Chunks that a fast path must handle to be worth learning, which costs as much as two chunks."""
 _TEMPLATE_LIMIT_BYTES = 4096
-"""Bytes of a chunk that a lane is learnt of, since each text in it is tried: a chunk of one token has some hundred."""
+"""Longest chunk from which a fast path is learnt, since each `content` in it is tried. Real ones have 300 bytes."""
 _PLACEHOLDER = "\x1atext\x1a"
 _PLACEHOLDER_BYTES = b"\\u001atext\\u001a"
 
 
 Affixes: TypeAlias = tuple[bytes, bytes]
-"""What stands before something, and after it."""
+"""Prefix and suffix."""
 
 
 class TransferFraming(NamedTuple):
-    """What stands around frames on their way to us, and from us: they may travel in chunks of a protocol below."""
+    """Bytes around a frame in the transport below, such as HTTP/1.1 chunks, when received and when sent."""
 
     received_affixes: Callable[[bytes], Affixes | None]
-    """Around the frame in what came; None where there is not just one frame."""
+    """Prefix and suffix of the frame in received bytes; None if they are not exactly one frame."""
     sent_affixes: Callable[[int], Affixes]
-    """Around a frame of so many bytes that goes out."""
+    """Prefix and suffix of a sent frame of the given size."""
 
 
 NO_FRAMING = TransferFraming(lambda data: (b"", b""), lambda size: (b"", b""))
 
 
 class _ChunkTemplate(NamedTuple):
-    """All that is to know of what came with one length."""
+    """Rewrite rule for received data of one length."""
 
     received_prefix: bytes
     received_suffix: bytes
@@ -57,45 +56,45 @@ class _ChunkTemplate(NamedTuple):
 
 
 class FastPath:
-    """Where a chunk's text stands in what the server sends, and where it goes in what we send."""
+    """Rewrites chunks with a known prefix and suffix."""
 
     def __init__(
         self, received: Affixes, sent: Affixes, rule_counts: Mapping[str, int], framing: TransferFraming
     ) -> None:
         self.rule_counts = rule_counts
-        """How often each rule is broken by such a chunk."""
+        """Violations by rule id of one such chunk."""
         self.frames = 0
-        """How many went this way since they were last asked for."""
+        """Chunks handled since `reset_counts`."""
         self.bytes = 0
         self.last_bytes = 0
-        """Of the last of them."""
+        """Size of the last chunk."""
         self._reported_frames = 0
         self._received_prefix, self._received_suffix = received
         self._sent_prefix, self._sent_suffix = sent
         self._framing = framing
-        self._templates: dict[int, _ChunkTemplate] = {}  # by the length of what came
+        self._templates: dict[int, _ChunkTemplate] = {}  # by length of the received data
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether it took more than learning it cost."""
+        """Whether it handled enough chunks to be worth learning."""
         return self._reported_frames + self.frames >= _WORTHWHILE_CHUNKS
 
     def matches(self, data: bytes) -> bool:
-        """Whether a frame is one of these, whatever its text."""
+        """Whether a frame has the known prefix and suffix."""
         return data.startswith(self._received_prefix) and data.endswith(self._received_suffix)
 
     def reset_counts(self) -> None:
-        """What went this way has been told."""
+        """Reset the counts after they were reported."""
         self._reported_frames += self.frames
         self.frames = self.bytes = 0
 
     def rewrite(self, data: bytes) -> bytes | None:
-        """The bytes to send; None where this is not surely a chunk that goes this way."""
-        place = self._templates.get(len(data)) or self._make_template(data)
-        if place is None:
+        """Return the bytes to send; None if `data` needs the slow path."""
+        template = self._templates.get(len(data)) or self._make_template(data)
+        if template is None:
             return None
-        first, last, start, stop, before, after, size = place
-        if not (data.startswith(first) and data.endswith(last)):
+        prefix, suffix, start, stop, sent_prefix, sent_suffix, size = template
+        if not (data.startswith(prefix) and data.endswith(suffix)):
             return None
         text = data[start:stop]
         if text.translate(None, _LITERAL_BYTES) and not _is_verbatim_text(text):
@@ -103,36 +102,38 @@ class FastPath:
         self.frames += 1
         self.bytes += size
         self.last_bytes = size
-        return before + text + after
+        return sent_prefix + text + sent_suffix
 
     def _make_template(self, data: bytes) -> _ChunkTemplate | None:
-        around = self._framing.received_affixes(data)
-        if around is None:
+        framing = self._framing.received_affixes(data)
+        if framing is None:
             return None
-        first, last = around[0] + self._received_prefix, self._received_suffix + around[1]
-        length = len(data) - len(first) - len(last)
+        prefix, suffix = framing[0] + self._received_prefix, self._received_suffix + framing[1]
+        length = len(data) - len(prefix) - len(suffix)
         if length <= 0:
             return None
         before, after = self._framing.sent_affixes(len(self._sent_prefix) + length + len(self._sent_suffix))
-        size = len(data) - len(around[0]) - len(around[1])
-        place = _ChunkTemplate(
-            first, last, len(first), -len(last), before + self._sent_prefix, self._sent_suffix + after, size
+        size = len(data) - len(framing[0]) - len(framing[1])
+        template = _ChunkTemplate(
+            prefix, suffix, len(prefix), -len(suffix), before + self._sent_prefix, self._sent_suffix + after, size
         )
         if length <= _CACHED_TEXT_LENGTH:
-            self._templates[len(data)] = place
-        return place
+            self._templates[len(data)] = template
+        return template
 
 
 def learn_fast_path(
     received: bytes, sent: bytes, rule_counts: Mapping[str, int], framing: TransferFraming = NO_FRAMING
 ) -> FastPath | None:
-    """The lane of a frame that said one text, and of the frame that went out for it."""
-    came, goes = _split_around_text(received), _split_around_text(sent)
-    return None if came is None or goes is None else FastPath(came, goes, rule_counts, framing)
+    """Learn a fast path from a received frame with one text and the frame that was sent for it, if possible."""
+    received_affixes, sent_affixes = _split_around_text(received), _split_around_text(sent)
+    if received_affixes is None or sent_affixes is None:
+        return None
+    return FastPath(received_affixes, sent_affixes, rule_counts, framing)
 
 
 def _split_around_text(frame: bytes) -> Affixes | None:
-    """What stands before and after the text of a chunk, if nothing is odd about the text itself."""
+    """Prefix and suffix of the text of a chunk; None if the text cannot be copied."""
     if len(frame) > _TEMPLATE_LIMIT_BYTES or not sse.is_single_frame(frame):
         return None
     for found in _CONTENT.finditer(frame):
@@ -147,7 +148,7 @@ def _split_around_text(frame: bytes) -> Affixes | None:
 
 
 def _single_choice_text(chunk: bytes) -> object:
-    """The text of a chunk with one choice, if it has one."""
+    """The text of a chunk with one choice, if any."""
     match parse_strict(chunk):
         case {"choices": [{"delta": {"content": text}}]}:
             return text
@@ -156,7 +157,7 @@ def _single_choice_text(chunk: bytes) -> object:
 
 
 def _is_verbatim_text(text: bytes) -> bool:
-    """Whether the text means the same in any chunk, though it has escapes or is not ASCII."""
+    """Whether a text with escapes or non-ASCII characters can be copied unchanged."""
     if text.isascii():
         return _PLAIN.fullmatch(text) is not None
     try:

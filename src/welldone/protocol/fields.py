@@ -1,4 +1,4 @@
-"""Log probabilities in the two shapes that clients know: chat's entries and completions' four lists."""
+"""Readers of usage, error and log probability objects in the shapes that servers send."""
 
 import math
 
@@ -7,16 +7,15 @@ from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.lenient_json import clean_unicode, scrub_object
 from welldone.protocol.repair_log import RepairLog, format_json
 
-# Usage as servers send it, made whole or left out; never invented.
+# Usage. Missing counts are computed from the others, or usage is dropped; counts are never guessed.
 
-
-_MAX_COUNT = 2**53  # what every client can hold in a number
+_MAX_COUNT = 2**53  # largest integer that all JSON clients represent exactly
 _COUNT_FIELDS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _DETAIL_FIELDS = frozenset({"prompt_tokens_details", "completion_tokens_details"})
 
 
 def read_usage(usage: Json, repair_log: RepairLog) -> Usage | None:
-    """The counts of a usage object, with all its other members; None where the counts cannot be known."""
+    """Read a usage object with all its members; None if a count is missing and cannot be computed."""
     counts = [_parse_count(usage.get(name)) for name in _COUNT_FIELDS]
     prompt, completion, total = counts
     if prompt is None and completion is not None and total is not None:
@@ -33,25 +32,25 @@ def read_usage(usage: Json, repair_log: RepairLog) -> Usage | None:
         repair_log.record(catalog.use.TOTAL_SUM, usage)
     if total is None or total < max(prompt, completion):
         total = prompt + completion
-    more = {key: value for key, value in usage.items() if key not in _COUNT_FIELDS}
-    for key in _DETAIL_FIELDS & more.keys():
-        more[key] = _fix_details(more[key])
+    extra_fields = {key: value for key, value in usage.items() if key not in _COUNT_FIELDS}
+    for key in _DETAIL_FIELDS & extra_fields.keys():
+        extra_fields[key] = _fix_details(extra_fields[key])
         if not _is_valid_details(usage[key]):
             repair_log.record(catalog.use.DETAILS, {key: usage[key]})
-    return Usage(prompt, completion, total, more)
+    return Usage(prompt, completion, total, extra_fields)
 
 
 def usage_from_timings(timings: Json) -> Usage | None:
-    """The counts of llama.cpp's timings, which it can give with each token; None where they are not there."""
-    fresh, cached, completion = (_parse_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n"))
-    if fresh is None or cached is None or completion is None:
+    """Read the counts of llama.cpp's `timings`, which it can send with each token; None if one is missing."""
+    uncached, cached, completion = (_parse_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n"))
+    if uncached is None or cached is None or completion is None:
         return None
-    prompt = cached + fresh
+    prompt = cached + uncached
     return Usage(prompt, completion, prompt + completion, {"prompt_tokens_details": {"cached_tokens": cached}})
 
 
 def usage_object(usage: Usage) -> Json:
-    """Usage as OpenAI writes it."""
+    """Return the usage object of OpenAI's API."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -61,7 +60,7 @@ def usage_object(usage: Usage) -> Json:
 
 
 def is_placeholder_usage(usage: Usage) -> bool:
-    """Whether it is a placeholder: no real request counts nothing."""
+    """Whether both counts are 0, which no real request has."""
     return usage.prompt_tokens == usage.completion_tokens == 0
 
 
@@ -74,7 +73,7 @@ def _parse_count(value: object) -> int | None:
 
 
 def _fix_details(value: object) -> object:
-    """A details object with counts as integers where it has them as text; all else as it is."""
+    """Convert counts of a details object from strings to integers."""
     if not isinstance(value, dict):
         return value
     return {
@@ -87,16 +86,15 @@ def _is_valid_details(value: object) -> bool:
     return isinstance(value, dict) and all(type(count) is int for count in value.values())
 
 
-# Errors in the shapes that servers give them, as one `Failure`.
-
+# Errors, in any shape, as a `Failure`.
 
 _ERROR_FIELDS = ("message", "type", "param", "code")
 RULE_BROKEN_CODE = "upstream_rule_broken"
-"""The code of a failure that is one only because we are strict."""
+"""Error code of a stream that violates a rule configured as strict."""
 
 
 def read_error(chunk: Json, data: bytes, repair_log: RepairLog) -> Failure | None:
-    """The failure that a JSON object tells of, nested or flat; None where it tells of none."""
+    """Read the error of a JSON object, nested or flat; None if there is none."""
     error = chunk.get("error")
     if has_error(chunk):
         _check_nested_error(chunk, error, data, repair_log)
@@ -110,7 +108,7 @@ def read_error(chunk: Json, data: bytes, repair_log: RepairLog) -> Failure | Non
 
 
 def has_error(chunk: Json) -> bool:
-    """Whether an object has an `error` that tells of one: an empty one beside other members does not."""
+    """Whether an object has an `error` that is not empty. An empty one counts only without other members."""
     error = chunk.get("error")
     if error is None:
         return False
@@ -119,31 +117,31 @@ def has_error(chunk: Json) -> bool:
 
 
 def bad_stream_failure(content: str) -> Failure:
-    """The failure of a server that sent what nobody can read."""
+    """Failure of an upstream that sent `content`, which cannot be read."""
     return Failure(f"the server sent {content}", type="upstream_error", code="bad_upstream_stream")
 
 
 def incomplete_stream_failure(message: str) -> Failure:
-    """The failure of a server that stopped before its answer was whole."""
+    """Failure of an upstream that ended before the answer was complete."""
     return Failure(message, type="upstream_error", code="incomplete_stream")
 
 
 def strict_rule_failure(rule: str) -> Failure:
-    """The failure of a server that broke a rule which it was held to."""
-    return Failure(f"The upstream broke the rule {rule}, and this server is strict about it.", code=RULE_BROKEN_CODE)
+    """Failure of an upstream that violated a rule configured as strict."""
+    return Failure(f"The upstream violated the rule {rule}, which is configured as strict.", code=RULE_BROKEN_CODE)
 
 
 def _check_nested_error(chunk: Json, error: object, data: bytes, repair_log: RepairLog) -> None:
     if "choices" in chunk:
         repair_log.record(catalog.err.NOT_WITH_CHOICES, chunk)
-    is_told = isinstance(error, dict) and isinstance(error.get("message"), str)
-    if not is_told or not data.startswith(b'{"error":'):
+    has_message = isinstance(error, dict) and isinstance(error.get("message"), str)
+    if not has_message or not data.startswith(b'{"error":'):
         repair_log.record(catalog.err.MIDSTREAM_EVENT, chunk)
     check_error_shape(error, repair_log)
 
 
 def check_error_shape(error: object, repair_log: RepairLog) -> None:
-    """Note in what an error object is not of OpenAI's shape."""
+    """Record where an error object differs from OpenAI's shape."""
     if not isinstance(error, dict) or any(key not in error for key in _ERROR_FIELDS):
         repair_log.record(catalog.err.BODY_SHAPE, error)
     if isinstance(error, dict) and not isinstance(error.get("code"), str | None):
@@ -173,12 +171,14 @@ def _to_failure(error: Json) -> Failure:
     )
 
 
+# Log probabilities, in the shape of chat (entries) and of completions (four lists).
+
 UNLIKELY_LOGPROB = -9999.0
-"""OpenAI's own number for "very unlikely", where JSON has no minus infinity."""
+"""OpenAI's value for "very unlikely"; JSON has no minus infinity."""
 
 
 def read_chat_logprobs(value: object, repair_log: RepairLog) -> Json | None:
-    """`{content, refusal}` with whole entries; None where it is nothing of the kind."""
+    """Read `{content, refusal}` and complete the entries; None if `value` is not an object."""
     if not isinstance(value, dict):
         repair_log.record(catalog.ext.LOGPROBS_SHAPE, value)
         return None
@@ -194,8 +194,8 @@ def read_chat_logprobs(value: object, repair_log: RepairLog) -> Json | None:
 
 
 def _read_entries(entries: list[object], repair_log: RepairLog) -> list[Json]:
-    """The entries that are tokens, each with all its members."""
-    whole = []
+    """Complete the entries; those without a token are dropped."""
+    complete = []
     for entry in entries:
         fixed = _read_entry(entry, repair_log)
         if fixed is None:
@@ -205,12 +205,12 @@ def _read_entries(entries: list[object], repair_log: RepairLog) -> list[Json]:
             repair_log.record(catalog.ext.LOGPROBS_ENTRY, entry)
             tops = []
         fixed["top_logprobs"] = [top for item in tops if (top := _read_entry(item, repair_log)) is not None]
-        whole.append(fixed)
-    return whole
+        complete.append(fixed)
+    return complete
 
 
 def _read_entry(entry: object, repair_log: RepairLog) -> Json | None:
-    """One token with its probability and bytes; what else it has stays. None where it is no token."""
+    """Complete logprob and bytes of an entry; None if it has no token."""
     if not isinstance(entry, dict) or not isinstance(entry.get("token"), str):
         repair_log.record(catalog.ext.LOGPROBS_ENTRY, entry)
         return None
@@ -224,16 +224,16 @@ def _read_entry(entry: object, repair_log: RepairLog) -> Json | None:
 
 
 def _finite_logprob(value: object, repair_log: RepairLog) -> float:
-    # An integer too large for a float is as little a probability as infinity is.
+    # math.isfinite raises on an integer that is too large for a float.
     is_number = isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
-    if is_number and math.isfinite(value):  # type: ignore[arg-type]  # is_number told
+    if is_number and math.isfinite(value):  # type: ignore[arg-type]  # is_number checked it
         return value  # type: ignore[return-value]  # as above
     repair_log.record(catalog.ext.LOGPROBS_FINITE, value)
     return UNLIKELY_LOGPROB
 
 
 def read_completions_logprobs(value: object, offset: int, repair_log: RepairLog) -> Json | None:
-    """The four lists, of one length; chat's shape is turned into them. `offset` is where the chunk's text begins."""
+    """Read the four lists, of equal length, or convert chat's shape. `offset`: start of the chunk's text."""
     if not isinstance(value, dict):
         repair_log.record(catalog.cmpl.LOGPROBS, value)
         return None
@@ -279,12 +279,14 @@ def _chat_to_completions(entries: list[Json], offset: int) -> Json | None:
 
 
 def limit_top_logprobs(value: Json, limit: int) -> Json:
-    """The same, with at most so many alternatives to each token; in either shape."""
+    """Limit the number of alternatives per token, in either shape."""
     if "tokens" in value:
-        # OpenAI: the token that was chosen is always among them, so that 0 alternatives are one entry.
+        # OpenAI always includes the sampled token, so that 0 alternatives give one entry.
         chosen = zip(value["tokens"], value.get("token_logprobs") or [], strict=False)
         if limit == 0:
-            return value | {"top_logprobs": [None if worth is None else {token: worth} for token, worth in chosen]}
+            return value | {
+                "top_logprobs": [None if logprob is None else {token: logprob} for token, logprob in chosen]
+            }
         tops = value.get("top_logprobs") or []
         return value | {"top_logprobs": [dict(list(top.items())[:limit]) if top else None for top in tops]}
     lists = {key: value[key] for key in ("content", "refusal") if value.get(key)}
@@ -295,40 +297,40 @@ def limit_top_logprobs(value: Json, limit: int) -> Json:
 
 
 def drop_leading_logprobs(value: Json, text: str) -> Json:
-    """The same without the tokens before `text`, where a server has left out white space or a fence at the start."""
+    """Drop the tokens before `text`, for a server that strips leading white space or a code fence."""
     entries = value.get("content") or []
     joined = "".join(entry["token"] for entry in entries)
     extra = len(joined) - len(text)
     if extra <= 0 or not joined.endswith(text):
         return value
-    kept = []
+    remaining = []
     for entry in entries:
         token = entry["token"]
         if extra >= len(token):
             extra -= len(token)
             continue
-        kept.append(entry | {"token": token[extra:], "bytes": list(token[extra:].encode())} if extra else entry)
+        remaining.append(entry | {"token": token[extra:], "bytes": list(token[extra:].encode())} if extra else entry)
         extra = 0
-    return value | {"content": kept}
+    return value | {"content": remaining}
 
 
 def truncate_logprobs(value: Json, count: int) -> Json:
-    """The same for the first so many characters of its text; in either shape. A token that goes further is cut."""
+    """Keep the log probabilities of the first `count` characters, in either shape; the last token is cut."""
     if "tokens" in value:
         tokens = _first_tokens(value["tokens"], count)
         lists = ("token_logprobs", "top_logprobs", "text_offset")
         return value | {"tokens": tokens} | {key: value[key][: len(tokens)] for key in lists}
     entries = value.get("content") or []
     tokens = _first_tokens([entry["token"] for entry in entries], count)
-    kept = [
+    truncated = [
         entry if entry["token"] == token else entry | {"token": token, "bytes": list(token.encode())}
         for entry, token in zip(entries, tokens, strict=False)
     ]
-    return value | {"content": kept}
+    return value | {"content": truncated}
 
 
 def _first_tokens(tokens: list[str], count: int) -> list[str]:
-    """Those that begin within the first so many characters."""
+    """The tokens that start within the first `count` characters."""
     return [
         token[: count - start] for token, start in zip(tokens, _text_offsets(tokens, 0), strict=True) if start < count
     ]

@@ -1,6 +1,6 @@
-"""Finish reasons: the documented words of each provider, and the OpenAI word for each.
+"""Finish reasons: the documented values of each provider, and the OpenAI value for each.
 
-An interrupted answer is a failure, and so is a word that no provider documents: only a documented word for a natural
+An interrupted answer is a failure, and so is a value that no provider documents: only a documented value for a natural
 end becomes `stop`. The rule page fin-closed-enum prints the table.
 """
 
@@ -17,16 +17,16 @@ FINISH_REASONS = {
     Endpoint.COMPLETIONS: frozenset({"stop", "length", "content_filter"}),
 }
 FAILURE_OUTCOME = "failure"
-"""The answer was interrupted: it is not whole, and no finish reason of OpenAI fits."""
-_EXCERPT_CHARACTERS = 100  # of a word or message of the upstream in an error
+"""The answer was interrupted: it is incomplete, and no finish reason of OpenAI applies."""
+_EXCERPT_CHARACTERS = 100  # of a value or message of the upstream in an error
 
 
 class ProviderFinishReasons(NamedTuple):
-    """The finish reasons that a provider documents, by what they become."""
+    """Documented finish reasons of a provider, by their OpenAI value."""
 
     name: str
     source: str
-    """Where they are documented."""
+    """Documentation of the values."""
     stop: tuple[str, ...] = ()
     length: tuple[str, ...] = ()
     tool_calls: tuple[str, ...] = ()
@@ -34,6 +34,8 @@ class ProviderFinishReasons(NamedTuple):
     failure: tuple[str, ...] = ()
 
 
+# One table for all providers, by value and regardless of case: a value has one meaning, whoever sends it (a test checks
+# that). The providers are the documentation. Streams of the Messages dialect keep a value that is not listed here.
 PROVIDERS = (
     ProviderFinishReasons(
         "OpenAI, Azure OpenAI (chat, completions)",
@@ -112,7 +114,7 @@ PROVIDERS = (
     ),
     ProviderFinishReasons(
         "OpenRouter",
-        "openrouter.ai API reference; the provider's own word stays in `native_finish_reason`",
+        "openrouter.ai API reference; the provider's own value stays in `native_finish_reason`",
         stop=("stop",),
         length=("length",),
         tool_calls=("tool_calls",),
@@ -147,12 +149,12 @@ PROVIDERS = (
         "vLLM",
         "vllm `v1/engine/__init__.py`, FINISH_REASON_STRINGS",
         stop=("stop",),
-        length=("length", "repetition"),  # repetition: cut by the limit that the request sets for loops
+        length=("length", "repetition"),  # repetition: truncated by the repetition limit of the request
         tool_calls=("tool_calls",),
         failure=("abort", "error"),
     ),
     ProviderFinishReasons(
-        # Objects such as {"type": "abort", "message": …} where a relay forwards the engine's own value.
+        # Objects such as {"type": "abort", "message": …} if a proxy forwards the engine's own value.
         "SGLang",
         "sglang `srt/managers/schedule_batch.py`, BaseFinishReason.to_json",
         stop=("stop",),
@@ -199,7 +201,7 @@ _OUTCOME_BY_WORD: dict[str, str] = {
 
 
 def outcome_of(word: str) -> str | None:
-    """What a finish reason becomes, one of OUTCOMES; None for a word that no provider documents."""
+    """Return the outcome of a finish reason, one of OUTCOMES; None if no provider documents it."""
     word = word.strip().lower()
     known = _OUTCOME_BY_WORD.get(word)
     if known is not None:
@@ -209,26 +211,26 @@ def outcome_of(word: str) -> str | None:
 
 
 def finish_word(reason: object) -> str | None:
-    """The word in a finish reason of any JSON type; None where it tells that the choice goes on."""
+    """Return a finish reason of any JSON type as a string; None if it shows that the choice continues."""
     if isinstance(reason, dict) and isinstance(reason.get("type"), str):
-        reason = reason["type"]  # SGLang's own form
+        reason = reason["type"]  # SGLang
     if not reason or reason == "null" or reason != reason:
         return None
     return clean_unicode(reason) if isinstance(reason, str) else format_json(reason)
 
 
 def finish_reason_for(word: str, endpoint: Endpoint) -> str | None:
-    """The finish reason of an event; None where the answer counts as interrupted."""
+    """Return the OpenAI finish reason; None if the answer counts as interrupted."""
     outcome = outcome_of(word)
     return outcome if outcome in FINISH_REASONS[endpoint] else None
 
 
 def interrupted_failure(word: str, reason: object = None, *, field: str = "finish_reason") -> Failure:
-    """The failure of an upstream that ended its answer with such a word; `reason` is the value that it stood in."""
-    kind = "" if outcome_of(word) is not None else "the unknown "
+    """Failure of an upstream that ended its answer with `word`, which was read from the JSON value `reason`."""
+    unknown = "" if outcome_of(word) is not None else "the unknown "
     message = reason.get("message") if isinstance(reason, dict) else None
     detail = f": {_excerpt(clean_unicode(message))}" if isinstance(message, str) and message else ""
-    return incomplete_stream_failure(f"the server ended the answer with {kind}{field} {_excerpt(word)!r}{detail}")
+    return incomplete_stream_failure(f"the server ended the answer with {unknown}{field} {_excerpt(word)!r}{detail}")
 
 
 def _excerpt(text: str) -> str:

@@ -1,8 +1,8 @@
-"""The cost of a JSON text, estimated before it is decoded, and a decoder that keeps to the estimate.
+"""Cost estimate of JSON texts, and decoders that keep to a time budget.
 
-A decoder holds the interpreter until it is done: meanwhile no other stream is served. So a text from outside is decoded
-with `decode`, and only after `is_costly`, or limits on the counts of `count`, have let it pass. Both scan the bytes in
-C: no recursion, and no loop over bytes in Python.
+A decoder blocks the event loop until it is done. Untrusted text is therefore decoded with `decode`, and only after
+`exceeds_blocking_budget`, or limits on the counts of `count_json_syntax`, have accepted it. Both scan the bytes in C,
+without recursion or a Python loop over bytes. The generators here do one step within the budget between two yields.
 """
 
 import re
@@ -13,18 +13,18 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 BLOCKING_BUDGET_US = 40_000
-"""What one text may cost, in microseconds of a quiet machine, from its bytes to the bytes that are sent for it. Other
-streams may wait for 50 ms."""
+"""Most time for one text, in microseconds of an idle machine, from received to sent bytes. Other streams may be delayed
+by 50 ms."""
 SMALL_TEXT_BYTES = 16 * 1024
-"""A text of fewer bytes costs less than that, whatever it holds."""
+"""A shorter text costs less than the budget, whatever it contains."""
 STEPWISE_LIMIT_BYTES = 16 * 1024 * 1024
-"""The longest text that is decoded in several turns."""
+"""Longest text that is decoded in steps."""
 ELEMENTS_LIMIT = 75_000
-"""Commas of such a text: 12,500 log probabilities. An object with as many members takes a turn to take apart."""
+"""Most commas of such a text: 12,500 log probabilities. Splitting an object with as many members fits the budget."""
 DIGITS_LIMIT = 256
-"""Digits of a number. Thousands cost their square; the largest real ones, seeds, have 20."""
+"""Most digits of a number: parsing takes quadratic time. The longest real numbers, seeds, have 20."""
 
-# In nanoseconds, on CPython 3.12: msgspec decodes and encodes, Python walks over containers and their members.
+# Measured on CPython 3.12: msgspec decodes and encodes, Python iterates over containers and their members.
 _BYTE_NS = 6
 _BYTE_OF_UNICODE_NS = 25
 _CONTAINER_NS = 1_000
@@ -34,13 +34,13 @@ _ELEMENT_NS = 80
 _DECIMAL_NS = 1_000
 _ESCAPE_NS = 20
 
-_STRINGS_LIMIT = 60_000  # among numbers and containers as many cost more than a turn; alone they are no real text
-_OUTSIDE_LIMIT_BYTES = 2**21  # of all but strings: what is longer costs more than a turn
+_STRINGS_LIMIT = 60_000  # with numbers and containers between them, more exceed the budget
+_OUTSIDE_LIMIT_BYTES = 2**21  # outside of strings; more exceeds the budget
 
 _FEW_STRINGS = 1_000
-_ESCAPES_STEP_BYTES = 512 * 1024  # escapes take 20 ns each to remove
-_ELEMENT_BYTES = 32  # an element that is decoded by itself costs as much as so many bytes
-_STEPWISE_LEVELS = 12  # that are decoded one by one: log probabilities of a token stand on the seventh
+_ESCAPES_STEP_BYTES = 512 * 1024  # removing an escape takes 20 ns
+_ELEMENT_BYTES = 32  # overhead of decoding an element by itself, as a number of bytes
+_STEPWISE_LEVELS = 12  # nesting levels that are decoded in steps; log probabilities are on the seventh
 
 _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _BRACKETS_TO_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
@@ -53,27 +53,26 @@ Blank = TypeVar("Blank")
 
 
 class JsonSyntaxCounts(NamedTuple):
-    """What a JSON text holds outside of its strings, as far as it could be counted within the limits."""
+    """Syntax elements of a JSON text outside of its strings."""
 
     containers: int
     members: int
     elements: int
     floats: int
-    """Numbers with a point or an exponent."""
+    """Numbers with a decimal point or an exponent."""
     negative_exponents: int
-    """Numbers with a negative exponent."""
     has_long_number: bool
     bracket_steps: bytes
-    """One byte for each bracket: 1 as a signed byte where it opens, -1 where it closes."""
+    """One signed byte per bracket: 1 for an opening one, -1 for a closing one."""
 
     @property
     def depth(self) -> int:
-        """Levels. It costs 50 ns for each bracket."""
+        """Nesting depth. Takes 50 ns per bracket."""
         return max(accumulate(memoryview(self.bracket_steps).cast("b")), default=0)
 
 
 def count_json_syntax(outside: bytes) -> JsonSyntaxCounts:
-    """What stands outside of the strings of a JSON text; of text that is no JSON, something of that order."""
+    """Count the syntax elements of a JSON text without its strings; for invalid JSON, the result is approximate."""
     numbers = outside.translate(_DIGITS_TO_ZERO)
     steps = outside.translate(_BRACKETS_TO_STEPS, _ALL_BUT_BRACKETS)
     return JsonSyntaxCounts(
@@ -88,29 +87,29 @@ def count_json_syntax(outside: bytes) -> JsonSyntaxCounts:
 
 
 def outside_strings(data: bytes, limit: int) -> tuple[bytes, int] | None:
-    """A JSON text without its strings, and how many it has; None where that is more than `limit`."""
+    """Return a JSON text without its strings, and their number; None if there are more than `limit`."""
     return run_to_completion(outside_strings_in_steps(data, limit))
 
 
 def outside_strings_in_steps(data: bytes, limit: int) -> Generator[None, None, tuple[bytes, int] | None]:
-    """The same in steps, of which each costs a turn at most."""
+    """Like `outside_strings`, in steps."""
     if b"\\" in data:
         data = yield from _without_escapes(data)
     outside = _without_few_strings(data)
     if outside is not None:
         return outside
-    pieces = data.split(b'"', 2 * limit + 1)  # without escapes, every second piece is a string
+    pieces = data.split(b'"', 2 * limit + 1)  # there are no escapes, so every second piece is a string
     return None if len(pieces) > 2 * limit + 1 else (b"".join(pieces[::2]), len(pieces) // 2)
 
 
 def _without_escapes(data: bytes) -> Generator[None, None, bytes]:
-    """A JSON text in which every quote begins or ends a string."""
+    """Remove escapes, so that every quote starts or ends a string."""
     data = data.replace(b"\\\\", b"")
     pieces = []
     start = 0
     while True:
         end = start + _ESCAPES_STEP_BYTES
-        end += data.startswith(b"\\", end - 1)  # what it escapes comes with it
+        end += data.startswith(b"\\", end - 1)  # keep the escaped character with its backslash
         pieces.append(data[start:end].replace(b'\\"', b""))
         if end >= len(data):
             return b"".join(pieces)
@@ -119,7 +118,7 @@ def _without_escapes(data: bytes) -> Generator[None, None, bytes]:
 
 
 def _without_few_strings(data: bytes) -> tuple[bytes, int] | None:
-    """The same without a copy of the strings, which may be long; None where there are too many for a loop."""
+    """Like `outside_strings`, without copying long strings; None if there are too many strings for a loop."""
     pieces: list[bytes] = []
     start = 0
     for strings in range(_FEW_STRINGS):
@@ -128,18 +127,18 @@ def _without_few_strings(data: bytes) -> tuple[bytes, int] | None:
             return b"".join([*pieces, data[start:]]), strings
         pieces.append(data[start:quote])
         start = data.find(b'"', quote + 1) + 1
-        if start == 0:  # the last one has no end
+        if start == 0:  # the last string is not terminated
             return b"".join(pieces), strings + 1
     return None
 
 
 def exceeds_blocking_budget(data: bytes) -> bool:
-    """Whether this text costs more than a turn."""
+    """Whether decoding this text in one step exceeds the budget."""
     return len(data) >= SMALL_TEXT_BYTES and estimate_cost_us(data) > BLOCKING_BUDGET_US
 
 
 def estimate_cost_us(data: bytes) -> int:
-    """What a text costs at most, in microseconds; where that is more than a turn, any number above it."""
+    """Return an upper bound of the cost in microseconds; any larger number if it exceeds the budget."""
     cost_ns = len(data) * (_BYTE_NS if data.isascii() else _BYTE_OF_UNICODE_NS)
     if cost_ns > BLOCKING_BUDGET_US * 1000:
         return cost_ns // 1000
@@ -149,24 +148,25 @@ def estimate_cost_us(data: bytes) -> int:
     if split is None or len(split[0]) > _OUTSIDE_LIMIT_BYTES:
         return BLOCKING_BUDGET_US + 1
     outside, strings = split
-    found = count_json_syntax(outside)
-    if found.has_long_number:
+    counts = count_json_syntax(outside)
+    if counts.has_long_number:
         return BLOCKING_BUDGET_US + 1
     cost_ns += strings * _STRING_NS
-    cost_ns += found.containers * _CONTAINER_NS + found.members * _NAME_NS + found.elements * _ELEMENT_NS
-    return (cost_ns + found.floats * _DECIMAL_NS + found.negative_exponents * _DECIMAL_NS) // 1000
+    cost_ns += counts.containers * _CONTAINER_NS + counts.members * _NAME_NS + counts.elements * _ELEMENT_NS
+    return (cost_ns + counts.floats * _DECIMAL_NS + counts.negative_exponents * _DECIMAL_NS) // 1000
 
 
 def decode(data: bytes | str) -> object:
-    """The value of strict JSON.
+    """Decode strict JSON.
 
     Raises:
-        msgspec.DecodeError: it is none.
-        UnicodeError, RecursionError: nor is this.
+        msgspec.DecodeError: `data` is not JSON.
+        UnicodeError: `data` is not UTF-8.
+        RecursionError: `data` is nested too deeply.
     """
     text = data.encode() if isinstance(data, str) else data
-    # msgspec takes 13 us for a number near the smallest of all (1e-320), Python's own `float` 1 us. It takes 0.2 us for
-    # all others, where msgspec takes 0.05: still less than to look through a long text.
+    # For a subnormal number such as 1e-320, msgspec takes 13 us and Python's `float` 1 us. For others they take 0.05 us
+    # and 0.2 us, which is still less than searching a long text for such numbers.
     if len(text) >= SMALL_TEXT_BYTES or ((b"e-" in text or b"E-" in text) and _TINY_NUMBER.search(text)):
         return _decode_with_float_hook(text)
     return _decode_fast(text)
@@ -175,10 +175,7 @@ def decode(data: bytes | str) -> object:
 def decode_in_steps(
     data: bytes, *, elements: int = ELEMENTS_LIMIT, limit_bytes: int = STEPWISE_LIMIT_BYTES
 ) -> Generator[None, None, object]:
-    """The value of strict JSON, decoded in steps of which each costs a turn at most; see `decode`.
-
-    `elements`: the most commas that it may have.
-    """
+    """Like `decode`, in steps within the budget. `elements`: the most commas of the text."""
     if not exceeds_blocking_budget(data):
         return decode(data)
     return (yield from decode_costly_in_steps(data, elements=elements, limit_bytes=limit_bytes))
@@ -187,22 +184,22 @@ def decode_in_steps(
 def decode_costly_in_steps(
     data: bytes, *, elements: int = ELEMENTS_LIMIT, limit_bytes: int = STEPWISE_LIMIT_BYTES
 ) -> Generator[None, None, object]:
-    """The same of a text that is known to be costly."""
+    """Like `decode_in_steps`, for a text that is known to exceed the budget."""
     yield
     if len(data) > limit_bytes or data.count(b",") > elements:
-        raise msgspec.DecodeError("The text is too long.")
+        raise msgspec.DecodeError("JSON text is too long")
     return (yield from _decode_value_in_steps(data, _STEPWISE_LEVELS))
 
 
 def decode_unlimited_in_steps(data: bytes) -> Generator[None, None, object]:
-    """The same without limits, for a text that was bounded when it came, or is our own."""
+    """Like `decode_in_steps`, without limits: for text that was limited on receipt, or is generated here."""
     return decode_in_steps(data, elements=len(data), limit_bytes=len(data))
 
 
 def _decode_value_in_steps(data: bytes, levels: int) -> Generator[None, None, object]:
     start = data.lstrip()[:1]
     if not levels or start not in (b"[", b"{") or len(data) < SMALL_TEXT_BYTES:
-        return decode(data)  # one text costs little, whatever its length; and what is so deep has few members
+        return decode(data)  # a single string is cheap at any length, and such deep levels have few members
     if start == b"{":
         members = decode_members(data)
         yield
@@ -216,7 +213,7 @@ def _decode_value_in_steps(data: bytes, levels: int) -> Generator[None, None, ob
 
 
 def _decode_numbers_in_steps(data: bytes) -> Generator[None, None, list[object]]:
-    """A list of numbers: it can be cut at any comma."""
+    """Decode a list of numbers, which can be split at any comma."""
     text = data.strip()
     values: list[object] = []
     start = 1
@@ -227,7 +224,7 @@ def _decode_numbers_in_steps(data: bytes) -> Generator[None, None, list[object]]
         start = end + 1
         yield
     if not text.endswith(b"]") or text[-2:-1] == b",":
-        raise msgspec.DecodeError("The list has no end.")
+        raise msgspec.DecodeError("JSON list is not terminated")
     return values
 
 
@@ -244,7 +241,7 @@ def _decode_elements_in_steps(elements: list[msgspec.Raw], levels: int) -> Gener
 
 
 def steps_yielding(steps: Generator[None, None, Value], blank: Blank) -> Generator[Blank, None, Value]:
-    """The same steps, each of which gives `blank`: for whoever gives something else in steps of its own."""
+    """Run `steps` within a generator of another type: yield `blank` for each step, and return the result."""
     while True:
         try:
             next(steps)
@@ -255,7 +252,7 @@ def steps_yielding(steps: Generator[None, None, Value], blank: Blank) -> Generat
 
 
 def run_to_completion(steps: Generator[None, None, Value]) -> Value:
-    """What comes of the steps, where nobody waits meanwhile."""
+    """Run all steps at once and return the result."""
     while True:
         try:
             next(steps)
@@ -273,8 +270,8 @@ def _parse_finite_float(text: str) -> float:
 
 _decode_fast = msgspec.json.Decoder().decode
 decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-"""The members of an object, as JSON texts."""
+"""Decodes an object into its members as JSON texts."""
 decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
-"""The elements of a list, as JSON texts."""
+"""Decodes a list into its elements as JSON texts."""
 _decode_with_float_hook = msgspec.json.Decoder(float_hook=_parse_finite_float).decode
 _decode_list_with_float_hook = msgspec.json.Decoder(list[Any], float_hook=_parse_finite_float).decode

@@ -1,6 +1,6 @@
-"""JSON as servers really send it: strict where it can be, and else what a careful person would read in it.
+"""Strict and lenient JSON parsers, and repair of strings with partial characters.
 
-Each step is linear in the length of the text and ends by itself on hostile nesting.
+Every function takes linear time and terminates on hostile nesting.
 """
 
 import json
@@ -13,39 +13,37 @@ from welldone.protocol import catalog
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import SMALL_TEXT_BYTES, decode, decode_costly_in_steps, exceeds_blocking_budget
 
-# Text that arrives in halves: bytes of a character, or of a surrogate pair, split over two deltas.
-
-
-# Bytes that are no UTF-8 were read as U+DC80 to U+DCFF, as the codec error handler "surrogateescape" does.
+# Partial characters: bytes of a UTF-8 sequence, or halves of a surrogate pair, split over two deltas. Bytes that are
+# not UTF-8 are represented as U+DC80 to U+DCFF, as by the codec error handler "surrogateescape".
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _BYTES = re.compile("[\udc80-\udcff]+")
 _LONE = re.compile("[\ud800-\udfff]")
 _TAIL = re.compile("[\udc80-\udcff]{1,3}$")
-_NUMBER_TYPES = frozenset((int, float))  # log probabilities are thousands of them: they are not looked at one by one
-_DEPTH_LIMIT = 64  # nesting that unknown fields may keep; deeper is no field that a client reads
+_NUMBER_TYPES = frozenset((int, float))  # skipped: log probabilities have thousands of numbers
+_DEPTH_LIMIT = 64  # nesting of unknown fields; deeper values become null
 
 
 class CharacterJoiner:
-    """Joins halves: what cannot be a character yet is held back until the next piece."""
+    """Joins characters that are split over pieces: an incomplete character is held back until the next piece."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """What of the text so far is whole."""
+        """Return the complete characters."""
         text = self._held + text
         keep = _incomplete_tail_length(text)
         self._held = text[len(text) - keep :] if keep else ""
         return clean_unicode(text[: len(text) - keep] if keep else text)
 
     def close(self) -> str:
-        """The rest: a half that never found its other one becomes U+FFFD."""
+        """Return the rest; an incomplete character becomes U+FFFD."""
         rest, self._held = clean_unicode(self._held), ""
         return rest
 
 
 def clean_unicode(text: str) -> str:
-    """The text with its halves joined, and what finds no other half as U+FFFD."""
+    """Join split characters in a text; incomplete ones become U+FFFD."""
     if text.isascii():
         return text
     try:
@@ -58,12 +56,12 @@ def clean_unicode(text: str) -> str:
 
 
 def scrub_object(value: Json) -> Json:
-    """A JSON object, scrubbed."""
+    """Like `scrub_json`, for an object."""
     return {clean_unicode(key): scrub_json(item, 1) for key, item in value.items()}
 
 
 def scrub_json(value: object, depth: int = 0) -> object:
-    """A JSON value with every string clean and no nesting beyond what an encoder takes."""
+    """Clean all strings of a JSON value, and replace values beyond the nesting limit by null."""
     if isinstance(value, str):
         return clean_unicode(value)
     if not isinstance(value, (list, dict)):
@@ -88,22 +86,22 @@ def _join_bytes(found: re.Match[str]) -> str:
 
 
 def _incomplete_tail_length(text: str) -> int:
-    """How many characters at the end wait for their other half."""
+    """Number of code points at the end that are an incomplete character."""
     if "\ud800" <= text[-1:] <= "\udbff":
         return 1
-    tail = _TAIL.search(text[-3:])  # no more can wait, and a search looks at all that it is given
+    tail = _TAIL.search(text[-3:])  # an incomplete UTF-8 sequence has at most 3 bytes
     if tail is None:
         return 0
     raw = tail[0].encode("utf-8", "surrogateescape")
     for count in range(1, len(raw) + 1):
         lead = raw[-count]
-        if lead >= 0xC2:  # the first byte of a sequence; it says how many there are
+        if lead >= 0xC2:  # first byte of a sequence, which determines its length
             return count if count < 2 + (lead >= 0xE0) + (lead >= 0xF0) else 0
     return 0
 
 
 _PYTHON_CONSTANTS = {"None": "null", "True": "true", "False": "false"}
-# A string that never closes is taken to the end: else each quote in it would be tried anew.
+# An unterminated string extends to the end: otherwise matching would be quadratic.
 _PYTHON_TOKEN = re.compile(
     r"""'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|\bNone\b|\bTrue\b|\bFalse\b""", re.DOTALL
 )
@@ -115,9 +113,9 @@ _INVALID_BYTES = re.compile("[\udc80-\udcff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 
-LENIENT_LIMIT_BYTES = 128 * 1024  # of text that is no strict JSON: each 100 KB may take 40 ms to make sense of
+LENIENT_LIMIT_BYTES = 128 * 1024  # lenient parsing may take 40 ms per 100 KB
 
-# What the decoders raise on text that is not theirs; RecursionError on hostile nesting.
+# Exceptions of the decoders for invalid text; RecursionError for hostile nesting.
 _DECODE_ERRORS = (ValueError, RecursionError, msgspec.DecodeError)
 
 _scan = json.JSONDecoder(strict=False).raw_decode
@@ -126,18 +124,18 @@ _scan = json.JSONDecoder(strict=False).raw_decode
 _JSON_ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
 )
-"""One escape of a JSON string. The group is half of a surrogate pair without its other half."""
+"""One escape of a JSON string. The group is a lone surrogate."""
 
 
 class NotJson:
-    """The text is no JSON, however kindly it is read."""
+    """Type of NOT_JSON, the result for text that is not JSON."""
 
 
 NOT_JSON = NotJson()
 
 
 def parse_strict(data: bytes) -> object:
-    """The value of strict JSON; NOT_JSON where it is none, or costs more than a turn."""
+    """Decode strict JSON; NOT_JSON if it is invalid or exceeds the blocking budget."""
     if len(data) >= SMALL_TEXT_BYTES and exceeds_blocking_budget(data):
         return NOT_JSON
     try:
@@ -147,10 +145,10 @@ def parse_strict(data: bytes) -> object:
 
 
 def parse_by_grammar(data: bytes) -> object:
-    """The value of JSON, or NOT_JSON, with numbers beyond every range and halves of surrogate pairs allowed.
+    """Decode JSON, or return NOT_JSON; numbers of any size and lone surrogates are allowed.
 
-    RFC 8259 allows both; strict decoders refuse them. Numbers are given as their text. Text that costs
-    more than a turn is NOT_JSON too.
+    RFC 8259 allows both; strict decoders reject them. If the text has any, numbers are returned as strings. Text that
+    exceeds the blocking budget is NOT_JSON as well.
     """
     value = parse_strict(data)
     if value is not NOT_JSON or exceeds_blocking_budget(data):
@@ -162,22 +160,22 @@ def parse_by_grammar(data: bytes) -> object:
 
 
 def normalise_object_text(text: str) -> msgspec.Raw | None:
-    """The JSON object that a text is, on one line, with its numbers as they were written; None where it is none.
+    """Return a JSON object on one line, with its numbers as written; None if the text is not an object.
 
-    Of a text that is nearly JSON, the first object that can be read in it. Half of a surrogate pair becomes U+FFFD.
+    For text that is almost JSON, the first object of lenient parsing. A lone surrogate becomes U+FFFD.
     """
     data = text.encode()
     if isinstance(parse_by_grammar(data), dict):
         return msgspec.Raw(msgspec.json.format(_JSON_ESCAPE.sub(_replace_lone_surrogate, data), indent=-1))
-    read = [value for value in parse_lenient(data) if isinstance(value, dict)]
-    return msgspec.Raw(msgspec.json.encode(scrub_object(read[0]))) if read else None
+    objects = [value for value in parse_lenient(data) if isinstance(value, dict)]
+    return msgspec.Raw(msgspec.json.encode(scrub_object(objects[0]))) if objects else None
 
 
 def parse_lenient(data: bytes) -> list[object]:
-    """The values in text that is nearly JSON: several in a row, NaN, raw line breaks, Python's repr. [] for none.
+    """Parse text that is almost JSON: several values in a row, NaN, raw line breaks, Python's repr. [] if it fails.
 
-    Bytes that are not UTF-8 come back as lone surrogates (U+DC80 and up), so that halves of a character can be joined.
-    Of text that is too long to be read kindly in one turn there are none.
+    Bytes that are not UTF-8 become lone surrogates (U+DC80 and up), so that split characters can be joined. Text that
+    exceeds the limit for lenient parsing gives [].
     """
     if exceeds_lenient_limit(data):
         return []
@@ -193,12 +191,12 @@ def parse_lenient(data: bytes) -> list[object]:
 
 
 def exceeds_lenient_limit(data: bytes) -> bool:
-    """Whether the tolerant parser would take more than one turn of the event loop."""
+    """Whether lenient parsing would block the event loop for too long."""
     return len(data) > LENIENT_LIMIT_BYTES or exceeds_blocking_budget(data)
 
 
 def malformed_json_rule(data: bytes, values: list[object]) -> catalog.Rule:
-    """What is wrong with text that is no strict JSON, and in which these `values` were read."""
+    """Return the rule that a text violates which is not strict JSON; `values` are those of lenient parsing."""
     if _INVALID_BYTES.search(data.decode("utf-8", "surrogateescape")):
         return catalog.enc.VALID_UTF8
     if _SURROGATE_ESCAPE.search(data):
@@ -209,14 +207,14 @@ def malformed_json_rule(data: bytes, values: list[object]) -> catalog.Rule:
 
 
 def describe_unreadable(data: bytes) -> str:
-    """Why a text has no value, in words for an error message."""
-    return "too complex to be read at once" if exceeds_blocking_budget(data) else "no JSON"
+    """Describe for an error message why a text could not be parsed."""
+    return "too complex to parse" if exceeds_blocking_budget(data) else "not JSON"
 
 
 def parse_first_value(data: bytes, *, in_steps: bool = False) -> Generator[None, None, tuple[object, bool]]:
-    """The JSON value that text begins with, or NOT_JSON; and whether something follows it.
+    """Parse the first JSON value of a text, or NOT_JSON; return it, and whether more text follows.
 
-    `in_steps`: it is costly, and is decoded in steps of which each takes a turn.
+    `in_steps`: the text exceeds the blocking budget and is decoded in steps.
     """
     try:
         return ((yield from decode_costly_in_steps(data)) if in_steps else decode(data)), False
@@ -232,27 +230,27 @@ def parse_first_value(data: bytes, *, in_steps: bool = False) -> Generator[None,
 
 
 def as_object(value: object) -> Json:
-    """The value, if it is an object; else an empty one."""
+    """Return `value` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[object]:
-    """The value, if it is a list; else an empty one."""
+    """Return `value` if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def _parse_all_values(text: str) -> list[object]:
-    """All JSON values of `text`, one after the other; [] if there is anything else in it."""
+    """All JSON values of a text; [] if it contains anything else."""
     values = []
-    place = 0
-    while place < len(text):
+    position = 0
+    while position < len(text):
         try:
-            value, place = _scan(text, place)
+            value, position = _scan(text, position)
         except _DECODE_ERRORS:
             return []
         values.append(value)
-        while place < len(text) and text[place] in " \t\r\n,":
-            place += 1
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
     return values
 
 
@@ -265,7 +263,7 @@ def _replace_lone_surrogate(found: re.Match[bytes]) -> bytes:
 
 
 def _undo_bytes_repr(text: str) -> str:
-    """What `repr` did to bytes, undone."""
+    """Decode the content of a Python bytes literal."""
     plain = _unescape(text)
     try:
         return plain.encode("latin-1").decode("utf-8", "surrogateescape")
@@ -281,7 +279,7 @@ def _python_token_to_json(found: re.Match[str]) -> str:
 
 
 def _unescape(text: str) -> str:
-    """Python's escapes, undone; one that it does not know stays as it is."""
+    """Decode Python escapes; unknown ones stay unchanged."""
     return _PYTHON_ESCAPE.sub(_unescape_match, text)
 
 

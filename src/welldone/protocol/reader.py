@@ -1,6 +1,7 @@
-"""Any server's bytes, as events. Nothing that a peer sends raises; what is odd is read as well as it can be and noted.
+"""Tolerant reader from the bytes of any server to events.
 
-The reader knows frames, JSON and the shapes of chunks. What may follow what is not its business: see `repair`.
+No input raises. Malformed input is read as far as possible, and each violation is recorded. The reader handles frames,
+JSON and the shapes of chunks; `repair` handles the order of events.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ _CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"}
 
 
 class EventReader:
-    """Events out of a stream's bytes, however they are cut."""
+    """Incremental reader from bytes to events, independent of chunk boundaries of the transport."""
 
     def __init__(
         self,
@@ -40,29 +41,29 @@ class EventReader:
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
         self.is_done = False
-        """Whether the server said `[DONE]`."""
+        """Whether `[DONE]` was received."""
         self.has_failed = False
-        """Whether it said, or showed, that its answer is broken."""
+        """Whether the server sent an error, or a stream that cannot be read."""
         self._endpoint = endpoint
         self._repair_log = repair_log
         self._chunks = ChunkReader(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
         self._decoder = sse.SseDecoder(eager=True, limit_bytes=limit_bytes)
         self._limit = limit_bytes
-        self._pieces: list[bytes] = []  # lines of one frame that are no JSON each by itself
+        self._pieces: list[bytes] = []  # lines of one frame that are JSON only when joined
         self._pieces_bytes = 0
-        self._has_error_event = False  # the failure is the server's own word
-        self._last: sse.Frame | None = None  # the last frame of the stream, which need not be ended
-        self._irregular_end = 0  # where the last odd frame ended
-        self._is_mid_frame = False  # in a frame whose earlier lines have been read
+        self._has_error_event = False  # the failure was sent by the server
+        self._last: sse.Frame | None = None  # last frame of the stream, which may lack its blank line
+        self._irregular_end = 0  # end offset of the last irregular frame
+        self._is_mid_frame = False  # within a frame whose first lines have been read
 
     @property
     def envelope(self) -> Envelope | None:
-        """The envelope of the stream, once a chunk came."""
+        """Envelope of the stream, once a chunk was read."""
         return self._chunks.envelope
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left over from what was read, so that the next frame stands for itself."""
+        """Whether no state is pending, so that the next frame can be read by itself."""
         is_over = self.is_done or self.has_failed or self.has_usage_chunk
         return (
             not (is_over or self._pieces or self._is_mid_frame)
@@ -71,21 +72,21 @@ class EventReader:
         )
 
     def record_fast_path(self, frames: int, byte_count: int, last_bytes: int) -> None:
-        """So many frames took a shorter way: so many bytes, and so many of the last one."""
+        """Advance by frames that the fast path handled; `last_bytes` is the size of the last one."""
         self._repair_log.frame += frames
         self._repair_log.byte = self._decoder.skip_bytes(byte_count) - last_bytes
 
     @property
     def has_usage_chunk(self) -> bool:
-        """Whether usage came as it should: on a chunk without choices."""
+        """Whether usage was received on a chunk without choices, as specified."""
         return self._chunks.has_usage_chunk
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that `data` completes."""
+        """Return the events that `data` completes."""
         return [event for frame in self.decode_frames(data) for event in self.read_frame(frame)] + self.check_length()
 
     def close(self) -> list[Event]:
-        """The events of what was left when the stream ended."""
+        """Return the remaining events at the end of the stream."""
         return (
             [event for frame in self.decode_last_frames() for event in self.read_frame(frame)]
             + self.check_length()
@@ -93,16 +94,16 @@ class EventReader:
         )
 
     def read_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
-        """The events of a reply that was not streamed, all but what `end` gives; each step takes a turn."""
+        """Yield the events of a non-streaming reply, except those of `flush`; each step fits the blocking budget."""
         self._repair_log.frame = 1
         chunk: Json | Failure = yield from steps_yielding(parse_reply(data, self._endpoint, self._repair_log), [])
-        self._repair_log.mute()  # what is odd in a stream is right in a reply that is none
+        self._repair_log.mute()  # the rules of streams do not apply to a reply
         self.is_done = True
         self._chunks.expect_split_characters()
         finished = 0
-        for one in [chunk] if isinstance(chunk, Failure) else split_by_logprobs(chunk):
+        for piece in [chunk] if isinstance(chunk, Failure) else split_by_logprobs(chunk):
             events: list[Event] = []
-            failure = one if isinstance(one, Failure) else self._chunks.read(one, events)
+            failure = piece if isinstance(piece, Failure) else self._chunks.read(piece, events)
             finished += sum(isinstance(event, Finish) for event in events)
             if failure is not None:
                 self._fail(failure, events)
@@ -114,29 +115,32 @@ class EventReader:
             self._fail(incomplete_stream_failure("the server's reply has a choice without a finish_reason"), events)
             yield events
 
-    # What `feed` and `close` do, step by step, for a caller who wants to act between two frames.
+    # The steps of `feed` and `close`, for callers that act between two frames.
 
     def decode_frames(self, data: bytes) -> list[sse.Frame]:
-        """The frames that `data` completes."""
+        """Return the frames that `data` completes."""
         frames = self._decoder.feed(data)
         if frames and self._repair_log.frame == 0 and self._decoder.has_bom:
             self._repair_log.record(catalog.sse.NO_BOM)
         return frames
 
     def decode_last_frames(self) -> list[sse.Frame]:
-        """The frames that were left when the stream ended."""
+        """Return the remaining frames at the end of the stream."""
         frames = self._decoder.close()
         self._last = frames[-1] if frames else None
         return frames
 
     def read_frame(self, frame: sse.Frame) -> list[Event]:
-        """The events of one frame."""
+        """Return the events of one frame."""
         events: list[Event] = []
         if self.has_failed:
-            self._after_failure(frame)
+            if frame.data == b"[DONE]":
+                self.is_done = True
+            elif self._has_error_event and frame.data is not None:
+                self._repair_log.record(catalog.err.THEN_DONE)
             return events
         if self._is_mid_frame and frame.byte > self._irregular_end:
-            self._is_mid_frame = False  # an empty line stood between: what came before was a frame of comments
+            self._is_mid_frame = False  # a blank line lies between: the frame before had only comments
         if not self._is_mid_frame:
             self._repair_log.frame += 1
             self._repair_log.byte = frame.byte
@@ -149,7 +153,7 @@ class EventReader:
             and raw.startswith(sse.DATA_PREFIX)
             and data[:1] != b" "
         ):
-            # The common case: one data line, rightly framed, with strict JSON in it.
+            # Common case: one correctly framed data line with strict JSON.
             value = parse_strict(data)
             if type(value) is dict:
                 if not data.isascii():
@@ -168,11 +172,11 @@ class EventReader:
 
     @property
     def is_overlong(self) -> bool:
-        """Whether a frame has grown too long to be read."""
+        """Whether a frame exceeds the size limit."""
         return self._decoder.overlong_at is not None
 
     def check_length(self) -> list[Event]:
-        """A failure, if a frame has grown too long to be read."""
+        """Return a failure if a frame exceeds the size limit."""
         events: list[Event] = []
         if self._decoder.overlong_at is not None and not self.has_failed:
             self._repair_log.byte = self._decoder.overlong_at
@@ -180,33 +184,27 @@ class EventReader:
         return events
 
     def _fail_too_costly(self, data: bytes, events: list[Event]) -> None:
-        """To make sense of a long frame that is no JSON would hold up other streams."""
+        # Lenient parsing of a long frame would block other streams.
         self._repair_log.record(catalog.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
         self._fail(
             bad_stream_failure(f"a frame that is {describe_unreadable(data)} (frame {self._repair_log.frame})"), events
         )
 
     def _fail_overlong(self, events: list[Event]) -> None:
-        what = f"a frame of more than {self._limit} bytes or {sse.FRAME_LINES_LIMIT} lines"
-        self._repair_log.record(catalog.enc.STRICT_JSON, what)
-        self._fail(bad_stream_failure(what), events)
+        observed = f"a frame of more than {self._limit} bytes or {sse.FRAME_LINES_LIMIT} lines"
+        self._repair_log.record(catalog.enc.STRICT_JSON, observed)
+        self._fail(bad_stream_failure(observed), events)
 
     def flush(self) -> list[Event]:
-        """The events that were held back until the end."""
+        """Return the events that were held back until the end."""
         if not self.has_failed:
             return self._chunks.close()
         if self._has_error_event and not self.is_done:
             self._repair_log.record(catalog.err.THEN_DONE)
         return []
 
-    def _after_failure(self, frame: sse.Frame) -> None:
-        if frame.data == b"[DONE]":
-            self.is_done = True
-        elif self._has_error_event and frame.data is not None:
-            self._repair_log.record(catalog.err.THEN_DONE)
-
     def _read_irregular_frame(self, frame: sse.Frame, events: list[Event], *, is_whole: bool) -> None:
-        """A frame that is more than one plain line of JSON: note its form, and find what it says."""
+        """Read a frame that is not one plain line of JSON: record its violations and recover its data."""
         lines = sse.split_lines(frame.raw)
         check_lines(self._repair_log, frame.raw, lines, data_lines=len(self._pieces))
         fields = [sse.parse_field(line) for line in lines]
@@ -215,29 +213,35 @@ class EventReader:
         if all(name == b"" for name, _ in fields):
             events.append(KeepAlive())
             return
-        said = recover_data(lines, fields)
+        recovered = recover_data(lines, fields)
         data = frame.data or b""
-        text = data if data != said and data.strip() and _is_complete_data(data) else said
+        text = data if data != recovered and data.strip() and _is_complete_data(data) else recovered
         if self._pieces or not (is_whole or _is_complete_data(text)):
-            self._buffer_piece(text, events)
+            self._pieces.append(text)
+            self._pieces_bytes += len(text)
+            if self._pieces_bytes > self._limit:
+                self._fail_overlong(events)
             if not is_whole or self.has_failed:
                 return
-            text = self._join_buffered_pieces()
+            self._repair_log.record(catalog.sse.JSON_ON_ONE_LINE)
+            text = b"\n".join(self._pieces)
+            self._pieces.clear()
+            self._pieces_bytes = 0
         elif not is_whole:
             self._repair_log.record(catalog.sse.EVENT_BLANK_LINE, text.decode("utf-8", "replace"))
             self._repair_log.record(catalog.sse.ONE_OBJECT_PER_EVENT)
-        if frame.data is None and not _may_be_json(text):
-            # An id, a time to wait, a field that nobody knows ("The field is ignored."), or only a name.
+        if frame.data is None and not text.lstrip().startswith((b"{", b"[", b'"', b":")):
+            # Only id, retry, event or unknown fields. WHATWG SSE: unknown fields are ignored.
             if frame.event:
                 self._repair_log.record(catalog.sse.NO_EMPTY_DATA)
             return
         self._read_text(text, frame, events)
-        rest = said.removeprefix(text).strip()
+        rest = recovered.removeprefix(text).strip()
         if rest and _is_done_marker(rest):
             self._read_done(rest, frame)
 
     def _read_failure_fields(self, fields: list[tuple[bytes, bytes]], events: list[Event]) -> bool:
-        """Whether a field is an error, or hides what should be data; then that is said."""
+        """Fail if a field is `error`, or contains a chunk outside of `data`; return whether it did."""
         error = next((value for name, value in fields if name == b"error"), None)
         if error is not None:
             self._read_error_field(error, events)
@@ -249,21 +253,8 @@ class EventReader:
             )
         return is_hidden
 
-    def _buffer_piece(self, text: bytes, events: list[Event]) -> None:
-        self._pieces.append(text)
-        self._pieces_bytes += len(text)
-        if self._pieces_bytes > self._limit:
-            self._fail_overlong(events)
-
-    def _join_buffered_pieces(self) -> bytes:
-        self._repair_log.record(catalog.sse.JSON_ON_ONE_LINE)
-        text = b"\n".join(self._pieces)
-        self._pieces.clear()
-        self._pieces_bytes = 0
-        return text
-
     def _read_error_field(self, value: bytes, events: list[Event]) -> None:
-        """Older servers say `error: {...}` where a field name belongs."""
+        """Read `error: {...}`, an SSE field that older servers send."""
         self._repair_log.record(catalog.err.NOT_ERROR_FIELD, value.decode("utf-8", "replace"))
         found = parse_strict(value)
         error = found if isinstance(found, dict) else {"message": value.decode("utf-8", "replace")}
@@ -272,7 +263,7 @@ class EventReader:
         self._fail(failure or bad_stream_failure("an error field"), events)
 
     def _read_text(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
-        """What a frame says, which may be anything."""
+        """Read the data of an irregular frame."""
         stripped = text.strip()
         if not stripped:
             self._repair_log.record(catalog.sse.NO_EMPTY_DATA)
@@ -308,13 +299,13 @@ class EventReader:
             values = parse_lenient(text)
             if not values and self.is_done:
                 self._repair_log.record(catalog.end.DONE_LAST, text.decode("utf-8", "replace"))
-                return  # who reads the stream has stopped by now
+                return  # clients stop reading at [DONE]
             if not values and not frame.ended:
-                return  # the stream was cut inside its last frame; what came before it tells whether that matters
+                return  # truncated within the last frame; the frames before decide whether the answer is complete
             self._chunks.expect_split_characters()
             self._repair_log.record(malformed_json_rule(text, values), text.decode("utf-8", "replace"))
         if not values:
-            self._fail(bad_stream_failure(f"a frame that is no JSON (frame {self._repair_log.frame})"), events)
+            self._fail(bad_stream_failure(f"a frame that is not JSON (frame {self._repair_log.frame})"), events)
         for value in values:
             if self.has_failed:
                 return
@@ -324,7 +315,7 @@ class EventReader:
         if isinstance(value, dict):
             self._read_object(value, text, events, event)
         elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            # Some servers answer a list of prompts with a list of replies.
+            # Some servers reply to a list of prompts with a list of replies.
             self._repair_log.record(catalog.sse.ONE_OBJECT_PER_EVENT)
             for item in value:
                 if not self.has_failed:
@@ -341,7 +332,7 @@ class EventReader:
                 if event:
                     self._repair_log.record(catalog.err.EVENT_NAME, event)
                 if isinstance(value.get("choices"), list):
-                    self._chunks.read(value, events)  # its last words
+                    self._chunks.read(value, events)  # content beside the error
                 self._has_error_event = True
                 self._fail(failure, events)
                 return
@@ -360,12 +351,8 @@ class EventReader:
         self.has_failed = True
 
 
-def _may_be_json(text: bytes) -> bool:
-    return text.lstrip().startswith((b"{", b"[", b'"', b":"))
-
-
 def _is_complete_data(text: bytes) -> bool:
-    """Whether a piece of a frame says something by itself."""
+    """Whether a piece of a frame is empty, `[DONE]` or a JSON object by itself."""
     return not text.strip() or _is_done_marker(text.strip()) or type(parse_strict(text)) is dict
 
 

@@ -1,7 +1,6 @@
-"""Any events, as a legal sequence: what is out of turn is moved, what is missing is filled in, what is twice goes.
+"""Repair of events: normalises any events into a legal sequence (reorder, fill gaps, drop duplicates).
 
-Nothing is invented that the server did not mean: where an answer is not whole, the sequence ends with a `Failure`.
-Each mend is noted by the id of the rule that was broken.
+Content is never invented: an incomplete answer ends with a `Failure`. Each repair is recorded under the violated rule.
 """
 
 from collections.abc import Callable
@@ -43,15 +42,15 @@ from welldone.protocol.text_filters import (
 )
 from welldone.protocol.tool_calls import HeldBytesBudget, ToolCallAssembler
 
-_COMMENTS_LIMIT = 40  # in a row; two lines each, and clients give up at some hundred lines without data
-_NOOPS_LIMIT = 16  # chunks without content in a row; more is a flood
+_COMMENTS_LIMIT = 40  # consecutive, of two lines each; some clients fail after about 100 lines without data
+_NOOPS_LIMIT = 16  # consecutive chunks without content
 
 _CONTENT_EVENTS = (Text, Reasoning, Refusal, ToolCall, ToolArguments)
 _CHAT_CONTENT_EVENTS = (*_CONTENT_EVENTS, ChoiceStart)
 
 
 class _ChoiceRepair:
-    """What is known of one choice. `is_cumulative`: its texts are all of the text so far."""
+    """State of one choice. `is_cumulative`: each text contains all of the text so far."""
 
     def __init__(self, index: int, calls: ToolCallAssembler, repair_log: RepairLog, *, is_cumulative: bool) -> None:
         self.index = index
@@ -62,28 +61,27 @@ class _ChoiceRepair:
         self.think_filter: ThinkTagFilter | None = None
         self.delta_fields = UnknownDeltaFields(repair_log)
         self.is_open = False
-        self.has_events = False  # something was heard of it: it was not opened only for its place in the order
-        self.finish_reason: str | None = None  # why it finished, held back until it really has
-        self.stop_string: str | None = None  # and at which stop string
+        self.has_events = False  # False while it was opened only to keep the order of choices
+        self.finish_reason: str | None = None  # held back until nothing can follow
+        self.stop_string: str | None = None
         self.has_text = False
         self.has_reasoning = False
-        self.can_pass_text = False  # text may pass as it is
+        self.can_pass_text = False  # text needs no repair
 
     def pause(self, out: list[Event]) -> None:
-        """Something else than text comes: what was held back of the text comes first."""
+        """Emit white space that was held back, before an event that is not text."""
         if self.think_filter is not None:
             out += self.think_filter.pause()
 
     def flush_text(self, out: list[Event]) -> None:
-        """Say what was held back of its text."""
+        """Emit the text that was held back."""
         if self.think_filter is not None:
             out += self.think_filter.close()
 
     def add_text(self, text: str, think: ThinkMode, out: list[Event]) -> None:
-        """More text."""
         if not self.has_text:
             self.has_text = True
-            # A server with a field for reasoning has sent the thoughts of an open text there.
+            # A server with a reasoning field sends the reasoning there, and the text starts outside of the tags.
             if think == "tags" or (think == "open" and not self.has_reasoning):
                 self.think_filter = ThinkTagFilter(self.index, is_open=think == "open")
         if self.text_filter is None:
@@ -101,7 +99,6 @@ class _ChoiceRepair:
         )
 
     def add_reasoning(self, text: str, out: list[Event]) -> None:
-        """More reasoning, in a field of its own."""
         self.pause(out)
         self.has_reasoning = True
         new = text if self.reasoning_filter is None else self.reasoning_filter.feed(text)
@@ -110,9 +107,9 @@ class _ChoiceRepair:
 
 
 class EventRepairer:
-    """A legal sequence of events out of any.
+    """Turns any sequence of events into a legal one.
 
-    `mint` makes ids for tool calls that have none.
+    `new_call_id` makes ids for tool calls without one.
     """
 
     def __init__(
@@ -125,56 +122,55 @@ class EventRepairer:
         is_stream: bool = True,
     ) -> None:
         self.usage: Usage | None = None
-        """The last count that was heard, sent or not."""
+        """The last usage received, even if it is not sent."""
         self.failure: Failure | None = None
-        """Why the answer broke off, if it did."""
+        """The failure that ended the answer, if any."""
         self.think_mode: ThinkMode = "no"
-        """Whether thoughts are taken out of the text."""
+        """How reasoning in `<think>` tags is separated from the text."""
         self.text_mode: TextMode = "delta"
-        """What each text of the upstream is."""
+        """Whether texts are increments or cumulative."""
         self.map_failure: FailureMapper | None = None
-        """How the server's own words for a failure go out."""
+        """Maps errors of the upstream to the errors that are sent."""
         self.invalid_arguments_count = 0
-        """How many tool calls had arguments that are no JSON object, though nothing had cut them."""
+        """Number of tool calls whose arguments are not a JSON object although the answer was not truncated."""
         self._json_checker = JsonOutputChecker(is_object=facts.is_json_object) if facts.is_json_output else None
         self._is_chat = endpoint is Endpoint.CHAT
         self._is_stream = is_stream
-        self._content_events = (
-            _CHAT_CONTENT_EVENTS if self._is_chat else _CONTENT_EVENTS
-        )  # what always goes out as a chunk
+        # Events that are always sent as a chunk.
+        self._content_events = _CHAT_CONTENT_EVENTS if self._is_chat else _CONTENT_EVENTS
         self._facts = facts
         self._repair_log = repair_log
         self._new_call_id = new_call_id
         self._choices: dict[int, _ChoiceRepair] = {}
         self._held_budget = HeldBytesBudget()
-        self._index_map: dict[int, int] = {}  # the indices that a server gives to choices, and ours
-        self._is_renumbered = False  # ours are others
-        self._finished_count = 0  # choices that have said why they finished
-        self._comment_count = 0  # since something went out as a chunk
-        self._noop_count = 0  # chunks since something was said
+        self._index_map: dict[int, int] = {}  # choice indices of the server to those that are sent
+        self._is_renumbered = False  # some index differs
+        self._finished_count = 0  # choices with a finish reason
+        self._comment_count = 0  # since the last chunk
+        self._noop_count = 0  # empty chunks since the last content
 
     @property
     def invalid_json_count(self) -> int:
-        """How many choices should have been JSON, and are not."""
+        """Number of choices whose text should be JSON and is not."""
         return 0 if self._json_checker is None else self._json_checker.invalid_count
 
     @property
     def is_complete(self) -> bool:
-        """Whether each choice that was requested has said why it finished."""
+        """Whether every requested choice has a finish reason."""
         return self.failure is None and self._finished_count >= max(len(self._choices), self._facts.choice_count or 1)
 
     def can_use_fast_path(self, index: int) -> bool:
-        """Whether text of this choice would pass as it is, and change nothing."""
+        """Whether text of this choice passes unchanged and changes no state."""
         choice = self._choices.get(index)
-        is_watched = self.failure is not None or self._json_checker is not None or self._is_renumbered
-        return choice is not None and choice.can_pass_text and not is_watched
+        is_restricted = self.failure is not None or self._json_checker is not None or self._is_renumbered
+        return choice is not None and choice.can_pass_text and not is_restricted
 
     def record_fast_path(self) -> None:
-        """Text took a shorter way."""
+        """Update the state after text that the fast path handled."""
         self._comment_count = self._noop_count = 0
 
     def feed(self, events: list[Event]) -> list[Event]:
-        """What may be said after `events`."""
+        """Return the legal events for `events`."""
         out: list[Event] = []
         for event in events:
             if self.failure is not None:
@@ -182,20 +178,20 @@ class EventRepairer:
             if type(event) is Text:
                 choice = self._choices.get(event.index)
                 if choice is not None and choice.can_pass_text and not self._is_renumbered:
-                    # The common case: text in the middle of an answer.
+                    # Common case: text in the middle of an answer.
                     self._comment_count = self._noop_count = 0
                     out.append(event)
                     continue
             before = len(out)
             self._repair_event(event, out)
-            if any(isinstance(said, self._content_events) for said in out[before:]):
+            if any(isinstance(emitted, self._content_events) for emitted in out[before:]):
                 self._comment_count = self._noop_count = 0
         if self._json_checker is not None:
             self._json_checker.observe(out)
         return out
 
     def close(self, *, is_done: bool) -> list[Event]:
-        """The end: each choice is finished, or the answer has failed. `is_done`: the server said `[DONE]`."""
+        """Finish every choice, or fail. `is_done`: the server sent `[DONE]`."""
         out = self._close(is_done=is_done)
         if self._json_checker is not None:
             self._json_checker.observe(out)
@@ -211,7 +207,7 @@ class EventRepairer:
             self._fail(incomplete_stream_failure("the server sent no answer"), out)
             return out
         failures = []
-        self._flush_riders(
+        self._flush_pending_fields(
             [choice for choice in choices if choice.finish_reason is None or choice.calls.has_nameless], out
         )
         for choice in choices:
@@ -244,9 +240,9 @@ class EventRepairer:
                 self._repair_choice_event(event, out)
 
     def _abort(self, failure: Failure, out: list[Event]) -> None:
-        """Say what can still be said of the answer, and why there is no more of it."""
+        """Emit what was held back, then the failure."""
         choices = self._open_choices()
-        self._flush_riders(choices, out)
+        self._flush_pending_fields(choices, out)
         for choice in choices:
             choice.flush_text(out)
             choice.calls.close(out, is_cut=choice.finish_reason is None or choice.finish_reason in TRUNCATED_REASONS)
@@ -254,8 +250,8 @@ class EventRepairer:
                 self._finish_choice(choice, out, is_done=True)
         self._fail(failure, out)
 
-    def _flush_riders(self, choices: list[_ChoiceRepair], out: list[Event]) -> None:
-        """Let out what rides on the next chunk, before what was held back: there may be no next chunk."""
+    def _flush_pending_fields(self, choices: list[_ChoiceRepair], out: list[Event]) -> None:
+        """Send fields that are pending for the next chunk: there may be no next chunk."""
         out += [UnknownFields(choice.index, FieldLocation.CHOICE, {}, in_own_chunk=True) for choice in choices]
 
     def _repair_choice_event(self, event: ChoiceEvent, out: list[Event]) -> None:
@@ -278,8 +274,8 @@ class EventRepairer:
         if choice.calls.failure is not None:
             self._fail(choice.calls.failure, out)
 
-    def _emit(self, choice: _ChoiceRepair, event: ChoiceEvent, out: list[Event]) -> None:  # noqa: C901, PLR0912 - a case per event
-        """Hand on what happens in an open choice."""
+    def _emit(self, choice: _ChoiceRepair, event: ChoiceEvent, out: list[Event]) -> None:
+        """Emit an event of an open choice."""
         index = choice.index
         match event:
             case ChoiceStart():
@@ -287,8 +283,8 @@ class EventRepairer:
             case Text(text=text):
                 choice.add_text(text, self.think_mode, out)
             case Logprobs(value=value):
-                most = self._facts.top_logprobs
-                out.append(Logprobs(index, value if most is None else limit_top_logprobs(value, most)))
+                limit = self._facts.top_logprobs
+                out.append(Logprobs(index, value if limit is None else limit_top_logprobs(value, limit)))
             case UnknownFields(location=FieldLocation.DELTA) if self._is_stream:
                 out.append(choice.delta_fields.normalise(msgspec.structs.replace(event, index=index)))
             case UnknownFields():
@@ -297,7 +293,7 @@ class EventRepairer:
                 self._hold_finish(choice, reason)
                 choice.stop_string = stop
             case Reasoning() | Refusal() | ToolCall() | ToolArguments() if not self._is_chat:
-                pass  # a completion has no place for them, and its reader never gives them
+                pass  # completions have no such fields, and their reader emits none
             case Reasoning(text=text):
                 choice.add_reasoning(text, out)
             case Refusal(text=text):
@@ -329,29 +325,32 @@ class EventRepairer:
         return choice
 
     def _map_index(self, index: int) -> int | None:
-        """The index of a choice. Where one was requested, the first that comes is 0, whatever the server calls it;
-        None for a choice beyond those that were requested: clients that read one would mix it into theirs."""
+        """The index to send for a choice; None for a choice beyond the requested number.
+
+        If one choice was requested, the first received one is 0, whatever index the server sends. Clients that read one
+        choice would mix the text of a second one into it.
+        """
         known = self._index_map.get(index)
         if known == index:
             return index
-        wanted = self._facts.choice_count
-        if known is None and (wanted is None or len(self._index_map) < wanted):
-            known = self._index_map[index] = 0 if wanted == 1 else index
+        requested = self._facts.choice_count
+        if known is None and (requested is None or len(self._index_map) < requested):
+            known = self._index_map[index] = 0 if requested == 1 else index
             self._is_renumbered |= known != index
         if known != index:
             self._repair_log.record(catalog.n.INDEX_INT if self._is_chat else catalog.cmpl.INDEX, index)
         return known
 
     def _missing_choices(self, choices: list[_ChoiceRepair]) -> list[Failure]:
-        """A failure where fewer choices came than were requested."""
-        wanted = self._facts.choice_count or 0
-        if len(choices) >= wanted:
+        """A failure if fewer choices than requested were received."""
+        requested = self._facts.choice_count or 0
+        if len(choices) >= requested:
             return []
         self._repair_log.record(catalog.n.REFUSE_IF_UNSUPPORTED, len(choices))
-        return [incomplete_stream_failure(f"the server sent {len(choices)} of {wanted} requested choices")]
+        return [incomplete_stream_failure(f"the server sent {len(choices)} of {requested} requested choices")]
 
     def _open_choice(self, choice: _ChoiceRepair, out: list[Event]) -> None:
-        """Open a choice, and before it those with a lower index: clients keep choices in a list."""
+        """Start a choice, after those with a lower index: clients store choices in a list."""
         if self._is_chat:
             for index in range(choice.index):
                 if index not in self._choices or not self._choices[index].is_open:
@@ -361,7 +360,7 @@ class EventRepairer:
         out.append(ChoiceStart(choice.index))
 
     def _hold_finish(self, choice: _ChoiceRepair, reason: str) -> None:
-        """Keep why a choice finished until nothing can follow; a call outweighs a stop."""
+        """Store the finish reason until nothing can follow; `tool_calls` has precedence."""
         choice.can_pass_text = False
         if choice.finish_reason is None:
             choice.finish_reason = reason
@@ -372,21 +371,21 @@ class EventRepairer:
             choice.finish_reason = reason
 
     def _finish_choice(self, choice: _ChoiceRepair, out: list[Event], *, is_done: bool) -> list[Failure]:
-        """Say why a choice finished; a failure where nobody can know."""
+        """Emit the finish of a choice; a failure if the choice is incomplete."""
         if choice.calls.failure is not None:
             return [choice.calls.failure]
         reason = choice.finish_reason
-        is_called = len(choice.calls) > 0
-        is_whole = choice.calls.are_complete()
+        has_calls = len(choice.calls) > 0
+        is_complete = choice.calls.are_complete()
         if reason is None:
             self._repair_log.record(catalog.fin.ALWAYS_SENT if is_done else catalog.end.NO_EARLY_EOF)
             self._repair_log.record(catalog.err.NOT_SILENT)
-            if is_called:
+            if has_calls:
                 self._repair_log.record(catalog.tool.FINISH_FOLLOWS)
-            if not (is_done and is_whole):
-                return [incomplete_stream_failure("the server's stream ended before the answer was whole")]
-            reason = "tool_calls" if is_called else "stop"
-        elif reason == "stop" and is_called and is_whole and not self._facts.has_named_tool:
+            if not (is_done and is_complete):
+                return [incomplete_stream_failure("the server's stream ended before the answer was complete")]
+            reason = "tool_calls" if has_calls else "stop"
+        elif reason == "stop" and has_calls and is_complete and not self._facts.has_named_tool:
             self._repair_log.record(catalog.fin.TOOL_CALLS)
             reason = "tool_calls"
         if choice.calls.invalid_arguments and reason not in TRUNCATED_REASONS:
@@ -406,11 +405,11 @@ class EventRepairer:
             out.append(self.usage)
 
     def _keep_alive(self, event: KeepAlive, out: list[Event]) -> None:
-        """Let out signs of life, in runs that clients stand: after some comments one goes out as a chunk."""
+        """Limit runs of keep-alives to what clients accept: after some comments, one is sent as a chunk."""
         is_full = self._comment_count >= _COMMENTS_LIMIT
         if is_full and not event.is_chunk:
             self._repair_log.record(catalog.sse.KEEPALIVE_RUN_LIMIT)
-        # A chunk needs a choice that is open: before the first one there are only comments.
+        # A chunk needs an open choice; before the first one only comments are sent.
         if (event.is_chunk or is_full) and self._noop_count < _NOOPS_LIMIT and self._open_choices():
             self._noop_count += 1
             self._comment_count = 0

@@ -1,4 +1,4 @@
-"""What was mended, by rule: bounded, however long the stream."""
+"""Log of the repairs of one stream: one entry per rule, so its size does not depend on the length of the stream."""
 
 from collections.abc import Mapping
 
@@ -6,52 +6,52 @@ import msgspec
 
 from welldone.protocol.catalog.rule import Repairability, Rule
 
-_OBSERVED_CHARACTERS = 200  # enough to see what was wrong, little enough for a log line
+_OBSERVED_CHARACTERS = 200  # enough to identify the problem, short enough for a log line
 
 
 class RepairEntry(msgspec.Struct):
-    """One fault that was met in a stream: how often, and where first."""
+    """Violations of one rule in a stream: their number, and the position of the first."""
 
     rule: str
     count: int
     frame: int
-    """The number of the frame that first showed it, from 1; 0 where it showed only at the end."""
+    """Number of the first frame with a violation, from 1; 0 if it was found only at the end."""
     byte: int
     observed: str
 
 
 class RepairLog:
-    """All notes on one stream. The reader keeps `frame` and `byte` at the place that is being read."""
+    """Repairs of one stream. The reader keeps `frame` and `byte` at its current position."""
 
     def __init__(self, endpoint: str | None = None) -> None:
-        self._endpoint = endpoint  # only rules of this endpoint are noted
+        self._endpoint = endpoint  # only rules of this endpoint are recorded
         self.frame = 0
         self.byte = 0
         self._entries: dict[str, RepairEntry] = {}
         self.strict_rules: frozenset[str] = frozenset()
-        """Rules that may not be broken; `all` are those that would be mended."""
+        """Ids of rules whose violation is a failure; `all` stands for every rule with a repair."""
         self.broken_rule: str | None = None
-        """The first of them that was."""
+        """The first violated rule of `strict_rules`."""
         self._is_muted = False
 
     def record(self, rule: Rule, observed: object = "") -> None:
-        """Count `fault`; keep what was heard the first time."""
+        """Count a violation; the value observed first is stored."""
         if self._is_muted or (self._endpoint is not None and self._endpoint not in rule.endpoints):
             return
-        note = self._entries.get(rule.id)
-        if note is None:
+        entry = self._entries.get(rule.id)
+        if entry is None:
             self._entries[rule.id] = RepairEntry(rule.id, 1, self.frame, self.byte, _shorten(observed))
             if self.strict_rules and self.broken_rule is None and self._is_strict(rule):
                 self.broken_rule = rule.id
         else:
-            note.count += 1
+            entry.count += 1
 
     def mute(self) -> None:
-        """Note nothing more."""
+        """Ignore all further violations."""
         self._is_muted = True
 
     def merge_entry(self, entry: RepairEntry) -> None:
-        """Count what was noted elsewhere."""
+        """Add an entry of another log."""
         known = self._entries.setdefault(entry.rule, entry)
         if known is not entry:
             self._entries[entry.rule] = msgspec.structs.replace(known, count=known.count + entry.count)
@@ -62,27 +62,27 @@ class RepairLog:
         )
 
     def counts(self) -> dict[str, int]:
-        """How often each fault was met."""
-        return {rule: note.count for rule, note in self._entries.items()}
+        """Return the number of violations by rule id."""
+        return {rule: entry.count for rule, entry in self._entries.items()}
 
     def add_counts(self, counts: Mapping[str, int], times: int) -> None:
-        """Count faults that were met before, so many times more."""
+        """Count `counts` of rules that have an entry, `times` times."""
         for rule, count in counts.items():
             self._entries[rule].count += count * times
 
     def entries(self) -> list[RepairEntry]:
-        """The notes, in the order in which the faults were first met."""
+        """Return the entries in the order of their first violation."""
         return list(self._entries.values())
 
 
 def join_repair_logs(parts: list[RepairLog]) -> RepairLog:
-    """The notes on streams that make one answer."""
+    """Merge the logs of streams that form one answer."""
     if len(parts) == 1:
         return parts[0]
     joined = RepairLog()
     for part in parts:
-        for note in part.entries():
-            joined.merge_entry(note)
+        for entry in part.entries():
+            joined.merge_entry(entry)
     return joined
 
 
@@ -92,8 +92,8 @@ def _shorten(observed: object) -> str:
 
 
 def format_json(value: object) -> str:
-    """A JSON value as a person would write it; hostile nesting is only named."""
+    """Encode a value as JSON text, or return a placeholder if it cannot be encoded."""
     try:
         return msgspec.json.encode(value).decode()
     except (RecursionError, UnicodeEncodeError):
-        return "(something that cannot be shown)"
+        return "(value that cannot be encoded)"

@@ -1,4 +1,4 @@
-"""A reply that is not streamed, read as the chunk, or the chunks, of a stream."""
+"""Reader of non-streaming replies: converts a reply to the chunks of a stream."""
 
 from collections.abc import Generator, Iterator
 
@@ -17,13 +17,13 @@ _ARGUMENTS_FIELD = dict(CALL_TYPE_AND_ARGUMENTS_FIELD.values())
 
 _RAW_CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _LOGPROBS_PER_CHUNK = 100
-"""Log probabilities in one chunk: with 20 alternatives each they take 10 ms to read."""
+"""Most log probabilities per chunk; with 20 alternatives each, reading them takes 10 ms."""
 
 
 def parse_reply(body: bytes, endpoint: Endpoint, repair_log: RepairLog) -> Generator[None, None, Json | Failure]:
-    """The chunk that says what the reply does; a failure where it is an error, or no answer at all.
+    """Convert a reply to one chunk, or to a failure if it is an error or has no choices.
 
-    Each step takes a turn.
+    Each step fits the blocking budget.
     """
     has_steps = exceeds_blocking_budget(body)
     value, has_tail = yield from parse_first_value(body, in_steps=has_steps)
@@ -32,7 +32,7 @@ def parse_reply(body: bytes, endpoint: Endpoint, repair_log: RepairLog) -> Gener
     replies = value if isinstance(value, list) else [value]
     reply = _merge_replies(replies)
     if reply is None:
-        return bad_stream_failure("a reply that is no JSON object")
+        return bad_stream_failure("a reply that is not a JSON object")
     failure = read_error(reply, body.lstrip(), RepairLog())
     if failure is not None:
         check_error_shape(reply.get("error"), repair_log)
@@ -41,30 +41,30 @@ def parse_reply(body: bytes, endpoint: Endpoint, repair_log: RepairLog) -> Gener
         repair_log.record(catalog.ns.CHOICES, reply.get("choices"))
         return incomplete_stream_failure("the server sent no answer")
     if has_steps and (yield from _exceeds_budget_without_logprobs(body)):
-        return bad_stream_failure("a reply that is too complex to be read at once")
+        return bad_stream_failure("a reply that is too complex to parse")
     _check_reply(reply, endpoint, repair_log)
     return _reply_to_chunk(reply, endpoint)
 
 
 def split_by_logprobs(chunk: Json) -> Iterator[Json]:
-    """The same chunk as several, where it has many log probabilities: each can be read in a turn."""
+    """Split a chunk with many log probabilities into chunks that each fit the blocking budget."""
     choices = [choice for choice in chunk["choices"] if isinstance(choice, dict)]
     longest = max((len(_logprob_entries(choice)) for choice in choices), default=0)
     if longest <= _LOGPROBS_PER_CHUNK:
         yield chunk
         return
-    rest: Json = {key: chunk[key] for key in ("id", "object", "created", "model") if key in chunk}
+    envelope: Json = {key: chunk[key] for key in ("id", "object", "created", "model") if key in chunk}
     for start in range(0, longest, _LOGPROBS_PER_CHUNK):
         is_last = start + _LOGPROBS_PER_CHUNK >= longest
-        # All else is said once: what it holds counts first, and its usage last.
-        one = {key: value for key, value in chunk.items() if key != "usage"} if start == 0 else dict(rest)
+        # The other fields are sent once: usage on the last chunk, all else on the first.
+        piece = {key: value for key, value in chunk.items() if key != "usage"} if start == 0 else dict(envelope)
         if is_last and "usage" in chunk:
-            one["usage"] = chunk["usage"]
-        yield one | {"choices": [_slice_choice(choice, start, is_last=is_last) for choice in choices]}
+            piece["usage"] = chunk["usage"]
+        yield piece | {"choices": [_slice_choice(choice, start, is_last=is_last) for choice in choices]}
 
 
 def _exceeds_budget_without_logprobs(body: bytes) -> Generator[None, None, bool]:
-    """Whether what is read in one turn, all but the log probabilities, costs more than that."""
+    """Whether everything except the log probabilities, which is read in one step, exceeds the blocking budget."""
     rest: list[msgspec.Raw] = []
     try:
         for reply in decode_elements(body) if body.lstrip().startswith(b"[") else [body]:
@@ -72,14 +72,14 @@ def _exceeds_budget_without_logprobs(body: bytes) -> Generator[None, None, bool]
             yield
             choices = _RAW_CHOICES.decode(members.pop("choices"))
             yield
-            rest += [*members.values(), *(raw for one in choices for name, raw in one.items() if name != "logprobs")]
+            rest += [*members.values(), *(raw for item in choices for name, raw in item.items() if name != "logprobs")]
     except (msgspec.MsgspecError, KeyError):
-        return True  # of a shape that no server has
+        return True  # no known server sends this shape
     return exceeds_blocking_budget(b",".join(rest))
 
 
 def _slice_choice(choice: Json, start: int, *, is_last: bool) -> Json:
-    """A choice with some of its log probabilities: the first has its words, the last its end."""
+    """A choice with a slice of its log probabilities: the first has the content, the last the finish reason."""
     entries = _logprob_entries(choice)[start : start + _LOGPROBS_PER_CHUNK]
     if start == 0:
         out = choice | ({"logprobs": choice["logprobs"] | {"content": entries}} if entries else {})
@@ -96,18 +96,17 @@ def _logprob_entries(choice: Json) -> list[object]:
 
 
 def _merge_replies(replies: list[object]) -> Json | None:
-    """One reply: some servers answer a list of prompts with a list of replies."""
+    """Merge a list of replies, which some servers send for a list of prompts; None if one is not an object."""
     objects = [reply for reply in replies if isinstance(reply, dict)]
     if not objects or len(objects) != len(replies):
         return None
     if len(objects) == 1:
         return objects[0]
     choices = [choice for reply in objects for choice in reply.get("choices") or [] if isinstance(choice, dict)]
-    return objects[0] | {"choices": [choice | {"index": place} for place, choice in enumerate(choices)]}
+    return objects[0] | {"choices": [choice | {"index": index} for index, choice in enumerate(choices)]}
 
 
 def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
-    """The reply as the one chunk of a stream."""
     if endpoint is Endpoint.COMPLETIONS:
         return reply
     choices = []
@@ -119,7 +118,7 @@ def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
         calls = message.get("tool_calls")
         if isinstance(calls, list):
             message["tool_calls"] = [
-                call | {"index": place} for place, call in enumerate(calls) if isinstance(call, dict)
+                call | {"index": index} for index, call in enumerate(calls) if isinstance(call, dict)
             ]
             if finish_word(choice.get("finish_reason")) is None and calls and all(map(_is_complete_tool_call, calls)):
                 choice = choice | {"finish_reason": "tool_calls"}
@@ -154,7 +153,7 @@ def _check_reply(reply: Json, endpoint: Endpoint, repair_log: RepairLog) -> None
 
 
 def _matches_schema(reply: Json, endpoint: Endpoint) -> bool:
-    """Whether a reply and its choices have the members that OpenAI's schema requires, each of its type."""
+    """Whether a reply and its choices have the required members of OpenAI's schema with their types."""
     is_named = all(isinstance(reply.get(name), str) for name in ("id", "model")) and type(reply.get("created")) is int
     choices = [choice for choice in reply["choices"] if isinstance(choice, dict)]
     return is_named and all(_choice_matches_schema(choice, endpoint) for choice in choices)

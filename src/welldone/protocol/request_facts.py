@@ -1,4 +1,4 @@
-"""What the request asked for, as far as it changes the stream. None: not known."""
+"""Facts of a request that affect its stream. None stands for unknown."""
 
 import msgspec
 
@@ -6,58 +6,58 @@ from welldone.protocol.events import Json
 from welldone.protocol.text_filters import ThinkMode
 
 CHAT_CHOICES_LIMIT = 128
-"""OpenAI's own limit for `n`."""
+"""Limit of OpenAI for `n`."""
 COMPLETIONS_CHOICES_LIMIT = 4096
-"""A list of prompts times `n`; more than any server we know takes in one request."""
+"""Prompts times `n`: more than any known server accepts in one request."""
 
 TRUNCATED_REASONS = ("length", "content_filter")
-"""Finish reasons after which a call may be incomplete."""
+"""Finish reasons after which a tool call may be incomplete."""
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a request that repair and the writers need."""
+    """Facts of a request that repair and the writers use."""
 
     include_usage: bool | None = None
-    """Whether `stream_options.include_usage` was true."""
+    """Whether `stream_options.include_usage` is true."""
     is_usage_forced: bool = False
-    """Whether the server was asked for usage whatever the client wants: then it is no fault that it comes."""
+    """Whether usage is always requested from the upstream; unrequested usage is then no violation."""
     count_reasoning_tokens: bool = False
-    """Whether the tokens of the reasoning are counted here: the server is an engine that does not."""
+    """Whether to count reasoning tokens here, for an engine that does not report them."""
     continuous_usage: bool = False
-    """Whether counts were asked for on each chunk (vLLM's `continuous_usage_stats`, which needs `include_usage`)."""
+    """Whether usage is requested on each chunk (vLLM's `continuous_usage_stats`, which needs `include_usage`)."""
     allow_obfuscation: bool | None = None
-    """Whether padding against traffic analysis may be sent."""
+    """Whether the `obfuscation` padding against traffic analysis may be sent."""
     choice_count: int | None = None
-    """How many choices were asked for, over all prompts."""
+    """Number of requested choices, over all prompts."""
     uses_legacy_functions: bool = False
-    """Whether the deprecated `functions` were used, so that calls go out as `function_call`."""
+    """Whether the request uses the deprecated `functions`; calls are then sent as `function_call`."""
     has_named_tool: bool = False
-    """Whether one tool was demanded by name: then OpenAI itself finishes with `stop`."""
+    """Whether `tool_choice` names a tool: OpenAI itself then finishes with `stop`."""
     top_logprobs: int | None = None
-    """How many alternatives to each token were asked for, where a server may send more."""
+    """Number of requested alternatives per token, set where the server may send more."""
     is_json_output: bool = False
-    """Whether the text was to be JSON: `response_format` json_schema or json_object."""
+    """Whether the text must be JSON: `response_format` json_schema or json_object."""
     is_json_object: bool = False
-    """Whether it was to be an object, whatever is in it."""
+    """Whether the text must be a JSON object without a schema: `response_format` json_object."""
     needs_object_arguments: bool = False
-    """Whether the client's dialect has calls whose arguments are an object: then others cannot be sent."""
+    """Whether the client's dialect sends tool arguments as an object, so that other arguments cannot be sent."""
     stop_strings: tuple[str, ...] = ()
-    """Stop strings that are looked for here, in a stream with one choice: its server was asked without them."""
+    """Stop strings to match here, in a stream with one choice; the upstream request has none."""
     tool_names: frozenset[str] = frozenset()
-    """The names of functions that the model may call."""
+    """Names of the functions that the model may call."""
     model: str | None = None
 
 
 def read_request_facts(body: Json) -> RequestFacts:
-    """What a request's JSON asks for; what it has wrong is taken as not said."""
+    """Read the facts from a request body; invalid fields count as absent."""
     options = body.get("stream_options")
     options = options if isinstance(options, dict) else {}
     n = body.get("n")
     prompts = body.get("prompt")
     count = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
     model = body.get("model")
-    wanted = body.get("response_format")
-    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    response_format = body.get("response_format")
+    format_type = response_format.get("type") if isinstance(response_format, dict) else None
     return RequestFacts(
         include_usage=options.get("include_usage") is True,
         continuous_usage=all(options.get(name) is True for name in ("include_usage", "continuous_usage_stats")),
@@ -66,22 +66,22 @@ def read_request_facts(body: Json) -> RequestFacts:
         uses_legacy_functions=bool(body.get("functions")) and not body.get("tools"),
         has_named_tool=isinstance(body.get("tool_choice"), dict),
         tool_names=_tool_names(body),
-        is_json_output=kind in ("json_schema", "json_object"),
-        is_json_object=kind == "json_object",
+        is_json_output=format_type in ("json_schema", "json_object"),
+        is_json_object=format_type == "json_object",
         model=model if isinstance(model, str) and model else None,
     )
 
 
 def think_mode_for(think: ThinkMode, request: Json) -> ThinkMode:
-    """How thoughts are found in the answer to a request, where the upstream is set to `think`.
+    """Return the think mode for one request to an upstream that is configured as `think`.
 
-    Where the request turns thinking off, the model's template opens no tag, so the text does not begin inside one.
+    If the request turns thinking off, the chat template opens no tag, so the text does not start inside one.
     """
     return "tags" if think == "open" and is_thinking_off(request) else think
 
 
 def is_thinking_off(body: Json) -> bool:
-    """Whether a request turns thinking off, by any of the names that servers have for that."""
+    """Whether a request turns thinking off, in any of the spellings of known servers."""
     kwargs, thinking, reasoning = (body.get(name) for name in ("chat_template_kwargs", "thinking", "reasoning"))
     kwargs = kwargs if isinstance(kwargs, dict) else {}
     return (

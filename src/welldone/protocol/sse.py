@@ -1,8 +1,7 @@
-"""Server-sent events as bytes: frames out of a stream, and a stream out of frames.
+"""Server-sent events: incremental frame decoder and frame encoder.
 
-The law of this file: where the bytes are cut never matters. `feed` may be called with any pieces; the frames are
-the same, and no byte is searched twice. The rules of the format are those of
-https://html.spec.whatwg.org/multipage/server-sent-events.html.
+Chunk boundaries of the transport never matter: however the bytes are split over calls of `feed`, the frames are the
+same, and no byte is searched twice. Format: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 """
 
 import re
@@ -11,21 +10,21 @@ from collections.abc import Iterator
 import msgspec
 
 FRAME_LIMIT_BYTES = 6 * 1024 * 1024
-"""The longest frame kept. Real chunks stay under 1 MB; 6 MB leaves room for audio and images in one delta. Text costs
-6 ns for each byte: what is longer would hold up other streams (see `budget`). An eager decoder takes half of that where
-a frame is more than one plain line of data: each of its lines is looked at several times."""
+"""Longest accepted frame. Real chunks stay under 1 MB; 6 MB leaves room for audio and images in one delta. Text costs
+6 ns per byte, so longer frames would block other streams (see `json_budget`). An eager decoder accepts half of that for
+a frame that is more than one plain data line, since it reads each line several times."""
 
 FRAME_LINES_LIMIT = 10_000
-"""Lines of one frame, which take 3 us each."""
+"""Most lines of one frame; each takes 3 us."""
 _WINDOW_BYTES = 64 * 1024
 
 HEADERS = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
-    # Caches keep no stream, and proxies neither transform nor hold it back.
+    # Caches do not store the stream; proxies do not transform or buffer it (nginx reads X-Accel-Buffering).
     ("Cache-Control", "no-cache, no-transform"),
     ("X-Accel-Buffering", "no"),
 )
-"""The headers of each stream that we send."""
+"""Response headers of every stream."""
 
 BOM = b"\xef\xbb\xbf"
 DATA_PREFIX = b"data: "
@@ -38,58 +37,58 @@ _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _NO_BREAK = re.compile(rb"[^\r\n]")
 _NEW_DATA = re.compile(rb"(?>\r\n|\r|\n)(?=data:|\{)")
 _HAS_DATA = re.compile(rb"(?<![^\r\n])(?:data:|\{)")
-_LOOK_AHEAD = 8  # bytes after a frame that may be needed to see that it has ended
+_LOOK_AHEAD = 8  # bytes after a frame that may be needed to detect its end
 _COLON = ord(":")
 _CR = ord("\r")
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One message of a stream: the lines up to an empty one."""
+    """One SSE message: the lines up to a blank line."""
 
     byte: int
-    """Where its first byte stands in the stream."""
+    """Offset of the first byte in the stream."""
     raw: bytes
-    """Its bytes as heard, with the line breaks that end it."""
+    """The bytes as received, with the line breaks that end the frame."""
     data: bytes | None
-    """Its `data` lines, joined by LF; None where it has none."""
+    """The `data` lines, joined by LF; None if there are none."""
     event: str = ""
     ended: bool = True
-    """Whether its empty line came: not so for the last one of a cut stream, or for a piece of a frame."""
+    """Whether the blank line was received: False at the end of a truncated stream, and for a piece of a frame."""
 
 
 class SseDecoder:
-    """Frames out of a stream's bytes, however they are cut.
+    """Incremental decoder from bytes to frames.
 
-    An `eager` decoder also ends a frame where the next line begins a new `data:` field or a bare `{`, and gives a
-    leading comment as a frame of its own, so that a reader answers at once to servers that forget the empty line.
-    Each piece of such a frame but its last has `ended` False.
+    An `eager` decoder also ends a frame where the next line starts a new `data:` field or a bare `{`, and returns a
+    leading comment as a frame of its own. Servers that omit the blank line are then read without delay. Each piece of
+    such a frame except the last has `ended` False.
     """
 
     def __init__(self, *, eager: bool = False, limit_bytes: int = FRAME_LIMIT_BYTES) -> None:
         self.overlong_at: int | None = None
-        """Where a frame began that outgrew the limit; from there on nothing more is read."""
+        """Offset of the frame that exceeds the limit; nothing is decoded from there on."""
         self.has_bom = False
         self._eager = eager
         self._limit = limit_bytes
         self._buffer = bytearray()
-        self._offset = 0  # where the buffer's first byte stands in the stream
-        self._searched = 0  # no empty line begins before this place in the buffer
-        self._split_searched = 0  # nor, for an eager decoder, a new data line
+        self._offset = 0  # of the buffer's first byte in the stream
+        self._searched = 0  # no blank line starts before this position in the buffer
+        self._split_searched = 0  # eager decoder: no new data line starts before this position
         self._has_cr = False
         self._started = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits for more bytes."""
+        """Whether no bytes are buffered."""
         return self._started and not (self._buffer or self._has_cr or self.overlong_at is not None)
 
     def skip_bytes(self, count: int) -> int:
-        """So many bytes took a shorter way; where the stream stands now."""
+        """Advance by bytes that the fast path handled; return the new stream offset."""
         self._offset += count
         return self._offset
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes."""
+        """Return the frames that `data` completes."""
         if self.overlong_at is not None:
             return []
         if (
@@ -99,7 +98,7 @@ class SseDecoder:
             and is_single_frame(data)
             and len(data) <= self._limit
         ):
-            # The common case, worth a short way: one data line and its empty line, and nothing else.
+            # Fast path for the common case: exactly one data line and its blank line.
             byte = self._offset
             self._offset += len(data)
             return [Frame(byte, data, data[6:-2])]
@@ -111,13 +110,13 @@ class SseDecoder:
         return self._take_frames(closing=False)
 
     def close(self) -> list[Frame]:
-        """What is left when the stream has ended; its last frame is not `ended` unless its empty line came."""
+        """Return the remaining frames at the end of the stream; the last one may not be `ended`."""
         if self.overlong_at is not None:
             return []
         return self._take_frames(closing=True)
 
     def _start(self) -> bool:
-        """Pass over a byte order mark. False while the first bytes may still become one."""
+        """Skip a byte order mark; False while the first bytes may still become one."""
         if len(self._buffer) < len(BOM) and BOM.startswith(self._buffer):
             return False
         self._started = True
@@ -154,7 +153,7 @@ class SseDecoder:
         return frames
 
     def _skip_line_breaks(self, start: int) -> int:
-        """The place of the next byte that is no line break."""
+        """Position of the next byte that is not a line break."""
         buffer = self._buffer
         if start < len(buffer) and buffer[start] in b"\r\n":
             found = _NO_BREAK.search(buffer, start)
@@ -164,7 +163,7 @@ class SseDecoder:
         return start
 
     def _blank_line_end(self, start: int, *, closing: bool) -> int:
-        """Where the frame at `start` ends, or -1 while its empty line has not come."""
+        """End of the frame at `start`, or -1 while its blank line is missing."""
         buffer = self._buffer
         if not self._has_cr:
             found = buffer.find(FRAME_END, self._searched)
@@ -174,7 +173,7 @@ class SseDecoder:
             self._searched = max(start, len(buffer) - 1)
             return -1
         match = _BLANK_LINE.search(buffer, self._searched)
-        # A CR at the very end may be the first half of a CRLF: its other half would belong to this frame.
+        # A CR at the end of the buffer may be the first half of a CRLF, whose LF belongs to this frame.
         if match and (closing or match.end() < len(buffer) or buffer[-1] != _CR):
             self._searched = match.end()
             return match.end()
@@ -182,7 +181,7 @@ class SseDecoder:
         return -1
 
     def _comment_end(self, start: int, *, closing: bool) -> int:
-        """Where the comment line at `start` ends, or -1 while it has not."""
+        """End of the comment line at `start`, or -1 while it is incomplete."""
         buffer = self._buffer
         match = _LINE_BREAK.search(buffer, max(start, self._split_searched - 1))
         if match and (closing or match.end() < len(buffer) or buffer[-1] != _CR):
@@ -192,7 +191,7 @@ class SseDecoder:
         return -1
 
     def _split_pending(self, start: int, frames: list[Frame]) -> int:
-        """Hand out the pieces of an unfinished frame that are whole data fields; where the rest begins."""
+        """Add the complete data fields of an unfinished frame to `frames`; return the start of the rest."""
         buffer = self._buffer
         while match := _NEW_DATA.search(buffer, max(start, self._split_searched)):
             end = match.end()
@@ -201,12 +200,12 @@ class SseDecoder:
                 frames += self._make_frames(start, end, ended=False)
                 start = end
                 self._searched = max(self._searched, start)
-        # A break and "data:" are at most 7 bytes; look again from where one may have begun.
+        # A line break and "data:" are at most 7 bytes: one may have started in the last 6.
         self._split_searched = max(start, len(buffer) - 6)
         return start
 
     def _make_frames(self, start: int, end: int, *, ended: bool) -> list[Frame]:
-        """The frames between two places: none from the first that is too long on."""
+        """Frames between two positions, up to the first one that is too long."""
         if self.overlong_at is not None:
             return []
         with memoryview(self._buffer) as buffer:
@@ -247,24 +246,24 @@ class SseDecoder:
 
 
 def _iter_lines(raw: bytes) -> Iterator[bytes]:
-    """The lines of a frame, with their breaks: some at a time, since nobody may want them all."""
+    """Lines of a frame with their breaks, split window by window: the caller may stop early."""
     start = 0
     while start < len(raw):
-        places = [raw.find(line_break, start + _WINDOW_BYTES) for line_break in (b"\n", b"\r")]
-        end = min((place + 1 for place in places if place >= 0), default=len(raw))
+        breaks = [raw.find(line_break, start + _WINDOW_BYTES) for line_break in (b"\n", b"\r")]
+        end = min((position + 1 for position in breaks if position >= 0), default=len(raw))
         end += raw.startswith(b"\r\n", end - 1)
         window = raw if end - start == len(raw) else raw[start:end]
-        yield from window.splitlines(keepends=True)  # of bytes: at CRLF, LF and CR, and nowhere else
+        yield from window.splitlines(keepends=True)  # bytes.splitlines splits at CRLF, LF and CR only
         start = end
 
 
 def split_lines(raw: bytes) -> list[bytes]:
-    """The lines of a frame, without their breaks and without the empty ones."""
-    return [line for line in raw.splitlines() if line]  # of bytes: at CRLF, LF and CR, and nowhere else
+    """Return the non-empty lines of a frame without their breaks."""
+    return [line for line in raw.splitlines() if line]  # bytes.splitlines splits at CRLF, LF and CR only
 
 
 def parse_field(line: bytes) -> tuple[bytes, bytes]:
-    """A line's field name and value; a comment has the name b""."""
+    """Split a line into field name and value; the name of a comment is b""."""
     colon = line.find(b":")
     if colon < 0:
         return line, b""
@@ -273,7 +272,7 @@ def parse_field(line: bytes) -> tuple[bytes, bytes]:
 
 
 def is_single_frame(data: bytes) -> bool:
-    """Whether this is one frame: a data line, its empty line, and nothing else."""
+    """Whether `data` is exactly one frame with one data line."""
     return (
         data.find(b"\n") == len(data) - 2
         and data.startswith(DATA_PREFIX)
@@ -283,17 +282,17 @@ def is_single_frame(data: bytes) -> bool:
 
 
 def data_frame(payload: bytes) -> bytes:
-    """One frame that carries `payload`, a single line."""
+    """Encode a frame; `payload` must be a single line."""
     return b"".join((DATA_PREFIX, payload, FRAME_END))
 
 
 def named_frame(event: str, payload: bytes) -> bytes:
-    """One frame that has a name as well."""
+    """Encode a frame with an `event` field."""
     return b"".join((b"event: ", event.encode(), b"\n", DATA_PREFIX, payload, FRAME_END))
 
 
 def comment(text: bytes) -> bytes:
-    """A comment: bytes on the wire that no client sees."""
+    """Encode a comment, which clients ignore."""
     return b": " + text + FRAME_END
 
 
@@ -301,7 +300,6 @@ DONE = data_frame(b"[DONE]")
 
 
 def _parse_frame(byte: int, lines: list[bytes], *, ended: bool) -> Frame:
-    """The frame of some lines, which have their breaks."""
     raw = b"".join(lines)
     data: list[bytes] = []
     event = b""

@@ -1,6 +1,6 @@
-"""What may follow what: the tables that say which events are legal now, for a choice and for the whole stream."""
+"""State machine of a stream: transition tables for each choice and for the whole stream."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
@@ -25,20 +25,20 @@ from welldone.protocol.events import (
 
 
 class ChoiceState(Enum):
-    """How far a choice has come."""
+    """State of a choice."""
 
-    NEW = "fresh"
-    STREAMING = "speaking"
-    IN_TOOL_CALLS = "calling"
+    NEW = "new"
+    STREAMING = "streaming"
+    IN_TOOL_CALLS = "in tool calls"
     FINISHED = "finished"
 
 
 class StreamState(Enum):
-    """How far the stream has come."""
+    """State of the stream."""
 
     RUNNING = "running"
-    USAGE_SENT = "counted"
-    """The usage was said: only the end may follow."""
+    USAGE_SENT = "usage sent"
+    """Only keep-alives and the end may follow."""
     FAILED = "failed"
     ENDED = "ended"
 
@@ -46,7 +46,7 @@ class StreamState(Enum):
 ChoiceTransitions: TypeAlias = Mapping[ChoiceState, Mapping[type[Event], ChoiceState]]
 
 CHAT_TRANSITIONS: ChoiceTransitions = {
-    # Unknown fields that ride on the first chunk come before it.
+    # Unknown fields of the first chunk precede it.
     ChoiceState.NEW: {ChoiceStart: ChoiceState.STREAMING, UnknownFields: ChoiceState.NEW},
     ChoiceState.STREAMING: {
         Text: ChoiceState.STREAMING,
@@ -71,7 +71,7 @@ CHAT_TRANSITIONS: ChoiceTransitions = {
 }
 
 COMPLETIONS_TRANSITIONS: ChoiceTransitions = {
-    # Unknown fields that ride on the first chunk come before it.
+    # Unknown fields of the first chunk precede it.
     ChoiceState.NEW: {ChoiceStart: ChoiceState.STREAMING, UnknownFields: ChoiceState.NEW},
     ChoiceState.STREAMING: {
         Text: ChoiceState.STREAMING,
@@ -97,23 +97,23 @@ STREAM_TRANSITIONS: Mapping[StreamState, Mapping[type[Event], StreamState]] = {
 
 
 class StreamStateMachine:
-    """Watches that a writer's caller keeps to the tables."""
+    """Checks that the events sent to a writer follow the tables."""
 
     def __init__(self, transitions: ChoiceTransitions, *, is_ordered: bool) -> None:
         self.stream_state = StreamState.RUNNING
         self.choice_states: dict[int, ChoiceState] = {}
         self._transitions = transitions
-        self._is_ordered = is_ordered  # choices must first appear in the order of their index
+        self._is_ordered = is_ordered  # choices must start in the order of their index
         self._call_counts: dict[int, int] = {}
 
     def accept(self, event: Event) -> None:
-        """Move on by `event`.
+        """Advance by `event`.
 
         Raises:
-            OutOfTurnError: it may not come now.
+            EventOrderError: the event is not legal in the current state.
         """
         if type(event) is Text and event.text and self.accepts_text(event.index):
-            return  # the common case
+            return  # common case
         match event:
             case Usage() | Failure() | KeepAlive() | UnknownFields(location=FieldLocation.CHUNK):
                 self._accept_for_stream(event)
@@ -121,17 +121,17 @@ class StreamStateMachine:
                 self._accept_for_choice(event)
 
     def accepts_text(self, index: int) -> bool:
-        """Whether by all tables more text of this choice may come, and nothing changes by it."""
-        phase = self.choice_states.get(index)
+        """Whether text of this choice is legal and changes no state."""
+        state = self.choice_states.get(index)
         return self.stream_state is StreamState.RUNNING and (
-            phase is ChoiceState.STREAMING or phase is ChoiceState.IN_TOOL_CALLS
+            state is ChoiceState.STREAMING or state is ChoiceState.IN_TOOL_CALLS
         )
 
     def end(self) -> None:
-        """The stream ends: after a failure, or when each choice has finished.
+        """End the stream, which must have failed or have finished every choice.
 
         Raises:
-            OutOfTurnError: something is still open.
+            EventOrderError: a choice is not finished, or the stream has already ended.
         """
         if self.stream_state is StreamState.ENDED or not (
             self.stream_state is StreamState.FAILED or self._all_finished()
@@ -143,32 +143,30 @@ class StreamStateMachine:
 
     def _accept_for_stream(self, event: Event) -> None:
         after = STREAM_TRANSITIONS[self.stream_state].get(type(event))
-        # Usage comes when all is said; what rides on a chunk comes while there is one to ride on.
+        # Usage follows the last choice; unknown fields need a later chunk that carries them.
         is_too_soon = isinstance(event, Usage) and not self._all_finished()
         is_too_late = isinstance(event, UnknownFields) and self._all_finished()
         if after is None or is_too_soon or is_too_late:
-            legal = {
-                kind: stage for kind, stage in STREAM_TRANSITIONS[self.stream_state].items() if kind is not type(event)
-            }
+            legal = [kind for kind in STREAM_TRANSITIONS[self.stream_state] if kind is not type(event)]
             raise EventOrderError(repr(event), f"the stream is {self.stream_state.value}", _event_names(legal))
         self.stream_state = after
 
     def _accept_for_choice(self, event: ChoiceEvent) -> None:
         index = event.index
-        phase = self.choice_states.get(index, ChoiceState.NEW)
-        after = self._transitions[phase].get(type(event))
+        state = self.choice_states.get(index, ChoiceState.NEW)
+        after = self._transitions[state].get(type(event))
         if after is None or self.stream_state is not StreamState.RUNNING or not self._is_valid_in_sequence(event):
-            legal = self._transitions[phase] if self.stream_state is StreamState.RUNNING else {}
+            legal = self._transitions[state] if self.stream_state is StreamState.RUNNING else {}
             raise EventOrderError(
                 repr(event),
-                f"choice {index} is {phase.value}, the stream {self.stream_state.value}",
+                f"choice {index} is {state.value}, the stream {self.stream_state.value}",
                 _event_names(legal),
             )
         if after is not ChoiceState.NEW:
             self.choice_states[index] = after
 
     def _is_valid_in_sequence(self, event: ChoiceEvent) -> bool:
-        """What a table cannot say: numbers that must come one after the other, and texts that must not be empty."""
+        """Conditions that the tables do not express: consecutive numbers and non-empty texts."""
         match event:
             case Text(text=text) | Reasoning(text=text) | Refusal(text=text):
                 return text != ""
@@ -189,8 +187,8 @@ class StreamStateMachine:
                 return True
 
     def _all_finished(self) -> bool:
-        return bool(self.choice_states) and all(phase is ChoiceState.FINISHED for phase in self.choice_states.values())
+        return bool(self.choice_states) and all(state is ChoiceState.FINISHED for state in self.choice_states.values())
 
 
-def _event_names(legal: Mapping[type[Event], object]) -> str:
+def _event_names(legal: Iterable[type[Event]]) -> str:
     return ", ".join(kind.__name__ for kind in legal)

@@ -1,9 +1,4 @@
-"""Stop strings, found here: an answer's text ends before the first of them, and nothing of it is shown.
-
-Text that may be the beginning of a stop string waits until that is known. If none comes of it, the text is said after
-all. Only what the client reads as text counts, not thoughts or arguments. It goes out in the pieces in which it came,
-so that the log probabilities of a token wait with it, or go with it.
-"""
+"""Filters of an answer's text: stop strings, `<think>` tags, cumulative text, JSON output, reasoning tokens."""
 
 from typing import Literal, TypeAlias
 
@@ -31,35 +26,32 @@ from welldone.protocol.json_budget import exceeds_blocking_budget
 from welldone.protocol.lenient_json import NOT_JSON, as_object, parse_by_grammar
 from welldone.protocol.repair_log import RepairLog
 
-# Texts that should be JSON, kept until they are whole and can be judged. They go out as they are all the same.
-
-
 JSON_TEXT_LIMIT_BYTES = 4 * 1024 * 1024
-"""Of all that one stream keeps at a time: a million tokens. A text that does not fit is not judged."""
+"""Most bytes of JSON text that one stream buffers for checks: a million tokens. Longer texts are not checked."""
 
 
 def is_valid_json(text: str, *, is_object: bool = False) -> bool:
-    """Whether a text is JSON, and an object where it should be one."""
+    """Whether a text is JSON and, with `is_object`, an object."""
     value = parse_by_grammar(text.encode())
     return isinstance(value, dict) if is_object else value is not NOT_JSON
 
 
 class ByteBudget:
-    """How much may still be kept."""
+    """Bytes that may still be buffered, shared by several texts."""
 
     def __init__(self, limit_bytes: int = JSON_TEXT_LIMIT_BYTES) -> None:
         self.remaining_bytes = limit_bytes
 
 
 class BufferedText:
-    """One text as it comes."""
+    """Text that is buffered, within a budget, until it is complete."""
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
-        self._text: bytearray | None = bytearray()  # None where it did not fit, or has been judged
+        self._text: bytearray | None = bytearray()  # None if it exceeded the budget, or was taken
 
     def add(self, text: str) -> None:
-        """More of it."""
+        """Append a piece."""
         if self._text is None:
             return
         data = text.encode()
@@ -70,7 +62,7 @@ class BufferedText:
         self._text += data
 
     def take(self) -> str | None:
-        """The text, which is not kept any more; None where it did not fit, or was taken."""
+        """Return the text and drop it; None if it exceeded the budget, or was taken before."""
         if self._text is None:
             return None
         text = self._text.decode()
@@ -78,9 +70,9 @@ class BufferedText:
         return text
 
     def take_is_invalid(self, *, is_object: bool) -> bool:
-        """Whether it is no JSON, or no object where it should be one. Asked once: then it is not kept any more."""
+        """Drop the text; return whether it is not JSON or, with `is_object`, not an object."""
         text = self.take()
-        # To judge a costly text would hold up other streams.
+        # Parsing a costly text would block other streams.
         return (
             text is not None
             and not exceeds_blocking_budget(text.encode())
@@ -93,18 +85,18 @@ class BufferedText:
 
 
 class JsonOutputChecker:
-    """Choices whose text should be JSON. `is_object`: no other JSON than an object will do."""
+    """Checks choices whose text should be JSON, and with `is_object` a JSON object. Events pass unchanged."""
 
     def __init__(self, *, is_object: bool) -> None:
         self.invalid_count = 0
-        """How many were no such thing, though the model had said all it wanted."""
+        """Number of invalid texts, not counting truncated ones."""
         self._is_object = is_object
         self._budget = ByteBudget()
         self._texts: dict[int, BufferedText] = {}
-        self._skipped_choices: set[int] = set()  # choices that are a refusal, or calls
+        self._skipped_choices: set[int] = set()  # choices with a refusal or tool calls
 
     def observe(self, events: list[Event]) -> None:
-        """What is said."""
+        """Check the texts of `events`."""
         for event in events:
             match event:
                 case Text(index=index, text=text):
@@ -120,46 +112,49 @@ class JsonOutputChecker:
         return self._texts.setdefault(index, BufferedText(self._budget))
 
 
-_RIDERS_LIMIT = 64
-"""Events that wait for their text. A character has up to four tokens, with at most three riders each; more is a flood,
-and is let through."""
+_PENDING_LIMIT = 64
+"""Most events that are held for their text. A character has up to four tokens with at most three such events each; more
+are passed on."""
 
 
 class _HeldText(msgspec.Struct, frozen=True):
-    """A text, and what rides on its chunk."""
+    """A text, and the events of the same chunk that precede it."""
 
-    riders: list[Event]
+    preceding: list[Event]
     text: Text
 
     def truncated(self, count: int) -> list[Event]:
-        """The events of its first characters."""
+        """The events of the first `count` characters."""
         if count >= len(self.text.text):
-            return [*self.riders, self.text]
-        riders = [
+            return [*self.preceding, self.text]
+        preceding = [
             Logprobs(event.index, truncate_logprobs(event.value, count)) if isinstance(event, Logprobs) else event
-            for event in self.riders
+            for event in self.preceding
         ]
-        return [*riders, Text(self.text.index, self.text.text[:count])]
+        return [*preceding, Text(self.text.index, self.text.text[:count])]
 
 
 class StopStringFilter:
-    """The events of a stream with one choice, up to the first stop string in its text.
+    """Ends a stream with one choice before the first stop string in its text.
 
-    The server was asked without them, and to count as it goes: when `is_over`, it is left, and says no usage any more.
+    The upstream request has no stop strings and asks for counts on each chunk: after a match the upstream request is
+    aborted, so no usage follows. Text that may be the start of a stop string is held until that is decided. Only
+    visible text is searched, not reasoning or arguments. Texts keep their boundaries, so that log probabilities stay
+    with their tokens.
     """
 
     def __init__(self, stop_strings: tuple[str, ...]) -> None:
         self.has_matched = False
-        """Whether a stop string has come: nothing more is heard."""
+        """Whether a stop string was found; all later events are dropped."""
         self._stop_strings = stop_strings
         self._longest = max(map(len, stop_strings))
         self._held: list[_HeldText] = []
-        self._text = ""  # of the pieces that are held
-        self._riders: list[Event] = []  # of a text that has not come yet
+        self._text = ""  # text of the held pieces
+        self._pending: list[Event] = []  # events that precede the next text
         self._timings: Json | None = None
 
     def feed(self, events: list[Event]) -> list[Event]:
-        """What may be said after `events`."""
+        """Return the events that can be sent after `events`."""
         out: list[Event] = []
         for event in events:
             if self.has_matched:
@@ -168,15 +163,15 @@ class StopStringFilter:
         return out
 
     def close(self) -> list[Event]:
-        """What was held back, when nothing can follow it."""
+        """Return the events that were held back, at the end of the text."""
         out: list[Event] = []
-        place = self._find_stop()
-        if place < len(self._text):
-            self._emit_and_stop(place, out)
+        position = self._find_stop()
+        if position < len(self._text):
+            self._emit_and_stop(position, out)
         else:
-            self._emit_safe(place, out)
-            out += self._riders
-            self._riders = []
+            self._emit_safe(position, out)
+            out += self._pending
+            self._pending = []
         return out
 
     def _filter_event(self, event: Event, out: list[Event]) -> None:
@@ -184,78 +179,78 @@ class StopStringFilter:
             case Text():
                 self._hold_text(event, out)
             case UnknownFields(location=FieldLocation.CHUNK, fields={"timings": dict(timings)}):
-                self._timings = timings  # not for the client, who has not asked for them: only the last are
+                self._timings = timings  # requested for the counts, not by the client: only the last are sent
                 fields = {name: value for name, value in event.fields.items() if name != "timings"}
                 if fields:
-                    self._hold_rider(msgspec.structs.replace(event, fields=fields), out)
+                    self._hold_event(msgspec.structs.replace(event, fields=fields), out)
             case UnknownFields() | Logprobs():
-                self._hold_rider(event, out)
+                self._hold_event(event, out)
             case KeepAlive() | ChoiceStart():
                 out.append(event)
             case Usage():
                 self._emit_timings(0, out)
                 out.append(event)
             case _:
-                # A stop string is not looked for across thoughts or calls; and nothing that is held outlives the end.
+                # A stop string does not span reasoning or tool calls, and nothing is held beyond the end.
                 out += self.close()
                 if not self.has_matched or isinstance(event, Failure):
                     out.append(event)
 
     def _hold_text(self, text: Text, out: list[Event]) -> None:
-        self._held.append(_HeldText(self._riders, text))
-        self._riders = []
+        self._held.append(_HeldText(self._pending, text))
+        self._pending = []
         self._text += text.text
-        found, begun = self._find_stop(), self._find_partial_stop()
-        if found <= begun and found < len(self._text):
+        found, partial = self._find_stop(), self._find_partial_stop()
+        if found <= partial and found < len(self._text):
             self._emit_and_stop(found, out)
         else:
-            self._emit_safe(min(found, begun), out)
+            self._emit_safe(min(found, partial), out)
 
-    def _hold_rider(self, event: Event, out: list[Event]) -> None:
-        self._riders.append(event)
-        if len(self._riders) > _RIDERS_LIMIT:
-            out += self._riders
-            self._riders = []
+    def _hold_event(self, event: Event, out: list[Event]) -> None:
+        self._pending.append(event)
+        if len(self._pending) > _PENDING_LIMIT:
+            out += self._pending
+            self._pending = []
 
     def _find_stop(self) -> int:
-        """Where the first stop string begins; the end of the text, if there is none."""
-        places = [place for stop in self._stop_strings if (place := self._text.find(stop)) >= 0]
-        return min(places, default=len(self._text))
+        """Position of the first stop string; the length of the text if there is none."""
+        positions = [position for stop in self._stop_strings if (position := self._text.find(stop)) >= 0]
+        return min(positions, default=len(self._text))
 
     def _find_partial_stop(self) -> int:
-        """Where a stop string may have begun that is not whole yet; the end of the text, if nowhere."""
+        """Position of an incomplete stop string at the end; the length of the text if there is none."""
         length = len(self._text)
-        for place in range(max(0, length - self._longest + 1), length):
-            rest = self._text[place:]
+        for position in range(max(0, length - self._longest + 1), length):
+            rest = self._text[position:]
             if any(stop.startswith(rest) for stop in self._stop_strings):
-                return place
+                return position
         return length
 
     def _emit_safe(self, safe: int, out: list[Event]) -> None:
-        """Say the pieces that end within the first so many characters."""
-        said = count = 0
+        """Emit the pieces that end within the first `safe` characters."""
+        emitted = count = 0
         for piece in self._held:
             length = len(piece.text.text)
-            if said + length > safe:
+            if emitted + length > safe:
                 break
-            out += [*piece.riders, piece.text]
-            said += length
+            out += [*piece.preceding, piece.text]
+            emitted += length
             count += 1
         del self._held[:count]
-        self._text = self._text[said:]
+        self._text = self._text[emitted:]
 
-    def _emit_and_stop(self, place: int, out: list[Event]) -> None:
-        """Say what stands before a stop string, and that this was all."""
-        stop = next(one for one in self._stop_strings if self._text.startswith(one, place))
+    def _emit_and_stop(self, position: int, out: list[Event]) -> None:
+        """Emit the text before the stop string at `position`, then the finish."""
+        match = next(stop for stop in self._stop_strings if self._text.startswith(stop, position))
         index = self._held[0].text.index
         for piece in self._held:
-            if place > 0:
-                out += piece.truncated(place)
-            place -= len(piece.text.text)
+            if position > 0:
+                out += piece.truncated(position)
+            position -= len(piece.text.text)
         self.has_matched = True
-        self._held, self._text, self._riders = [], "", []
+        self._held, self._text, self._pending = [], "", []
         self._emit_timings(index, out)
-        out.append(Finish(index, "stop", stop))
+        out.append(Finish(index, "stop", match))
         usage = None if self._timings is None else usage_from_timings(self._timings)
         if usage is not None:
             out.append(usage)
@@ -265,30 +260,27 @@ class StopStringFilter:
             out.append(UnknownFields(index, FieldLocation.CHUNK, {"timings": self._timings}))
 
 
-# Text of an answer: thoughts in tags, and text that repeats all that came before. What an upstream's settings say.
-
-
-_LEAD_LIMIT = 256  # characters of white space before a tag that are waited for
+_LEAD_LIMIT = 256  # characters of white space before a tag that are held
 _OPEN, _CLOSE = "<think>", "</think>"
-_GROWING_TEXTS = 4  # texts in a row that each begin with the one before: fewer are common where a model repeats itself
-_REPETITION_WINDOW = 64  # characters of a text in which a repetition is looked for
+_GROWING_TEXTS = 4  # consecutive texts that each extend the one before; a repetitive model produces fewer
+_REPETITION_WINDOW = 64  # characters that are searched for a repetition
 
 ThinkMode: TypeAlias = Literal["no", "tags", "open"]
-"""Whether thoughts are taken out of the text: those in tags at its beginning; `open`: the text begins with thoughts,
-since the model's template wrote the opening tag, and only the closing one comes."""
+"""How reasoning is separated from the text. `tags`: leading `<think>…</think>` is reasoning. `open`: the text starts
+with reasoning, since the chat template contains the opening tag and the model writes only the closing one."""
 TextMode: TypeAlias = Literal["delta", "cumulative"]
-"""What each text of the upstream is: the next piece, or all of the text so far."""
+"""Whether each text of the upstream is the next increment, or all of the text so far."""
 
 
 class CumulativeTextFilter:
-    """The new part of each text, from an upstream that is set to send all of the text so far each time."""
+    """Returns the new part of each text of an upstream that is configured as cumulative."""
 
     def __init__(self, repair_log: RepairLog) -> None:
         self._repair_log = repair_log
         self._so_far = ""
 
     def feed(self, text: str) -> str:
-        """What is new in the text; all of it where it does not begin with the one before."""
+        """Return the new part; all of the text if it does not extend the one before."""
         so_far, self._so_far = self._so_far, text
         if not so_far or not text.startswith(so_far):
             return text
@@ -297,17 +289,17 @@ class CumulativeTextFilter:
 
 
 class CumulativeTextDetector:
-    """Reports texts that look like the text so far. They pass unchanged: a model may well repeat itself."""
+    """Records texts that look cumulative. They pass unchanged, since a model may repeat itself."""
 
     def __init__(self, repair_log: RepairLog) -> None:
         self.is_finished = False
-        """Whether there is nothing more to watch."""
+        """Whether the result is decided."""
         self._repair_log = repair_log
         self._last = ""
         self._count = 0
 
     def feed(self, text: str) -> None:
-        """More text."""
+        """Check the next text."""
         if self.is_finished:
             return
         self.is_finished = len(text) <= len(self._last) or not text.startswith(self._last)
@@ -319,24 +311,24 @@ class CumulativeTextDetector:
 
 
 def _is_periodic(text: str) -> bool:
-    """Whether a text begins with a unit that comes again at once, and goes on like that."""
+    """Whether the start of a text is a repeated unit."""
     head = text[:_REPETITION_WINDOW]
     return any(head[size:] == head[:-size] for size in range(1, len(head) // 2 + 1))
 
 
 class ThinkTagFilter:
-    """Moves leading `<think>…</think>` to where reasoning belongs. `is_open`: the text need not say the first tag."""
+    """Converts leading `<think>…</think>` text to reasoning. `is_open`: the opening tag may be missing."""
 
     def __init__(self, index: int, *, is_open: bool = False) -> None:
         self.is_past_thinking = False
-        """Whether words came: from there on nothing is moved."""
+        """Whether visible text has started; from there on nothing is converted."""
         self._index = index
         self._is_open = is_open
         self._is_inside = False
         self._held = ""
 
     def feed(self, text: str) -> list[Event]:
-        """The text, as words and thoughts."""
+        """Return the text and reasoning events for `text`."""
         events: list[Event] = []
         self._held += text
         while not self.is_past_thinking and (
@@ -349,14 +341,14 @@ class ThinkTagFilter:
         return events
 
     def pause(self) -> list[Event]:
-        """Something else than text comes: white space that waits for a tag, or for words, comes before it."""
+        """Return white space that was held back, before an event that is not text."""
         if self._is_inside or not self._held.isspace():
             return []
         held, self._held = self._held, ""
         return [Text(self._index, held)]
 
     def close(self) -> list[Event]:
-        """What was held back."""
+        """Return the text that was held back."""
         held, self._held = self._held, ""
         self.is_past_thinking = True
         if not held:
@@ -364,73 +356,67 @@ class ThinkTagFilter:
         return [Reasoning(self._index, held) if self._is_inside else Text(self._index, held)]
 
     def _find_opening_tag(self) -> bool:
-        """Look for the opening tag; True if there is more to look at."""
+        """Search the opening tag; return whether the rest must be searched further."""
         text = self._held.lstrip()
         if text.startswith(_OPEN):
             self._held = text[len(_OPEN) :]
-            self._enter_thinking()
+            self._is_inside, self._is_open = True, False
             return True
         if _OPEN.startswith(text) and len(self._held) <= _LEAD_LIMIT:
             return False
         if self._is_open:
-            self._enter_thinking()
+            self._is_inside, self._is_open = True, False
             return True
         self.is_past_thinking = True
         return False
 
-    def _enter_thinking(self) -> None:
-        """Thoughts follow. After them the text is open no more."""
-        self._is_inside = True
-        self._is_open = False
-
     def _find_closing_tag(self, events: list[Event]) -> bool:
-        """Look for the closing tag, and hand on the thoughts before it."""
-        thought, tag, rest = self._held.partition(_CLOSE)
-        keep = 0 if tag else _partial_tag_length(thought)
-        if len(thought) > keep:
-            events.append(Reasoning(self._index, thought[: len(thought) - keep]))
-        self._held = rest if tag else thought[len(thought) - keep :]
+        """Search the closing tag and emit the reasoning before it; return whether it was found."""
+        reasoning, tag, rest = self._held.partition(_CLOSE)
+        keep = 0 if tag else _partial_tag_length(reasoning)
+        if len(reasoning) > keep:
+            events.append(Reasoning(self._index, reasoning[: len(reasoning) - keep]))
+        self._held = rest if tag else reasoning[len(reasoning) - keep :]
         self._is_inside = not tag
         return bool(tag)
 
 
 def _partial_tag_length(text: str) -> int:
-    """How many characters at the end may be the beginning of the closing tag."""
+    """Number of characters at the end that may be the start of the closing tag."""
     return next((count for count in range(len(_CLOSE) - 1, 0, -1) if text.endswith(_CLOSE[:count])), 0)
-
-
-# Counts reasoning tokens for an engine that does not.
-#
-# llama.cpp sends one delta per token and counts all tokens of an answer together. A token that completes no character, or
-# is part of a tag, has no delta of its own; so the count may be some tokens too low, and never exceeds the answer's.
 
 
 _DETAILS_FIELD, _REASONING_TOKENS_FIELD = "completion_tokens_details", "reasoning_tokens"
 
 
 class ReasoningTokenCounter:
-    """Adds `reasoning_tokens` to the usage of one choice. Each chunk with reasoning is one token."""
+    """Adds `reasoning_tokens` to the usage of one choice, for an engine that does not report them.
+
+    Each chunk with reasoning counts as one token: llama.cpp sends one delta per token. A token that completes no
+    character, or is part of a tag, has no delta, so the count may be slightly low. It never exceeds
+    `completion_tokens`.
+    """
 
     def __init__(self) -> None:
         self._tokens = 0
         self._has_answer = False
 
     def feed(self, events: list[Event]) -> list[Event]:
-        """The same events; usage with the count, where it has none."""
-        for place, event in enumerate(events):
+        """Return the events, with the count added to a usage without one."""
+        for position, event in enumerate(events):
             if isinstance(event, Reasoning):
                 self._tokens += 1
             elif isinstance(event, Text | Refusal | ToolCall):
                 self._has_answer = True
             elif isinstance(event, Usage):
-                events = [*events[:place], self._with_reasoning_tokens(event), *events[place + 1 :]]
+                events = [*events[:position], self._with_reasoning_tokens(event), *events[position + 1 :]]
         return events
 
     def _with_reasoning_tokens(self, usage: Usage) -> Usage:
         details = as_object(usage.extra_fields.get(_DETAILS_FIELD))
         if _REASONING_TOKENS_FIELD in details:
             return usage
-        # An answer that was cut while the model reasoned is all reasoning.
+        # An answer that was truncated within the reasoning is all reasoning.
         count = min(self._tokens, usage.completion_tokens) if self._has_answer else usage.completion_tokens
-        more = usage.extra_fields | {_DETAILS_FIELD: details | {_REASONING_TOKENS_FIELD: count if self._tokens else 0}}
-        return msgspec.structs.replace(usage, extra_fields=more)
+        details = details | {_REASONING_TOKENS_FIELD: count if self._tokens else 0}
+        return msgspec.structs.replace(usage, extra_fields=usage.extra_fields | {_DETAILS_FIELD: details})

@@ -1,7 +1,7 @@
-"""Tool calls that were forced: the engine was made to answer with JSON by a schema, and its text becomes the calls.
+"""Tool calls in text: converts calls that were forced by a JSON schema, and detects calls that a model wrote as text.
 
-Some engines let free text come before a call that was required, and know no call by name. Made to write JSON they
-cannot do otherwise.
+Some engines allow free text before a required call, and do not support calls by name. A JSON schema as output
+constraint forces the call; its text is then converted to tool call events.
 """
 
 import re
@@ -15,32 +15,32 @@ from welldone.protocol.fields import bad_stream_failure
 from welldone.protocol.lenient_json import parse_strict
 from welldone.protocol.tool_calls import JsonEndDetector
 
-_CALL_PREFIX_LIMIT = 8192  # characters between two calls: a name has 64, the rest is white space and brackets
+_CALL_PREFIX_LIMIT = 8192  # characters before the arguments: a name of at most 64, white space and brackets
 _CALL_PREFIX = re.compile(r'[\s\[\],}]*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\S)')
 _UP_TO_BRACE = re.compile(r"[^}]*\}|[^}]+")
 
 
 class ForcedCallShape(StrEnum):
-    """What the text is."""
+    """Shape of the JSON text."""
 
     ARGUMENTS = "arguments"
-    """The arguments of one tool, which is known."""
+    """The arguments of one known tool."""
     CALL = "call"
     """`{"name": …, "arguments": {…}}`, or a list of such calls."""
 
 
 class ForcedToolCall(msgspec.Struct, frozen=True):
-    """How a call was forced."""
+    """How a call is forced."""
 
     shape: ForcedCallShape
     name: str = ""
-    """The tool, where it is known."""
+    """Name of the tool, if `shape` is ARGUMENTS."""
     is_named: bool = False
-    """Whether the client named it: then OpenAI itself finishes with `stop`."""
+    """Whether the client named the tool: OpenAI itself then finishes with `stop`."""
 
 
 class ForcedCallConverter:
-    """The texts of each choice, as calls."""
+    """Converts the text of each choice to tool calls."""
 
     def __init__(self, forced: ForcedToolCall, new_call_id: Callable[[], str]) -> None:
         self._forced = forced
@@ -48,7 +48,7 @@ class ForcedCallConverter:
         self._choices: dict[int, _ForcedChoice] = {}
 
     def feed(self, events: list[Event]) -> list[Event]:
-        """The same events, with calls where there was text."""
+        """Return the events with tool calls instead of text."""
         out: list[Event] = []
         for event in events:
             match event:
@@ -58,7 +58,7 @@ class ForcedCallConverter:
                 case Finish(index=index, reason="stop") if not self._forced.is_named and index in self._choices:
                     out.append(Finish(index, "tool_calls"))
                 case Logprobs():
-                    pass  # they are of tokens that are not shown as text
+                    pass  # of tokens that are not sent as text
                 case _:
                     out.append(event)
         return out
@@ -69,8 +69,8 @@ class _ForcedChoice:
         self._index = index
         self._new_call_id = new_call_id
         self._count = 0
-        self._held = ""  # what may be the head of the next call
-        self._json_end: JsonEndDetector | None = None  # of the arguments that are being read
+        self._held = ""  # text before the arguments of the next call
+        self._json_end: JsonEndDetector | None = None  # of the current arguments
         self._name = forced.name
         self._is_arguments_only = forced.shape is ForcedCallShape.ARGUMENTS
 
@@ -95,12 +95,12 @@ class _ForcedChoice:
         self._json_end = JsonEndDetector()
 
     def _read_call_prefix(self, text: str, out: list[Event]) -> str:
-        """Read up to the arguments of the next call; what is left of the text."""
+        """Read up to the arguments of the next call; return the rest of the text."""
         self._held += text
         found = _CALL_PREFIX.match(self._held)
         if found is None:
             if len(self._held) > _CALL_PREFIX_LIMIT:
-                out.append(bad_stream_failure("a tool call that cannot be read"))
+                out.append(bad_stream_failure("a tool call that cannot be parsed"))
                 self._held = ""
             return ""
         rest = self._held[found.end() :]
@@ -109,48 +109,46 @@ class _ForcedChoice:
         return rest
 
     def _read_arguments(self, json_end: JsonEndDetector, text: str, out: list[Event]) -> str:
-        """Read up to the end of the arguments; what is left of the text."""
-        place = 0
+        """Read up to the end of the arguments; return the rest of the text."""
+        end = 0
         for piece in _UP_TO_BRACE.finditer(text):
             json_end.feed(piece[0])
-            place = piece.end()
+            end = piece.end()
             if json_end.is_complete:
                 self._json_end = None
                 break
-        out.append(ToolArguments(self._index, self._count - 1, text[:place]))
-        return text[place:]
-
-
-# Notices tool calls that a model wrote as text.
-#
-# Small models answer with the JSON of a call, bare or in a fence, and not with the tags that an engine reads. The text is
-# a legal answer and goes out unchanged; that it happened is counted.
+        out.append(ToolArguments(self._index, self._count - 1, text[:end]))
+        return text[end:]
 
 
 TEXT_TOOL_CALL_LIMIT_CHARS = 64 * 1024
-"""Characters of an answer that is looked at; a call has some hundred."""
+"""Longest text that is checked; a call has some hundred characters."""
 
 _CALL_STARTS = ("{", "[", "`")
 _FENCE = "```"
 
 
 class TextToolCallDetector:
-    """Counts the choices of one stream whose whole text is a call of one of these tools."""
+    """Counts the choices of one stream whose complete text is a call of one of the tools `names`.
+
+    Small models write the JSON of a call, bare or fenced, instead of the tags that the engine parses. The text is a
+    legal answer and passes unchanged.
+    """
 
     def __init__(self, names: Collection[str]) -> None:
         self.count = 0
         self._names = names
-        self._texts: dict[int, list[str]] = {}  # of choices that may be a call
+        self._texts: dict[int, list[str]] = {}  # of choices that may still be a call
         self._lengths: dict[int, int] = {}
         self._settled_choices: set[int] = set()
 
     @property
     def is_watching(self) -> bool:
-        """Whether all texts must come by: one is kept, or none has begun but with white space."""
+        """Whether every text must be observed: a text is buffered, or none has started except with white space."""
         return bool(self._texts) or not self._settled_choices
 
     def observe(self, events: list[Event]) -> None:
-        """What is said."""
+        """Check the texts of `events`."""
         for event in events:
             match event:
                 case Text(index=index, text=text) if index not in self._settled_choices:
@@ -183,8 +181,10 @@ class TextToolCallDetector:
             text = text.removesuffix(_FENCE).partition("\n")[2]
         value = parse_strict(text.encode())
         calls = value if isinstance(value, list) else [value]
-        return any(isinstance(call, dict) and self._is_named(call) for call in calls)
-
-    def _is_named(self, call: dict[str, object]) -> bool:
-        name = call.get("name")
-        return isinstance(name, str) and name in self._names and ("arguments" in call or "parameters" in call)
+        return any(
+            isinstance(call, dict)
+            and isinstance(name := call.get("name"), str)
+            and name in self._names
+            and ("arguments" in call or "parameters" in call)
+            for call in calls
+        )

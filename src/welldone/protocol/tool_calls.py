@@ -1,8 +1,8 @@
-"""The tool calls of one choice: which call a piece belongs to, and when it may be said.
+"""Assembler of the tool calls of one choice.
 
-Servers number calls wrongly, not at all, or all alike; they repeat ids and names, split names, and mix the arguments
-of two calls. What comes out is one call after the other, numbered from 0, each with one id and one whole name.
-The input of a custom call is free text: nothing tells where it ends, so calls after it wait for the end of the answer.
+Servers send wrong, missing or equal call indices; they repeat ids and names, split names, and interleave the arguments
+of two calls. The output is one call after the other, numbered from 0, each with one id and one complete name. The input
+of a custom call is free text without a recognisable end, so calls after it are held until the end of the answer.
 """
 
 import re
@@ -18,7 +18,7 @@ from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.text_filters import BufferedText, ByteBudget, is_valid_json
 
 CALLS_LIMIT = 1024
-"""Calls in one choice; OpenAI's clients allow 128."""
+"""Most calls in one choice; OpenAI clients allow 128."""
 _NAME_LIMIT = 1024  # characters; OpenAI allows 64
 _PLACEHOLDER = "{}"
 _DELIMITERS = '{}[]"'
@@ -27,24 +27,23 @@ _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 class JsonEndDetector:
-    """Tells when the pieces of a JSON object or list make a whole one. Each character is looked at once."""
+    """Detects the end of a JSON object or list that arrives in pieces. Reads each character once."""
 
     def __init__(self) -> None:
         self.is_complete = False
-        """Whether an object, list or string has been closed."""
+        """Whether an object, list or string is complete."""
         self._depth = 0
         self._in_string = False
-        self._skip = 0  # characters to pass over: one behind a backslash
+        self._skip = 0  # characters to skip: one after a backslash
 
     def feed(self, text: str) -> None:
-        """Read on. No loop in Python: a megabyte of brackets would hold up all other streams."""
-        if all(
-            text.find(sign, self._skip) < 0 for sign in _DELIMITERS_AND_ESCAPE
-        ):  # faster than a pattern, in a long text
+        """Read a piece. No Python loop: a megabyte of brackets would block other streams."""
+        # Faster than a regular expression for long texts.
+        if all(text.find(sign, self._skip) < 0 for sign in _DELIMITERS_AND_ESCAPE):
             self._skip = max(0, self._skip - len(text))
             return
         rest = ('"' if self._in_string else "") + text[self._skip :]
-        plain = _STRING.sub('"', rest + " ")  # a string that is still open takes the space too
+        plain = _STRING.sub('"', rest + " ")  # an unterminated string includes the space
         self._in_string = plain[-1] == '"'
         slashes = len(rest) - len(rest.rstrip("\\"))
         self._skip = slashes % 2 if self._in_string else 0
@@ -55,71 +54,71 @@ class JsonEndDetector:
 
     @property
     def is_open(self) -> bool:
-        """Whether something has begun and not ended."""
+        """Whether an object, list or string is incomplete."""
         return self._depth != 0 or self._in_string
 
 
 class HeldBytesBudget:
-    """How much of a reply waits to be said. A piece is charged for what it costs in memory, not only for its text."""
+    """Memory of held pieces, shared by all choices of a reply. A piece costs more than its text."""
 
     LIMIT_BYTES = 16 * 1024 * 1024
     _PIECE_BYTES = 256
 
     def __init__(self) -> None:
         self.text_budget = ByteBudget()
-        """For arguments that are being said."""
+        """Budget for arguments that are buffered for the JSON check."""
         self._bytes = 0
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether more waits than may be kept."""
+        """Whether the held pieces exceed the limit."""
         return self._bytes > self.LIMIT_BYTES
 
     def charge(self, piece: ToolArguments) -> None:
-        """Something waits."""
+        """Add a held piece."""
         self._bytes += self._cost(piece)
 
     def release(self, piece: ToolArguments) -> None:
-        """It does not wait any more."""
+        """Remove a piece that is no longer held."""
         self._bytes -= self._cost(piece)
 
     def _cost(self, piece: ToolArguments) -> int:
-        others = [members for members in (piece.extra_fields, piece.inner_extra_fields) if members]
-        more = len(msgspec.json.encode(others)) if others else 0
-        return self._PIECE_BYTES + len(piece.text) + more
+        fields = [members for members in (piece.extra_fields, piece.inner_extra_fields) if members]
+        fields_bytes = len(msgspec.json.encode(fields)) if fields else 0
+        return self._PIECE_BYTES + len(piece.text) + fields_bytes
 
 
 class _PartialToolCall:
-    """One call as far as it was heard."""
+    """One call as far as it was received."""
 
     def __init__(self, number: int, previous: "_PartialToolCall | None", budget: ByteBudget) -> None:
         self.number = number
-        self.previous = previous  # the call that had the number before this one
+        self.previous = previous  # the earlier call with the same number
         self.id = ""
         self.name = ""
         self.extra_fields: Json = {}
         self.inner_extra_fields: Json = {}
-        self.is_custom = False  # its input is free text: it has no end that can be seen, and no placeholder
-        self.pending: list[ToolArguments] = []  # pieces that were not said yet
+        self.is_custom = False  # the input is free text: it has no recognisable end and no placeholder
+        self.pending: list[ToolArguments] = []  # pieces that were not emitted yet
         self.json_end = JsonEndDetector()
         self.arguments_text = BufferedText(budget)
-        self.is_emitted = False  # it was said: its id and name are fixed
+        self.is_emitted = False  # id and name are fixed
         self.has_arguments = False
-        self.has_placeholder = False  # its arguments so far are a `{}` that may be no more than a place-holder
+        self.has_placeholder = False  # the arguments so far are `{}`, which may be a placeholder
         self.is_closed = False
-        self.may_be_repeat = False  # perhaps only a name that was repeated
+        self.may_be_repeat = False  # may be a repeated name instead of a new call
 
     @property
     def is_only_repeat(self) -> bool:
-        """Whether nothing but a repeated name stands behind it."""
+        """Whether only a repeated name was received."""
         return self.may_be_repeat and not self.id and not self.has_arguments
 
 
 class ToolCallAssembler:
-    """The calls of one choice.
+    """Assembles the calls of one choice.
 
-    `mint` makes an id where the server gave none; `held` has what waits in the whole reply. Ids are unique within a
-    choice only: each choice is a message of its own, and the results of its calls are sent back with that message.
+    `new_call_id` makes ids for calls without one; `budget` is shared by all choices of the reply. Ids are unique within
+    a choice only: each choice is a separate message, and clients send tool results back with that message.
     """
 
     def __init__(
@@ -132,11 +131,11 @@ class ToolCallAssembler:
         is_legacy: bool = False,
     ) -> None:
         self.failure: Failure | None = None
-        """Set when the calls cannot be told any more."""
+        """Set when the calls cannot be assembled."""
         self.invalid_arguments = 0
-        """How many calls have arguments that are no JSON object."""
+        """Number of calls whose arguments are not a JSON object."""
         self.unreadable = 0
-        """In how many of them no object can be read at all."""
+        """Number of those in which even lenient parsing finds no object."""
         self._index = index
         self._repair_log = repair_log
         self._new_call_id = new_call_id
@@ -146,8 +145,8 @@ class ToolCallAssembler:
         self._calls: list[_PartialToolCall] = []
         self._by_number: dict[int, _PartialToolCall] = {}
         self._by_id: dict[str, _PartialToolCall] = {}
-        self._open_position = 0  # the place of the call that is being said
-        self._emitted_count = 0  # how many calls were begun
+        self._open_position = 0  # position of the call that is being emitted
+        self._emitted_count = 0  # started calls
         self._is_cut = False
 
     def __len__(self) -> int:
@@ -155,21 +154,21 @@ class ToolCallAssembler:
 
     @property
     def has_nameless(self) -> bool:
-        """Whether some call has no name yet."""
+        """Whether a call has no name yet."""
         return any(not call.name for call in self._calls)
 
     def are_complete(self) -> bool:
-        """Whether the arguments of each call may be a whole JSON value."""
+        """Whether no call has incomplete JSON arguments."""
         return not any(call.json_end.is_open for call in self._calls)
 
     def start_call(self, event: ToolCall, out: list[Event]) -> None:
-        """A piece that names a call: a new one, or one that we know."""
+        """Read a piece with an id or a name, of a new or a known call."""
         call = self._find_call(event)
         if call is None:
-            before = self._calls[-1].name if self._calls else ""
+            previous_name = self._calls[-1].name if self._calls else ""
             call = self._new_call(event.call_index)
             call.id, call.name, call.is_custom = event.id, event.name, event.is_custom
-            call.may_be_repeat = call.may_be_repeat and event.name == before
+            call.may_be_repeat = call.may_be_repeat and event.name == previous_name
             self._by_id.setdefault(event.id, call)
         else:
             self._merge_repeat(call, event)
@@ -185,13 +184,13 @@ class ToolCallAssembler:
         self._emit_ready(out)
 
     def add_arguments(self, event: ToolArguments, out: list[Event]) -> None:
-        """A piece of a call's arguments."""
+        """Read a piece of a call's arguments."""
         if event.call_index >= 0:
             call = self._by_number.get(event.call_index) or self._new_call(event.call_index)
         else:
             call = self._calls[-1] if self._calls else self._new_call(event.call_index)
         if call.is_closed:
-            # The next call has begun, since this one was whole: more would make it wrong.
+            # The call was complete when the next one started: more text would corrupt it.
             self._repair_log.record(catalog.tool.ONE_AT_A_TIME, event.text)
             return
         call.is_custom |= event.is_custom and not (call.is_emitted or call.has_arguments)
@@ -205,20 +204,20 @@ class ToolCallAssembler:
         self._emit_ready(out)
 
     def _track_json(self, call: _PartialToolCall, text: str) -> None:
-        """Look for the end of a call's JSON, and for a placeholder before it."""
+        """Track the end of a call's JSON, and drop a placeholder before the real arguments."""
         if call.has_placeholder and text.lstrip().startswith("{"):
             self._repair_log.record(catalog.tool.ARGS_FIRST_EMPTY)
-            # What else came with it stays.
-            waiting = [
+            # The extra fields of the placeholder stay.
+            remaining = [
                 msgspec.structs.replace(piece, text="")
                 for piece in call.pending
                 if piece.extra_fields or piece.inner_extra_fields
             ]
             for piece in call.pending:
                 self._budget.release(piece)
-            for piece in waiting:
+            for piece in remaining:
                 self._budget.charge(piece)
-            call.pending = waiting
+            call.pending = remaining
             call.json_end = JsonEndDetector()
         if text.strip():
             is_first = call.has_placeholder or not call.has_arguments
@@ -226,13 +225,13 @@ class ToolCallAssembler:
         call.json_end.feed(text)
 
     def close(self, out: list[Event], *, is_cut: bool = False) -> None:
-        """Say what was held back: no more pieces will come. `is_cut`: the answer was cut, so some may be missing."""
+        """Emit what was held back. `is_cut`: the answer was truncated, so pieces may be missing."""
         self._drop_repeat()
         self._is_cut = is_cut
         self._emit_ready(out, is_final=True)
 
     def _find_call(self, event: ToolCall) -> _PartialToolCall | None:
-        """The call that a named piece belongs to; None for a new one."""
+        """The call of a piece with an id or a name; None for a new call."""
         call = self._by_number.get(event.call_index) if event.call_index >= 0 else self._find_unnumbered_call(event)
         if call is None:
             return None
@@ -243,7 +242,7 @@ class ToolCallAssembler:
         return call
 
     def _find_unnumbered_call(self, event: ToolCall) -> _PartialToolCall | None:
-        """Where no number was given: the call with the same id, or the last if this piece completes it."""
+        """Without an index: the call with the same id, or the last one if this piece completes it."""
         if not self._calls:
             return None
         last = self._calls[-1]
@@ -270,36 +269,36 @@ class ToolCallAssembler:
         return call
 
     def _drop_repeat(self) -> None:
-        """What looked like a new call was only a repeated name."""
+        """Remove the last call if it was only a repeated name."""
         if self._calls and self._calls[-1].is_only_repeat:
             call = self._calls.pop()
             if call.previous is not None:
                 self._by_number[call.number] = call.previous
 
     def _merge_repeat(self, call: _PartialToolCall, event: ToolCall) -> None:
-        """A piece for a call that we know: what it repeats is dropped, what was missing is filled in."""
-        note = self._repair_log.record
+        """Merge a piece into a known call: drop repetitions, fill in missing fields."""
+        record = self._repair_log.record
         call.is_custom |= event.is_custom and not (call.is_emitted or call.has_arguments)
         if event.id and not call.id and not call.is_emitted:
-            note(catalog.tool.ID_FIRST, event.id)
+            record(catalog.tool.ID_FIRST, event.id)
             call.id = event.id
             self._by_id.setdefault(event.id, call)
         elif event.id:
-            note(catalog.tool.ID_ONCE if event.id == call.id else catalog.tool.ID_STABLE, event.id)
+            record(catalog.tool.ID_ONCE if event.id == call.id else catalog.tool.ID_STABLE, event.id)
         if not event.name:
             return
         if call.is_emitted or event.name == call.name:
-            note(catalog.tool.NAME_ONCE, event.name)
+            record(catalog.tool.NAME_ONCE, event.name)
         else:
-            note(catalog.tool.NAME_WHOLE, event.name)
+            record(catalog.tool.NAME_WHOLE, event.name)
             call.name += event.name
             if len(call.name) > _NAME_LIMIT:
-                self.failure = bad_stream_failure(f"a tool's name of more than {_NAME_LIMIT} characters")
+                self.failure = bad_stream_failure(f"a tool name of more than {_NAME_LIMIT} characters")
 
     def _emit_ready(self, out: list[Event], *, is_final: bool = False) -> None:
-        """Say all that may be said now: the open call, and the next ones once it is whole."""
+        """Emit the open call, and the next ones once it is complete."""
         if self._budget.is_exceeded:
-            self.failure = bad_stream_failure("tool calls that are mixed beyond what can be kept")
+            self.failure = bad_stream_failure("interleaved tool calls that exceed the buffer limit")
         while self._open_position < len(self._calls) and self.failure is None:
             call = self._calls[self._open_position]
             is_followed = len(self._calls) - self._calls[-1].is_only_repeat > self._open_position + 1
@@ -318,17 +317,17 @@ class ToolCallAssembler:
             self._open_position += 1
 
     def _count_invalid_arguments(self, call: _PartialToolCall) -> None:
-        """Count a call whose arguments are no JSON object."""
+        """Count a call whose arguments are not a JSON object."""
         text = call.arguments_text.take()
         if call.json_end.is_open or (text is not None and not is_valid_json(text, is_object=True)):
             self.invalid_arguments += 1
             self.unreadable += text is None or normalise_object_text(text) is None
 
     def _emit_start(self, call: _PartialToolCall, out: list[Event], *, is_settled: bool, is_final: bool) -> bool:
-        """Say that a call begins, if its name is whole: when its arguments come, or something after it."""
+        """Start a call once arguments or a later call show that its name is complete; return whether it started."""
         if not call.name:
             if is_final:
-                self.failure = incomplete_stream_failure("the server called a tool without naming it")
+                self.failure = incomplete_stream_failure("the server sent a tool call without a name")
             return False
         if not is_settled and (call.has_placeholder or not call.has_arguments):
             return False

@@ -1,7 +1,7 @@
 """Root causes: which findings of a reply follow from another finding of the same reply.
 
-A stream that is cut lacks its finish reason, its usage and its last empty line, and its last JSON is truncated: that is
-one fault, not five. A finding follows from a cause only where both were found in one reply.
+A truncated stream lacks its finish reason, its usage and its last empty line, and its last JSON value is incomplete:
+one defect, not five. A finding follows from a cause only if both occur in the same reply.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,17 +10,17 @@ from typing import Protocol
 
 
 class CauseScope(Enum):
-    """Which findings of a rule follow from the cause."""
+    """Which findings of a rule follow from a cause."""
 
     ANYWHERE = auto()
     LAST_FRAME = auto()
-    """Those in the last frame, or about the reply as a whole."""
+    """Findings in the last frame, or about the whole reply."""
     SAME_FRAME = auto()
-    """Those in a frame in which the cause was found."""
+    """Findings in a frame that also has a finding of the cause."""
 
 
 class LocatedFinding(Protocol):
-    """A finding."""
+    """A finding of `lint` or `check`."""
 
     @property
     def rule(self) -> str: ...
@@ -48,9 +48,9 @@ _TRUNCATION_CONSEQUENCES: dict[str, CauseScope] = {
     "resp-keepalive": _LAST_FRAME,
     "msg-ping-form": _LAST_FRAME,
 }
-"""What a reply breaks besides, if its end is missing."""
+"""Rules that a reply without its end violates as well."""
 _INVALID_JSON_CONSEQUENCES = ("ns-choices", "ns-object", "ns-usage", "msg-whole-shape", "resp-created-full")
-"""What a whole reply that is no JSON lacks."""
+"""Rules that a reply violates if its body is not JSON."""
 _TRUNCATED_OR_INVALID_CONSEQUENCES = _TRUNCATION_CONSEQUENCES | dict.fromkeys(_INVALID_JSON_CONSEQUENCES, _ANYWHERE)
 
 CONSEQUENCES: Mapping[str, Mapping[str, CauseScope]] = {
@@ -80,28 +80,28 @@ CONSEQUENCES: Mapping[str, Mapping[str, CauseScope]] = {
     ),
     "cmpl-no-delta": {"cmpl-object": _SAME_FRAME, "cmpl-id-constant": _SAME_FRAME},
 }
-"""By cause; the first that was found counts. A consequence that is a cause as well comes later: there is no circle."""
+"""Consequences by cause. The first cause found counts; a consequence that is itself a cause comes later: no cycles."""
 
 
 class RootCauses:
-    """The causes that were found in one reply."""
+    """Causes among the findings of one reply."""
 
     def __init__(self, findings: Iterable[LocatedFinding], frames: int) -> None:
-        self._last = (None, frames)
+        self._last_frame = (None, frames)
         self._found: dict[str, set[int | None]] = {}
         self._roots: dict[str, str] = {}
         for finding in findings:
             self._found.setdefault(finding.rule, set()).add(finding.frame)
 
     def cause_of(self, rule: str, frame: int | None) -> str | None:
-        """The rule from which a finding follows; None where it is a cause itself."""
+        """Return the rule that explains a finding, or None."""
         for cause, consequences in CONSEQUENCES.items():
             if cause in self._found and rule in consequences and self._is_in_scope(consequences[rule], cause, frame):
                 return self._root_cause(cause)
         return None
 
     def _root_cause(self, cause: str) -> str:
-        """The cause of the cause, where every finding of it has one."""
+        # A cause is itself explained if all its findings are.
         if cause not in self._roots:
             above = [self.cause_of(cause, frame) for frame in self._found[cause]]
             self._roots[cause] = cause if None in above else above[0] or cause
@@ -109,5 +109,5 @@ class RootCauses:
 
     def _is_in_scope(self, scope: CauseScope, cause: str, frame: int | None) -> bool:
         if scope is CauseScope.LAST_FRAME:
-            return frame in self._last
+            return frame in self._last_frame
         return scope is CauseScope.ANYWHERE or frame in self._found[cause]

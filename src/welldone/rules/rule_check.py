@@ -1,4 +1,4 @@
-"""What a rule is: a fault, and the check that hears it."""
+"""A rule of the catalogue together with the function that checks it."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -12,19 +12,19 @@ from welldone.rules.view.view import ReplyKind, TraceView
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """Where a fault was heard."""
+    """One breach of a rule."""
 
     location: StreamMessage | ChoiceDelta | int | None
-    """The message, the part of a chunk or the number of the frame; None where it is the reply as a whole."""
+    """A message, a choice of a chunk or a frame number; None for the whole reply."""
     observed: object
-    """The piece at fault: text as it is, anything else to be shown as JSON."""
+    """The offending text, or a value to be shown as JSON."""
     expected: str
     severity: Severity | None = None
-    """Where this one costs less than the rule's severity says."""
+    """Overrides the severity of the rule if this violation does less harm."""
 
     @property
     def frame_number(self) -> int | None:
-        """The number of the frame."""
+        """Number of the frame, from 1; None for the whole reply."""
         if isinstance(self.location, ChoiceDelta):
             return self.location.message.frame_number
         return self.location.frame_number if isinstance(self.location, StreamMessage) else self.location
@@ -34,25 +34,21 @@ CheckFunction: TypeAlias = Callable[[TraceView], Iterator[Violation]]
 
 
 class RuleCheck(msgspec.Struct, frozen=True):
-    """A fault and its check."""
+    """A rule and its check."""
 
     rule: Rule
     check: CheckFunction
     reply_kinds: tuple[ReplyKind, ...] = (ReplyKind.STREAM,)
-    """The kinds of reply that it speaks about."""
+    """Kinds of reply that the check applies to."""
     endpoints: tuple[str, ...] = ()
-    """Where it is judged, if elsewhere than its fault says."""
+    """Endpoints, if they differ from those of the rule."""
     required_fields: tuple[str, ...] = ()
-    """What has to be known of the trace."""
+    """Trace fields that the check needs."""
 
     def applies(self, view: TraceView) -> bool:
-        """Whether it speaks about this kind of reply."""
+        """Whether the check applies to this kind of reply."""
         return view.reply_kind in self.reply_kinds and view.trace.endpoint in (self.endpoints or self.rule.endpoints)
 
-    def can_be_checked(self, view: TraceView) -> bool:
-        """Whether what it needs is known."""
-        return not self.missing_fields(view)
-
     def missing_fields(self, view: TraceView) -> list[str]:
-        """What it needs and is not known."""
-        return [need for need in self.required_fields if getattr(view.trace, need) is None]
+        """Required fields that the trace lacks."""
+        return [field for field in self.required_fields if getattr(view.trace, field) is None]

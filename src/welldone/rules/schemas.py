@@ -1,8 +1,8 @@
 """Required members of published reply objects, and the JSON types that each may have.
 
-A table per object. Sources: OpenAI's OpenAPI document, from which the types of its client libraries are generated, and
-`ResponseResource` of the Open Responses specification (2026-04-24). Where the two differ in a type, either is accepted;
-a member that one of them requires is required. Members that another rule checks are not repeated here.
+Sources: OpenAI's OpenAPI document, from which the types of its client libraries are generated, and `ResponseResource`
+of the Open Responses specification (2026-04-24). Where the two differ in a type, either is accepted; a member that one
+of them requires is required. Members that another rule checks are not repeated here.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from welldone.rules.view.choices import as_list, as_object, is_int
 
 MemberTypes: TypeAlias = Mapping[str, str]
-"""Members, each with its types, separated by `|`."""
+"""Types by member, separated by `|`."""
 
 RESPONSE_MEMBERS: MemberTypes = {
     "background": "boolean|null",
@@ -40,7 +40,7 @@ RESPONSE_MEMBERS: MemberTypes = {
     "truncation": "string|null",
     "usage": "any",
 }
-"""A Response, without what `resp-created-full` requires. The usage of one that has ended has `resp-usage`."""
+"""A Response, without the members of `resp-created-full`. `resp-usage` checks the usage of a finished one."""
 INCOMPLETE_DETAILS_MEMBERS: MemberTypes = {"reason": "string"}
 FUNCTION_MEMBERS: MemberTypes = {
     "name": "string",
@@ -53,7 +53,7 @@ ITEM_MEMBERS: Mapping[str, MemberTypes] = {
     "message": {"id": "string", "role": "string", "content": "array"},
     "reasoning": {"id": "string", "summary": "array"},
 }
-"""Output items by type. A function_call has `resp-function-ids` and `resp-item-status`."""
+"""Output items by type. `resp-function-ids` and `resp-item-status` check function calls."""
 PART_MEMBERS: Mapping[str, MemberTypes] = {
     "output_text": {"text": "string", "annotations": "array"},
     "refusal": {"refusal": "string"},
@@ -67,48 +67,48 @@ COMPLETION_MEMBERS: MemberTypes = {"id": "string", "created": "integer", "model"
 CHAT_CHOICE_MEMBERS: MemberTypes = {"index": "integer", "logprobs": "object|null|absent"}
 TEXT_CHOICE_MEMBERS: MemberTypes = {"index": "integer", "text": "string", "logprobs": "object|null|absent"}
 CHAT_MESSAGE_MEMBERS: MemberTypes = {"refusal": "string|null|absent"}
-"""Choices and their message. The schema requires `logprobs` and `refusal`, perhaps as null; most servers leave them
-out, and no client is known to miss them."""
+"""The schema requires `logprobs` and `refusal`, possibly null; most servers omit them; no known client needs them."""
 
 
 def mismatches(value: object, shape: MemberTypes, path: str = "") -> list[str]:
-    """The members that are missing or of another type, each as `path.member (types)`."""
-    told = as_object(value)
-    return [f"{path}{name} ({kinds})" for name, kinds in shape.items() if not _has_any_type(told.get(name, ...), kinds)]
+    """List the members that are missing or have another type, each as `path.member (types)`."""
+    members = as_object(value)
+    return [
+        f"{path}{name} ({types})" for name, types in shape.items() if not _has_any_type(members.get(name, ...), types)
+    ]
 
 
 def response_mismatches(response: dict[str, Any], *, has_ids: bool) -> list[str]:
-    """What is missing or of another type in a Response, its items and their parts.
+    """List the mismatches in a Response, its items and their parts.
 
-    `has_ids`: the ids of items are checked too; in a stream `resp-item-id-stable` does it.
+    With `has_ids` the ids of items are checked too; in a stream `resp-item-id-stable` does that.
     """
     has_ended = response.get("status") in ("completed", "incomplete")
-    wrong = mismatches(
-        response, {k: v for k, v in RESPONSE_MEMBERS.items() if k != "usage"} if has_ended else RESPONSE_MEMBERS
-    )
+    shape = {name: types for name, types in RESPONSE_MEMBERS.items() if name != "usage" or not has_ended}
+    wrong = mismatches(response, shape)
     if response.get("status") == "incomplete":
         wrong += mismatches(response.get("incomplete_details"), INCOMPLETE_DETAILS_MEMBERS, "incomplete_details.")
-    for place, tool in enumerate(as_list(response.get("tools"))):
+    for index, tool in enumerate(as_list(response.get("tools"))):
         if as_object(tool).get("type") == "function":
-            wrong += mismatches(tool, FUNCTION_MEMBERS, f"tools[{place}].")
-    for place, item in enumerate(as_list(response.get("output"))):
-        wrong += item_mismatches(item, f"output[{place}].", has_ids=has_ids)
+            wrong += mismatches(tool, FUNCTION_MEMBERS, f"tools[{index}].")
+    for index, item in enumerate(as_list(response.get("output"))):
+        wrong += item_mismatches(item, f"output[{index}].", has_ids=has_ids)
     return wrong
 
 
 def item_mismatches(item: object, path: str, *, has_ids: bool) -> list[str]:
-    """What is missing or of another type in an output item and its parts; nothing of a type that is not listed."""
-    told = as_object(item)
-    shape = _members_for(ITEM_MEMBERS, told)
-    wrong = mismatches(told, shape if has_ids else {k: v for k, v in shape.items() if k != "id"}, path)
-    for slot in ("content", "summary"):
-        for place, part in enumerate(as_list(told.get(slot))):
-            wrong += part_mismatches(part, f"{path}{slot}[{place}].")
+    """List the mismatches in an output item and its parts; items of unlisted types have none."""
+    members = as_object(item)
+    shape = _members_for(ITEM_MEMBERS, members)
+    wrong = mismatches(members, {name: types for name, types in shape.items() if name != "id" or has_ids}, path)
+    for part_list in ("content", "summary"):
+        for index, part in enumerate(as_list(members.get(part_list))):
+            wrong += part_mismatches(part, f"{path}{part_list}[{index}].")
     return wrong
 
 
 def part_mismatches(part: object, path: str) -> list[str]:
-    """What is missing or of another type in a content part."""
+    """List the mismatches in a content part."""
     return mismatches(part, _members_for(PART_MEMBERS, as_object(part)), path)
 
 
@@ -117,12 +117,12 @@ def _members_for(shapes: Mapping[str, MemberTypes], value: dict[str, Any]) -> Me
     return shapes.get(kind, {}) if isinstance(kind, str) else {}
 
 
-def _has_any_type(value: object, kinds: str) -> bool:
-    return any(_has_json_type(value, kind) for kind in kinds.split("|"))
+def _has_any_type(value: object, types: str) -> bool:
+    return any(_has_json_type(value, name) for name in types.split("|"))
 
 
-def _has_json_type(value: object, kind: str) -> bool:
-    match kind:
+def _has_json_type(value: object, name: str) -> bool:
+    match name:
         case "null":
             return value is None
         case "absent":
@@ -134,4 +134,4 @@ def _has_json_type(value: object, kind: str) -> bool:
         case "number":
             return is_int(value) or isinstance(value, float)
         case _:
-            return isinstance(value, {"string": str, "boolean": bool, "array": list, "object": dict}[kind])
+            return isinstance(value, {"string": str, "boolean": bool, "array": list, "object": dict}[name])

@@ -1,4 +1,9 @@
-"""A trace: all that was heard of one reply, and what its request had asked for."""
+"""A recorded reply (trace) with its request, and the readers of saved captures.
+
+Two file formats are read: a saved body, optionally with its head as `curl -i` prints it, and a trace record. A record
+is JSON that names the file of its body (`body`) or contains it: as text (`body_text`), or as base64 (`body_base64`) if
+it is not UTF-8.
+"""
 
 import base64
 import json
@@ -9,7 +14,7 @@ import msgspec
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was heard of one reply. None means: not known."""
+    """A recorded reply. None means unknown."""
 
     body: bytes
     endpoint: str = "chat"
@@ -19,14 +24,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     headers: tuple[tuple[str, str], ...] | None = None
     complete: bool | None = None
-    """Whether the HTTP body ended as it should."""
+    """Whether the HTTP body ended with its framing intact."""
     end: bool | None = True
-    """None: who listened left before the end, so that nothing can be said of it."""
+    """None if the recorder closed the connection early, so that the end of the reply is unknown."""
     chunk_sizes: tuple[int, ...] | None = None
-    """The sizes of the HTTP chunks of the body."""
+    """Sizes of the HTTP chunks of the body."""
 
     def header(self, name: str) -> str | None:
-        """The value of a header; None where it is absent, or where the headers are not known."""
+        """Return the value of a header; None if it is absent or the headers are unknown."""
         values = [value for key, value in self.headers or () if key.lower() == name]
         return ", ".join(values) if values else None
 
@@ -46,15 +51,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.request is None else self.stream_option("include_usage") is True
 
     def stream_option(self, name: str) -> object:
-        """One of the request's `stream_options`; None where it is absent."""
+        """Return a member of the request's `stream_options`; None if it is absent."""
         options = (self.request or {}).get("stream_options")
         return options.get(name) if isinstance(options, dict) else None
-
-
-# Traces out of what people and programs have saved: the output of curl, or a trace record with its body.
-#
-# A record is JSON. It names the file of its body (`body`), or holds it: as text (`body_text`), or, where it is no UTF-8,
-# in base64 (`body_base64`).
 
 
 _STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)? (\d{3})[^\n]*(?:\n|\Z)")
@@ -74,15 +73,15 @@ _MESSAGE = re.compile(
     rb'(?<!\\)"type"\s{0,4}:\s{0,4}"(?:message_(?:start|delta|stop)|content_block_|message"|error"[^{}]{0,200}"error")'
 )
 _SNIFF_BYTES = 65536  # far beyond any first chunk
-_MAX_TIME_S = 1e9  # thirty years: what is beyond it is no time
+_MAX_TIME_S = 1e9  # 30 years: a larger value is not a duration
 _BODY_FIELDS = ("body_text", "body_base64", "body")
 _HAS_BODY = re.compile(rb'"body(?:_text|_base64)?"')
 
 
 def read_capture(data: bytes) -> Trace:
-    """The trace in a saved reply: its body alone, or with its head as `curl -i` or `curl -i --raw` prints it.
+    """Read a saved reply: a body alone, or with its head as `curl -i` or `curl -i --raw` prints it.
 
-    Of several heads (100 Continue, redirects) the last one counts.
+    If there are several heads (100 Continue, redirects), the last one counts.
     """
     status: int | None = None
     headers: tuple[tuple[str, str], ...] | None = None
@@ -92,9 +91,15 @@ def read_capture(data: bytes) -> Trace:
         status = int(head[1])
         headers = _headers(data[head.end() : end.start() if end else len(data)])
         start = end.end() if end else len(data)
-    body, complete, pieces = _unframe(data[start:], headers or ())
-    endpoint = guess_endpoint(body)
-    return Trace(body=body, endpoint=endpoint, status=status, headers=headers, complete=complete, chunk_sizes=pieces)
+    body, complete, chunk_sizes = _unframe(data[start:], headers or ())
+    return Trace(
+        body=body,
+        endpoint=guess_endpoint(body),
+        status=status,
+        headers=headers,
+        complete=complete,
+        chunk_sizes=chunk_sizes,
+    )
 
 
 def _headers(head: bytes) -> tuple[tuple[str, str], ...]:
@@ -103,7 +108,7 @@ def _headers(head: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def _unframe(body: bytes, headers: tuple[tuple[str, str], ...]) -> tuple[bytes, bool | None, tuple[int, ...] | None]:
-    """The body without its HTTP framing, whether it ended as it should, and the sizes of its chunks."""
+    """Remove the HTTP framing. Returns the body, whether it is complete, and its chunk sizes."""
     names = {name.lower(): value.lower() for name, value in headers}
     if "chunked" in names.get("transfer-encoding", "") and _CHUNK_SIZE.match(body):
         return _dechunk(body)
@@ -114,23 +119,23 @@ def _unframe(body: bytes, headers: tuple[tuple[str, str], ...]) -> tuple[bytes, 
 
 
 def _dechunk(framed: bytes) -> tuple[bytes, bool, tuple[int, ...]]:
-    pieces: list[bytes] = []
-    at = 0
+    chunks: list[bytes] = []
+    position = 0
     complete = False
-    while size := _CHUNK_SIZE.match(framed, at):
+    while size := _CHUNK_SIZE.match(framed, position):
         count = int(size[1], 16)
         if count == 0:
             complete = True
             break
-        piece = framed[size.end() : size.end() + count]
-        pieces.append(piece)
-        at = size.end() + len(piece)
-        at += 2 if framed.startswith(b"\r\n", at) else 1
-    return b"".join(pieces), complete, tuple(len(piece) for piece in pieces)
+        chunk = framed[size.end() : size.end() + count]
+        chunks.append(chunk)
+        position = size.end() + len(chunk)
+        position += 2 if framed.startswith(b"\r\n", position) else 1
+    return b"".join(chunks), complete, tuple(len(chunk) for chunk in chunks)
 
 
 def read_record(data: bytes) -> dict[str, Any] | None:
-    """The record of a trace, where that is what the bytes are: JSON that holds its body, or names the file of it."""
+    """Parse a trace record; None if the bytes are something else."""
     if not data.lstrip().startswith(b"{") or _HAS_BODY.search(data) is None:
         return None
     try:
@@ -142,10 +147,10 @@ def read_record(data: bytes) -> dict[str, Any] | None:
 
 
 def inline_body(record: dict[str, Any]) -> bytes | None:
-    """The body that a record holds; None where it only names it.
+    """Return the body that a record contains; None if the record names a file instead.
 
     Raises:
-        ValueError: it is no text, or no base64.
+        ValueError: the body is not encodable text or not base64.
     """
     if isinstance(text := record.get("body_text"), str):
         return text.encode()
@@ -155,20 +160,20 @@ def inline_body(record: dict[str, Any]) -> bytes | None:
 
 
 def timed_reads(record: dict[str, Any]) -> list[tuple[float, int]]:
-    """When each piece of the body came, in seconds, and its size, where the record says so."""
-    pieces = record.get("pieces")
-    return [(float(piece[0]), piece[1]) for piece in pieces if _is_timed(piece)] if isinstance(pieces, list) else []
+    """Return time in seconds and size of each read of the body, if the record has them."""
+    reads = record.get("pieces")
+    return [(float(read[0]), read[1]) for read in reads if _is_timed_read(read)] if isinstance(reads, list) else []
 
 
-def _is_timed(piece: object) -> bool:
-    if not (isinstance(piece, list) and len(piece) == 2):
+def _is_timed_read(read: object) -> bool:
+    if not (isinstance(read, list) and len(read) == 2):
         return False
-    at_s, size = piece
+    at_s, size = read
     return isinstance(at_s, int | float) and 0 <= at_s < _MAX_TIME_S and isinstance(size, int) and size > 0
 
 
 def unreadable_reason(body: bytes) -> str | None:
-    """What to do about bytes that are no text of a server, but what a tool made of it; None where they may be text."""
+    """Explain why a capture is not the text that the server sent; None if it may be."""
     if body.startswith(b"\x1f\x8b"):
         return "the capture is compressed; capture it again with curl --compressed"
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -177,14 +182,14 @@ def unreadable_reason(body: bytes) -> str | None:
 
 
 def read_trace(record: dict[str, Any], body: bytes) -> Trace:
-    """The trace of a record: request, status line, headers and HTTP chunk sizes as a recorder wrote them.
+    """Build the trace of a record: request, status line, headers and HTTP chunk sizes.
 
-    A record with an error and without a word on whether its body is complete is one that its recorder left. Of such a
-    reply the whole frames count; where there are none, nothing was heard.
+    A record with `error` and without `body_complete` was abandoned by its recorder. Only the complete frames of such a
+    reply count; without any, the trace is empty.
     """
     request, complete = record.get("request"), record.get("body_complete")
-    is_left = complete is None and record.get("error") is not None and not _DONE.search(body)
-    if is_left:
+    is_abandoned = complete is None and record.get("error") is not None and not _DONE.search(body)
+    if is_abandoned:
         body = complete_frames(body)
         if not body:
             return Trace(body=b"", end=None)
@@ -197,20 +202,19 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
         status=int(found[1]) if found else None,
         headers=_header_pairs(record.get("headers")),
         complete=complete if isinstance(complete, bool) else None,
-        end=None if is_left else True,
+        end=None if is_abandoned else True,
         chunk_sizes=_chunk_sizes(record.get("http_chunk_sizes")),
     )
 
 
 def _endpoint_of(path: str) -> str:
-    """The endpoint that a path names; chat, if none."""
     if path.endswith(("/responses", "/messages")):
         return path.rpartition("/")[2]
     return "completions" if path.endswith("completions") and not path.endswith("/chat/completions") else "chat"
 
 
 def complete_frames(body: bytes) -> bytes:
-    """The frames that are whole, of a stream that was left."""
+    """Cut a body after its last complete frame."""
     return body[: max((found.end() for found in _FRAME_END.finditer(body)), default=0)]
 
 
@@ -228,12 +232,12 @@ def _chunk_sizes(sizes: object) -> tuple[int, ...] | None:
 
 
 def guess_endpoint(body: bytes) -> str:
-    """Which endpoint a reply comes from: all but chat name themselves; completions may have but `text` and no `delta`.
+    """Guess the endpoint from the members of the first object; the default is `chat`.
 
-    What only looks like it, inside a text, has its quotes escaped.
+    Quoted JSON inside a text does not match, since its quotes are escaped.
     """
     start = body[:_SNIFF_BYTES]
-    choices = _CHOICES.search(start)  # of a chunk; later on it may stand in the input of a tool
+    choices = _CHOICES.search(start)  # the patterns may match tool input in later chunks
     before = choices.start() if choices else len(start)
     if _RESPONSE.search(start, 0, before):
         return "responses"

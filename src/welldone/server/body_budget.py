@@ -1,4 +1,4 @@
-"""The bodies of all requests that are being answered, counted: those of clients, and those on their way to servers."""
+"""Memory budget for the bodies of all running requests: received from clients, and not yet sent to backends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,40 +6,41 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 BODY_BUDGET_BYTES = 256 * 2**20
-"""Of all of them. Each of a client's is held about one and a half times until its answer is whole."""
-_POLL_S = 0.01  # how often it is looked whether there is room again: servers take a body in milliseconds
+"""Total. A client's body takes about 1.5 times its size until its answer is complete."""
+_POLL_S = 0.01  # servers accept a body within milliseconds
 
 
 class BodyHolder(Protocol):
-    """Has a body for a server."""
+    """An attempt that sends a body to a backend."""
 
     @property
     def pending_body_bytes(self) -> int:
-        """How much of it the server has not taken yet."""
+        """Bytes of the body that are not sent yet."""
 
 
 class BodyBudget:
-    """How many bytes there are."""
+    """Counts the bytes of request bodies."""
 
     def __init__(self) -> None:
         self.client_bytes = 0
-        """Of clients' bodies."""
+        """Bytes of clients' bodies."""
         self._holders: set[BodyHolder] = set()
         self._lock = asyncio.Lock()
 
     @property
     def is_full(self) -> bool:
-        """Whether there is too much already."""
+        """Whether the budget is exceeded."""
         return self.client_bytes + sum(holder.pending_body_bytes for holder in self._holders) > BODY_BUDGET_BYTES
 
     @asynccontextmanager
     async def reserve(self, holder: BodyHolder) -> AsyncIterator[None]:
-        """Wait for room, then count what is held. Make the body after that, and without waiting: the next looks then.
+        """Wait until the budget has room, then count the holder's body.
 
-        One body at a time there is always room for: else those of clients could keep out all others.
+        The caller builds the body inside the context before its first await: the next caller then sees its size. One
+        body is always admitted: otherwise clients' bodies alone could block all requests.
         """
         async with self._lock:
-            while self.is_full and any(other.pending_body_bytes for other in self._holders):  # noqa: ASYNC110 - sockets tell nobody
+            while self.is_full and any(other.pending_body_bytes for other in self._holders):  # noqa: ASYNC110 - sockets have no event for this
                 await asyncio.sleep(_POLL_S)
             self._holders.add(holder)
         try:

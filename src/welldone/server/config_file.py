@@ -1,4 +1,4 @@
-"""`welldone.toml`: what stands in its tables, before anybody asks what it means."""
+"""Reads the tables of `welldone.toml`: unknown keys and invalid values are errors; `config` merges and checks them."""
 
 import re
 import tomllib
@@ -22,9 +22,6 @@ from welldone.config.settings import (
 )
 from welldone.config.upstream import UpstreamSettings
 
-# The tables `[scale]`, `[scale.front]`, `[scale.engine]` and `[scale.engines.NAME]` of welldone.toml.
-
-
 SCALE_FIELDS, FRONT_FIELDS, ENGINE_FIELDS = (
     setting_fields(ScaleSettings),
     setting_fields(FrontScale),
@@ -34,7 +31,7 @@ SCALE_FIELDS, FRONT_FIELDS, ENGINE_FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleTables:
-    """What the tables say."""
+    """The tables `[scale]`, `[scale.front]`, `[scale.engine]` and `[scale.engines.NAME]`."""
 
     scale: SettingSource = field(default_factory=dict)
     front: SettingSource = field(default_factory=dict)
@@ -42,30 +39,30 @@ class ScaleTables:
     engines: Mapping[str, SettingSource] = field(default_factory=dict)
 
 
-def read_scale_tables(table: object, where: str, folder: Path) -> ScaleTables:
-    """What stands there; a mistake raises `SettingsError`."""
-    rest = dict(require_table(table, where))
+def read_scale_tables(table: object, origin: str, folder: Path) -> ScaleTables:
+    """Read the table `[scale]`; raises `SettingsError`."""
+    rest = dict(require_table(table, origin))
     front, engine, engines = (rest.pop(name, {}) for name in ("front", "engine", "engines"))
     return ScaleTables(
-        scale=read_table(SCALE_FIELDS, rest, where, folder),
-        front=read_table(FRONT_FIELDS, front, f"{where}.front", folder),
-        engine=read_table(ENGINE_FIELDS, engine, f"{where}.engine", folder),
+        scale=read_table(SCALE_FIELDS, rest, origin, folder),
+        front=read_table(FRONT_FIELDS, front, f"{origin}.front", folder),
+        engine=read_table(ENGINE_FIELDS, engine, f"{origin}.engine", folder),
         engines={
-            name: read_table(ENGINE_FIELDS, one, f"{where}.engines.{name}", folder)
-            for name, one in require_table(engines, f"{where}.engines").items()
+            name: read_table(ENGINE_FIELDS, one, f"{origin}.engines.{name}", folder)
+            for name, one in require_table(engines, f"{origin}.engines").items()
         },
     )
 
 
-def read_scale(tables: ScaleTables, models: Collection[str], where: str) -> ScaleSettings:
-    """What it means; `models` are the names that there are.
+def read_scale(tables: ScaleTables, models: Collection[str], origin: str) -> ScaleSettings:
+    """Merge and check the tables; `models` are the names of the configured models.
 
     Raises:
-        SettingsError: one line that says what to do.
+        SettingsError: one line that names the fix.
     """
     for name in tables.engines:
         if name not in models:
-            raise SettingsError(f"{where}.engines.{name}: there is no model of this name{did_you_mean(name, models)}")
+            raise SettingsError(f"{origin}.engines.{name}: there is no model of this name{did_you_mean(name, models)}")
     front = FrontScale(**merge_sources(FRONT_FIELDS, [tables.front], {}))
     engine = EngineScale(**merge_sources(ENGINE_FIELDS, [tables.engine], {}))
     engines = {
@@ -74,9 +71,9 @@ def read_scale(tables: ScaleTables, models: Collection[str], where: str) -> Scal
     }
     bounded: list[tuple[str, FrontScale | EngineScale]] = [("front", front), ("engine", engine)]
     bounded += [(f"engines.{name}", one) for name, one in engines.items()]
-    for place, one in bounded:
+    for table, one in bounded:
         if one.min_replicas > one.max_replicas:
-            raise SettingsError(f"{where}.{place}: min_replicas is more than max_replicas")
+            raise SettingsError(f"{origin}.{table}: min_replicas is more than max_replicas")
     return ScaleSettings(**merge_sources(SCALE_FIELDS, [tables.scale], {}), front=front, engine=engine, engines=engines)
 
 
@@ -87,17 +84,15 @@ SERVE_FIELDS, MODEL_FIELDS, DEFAULT_FIELDS = (
 )
 UPSTREAM_FIELDS, KEY_FIELDS, LIMITS_FIELDS = map(setting_fields, (UpstreamSettings, KeySettings, LimitsSettings))
 
-_FILE_LIMIT_BYTES = 2**20  # a thousand models with ten lines each have a quarter of this
-_MODEL_NAME_LIMIT = 128  # characters; names stand in addresses, logs and labels of metrics
-_LABEL_PATTERN = re.compile(
-    r"[A-Za-z0-9._-]{1,64}"
-)  # nothing that a route or a label of metrics could take for its own
+_FILE_LIMIT_BYTES = 2**20  # a thousand models with ten lines each take a quarter
+_MODEL_NAME_LIMIT = 128  # characters; names appear in URLs, logs and metric labels
+_LABEL_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")  # safe in routes (no @ or *) and metric labels
 _TABLE_NAMES = ("server", "defaults", "models", "upstreams", "routes", "keys", "limits", "scale")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
-    """What a file says."""
+    """The unmerged contents of a config file."""
 
     path: Path | None = None
     server: SettingSource = field(default_factory=dict)
@@ -111,12 +106,12 @@ class ConfigFile:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the file in messages; empty without a file."""
         return "" if self.path is None else self.path.name
 
 
 def read_config_file(path: Path | None) -> ConfigFile:
-    """What the file says; nothing where there is none. A mistake raises `SettingsError`."""
+    """Read a config file; empty without a path. Raises `SettingsError`."""
     if path is None:
         return ConfigFile()
     tables = _read_toml(path)
@@ -132,7 +127,7 @@ def read_config_file(path: Path | None) -> ConfigFile:
     for name in models:
         check_model_name(name, f"{path.name}: models")
     for name in upstreams:
-        _check_label(name, f"{path.name}: upstreams", f"{name[:_MODEL_NAME_LIMIT]!a}")
+        _check_label(name, f"{path.name}: upstreams", f" {name[:_MODEL_NAME_LIMIT]!a}")
     return ConfigFile(
         path=path,
         server=read_table(server, tables.get("server", {}), f"{path.name}: server", path.parent),
@@ -157,16 +152,17 @@ def read_config_file(path: Path | None) -> ConfigFile:
     )
 
 
-def check_model_name(name: str, where: str = "") -> None:
-    """The name of a model, or a pattern of such names."""
+def check_model_name(name: str, origin: str = "") -> None:
+    """Check the name of a model, or a pattern of names; raises `SettingsError`."""
     if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _MODEL_NAME_LIMIT:
-        rule = f"the name of a model has 1 to {_MODEL_NAME_LIMIT} visible characters"
-        raise SettingsError(f"{where}{': ' if where else ''}{rule}: {name[:_MODEL_NAME_LIMIT]!a} cannot be one")
+        problem = f"invalid model name {name[:_MODEL_NAME_LIMIT]!a}"
+        expected = f"expected 1 to {_MODEL_NAME_LIMIT} printable characters without surrounding spaces"
+        raise SettingsError(f"{origin}{': ' if origin else ''}{problem}: {expected}")
 
 
-def _check_label(name: str, where: str, shown: str = "one of these") -> None:
+def _check_label(name: str, origin: str, shown: str = "") -> None:
     if not _LABEL_PATTERN.fullmatch(name):
-        raise SettingsError(f"{where}: a name has 1 to 64 letters, digits, dots, - and _, and {shown} has not")
+        raise SettingsError(f"{origin}: invalid name{shown}: expected 1 to 64 letters, digits, dots, - and _")
 
 
 def _read_toml(path: Path) -> dict[str, object]:
@@ -182,38 +178,40 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise SettingsError(f"{path.name} is not TOML: {error}") from error
 
 
-def _read_model_table(fields: Iterable[SettingField], table: object, where: str, folder: Path) -> dict[str, RawSetting]:
-    """A model's table, and its table of defaults, whose names are others."""
-    rest = dict(require_table(table, where))
-    defaults = read_table(DEFAULT_FIELDS, rest.pop("defaults", {}), f"{where}.defaults", folder)
-    return {**read_table(fields, rest, where, folder), **defaults}
+def _read_model_table(
+    fields: Iterable[SettingField], table: object, origin: str, folder: Path
+) -> dict[str, RawSetting]:
+    """A model's table and its subtable `defaults`, whose keys are distinct."""
+    rest = dict(require_table(table, origin))
+    defaults = read_table(DEFAULT_FIELDS, rest.pop("defaults", {}), f"{origin}.defaults", folder)
+    return {**read_table(fields, rest, origin, folder), **defaults}
 
 
-def _read_route_table(table: object, where: str) -> dict[str, tuple[str, ...]]:
+def _read_route_table(table: object, origin: str) -> dict[str, tuple[str, ...]]:
     routes = {}
-    for name, value in require_table(table, where).items():
-        check_model_name(name, where)
+    for name, value in require_table(table, origin).items():
+        check_model_name(name, origin)
         if isinstance(value, dict):
-            raise SettingsError(f"{where}: a name with a dot needs quotes: {_dotted_name(name, value)!a} = 'MODEL'")
+            raise SettingsError(f"{origin}: a name with a dot needs quotes: {_dotted_name(name, value)!a} = 'MODEL'")
         targets = [value] if isinstance(value, str) else value
         if not isinstance(targets, list) or not targets or not all(isinstance(word, str) and word for word in targets):
-            raise SettingsError(f'{where}.{name} should be a text such as "qwen-7b@lab", or a list of such')
+            raise SettingsError(f'{origin}.{name} should be a string such as "qwen-7b@lab", or a list of strings')
         routes[name] = tuple(targets)
     return routes
 
 
 def _dotted_name(name: str, value: object) -> str:
-    """The name that TOML took for tables in tables."""
+    """The unquoted name that TOML parsed as nested tables."""
     while isinstance(value, dict) and value:
         key, value = next(iter(value.items()))
         name = f"{name}.{key}"
     return name[:_MODEL_NAME_LIMIT]
 
 
-def _read_key_tables(table: object, where: str, folder: Path) -> dict[str, SettingSource]:
-    tables = require_table(table, where)
-    if not all(isinstance(value, dict) for value in tables.values()):  # which may be a key: it is not repeated
-        raise SettingsError(f'{where}: each key is a table of its own, such as [keys.ci] with key = "env:CI_KEY"')
+def _read_key_tables(table: object, origin: str, folder: Path) -> dict[str, SettingSource]:
+    tables = require_table(table, origin)
+    if not all(isinstance(value, dict) for value in tables.values()):
+        raise SettingsError(f'{origin}: each key is a table of its own, such as [keys.ci] with key = "env:CI_KEY"')
     for name in tables:
-        _check_label(name, where)  # which may be a key: it is not repeated
-    return {name: read_table(KEY_FIELDS, value, f"{where}.{name}", folder) for name, value in tables.items()}
+        _check_label(name, origin)  # the name may be a key by mistake: messages do not repeat it
+    return {name: read_table(KEY_FIELDS, value, f"{origin}.{name}", folder) for name, value in tables.items()}

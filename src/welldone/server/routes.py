@@ -1,4 +1,4 @@
-"""What answers on which path. The same paths stand with `/v1` and without."""
+"""The routing table. Every path exists with and without `/v1`."""
 
 import asyncio
 import re
@@ -48,16 +48,16 @@ from welldone.server.requests.upstream_body import without_routing_fields
 
 _API_PREFIX = "/v1"
 _RESPONSE_PATH = re.compile(r"^/responses/(?!(?:input_tokens|compact)$)[^/*]+")
-_ENGINE_METRICS_TIMEOUT_S = 1.0  # Prometheus itself waits ten
+_ENGINE_METRICS_TIMEOUT_S = 1.0  # Prometheus' own scrape timeout is 10 s
 
 
 class Routes:
-    """All paths of a server."""
+    """The routes of a server and the objects that handle them."""
 
     def __init__(
         self,
         settings: ServeSettings,
-        fleet: EngineSupervisor,
+        supervisor: EngineSupervisor,
         upstreams: UpstreamRegistry,
         metrics: Metrics,
         limits: RateLimiter,
@@ -71,11 +71,9 @@ class Routes:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.is_draining = False
-        self._running_handlers: set[asyncio.Future[HttpResponse | None]] = (
-            set()
-        )  # what is answered at once, and may take long
+        self._running_handlers: set[asyncio.Future[HttpResponse | None]] = set()  # of abortable routes
         self._settings = settings
-        self._fleet = fleet
+        self._supervisor = supervisor
         self._upstreams = upstreams
         self._metrics = metrics
         self._limits = limits
@@ -92,12 +90,12 @@ class Routes:
             now=now,
         )
         self._created = int(now())
-        self._queues = {model.name: _make_queue(model) for model in fleet.models}
-        for name, gate in self._queues.items():
-            metrics.watch_queue(name, gate)
+        self._queues = {model.name: _make_queue(model) for model in supervisor.models}
+        for name, queue in self._queues.items():
+            metrics.watch_queue(name, queue)
         self._targets = BackendResolver(
             settings,
-            fleet,
+            supervisor,
             upstreams,
             self._queues,
             keys=keys,
@@ -112,7 +110,7 @@ class Routes:
             settings,
             self._targets,
             self._generator,
-            _make_response_store(settings),
+            ResponseStore(limit=settings.stored_responses, limit_bytes=settings.stored_bytes),
             owners=owners,
             count_tokens=count,
             now=now,
@@ -123,12 +121,12 @@ class Routes:
         self._loading = ModelLoadingApi(keys, read_body=self._generator.read_body, find_backend=self._targets.find)
         for upstream in upstreams.all:
             if upstream.is_unassigned:
-                self.upstream_changed(upstream)  # all others count as well until somebody finds out otherwise
-        self._openapi_document = b""  # is made when it is first asked for
+                self.upstream_changed(upstream)  # all others count as healthy until the first probe
+        self._openapi_document = b""  # built on the first request
         self._routes = self._build_routes()
         if page is not None:
             state = StateApi(
-                fleet=fleet,
+                supervisor=supervisor,
                 queues=self._queues,
                 upstreams=upstreams,
                 metrics=metrics,
@@ -147,35 +145,35 @@ class Routes:
 
     @property
     def response_tasks(self) -> set[ResponseTask]:
-        """Those that are being given."""
+        """The responses in progress."""
         return self._generator.tasks
 
     @property
     def methods_by_path(self) -> dict[str, tuple[str, ...]]:
-        """The methods of each path, without `/v1`; `*` stands for a name or an id."""
-        passed = {way.path: way.methods for way in PASSTHROUGH_ENDPOINTS} if self._upstreams.all else {}
-        return passed | {path: tuple(route.handlers) for path, route in self._routes.items()}
+        """The methods of each path, without `/v1`; `*` is the placeholder of a name or an id."""
+        passthrough = {one.path: one.methods for one in PASSTHROUGH_ENDPOINTS} if self._upstreams.all else {}
+        return passthrough | {path: tuple(route.handlers) for path, route in self._routes.items()}
 
     def find(self, path: str) -> Route | None:
-        """The route of a path."""
+        """The route of a path, or None."""
         bare = (
             path.removeprefix(_API_PREFIX) or "/" if path == _API_PREFIX or path.startswith(_API_PREFIX + "/") else path
         )
         route = self._routes.get(wildcard_path(_RESPONSE_PATH.sub("/responses/*", bare)))
         if route is None and bare.startswith("/models/"):
             return self._routes["/models/*"]
-        if route is None and self._upstreams.all and (passed := self._passthrough.find(bare)) is not None:
-            return self._abortable_route(passed)
+        if route is None and self._upstreams.all and (passthrough := self._passthrough.find(bare)) is not None:
+            return self._abortable_route(passthrough)
         return route
 
     def model_changed(self, model: LocalModel) -> None:
-        """A model has been loaded, has died, or the like."""
+        """Update metrics and queue after a change of a model's state."""
         self._metrics.set_engine_state(model.name, is_up=model.state is ModelState.READY, restarts=model.restarts)
         if model.capabilities is not None:
             self._queues[model.name].resize(model.capabilities.slots)
 
     def upstream_changed(self, upstream: Upstream) -> None:
-        """An upstream is well, or is not."""
+        """Update metrics after a change of an upstream's state."""
         self._metrics.set_upstream_state(
             upstream.name,
             is_up=upstream.is_healthy,
@@ -184,106 +182,108 @@ class Routes:
         )
 
     def _on_attempt_report(self, upstream: Upstream, failure: AttemptFailure | None) -> None:
-        """An upstream has answered, or has not."""
         self._metrics.count_upstream_attempt(upstream.name, "200" if failure is None else failure.outcome)
 
     def abort_all(self) -> None:
-        """End what runs with an error, now."""
-        for answer in tuple(self.response_tasks):
-            answer.abort(_shutting_down())
-        for work in tuple(self._running_handlers):
-            work.cancel()
+        """End all running requests with an error, now."""
+        for response in tuple(self.response_tasks):
+            response.abort(_shutting_down())
+        for handler in tuple(self._running_handlers):
+            handler.cancel()
 
     async def close(self) -> None:
-        """End what nobody waits for."""
+        """End background responses."""
         await self._responses.close()
 
     def _abortable(self, handler: RouteHandler) -> RouteHandler:
-        """The same action, such as `hurry` can end."""
+        """Wrap a handler so that `abort_all` can end it."""
 
-        async def act(ctx: RequestContext) -> HttpResponse | None:
-            work = asyncio.ensure_future(handler(ctx))
-            self._running_handlers.add(work)
+        async def handle(ctx: RequestContext) -> HttpResponse | None:
+            running = asyncio.ensure_future(handler(ctx))
+            self._running_handlers.add(running)
             try:
-                return await work
+                return await running
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
-                    raise  # the client has left
+                    raise  # the client disconnected
                 raise _shutting_down() from None
             finally:
-                self._running_handlers.discard(work)
+                self._running_handlers.discard(running)
 
-        return act
+        return handle
 
     def _charge_tokens(self, ctx: RequestContext, tokens: int) -> None:
         self._limits.charge_tokens(ctx.principal, tokens)
         self._metrics.count_tokens(ctx.model, tokens, 0)
 
     def _build_routes(self) -> dict[str, Route]:
-        def asked(endpoint: str, action: RouteHandler, shape: ErrorFormat = ErrorFormat.OPENAI) -> Route:
-            return Route(endpoint, {"POST": action}, is_rate_limited=True, error_format=shape)
+        def post(endpoint: str, handler: RouteHandler, error_format: ErrorFormat = ErrorFormat.OPENAI) -> Route:
+            return Route(endpoint, {"POST": handler}, is_rate_limited=True, error_format=error_format)
 
-        def shown(
-            endpoint: str, action: RouteHandler, shape: ErrorFormat = ErrorFormat.OPENAI, *, is_open: bool = False
+        def get(
+            endpoint: str,
+            handler: RouteHandler,
+            error_format: ErrorFormat = ErrorFormat.OPENAI,
+            *,
+            is_public: bool = False,
         ) -> Route:
-            return Route(endpoint, {"GET": action}, is_public=is_open, error_format=shape)
+            return Route(endpoint, {"GET": handler}, is_public=is_public, error_format=error_format)
 
         vectors = self._embeddings
         rerank = self._local_or_passthrough("/rerank", vectors.rerank)
         paths = {
-            "/chat/completions": asked("chat", self._chat),
-            "/chat/completions/input_tokens": self._abortable_route(asked("chat", self._input_tokens)),
-            "/completions": asked("completions", self._completions),
+            "/chat/completions": post("chat", self._chat),
+            "/chat/completions/input_tokens": self._abortable_route(post("chat", self._input_tokens)),
+            "/completions": post("completions", self._completions),
             "/embeddings": self._local_or_passthrough("/embeddings", vectors.embed),
             "/rerank": rerank,
             "/reranking": rerank,
             "/tokenize": self._local_or_passthrough("/tokenize", vectors.tokenize),
             "/detokenize": self._local_or_passthrough("/detokenize", vectors.detokenize),
-            "/responses": asked("responses", self._responses.create),
-            "/responses/input_tokens": self._abortable_route(asked("responses", self._responses.input_tokens)),
+            "/responses": post("responses", self._responses.create),
+            "/responses/input_tokens": self._abortable_route(post("responses", self._responses.input_tokens)),
             "/responses/*": Route("responses", {"GET": self._responses.get, "DELETE": self._responses.delete}),
             "/responses/*/cancel": Route("responses", {"POST": self._responses.cancel}),
-            "/responses/*/input_items": shown("responses", self._responses.input_items),
-            "/messages": asked("messages", self._messages.create, ErrorFormat.ANTHROPIC),
+            "/responses/*/input_items": get("responses", self._responses.input_items),
+            "/messages": post("messages", self._messages.create, ErrorFormat.ANTHROPIC),
             "/messages/count_tokens": self._abortable_route(
-                asked("messages", self._messages.count_tokens, ErrorFormat.ANTHROPIC)
+                post("messages", self._messages.count_tokens, ErrorFormat.ANTHROPIC)
             ),
-            "/api/chat": asked("ollama", self._ollama.chat, ErrorFormat.OLLAMA),
-            "/api/generate": asked("ollama", self._ollama.complete, ErrorFormat.OLLAMA),
-            "/api/tags": shown("ollama", self._ollama.tags, ErrorFormat.OLLAMA),
-            "/api/version": shown("ollama", self._ollama.version, ErrorFormat.OLLAMA),
-            "/models": shown("models", self._list_models),
-            "/models/*": shown("models", self._get_model),
+            "/api/chat": post("ollama", self._ollama.chat, ErrorFormat.OLLAMA),
+            "/api/generate": post("ollama", self._ollama.complete, ErrorFormat.OLLAMA),
+            "/api/tags": get("ollama", self._ollama.tags, ErrorFormat.OLLAMA),
+            "/api/version": get("ollama", self._ollama.version, ErrorFormat.OLLAMA),
+            "/models": get("models", self._list_models),
+            "/models/*": get("models", self._get_model),
             "/models/load": Route("models", {"GET": self._get_model, "POST": self._loading.load}),
             "/models/unload": Route("models", {"GET": self._get_model, "POST": self._loading.unload}),
-            "/health": shown("health", self._health, is_open=True),
-            # Who probes sends no key: a kubelet has none to send.
-            "/livez": shown("health", self._liveness, is_open=True),
-            "/readyz": shown("health", self._health, is_open=True),
-            "/metrics": shown("metrics", self._show_metrics),
-            "/openapi.json": shown("openapi", self._show_document),
+            "/health": get("health", self._health, is_public=True),
+            # Health probes are public: a kubelet has no key to send.
+            "/livez": get("health", self._liveness, is_public=True),
+            "/readyz": get("health", self._health, is_public=True),
+            "/metrics": get("metrics", self._show_metrics),
+            "/openapi.json": get("openapi", self._show_document),
         }
         if self._settings.slots:
-            paths["/slots"] = shown("slots", self._show_slots)
+            paths["/slots"] = get("slots", self._show_slots)
         return paths
 
     def _local_or_passthrough(self, path: str, handler: LocalHandler) -> Route:
-        """A path that local models answer at once, and upstreams by what passes through."""
+        """A route with a handler for local models; requests for upstreams are passed through."""
         return self._abortable_route(self._passthrough.route_with_local(path, handler))
 
     def _abortable_route(self, route: Route) -> Route:
-        """The same route, such as `hurry` can end."""
-        actions = {method: self._abortable(action) for method, action in route.handlers.items()}
-        return msgspec.structs.replace(route, handlers=actions)
+        handlers = {method: self._abortable(handler) for method, handler in route.handlers.items()}
+        return msgspec.structs.replace(route, handlers=handlers)
 
-    # Answers.
+    # Chat and completions.
 
     async def _chat(self, ctx: RequestContext) -> HttpResponse | None:
         return await self._generate(ctx, Endpoint.CHAT)
 
     async def _input_tokens(self, ctx: RequestContext) -> HttpResponse:
-        """llama.cpp's way to count a chat: what usage would say of its prompt."""
+        """llama.cpp's endpoint that counts the prompt tokens of a chat request."""
         body = await self._generator.read_body(ctx)
         tokens = await self._count_tokens(self._targets.find(ctx, body.get("model")), without_routing_fields(body))
         return json_response({"object": "response.input_tokens", "input_tokens": tokens})
@@ -296,17 +296,18 @@ class Routes:
         backend = self._targets.find(ctx, body.get("model"))
         if endpoint is Endpoint.COMPLETIONS and isinstance(backend, LocalBackend):
             await self._embeddings.check_prompts(backend.model, body)
-        order = GenerationRequest(body=body, id=ID_PREFIX[endpoint] + secrets.token_hex(12), endpoint=endpoint)
-        return await self._generator.generate(ctx, backend, order)
+        request_id = ID_PREFIX[endpoint] + secrets.token_hex(12)
+        return await self._generator.generate(
+            ctx, backend, GenerationRequest(body=body, id=request_id, endpoint=endpoint)
+        )
 
     def _local_model(self, ctx: RequestContext, body: Json) -> LocalModel:
-        """The local model that a request means."""
         backend = self._targets.find(ctx, body.get("model"))
         if isinstance(backend, LocalBackend):
             return backend.model
-        raise ApiError(404, "This is not offered for the models of upstreams.", code="not_found")
+        raise ApiError(404, "This endpoint is not available for models of upstreams.", code="not_found")
 
-    # What the server says of itself.
+    # Models, health, metrics and documents.
 
     async def _list_models(self, ctx: RequestContext) -> HttpResponse:
         listed = self._visible_models(ctx)
@@ -317,7 +318,7 @@ class Routes:
         )
 
     def _visible_models(self, ctx: RequestContext) -> list[Json]:
-        local = [models.model_object(model, self._created) for model in self._fleet.models]
+        local = [models.model_object(model, self._created) for model in self._supervisor.models]
         return [one for one in [*local, *self._upstreams.list_models()] if self._targets.may_use(ctx, one["id"])]
 
     async def _get_model(self, ctx: RequestContext) -> HttpResponse:
@@ -331,29 +332,31 @@ class Routes:
         for one in self._upstreams.list_models():
             if one["id"] == name:
                 return one
-        # It may be had, though nobody lists it: a pattern has it.
+        # The name matches a pattern, and no upstream lists it.
         return {"id": name, "object": "model", "created": self._created, "owned_by": "welldone"}
 
     async def _liveness(self, ctx: RequestContext) -> HttpResponse:
         return json_response({"status": "ok"})
 
     async def _health(self, ctx: RequestContext) -> HttpResponse:
-        """As llama-server has it: 503 until the model is loaded; and 503 at the end, so that nobody is sent here."""
+        """As llama-server: 503 while the model is loading; also while draining, to leave load balancing."""
         if self.is_draining:
             raise _shutting_down()
-        wanted = [model for model in self._fleet.models if model.settings.preload or len(self._fleet.models) == 1]
-        for model in wanted:
+        required = [
+            model for model in self._supervisor.models if model.settings.preload or len(self._supervisor.models) == 1
+        ]
+        for model in required:
             if model.state in (ModelState.LOADING, ModelState.RESTARTING):
                 raise ApiError(503, "Loading model", code="model_loading", retry_after_s=1.0)
             if model.state is ModelState.FAILED:
                 raise ApiError(503, "A model cannot be loaded.", code="model_unavailable", retry_after_s=10.0)
-        if self._upstreams.all and not wanted and not any(one.is_ready for one in self._upstreams.all):
+        if self._upstreams.all and not required and not any(one.is_ready for one in self._upstreams.all):
             raise ApiError(503, "No upstream can be reached.", code="upstream_unavailable", retry_after_s=10.0)
         return json_response({"status": "ok"})
 
     async def _show_metrics(self, ctx: RequestContext) -> HttpResponse:
         self._keys.check_metrics(ctx.principal)
-        await asyncio.gather(*(self._scrape_engine(model) for model in self._fleet.models))
+        await asyncio.gather(*(self._scrape_engine(model) for model in self._supervisor.models))
         if self._worker_sync is not None:
             content_type, body = await self._worker_sync.metrics_page()
         else:
@@ -361,7 +364,7 @@ class Routes:
         return HttpResponse(200, body, content_type)
 
     async def _scrape_engine(self, model: LocalModel) -> None:
-        """Take over what only the engine itself can count; one that is busy is not waited for."""
+        """Import the metrics that only the engine has, unless it is too busy to send them in time."""
         address = model.address
         if address is None or model.settings.command:
             return
@@ -377,22 +380,18 @@ class Routes:
         return HttpResponse(200, self._openapi_document)
 
     async def _show_slots(self, ctx: RequestContext) -> HttpResponse:
-        """Which slots are busy, and no word of what is said in them."""
+        """Which slots are busy, without any content."""
         slots = []
-        for model in self._fleet.models:
+        for model in self._supervisor.models:
             if not self._targets.may_use(ctx, model.name):
                 continue
-            gate = self._queues[model.name]
+            queue = self._queues[model.name]
             context = model.capabilities.context if model.capabilities is not None else 0
             slots += [
-                {"id": place, "model": model.name, "n_ctx": context, "is_processing": place < gate.running}
-                for place in range(gate.slots)
+                {"id": slot, "model": model.name, "n_ctx": context, "is_processing": slot < queue.running}
+                for slot in range(queue.slots)
             ]
         return json_response(slots)
-
-
-def _make_response_store(settings: ServeSettings) -> ResponseStore:
-    return ResponseStore(limit=settings.stored_responses, limit_bytes=settings.stored_bytes)
 
 
 def _shutting_down() -> ApiError:

@@ -1,4 +1,4 @@
-"""The server's life: it listens, its engines start, it drains, it ends."""
+"""Life cycle of the server: build all parts, listen, start engines and probes, drain, stop."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from welldone.server.access.control import make_access_control
 from welldone.server.access.origins import OriginPolicy
 from welldone.server.app import App, protocol_error_response
 from welldone.server.inspector.api import InspectorServices
-from welldone.server.inspector.assets import AssetSource
+from welldone.server.inspector.assets import StaticSite
 from welldone.server.inspector.captures import CaptureStore
 from welldone.server.inspector.recent import RecentRequests
 from welldone.server.observe.metrics import Metrics
@@ -26,13 +26,13 @@ from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.workers import Worker, WorkerSync
 from welldone.server.routes import Routes
 
-_UNREAD_MARGIN_S = 60.0  # beyond the limit for a stream: who gives one hangs up first, and notes why
-_ABORT_GRACE_S = 2.0  # for the error events of what did not finish in time
-_ENGINES_STOP_S = 15.0  # for engines to end; theirs is 5 s between asking and killing
+_UNREAD_MARGIN_S = 60.0  # beyond the write timeout of a response task, which closes the stream first and logs why
+_ABORT_GRACE_S = 2.0  # to send the error events of aborted responses
+_ENGINES_STOP_S = 15.0  # an engine is killed 5 s after SIGTERM
 
 
 class Server:
-    """All of it, put together."""
+    """The complete server."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Server:
         on_line: Callable[[LocalModel, str], None] = lambda *_: None,
         on_upstream: Callable[[Upstream], None] = lambda _: None,
         worker: Worker | None = None,
-        site: AssetSource | None = None,
+        site: StaticSite | None = None,
     ) -> None:
         self._config = config
         self._worker = worker
@@ -63,7 +63,7 @@ class Server:
             upstreams=[upstream.name for upstream in config.upstreams],
             secrets=secrets,
         )
-        self.fleet = EngineSupervisor(
+        self.supervisor = EngineSupervisor(
             config.models,
             folder=folder,
             environment=_without_secrets(secrets, environment),
@@ -89,7 +89,7 @@ class Server:
         self._recent = None if page is None else page.recent
         self.routes = Routes(
             settings,
-            self.fleet,
+            self.supervisor,
             self.upstreams,
             self._metrics,
             self._limits,
@@ -98,7 +98,7 @@ class Server:
             recorder=self._recorder,
             worker_sync=self._worker_sync,
             page=page,
-            response_headers=lambda ask: self._app.response_headers(ask),
+            response_headers=lambda ctx: self._app.response_headers(ctx),
         )
         self._app = self._make_app(settings.port)
         self._listener = HttpServer(
@@ -111,10 +111,10 @@ class Server:
         self.port = settings.port
 
     async def start(self, sockets: Sequence[socket.socket] = ()) -> None:
-        """Listen, and begin to load the models. Sockets that listen already stand for host and port.
+        """Listen, and start to load the models. Listening sockets replace host and port.
 
         Raises:
-            OSError: the address cannot be had, or a file of TLS cannot be read.
+            OSError: the address cannot be bound, or a TLS file cannot be read.
         """
         settings = self._config.server
         if self._store is not None:
@@ -127,13 +127,13 @@ class Server:
         self._metrics.watch_loop(asyncio.get_running_loop())
         if self._recorder is not None:
             self._recorder.start()
-        await self.fleet.start()
+        await self.supervisor.start()
         await self.upstreams.start()
         if self._worker_sync is not None:
             await self._worker_sync.start()
 
     async def stop(self) -> bool:
-        """Let what runs finish, up to the limit; then end it with an error. Whether all of it finished."""
+        """Drain: wait for running requests up to the limit, then abort them. Returns whether all finished."""
         self._app.is_draining = self.routes.is_draining = True
         await self._listener.stop_accepting()
         is_finished = await self._listener.wait_idle(self._config.server.drain_s)
@@ -148,14 +148,14 @@ class Server:
         await self.upstreams.stop()
         if self._worker_sync is not None:
             await self._worker_sync.stop()
-        await self.fleet.stop(_ENGINES_STOP_S)
+        await self.supervisor.stop(_ENGINES_STOP_S)
         await self._pool.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
         return is_finished
 
     def abort_all(self) -> None:
-        """End what runs with an error, now."""
+        """End all running requests with an error, now."""
         self.routes.abort_all()
 
     async def _handle(self, http_request: HttpRequest) -> HttpResponse | None:
@@ -191,13 +191,13 @@ class Server:
 
 
 def _without_secrets(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for engines: they need no client's key, and what they do not have they cannot show."""
-    return {name: value for name, value in environment.items() if not any(_contains_key(value, key) for key in keys)}
+    """The environment for engines, without variables that contain a client's key."""
 
+    def contains(value: str, key: str) -> bool:
+        # A short key occurs in other values by chance, such as `local` in PATH: match it only as a list item.
+        return key in value.split(",") if is_weak_key(key) else key in value
 
-def _contains_key(value: str, key: str) -> bool:
-    """A short key stands by chance in many a value: `local` in PATH. It counts only where it stands as a key."""
-    return key in value.split(",") if is_weak_key(key) else key in value
+    return {name: value for name, value in environment.items() if not any(contains(value, key) for key in keys)}
 
 
 def _tls_context(config: Config) -> ssl.SSLContext | None:

@@ -1,1 +1,1 @@
-"""The page: a playground, the stream inspector and the server view, as static files without a build step."""
+"""Static files of the page: chat, stream inspector and server view. No build step."""

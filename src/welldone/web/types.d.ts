@@ -1,17 +1,17 @@
-// Shapes that several modules of the page share: what the server says to it, and what views are given.
+// Types shared by modules of the page: JSON of the server, and what views receive.
 
-/** One frame of an upstream, and what became of it. */
+/** One frame of an upstream with its events, its repairs and the bytes sent for it. */
 interface Step {
   n: number;
   part: number;
   attempt: number;
   at_s: number | null;
   byte: number;
-  heard: string;
-  heard_base64?: string;
+  received: string;
+  received_base64?: string;
   events: WireEvent[];
-  notes: StepNote[];
-  said: string;
+  repairs: StepRepair[];
+  sent: string;
 }
 
 interface WireEvent {
@@ -19,13 +19,13 @@ interface WireEvent {
   [field: string]: unknown;
 }
 
-interface StepNote {
+interface StepRepair {
   rule: string;
   severity: string;
-  mend: string;
-  how: string;
-  wanted: string;
-  heard: string;
+  repairability: string;
+  repair: string;
+  expected: string;
+  observed: string;
   count: number;
 }
 
@@ -38,7 +38,8 @@ interface Attempt {
   is_local: boolean;
 }
 
-interface Taped {
+/** The reply to a read of a capture. */
+interface CaptureReply {
   id: string;
   endpoint: string;
   model: string;
@@ -56,15 +57,15 @@ interface Finding {
   severity: string;
   frame: number | null;
   byte: number | null;
-  heard: string;
-  wanted: string;
-  hurts: string[];
+  observed: string;
+  expected: string;
+  affects: string[];
 }
 
-interface Linted {
+interface LintResult {
   endpoint: string;
-  form: string;
-  verdict: "right" | "lax" | "wrong";
+  reply_kind: string;
+  verdict: "pass" | "warn" | "fail";
   findings: Finding[];
   steps: Step[];
   fixed: string;
@@ -75,11 +76,11 @@ interface Linted {
 
 interface RulePage {
   id: string;
-  rule: string;
+  summary: string;
   severity: string;
-  mend: string;
-  how: string;
-  hurts: string[];
+  repairability: string;
+  repair: string;
+  affects: string[];
   endpoints: string[];
   page: string;
 }
@@ -140,7 +141,7 @@ interface RecentRequest {
   completion_tokens?: number;
   error?: string;
   has_left?: boolean;
-  mended?: string[];
+  repaired?: string[];
   upstream?: string;
   failed?: string[];
   is_recorded?: boolean;
@@ -169,21 +170,21 @@ interface ApiOptions {
   headers?: Record<string, string>;
 }
 
-/** What every view is given. */
+/** What every view receives. */
 interface Page {
   /**
-   * Carries news between views: "exchange" (an Exchange that starts), "trace" ({name, text, request} to open in the
+   * Events between views: "exchange" (an Exchange that starts), "trace" ({name, text, request} to open in the
    * inspector), "close-inspector", "view" ("chat" or "server").
    */
   bus: EventTarget;
-  /** Where the server is. */
+  /** Base URL of the server. */
   base: URL;
   api(path: string, options?: ApiOptions): Promise<Response>;
   json<T>(path: string, options?: ApiOptions): Promise<T>;
 }
 
-/** A captured stream to be opened in the inspector. */
-interface Capture {
+/** A captured stream to open in the inspector. */
+interface CaptureFile {
   name: string;
   text: string;
   request?: object;

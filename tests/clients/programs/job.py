@@ -1,4 +1,4 @@
-"""What each program here is asked to do, and how it answers: a JSON line for a JSON line.
+"""Protocol of the client programs: one JSON line per job, one JSON line per result.
 
 Only the standard library: this file is read in the environment of the tests and in those of the clients.
 """
@@ -15,7 +15,7 @@ City: TypeAlias = Literal["Paris", "Oslo"]
 Days: TypeAlias = Literal[1, 2, 3]
 
 
-# Everything that a small model can choose is on a list, so that a forced call always ends.
+# Every argument is an enum, so that a forced call of a small model always ends.
 def _function(name: str, description: str, properties: dict[str, Any]) -> dict[str, Any]:
     schema = {
         "type": "object",
@@ -35,7 +35,7 @@ CLOCK = _function("get_time", "The time of day.", {"city": CITY})
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One thing to try. All clients ask the same, so that their answers can be compared."""
+    """One scenario to run. All clients send the same request, so that their answers can be compared."""
 
     scenario: str
     base_url: str
@@ -43,48 +43,48 @@ class Job:
     key: str
     prompt: str = "Name three colours."
     max_tokens: int = 24
-    # Long enough to be cut off in the middle.
+    # Long enough that the client can cancel it midway.
     story: str = "Tell me a very long story about a ship and its crew."
     story_tokens: int = 600
     question: str = "What is the weather in Oslo tomorrow?"
-    # Room for the longest legal arguments, however the model cuts them into tokens.
+    # Enough for the longest valid arguments, whatever the tokenizer.
     call_tokens: int = 128
     tools: list[dict[str, Any]] = field(default_factory=lambda: [WEATHER, CLOCK])
-    # What a tool says, whichever it is.
+    # Result of every tool.
     tool_result: str = "12 degrees and rain"
     missing_model: str = "no-such-model"
-    # No server takes it: OpenAI's limit is 2, llama.cpp's users go up to 5.
+    # Rejected by every server: OpenAI's limit is 2, and llama.cpp users go up to 5.
     bad_temperature: float = 99.0
-    # The path that is asked: "chat", "completions", "responses" or "messages".
+    # API of the request: "chat", "completions", "responses" or "messages".
     endpoint: str = "chat"
-    # How an answer is read: "whole", as a raw "stream", or by the "helper" that adds up a stream.
-    way: str = "whole"
-    # For `read`: what else the request asks for, in the words of the API.
-    asks: dict[str, Any] = field(default_factory=dict)
+    # How the answer is read: "whole", as a raw "stream", or with the "helper" that accumulates a stream.
+    mode: str = "whole"
+    # For `read`: further fields of the request, named as in the API.
+    parameters: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_stream(self) -> bool:
-        return bool(self.asks.get("stream"))
+        return bool(self.parameters.get("stream"))
 
     @property
-    def asks_usage(self) -> bool:
-        return bool(self.asks.get("stream_options", {}).get("include_usage"))
+    def requests_usage(self) -> bool:
+        return bool(self.parameters.get("stream_options", {}).get("include_usage"))
 
     @property
     def strict_tools(self) -> list[dict[str, Any]]:
-        """The tools that are asked for, as helpers want them that parse what comes back."""
-        return [{**tool, "function": {**tool["function"], "strict": True}} for tool in self.asks["tools"]]
+        """The tools of the request with `strict`, which helpers that parse arguments require."""
+        return [{**tool, "function": {**tool["function"], "strict": True}} for tool in self.parameters["tools"]]
 
 
-# A value of a client's own library, or one that it takes: the types of most live in another environment.
-Theirs: TypeAlias = Any
-Saw: TypeAlias = dict[str, Any]
-Scenario: TypeAlias = Callable[[Job], Saw]
+# A value of a client library: the types of most exist only in the environment of the client.
+ClientValue: TypeAlias = Any
+Result: TypeAlias = dict[str, Any]
+Scenario: TypeAlias = Callable[[Job], Result]
 
 
 @dataclass
-class Said:
-    """What a client has shown its user of one answer, also of one that broke off."""
+class ShownAnswer:
+    """What a client returned to its user for one answer, including a partial one."""
 
     pieces: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Said:
     error: str | None = None
 
     def call(self, name: str, arguments: str) -> None:
-        """One more; its arguments as a value, or as they are where they are none, since the answer ended in them."""
+        """Add a tool call; arguments that are not JSON, because the answer ended early, stay a string."""
         try:
             self.calls.append([name, json.loads(arguments)])
         except json.JSONDecodeError:
@@ -104,41 +104,41 @@ class Said:
         self.error = f"{type(error).__name__}: {error}"
 
 
-def answer_jobs(scenarios: dict[str, Scenario]) -> None:
-    """Answer each line of standard input with one line, until there are no more."""
-    # Some clients print; what they print goes where no answer is awaited.
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+def serve_jobs(scenarios: dict[str, Scenario]) -> None:
+    """Read jobs from standard input, one per line, and write one result per line."""
+    # Some clients print to standard output: send that to standard error, so that only results are read.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as output:
         os.dup2(2, 1)
         for line in sys.stdin:
             job = Job(**json.loads(line))
-            answers.write(json.dumps(_try(scenarios[job.scenario], job)) + "\n")
-            answers.flush()
+            output.write(json.dumps(_run_job(scenarios[job.scenario], job)) + "\n")
+            output.flush()
 
 
-def _try(scenario: Scenario, job: Job) -> Saw:
+def _run_job(scenario: Scenario, job: Job) -> Result:
     try:
         return scenario(job)
-    except Exception:  # noqa: BLE001 - whatever a client raises is what the test wants to show
+    except Exception:  # noqa: BLE001 - a client may raise anything, and the test reports it
         return {"crash": traceback.format_exc()}
 
 
-def told(error: Exception, status: int | None) -> Saw:
-    """An error as the client gave it to its user."""
+def error_result(error: Exception, status: int | None) -> Result:
+    """Result for an error that the client raised."""
     return {"error": type(error).__name__, "status": status, "message": str(error)}
 
 
-def heard(choices: list[list[Any]], usage: list[int] | None) -> Saw:
-    """An answer as the client gave it to its user: of each choice the text, the calls and the finish reason."""
+def answer_result(choices: list[list[Any]], usage: list[int] | None) -> Result:
+    """Result for an answer: text, tool calls and finish reason of each choice."""
     return {"choices": choices, "usage": usage, "error": None}
 
 
-def telling(read: Scenario) -> Scenario:
-    """A scenario of which an error is an answer like any other: what the client raises, it tells its user."""
+def catching_errors(read: Scenario) -> Scenario:
+    """Wrap a scenario so that an exception of the client becomes part of its result."""
 
-    def one(job: Job) -> Saw:
+    def run(job: Job) -> Result:
         try:
             return read(job)
-        except Exception as error:  # noqa: BLE001 - a client that stumbles raises anything
+        except Exception as error:  # noqa: BLE001 - a client may raise anything
             return {"choices": [], "usage": None, "error": f"{type(error).__name__}: {error}"}
 
-    return one
+    return run

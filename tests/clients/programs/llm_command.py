@@ -1,4 +1,4 @@
-"""`llm`, the command: what a person sees in a terminal."""
+"""The `llm` command, as used in a terminal."""
 
 import json
 import os
@@ -12,10 +12,10 @@ import openai._base_client
 from click.testing import CliRunner  # type: ignore[import-not-found,unused-ignore]  # not in this venv
 from llm.cli import cli  # type: ignore[import-not-found]  # not in this venv
 
-from tests.clients.programs.job import Job, Saw, answer_jobs, heard, telling
+from tests.clients.programs.job import Job, Result, answer_result, catching_errors, serve_jobs
 
 LIMIT_S = 60.0
-# The command asks three times where a server fails. It may, but here without the pauses, which add up to minutes.
+# The command retries twice when a server fails; without the pauses, which add up to minutes.
 openai._base_client.INITIAL_RETRY_DELAY = 0.0  # type: ignore[attr-defined]  # not public
 COMMAND = (sys.executable, "-m", "tests.clients.programs.loopback", "llm")
 USAGE = re.compile(r"Token usage: ([\d,]+) input, ([\d,]+) output")
@@ -23,7 +23,7 @@ STATUS = re.compile(r"Error code: (\d+)")
 
 
 def _prepare(job: Job) -> None:
-    """Its settings, in the folder that LLM_USER_PATH names. YAML takes JSON as it is."""
+    """Write the settings to the folder in LLM_USER_PATH. JSON is valid YAML."""
     folder = Path(os.environ["LLM_USER_PATH"])
     folder.mkdir(exist_ok=True)
     models = [
@@ -41,10 +41,10 @@ def _prepare(job: Job) -> None:
     (folder / "keys.json").write_text(json.dumps({"ours": job.key}))
 
 
-def _arguments(job: Job, model: str, tokens: int, *more: str) -> list[str]:
+def _arguments(job: Job, model: str, tokens: int, *extra: str) -> list[str]:
     _prepare(job)
     options = ["-o", "temperature", "0", "-o", "max_tokens", str(tokens), "--no-log"]
-    return [*COMMAND, "prompt", "-m", model, *options, *more]
+    return [*COMMAND, "prompt", "-m", model, *options, *extra]
 
 
 def _run(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
@@ -53,14 +53,14 @@ def _run(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def text(job: Job) -> Saw:
-    asked = _arguments(job, job.model, job.max_tokens)
+def text(job: Job) -> Result:
+    command = _arguments(job, job.model, job.max_tokens)
     pieces = []
-    with subprocess.Popen([*asked, job.prompt], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as streaming:
+    with subprocess.Popen([*command, job.prompt], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as streaming:
         assert streaming.stdout is not None
         while piece := os.read(streaming.stdout.fileno(), 65536):
             pieces.append(piece)
-    whole = _run([*asked, "--no-stream", job.prompt])
+    whole = _run([*command, "--no-stream", job.prompt])
     return {
         "streamed": b"".join(pieces).decode(),
         "pieces": len(pieces),
@@ -69,36 +69,36 @@ def text(job: Job) -> Saw:
     }
 
 
-def usage(job: Job) -> Saw:
-    asked = _arguments(job, job.model, job.max_tokens, "--usage")
-    streamed, whole = _run([*asked, job.prompt]), _run([*asked, "--no-stream", job.prompt])
+def usage(job: Job) -> Result:
+    command = _arguments(job, job.model, job.max_tokens, "--usage")
+    streamed, whole = _run([*command, job.prompt]), _run([*command, "--no-stream", job.prompt])
     return {"streamed": [_counts(streamed.stderr)], "whole": _counts(whole.stderr)}
 
 
-def _counts(said: str) -> list[int]:
-    found = USAGE.search(said)
-    assert found is not None, said
+def _counts(stderr: str) -> list[int]:
+    found = USAGE.search(stderr)
+    assert found is not None, stderr
     prompt, completion = (int(count.replace(",", "")) for count in found.groups())
     return [prompt, completion, prompt + completion]
 
 
-def structured(job: Job) -> Saw:
+def structured(job: Job) -> Result:
     schema = json.dumps(job.tools[0]["function"]["parameters"])
-    asked = _arguments(job, job.model, job.call_tokens, "--schema", schema)
-    runs = [_run([*asked, job.question]), _run([*asked, "--no-stream", job.question])]
+    command = _arguments(job, job.model, job.call_tokens, "--schema", schema)
+    runs = [_run([*command, job.question]), _run([*command, "--no-stream", job.question])]
     return {"places": [json.loads(run.stdout) for run in runs]}
 
 
-def unknown_model(job: Job) -> Saw:
+def unknown_model(job: Job) -> Result:
     run = _run([*_arguments(job, job.missing_model, job.max_tokens), job.prompt])
     found = STATUS.search(run.stderr)
     return {"error": f"exit {run.returncode}", "status": int(found[1]) if found else None, "message": run.stderr}
 
 
-def cancel(job: Job) -> Saw:
-    """Control-C after the second piece."""
-    asked = [*_arguments(job, job.model, job.story_tokens), job.story]
-    with subprocess.Popen(asked, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+def cancel(job: Job) -> Result:
+    """Send SIGINT after the second piece."""
+    command = [*_arguments(job, job.model, job.story_tokens), job.story]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
         assert run.stdout is not None
         pieces = [os.read(run.stdout.fileno(), 65536) for _ in range(2)]
         run.send_signal(signal.SIGINT)
@@ -106,20 +106,20 @@ def cancel(job: Job) -> Saw:
 
 
 class CommandError(Exception):
-    """The command said that it failed."""
+    """The command failed."""
 
 
-def read(job: Job) -> Saw:
-    """The command within this process: it takes a second to start, and here it is asked hundreds of times."""
+def read(job: Job) -> Result:
+    """Run the command in this process: it takes a second to start and runs hundreds of times here."""
     _prepare(job)
-    how = [] if job.is_stream else ["--no-stream"]
-    ended = CliRunner().invoke(cli, ["prompt", "-m", job.model, "--no-log", "--usage", *how, job.prompt])
-    if ended.exit_code:
-        raise CommandError(ended.stderr.strip() or repr(ended.exception))
-    usage = _counts(ended.stderr) if USAGE.search(ended.stderr) else None
-    return heard([[ended.stdout.removesuffix("\n"), [], None]], usage)
+    stream_options = [] if job.is_stream else ["--no-stream"]
+    finished = CliRunner().invoke(cli, ["prompt", "-m", job.model, "--no-log", "--usage", *stream_options, job.prompt])
+    if finished.exit_code:
+        raise CommandError(finished.stderr.strip() or repr(finished.exception))
+    usage = _counts(finished.stderr) if USAGE.search(finished.stderr) else None
+    return answer_result([[finished.stdout.removesuffix("\n"), [], None]], usage)
 
 
 if __name__ == "__main__":
     scenarios = (text, usage, structured, unknown_model, cancel)
-    answer_jobs({scenario.__name__: scenario for scenario in scenarios} | {"read": telling(read)})
+    serve_jobs({scenario.__name__: scenario for scenario in scenarios} | {"read": catching_errors(read)})

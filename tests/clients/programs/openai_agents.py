@@ -1,4 +1,4 @@
-"""The agents of OpenAI, which speak the Responses API: a run, and a run that is streamed."""
+"""The OpenAI Agents SDK on the Responses API: a run, and a streamed run."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,49 +14,49 @@ from agents import (  # type: ignore[import-not-found]  # not in this venv
 )
 from openai import APIStatusError, AsyncOpenAI
 
-from tests.clients.programs.job import Job, Said, Saw, Scenario, Theirs, answer_jobs, told
+from tests.clients.programs.job import ClientValue, Job, Result, Scenario, ShownAnswer, error_result, serve_jobs
 
 LIMIT_S = 100.0
-# One call, and what is said of its result.
+# One tool call, and the answer to its result.
 TURNS = 2
 
 
-def _agent(job: Job, *, model: str | None = None, **more: Theirs) -> Theirs:
+def _agent(job: Job, *, model: str | None = None, **overrides: ClientValue) -> ClientValue:
     client = AsyncOpenAI(base_url=job.base_url, api_key=job.key, max_retries=0, timeout=LIMIT_S)
-    settings = ModelSettings(**{"temperature": 0, "max_tokens": job.max_tokens, **more.pop("settings", {})})
+    settings = ModelSettings(**{"temperature": 0, "max_tokens": job.max_tokens, **overrides.pop("settings", {})})
     named = OpenAIResponsesModel(model=model or job.model, openai_client=client)
-    return Agent(name="Weatherman", model=named, model_settings=settings, **more)
+    return Agent(name="Weatherman", model=named, model_settings=settings, **overrides)
 
 
-async def _run(agent: Theirs, prompt: str, said: Said, *, is_streamed: bool) -> Theirs:
+async def _run(agent: ClientValue, prompt: str, shown: ShownAnswer, *, is_streamed: bool) -> ClientValue:
     if is_streamed:
         result = Runner.run_streamed(agent, prompt, max_turns=TURNS)
         async for event in result.stream_events():
             if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
-                said.pieces.append(event.data.delta)
+                shown.pieces.append(event.data.delta)
     else:
         result = await Runner.run(agent, prompt, max_turns=TURNS)
-        said.pieces.append(result.final_output)
+        shown.pieces.append(result.final_output)
     counted = result.context_wrapper.usage
-    said.usage = [counted.input_tokens, counted.output_tokens, counted.total_tokens]
+    shown.usage = [counted.input_tokens, counted.output_tokens, counted.total_tokens]
     return result
 
 
-async def answer(job: Job) -> Saw:
-    said = Said()
+async def answer(job: Job) -> Result:
+    shown = ShownAnswer()
     try:
-        await _run(_agent(job), job.prompt, said, is_streamed=job.way == "stream")
-    except Exception as error:  # noqa: BLE001 - a client that stumbles raises anything
-        said.fail(error)
-    return asdict(said)
+        await _run(_agent(job), job.prompt, shown, is_streamed=job.mode == "stream")
+    except Exception as error:  # noqa: BLE001 - a client may raise anything
+        shown.fail(error)
+    return asdict(shown)
 
 
-async def call(job: Job) -> Saw:
-    """The agent itself calls the functions and hands their results on."""
-    called, answered = Said(), Said()
+async def call(job: Job) -> Result:
+    """The agent calls the functions and sends their results itself."""
+    called, answered = ShownAnswer(), ShownAnswer()
 
-    def tool(function: dict[str, Theirs]) -> Theirs:
-        async def invoke(context: Theirs, arguments: str) -> str:
+    def tool(function: dict[str, ClientValue]) -> ClientValue:
+        async def invoke(context: ClientValue, arguments: str) -> str:
             called.call(function["name"], arguments)
             return job.tool_result
 
@@ -70,31 +70,31 @@ async def call(job: Job) -> Saw:
     # After the first call the agent leaves the choice to the model.
     forced = {"tool_choice": "required", "max_tokens": job.call_tokens}
     agent = _agent(job, tools=[tool(one["function"]) for one in job.tools], settings=forced)
-    result = await _run(agent, job.question, answered, is_streamed=job.way == "stream")
+    result = await _run(agent, job.question, answered, is_streamed=job.mode == "stream")
     answered.pieces = [result.final_output]
     return {"called": asdict(called), "answered": asdict(answered)}
 
 
-async def unknown_model(job: Job) -> Saw:
-    return await _refused(job, _agent(job, model=job.missing_model))
+async def unknown_model(job: Job) -> Result:
+    return await _error_of(job, _agent(job, model=job.missing_model))
 
 
-async def bad_request(job: Job) -> Saw:
-    return await _refused(job, _agent(job, settings={"temperature": job.bad_temperature}))
+async def bad_request(job: Job) -> Result:
+    return await _error_of(job, _agent(job, settings={"temperature": job.bad_temperature}))
 
 
-async def _refused(job: Job, agent: Theirs) -> Saw:
+async def _error_of(job: Job, agent: ClientValue) -> Result:
     try:
-        await _run(agent, job.prompt, Said(), is_streamed=job.way == "stream")
+        await _run(agent, job.prompt, ShownAnswer(), is_streamed=job.mode == "stream")
     except APIStatusError as error:
-        return told(error, error.status_code)
+        return error_result(error, error.status_code)
     return {"error": None}
 
 
-async def cancel(job: Job) -> Saw:
+async def cancel(job: Job) -> Result:
     result = Runner.run_streamed(_agent(job, settings={"max_tokens": job.story_tokens}), job.story)
     pieces = 0
-    async for event in result.stream_events():  # it ends by itself when the run is cancelled
+    async for event in result.stream_events():  # ends when the run is cancelled
         pieces += event.type == "raw_response_event" and event.data.type == "response.output_text.delta"
         if pieces == 2:
             result.cancel()
@@ -102,12 +102,12 @@ async def cancel(job: Job) -> Saw:
 
 
 if __name__ == "__main__":
-    set_tracing_disabled(disabled=True)  # traces go home
-    # One loop for all: what a client leaves behind belongs to it.
+    set_tracing_disabled(disabled=True)  # traces are sent to OpenAI
+    # One event loop for all jobs: pooled connections belong to it.
     with asyncio.Runner() as loop:
 
-        def _run_in(scenario: Callable[[Job], Coroutine[Theirs, Theirs, Saw]]) -> Scenario:
+        def _run_in(scenario: Callable[[Job], Coroutine[ClientValue, ClientValue, Result]]) -> Scenario:
             return lambda job: loop.run(scenario(job))
 
         scenarios = (answer, call, unknown_model, bad_request, cancel)
-        answer_jobs({scenario.__name__: _run_in(scenario) for scenario in scenarios})
+        serve_jobs({scenario.__name__: _run_in(scenario) for scenario in scenarios})

@@ -1,4 +1,4 @@
-"""The official client for Python on the Responses API: whole answers, raw streams, and its helper `stream()`."""
+"""OpenAI's Python client on the Responses API: buffered responses, raw streams, and the helper `stream()`."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -7,47 +7,47 @@ from functools import cache
 from openai import APIStatusError, NotFoundError, OpenAI
 from pydantic import BaseModel
 
-from tests.clients.programs.job import City, Days, Job, Said, Saw, Theirs, answer_jobs, told
+from tests.clients.programs.job import City, ClientValue, Days, Job, Result, ShownAnswer, error_result, serve_jobs
 
 LIMIT_S = 100.0
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 
-class Place(BaseModel):
-    """The place and the days that the question is about."""
+class Trip(BaseModel):
+    """City and days of the question."""
 
     city: City
     days: Days
 
 
 @cache
-def _kept_client(base_url: str, key: str) -> OpenAI:
-    """To make one takes longer than most answers."""
+def _cached_client(base_url: str, key: str) -> OpenAI:
+    """Cached: creating a client takes longer than most answers."""
     return OpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=LIMIT_S)
 
 
 def _client(job: Job) -> OpenAI:
-    return _kept_client(job.base_url, job.key)
+    return _cached_client(job.base_url, job.key)
 
 
-def _request(job: Job, **more: Theirs) -> dict[str, Theirs]:
-    return {"model": job.model, "input": job.prompt, "max_output_tokens": job.max_tokens, "temperature": 0, **more}
+def _request(job: Job, **overrides: ClientValue) -> dict[str, ClientValue]:
+    return {"model": job.model, "input": job.prompt, "max_output_tokens": job.max_tokens, "temperature": 0, **overrides}
 
 
-def _whole(client: OpenAI, request: dict[str, Theirs], said: Said) -> Theirs:
-    return _read(client.responses.create(**request), said)
+def _whole(client: OpenAI, request: dict[str, ClientValue], shown: ShownAnswer) -> ClientValue:
+    return _read(client.responses.create(**request), shown)
 
 
-def _stream(client: OpenAI, request: dict[str, Theirs], said: Said) -> Theirs:
-    """All but the end by its pieces, put together by hand."""
+def _stream(client: OpenAI, request: dict[str, ClientValue], shown: ShownAnswer) -> ClientValue:
+    """Accumulate text and calls by hand; status and usage come from the last event."""
     calls: dict[int, list[str]] = {}
     final = None
-    events: Theirs = client.responses.create(**request, stream=True)
+    events: ClientValue = client.responses.create(**request, stream=True)
     for event in events:
         if event.type == "response.output_text.delta":
-            said.pieces.append(event.delta)
+            shown.pieces.append(event.delta)
         elif event.type == "response.reasoning_text.delta":
-            said.thoughts.append(event.delta)
+            shown.thoughts.append(event.delta)
         elif event.type == "response.output_item.added" and event.item.type == "function_call":
             calls[event.output_index] = [event.item.name, event.item.arguments]
         elif event.type == "response.function_call_arguments.delta":
@@ -55,147 +55,147 @@ def _stream(client: OpenAI, request: dict[str, Theirs], said: Said) -> Theirs:
         elif event.type in TERMINAL:
             final = event.response
     for name, arguments in calls.values():
-        said.call(name, arguments)
-    _read_end(final, said)
+        shown.call(name, arguments)
+    _read_end(final, shown)
     return final
 
 
-def _helper(client: OpenAI, request: dict[str, Theirs], said: Said) -> Theirs:
-    """It has no final answer unless that is whole."""
+def _helper(client: OpenAI, request: dict[str, ClientValue], shown: ShownAnswer) -> ClientValue:
+    """The helper returns a final response only if it is complete."""
     failed = None
-    opened: Theirs = client.responses.stream(**request)
+    opened: ClientValue = client.responses.stream(**request)
     with opened as stream:
         for event in stream:
             if event.type == "response.output_text.delta":
-                said.pieces.append(event.delta)
-                assert event.snapshot == "".join(said.pieces)
+                shown.pieces.append(event.delta)
+                assert event.snapshot == "".join(shown.pieces)
             elif event.type in ("response.failed", "response.incomplete"):
                 failed = event.response
-        return _read(failed or stream.get_final_response(), said)
+        return _read(failed or stream.get_final_response(), shown)
 
 
-READERS: dict[str, Callable[[OpenAI, dict[str, Theirs], Said], Theirs]] = {
+READERS: dict[str, Callable[[OpenAI, dict[str, ClientValue], ShownAnswer], ClientValue]] = {
     "whole": _whole,
     "stream": _stream,
     "helper": _helper,
 }
 
 
-def _read(response: Theirs, said: Said) -> Theirs:
-    """All that a whole response says; a text that came in pieces is there already."""
-    if not said.pieces and response.output_text:
-        said.pieces.append(response.output_text)
+def _read(response: ClientValue, shown: ShownAnswer) -> ClientValue:
+    """Read a complete response; text that was streamed is already recorded."""
+    if not shown.pieces and response.output_text:
+        shown.pieces.append(response.output_text)
     for item in response.output:
         if item.type == "function_call":
-            said.call(item.name, item.arguments)
+            shown.call(item.name, item.arguments)
         elif item.type == "reasoning":
-            said.thoughts += [part.text for part in item.content or []]
-    _read_end(response, said)
+            shown.thoughts += [part.text for part in item.content or []]
+    _read_end(response, shown)
     return response
 
 
-def _read_end(response: Theirs, said: Said) -> None:
-    said.finish = response.status
+def _read_end(response: ClientValue, shown: ShownAnswer) -> None:
+    shown.finish = response.status
     if response.usage is not None:
-        said.usage = [response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens]
+        shown.usage = [response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens]
     if response.error is not None:
-        said.error = f"{response.error.code}: {response.error.message}"
+        shown.error = f"{response.error.code}: {response.error.message}"
 
 
-def _ask(job: Job, said: Said, **more: Theirs) -> Theirs:
-    return READERS[job.way](_client(job), _request(job, **more), said)
+def _send(job: Job, shown: ShownAnswer, **overrides: ClientValue) -> ClientValue:
+    return READERS[job.mode](_client(job), _request(job, **overrides), shown)
 
 
-def answer(job: Job) -> Saw:
-    said = Said()
+def answer(job: Job) -> Result:
+    shown = ShownAnswer()
     try:
-        _ask(job, said)
-    except Exception as error:  # noqa: BLE001 - a client that stumbles raises anything
-        said.fail(error)
-    return asdict(said)
+        _send(job, shown)
+    except Exception as error:  # noqa: BLE001 - a client may raise anything
+        shown.fail(error)
+    return asdict(shown)
 
 
-def _tools(job: Job) -> list[Theirs]:
+def _tools(job: Job) -> list[ClientValue]:
     # The helper parses the arguments of strict tools only.
-    return [{"type": "function", "strict": job.way == "helper", **tool["function"]} for tool in job.tools]
+    return [{"type": "function", "strict": job.mode == "helper", **tool["function"]} for tool in job.tools]
 
 
-def call(job: Job) -> Saw:
-    """A forced call, and the answer to what the tools said, with all that was said before it."""
-    called, answered = Said(), Said()
-    items: list[Theirs] = [{"role": "user", "content": job.question}]
+def call(job: Job) -> Result:
+    """Force a tool call, then send its result with the whole conversation."""
+    called, answered = ShownAnswer(), ShownAnswer()
+    items: list[ClientValue] = [{"role": "user", "content": job.question}]
     tools = _tools(job)
-    first = _ask(job, called, input=items, tools=tools, tool_choice="required", max_output_tokens=job.call_tokens)
-    items += _again(first.output) + _results(job, first.output)
-    _ask(job, answered, input=items, tools=tools, tool_choice="none")
+    first = _send(job, called, input=items, tools=tools, tool_choice="required", max_output_tokens=job.call_tokens)
+    items += _input_items(first.output) + _results(job, first.output)
+    _send(job, answered, input=items, tools=tools, tool_choice="none")
     return {"called": asdict(called), "answered": asdict(answered)}
 
 
-def call_stored(job: Job) -> Saw:
-    """The same with a named tool, and the server is to know what was said before."""
-    called, answered = Said(), Said()
+def call_stored(job: Job) -> Result:
+    """The same with a named tool and `previous_response_id` instead of the conversation."""
+    called, answered = ShownAnswer(), ShownAnswer()
     tools = _tools(job)
     named = {"type": "function", "name": tools[0]["name"]}
-    more: Theirs = {"tools": tools, "tool_choice": named, "max_output_tokens": job.call_tokens}
-    first = _ask(job, called, input=job.question, **more)
-    more = {"tools": tools, "tool_choice": "none", "previous_response_id": first.id}
-    _ask(job, answered, input=_results(job, first.output), **more)
+    overrides: ClientValue = {"tools": tools, "tool_choice": named, "max_output_tokens": job.call_tokens}
+    first = _send(job, called, input=job.question, **overrides)
+    overrides = {"tools": tools, "tool_choice": "none", "previous_response_id": first.id}
+    _send(job, answered, input=_results(job, first.output), **overrides)
     return {"called": asdict(called), "answered": asdict(answered)}
 
 
-def _again(output: Theirs) -> list[Theirs]:
+def _input_items(output: ClientValue) -> list[ClientValue]:
     return [item.model_dump(mode="json", exclude_none=True, exclude={"parsed_arguments"}) for item in output]
 
 
-def _results(job: Job, output: Theirs) -> list[Theirs]:
+def _results(job: Job, output: ClientValue) -> list[ClientValue]:
     calls = [item.call_id for item in output if item.type == "function_call"]
     return [{"type": "function_call_output", "call_id": call_id, "output": job.tool_result} for call_id in calls]
 
 
-def structured(job: Job) -> Saw:
+def structured(job: Job) -> Result:
     request = _request(job, input=job.question, max_output_tokens=job.call_tokens)
     responses = _client(job).responses
-    whole = responses.parse(**request, text_format=Place).output_parsed
-    with responses.stream(**request, text_format=Place) as stream:
+    whole = responses.parse(**request, text_format=Trip).output_parsed
+    with responses.stream(**request, text_format=Trip) as stream:
         streamed = stream.get_final_response().output_parsed
-    return {"places": [place.model_dump() for place in (whole, streamed) if place]}
+    return {"places": [trip.model_dump() for trip in (whole, streamed) if trip]}
 
 
-def stored(job: Job) -> Saw:
-    """A response is kept, given again, and gone when it was deleted."""
+def stored(job: Job) -> Result:
+    """A stored response can be retrieved until it is deleted."""
     responses = _client(job).responses
-    made = responses.create(**_request(job))
-    again = responses.retrieve(made.id)
-    items = [item.type for item in responses.input_items.list(made.id)]
-    responses.delete(made.id)
+    created = responses.create(**_request(job))
+    retrieved = responses.retrieve(created.id)
+    items = [item.type for item in responses.input_items.list(created.id)]
+    responses.delete(created.id)
     try:
-        responses.retrieve(made.id)
+        responses.retrieve(created.id)
     except NotFoundError as error:
-        return {"again": again.output == made.output, "input": items, **told(error, error.status_code)}
+        return {"again": retrieved.output == created.output, "input": items, **error_result(error, error.status_code)}
     return {"error": None}
 
 
-def unknown_model(job: Job) -> Saw:
-    return _refused(job, model=job.missing_model)
+def unknown_model(job: Job) -> Result:
+    return _error_of(job, model=job.missing_model)
 
 
-def bad_request(job: Job) -> Saw:
-    return _refused(job, temperature=job.bad_temperature)
+def bad_request(job: Job) -> Result:
+    return _error_of(job, temperature=job.bad_temperature)
 
 
-def _refused(job: Job, **more: Theirs) -> Saw:
+def _error_of(job: Job, **overrides: ClientValue) -> Result:
     try:
-        _ask(job, Said(), **more)
+        _send(job, ShownAnswer(), **overrides)
     except APIStatusError as error:
-        return told(error, error.status_code)
+        return error_result(error, error.status_code)
     return {"error": None}
 
 
-def cancel(job: Job) -> Saw:
+def cancel(job: Job) -> Result:
     request = _request(job, input=job.story, max_output_tokens=job.story_tokens)
     responses = _client(job).responses
-    opened: Theirs
-    opened = responses.stream(**request) if job.way == "helper" else responses.create(**request, stream=True)
+    opened: ClientValue
+    opened = responses.stream(**request) if job.mode == "helper" else responses.create(**request, stream=True)
     pieces = 0
     with opened as stream:
         for event in stream:
@@ -206,7 +206,7 @@ def cancel(job: Job) -> Saw:
 
 
 if __name__ == "__main__":
-    answer_jobs(
+    serve_jobs(
         {
             "answer": answer,
             "call": call,

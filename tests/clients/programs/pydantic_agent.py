@@ -20,28 +20,38 @@ from pydantic_ai.models.openai import OpenAIChatModel  # type: ignore[import-not
 from pydantic_ai.providers.openai import OpenAIProvider  # type: ignore[import-not-found]  # not in this venv
 from pydantic_ai.tools import ToolDefinition  # type: ignore[import-not-found]  # not in this venv
 
-from tests.clients.programs.job import City, Days, Job, Saw, Theirs, answer_jobs, heard, telling, told
+from tests.clients.programs.job import (
+    City,
+    ClientValue,
+    Days,
+    Job,
+    Result,
+    answer_result,
+    catching_errors,
+    error_result,
+    serve_jobs,
+)
 
 LIMIT_S = 100.0
 
 
-class Place(BaseModel):
-    """The place and the days that the question is about."""
+class Trip(BaseModel):
+    """City and days of the question."""
 
     city: City
     days: Days
 
 
-def _model(job: Job, name: str | None = None) -> Theirs:
+def _model(job: Job, name: str | None = None) -> ClientValue:
     client = AsyncOpenAI(base_url=job.base_url, api_key=job.key, max_retries=0, timeout=LIMIT_S)
     return OpenAIChatModel(name or job.model, provider=OpenAIProvider(openai_client=client))
 
 
-def _settings(job: Job, **more: Theirs) -> dict[str, Theirs]:
-    return {"temperature": 0, "max_tokens": job.max_tokens, **more}
+def _settings(job: Job, **overrides: ClientValue) -> dict[str, ClientValue]:
+    return {"temperature": 0, "max_tokens": job.max_tokens, **overrides}
 
 
-async def text(job: Job) -> Saw:
+async def text(job: Job) -> Result:
     agent = Agent(_model(job), model_settings=_settings(job))
     pieces = []
     async with agent.run_stream(job.prompt) as result:
@@ -57,7 +67,7 @@ async def text(job: Job) -> Saw:
     }
 
 
-async def usage(job: Job) -> Saw:
+async def usage(job: Job) -> Result:
     agent = Agent(_model(job), model_settings=_settings(job))
     async with agent.run_stream(job.prompt) as result:
         await result.get_output()
@@ -66,27 +76,27 @@ async def usage(job: Job) -> Saw:
     return {"streamed": [_counts(streamed)], "whole": _counts(whole)}
 
 
-def _counts(one: Theirs) -> list[int]:
-    return [one.input_tokens, one.output_tokens, one.total_tokens]
+def _counts(item: ClientValue) -> list[int]:
+    return [item.input_tokens, item.output_tokens, item.total_tokens]
 
 
-class _FirstStep(AbstractCapability):  # type: ignore[misc]  # its type is not known in this venv
-    """Has the agent call one tool, and then speak."""
+class _FirstStep(AbstractCapability):  # type: ignore[misc]  # untyped in this venv
+    """Forces one tool call in the first step and text in the second."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    def get_model_settings(self) -> Callable[[Theirs], dict[str, Theirs]]:
+    def get_model_settings(self) -> Callable[[ClientValue], dict[str, ClientValue]]:
         return self._for_step
 
-    def _for_step(self, context: Theirs) -> dict[str, Theirs]:
+    def _for_step(self, context: ClientValue) -> dict[str, ClientValue]:
         if context.run_step > 1:
             return _settings(self._job, tool_choice="none")
         return _settings(self._job, tool_choice=["get_weather"], max_tokens=self._job.call_tokens)
 
 
-async def tool_named(job: Job) -> Saw:
-    """The agent itself calls the function and hands its result on."""
+async def tool_named(job: Job) -> Result:
+    """The agent calls the function and sends its result itself."""
     calls = []
 
     def get_weather(city: City, days: Days) -> str:
@@ -99,9 +109,9 @@ async def tool_named(job: Job) -> Saw:
     return {"calls": calls, "answer": result.output}
 
 
-def _tools(job: Job) -> Theirs:
+def _tools(job: Job) -> ClientValue:
     functions = [tool["function"] for tool in job.tools]
-    given = [
+    options = [
         ToolDefinition(
             name=function["name"],
             description=function["description"],
@@ -109,68 +119,68 @@ def _tools(job: Job) -> Theirs:
         )
         for function in functions
     ]
-    return ModelRequestParameters(function_tools=given)
+    return ModelRequestParameters(function_tools=options)
 
 
-async def tool_required(job: Job) -> Saw:
+async def tool_required(job: Job) -> Result:
     model = _model(job)
-    asked = ModelRequest.user_text_prompt(job.question)
+    prompt = ModelRequest.user_text_prompt(job.question)
     forced = _settings(job, tool_choice="required", max_tokens=job.call_tokens)
-    said = await model_request(model, [asked], model_settings=forced, model_request_parameters=_tools(job))
-    calls = [part for part in said.parts if isinstance(part, ToolCallPart)]
+    response = await model_request(model, [prompt], model_settings=forced, model_request_parameters=_tools(job))
+    calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
     results = [ToolReturnPart(call.tool_name, job.tool_result, tool_call_id=call.tool_call_id) for call in calls]
     answer = await model_request(
         model,
-        [asked, said, ModelRequest(parts=results)],
+        [prompt, response, ModelRequest(parts=results)],
         model_settings=_settings(job, tool_choice="none"),
         model_request_parameters=_tools(job),
     )
     return {"calls": _calls(calls), "answer": answer.text}
 
 
-def _calls(calls: list[Theirs]) -> list[Theirs]:
+def _calls(calls: list[ClientValue]) -> list[ClientValue]:
     return [[call.tool_name, json.loads(call.args_as_json_str())] for call in calls]
 
 
-async def tool_stream(job: Job) -> Saw:
-    asked = [ModelRequest.user_text_prompt(job.question)]
+async def tool_stream(job: Job) -> Result:
+    prompt = [ModelRequest.user_text_prompt(job.question)]
     forced = _settings(job, tool_choice="required", max_tokens=job.call_tokens)
     async with model_request_stream(
-        _model(job), asked, model_settings=forced, model_request_parameters=_tools(job)
+        _model(job), prompt, model_settings=forced, model_request_parameters=_tools(job)
     ) as stream:
         async for _ in stream:
             pass
     return {"calls": _calls([part for part in stream.get().parts if isinstance(part, ToolCallPart)])}
 
 
-async def structured(job: Job) -> Saw:
-    """By a tool that must be called, and by a schema."""
-    places = []
-    for output in (ToolOutput(Place), NativeOutput(Place)):
+async def structured(job: Job) -> Result:
+    """Structured output with a forced tool and with a schema."""
+    trips = []
+    for output in (ToolOutput(Trip), NativeOutput(Trip)):
         agent = Agent(_model(job), output_type=output, model_settings=_settings(job, max_tokens=job.call_tokens))
-        places.append((await agent.run(job.question)).output.model_dump())
+        trips.append((await agent.run(job.question)).output.model_dump())
         async with agent.run_stream(job.question) as result:
-            places.append((await result.get_output()).model_dump())
-    return {"places": places}
+            trips.append((await result.get_output()).model_dump())
+    return {"places": trips}
 
 
-async def unknown_model(job: Job) -> Saw:
-    return await _refused(job, Agent(_model(job, job.missing_model), model_settings=_settings(job)))
+async def unknown_model(job: Job) -> Result:
+    return await _error_of(job, Agent(_model(job, job.missing_model), model_settings=_settings(job)))
 
 
-async def bad_request(job: Job) -> Saw:
-    return await _refused(job, Agent(_model(job), model_settings=_settings(job, temperature=job.bad_temperature)))
+async def bad_request(job: Job) -> Result:
+    return await _error_of(job, Agent(_model(job), model_settings=_settings(job, temperature=job.bad_temperature)))
 
 
-async def _refused(job: Job, agent: Theirs) -> Saw:
+async def _error_of(job: Job, agent: ClientValue) -> Result:
     try:
         await agent.run(job.prompt)
     except ModelHTTPError as error:
-        return told(error, error.status_code)
+        return error_result(error, error.status_code)
     return {"error": None}
 
 
-async def cancel(job: Job) -> Saw:
+async def cancel(job: Job) -> Result:
     pieces = 0
     agent = Agent(_model(job), model_settings=_settings(job, max_tokens=job.story_tokens))
     async with agent.run_stream(job.story) as result:
@@ -183,45 +193,47 @@ async def cancel(job: Job) -> Saw:
 
 
 @cache
-def _kept_client(base_url: str, key: str) -> AsyncOpenAI:
+def _cached_client(base_url: str, key: str) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0, timeout=LIMIT_S)
 
 
-async def read(job: Job) -> Saw:
-    asks = job.asks
-    settings = {key: asks[key] for key in ("parallel_tool_calls",) if key in asks}
-    if "tool_choice" in asks:
-        choice = asks["tool_choice"]
+async def read(job: Job) -> Result:
+    parameters = job.parameters
+    settings = {key: parameters[key] for key in ("parallel_tool_calls",) if key in parameters}
+    if "tool_choice" in parameters:
+        choice = parameters["tool_choice"]
         settings["tool_choice"] = [choice["function"]["name"]] if isinstance(choice, dict) else choice
-    settings["extra_body"] = {key: asks[key] for key in ("response_format", "logprobs", "top_logprobs") if key in asks}
-    model = OpenAIChatModel(job.model, provider=OpenAIProvider(openai_client=_kept_client(job.base_url, job.key)))
-    asked = model, [ModelRequest.user_text_prompt(job.prompt)]
-    more = {"model_settings": settings, "model_request_parameters": _offered(asks.get("tools", []))}
+    settings["extra_body"] = {
+        key: parameters[key] for key in ("response_format", "logprobs", "top_logprobs") if key in parameters
+    }
+    model = OpenAIChatModel(job.model, provider=OpenAIProvider(openai_client=_cached_client(job.base_url, job.key)))
+    request = model, [ModelRequest.user_text_prompt(job.prompt)]
+    overrides = {"model_settings": settings, "model_request_parameters": _parameters(parameters.get("tools", []))}
     if job.is_stream:
-        async with model_request_stream(*asked, **more) as stream:
+        async with model_request_stream(*request, **overrides) as stream:
             async for _ in stream:
                 pass
-        said = stream.get()
+        response = stream.get()
     else:
-        said = await model_request(*asked, **more)
-    calls = [[part.tool_name, part.args] for part in said.parts if isinstance(part, ToolCallPart)]
-    finish = (said.provider_details or {}).get("finish_reason")
-    return heard([[said.text or "", calls, finish]], _counts(said.usage))
+        response = await model_request(*request, **overrides)
+    calls = [[part.tool_name, part.args] for part in response.parts if isinstance(part, ToolCallPart)]
+    finish = (response.provider_details or {}).get("finish_reason")
+    return answer_result([[response.text or "", calls, finish]], _counts(response.usage))
 
 
-def _offered(tools: list[Theirs]) -> Theirs:
+def _parameters(tools: list[ClientValue]) -> ClientValue:
     functions = [tool["function"] for tool in tools]
-    given = [ToolDefinition(name=one["name"], parameters_json_schema=one["parameters"]) for one in functions]
-    return ModelRequestParameters(function_tools=given)
+    options = [ToolDefinition(name=item["name"], parameters_json_schema=item["parameters"]) for item in functions]
+    return ModelRequestParameters(function_tools=options)
 
 
-def _run(scenario: Callable[[Job], Theirs]) -> Callable[[Job], Saw]:
+def _run(scenario: Callable[[Job], ClientValue]) -> Callable[[Job], Result]:
     return lambda job: asyncio.run(scenario(job))
 
 
 if __name__ == "__main__":
     scenarios = (text, usage, tool_named, tool_required, tool_stream, structured, unknown_model, bad_request, cancel)
-    # One loop for all that is read: the connections that a client keeps belong to it.
+    # One event loop for all `read` jobs: pooled connections belong to it.
     with asyncio.Runner() as loop:
-        reading = {"read": telling(lambda job: loop.run(read(job)))}
-        answer_jobs({scenario.__name__: _run(scenario) for scenario in scenarios} | reading)
+        read_scenario = {"read": catching_errors(lambda job: loop.run(read(job)))}
+        serve_jobs({scenario.__name__: _run(scenario) for scenario in scenarios} | read_scenario)

@@ -1,16 +1,16 @@
-// How a JavaScript client of tests/clients gets its jobs and answers them: a JSON line for a JSON line.
-// What a job holds is said in tests/clients/programs/job.py.
+// Protocol of the JavaScript clients of tests/clients: one JSON line per job, one JSON line per result.
+// tests/clients/programs/job.py defines the fields of a job.
 
 import dns from "node:dns";
 import { createInterface } from "node:readline";
 
-// The server has a number for an address. Whoever asks for a name wants to reach something else, and no client may.
+// The server is addressed by number. A name lookup means that a client tries to connect elsewhere.
 dns.lookup = (name) => {
-  console.error(`wanted to reach ${name}`);
+  console.error(`tried to connect to ${name}`);
   process.exit(70);
 };
 
-// Some clients print; what they print goes where no answer is awaited.
+// Some clients print to standard output: send that to standard error, so that only results are read.
 console.log = console.info = console.warn = console.error;
 
 export const LIMIT_MS = 100_000;
@@ -18,10 +18,10 @@ export const LIMIT_MS = 100_000;
 export async function answerJobs(scenarios) {
   for await (const line of createInterface({ input: process.stdin })) {
     const job = JSON.parse(line);
-    const saw = await attempt(scenarios[job.scenario], job);
-    process.stdout.write(JSON.stringify(saw) + "\n");
+    const result = await attempt(scenarios[job.scenario], job);
+    process.stdout.write(JSON.stringify(result) + "\n");
   }
-  process.exit(0); // open keep-alive connections would hold it
+  process.exit(0); // open keep-alive connections would keep the process running
 }
 
 async function attempt(scenario, job) {
@@ -32,7 +32,7 @@ async function attempt(scenario, job) {
   }
 }
 
-// Runs `ask`, which must be refused; `isTheirs` says whether the error is one of the client's own.
+// Runs `ask`, which must fail; `isTheirs` tests whether the error is one of the client library.
 export async function refused(ask, isTheirs, nameOf, statusOf) {
   try {
     await ask();
@@ -43,11 +43,11 @@ export async function refused(ask, isTheirs, nameOf, statusOf) {
   return { error: null };
 }
 
-// An answer as the client gave it to its user: of each choice the text, the calls and the finish reason.
-export const heard = (choices, usage) => ({ choices, usage: usage ?? null, error: null });
+// Result for an answer: text, tool calls and finish reason of each choice.
+export const answerResult = (choices, usage) => ({ choices, usage: usage ?? null, error: null });
 
-// A scenario of which an error is an answer like any other: what the client raises, it tells its user.
-export const telling = (read) => async (job) => {
+// Wraps a scenario so that an exception of the client becomes part of its result.
+export const catchingErrors = (read) => async (job) => {
   try {
     return await read(job);
   } catch (error) {
@@ -56,22 +56,22 @@ export const telling = (read) => async (job) => {
   }
 };
 
-// What a client has shown its user of one answer, also of one that broke off.
-export const emptySaid = () => ({ pieces: [], thoughts: [], calls: [], finish: null, usage: null, error: null });
+// What a client returned to its user for one answer, including a partial one.
+export const emptyAnswer = () => ({ pieces: [], thoughts: [], calls: [], finish: null, usage: null, error: null });
 
-// A scenario that fills `said`; what the client raises on the way, it tells its user.
+// Wraps a scenario that fills `shown`; an exception of the client becomes its error.
 export const attempted = (read) => async (job) => {
-  const said = emptySaid();
+  const shown = emptyAnswer();
   try {
-    await read(job, said);
+    await read(job, shown);
   } catch (error) {
     const name = error?.constructor?.name ?? typeof error;
-    said.error = `${name}: ${error?.message ?? JSON.stringify(error)}`;
+    shown.error = `${name}: ${error?.message ?? JSON.stringify(error)}`;
   }
-  return said;
+  return shown;
 };
 
-// The arguments of a call as a value; as they are where they are none, since the answer ended in them.
+// Parsed arguments of a call; a string if they are not JSON, because the answer ended early.
 export function valueOf(written) {
   try {
     return JSON.parse(written);

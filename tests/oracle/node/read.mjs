@@ -1,7 +1,7 @@
-// JavaScript clients as outside judges: what each makes of a stream.
+// JavaScript clients as independent readers of a stream.
 //
 // Reads JSON lines {"base_url", "endpoint", "client", "tools"} and answers each with one JSON line: the reply in the
-// form of tests/oracle/reply.py, or {"crash": why} where the client raised anything but an error that the server told.
+// form of tests/oracle/reply.py, or {"crash": reason} if the client raised anything but an error that the server sent.
 
 import { createInterface } from "node:readline";
 
@@ -17,14 +17,14 @@ const newChoice = () => ({ role: "", text: "", reasoning: "", refusal: "", tools
 const usageOf = (usage) => (usage ? [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens] : null);
 const openaiAt = (base_url) => new OpenAI({ apiKey: "none", baseURL: base_url, maxRetries: 0, timeout: LIMIT_MS });
 
-// An error that the server told has no HTTP status: the reply had begun as a success.
-function told(error) {
+// An error event has no HTTP status: the reply started with 200.
+function serverErrorOf(error) {
   if (error instanceof OpenAI.APIError && error.status === undefined && error.error) return error.message;
   throw error;
 }
 
 function addDelta(mine, delta) {
-  // Every string is added up, the role and the ids too: one that is sent twice must show.
+  // Every string is concatenated, role and ids included, so that repeated ones are visible.
   mine.role += delta.role ?? "";
   mine.text += delta.content ?? "";
   mine.reasoning += delta.reasoning_content ?? "";
@@ -37,7 +37,7 @@ function addDelta(mine, delta) {
 }
 
 async function openai({ base_url, endpoint }) {
-  const heard = newReply();
+  const reply = newReply();
   const client = openaiAt(base_url);
   const stream =
     endpoint === "chat"
@@ -46,31 +46,31 @@ async function openai({ base_url, endpoint }) {
   try {
     for await (const chunk of stream) {
       for (const part of chunk.choices) {
-        const mine = (heard.choices[part.index] ??= newChoice());
+        const mine = (reply.choices[part.index] ??= newChoice());
         if (endpoint === "chat") addDelta(mine, part.delta);
         else mine.text += part.text;
         mine.finish = part.finish_reason ?? mine.finish;
       }
-      heard.usage = usageOf(chunk.usage) ?? heard.usage;
+      reply.usage = usageOf(chunk.usage) ?? reply.usage;
     }
   } catch (error) {
-    heard.error = told(error);
+    reply.error = serverErrorOf(error);
   }
-  return heard;
+  return reply;
 }
 
 async function openaiHelper({ base_url }) {
-  const heard = newReply();
+  const reply = newReply();
   const runner = openaiAt(base_url).chat.completions.stream({ model: "m", messages: MESSAGES });
   let answer;
   try {
     answer = await runner.finalChatCompletion();
   } catch (error) {
-    heard.error = told(error);
+    reply.error = serverErrorOf(error);
     answer = runner.currentChatCompletionSnapshot;
   }
   for (const { index, message, finish_reason } of answer?.choices ?? []) {
-    heard.choices[index] = {
+    reply.choices[index] = {
       ...newChoice(),
       role: message.role ?? "",
       text: message.content ?? "",
@@ -79,8 +79,8 @@ async function openaiHelper({ base_url }) {
       finish: finish_reason ?? null,
     };
   }
-  heard.usage = usageOf(answer?.usage);
-  return heard;
+  reply.usage = usageOf(answer?.usage);
+  return reply;
 }
 
 async function aiSdk({ base_url, endpoint, tools = [] }) {
@@ -91,17 +91,17 @@ async function aiSdk({ base_url, endpoint, tools = [] }) {
     prompt: "Hello",
     tools: Object.fromEntries(tools.map((name) => [name, anything])),
     maxRetries: 0,
-    onError: () => {}, // it comes as a part too
+    onError: () => {}, // the stream has the error as a part, too
   });
-  const heard = newReply();
+  const reply = newReply();
   const mine = newChoice();
-  const written = new Map(); // the arguments of each call, as they were streamed
-  for await (const part of stream.fullStream) addPart(heard, mine, written, part);
-  heard.choices[0] = mine;
-  return heard;
+  const written = new Map(); // streamed arguments by call
+  for await (const part of stream.fullStream) addPart(reply, mine, written, part);
+  reply.choices[0] = mine;
+  return reply;
 }
 
-function addPart(heard, mine, written, part) {
+function addPart(reply, mine, written, part) {
   switch (part.type) {
     case "text-delta":
       mine.text += part.text;
@@ -121,13 +121,13 @@ function addPart(heard, mine, written, part) {
     case "finish-step": {
       const { inputTokens, outputTokens, totalTokens } = part.usage;
       mine.finish = part.rawFinishReason ?? null;
-      heard.usage = inputTokens === undefined ? null : [inputTokens, outputTokens, totalTokens];
+      reply.usage = inputTokens === undefined ? null : [inputTokens, outputTokens, totalTokens];
       break;
     }
     case "error":
-      // The SDK hands on what the server told as it came, and its own complaints as Errors.
+      // The SDK forwards errors of the server unchanged, and raises its own as Error.
       if (part.error instanceof Error || typeof part.error?.message !== "string") throw part.error;
-      heard.error = part.error.message;
+      reply.error = part.error.message;
       break;
   }
 }
@@ -140,19 +140,19 @@ async function answer(line) {
   const late = AbortSignal.timeout(LIMIT_MS);
   const tooLate = new Promise((_, reject) => late.addEventListener("abort", () => reject(new Error("no end in time"))));
   try {
-    const heard = await Promise.race([CLIENTS[job.client](job), tooLate]);
+    const reply = await Promise.race([CLIENTS[job.client](job), tooLate]);
     if (loose) throw loose;
-    return heard;
+    return reply;
   } catch (error) {
     return { crash: String(error?.stack ?? error) };
   }
 }
 
-// An error that nobody waits for must not end the process: it belongs to the stream that is being read.
+// An unhandled rejection belongs to the current stream and must not end the process.
 let loose = null;
 process.on("unhandledRejection", (error) => (loose = error));
 
 for await (const line of createInterface({ input: process.stdin })) {
   process.stdout.write(`${JSON.stringify(await answer(line))}\n`);
 }
-process.exit(0); // open keep-alive connections would hold it
+process.exit(0); // open keep-alive connections would keep the process running

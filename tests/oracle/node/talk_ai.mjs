@@ -3,7 +3,7 @@
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
-import { answerJobs, heard, refused, telling } from "./job.mjs";
+import { answerJobs, answerResult, refused, catchingErrors } from "./job.mjs";
 
 const countsOf = (usage) => [usage.inputTokens, usage.outputTokens, usage.totalTokens];
 
@@ -25,7 +25,7 @@ function request(job, { model = job.model, ...more } = {}) {
   };
 }
 
-// Its streams say nothing of an error unless someone listens.
+// Streams report errors only to a listener.
 function stream(job, more) {
   const failures = [];
   const answer = streamText(request(job, { ...more, onError: ({ error }) => failures.push(error) }));
@@ -57,7 +57,7 @@ async function usage(job) {
   return { streamed: [countsOf(await answer.usage)], whole: countsOf(whole.usage) };
 }
 
-// `calls` gets what the SDK hands to each tool.
+// `calls` records the arguments that the SDK passes to each tool.
 function toolsOf(job, calls) {
   const entries = job.tools.map(({ function: { name, description, parameters } }) => {
     const execute = (given) => {
@@ -69,7 +69,7 @@ function toolsOf(job, calls) {
   return Object.fromEntries(entries);
 }
 
-// The SDK goes round by itself: the first step must call, the second must speak.
+// The SDK runs the loop itself: the first step must call a tool, the second must answer.
 async function callAndAnswer(job, toolChoice) {
   const calls = [];
   const prepareStep = ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? toolChoice : "none" });
@@ -125,8 +125,8 @@ async function cancel(job) {
 }
 
 async function read(job) {
-  const { base_url, key, endpoint, model, prompt, asks } = job;
-  const { stream, stream_options, tools = [], tool_choice, ...others } = asks;
+  const { base_url, key, endpoint, model, prompt, parameters } = job;
+  const { stream, stream_options, tools = [], tool_choice, ...others } = parameters;
   const includeUsage = Boolean(stream_options?.include_usage);
   const provider = createOpenAICompatible({ name: "ours", baseURL: base_url, apiKey: key, includeUsage });
   const offered = tools.map(({ function: { name, parameters } }) => [
@@ -139,13 +139,13 @@ async function read(job) {
     prompt,
     tools: Object.fromEntries(offered),
     toolChoice: named ?? tool_choice,
-    providerOptions: { ours: others }, // these it passes on
+    providerOptions: { ours: others }, // forwarded unchanged
     maxRetries: 0,
   };
-  if (stream) return addedUp(streamText({ ...request, onError: () => {} })); // it comes as a part too
+  if (stream) return addedUp(streamText({ ...request, onError: () => {} })); // the stream has the error as a part, too
   const answer = await generateText(request);
   const calls = answer.toolCalls.map((call) => [call.toolName, call.input]);
-  return heard([[answer.text, calls, answer.rawFinishReason]], countsOf(answer.usage));
+  return answerResult([[answer.text, calls, answer.rawFinishReason]], countsOf(answer.usage));
 }
 
 async function addedUp(answer) {
@@ -160,7 +160,7 @@ async function addedUp(answer) {
       usage = countsOf(part.usage);
     }
   }
-  return heard([mine], usage);
+  return answerResult([mine], usage);
 }
 
 await answerJobs({
@@ -173,5 +173,5 @@ await answerJobs({
   unknown_model,
   bad_request,
   cancel,
-  read: telling(read),
+  read: catchingErrors(read),
 });

@@ -4,7 +4,7 @@ import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { APICallError, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
-import { answerJobs, attempted, emptySaid, refused } from "./job.mjs";
+import { answerJobs, attempted, emptyAnswer, refused } from "./job.mjs";
 
 const modelOf = {
   responses: ({ base_url, key }, name) => createOpenAI({ baseURL: base_url, apiKey: key }).responses(name),
@@ -17,40 +17,40 @@ const requestOf = (job, { model = job.model, ...more } = {}) => ({
   temperature: 0,
   maxOutputTokens: job.max_tokens,
   maxRetries: 0,
-  ...(job.asks.thinking && { providerOptions: { anthropic: { thinking: job.asks.thinking } } }),
+  ...(job.parameters.thinking && { providerOptions: { anthropic: { thinking: job.parameters.thinking } } }),
   ...more,
 });
 const countsOf = (usage) => [usage.inputTokens, usage.outputTokens, usage.totalTokens];
 
 const readers = {
-  whole: async (request, said) => {
+  whole: async (request, shown) => {
     const { text, reasoningText, finishReason, totalUsage } = await generateText(request);
-    said.pieces = [text];
-    said.thoughts = reasoningText ? [reasoningText] : [];
-    said.finish = finishReason;
-    said.usage = countsOf(totalUsage);
+    shown.pieces = [text];
+    shown.thoughts = reasoningText ? [reasoningText] : [];
+    shown.finish = finishReason;
+    shown.usage = countsOf(totalUsage);
   },
 
-  stream: async (request, said) => {
-    const { fullStream } = streamText({ ...request, onError: () => {} }); // it comes as a part too
+  stream: async (request, shown) => {
+    const { fullStream } = streamText({ ...request, onError: () => {} }); // the stream has the error as a part, too
     for await (const part of fullStream) {
-      if (part.type === "text-delta") said.pieces.push(part.text);
-      else if (part.type === "reasoning-delta") said.thoughts.push(part.text);
+      if (part.type === "text-delta") shown.pieces.push(part.text);
+      else if (part.type === "reasoning-delta") shown.thoughts.push(part.text);
       else if (part.type === "error") throw part.error;
       else if (part.type === "finish") {
-        said.finish = part.finishReason;
-        said.usage = countsOf(part.totalUsage);
+        shown.finish = part.finishReason;
+        shown.usage = countsOf(part.totalUsage);
       }
     }
   },
 };
 
-const ask = (job, said, more) => readers[job.way](requestOf(job, more), said);
-const answer = attempted((job, said) => ask(job, said));
+const ask = (job, shown, more) => readers[job.mode](requestOf(job, more), shown);
+const answer = attempted((job, shown) => ask(job, shown));
 
-// The SDK itself calls the functions and hands their results on.
+// The SDK calls the functions and sends their results itself.
 async function call(job) {
-  const [called, answered] = [emptySaid(), emptySaid()];
+  const [called, answered] = [emptyAnswer(), emptyAnswer()];
   const entries = job.tools.map(({ function: { name, description, parameters } }) => {
     const execute = (given) => {
       called.calls.push([name, given]);
@@ -69,7 +69,7 @@ async function call(job) {
 
 const refusal = (job, more) =>
   refused(
-    () => ask(job, emptySaid(), more),
+    () => ask(job, emptyAnswer(), more),
     APICallError.isInstance,
     (error) => error.name,
     (error) => error.statusCode,

@@ -1,10 +1,10 @@
-// Anthropic's client for JavaScript: whole messages, raw streams, and its helper stream().
+// Anthropic's JavaScript client: buffered messages, raw streams, and the helper stream().
 
 import Anthropic from "@anthropic-ai/sdk";
 
-import { LIMIT_MS, answerJobs, attempted, emptySaid, refused, valueOf } from "./job.mjs";
+import { LIMIT_MS, answerJobs, attempted, emptyAnswer, refused, valueOf } from "./job.mjs";
 
-// This client adds /v1 itself.
+// The client appends /v1 to the URL itself.
 const clientOf = ({ base_url, key }) =>
   new Anthropic({ apiKey: key, baseURL: base_url.replace(/\/v1$/, ""), maxRetries: 0, timeout: LIMIT_MS });
 const requestOf = (job, more) => ({
@@ -12,15 +12,15 @@ const requestOf = (job, more) => ({
   messages: [{ role: "user", content: job.prompt }],
   max_tokens: job.max_tokens,
   temperature: 0,
-  ...(job.asks.thinking && { thinking: job.asks.thinking }),
+  ...(job.parameters.thinking && { thinking: job.parameters.thinking }),
   ...more,
 });
 
 const readers = {
-  whole: async (client, request, said) => read(await client.messages.create(request), said),
+  whole: async (client, request, shown) => read(await client.messages.create(request), shown),
 
-  // The blocks, put together by hand.
-  stream: async (client, request, said) => {
+  // Accumulates the content blocks by hand.
+  stream: async (client, request, shown) => {
     const blocks = [];
     const written = [];
     let usage;
@@ -31,57 +31,57 @@ const readers = {
         written[event.index] = "";
       } else if (event.type === "content_block_delta") {
         if (event.delta.type === "input_json_delta") written[event.index] += event.delta.partial_json;
-        else add(blocks[event.index], event.delta, said);
+        else add(blocks[event.index], event.delta, shown);
       } else if (event.type === "message_delta") {
-        said.finish = event.delta.stop_reason;
+        shown.finish = event.delta.stop_reason;
         usage = promptOf(event.usage) ? event.usage : { ...usage, output_tokens: event.usage.output_tokens };
-      } else if (event.type === "message_stop") said.usage = countsOf(usage);
+      } else if (event.type === "message_stop") shown.usage = countsOf(usage);
     }
     blocks.forEach((block, index) => {
       if (block.type === "tool_use") block.input = valueOf(written[index]);
     });
-    said.calls = callsIn(blocks).map(({ name, input }) => [name, input]);
+    shown.calls = callsIn(blocks).map(({ name, input }) => [name, input]);
     return blocks;
   },
 
-  helper: async (client, request, said) => {
+  helper: async (client, request, shown) => {
     const stream = client.messages.stream(request);
-    stream.on("text", (piece) => said.pieces.push(piece));
-    return read(await stream.finalMessage(), said);
+    stream.on("text", (piece) => shown.pieces.push(piece));
+    return read(await stream.finalMessage(), shown);
   },
 };
 
-function add(block, delta, said) {
+function add(block, delta, shown) {
   if (delta.type === "text_delta") {
     block.text += delta.text;
-    said.pieces.push(delta.text);
+    shown.pieces.push(delta.text);
   } else if (delta.type === "thinking_delta") {
     block.thinking += delta.thinking;
-    said.thoughts.push(delta.thinking);
+    shown.thoughts.push(delta.thinking);
   } else if (delta.type === "signature_delta") block.signature = delta.signature;
 }
 
-// All that a whole message says; a text that came in pieces is there already.
-function read({ content, stop_reason, usage }, said) {
+// Reads a complete message; text that was streamed is already recorded.
+function read({ content, stop_reason, usage }, shown) {
   const texts = content.filter(({ type }) => type === "text").map(({ text }) => text);
-  if (!said.pieces.length) said.pieces = texts;
-  said.thoughts = content.filter(({ type }) => type === "thinking").map(({ thinking }) => thinking);
-  said.calls = callsIn(content).map(({ name, input }) => [name, input]);
-  said.finish = stop_reason;
-  said.usage = countsOf(usage);
+  if (!shown.pieces.length) shown.pieces = texts;
+  shown.thoughts = content.filter(({ type }) => type === "thinking").map(({ thinking }) => thinking);
+  shown.calls = callsIn(content).map(({ name, input }) => [name, input]);
+  shown.finish = stop_reason;
+  shown.usage = countsOf(usage);
   return content;
 }
 
-// The part of a prompt that was in a cache is counted apart.
+// The API counts cached prompt tokens separately.
 const promptOf = ({ input_tokens, cache_read_input_tokens }) => (input_tokens ?? 0) + (cache_read_input_tokens ?? 0);
 const countsOf = (usage) => [promptOf(usage), usage.output_tokens, promptOf(usage) + usage.output_tokens];
 const callsIn = (blocks) => blocks.filter(({ type }) => type === "tool_use");
-const ask = (job, said, more) => readers[job.way](clientOf(job), requestOf(job, more), said);
-const answer = attempted((job, said) => ask(job, said));
+const ask = (job, shown, more) => readers[job.mode](clientOf(job), requestOf(job, more), shown);
+const answer = attempted((job, shown) => ask(job, shown));
 
-// A forced call, and the answer to what the tools said, with all that was said before it.
+// Forces a tool call, then sends its result with the whole conversation.
 async function call(job) {
-  const [called, answered] = [emptySaid(), emptySaid()];
+  const [called, answered] = [emptyAnswer(), emptyAnswer()];
   const tools = job.tools.map(({ function: { name, description, parameters } }) => ({
     name,
     description,
@@ -113,7 +113,7 @@ async function models(job) {
 
 const refusal = (job, more) =>
   refused(
-    () => ask(job, emptySaid(), more),
+    () => ask(job, emptyAnswer(), more),
     (error) => error instanceof Anthropic.APIError,
     (error) => error.constructor.name,
     (error) => error.status,
@@ -126,13 +126,13 @@ async function cancel(job) {
   const messages = [{ role: "user", content: job.story }];
   const request = requestOf(job, { messages, max_tokens: job.story_tokens });
   const client = clientOf(job);
-  const isHelper = job.way === "helper";
+  const isHelper = job.mode === "helper";
   const stream = isHelper
     ? client.messages.stream(request)
     : await client.messages.create({ ...request, stream: true });
   for await (const { type } of stream) {
     if (type === "content_block_delta") pieces += 1;
-    if (pieces === 2) break; // which closes the stream
+    if (pieces === 2) break; // closes the stream
   }
   if (isHelper)
     await stream.done().catch((error) => {

@@ -1,8 +1,8 @@
-// The official client for JavaScript, without its helpers.
+// OpenAI's JavaScript client without its helpers.
 
 import OpenAI from "openai";
 
-import { LIMIT_MS, answerJobs, heard, refused, telling } from "./job.mjs";
+import { LIMIT_MS, answerJobs, answerResult, refused, catchingErrors } from "./job.mjs";
 
 const clientOf = ({ base_url, key }) =>
   new OpenAI({ apiKey: key, baseURL: base_url, maxRetries: 0, timeout: LIMIT_MS });
@@ -44,7 +44,7 @@ async function usage(job) {
   return { streamed, whole: countsOf((await ask(job)).usage) };
 }
 
-// A forced call, and the answer to what the tool said.
+// Forces a tool call, then sends its result.
 async function callAndAnswer(job, tool_choice) {
   const { tools } = job;
   const question = { role: "user", content: job.question };
@@ -91,24 +91,24 @@ async function cancel(job) {
   const stream = await ask(job, { messages, max_tokens: job.story_tokens, stream: true });
   for await (const chunk of stream) {
     if (chunk.choices.some((choice) => choice.delta.content)) pieces += 1;
-    if (pieces === 2) break; // which closes the stream
+    if (pieces === 2) break; // closes the stream
   }
   return { pieces };
 }
 
 async function read(job) {
-  const { endpoint, model, prompt, asks } = job;
+  const { endpoint, model, prompt, parameters } = job;
   const client = clientOf(job);
   const answer = await (endpoint === "chat"
-    ? client.chat.completions.create({ model, messages: [{ role: "user", content: prompt }], ...asks })
-    : client.completions.create({ model, prompt, ...asks }));
-  if (asks.stream) return addedUp(answer);
+    ? client.chat.completions.create({ model, messages: [{ role: "user", content: prompt }], ...parameters })
+    : client.completions.create({ model, prompt, ...parameters }));
+  if (parameters.stream) return addedUp(answer);
   const choices = answer.choices.map(({ message, text, finish_reason }) => [
     message ? (message.content ?? "") : text,
     (message?.tool_calls ?? []).map((call) => [call.function.name, call.function.arguments]),
     finish_reason,
   ]);
-  return heard(choices, answer.usage && countsOf(answer.usage));
+  return answerResult(choices, answer.usage && countsOf(answer.usage));
 }
 
 async function addedUp(stream) {
@@ -127,7 +127,7 @@ async function addedUp(stream) {
       }
     }
   }
-  return heard(choices, usage);
+  return answerResult(choices, usage);
 }
 
 await answerJobs({
@@ -140,5 +140,5 @@ await answerJobs({
   unknown_model_stream,
   bad_request,
   cancel,
-  read: telling(read),
+  read: catchingErrors(read),
 });

@@ -1,8 +1,8 @@
-// The helpers of the official client for JavaScript: stream(), which adds up a stream, runTools() and parse().
+// Helpers of OpenAI's JavaScript client: stream(), which accumulates a stream, runTools() and parse().
 
 import OpenAI from "openai";
 
-import { LIMIT_MS, answerJobs, heard, telling } from "./job.mjs";
+import { LIMIT_MS, answerJobs, answerResult, catchingErrors } from "./job.mjs";
 
 const chatOf = ({ base_url, key }) =>
   new OpenAI({ apiKey: key, baseURL: base_url, maxRetries: 0, timeout: LIMIT_MS }).chat.completions;
@@ -38,7 +38,7 @@ async function usage(job) {
   return { streamed: [streamed], whole: countsOf((await chatOf(job).create(request(job))).usage) };
 }
 
-// The helper calls the function itself. It asks no more when a tool was named.
+// The helper calls the function itself. It sends no further request if a tool was named.
 async function tool_stream(job) {
   const calls = [];
   const [{ function: weather }] = job.tools;
@@ -66,7 +66,7 @@ async function cancel(job) {
   const runner = chatOf(job).stream(request(job, { messages, max_tokens: job.story_tokens }));
   for await (const chunk of runner) {
     if (chunk.choices.some((choice) => choice.delta.content)) pieces += 1;
-    if (pieces === 2) break; // which ends the run
+    if (pieces === 2) break; // ends the run
   }
   await runner.done().catch((error) => {
     if (!(error instanceof OpenAI.APIUserAbortError)) throw error;
@@ -75,16 +75,16 @@ async function cancel(job) {
 }
 
 async function read(job) {
-  const { model, prompt, asks } = job;
+  const { model, prompt, parameters } = job;
   const answer = await chatOf(job)
-    .stream({ model, messages: [{ role: "user", content: prompt }], ...asks })
+    .stream({ model, messages: [{ role: "user", content: prompt }], ...parameters })
     .finalChatCompletion();
   const choices = answer.choices.map(({ message, finish_reason }) => [
     message.content ?? "",
     (message.tool_calls ?? []).map((call) => [call.function.name, call.function.arguments]),
     finish_reason,
   ]);
-  return heard(choices, answer.usage && countsOf(answer.usage));
+  return answerResult(choices, answer.usage && countsOf(answer.usage));
 }
 
-await answerJobs({ text, usage, tool_stream, structured, cancel, read: telling(read) });
+await answerJobs({ text, usage, tool_stream, structured, cancel, read: catchingErrors(read) });

@@ -1,8 +1,8 @@
-// The official client for JavaScript on the Responses API: whole answers, raw streams, and its helper stream().
+// OpenAI's JavaScript client on the Responses API: buffered responses, raw streams, and the helper stream().
 
 import OpenAI from "openai";
 
-import { LIMIT_MS, answerJobs, attempted, emptySaid, refused, valueOf } from "./job.mjs";
+import { LIMIT_MS, answerJobs, attempted, emptyAnswer, refused, valueOf } from "./job.mjs";
 
 const TERMINAL = new Set(["response.completed", "response.incomplete", "response.failed"]);
 
@@ -17,57 +17,57 @@ const requestOf = (job, more) => ({
 });
 
 const readers = {
-  whole: async (client, request, said) => read(await client.responses.create(request), said),
+  whole: async (client, request, shown) => read(await client.responses.create(request), shown),
 
-  // All but the end by its pieces, put together by hand.
-  stream: async (client, request, said) => {
+  // Accumulates text and calls by hand; status and usage come from the last event.
+  stream: async (client, request, shown) => {
     const calls = [];
     let final;
     for await (const event of await client.responses.create({ ...request, stream: true })) {
       const { type, delta, item, output_index } = event;
-      if (type === "response.output_text.delta") said.pieces.push(delta);
-      else if (type === "response.reasoning_text.delta") said.thoughts.push(delta);
+      if (type === "response.output_text.delta") shown.pieces.push(delta);
+      else if (type === "response.reasoning_text.delta") shown.thoughts.push(delta);
       else if (type === "response.output_item.added" && item.type === "function_call")
         calls[output_index] = [item.name, item.arguments];
       else if (type === "response.function_call_arguments.delta") calls[output_index][1] += delta;
       else if (TERMINAL.has(type)) final = event.response;
     }
-    said.calls = calls.filter(Boolean).map(([name, written]) => [name, valueOf(written)]);
-    readEnd(final, said);
+    shown.calls = calls.filter(Boolean).map(([name, written]) => [name, valueOf(written)]);
+    readEnd(final, shown);
     return final.output;
   },
 
-  helper: async (client, request, said) => {
+  helper: async (client, request, shown) => {
     const stream = client.responses.stream(request);
-    stream.on("response.output_text.delta", ({ delta }) => said.pieces.push(delta));
-    return read(await stream.finalResponse(), said);
+    stream.on("response.output_text.delta", ({ delta }) => shown.pieces.push(delta));
+    return read(await stream.finalResponse(), shown);
   },
 };
 
-// All that a whole response says; a text that came in pieces is there already.
-function read(response, said) {
+// Reads a complete response; text that was streamed is already recorded.
+function read(response, shown) {
   const { output, output_text } = response;
-  if (!said.pieces.length && output_text) said.pieces.push(output_text);
+  if (!shown.pieces.length && output_text) shown.pieces.push(output_text);
   const reasoning = output.filter(({ type }) => type === "reasoning");
-  said.thoughts = reasoning.flatMap(({ content }) => (content ?? []).map(({ text }) => text));
-  said.calls = callsIn(output).map(({ name, arguments: written }) => [name, valueOf(written)]);
-  readEnd(response, said);
+  shown.thoughts = reasoning.flatMap(({ content }) => (content ?? []).map(({ text }) => text));
+  shown.calls = callsIn(output).map(({ name, arguments: written }) => [name, valueOf(written)]);
+  readEnd(response, shown);
   return output;
 }
 
-function readEnd({ status, usage, error }, said) {
-  said.finish = status;
-  if (usage) said.usage = [usage.input_tokens, usage.output_tokens, usage.total_tokens];
-  if (error) said.error = `${error.code}: ${error.message}`;
+function readEnd({ status, usage, error }, shown) {
+  shown.finish = status;
+  if (usage) shown.usage = [usage.input_tokens, usage.output_tokens, usage.total_tokens];
+  if (error) shown.error = `${error.code}: ${error.message}`;
 }
 
 const callsIn = (output) => output.filter(({ type }) => type === "function_call");
-const ask = (job, said, more) => readers[job.way](clientOf(job), requestOf(job, more), said);
-const answer = attempted((job, said) => ask(job, said));
+const ask = (job, shown, more) => readers[job.mode](clientOf(job), requestOf(job, more), shown);
+const answer = attempted((job, shown) => ask(job, shown));
 
-// A forced call, and the answer to what the tools said, with all that was said before it.
+// Forces a tool call, then sends its result with the whole conversation.
 async function call(job) {
-  const [called, answered] = [emptySaid(), emptySaid()];
+  const [called, answered] = [emptyAnswer(), emptyAnswer()];
   const tools = job.tools.map(({ function: one }) => ({ type: "function", strict: true, ...one }));
   const input = [{ role: "user", content: job.question }];
   const forced = { input, tools, tool_choice: "required", max_output_tokens: job.call_tokens };
@@ -81,7 +81,7 @@ async function call(job) {
   return { called, answered };
 }
 
-// A response is kept, given again, and gone when it was deleted.
+// A stored response can be retrieved until it is deleted.
 async function stored(job) {
   const { responses } = clientOf(job);
   const { id, output_text } = await responses.create(requestOf(job));
@@ -99,18 +99,18 @@ const refusal = (asking) =>
     (error) => error.constructor.name,
     (error) => error.status,
   );
-const unknown_model = (job) => refusal(() => ask(job, emptySaid(), { model: job.missing_model }));
-const bad_request = (job) => refusal(() => ask(job, emptySaid(), { temperature: job.bad_temperature }));
+const unknown_model = (job) => refusal(() => ask(job, emptyAnswer(), { model: job.missing_model }));
+const bad_request = (job) => refusal(() => ask(job, emptyAnswer(), { temperature: job.bad_temperature }));
 
 async function cancel(job) {
   let pieces = 0;
   const request = requestOf(job, { input: job.story, max_output_tokens: job.story_tokens });
   const { responses } = clientOf(job);
-  const isHelper = job.way === "helper";
+  const isHelper = job.mode === "helper";
   const stream = isHelper ? responses.stream(request) : await responses.create({ ...request, stream: true });
   for await (const { type } of stream) {
     if (type === "response.output_text.delta") pieces += 1;
-    if (pieces === 2) break; // which closes the stream
+    if (pieces === 2) break; // closes the stream
   }
   if (isHelper)
     await stream.done().catch((error) => {

@@ -1,4 +1,4 @@
-"""Bytes of a body as a JSON object."""
+"""Decoding of request bodies, and their size limits."""
 
 import json
 
@@ -20,7 +20,7 @@ JSON = "application/json"
 
 
 def nested(levels: int) -> bytes:
-    """An object with so many levels."""
+    """Return an object with this nesting depth."""
     return b'{"a":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
 
 
@@ -55,24 +55,24 @@ def test_a_json_object_is_read() -> None:
         b"model=x&messages=y",
     ],
 )
-def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+def test_bodies_other_than_json_objects_are_rejected(data: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         read_body(data, JSON)
     assert caught.value.status == 400
 
 
-def test_of_a_key_that_comes_twice_the_last_counts() -> None:
+def test_the_last_of_duplicate_keys_counts() -> None:
     assert read_body(b'{"a":1,"a":2}', JSON) == {"a": 2}
 
 
-def test_as_many_levels_as_allowed_are_read_and_one_more_is_refused() -> None:
+def test_nesting_is_accepted_up_to_the_limit() -> None:
     assert read_body(nested(JSON_DEPTH_LIMIT), JSON)
     with pytest.raises(ApiError, match="64 levels"):
         read_body(nested(JSON_DEPTH_LIMIT + 1), JSON)
 
 
 @table(
-    ("data", "deep"),
+    ("data", "is_too_deep"),
     [
         (b'["' + b"[" * 100 + b'"]', False),
         (b'["\\"' + b"[" * 100 + b'"]', False),
@@ -83,8 +83,8 @@ def test_as_many_levels_as_allowed_are_read_and_one_more_is_refused() -> None:
         (b"]" * 1000 + b"[" * 65, False),  # no JSON at all: the decoder ends at the first byte
     ],
 )
-def test_only_brackets_outside_of_strings_make_levels(data: bytes, deep: bool) -> None:
-    if not deep:
+def test_brackets_in_strings_do_not_count_as_nesting(data: bytes, is_too_deep: bool) -> None:
+    if not is_too_deep:
         JsonSizeLimits("text").check(data)
         return
     with pytest.raises(ApiError, match="64 levels"):
@@ -92,7 +92,7 @@ def test_only_brackets_outside_of_strings_make_levels(data: bytes, deep: bool) -
 
 
 @table(
-    ("content_type", "is_browser", "fine"),
+    ("content_type", "is_browser", "is_accepted"),
     [
         ("application/json", True, True),
         ("Application/JSON; charset=utf-8", True, True),
@@ -108,8 +108,8 @@ def test_only_brackets_outside_of_strings_make_levels(data: bytes, deep: bool) -
         ("text/json", False, False),
     ],
 )
-def test_a_browser_must_say_that_it_sends_json(content_type: str | None, is_browser: bool, fine: bool) -> None:
-    if fine:
+def test_a_browser_must_send_a_json_content_type(content_type: str | None, is_browser: bool, is_accepted: bool) -> None:
+    if is_accepted:
         assert read_body(b"{}", content_type, is_browser=is_browser) == {}
         return
     with pytest.raises(ApiError) as caught:
@@ -117,25 +117,25 @@ def test_a_browser_must_say_that_it_sends_json(content_type: str | None, is_brow
     assert caught.value.status == 415
 
 
-def test_as_many_lists_as_allowed_are_read_and_one_more_is_refused() -> None:
+def test_containers_are_accepted_up_to_the_limit() -> None:
     assert len(read_body(b'{"a":[' + b"[]," * (CONTAINERS_LIMIT - 3) + b"[]]}", JSON)["a"]) == CONTAINERS_LIMIT - 2
     with pytest.raises(ApiError, match=f"{CONTAINERS_LIMIT} arrays"):
         read_body(b'{"a":[' + b"[]," * (CONTAINERS_LIMIT - 2) + b"[]]}", JSON)
 
 
 @pytest.mark.parametrize("end", [b'"\\""]}', b'"\\\\"]}'])
-def test_as_many_texts_as_allowed_are_read_and_one_more_is_refused(end: bytes) -> None:
+def test_strings_are_accepted_up_to_the_limit(end: bytes) -> None:
     assert len(read_body(b'{"a":[' + b'"",' * (STRINGS_LIMIT - 2) + end, JSON)["a"]) == STRINGS_LIMIT - 1
-    with pytest.raises(ApiError, match=f"{STRINGS_LIMIT} names and texts"):
+    with pytest.raises(ApiError, match=f"{STRINGS_LIMIT} keys and strings"):
         read_body(b'{"a":[' + b'"",' * (STRINGS_LIMIT - 1) + end, JSON)
 
 
-def test_brackets_that_only_close_are_counted_too() -> None:
+def test_closing_brackets_alone_are_counted() -> None:
     with pytest.raises(ApiError, match="arrays and objects"):
         JsonSizeLimits("text").check(b"]" * (2 * CONTAINERS_LIMIT + 1))
 
 
-def test_texts_that_are_checked_together_have_one_limit() -> None:
+def test_texts_that_are_checked_together_share_a_limit() -> None:
     shape = JsonSizeLimits("text")
     half = b"[" + b"[]," * (CONTAINERS_LIMIT // 2)
     shape.check(half)
@@ -147,7 +147,7 @@ def test_texts_that_are_checked_together_have_one_limit() -> None:
     ("number", "count"),
     [("8.5e-323", 4096), ("1E-300", 4096), ("9007199254740993.0", 50_000), ("1e3", 50_000), ("9" * 256, 10)],
 )
-def test_numbers_that_are_slow_to_read_are_limited(number: str, count: int) -> None:
+def test_numbers_that_are_slow_to_parse_are_limited(number: str, count: int) -> None:
     one = number.encode()
     assert len(read_body(b'{"a":[' + (one + b",") * (count - 1) + one + b"]}", JSON)["a"]) == count
     more = b"9" + one if len(one) == 256 else one + b"," + one
@@ -155,7 +155,7 @@ def test_numbers_that_are_slow_to_read_are_limited(number: str, count: int) -> N
         read_body(b'{"a":[' + (one + b",") * (count - 1) + more + b"]}", JSON)
 
 
-def test_numbers_in_texts_are_not_counted() -> None:
+def test_numbers_in_strings_are_not_counted() -> None:
     assert read_body(b'{"a":"' + b"1e-5 " * 60_000 + b"9" * 1000 + b'"}', JSON)
 
 
@@ -166,12 +166,12 @@ def test_elements_are_limited() -> None:
 
 
 @pytest.mark.parametrize("text", ["é" * 2_000_000, "\n" * 2_000_000, "x" * 4_000_000])
-def test_one_long_text_is_read_whatever_its_letters_are(text: str) -> None:
+def test_one_long_string_is_accepted_whatever_its_characters(text: str) -> None:
     assert read_body(json.dumps({"a": text}, ensure_ascii=False).encode(), JSON) == {"a": text}
 
 
 @pytest.mark.parametrize("shift", range(4))
-def test_escapes_at_the_edge_of_a_step_do_not_end_a_text(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escapes_at_a_step_boundary_do_not_end_a_string(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_budget, "_ESCAPES_STEP_BYTES", 1_000)
     text = "x" * shift + '"\\[' * 10_000
     assert read_body(json.dumps({"a": text, "b": "\\"}).encode(), None) == {"a": text, "b": "\\"}

@@ -1,11 +1,21 @@
-"""Chats: each field with its right and wrong values, and what the engine gets."""
+"""Validation of chat requests: valid and invalid values of each field, and the engine's body."""
 
 from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from tests.server.requests.build import ABLE, HELLO, MODEL, Body, able, chat, complete, engine, refusal
+from tests.server.requests.builders import (
+    CAPABILITIES,
+    HELLO,
+    MODEL,
+    Body,
+    capabilities_with,
+    chat,
+    complete,
+    engine,
+    rejection,
+)
 from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.gateway.errors import ApiError
@@ -23,11 +33,11 @@ PLAIN: Body = {"messages": HELLO, "stream": True, "stream_options": {"include_us
 
 
 def sent_for(body: Body) -> Body:
-    """What the engine gets for a chat with these."""
-    return read_chat({"messages": HELLO, **body}, MODEL, ABLE).bodies[0]
+    """Return the changes in the engine's body for these fields."""
+    return read_chat({"messages": HELLO, **body}, MODEL, CAPABILITIES).bodies[0]
 
 
-def test_a_plain_chat_is_asked_as_a_stream_with_usage() -> None:
+def test_a_plain_chat_becomes_a_stream_with_usage() -> None:
     request = chat()
     assert request.bodies == [PLAIN]
     assert (request.endpoint, request.model, request.is_stream, request.prompt_count) == ("chat", None, False, 1)
@@ -36,7 +46,7 @@ def test_a_plain_chat_is_asked_as_a_stream_with_usage() -> None:
     )
 
 
-def test_what_is_asked_of_the_stream_is_read() -> None:
+def test_stream_options_are_read() -> None:
     request = chat(model="x", stream=True, stream_options={"include_usage": True, "include_obfuscation": False})
     assert (request.is_stream, request.model) == (True, "x")
     assert (request.facts.include_usage, request.facts.allow_obfuscation, request.facts.model) == (True, False, "x")
@@ -85,7 +95,7 @@ def test_what_is_asked_of_the_stream_is_read() -> None:
         ({"audio": None, "web_search_options": None}, {}),
     ],
 )
-def test_a_right_value_reaches_the_engine_in_its_form(body: Body, sent: Body) -> None:
+def test_a_valid_value_reaches_the_engine_in_its_format(body: Body, sent: Body) -> None:
     assert engine(**body) == PLAIN | sent
 
 
@@ -161,24 +171,24 @@ def test_a_right_value_reaches_the_engine_in_its_form(body: Body, sent: Body) ->
         ),
     ],
 )
-def test_a_wrong_value_is_named(body: Body, param: str, code: str) -> None:
-    error = refusal(**body)
+def test_an_invalid_value_is_named(body: Body, param: str, code: str) -> None:
+    error = rejection(**body)
     assert (error.param, error.code) == (param, code)
 
 
-def test_an_error_repeats_little_of_what_came() -> None:
-    assert len(refusal(reasoning_format="secret " * 1000).message) < 250
-    assert len(refusal(max_tokens=10**3000).message) < 250
+def test_an_error_repeats_only_the_start_of_a_value() -> None:
+    assert len(rejection(reasoning_format="secret " * 1000).message) < 250
+    assert len(rejection(max_tokens=10**3000).message) < 250
 
 
 @table("row", [row for row in GENERATION_FIELDS if row.handling is FieldHandling.IGNORED], ids=lambda row: row.name)
 @table("value", ["x", 7, {"a": [1]}, []])
-def test_a_field_without_effect_may_be_anything(row: RequestField, value: object) -> None:
+def test_an_ignored_field_may_have_any_value(row: RequestField, value: object) -> None:
     assert sent_for({row.name: value}) == PLAIN
 
 
 @table("name", ["id_slot", "lora", "n_discard", "t_max_predict_ms", "__class__", "api_base", "slots"])
-def test_a_field_that_is_not_in_the_table_never_reaches_the_engine(name: str) -> None:
+def test_an_unknown_field_never_reaches_the_engine(name: str) -> None:
     assert name not in GENERATION_FIELDS_BY_NAME
     assert sent_for({name: 1}) == PLAIN
 
@@ -188,13 +198,13 @@ def test_each_field_has_one_row() -> None:
 
 
 @table("row", [row for row in GENERATION_FIELDS if row.handling is FieldHandling.FORWARDED], ids=lambda row: row.name)
-def test_a_passed_field_refuses_an_object(row: RequestField) -> None:
+def test_a_forwarded_field_rejects_an_object(row: RequestField) -> None:
     with pytest.raises(ApiError) as caught:
         sent_for({row.name: {}})
     assert caught.value.param == row.name
 
 
-def test_several_answers_are_asked_one_by_one_with_seeds_that_differ() -> None:
+def test_several_choices_become_several_bodies_with_distinct_seeds() -> None:
     request = chat(n=3, seed=2**32 - 2)
     assert [part["seed"] for part in request.bodies] == [2**32 - 2, 0, 1]
     assert all("n" not in part for part in request.bodies)
@@ -202,45 +212,45 @@ def test_several_answers_are_asked_one_by_one_with_seeds_that_differ() -> None:
     assert all("seed" not in part for part in chat(n=2).bodies)
 
 
-def test_a_number_with_a_decimal_point_counts_like_one_without() -> None:
+def test_a_whole_float_counts_as_an_integer() -> None:
     request = chat(n=2.0)
     assert (len(request.bodies), request.facts.choice_count) == (2, 2)
 
 
-@table(("top", "shown"), [(None, 0), (0, 0), (1, 1), (20, 20)])
-def test_the_reply_knows_how_many_alternatives_to_show(top: int | None, shown: int) -> None:
-    assert chat(logprobs=True, top_logprobs=top).top_logprobs == shown
+@table(("top", "expected"), [(None, 0), (0, 0), (1, 1), (20, 20)])
+def test_top_logprobs_are_kept_for_the_reply(top: int | None, expected: int) -> None:
+    assert chat(logprobs=True, top_logprobs=top).top_logprobs == expected
 
 
-def test_the_models_defaults_count_where_a_request_is_silent() -> None:
+def test_defaults_of_the_model_apply_to_absent_fields() -> None:
     defaults = {"temperature": 0.3, "max_tokens": 9, "chat_template_kwargs": {"a": [1], "b": 1}}
     model = ModelSettings(name="m", defaults=defaults)
-    silent = read_chat({"messages": HELLO, "temperature": None}, model, ABLE).bodies[0]
+    silent = read_chat({"messages": HELLO, "temperature": None}, model, CAPABILITIES).bodies[0]
     assert (silent["temperature"], silent["max_tokens"]) == (0.3, 9)
-    said = {"messages": HELLO, "temperature": 0, "max_completion_tokens": 4, "chat_template_kwargs": {"b": 2}}
-    spoken = read_chat(said, model, ABLE).bodies[0]
-    assert (spoken["temperature"], spoken["max_tokens"]) == (0, 4)
-    assert spoken["chat_template_kwargs"] == {"a": [1], "b": 2}
+    body = {"messages": HELLO, "temperature": 0, "max_completion_tokens": 4, "chat_template_kwargs": {"b": 2}}
+    sent = read_chat(body, model, CAPABILITIES).bodies[0]
+    assert (sent["temperature"], sent["max_tokens"]) == (0, 4)
+    assert sent["chat_template_kwargs"] == {"a": [1], "b": 2}
 
 
-def test_text_that_cannot_fit_is_refused_before_it_is_tokenised() -> None:
+def test_text_that_cannot_fit_is_rejected_before_tokenisation() -> None:
     fits = [{"role": "user", "content": "x" * (16 * 4096)}]
     assert chat(messages=fits).bodies
-    error = refusal(messages=[{"role": "user", "content": "x" * (16 * 4096 + 1)}])
+    error = rejection(messages=[{"role": "user", "content": "x" * (16 * 4096 + 1)}])
     assert error.code == "context_length_exceeded"
     assert "4096 tokens" in error.message
     assert "65537 bytes" in error.message
 
 
-def test_a_model_that_says_nothing_of_itself_gets_the_benefit_of_the_doubt() -> None:
+def test_no_feature_is_ruled_out_for_a_model_with_unknown_capabilities() -> None:
     long = [{"role": "user", "content": "x" * 10**6}]
     part = chat(None, messages=long, max_tokens=10**9, repeat_last_n=10**9, logit_bias={"2000000000": 1}).bodies[0]
     assert (part["max_tokens"], part["repeat_last_n"]) == (10**9, 8192)
 
 
-def test_a_model_that_only_embeds_does_not_chat() -> None:
-    with pytest.raises(ApiError, match="does not offer chat"):
-        chat(able(chat=False))
+def test_an_embedding_model_rejects_chat() -> None:
+    with pytest.raises(ApiError, match="does not support chat"):
+        chat(capabilities_with(chat=False))
 
 
 @table(
@@ -253,23 +263,23 @@ def test_a_model_that_only_embeds_does_not_chat() -> None:
         ({"type": "json_schema", "json_schema": {}}, {"type": "object"}),
     ],
 )
-def test_a_form_becomes_a_schema(wanted: Body, schema: Body) -> None:
+def test_response_format_becomes_a_schema(wanted: Body, schema: Body) -> None:
     assert engine(response_format=wanted)["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "answer", "schema": schema, "strict": True},
     }
 
 
-def test_llama_cpps_own_field_for_a_schema_is_known() -> None:
+def test_the_field_json_schema_of_llama_cpp_is_supported() -> None:
     assert engine(json_schema={"type": "null"})["response_format"]["json_schema"]["schema"] == {"type": "null"}
 
 
-def test_another_server_gets_the_form_that_every_server_knows() -> None:
-    sent = engine(able(kind="command"), response_format={"type": "json_object"})
+def test_a_command_gets_json_object_without_a_schema() -> None:
+    sent = engine(capabilities_with(kind="command"), response_format={"type": "json_object"})
     assert sent["response_format"] == {"type": "json_object"}
 
 
-def test_plain_text_needs_no_form() -> None:
+def test_plain_text_needs_no_response_format() -> None:
     assert engine(response_format={"type": "text"}) == PLAIN
 
 
@@ -297,15 +307,13 @@ def test_plain_text_needs_no_form() -> None:
         ({"json_schema": {}, "response_format": {"type": "json_object"}}, "json_schema"),
     ],
 )
-def test_a_wrong_form_is_named(body: Body, param: str) -> None:
-    assert refusal(**body).param == param
+def test_an_invalid_constraint_is_named(body: Body, param: str) -> None:
+    assert rejection(**body).param == param
 
 
 @table("read", [chat, complete])
 @table("stop", ["x", ["x"] * 16, "x" * 256])
-def test_our_own_engine_is_not_asked_for_stop_strings(
-    read: Callable[..., ValidatedRequest], stop: str | list[str]
-) -> None:
+def test_stop_strings_are_not_sent_to_llama_cpp(read: Callable[..., ValidatedRequest], stop: str | list[str]) -> None:
     strings = [stop] if isinstance(stop, str) else stop
     request = read(stop=stop, n=2)
     assert request.facts.stop_strings == tuple(strings)
@@ -314,7 +322,7 @@ def test_our_own_engine_is_not_asked_for_stop_strings(
 
 @table("read", [chat, complete])
 @table("stop", [None, []])
-def test_without_stop_strings_nothing_is_counted_token_by_token(
+def test_without_stop_strings_no_timings_per_token_are_requested(
     read: Callable[..., ValidatedRequest], stop: object
 ) -> None:
     request = read(stop=stop)
@@ -323,21 +331,21 @@ def test_without_stop_strings_nothing_is_counted_token_by_token(
 
 
 @pytest.mark.parametrize("read", [chat, complete])
-def test_an_engine_of_another_kind_is_asked_for_stop_strings(read: Callable[..., ValidatedRequest]) -> None:
-    request = read(able(kind="command"), stop="x")
+def test_stop_strings_are_sent_to_a_command(read: Callable[..., ValidatedRequest]) -> None:
+    request = read(capabilities_with(kind="command"), stop="x")
     assert request.facts.stop_strings == ()
     assert request.bodies[0]["stop"] == ["x"]
     assert "timings_per_token" not in request.bodies[0]
 
 
-def test_the_body_of_the_client_is_left_as_it_was() -> None:
+def test_the_body_of_the_client_is_not_modified() -> None:
     body = {"messages": [{"role": "developer", "content": "x"}], "n": 2, "stop": "a"}
     before = msgspec.json.encode(body)
-    read_chat(body, MODEL, ABLE)
+    read_chat(body, MODEL, CAPABILITIES)
     assert msgspec.json.encode(body) == before
 
 
-def test_an_answer_by_a_schema_may_end() -> None:
+def test_ignore_eos_is_dropped_with_a_schema() -> None:
     assert "ignore_eos" not in engine(json_schema={"type": "boolean"}, ignore_eos=True)
 
 
@@ -350,9 +358,9 @@ def test_an_answer_by_a_schema_may_end() -> None:
     ],
     ids=["schema", "object", "forced call"],
 )
-def test_what_the_assistant_has_begun_is_not_ended_by_a_schema(form: Body) -> None:
+def test_end_tokens_in_a_prefill_are_rejected_with_a_schema(form: Body) -> None:
     messages = [*HELLO, {"role": "assistant", "content": "<|im_end|>"}]
-    assert refusal(messages=messages, **form).param == "response_format"
+    assert rejection(messages=messages, **form).param == "response_format"
     assert engine(messages=[*messages, *HELLO], **form)["response_format"]
     assert engine(messages=[*HELLO, {"role": "assistant", "content": '{"a":'}], **form)["response_format"]
 
@@ -374,12 +382,12 @@ BEGUN = [*HELLO, {"role": "assistant", "content": "I"}]
         ({"guided_json": None, "guided_regex": "", "use_beam_search": False, "min_tokens": 0, "bad_words": []}, {}),
     ],
 )
-def test_vllms_constraints_are_kept(body: Body, sent: Body) -> None:
+def test_vllm_constraints_are_supported(body: Body, sent: Body) -> None:
     assert sent_for(body) == {**PLAIN, **sent}
 
 
 @pytest.mark.parametrize("name", ["guided_json_object", "structured_outputs"])
-def test_any_object_may_be_asked_for_in_vllms_words(name: str) -> None:
+def test_json_object_may_be_requested_with_vllm_fields(name: str) -> None:
     value = {"json_object": True} if name == "structured_outputs" else True
     assert sent_for({name: value})["response_format"]["json_schema"]["schema"] == {"type": "object"}
 
@@ -409,8 +417,8 @@ def test_any_object_may_be_asked_for_in_vllms_words(name: str) -> None:
         ({"add_generation_prompt": True, "messages": BEGUN}, "add_generation_prompt"),
     ],
 )
-def test_a_constraint_that_cannot_be_kept_is_refused(body: Body, param: str) -> None:
-    assert refusal(**body).param == param
+def test_an_unsupported_constraint_is_rejected(body: Body, param: str) -> None:
+    assert rejection(**body).param == param
 
 
 @pytest.mark.parametrize(
@@ -420,16 +428,16 @@ def test_a_constraint_that_cannot_be_kept_is_refused(body: Body, param: str) -> 
         {"continue_final_message": False, "add_generation_prompt": True},
     ],
 )
-def test_who_speaks_next_may_be_said(body: Body) -> None:
+def test_continuation_fields_that_match_the_messages_are_accepted(body: Body) -> None:
     assert sent_for(body).keys() == PLAIN.keys()
 
 
-def test_a_schema_in_a_text_must_be_json() -> None:
-    assert refusal(guided_json="{").status == 400
-    assert "nested" in refusal(guided_json="[" * 100 + "]" * 100).message
+def test_a_schema_as_a_string_must_be_json() -> None:
+    assert rejection(guided_json="{").status == 400
+    assert "nested" in rejection(guided_json="[" * 100 + "]" * 100).message
 
 
-def test_a_command_gets_the_words_of_vllm() -> None:
+def test_a_command_gets_the_fields_of_vllm() -> None:
     fields: Body = {
         "structured_outputs": {"regex": "a+"},
         "guided_choice": ["a"],
@@ -437,7 +445,7 @@ def test_a_command_gets_the_words_of_vllm() -> None:
         "continue_final_message": True,
         "add_generation_prompt": True,
     }
-    assert fields.items() <= engine(able(kind="command"), **fields).items()
+    assert fields.items() <= engine(capabilities_with(kind="command"), **fields).items()
 
 
 @table(
@@ -450,16 +458,16 @@ def test_a_command_gets_the_words_of_vllm() -> None:
         ({"tools": CALLS, "tool_choice": "required"}, "tools"),
     ],
 )
-def test_without_a_chat_template_nothing_is_constrained_in_silence(body: Body, param: str) -> None:
+def test_without_jinja_constraints_are_rejected(body: Body, param: str) -> None:
     plain = ModelSettings(name="m", jinja=False)
     with pytest.raises(ApiError) as caught:
-        read_chat({"messages": HELLO, **body}, plain, ABLE)
+        read_chat({"messages": HELLO, **body}, plain, CAPABILITIES)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert "--no-jinja" in caught.value.message
-    assert read_chat({"messages": HELLO, "tools": CALLS, "tool_choice": "none"}, plain, ABLE).bodies == [PLAIN]
+    assert read_chat({"messages": HELLO, "tools": CALLS, "tool_choice": "none"}, plain, CAPABILITIES).bodies == [PLAIN]
 
 
-def test_counts_may_be_asked_for_with_each_chunk() -> None:
+def test_usage_may_be_requested_with_each_chunk() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     assert sent_for({"stream": True, "stream_options": options})["timings_per_token"] is True
     options = {"include_usage": False, "continuous_usage_stats": True}

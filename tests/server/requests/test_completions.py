@@ -1,15 +1,15 @@
-"""Completions: prompts in all their forms."""
+"""Validation of completions requests."""
 
 import pytest
 
-from tests.server.requests.build import Body, able, complete
+from tests.server.requests.builders import Body, capabilities_with, complete
 from tests.table import table
 from welldone.gateway.errors import ApiError
 
 PLAIN: Body = {"prompt": "once", "max_tokens": 16, "stream": True, "stream_options": {"include_usage": True}}
 
 
-def test_a_plain_completion_has_openais_sixteen_tokens() -> None:
+def test_a_completion_has_16_tokens_by_default() -> None:
     request = complete()
     assert request.bodies == [PLAIN]
     assert (request.endpoint, request.prompt_count, request.echo) == ("completions", 1, None)
@@ -28,13 +28,13 @@ def test_a_plain_completion_has_openais_sixteen_tokens() -> None:
         (["x"] * 64, ["x"] * 64),
     ],
 )
-def test_each_prompt_is_asked_by_itself(prompt: object, prompts: list[object]) -> None:
+def test_each_prompt_becomes_a_body(prompt: object, prompts: list[object]) -> None:
     request = complete(prompt=prompt)
     assert [part["prompt"] for part in request.bodies] == prompts
     assert request.prompt_count == request.facts.choice_count == len(prompts)
 
 
-def test_parts_come_prompt_by_prompt_and_choice_by_choice() -> None:
+def test_bodies_are_ordered_by_prompt_then_choice() -> None:
     request = complete(prompt=["a", "b"], n=2, seed=5)
     assert [(part["prompt"], part["seed"]) for part in request.bodies] == [("a", 5), ("a", 6), ("b", 5), ("b", 6)]
     assert (request.prompt_count, request.facts.choice_count) == (2, 4)
@@ -55,15 +55,15 @@ def test_parts_come_prompt_by_prompt_and_choice_by_choice() -> None:
         ({"messages": [], "tools": [1], "reasoning_format": "x"}, {}),
     ],
 )
-def test_a_right_value_reaches_the_engine(body: Body, sent: Body) -> None:
+def test_a_valid_value_reaches_the_engine(body: Body, sent: Body) -> None:
     assert complete(**body).bodies == [PLAIN | sent]
 
 
-def test_no_limit_is_no_limit() -> None:
+def test_minus_one_means_no_token_limit() -> None:
     assert "max_tokens" not in complete(max_tokens=-1).bodies[0]
 
 
-def test_echo_gives_back_the_texts() -> None:
+def test_echo_returns_the_prompts() -> None:
     assert complete(prompt=["a", "b"], echo=True).echo == ["a", "b"]
     assert complete(echo=False).echo is None
 
@@ -99,33 +99,33 @@ def test_echo_gives_back_the_texts() -> None:
         ({"grammar": "x"}, "grammar", "unsupported_parameter"),
     ],
 )
-def test_a_wrong_value_is_named(body: Body, param: str, code: str) -> None:
+def test_an_invalid_value_is_named(body: Body, param: str, code: str) -> None:
     with pytest.raises(ApiError) as caught:
         complete(**body)
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, param, code)
 
 
-def test_token_ids_of_a_vocabulary_that_is_not_known_have_32_bits() -> None:
-    assert complete(able(vocabulary=0), prompt=[2**31 - 1]).bodies
+def test_token_ids_have_32_bits_if_the_vocabulary_is_unknown() -> None:
+    assert complete(capabilities_with(vocabulary_size=0), prompt=[2**31 - 1]).bodies
     with pytest.raises(ApiError):
-        complete(able(vocabulary=0), prompt=[2**31])
+        complete(capabilities_with(vocabulary_size=0), prompt=[2**31])
 
 
-def test_a_model_that_only_embeds_does_not_complete() -> None:
-    with pytest.raises(ApiError, match="does not offer completions"):
-        complete(able(chat=False))
+def test_an_embedding_model_rejects_completions() -> None:
+    with pytest.raises(ApiError, match="does not support completions"):
+        complete(capabilities_with(chat=False))
 
 
-def test_an_answer_by_a_schema_may_end() -> None:
+def test_ignore_eos_is_dropped_with_a_schema() -> None:
     (part,) = complete(json_schema={"type": "boolean"}, ignore_eos=True).bodies
     assert "ignore_eos" not in part
 
 
-def test_a_completion_may_be_constrained_in_vllms_words() -> None:
+def test_a_completion_may_be_constrained_with_vllm_fields() -> None:
     schema = {"type": "object"}
     assert complete(guided_json=schema).bodies[0]["json_schema"] == schema
     assert complete(guided_choice=["a", "b"]).bodies[0]["grammar"] == 'root ::= "a" | "b"'
     given = {"guided_regex": "a+", "structured_outputs": {"choice": ["a"]}}
-    assert given.items() <= complete(able(kind="command"), **given).bodies[0].items()
+    assert given.items() <= complete(capabilities_with(kind="command"), **given).bodies[0].items()
     with pytest.raises(ApiError, match="use_beam_search"):
         complete(use_beam_search=True)

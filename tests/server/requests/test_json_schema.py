@@ -1,22 +1,22 @@
-"""Schemas: what an engine gets of them, and the limits that keep it answering."""
+"""Validation of JSON schemas, and the limits that protect an engine."""
 
 import re
 
 import pytest
 
-from tests.server.requests.build import Body
+from tests.server.requests.builders import Body
 from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.server.requests.json_schema import SchemaBudget, check_schema
 
 
 def check(schema: object) -> Body:
-    """The schema for the engine."""
+    """Return the schema for the engine."""
     return check_schema(schema, "s", SchemaBudget())
 
 
-def why(schema: object) -> str:
-    """Why a schema is refused."""
+def rejection_reason(schema: object) -> str:
+    """Return the error message for an invalid schema."""
     with pytest.raises(ApiError) as caught:
         check(schema)
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, "s", "invalid_json_schema")
@@ -24,7 +24,7 @@ def why(schema: object) -> str:
 
 
 def nested(levels: int) -> Body:
-    """A schema of objects in objects."""
+    """Return a schema of nested objects."""
     schema: Body = {"type": "integer"}
     for _ in range(levels):
         schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
@@ -32,13 +32,13 @@ def nested(levels: int) -> Body:
 
 
 def required(count: int, value: object) -> Body:
-    """An object of so many properties."""
+    """Return an object schema with required properties."""
     names = [f"p{number}" for number in range(count)]
     return {"type": "object", "properties": dict.fromkeys(names, value), "required": names}
 
 
 def choice(number: int, values: list[str], **members: object) -> Body:
-    """A choice of two objects that differ in what comes last, with the next choice inside."""
+    """Return a choice of two objects that differ in the last property, with the next choice inside."""
     inside = {"$ref": f"#/$defs/d{number + 1}"}
     parts = [
         {"type": "object", "properties": {**members, "v": inside, "k": {"const": value}}, "required": ["v", "k"]}
@@ -48,9 +48,9 @@ def choice(number: int, values: list[str], **members: object) -> Body:
 
 
 def choices(levels: int) -> Body:
-    """So many choices, each in the one before."""
-    places: Body = {f"d{number}": choice(number, ["b", "c"]) for number in range(levels)}
-    return {"$defs": {**places, f"d{levels}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
+    """Return nested choices."""
+    definitions: Body = {f"d{number}": choice(number, ["b", "c"]) for number in range(levels)}
+    return {"$defs": {**definitions, f"d{levels}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
 
 
 KEPT: list[Body] = [
@@ -84,7 +84,7 @@ KEPT: list[Body] = [
 
 
 @table("schema", KEPT)
-def test_a_right_schema_stays_as_it_is(schema: Body) -> None:
+def test_a_valid_schema_is_unchanged(schema: Body) -> None:
     assert check(schema) == schema
 
 
@@ -109,7 +109,7 @@ def test_a_right_schema_stays_as_it_is(schema: Body) -> None:
         ({"type": "integer", "minimum": 10**15}, {"type": "integer", "minimum": 10**15}),
     ],
 )
-def test_what_no_grammar_can_use_is_dropped(schema: Body, left: Body) -> None:
+def test_keywords_that_a_grammar_cannot_use_are_dropped(schema: Body, left: Body) -> None:
     assert check(schema) == left
 
 
@@ -123,7 +123,7 @@ def test_what_no_grammar_can_use_is_dropped(schema: Body, left: Body) -> None:
         {"minLength": 1, "maxLength": 1},
     ],
 )
-def test_bounds_that_leave_room_for_one_are_kept(schema: Body) -> None:
+def test_bounds_that_allow_one_integer_are_kept(schema: Body) -> None:
     assert check(schema) == schema
 
 
@@ -173,11 +173,11 @@ def test_bounds_that_leave_room_for_one_are_kept(schema: Body) -> None:
         {"$ref": "#"},
     ],
 )
-def test_a_wrong_schema_is_refused(schema: object) -> None:
-    assert why(schema)
+def test_an_invalid_schema_is_rejected(schema: object) -> None:
+    assert rejection_reason(schema)
 
 
-def test_a_schema_that_refers_to_itself_gets_a_place_of_its_own() -> None:
+def test_a_schema_that_refers_to_its_root_is_moved_to_defs() -> None:
     own = {"type": "object", "properties": {"a": {"type": "array", "items": {"$ref": "#"}}}, "required": ["a"]}
     led = {
         "type": "object",
@@ -189,23 +189,23 @@ def test_a_schema_that_refers_to_itself_gets_a_place_of_its_own() -> None:
 
 def test_ten_levels_are_accepted_and_eleven_are_not() -> None:
     assert check(nested(10))
-    assert "10 levels" in why(nested(11))
+    assert "10 levels" in rejection_reason(nested(11))
 
 
 def test_five_thousand_properties_are_accepted_and_one_more_is_not() -> None:
     assert check(required(5000, {}))
-    assert "5000 properties" in why(required(5001, {}))
+    assert "5000 properties" in rejection_reason(required(5001, {}))
 
 
 def test_a_thousand_values_are_accepted_and_one_more_is_not() -> None:
     assert check(required(10, {"enum": [str(number) for number in range(100)]}))
-    assert "1000 values" in why(required(10, {"enum": [str(number) for number in range(101)]}))
+    assert "1000 values" in rejection_reason(required(10, {"enum": [str(number) for number in range(101)]}))
 
 
 def test_long_names_and_values_are_limited_together() -> None:
     assert check({"enum": ["x" * 119_990]})
-    assert "120000 characters" in why({"enum": ["x" * 120_000]})
-    assert "120000 characters" in why({"properties": {"x" * 120_001: {}}})
+    assert "120000 characters" in rejection_reason({"enum": ["x" * 120_000]})
+    assert "120000 characters" in rejection_reason({"properties": {"x" * 120_001: {}}})
 
 
 def test_the_limits_hold_for_all_schemas_of_a_request_together() -> None:
@@ -215,27 +215,29 @@ def test_the_limits_hold_for_all_schemas_of_a_request_together() -> None:
         check_schema(required(3000, {}), "s", budget)
 
 
-def test_properties_that_may_be_left_out_are_limited() -> None:
+def test_optional_properties_are_limited() -> None:
     assert check({"properties": {f"p{number}": {} for number in range(128)}})
-    assert "128 properties" in why({"properties": {f"p{number}": {} for number in range(129)}})
+    assert "128 properties" in rejection_reason({"properties": {f"p{number}": {} for number in range(129)}})
 
 
-def test_what_is_taken_in_by_reference_counts_each_time() -> None:
-    place: Body = {"properties": {f"p{number}": {} for number in range(50)}}
-    schema = {"$defs": {"a": place}, "allOf": [{"$ref": "#/$defs/a"}] * 2}
-    assert "128 properties" in why(schema)
+def test_optional_properties_of_all_of_references_count_each_time() -> None:
+    definition: Body = {"properties": {f"p{number}": {} for number in range(50)}}
+    schema = {"$defs": {"a": definition}, "allOf": [{"$ref": "#/$defs/a"}] * 2}
+    assert "128 properties" in rejection_reason(schema)
 
 
-def test_alternatives_at_one_place_are_limited_through_references() -> None:
+def test_alternatives_are_limited_through_references() -> None:
     assert check({"anyOf": [{"const": number} for number in range(128)]})
-    assert "128" in why({"anyOf": [{"const": number} for number in range(129)]})
+    assert "128" in rejection_reason({"anyOf": [{"const": number} for number in range(129)]})
     numbers = list(range(65))
-    places = {"a": {"enum": numbers}, "b": {"enum": numbers}}
-    assert "alternatives" in why({"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": places})
-    assert "alternatives" in why({"enum": list(range(129))})
+    definitions = {"a": {"enum": numbers}, "b": {"enum": numbers}}
+    assert "alternatives" in rejection_reason(
+        {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": definitions}
+    )
+    assert "alternatives" in rejection_reason({"enum": list(range(129))})
 
 
-def test_a_long_list_of_texts_becomes_a_pattern_that_matches_just_these() -> None:
+def test_a_long_enum_becomes_a_pattern_that_matches_exactly_its_values() -> None:
     values = [f"value {number}" for number in range(1000)]
     found = check({"type": "string", "description": "x", "enum": values})
     assert found.keys() == {"type", "description", "pattern"}
@@ -244,13 +246,13 @@ def test_a_long_list_of_texts_becomes_a_pattern_that_matches_just_these() -> Non
     assert not any(pattern.fullmatch(value) for value in ("value", "value 1000", "value 10001", "Value 1", ""))
 
 
-def test_choices_that_begin_alike_may_not_be_nested_deeply() -> None:
+def test_ambiguous_choices_may_not_be_nested_deeply() -> None:
     assert check(choices(7))
-    assert "ways" in why(choices(8))
-    assert "ways" in why({"$defs": {"d0": choice(-1, ["b", "c"])}, "$ref": "#/$defs/d0"})
+    assert "open alternatives" in rejection_reason(choices(8))
+    assert "open alternatives" in rejection_reason({"$defs": {"d0": choice(-1, ["b", "c"])}, "$ref": "#/$defs/d0"})
 
 
-def test_choices_that_differ_at_once_may_refer_to_themselves() -> None:
+def test_choices_with_a_discriminator_may_be_recursive() -> None:
     ring = {"$ref": "#/$defs/d0"}
     parts = [
         {"type": "object", "properties": {"kind": {"const": kind}, "left": ring}, "required": ["kind", "left"]}
@@ -260,58 +262,58 @@ def test_choices_that_differ_at_once_may_refer_to_themselves() -> None:
     assert check({"$defs": {"d0": {"anyOf": [*parts, number]}}, **ring})
 
 
-def test_a_long_chain_of_references_is_refused() -> None:
-    places: Body = {f"d{number}": {"$ref": f"#/$defs/d{number + 1}"} for number in range(40)}
-    assert "follow one another" in why({"$defs": {**places, "d40": {}}, "$ref": "#/$defs/d0"})
+def test_a_long_chain_of_references_is_rejected() -> None:
+    definitions: Body = {f"d{number}": {"$ref": f"#/$defs/d{number + 1}"} for number in range(40)}
+    assert "are chained" in rejection_reason({"$defs": {**definitions, "d40": {}}, "$ref": "#/$defs/d0"})
 
 
 @table("pattern", ["^((a?){1000}){1000}$", "^(a*)*$", "^" + "a?" * 70 + "$", "x" * 513])
-def test_a_pattern_that_would_stop_an_engine_is_refused(pattern: str) -> None:
-    assert "pattern" in why({"type": "string", "pattern": pattern})
+def test_a_pattern_that_would_block_an_engine_is_rejected(pattern: str) -> None:
+    assert "pattern" in rejection_reason({"type": "string", "pattern": pattern})
 
 
-def taking(times: int, target: Body, **places: Body) -> Body:
-    """An object whose `allOf` takes in a place so many times."""
-    return {"$defs": {"a": target, **places}, "allOf": [{"$ref": "#/$defs/a"}] * times}
+def all_of_references(times: int, target: Body, **definitions: Body) -> Body:
+    """Return a schema whose `allOf` refers to a definition several times."""
+    return {"$defs": {"a": target, **definitions}, "allOf": [{"$ref": "#/$defs/a"}] * times}
 
 
-def test_properties_taken_in_by_reference_count_each_time() -> None:
-    assert check(taking(2, required(1600, {})))
-    assert "5000 properties" in why(taking(3, required(1600, {})))
+def test_properties_of_all_of_references_count_each_time() -> None:
+    assert check(all_of_references(2, required(1600, {})))
+    assert "5000 properties" in rejection_reason(all_of_references(3, required(1600, {})))
     part = {"allOf": [{"$ref": "#/$defs/a"}] * 128}
     many = required(19, part) | {"$defs": {"a": required(2400, {"type": "string"})}}
-    assert "5000 properties" in why(many)
+    assert "5000 properties" in rejection_reason(many)
 
 
 @table(
     "schema",
     [
-        taking(100, {"$ref": "#/$defs/b"}, b=required(100, {})),
-        taking(100, {"properties": {"x": required(100, {})}, "required": ["x"]}),
-        taking(20, required(1, {"allOf": [{"$ref": "#/$defs/b"}] * 20}), b=required(20, {})),
+        all_of_references(100, {"$ref": "#/$defs/b"}, b=required(100, {})),
+        all_of_references(100, {"properties": {"x": required(100, {})}, "required": ["x"]}),
+        all_of_references(20, required(1, {"allOf": [{"$ref": "#/$defs/b"}] * 20}), b=required(20, {})),
         {"$defs": {"a": required(100, {})}, "allOf": [{"anyOf": [{"$ref": "#/$defs/a"}] * 100}]},
-        taking(100, required(1, {"enum": [str(number) for number in range(100)]})),
-        taking(100, {"properties": {"x" * 2000: {}}, "required": ["x" * 2000]}),
-        taking(100, {"const": "x" * 2000}),
+        all_of_references(100, required(1, {"enum": [str(number) for number in range(100)]})),
+        all_of_references(100, {"properties": {"x" * 2000: {}}, "required": ["x" * 2000]}),
+        all_of_references(100, {"const": "x" * 2000}),
     ],
 )
-def test_what_is_taken_in_counts_with_all_that_is_in_it(schema: Body) -> None:
-    assert "in all" in why(schema)
+def test_all_of_references_count_with_everything_below_them(schema: Body) -> None:
+    assert "in total" in rejection_reason(schema)
 
 
-def test_what_takes_in_itself_is_refused() -> None:
+def test_a_recursive_all_of_is_rejected() -> None:
     inside: Body = {"allOf": [{"$ref": "#/$defs/a"}]}
-    assert "follow one another" in why({"$defs": {"a": required(1, inside)}, "$ref": "#/$defs/a"})
+    assert "are chained" in rejection_reason({"$defs": {"a": required(1, inside)}, "$ref": "#/$defs/a"})
 
 
 def test_all_schemas_of_a_request_are_limited() -> None:
     lists: Body = {"items": {}}
     assert check(required(5000, lists))
-    assert "schemas in all" in why(required(5000, {"items": lists}))
+    assert "schemas in total" in rejection_reason(required(5000, {"items": lists}))
 
 
 @table(
-    ("schema", "words"),
+    ("schema", "expected"),
     [
         ({"type": ["string"] * 8}, "7 elements"),
         ({"required": [""] * 120_001}, "120000 characters"),
@@ -319,17 +321,19 @@ def test_all_schemas_of_a_request_are_limited() -> None:
         ({"$ref": "#/" + "a" * 511}, "512 characters"),
     ],
 )
-def test_lists_and_texts_in_a_schema_are_limited(schema: Body, words: str) -> None:
-    assert words in why(schema)
+def test_arrays_and_strings_in_a_schema_are_limited(schema: Body, expected: str) -> None:
+    assert expected in rejection_reason(schema)
 
 
 @pytest.mark.parametrize("counts", [range(2, 50), range(49, 1, -1)], ids=["fewest first", "most first"])
-def test_a_place_that_many_choices_lead_to_is_judged_once(counts: range) -> None:
-    way = {"type": "object", "properties": {"x": {"$ref": "#/$defs/t"}}, "required": ["x"]}
-    places = {f"k{count}": {"anyOf": [way] * count} for count in counts}
+def test_a_schema_that_many_choices_share_is_counted_once(counts: range) -> None:
+    alternative = {"type": "object", "properties": {"x": {"$ref": "#/$defs/t"}}, "required": ["x"]}
+    definitions = {f"k{count}": {"anyOf": [alternative] * count} for count in counts}
     rest = {"$defs": {"t": choice(-1, ["b", "c"]), "d0": {}}}
-    assert check({"properties": places, **rest})
-    assert "ways" in why({"properties": {**places, "k65": {"anyOf": [way] * 65}}, **rest})
+    assert check({"properties": definitions, **rest})
+    assert "open alternatives" in rejection_reason(
+        {"properties": {**definitions, "k65": {"anyOf": [alternative] * 65}}, **rest}
+    )
 
 
 def test_patterns_are_accepted_up_to_their_limit() -> None:

@@ -1,4 +1,4 @@
-"""Patterns: their cost is judged, and lists of texts become one."""
+"""Cost limits of patterns, and patterns generated from lists of values."""
 
 import json
 import re
@@ -38,7 +38,7 @@ from welldone.server.requests.json_schema_patterns import pattern_of_values, pat
         r"^[\w-a][\]-z-]$",
     ],
 )
-def test_patterns_that_people_write_are_fine(text: str) -> None:
+def test_common_patterns_are_accepted(text: str) -> None:
     assert pattern_problem(text) is None
 
 
@@ -69,30 +69,30 @@ def test_patterns_that_people_write_are_fine(text: str) -> None:
         "^(" + "|".join("ab" * 33) + ")$",
     ],
 )
-def test_patterns_that_cost_too_much_are_not(text: str) -> None:
+def test_expensive_patterns_are_rejected(text: str) -> None:
     assert pattern_problem(text)
 
 
 @given(st.text(alphabet="ab()[]{}|?*+\\^$,0123:=!<", max_size=512))
-def test_any_text_gets_a_verdict(text: str) -> None:
+def test_any_pattern_is_accepted_or_rejected(text: str) -> None:
     pattern_problem(text)
 
 
 @given(
     st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1), st.text(max_size=8)
 )
-def test_a_pattern_of_texts_matches_them_as_they_stand_in_json(values: list[str], other: str) -> None:
+def test_a_pattern_of_values_matches_them_in_json(values: list[str], other: str) -> None:
     pattern = re.compile(pattern_of_values(values))
     for value in [*values, other]:
         written = json.dumps(value, ensure_ascii=False)[1:-1].replace("\\u007f", "\x7f")
         assert bool(pattern.fullmatch(written)) == (value in values)
 
 
-def test_texts_of_any_length_become_a_pattern() -> None:
+def test_values_of_any_length_become_a_pattern() -> None:
     assert len(pattern_of_values(["x" * 100_000, "y"])) > 100_000
 
 
-def test_what_texts_begin_with_stands_in_the_pattern_once() -> None:
+def test_common_prefixes_are_factored_out() -> None:
     assert pattern_of_values(["ab.1", "ab.2", "ab", "c", "c"]) == r"^(ab(\.(1|2))?|c)$"
     steps = ["x" * length for length in range(1, 480)]
     assert pattern_of_values(steps).count("x") == len(steps)

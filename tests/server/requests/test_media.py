@@ -1,4 +1,4 @@
-"""Pictures: only data, only formats that are known, only sizes that fit in memory."""
+"""Validation of images and audio: inline data, known formats, limited size."""
 
 import base64
 import struct
@@ -14,7 +14,7 @@ JPEG = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc2\x00\x11\x08"
 
 
 def png(width: int, height: int) -> bytes:
-    """The head of a PNG."""
+    """Return the header of a PNG."""
     return PNG + struct.pack(">II", width, height)
 
 
@@ -28,17 +28,17 @@ HEADS = {
 
 
 def url(data: bytes, kind: str = "png") -> str:
-    """Data as an address."""
+    """Return a data URL."""
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def read(address: object) -> object:
-    """What becomes of a picture."""
+    """Validate an image URL."""
     return read_image({"type": "image_url", "image_url": {"url": address, "detail": "low"}}, "p")
 
 
 @table("kind", HEADS)
-def test_the_format_is_known_by_the_first_bytes_and_the_size_by_the_head(kind: str) -> None:
+def test_format_and_size_are_read_from_the_header(kind: str) -> None:
     assert image_format(HEADS[kind]) == kind
     assert image_size(HEADS[kind], kind) == (3, 5)
     found = read(url(HEADS[kind], "wrong"))
@@ -54,12 +54,12 @@ def test_the_format_is_known_by_the_first_bytes_and_the_size_by_the_head(kind: s
         (b"RIFF1234WEBP", None),
     ],
 )
-def test_each_kind_of_webp_says_its_size(data: bytes, size: tuple[int, int] | None) -> None:
+def test_the_size_of_each_kind_of_webp_is_read(data: bytes, size: tuple[int, int] | None) -> None:
     assert image_size(data, "webp") == size
 
 
 @table("kind", HEADS)
-def test_a_head_that_is_cut_has_no_size(kind: str) -> None:
+def test_a_truncated_header_has_no_size(kind: str) -> None:
     assert image_size(HEADS[kind][:-1], kind) is None
     with pytest.raises(ApiError, match="damaged"):
         read(url(HEADS[kind][:-1]))
@@ -75,12 +75,12 @@ def test_a_jpeg_without_a_frame_has_no_size() -> None:
     [
         (None, "expected a string"),
         (5, "expected a string"),
-        ("http://127.0.0.1/x.png", "none is fetched"),
-        ("https://example.com/x.png", "none is fetched"),
-        ("file:///etc/passwd", "none is fetched"),
-        ("//host/x", "none is fetched"),
-        ("", "none is fetched"),
-        ("data:image/png", "none is fetched"),
+        ("http://127.0.0.1/x.png", "does not fetch images"),
+        ("https://example.com/x.png", "does not fetch images"),
+        ("file:///etc/passwd", "does not fetch images"),
+        ("//host/x", "does not fetch images"),
+        ("", "does not fetch images"),
+        ("data:image/png", "does not fetch images"),
         ("data:image/png,abc", "base64"),
         ("data:image/png;base64,%%%%", "base64"),
         ("data:image/png;base64,abc", "base64"),
@@ -94,14 +94,14 @@ def test_a_jpeg_without_a_frame_has_no_size() -> None:
         (url(png(70_000, 1)), "pixels"),
     ],
 )
-def test_other_pictures_are_refused(address: object, why: str) -> None:
+def test_invalid_images_are_rejected(address: object, why: str) -> None:
     with pytest.raises(ApiError, match=why) as caught:
         read(address)
     assert caught.value.status == 400
     assert caught.value.param == "p.image_url.url"
 
 
-def test_the_largest_picture_is_accepted() -> None:
+def test_the_largest_image_is_accepted() -> None:
     assert read(url(png(8000, 8000)))
 
 
@@ -116,7 +116,7 @@ def test_the_largest_picture_is_accepted() -> None:
         ({"input_audio": {"format": "wav", "data": "!"}}, "p.input_audio.data"),
     ],
 )
-def test_wrong_sound_is_named(part: dict[str, object], param: str) -> None:
+def test_invalid_audio_is_named(part: dict[str, object], param: str) -> None:
     with pytest.raises(ApiError) as caught:
         read_audio(part, "p")
     assert caught.value.param == param

@@ -1,18 +1,18 @@
-"""Messages, in all forms that clients send them."""
+"""Validation of chat messages."""
 
 import pytest
 
-from tests.server.requests.build import Body, able, chat, engine, refusal
+from tests.server.requests.builders import Body, capabilities_with, chat, engine, rejection
 from tests.table import table
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-DOT = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"  # the head of a picture of one dot
-PICTURE = {"type": "image_url", "image_url": {"url": DOT}}
-SOUND = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+DOT = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"  # the header of a 1 x 1 image
+IMAGE = {"type": "image_url", "image_url": {"url": DOT}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
 
 
 def sent(*messages: Body) -> list[Body]:
-    """The messages that the engine gets."""
+    """Return the messages for the engine."""
     found = engine(messages=list(messages))["messages"]
     assert isinstance(found, list)
     return found
@@ -65,19 +65,19 @@ def sent(*messages: Body) -> list[Body]:
             {"role": "tool", "tool_call_id": "c1", "content": "42"},
             {"role": "tool", "tool_call_id": "c1", "content": "42"},
         ),
-        ({"role": "user", "content": [PICTURE]}, {"role": "user", "content": [PICTURE]}),
-        ({"role": "user", "content": [SOUND]}, {"role": "user", "content": [SOUND]}),
+        ({"role": "user", "content": [IMAGE]}, {"role": "user", "content": [IMAGE]}),
+        ({"role": "user", "content": [AUDIO]}, {"role": "user", "content": [AUDIO]}),
         (
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": DOT}]},
-            {"role": "user", "content": [{"type": "text", "text": "a"}, PICTURE]},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]},
         ),
     ],
 )
-def test_a_message_is_put_in_the_engines_form(message: Body, form: Body) -> None:
+def test_a_message_is_converted_for_the_engine(message: Body, form: Body) -> None:
     assert sent(message) == [form]
 
 
-def test_calls_of_the_older_form_get_numbers() -> None:
+def test_legacy_function_calls_get_ids() -> None:
     call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     answer = {"role": "function", "name": "f", "content": "1"}
     found = sent({"role": "user", "content": "a"}, call, answer, call, answer)
@@ -114,7 +114,7 @@ def test_calls_of_the_older_form_get_numbers() -> None:
         ([{"role": "user", "content": [{"type": "text", "text": 1}]}], "messages[0].content[0].text", "invalid_type"),
         ([{"role": "user", "content": [{"type": "file"}]}], "messages[0].content[0].type", "invalid_value"),
         ([{"role": "user", "content": [{"type": {}}]}], "messages[0].content[0].type", "invalid_value"),
-        ([{"role": "system", "content": [PICTURE]}], "messages[0].content[0].type", "invalid_value"),
+        ([{"role": "system", "content": [IMAGE]}], "messages[0].content[0].type", "invalid_value"),
         (
             [{"role": "user", "content": [{"type": "text", "text": ""}] * 4097}],
             "messages[0].content",
@@ -152,60 +152,63 @@ def test_calls_of_the_older_form_get_numbers() -> None:
         ),
     ],
 )
-def test_a_wrong_message_is_named(messages: object, param: str, code: str) -> None:
-    error = refusal(messages=messages)
+def test_an_invalid_message_is_named(messages: object, param: str, code: str) -> None:
+    error = rejection(messages=messages)
     assert (error.param, error.code) == (param, code)
 
 
 @table("arguments", ["{", "[1]", "5", "null", '{"a":NaN}', '{"a":' * 70 + "1" + "}" * 70, "{}x"])
-def test_arguments_that_an_engine_could_not_read_are_refused(arguments: str) -> None:
+def test_arguments_that_an_engine_cannot_parse_are_rejected(arguments: str) -> None:
     call = {"id": "x", "function": {"name": "f", "arguments": arguments}}
-    error = refusal(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])
+    error = rejection(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])
     assert error.param == "messages[0].tool_calls[0].function.arguments"
 
 
-@pytest.mark.parametrize(("part", "lack"), [(PICTURE, "images"), (SOUND, "audio")])
-def test_what_the_model_cannot_read_is_refused(part: Body, lack: str) -> None:
+@pytest.mark.parametrize(("part", "capability"), [(IMAGE, "images"), (AUDIO, "audio")])
+def test_media_that_the_model_does_not_support_is_rejected(part: Body, capability: str) -> None:
     messages = [{"role": "user", "content": [part]}]
     assert chat(messages=messages).bodies
-    error = refusal(abilities=able(**{lack: False}), messages=messages)
+    error = rejection(capabilities=capabilities_with(**{capability: False}), messages=messages)
     assert (error.code, error.param) == ("unsupported_value", "messages[0].content[0]")
 
 
-def test_twenty_pictures_are_accepted_and_one_more_is_not() -> None:
-    assert sent({"role": "user", "content": [PICTURE] * 20})
-    assert refusal(messages=[{"role": "user", "content": [PICTURE] * 21}]).code == "array_above_max_length"
+def test_twenty_images_are_accepted_and_one_more_is_not() -> None:
+    assert sent({"role": "user", "content": [IMAGE] * 20})
+    assert rejection(messages=[{"role": "user", "content": [IMAGE] * 21}]).code == "array_above_max_length"
 
 
-WIDE = able(context=262_144)
+WIDE = capabilities_with(context=262_144)
 TEXT = {"type": "text", "text": "x"}
 
 
-def called(*arguments: str, count: int = 1) -> Body:
-    """A message with calls of these arguments, so many times."""
+def message_with_calls(*arguments: str, count: int = 1) -> Body:
+    """Return a message with `count` tool calls for each of these arguments."""
     calls = [{"id": "x", "function": {"name": "f", "arguments": text}} for text in arguments]
     return {"role": "assistant", "tool_calls": calls * count}
 
 
-def test_parts_are_limited_in_one_message_and_in_all() -> None:
+def test_content_parts_are_limited_per_message_and_in_total() -> None:
     full = {"role": "user", "content": [TEXT] * 1024}
     assert chat(WIDE, messages=[full] * 16).bodies
-    assert refusal(WIDE, messages=[full] * 17).param == "messages"
-    assert refusal(WIDE, messages=[{"role": "user", "content": [TEXT] * 1025}]).param == "messages[0].content"
+    assert rejection(WIDE, messages=[full] * 17).param == "messages"
+    assert rejection(WIDE, messages=[{"role": "user", "content": [TEXT] * 1025}]).param == "messages[0].content"
 
 
-def test_calls_are_limited_in_one_message_and_in_all() -> None:
-    assert chat(WIDE, messages=[called("{}", count=128)] * 32).bodies
-    assert refusal(WIDE, messages=[called("{}", count=128)] * 33).param == "messages"
-    assert refusal(WIDE, messages=[called("{}", count=129)]).param == "messages[0].tool_calls"
+def test_tool_calls_are_limited_per_message_and_in_total() -> None:
+    assert chat(WIDE, messages=[message_with_calls("{}", count=128)] * 32).bodies
+    assert rejection(WIDE, messages=[message_with_calls("{}", count=128)] * 33).param == "messages"
+    assert rejection(WIDE, messages=[message_with_calls("{}", count=129)]).param == "messages[0].tool_calls"
 
 
-def test_arguments_longer_than_the_context_are_refused_before_they_are_read() -> None:
-    assert refusal(messages=[called("{" * 65_537)]).code == "context_length_exceeded"
+def test_arguments_longer_than_the_context_are_rejected_before_parsing() -> None:
+    assert rejection(messages=[message_with_calls("{" * 65_537)]).code == "context_length_exceeded"
 
 
-def test_arguments_have_so_many_lists_and_texts_together() -> None:
+def test_the_size_limits_of_arguments_are_shared() -> None:
     half = '{"a":[' + "[]," * 30_000 + "1]}"
-    assert chat(WIDE, messages=[called(half)]).bodies
-    assert refusal(WIDE, messages=[called(half, half)]).param == "messages[0].tool_calls[1].function.arguments"
-    assert refusal(WIDE, messages=[called('{"a":[' + '"",' * 150_000 + "1]}")]).code == "invalid_value"
+    assert chat(WIDE, messages=[message_with_calls(half)]).bodies
+    assert (
+        rejection(WIDE, messages=[message_with_calls(half, half)]).param
+        == "messages[0].tool_calls[1].function.arguments"
+    )
+    assert rejection(WIDE, messages=[message_with_calls('{"a":[' + '"",' * 150_000 + "1]}")]).code == "invalid_value"

@@ -1,25 +1,27 @@
-"""Requests for responses, as requests for chats: nothing is lost that both can say, and the rest is refused."""
+"""Translation of Responses requests into chat requests."""
 
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.server.requests.build import MODEL, able
+from tests.server.requests.builders import MODEL, capabilities_with
 from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.chat import read_chat
 from welldone.server.requests.fields import rename_error_param
-from welldone.server.requests.responses import (
+from welldone.server.requests.response_items import (
     REFERENCES_LIMIT,
-    RESPONSES_FIELDS,
-    ResponsesTranslation,
     complete_items,
-    echoed_fields,
     items_to_messages,
     raw_input_items,
     read_input_items,
+)
+from welldone.server.requests.responses import (
+    RESPONSES_FIELDS,
+    ResponsesTranslation,
+    echoed_fields,
     read_storage_options,
     responses_to_chat,
 )
@@ -50,14 +52,14 @@ def messages(*items: Body, **body: Any) -> list[Body]:  # noqa: ANN401 - each fi
     return found
 
 
-def refusal(**body: Any) -> ApiError:  # noqa: ANN401 - each field its own
+def rejection(**body: Any) -> ApiError:  # noqa: ANN401 - each field its own
     with pytest.raises(ApiError) as caught:
         translated(**body)
     assert caught.value.status == 400
     return caught.value
 
 
-def test_a_text_is_the_users_message() -> None:
+def test_a_string_becomes_a_user_message() -> None:
     assert translated().chat == {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -124,15 +126,17 @@ def test_a_text_is_the_users_message() -> None:
         ({"id": "msg_9"}, {"role": "assistant", "content": "kept"}),
     ],
 )
-def test_an_item_is_a_message(item: Body, message: Body) -> None:
+def test_an_item_becomes_a_message(item: Body, message: Body) -> None:
     assert messages(item) == [message]
 
 
-def test_what_a_model_said_in_one_turn_is_one_message() -> None:
-    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
-    words = {"role": "assistant", "content": "let me see"}
+def test_the_items_of_a_turn_become_one_message() -> None:
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
+    message = {"role": "assistant", "content": "let me see"}
     second = {**CALL, "call_id": "c2"}
-    got = messages({"role": "user", "content": "q"}, thought, words, CALL, second, OUTPUT, {**OUTPUT, "call_id": "c2"})
+    got = messages(
+        {"role": "user", "content": "q"}, reasoning, message, CALL, second, OUTPUT, {**OUTPUT, "call_id": "c2"}
+    )
     assert [message["role"] for message in got] == ["user", "assistant", "tool", "tool"]
     assert got[1] == {
         "role": "assistant",
@@ -142,10 +146,10 @@ def test_what_a_model_said_in_one_turn_is_one_message() -> None:
     }
 
 
-def test_between_a_call_and_its_output_nothing_stands() -> None:
-    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+def test_tool_outputs_follow_their_calls_directly() -> None:
+    reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
     first, second = ({"role": "assistant", "content": text} for text in ("let me see", "wait"))
-    got = messages(first, CALL, second, thought, OUTPUT)
+    got = messages(first, CALL, second, reasoning, OUTPUT)
     assert got[0] == {
         "role": "assistant",
         "content": "let me see\nwait",
@@ -155,14 +159,14 @@ def test_between_a_call_and_its_output_nothing_stands() -> None:
     assert [message["role"] for message in got] == ["assistant", "tool"]
 
 
-def test_two_messages_of_a_model_stay_two() -> None:
+def test_two_assistant_messages_stay_two() -> None:
     got = messages({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"})
     assert [message["content"] for message in got] == ["a", "b"]
 
 
-def test_thoughts_after_a_text_belong_to_what_follows() -> None:
-    thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
-    got = messages({"role": "assistant", "content": "a"}, thought, {"role": "assistant", "content": "b"})
+def test_reasoning_after_text_belongs_to_the_next_message() -> None:
+    reasoning = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    got = messages({"role": "assistant", "content": "a"}, reasoning, {"role": "assistant", "content": "b"})
     assert got == [
         {"role": "assistant", "content": "a"},
         {"role": "assistant", "content": "b", "reasoning_content": "hm"},
@@ -170,26 +174,26 @@ def test_thoughts_after_a_text_belong_to_what_follows() -> None:
 
 
 @pytest.mark.parametrize(
-    "thought",
+    "reasoning",
     [
         {"type": "reasoning", "summary": [], "encrypted_content": "x"},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "nothing followed"}]},
     ],
 )
-def test_thoughts_that_cannot_be_read_or_led_to_nothing_are_left_out(thought: Body) -> None:
-    assert messages(thought, {"role": "user", "content": "q"}) == [{"role": "user", "content": "q"}]
+def test_encrypted_or_trailing_reasoning_is_dropped(reasoning: Body) -> None:
+    assert messages(reasoning, {"role": "user", "content": "q"}) == [{"role": "user", "content": "q"}]
 
 
-def test_thoughts_are_read_from_their_text_before_their_summary() -> None:
-    thought = {
+def test_reasoning_content_is_preferred_to_its_summary() -> None:
+    reasoning = {
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": "short"}],
         "content": [{"type": "reasoning_text", "text": "long"}],
     }
-    assert messages(thought, CALL)[0]["reasoning_content"] == "long"
+    assert messages(reasoning, CALL)[0]["reasoning_content"] == "long"
 
 
-def test_instructions_and_what_stands_first_for_the_model_are_one_system_message() -> None:
+def test_instructions_and_leading_system_messages_are_merged() -> None:
     developer = {"role": "developer", "content": "b"}
     got = messages(developer, {"role": "user", "content": "q"}, developer, instructions="a")
     assert [(message["role"], message["content"]) for message in got] == [
@@ -199,7 +203,7 @@ def test_instructions_and_what_stands_first_for_the_model_are_one_system_message
     ]
 
 
-def test_what_was_said_before_comes_first_and_without_its_instructions() -> None:
+def test_history_comes_first_without_its_instructions() -> None:
     history = ({"role": "user", "content": "q"}, CALL)
     got = translated(history=history, input=[OUTPUT], instructions="new", previous_response_id="resp_1").chat[
         "messages"
@@ -207,7 +211,7 @@ def test_what_was_said_before_comes_first_and_without_its_instructions() -> None
     assert [message["role"] for message in got] == ["system", "user", "assistant", "tool"]
 
 
-def test_what_was_said_before_is_enough() -> None:
+def test_input_is_optional_with_history() -> None:
     got = translated(history=({"role": "user", "content": "q"},), input=None, previous_response_id="resp_1")
     assert got.chat["messages"] == [{"role": "user", "content": "q"}]
 
@@ -246,12 +250,12 @@ def test_what_was_said_before_is_enough() -> None:
         ([{"role": "user", "content": "x"}] * 16_385, "input"),
     ],
 )
-def test_an_input_that_a_chat_cannot_say_is_refused_by_its_place(value: object, param: str) -> None:
-    assert refusal(input=value).param == param
+def test_an_unsupported_input_item_is_named(value: object, param: str) -> None:
+    assert rejection(input=value).param == param
 
 
-def test_an_item_of_an_earlier_response_that_a_chat_cannot_say_is_refused() -> None:
-    error = refusal(history=({"type": "web_search_call", "id": "ws"},), previous_response_id="resp_1")
+def test_an_unsupported_item_of_an_earlier_response_is_rejected() -> None:
+    error = rejection(history=({"type": "web_search_call", "id": "ws"},), previous_response_id="resp_1")
     assert error.param == "previous_response_id.type"
     assert "web_search_call" in error.message
 
@@ -306,7 +310,7 @@ def test_an_item_of_an_earlier_response_that_a_chat_cannot_say_is_refused() -> N
         ({"top_k": 5, "min_p": 0.1, "seed": 1, "stop": ["x"], "chat_template_kwargs": {"a": 1}},) * 2,
     ],
 )
-def test_a_field_is_said_in_the_words_of_a_chat(body: Body, chat: Body) -> None:
+def test_a_field_is_translated_to_chat(body: Body, chat: Body) -> None:
     plain = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     assert translated(**body).chat == {**plain, **chat}
 
@@ -353,18 +357,18 @@ def test_a_field_is_said_in_the_words_of_a_chat(body: Body, chat: Body) -> None:
         ({"tool_choice": {"type": "allowed_tools", "tools": [{"name": "f"}]}}, "tool_choice.tools[0].name"),
     ],
 )
-def test_what_is_wrong_is_refused_in_the_clients_own_words(body: Body, param: str) -> None:
-    assert refusal(**body).param == param
+def test_an_error_names_the_field_of_responses(body: Body, param: str) -> None:
+    assert rejection(**body).param == param
 
 
-def test_tools_that_are_no_functions_are_ignored_where_the_server_is_told_so() -> None:
+def test_unknown_tools_are_ignored_if_the_server_is_configured_so() -> None:
     got = translated(ignores_unknown=True, tools=[{"type": "web_search"}, TOOL, {"type": "custom", "name": "x"}])
     assert got.chat["tools"] == [CHAT_TOOL]
     assert got.echo["tools"] == [TOOL]
     assert "tools" not in translated(ignores_unknown=True, tools=[{"type": "web_search"}], tool_choice="auto").chat
 
 
-def test_the_answer_repeats_what_was_asked() -> None:
+def test_the_response_echoes_the_request() -> None:
     body: Body = {
         "instructions": "i",
         "metadata": {"a": "b"},
@@ -388,7 +392,7 @@ def test_the_answer_repeats_what_was_asked() -> None:
     assert "input" not in echo
 
 
-def test_a_namespace_of_functions_is_refused_by_name() -> None:
+def test_a_namespace_of_functions_is_rejected_with_advice() -> None:
     tools = [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]}]
     with pytest.raises(ApiError) as caught:
         translated(tools=tools)
@@ -397,7 +401,7 @@ def test_a_namespace_of_functions_is_refused_by_name() -> None:
     assert "--unknown-tools ignore" in caught.value.message
 
 
-def test_nothing_that_was_left_empty_is_repeated() -> None:
+def test_empty_fields_are_not_echoed() -> None:
     assert echoed_fields({"instructions": "", "user": None, "temperature": 0}) == {"temperature": 0}
 
 
@@ -405,11 +409,11 @@ def test_nothing_that_was_left_empty_is_repeated() -> None:
     ("reasoning", "is_summary"),
     [({}, False), ({"summary": "auto"}, True), ({"generate_summary": "concise"}, True), ({"summary": None}, False)],
 )
-def test_thoughts_come_as_a_summary_where_one_is_asked_for(reasoning: Body, is_summary: bool) -> None:
+def test_reasoning_is_sent_as_a_summary_on_request(reasoning: Body, is_summary: bool) -> None:
     assert translated(reasoning=reasoning).wants_summary is is_summary
 
 
-def test_how_it_is_kept_is_read() -> None:
+def test_storage_options_are_read() -> None:
     keeping = read_storage_options({"previous_response_id": "", "background": True})
     assert (keeping.previous_response_id, keeping.is_stored, keeping.is_background, keeping.is_stream) == (
         None,
@@ -429,13 +433,13 @@ def test_how_it_is_kept_is_read() -> None:
         ({"previous_response_id": 5}, "previous_response_id"),
     ],
 )
-def test_what_cannot_be_kept_so_is_refused(body: Body, param: str) -> None:
+def test_contradictory_storage_options_are_rejected(body: Body, param: str) -> None:
     with pytest.raises(ApiError) as caught:
         read_storage_options(body)
     assert caught.value.param == param
 
 
-def test_items_are_kept_in_full() -> None:
+def test_items_are_stored_in_full() -> None:
     own: Body = {"type": "message", "id": "msg_own", "role": "user", "content": [{"type": "input_text", "text": "c"}]}
     items: list[Body] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, own, OUTPUT]
     full = complete_items(items, "resp_ab")
@@ -464,7 +468,7 @@ def test_items_are_kept_in_full() -> None:
     ("value", "items"),
     [("a", [{"role": "user", "content": "a"}]), ([CALL, 5], [CALL]), (5, []), (None, [])],
 )
-def test_for_a_server_that_judges_them_itself_items_are_taken_as_they_are(value: object, items: list[Body]) -> None:
+def test_raw_items_are_unchanged(value: object, items: list[Body]) -> None:
     assert raw_input_items({"input": value}) == items
 
 
@@ -473,7 +477,7 @@ def test_each_field_is_in_the_table_once() -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_local_model_takes_what_becomes_of_a_long_request() -> None:
+def test_a_long_translated_request_is_valid_for_a_local_model() -> None:
     got = translated(
         input=[{"role": "developer", "content": "d"}, {"role": "user", "content": "q"}, CALL, OUTPUT],
         instructions="i",
@@ -487,7 +491,7 @@ def test_a_local_model_takes_what_becomes_of_a_long_request() -> None:
         store=True,
         stream=True,
     )
-    (part,) = read_chat(got.chat, MODEL, able()).bodies
+    (part,) = read_chat(got.chat, MODEL, capabilities_with()).bodies
     assert [message["role"] for message in part["messages"]] == ["system", "user", "assistant", "tool"]
     assert part["max_tokens"] == 5
 
@@ -508,31 +512,31 @@ PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGg
         ({"reasoning": {"effort": "x" * 64}}, "reasoning.effort"),
     ],
 )
-def test_an_error_names_what_the_client_wrote(body: Body, name: str) -> None:
-    said = translated(ignores_unknown=True, **body)
+def test_an_error_names_the_parameter_of_the_client(body: Body, name: str) -> None:
+    translation = translated(ignores_unknown=True, **body)
     with pytest.raises(ApiError) as caught:
-        read_chat(said.chat, MODEL, able(images=False))
-    rename_error_param(caught.value, said.param_names)
+        read_chat(translation.chat, MODEL, capabilities_with(images=False))
+    rename_error_param(caught.value, translation.param_names)
     assert caught.value.param == name
     assert f"'{name}'" in caught.value.message
 
 
 @pytest.mark.parametrize("item", [{"role": "user", "content": "a", "id": 5}, {"id": ["x"], **OUTPUT}])
-def test_an_id_is_a_text(item: Body) -> None:
-    assert refusal(input=[item]).param == "input[0].id"
+def test_an_item_id_must_be_a_string(item: Body) -> None:
+    assert rejection(input=[item]).param == "input[0].id"
 
 
-def test_so_many_references_are_looked_up_and_no_more() -> None:
+def test_item_references_are_limited() -> None:
     given = {"input": [{"type": "item_reference", "id": "msg_9"}] * REFERENCES_LIMIT}
     kept = {"msg_9": b'{"role":"user","content":"kept"}'}
     assert len(run_to_completion(read_input_items(given, kept.get, 10**6))) == REFERENCES_LIMIT
     given["input"].append({"id": "msg_9"})
-    with pytest.raises(ApiError, match="at most 1024 items may be referred to") as caught:
+    with pytest.raises(ApiError, match="too many item references") as caught:
         run_to_completion(read_input_items(given, kept.get, 10**6))
     assert caught.value.status == 400
 
 
-def test_references_have_so_many_bytes_in_all() -> None:
+def test_the_size_of_referenced_items_is_limited() -> None:
     given = {"input": [{"type": "item_reference", "id": "msg_9"}] * 11}
     kept = {"msg_9": msgspec.json.encode({"role": "user", "content": "x" * 1_000})}
     with pytest.raises(ApiError, match="have more than 10000 bytes") as caught:

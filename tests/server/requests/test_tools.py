@@ -1,8 +1,8 @@
-"""Tools: offered, chosen, and forced."""
+"""Validation of tools and tool choice, and forced calls."""
 
 import pytest
 
-from tests.server.requests.build import HELLO, Body, able, chat, engine, refusal
+from tests.server.requests.builders import HELLO, Body, capabilities_with, chat, engine, rejection
 from tests.table import table
 from welldone.protocol.text_tool_calls import ForcedCallShape, ForcedToolCall
 
@@ -11,7 +11,7 @@ NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def tool(name: str, **members: object) -> Body:
-    """A tool."""
+    """Return a tool."""
     return {"type": "function", "function": {"name": name, **members}}
 
 
@@ -21,30 +21,30 @@ NAMED = {"type": "function", "function": {"name": "clock"}}
 
 
 def allowed(mode: str, *names: str) -> Body:
-    """A choice among some of the tools."""
+    """Return an `allowed_tools` choice."""
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [tool(name) for name in names]}}
 
 
 def schema_of(part: Body) -> Body:
-    """What the engine's answer must be."""
+    """Return the schema of the engine's answer."""
     found: Body = part["response_format"]["json_schema"]["schema"]
     return found
 
 
-def test_tools_that_may_be_called_go_to_the_engine() -> None:
+def test_optional_tools_are_sent_to_the_engine() -> None:
     part = engine(tools=ONE)
     assert (part["tools"], part["tool_choice"]) == (ONE, "auto")
     assert "parallel_tool_calls" not in part
     assert engine(tools=ONE, parallel_tool_calls=False)["parallel_tool_calls"] is False
 
 
-def test_what_is_null_or_unknown_in_a_tool_does_not_reach_the_engine() -> None:
+def test_null_and_unknown_fields_of_a_tool_are_dropped() -> None:
     odd = tool("f", description=None, strict=None, parameters=None, extra=1)
     assert engine(tools=[odd])["tools"] == [tool("f", parameters=NOTHING)]
     assert engine(tools=[tool("f", strict=True, parameters={})])["tools"] == [tool("f", parameters=NOTHING)]
 
 
-def test_a_type_that_is_null_is_the_one_that_there_is() -> None:
+def test_a_null_tool_type_means_function() -> None:
     assert engine(tools=[{"type": None, "function": {"name": "f"}}])["tools"] == [tool("f", parameters=NOTHING)]
 
 
@@ -59,7 +59,7 @@ def test_a_type_that_is_null_is_the_one_that_there_is() -> None:
         {"parallel_tool_calls": True},
     ],
 )
-def test_without_tools_or_with_the_choice_of_none_the_engine_hears_of_none(body: Body) -> None:
+def test_no_tools_are_sent_without_tools_or_with_tool_choice_none(body: Body) -> None:
     part = engine(**body)
     assert not part.keys() & {"tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "response_format"}
 
@@ -85,7 +85,7 @@ def test_without_tools_or_with_the_choice_of_none_the_engine_hears_of_none(body:
         ),
     ],
 )
-def test_a_demanded_call_is_forced(body: Body, forced: ForcedToolCall) -> None:
+def test_a_required_call_is_forced(body: Body, forced: ForcedToolCall) -> None:
     request = chat(**body)
     part = request.bodies[0]
     assert request.forced_call == forced
@@ -95,12 +95,12 @@ def test_a_demanded_call_is_forced(body: Body, forced: ForcedToolCall) -> None:
     assert part["chat_template_kwargs"]["tools"]
 
 
-def test_one_forced_tool_answers_with_its_arguments() -> None:
+def test_one_forced_tool_has_the_schema_of_its_arguments() -> None:
     assert schema_of(engine(tools=ONE, tool_choice="required")) == CITY
     assert schema_of(engine(tools=TWO, tool_choice=NAMED)) == NOTHING
 
 
-def test_several_forced_tools_answer_with_a_name_and_arguments() -> None:
+def test_several_forced_tools_have_a_schema_with_name_and_arguments() -> None:
     schema = schema_of(engine(tools=TWO, tool_choice="required"))
     assert schema["$defs"] == {"tool0": CITY, "tool1": NOTHING}
     assert [call["properties"]["name"] for call in schema["anyOf"]] == [{"const": "weather"}, {"const": "clock"}]
@@ -112,13 +112,13 @@ def test_several_forced_tools_answer_with_a_name_and_arguments() -> None:
     }
 
 
-def test_parallel_calls_are_a_list_that_ends() -> None:
+def test_parallel_calls_are_a_bounded_array() -> None:
     schema = schema_of(engine(tools=TWO, tool_choice="required", parallel_tool_calls=True))
     assert (schema["type"], schema["minItems"], schema["maxItems"]) == ("array", 1, 8)
     assert len(schema["items"]["anyOf"]) == 2
 
 
-def test_the_references_of_a_forced_tool_are_led_to_its_new_place() -> None:
+def test_references_in_a_forced_schema_are_rewritten() -> None:
     own = {
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"anyOf": [{"items": {"$ref": "#/$defs/x"}}]}},
@@ -130,44 +130,46 @@ def test_the_references_of_a_forced_tool_are_led_to_its_new_place() -> None:
     assert led["b"] == {"anyOf": [{"items": {"$ref": "#/$defs/tool0/$defs/x"}}]}
 
 
-def test_a_forced_call_is_stronger_than_the_form_of_the_text() -> None:
+def test_a_forced_call_overrides_response_format() -> None:
     assert schema_of(engine(tools=ONE, tool_choice="required", response_format={"type": "json_object"})) == CITY
 
 
-def test_only_the_allowed_tools_are_offered() -> None:
+def test_only_allowed_tools_are_sent() -> None:
     part = engine(tools=TWO, tool_choice=allowed("auto", "clock"))
     assert [item["function"]["name"] for item in part["tools"]] == ["clock"]
     request = chat(tools=TWO, tool_choice=allowed("auto", "clock"))
     assert request.facts.has_named_tool is False
 
 
-@pytest.mark.parametrize(("choice", "words"), [("auto", "plain words"), ("required", "JSON only")])
-def test_a_template_that_knows_no_tools_gets_them_in_a_system_message(choice: str, words: str) -> None:
-    part = engine(able(tools=False), tools=ONE, tool_choice=choice)
+@pytest.mark.parametrize(("choice", "expected"), [("auto", "plain words"), ("required", "JSON only")])
+def test_tools_are_listed_in_a_system_message_if_the_template_has_none(choice: str, expected: str) -> None:
+    part = engine(capabilities_with(tools=False), tools=ONE, tool_choice=choice)
     first = part["messages"][0]
     assert first["role"] == "system"
     assert '"weather"' in first["content"]
-    assert words in first["content"]
+    assert expected in first["content"]
     assert part["messages"][1:] == HELLO
     assert "tools" not in part.get("chat_template_kwargs", {})
 
 
-def test_the_system_message_that_is_there_is_kept() -> None:
+def test_an_existing_system_message_is_kept() -> None:
     messages = [{"role": "developer", "content": "be kind"}, *HELLO]
-    part = engine(able(tools=False), tools=ONE, messages=messages)
+    part = engine(capabilities_with(tools=False), tools=ONE, messages=messages)
     assert [item["role"] for item in part["messages"]] == ["system", "user"]
     assert part["messages"][0]["content"].endswith("\n\nbe kind")
 
 
-def test_another_server_gets_tools_and_choice_as_they_are() -> None:
-    request = chat(able(kind="command", tools=False), tools=TWO, tool_choice=NAMED, parallel_tool_calls=True)
+def test_a_command_gets_tools_and_choice_unchanged() -> None:
+    request = chat(
+        capabilities_with(kind="command", tools=False), tools=TWO, tool_choice=NAMED, parallel_tool_calls=True
+    )
     part = request.bodies[0]
     assert (part["tools"], part["tool_choice"], part["parallel_tool_calls"]) == (TWO, NAMED, True)
     assert (request.forced_call, part["messages"]) == (None, HELLO)
     assert request.facts.has_named_tool
 
 
-def test_functions_of_the_older_form_are_tools() -> None:
+def test_legacy_functions_become_tools() -> None:
     request = chat(functions=[item["function"] for item in TWO], function_call="auto")
     assert request.bodies[0]["tools"] == TWO
     assert request.facts.uses_legacy_functions
@@ -217,11 +219,11 @@ def test_functions_of_the_older_form_are_tools() -> None:
         ({"tools": ONE, "parallel_tool_calls": "yes"}, "parallel_tool_calls"),
     ],
 )
-def test_a_wrong_tool_or_choice_is_named(body: Body, param: str | None) -> None:
+def test_an_invalid_tool_or_choice_is_named(body: Body, param: str | None) -> None:
     if param is None:
         assert "tools" not in engine(**body)  # an empty object is as good as none
         return
-    assert refusal(**body).param == param
+    assert rejection(**body).param == param
 
 
 def test_as_many_tools_as_allowed_can_be_forced() -> None:
@@ -229,20 +231,20 @@ def test_as_many_tools_as_allowed_can_be_forced() -> None:
     assert len(schema_of(engine(tools=tools, tool_choice="required"))["anyOf"]) == 128
 
 
-def test_the_text_of_tools_counts_as_text() -> None:
+def test_tools_count_towards_the_context() -> None:
     long = [tool(f"a{i}", description="x" * 65_000) for i in range(2)]
-    assert refusal(tools=long).code == "context_length_exceeded"
+    assert rejection(tools=long).code == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
-def test_a_stop_does_not_cut_a_call_that_is_forced(choice: object) -> None:
+def test_stop_strings_are_dropped_for_a_forced_call(choice: object) -> None:
     request = chat(tools=TWO, tool_choice=choice, stop=["}"])
     assert request.facts.stop_strings == ()
     assert "stop" not in request.bodies[0]
-    assert engine(able(kind="command"), tools=TWO, tool_choice=choice, stop=["}"])["stop"] == ["}"]
-    assert refusal(tools=TWO, tool_choice=choice, stop=[""]).param == "stop[0]"
+    assert engine(capabilities_with(kind="command"), tools=TWO, tool_choice=choice, stop=["}"])["stop"] == ["}"]
+    assert rejection(tools=TWO, tool_choice=choice, stop=[""]).param == "stop[0]"
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
-def test_a_stop_is_kept_where_no_call_is_forced(choice: str) -> None:
+def test_stop_strings_are_kept_without_a_forced_call(choice: str) -> None:
     assert chat(tools=TWO, tool_choice=choice, stop="x").facts.stop_strings == ("x",)

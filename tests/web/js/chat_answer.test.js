@@ -1,4 +1,4 @@
-// The answer that chunks make.
+// Accumulation of chunks into an answer.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -9,37 +9,37 @@ import { Answer } from "../../../src/welldone/web/static/js/chat/answer.js";
 const chunk = (delta, more = {}) => ({ choices: [{ index: 0, delta, finish_reason: null, ...more }] });
 
 /** @param {unknown[]} chunks */
-function heard(chunks) {
+function accumulate(chunks) {
   const answer = new Answer();
   const news = chunks.map((one, at) => answer.feed(one, at * 100));
   return { answer, news };
 }
 
-test("text is put together, and each chunk tells what is new", () => {
+test("text is concatenated, and each chunk returns what is new", () => {
   const first = chunk({ role: "assistant", content: "" });
-  const { answer, news } = heard([first, chunk({ content: "Hel" }), chunk({ content: "lo" })]);
+  const { answer, news } = accumulate([first, chunk({ content: "Hel" }), chunk({ content: "lo" })]);
   assert.equal(answer.content, "Hello");
   assert.deepEqual(news.map(({ content }) => content), ["", "Hel", "lo"]);
   assert.equal(answer.size, 5);
 });
 
 for (const name of ["reasoning_content", "reasoning"]) {
-  test(`thoughts are heard as ${name}, with the time they took`, () => {
-    const { answer } = heard([chunk({ [name]: "I " }), chunk({ [name]: "think" }), chunk({ content: "so" })]);
+  test(`reasoning is read from ${name}, with its duration`, () => {
+    const { answer } = accumulate([chunk({ [name]: "I " }), chunk({ [name]: "think" }), chunk({ content: "so" })]);
     assert.equal(answer.reasoning, "I think");
     assert.equal(answer.content, "so");
     assert.equal(answer.thoughtMs, 100);
   });
 }
 
-test("thoughts that a server sends under both names count once", () => {
-  const { answer } = heard([chunk({ reasoning: "a", reasoning_content: "a" })]);
+test("reasoning sent under both names counts once", () => {
+  const { answer } = accumulate([chunk({ reasoning: "a", reasoning_content: "a" })]);
   assert.equal(answer.reasoning, "a");
 });
 
-test("tool calls are told apart by their index", () => {
+test("tool calls are distinguished by index", () => {
   const call = (/** @type {number} */ index, /** @type {object} */ more) => chunk({ tool_calls: [{ index, ...more }] });
-  const { answer, news } = heard([
+  const { answer, news } = accumulate([
     call(0, { id: "a", function: { name: "one", arguments: "" } }),
     call(1, { id: "b", function: { name: "two", arguments: '{"x"' } }),
     call(0, { function: { arguments: "{}" } }),
@@ -52,22 +52,22 @@ test("tool calls are told apart by their index", () => {
   assert.deepEqual(news[3]?.calls, [{ place: 1, name: "two", piece: ":1}" }]);
 });
 
-test("there is a bound on the number of tool calls", () => {
+test("the number of tool calls is limited", () => {
   const calls = Array.from({ length: 1000 }, (_, index) => ({ index, id: `${index}`, function: { name: "f" } }));
   const more = [{ index: 3, function: { arguments: "x" } }];
-  const { answer } = heard([chunk({ tool_calls: calls }), chunk({ tool_calls: more })]);
+  const { answer } = accumulate([chunk({ tool_calls: calls }), chunk({ tool_calls: more })]);
   assert.equal(answer.calls.length, 128);
   assert.equal(answer.calls[3]?.function.arguments, "x");
 });
 
-test("other choices than the first are not shown", () => {
+test("only the first choice is shown", () => {
   const [other, first] = [1, 0].map((index) => ({ index, delta: { content: `${index}` } }));
-  const { answer } = heard([{ choices: [other, first] }]);
+  const { answer } = accumulate([{ choices: [other, first] }]);
   assert.equal(answer.content, "0");
 });
 
-test("the finish, the usage and the speed are known at the end", () => {
-  const { answer } = heard([
+test("finish, usage and speed are set at the end", () => {
+  const { answer } = accumulate([
     chunk({ content: "a" }),
     chunk({ content: "b" }),
     chunk({}, { finish_reason: "length" }),
@@ -79,23 +79,23 @@ test("the finish, the usage and the speed are known at the end", () => {
   assert.equal(answer.tokensPerSecond, 20);
 });
 
-test("a single word has no speed", () => {
-  const { answer } = heard([chunk({ content: "a" }), { choices: [], usage: { completion_tokens: 1 } }]);
+test("a single token has no speed", () => {
+  const { answer } = accumulate([chunk({ content: "a" }), { choices: [], usage: { completion_tokens: 1 } }]);
   assert.equal(answer.tokensPerSecond, null);
 });
 
-for (const [error, said] of [
+for (const [error, message] of [
   [{ message: "out of memory" }, "out of memory"],
   ["broken", "broken"],
   [{}, "The server sent an error without a message."],
 ]) {
-  test(`an error event says ${JSON.stringify(said)}`, () => {
-    assert.equal(heard([{ error }]).answer.error, said);
+  test(`the message of an error event is ${JSON.stringify(message)}`, () => {
+    assert.equal(accumulate([{ error }]).answer.error, message);
   });
 }
 
-test("what makes no sense is left out", () => {
-  const { answer } = heard([
+test("invalid values are ignored", () => {
+  const { answer } = accumulate([
     undefined,
     null,
     "text",
@@ -109,6 +109,6 @@ test("what makes no sense is left out", () => {
   assert.equal(answer.error, null);
 });
 
-test("a refusal is heard", () => {
-  assert.equal(heard([chunk({ refusal: "I " }), chunk({ refusal: "will not" })]).answer.refusal, "I will not");
+test("a refusal is read", () => {
+  assert.equal(accumulate([chunk({ refusal: "I " }), chunk({ refusal: "will not" })]).answer.refusal, "I will not");
 });

@@ -1,4 +1,4 @@
-// Conversations, what is asked, and what an edit drops.
+// Conversations: request bodies and edits.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -31,7 +31,7 @@ function conversationOf(...messages) {
 /** @param {...Message} messages */
 const sent = (...messages) => requestBody(conversationOf(...messages), "m").messages;
 
-test("a request has the model, a stream with its usage, and nothing that was not set", () => {
+test("a request has the model, streaming with usage, and only settings that are set", () => {
   assert.deepEqual(requestBody(conversationOf(newMessage("user", "Hello")), "m"), {
     model: "m",
     messages: [{ role: "user", content: "Hello" }],
@@ -40,7 +40,7 @@ test("a request has the model, a stream with its usage, and nothing that was not
   });
 });
 
-test("the system prompt stands first", () => {
+test("the system prompt comes first", () => {
   const conversation = { ...conversationOf(newMessage("user", "Hello")), system: "Be kind." };
   assert.deepEqual(requestBody(conversation, "m").messages, [
     { role: "system", content: "Be kind." },
@@ -48,14 +48,14 @@ test("the system prompt stands first", () => {
   ]);
 });
 
-test("answers are told back without what only the page knows", () => {
+test("answers are sent back without fields of the page", () => {
   assert.deepEqual(sent(newMessage("user", "a"), answered({ reasoning_content: "hm" })), [
     { role: "user", content: "a" },
     { role: "assistant", content: "hi" },
   ]);
 });
 
-test("tool calls and their results are told back", () => {
+test("tool calls and results are sent back", () => {
   const result = { ...newMessage("tool", "42"), tool_call_id: "c1" };
   assert.deepEqual(sent(answered({ content: "", tool_calls: [CALL] }), result), [
     { role: "assistant", content: null, tool_calls: [CALL] },
@@ -63,25 +63,25 @@ test("tool calls and their results are told back", () => {
   ]);
 });
 
-test("tool calls of an answer that broke off are not told back", () => {
+test("tool calls of an interrupted answer are not sent back", () => {
   assert.deepEqual(sent(answered({ tool_calls: [CALL] }, "stopped")), [{ role: "assistant", content: "hi" }]);
 });
 
-test("an answer of which nothing came is not told back", () => {
+test("an empty answer is not sent back", () => {
   assert.deepEqual(sent(answered({ content: "" }, "broken")), []);
 });
 
-test("a refusal is told back as its text", () => {
+test("a refusal is sent back as text", () => {
   assert.deepEqual(sent(answered({ content: "", refusal: "No." })), [{ role: "assistant", content: "No." }]);
 });
 
-test("retrying an answer drops it and what follows; retrying a question keeps the question", () => {
+test("retrying an answer drops it and later messages; retrying a user message keeps it", () => {
   const all = [newMessage("user", "a"), answered(), newMessage("user", "b"), answered()];
   assert.deepEqual(keptForRetry(all, /** @type {Message} */ (all[1])), all.slice(0, 1));
   assert.deepEqual(keptForRetry(all, /** @type {Message} */ (all[2])), all.slice(0, 3));
 });
 
-test("deleting an answer with tool calls deletes their results, and no others of the same name", () => {
+test("deleting an answer with tool calls deletes only their results", () => {
   const result = { ...newMessage("tool", "42"), tool_call_id: "c1" };
   const later = { ...newMessage("tool", "43"), tool_call_id: "c1" };
   const calling = answered({ tool_calls: [CALL] });
@@ -90,7 +90,7 @@ test("deleting an answer with tool calls deletes their results, and no others of
   assert.deepEqual(without([calling, result], result), [calling]);
 });
 
-test("only whole tool calls at the end wait for results", () => {
+test("only complete tool calls at the end wait for results", () => {
   assert.deepEqual(waitingCalls([answered({ tool_calls: [CALL] })]), [CALL]);
   assert.deepEqual(waitingCalls([answered({ tool_calls: [CALL] }, "stopped")]), []);
   assert.deepEqual(waitingCalls([answered({ tool_calls: [CALL] }), newMessage("tool", "x")]), []);
@@ -108,6 +108,6 @@ for (const [text, title] of [
   });
 }
 
-test("a given title stays", () => {
+test("a title set by the user is kept", () => {
   assert.equal(titleOf({ ...conversationOf(newMessage("user", "Hello")), title: "Mine" }), "Mine");
 });

@@ -1,4 +1,4 @@
-// What is typed into the settings, and what a request becomes by it.
+// Settings: parsing of user input.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -27,7 +27,7 @@ for (const [name, typed, value] of /** @type {[string, string, unknown][]} */ ([
   });
 }
 
-for (const [name, typed, said] of /** @type {[string, string, RegExp][]} */ ([
+for (const [name, typed, reason] of /** @type {[string, string, RegExp][]} */ ([
   ["temperature", "warm", /not a number/],
   ["temperature", "1e999", /not a number/],
   ["seed", "1.5", /not a whole number/],
@@ -41,19 +41,19 @@ for (const [name, typed, said] of /** @type {[string, string, RegExp][]} */ ([
   ["tools", '[{"type":"function","function":{"name":"a","parameters":[]}}]', /"function.parameters"/],
   ["response_format", "[]", /an object/],
 ])) {
-  test(`${name} ${JSON.stringify(typed)} is refused with its reason`, () => {
+  test(`${name} ${JSON.stringify(typed)} is rejected with a reason`, () => {
     const { fields, errors } = readOptions({ [name]: typed });
     assert.deepEqual(fields, {});
-    assert.match(errors[name] ?? "", said);
+    assert.match(errors[name] ?? "", reason);
   });
 }
 
-test("what is empty is left to the server", () => {
+test("empty settings are not sent", () => {
   const empty = Object.fromEntries(FIELDS.map(({ name }) => [name, " \n"]));
   assert.deepEqual(readOptions(empty), { fields: {}, errors: {} });
 });
 
-test("the choice of a tool is sent only with tools", () => {
+test("tool_choice is sent only with tools", () => {
   const chosen = { tool_choice: "required", parallel_tool_calls: "false" };
   assert.deepEqual(readOptions(chosen).fields, {});
   assert.deepEqual(readOptions({ ...chosen, tools: JSON.stringify([TOOL]) }).fields, {
@@ -63,7 +63,7 @@ test("the choice of a tool is sent only with tools", () => {
   });
 });
 
-test("the examples can be sent", () => {
+test("the examples are valid", () => {
   for (const { name, example } of FIELDS) {
     if (example) assert.deepEqual(readOptions({ [name]: example }).errors, {});
   }

@@ -1,4 +1,4 @@
-// JSON that is indented while it comes.
+// Streaming pretty-printer.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -21,7 +21,7 @@ const VALUES = [
 ];
 
 for (const value of VALUES) {
-  test(`${JSON.stringify(value)} is shown as JSON.stringify indents it, however it is cut`, () => {
+  test(`${JSON.stringify(value)} is indented like JSON.stringify, however it is split`, () => {
     const wanted = JSON.stringify(value, null, 2);
     for (const text of [JSON.stringify(value), wanted]) {
       assert.equal(shown([text]), wanted);
@@ -30,11 +30,11 @@ for (const value of VALUES) {
   });
 }
 
-test("closing more than was opened does no harm", () => {
+test("extra closing brackets are harmless", () => {
   assert.equal(shown(["}}]]"]).replace(/\s/g, ""), "}}]]");
 });
 
-test("indents are bounded", () => {
+test("indents are limited", () => {
   const deepest = shown(["[".repeat(5000)]).split("\n").map((line) => line.length);
   assert.ok(Math.max(...deepest) < 100);
 });

@@ -1,4 +1,4 @@
-// Conversations in memory, as in a browser that keeps nothing.
+// In-memory store, used without IndexedDB.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -7,32 +7,32 @@ import { newConversation, newMessage } from "../../../src/welldone/web/static/js
 import { MemoryStore, openStore } from "../../../src/welldone/web/static/js/chat/store.js";
 
 /** @param {string} text @param {number} at */
-function said(text, at) {
+function conversation(text, at) {
   return { ...newConversation(at), messages: [newMessage("user", text)] };
 }
 
-test("without IndexedDB conversations are kept in memory", async () => {
+test("without IndexedDB conversations are stored in memory", async () => {
   assert.equal((await openStore()).isLasting, false);
 });
 
-test("the newest stands first, under its title", async () => {
+test("the newest comes first, with its title", async () => {
   const store = new MemoryStore();
-  await store.save([said("old", 1), said("new", 2)]);
+  await store.save([conversation("old", 1), conversation("new", 2)]);
   assert.deepEqual((await store.heads()).map(({ title }) => title), ["new", "old"]);
 });
 
-test("what is removed is gone", async () => {
+test("a removed conversation is gone", async () => {
   const store = new MemoryStore();
-  const one = said("one", 1);
+  const one = conversation("one", 1);
   await store.save([one]);
   assert.equal(await store.load(one.id), one);
   await store.remove(one.id);
   assert.equal(await store.load(one.id), undefined);
 });
 
-test("a search looks into the text, whatever its case", async () => {
+test("search is full-text and case-insensitive", async () => {
   const store = new MemoryStore();
-  const one = said(`${"a ".repeat(100)}Needle`, 1);
-  await store.save([one, said("hay", 2)]);
+  const one = conversation(`${"a ".repeat(100)}Needle`, 1);
+  await store.save([one, conversation("hay", 2)]);
   assert.deepEqual(await store.search("needle"), new Set([one.id]));
 });

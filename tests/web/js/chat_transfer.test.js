@@ -1,4 +1,4 @@
-// Conversations as a file, and back.
+// Export and import of conversations.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -52,14 +52,14 @@ function changed(change) {
   return write([conversation], NOW);
 }
 
-test("what was exported can be imported, under new ids", () => {
+test("an export can be imported, with new ids", () => {
   const conversation = full();
   const [again] = read(write([conversation], NOW));
   assert.deepEqual(withoutIds(again), withoutIds(conversation));
   assert.notEqual(again?.id, conversation.id);
 });
 
-test("what is not known is left out", () => {
+test("unknown fields are dropped", () => {
   const text = changed((one) => {
     one.options = { temperature: "1", constructor: "x", __proto__: "y" };
     one.extra = { big: true };
@@ -70,10 +70,10 @@ test("what is not known is left out", () => {
   assert.ok(again && !("extra" in again) && !("extra" in (again.messages[0] ?? {})));
 });
 
-for (const [text, said] of /** @type {[string, RegExp][]} */ ([
+for (const [text, message] of /** @type {[string, RegExp][]} */ ([
   ["", /not JSON/],
-  ["[]", /not a file of conversations/],
-  ["null", /not a file of conversations/],
+  ["[]", /not an export of conversations/],
+  ["null", /not an export of conversations/],
   ['{"format":"welldone.conversations","version":2}', /newer version/],
   ['{"format":"welldone.conversations","version":1}', /conversations is not a list/],
   ['{"format":"welldone.conversations","version":1,"conversations":[]}', /no conversations/],
@@ -89,7 +89,7 @@ for (const [text, said] of /** @type {[string, RegExp][]} */ ([
   [changed((one) => (one.messages[1].answer.outcome = "fine")), /answer.outcome is not one of/],
   [changed((one) => (one.messages[1].answer.ttft_ms = "1")), /answer.ttft_ms is not a number/],
 ])) {
-  test(`a file is refused whole: ${said.source}`, () => {
-    assert.throws(() => read(text), (error) => error instanceof TransferError && said.test(error.message));
+  test(`an invalid file is rejected completely: ${message.source}`, () => {
+    assert.throws(() => read(text), (error) => error instanceof TransferError && message.test(error.message));
   });
 }

@@ -1,4 +1,4 @@
-// Which keys a shortcut hears.
+// Matching of keyboard shortcuts.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -29,7 +29,7 @@ const HEARD = {
 };
 
 for (const [name, [combo, event]] of Object.entries(HEARD)) {
-  test(`a shortcut hears ${name}`, () => assert.ok(matches(event, parse(combo))));
+  test(`a shortcut matches ${name}`, () => assert.ok(matches(event, parse(combo))));
 }
 
 const NOT_HEARD = {
@@ -41,10 +41,10 @@ const NOT_HEARD = {
 };
 
 for (const [name, [combo, event]] of Object.entries(NOT_HEARD)) {
-  test(`a shortcut does not hear ${name}`, () => assert.ok(!matches(event, parse(combo))));
+  test(`a shortcut does not match ${name}`, () => assert.ok(!matches(event, parse(combo))));
 }
 
-test("a Mac has its own signs", () => {
+test("a Mac has its own symbols", () => {
   assert.equal(capOf("Alt", true), "⌥");
   assert.equal(capOf("Alt", false), "Alt");
   assert.equal(capOf("ArrowUp", false), "↑");

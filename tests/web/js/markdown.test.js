@@ -1,4 +1,4 @@
-// Markdown: what becomes of a text, and that no text is lost or takes for ever.
+// Markdown: parsing, no lost text, linear time.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { parse } from "../../../src/welldone/web/static/js/markdown/parse.js";
 
 /**
- * The tree in a few signs: (p …), (em …), plain text as it is.
+ * Compact notation of the tree: (p …), (em …), plain text.
  */
 function short(blocks) {
   return blocks.map(shortBlock).join(" ");
@@ -106,8 +106,8 @@ const CASES = {
   "ends of lines of other systems are the same": ["a\r\nb\r\rc", "(p a\nb) (p c)"],
 };
 
-for (const [name, [text, wanted]] of Object.entries(CASES)) {
-  test(name, () => assert.equal(short(parse(text)), wanted));
+for (const [name, [text, expected]] of Object.entries(CASES)) {
+  test(name, () => assert.equal(short(parse(text)), expected));
 }
 
 function depthOf(value) {
@@ -117,7 +117,7 @@ function depthOf(value) {
 }
 
 for (const sign of ["> ", "- ", "1. ", "*a **b ", "[", "~~a *b "]) {
-  test(`nesting of ${JSON.stringify(sign)} is bounded`, () => {
+  test(`nesting of ${JSON.stringify(sign)} is limited`, () => {
     const text = sign.repeat(5_000) + "x" + "** b* ".repeat(5_000);
     assert.ok(depthOf(parse(text)) < 80);
   });
@@ -132,13 +132,13 @@ const HARD = [
 ];
 
 for (const part of HARD) {
-  test(`a long run of ${JSON.stringify(part)} ends`, () => {
+  test(`a long run of ${JSON.stringify(part)} is parsed in time`, () => {
     const text = part.repeat(Math.ceil(LONG / part.length));
     assert.ok(Array.isArray(parse(text)));
   });
 }
 
-test("backticks of every length end", () => {
+test("backtick runs of every length are parsed in time", () => {
   const text = Array.from({ length: 1_400 }, (_, n) => `${"`".repeat(n + 1)}a`).join(" ");
   assert.ok(parse(text).length > 0);
 });

@@ -1,4 +1,4 @@
-// What the charts show, out of pages of metrics.
+// Chart values computed from metrics pages.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -31,10 +31,10 @@ const SAMPLES = {
 };
 
 for (const [name, [line, sample]] of Object.entries(SAMPLES)) {
-  test(`a sample is read: ${name}`, () => assert.deepEqual(only(/** @type {string} */ (line)), sample));
+  test(`a sample is parsed: ${name}`, () => assert.deepEqual(only(/** @type {string} */ (line)), sample));
 }
 
-test("comments, empty lines and what nobody understands are left out", () => {
+test("comments, empty lines and invalid lines are skipped", () => {
   const text = "# HELP a About.\n# TYPE a counter\n\na_total 1\n{} 3\nonly_a_name\na{x=\"unclosed 1\n";
   assert.deepEqual([...readMetrics(text).keys()], ["a_total"]);
 });
@@ -44,13 +44,13 @@ const grown = (was, now) =>
   increases(readMetrics(was === null ? "" : `a{x="1"} ${was}`), readMetrics(`a{x="1"} ${now}`), "a");
 
 test("a counter grows by the difference", () => assert.equal(sum(grown(5, 7)), 2));
-test("a series that was not there began at zero", () => assert.equal(sum(grown(null, 7)), 7));
-test("a counter that is less than before began anew", () => assert.equal(sum(grown(100, 7)), 7));
-test("a counter that is not there does not grow", () => {
+test("a new series started at zero", () => assert.equal(sum(grown(null, 7)), 7));
+test("a counter that decreased started again at zero", () => assert.equal(sum(grown(100, 7)), 7));
+test("a missing counter does not grow", () => {
   assert.deepEqual(increases(readMetrics("a 1"), readMetrics(""), "a"), []);
 });
 
-test("series are told apart by their labels", () => {
+test("series are distinguished by labels", () => {
   const [before, now] = ['a{x="1"} 10\na{x="2"} 1', 'a{x="1"} 11\na{x="2"} 4'].map(readMetrics);
   assert.deepEqual(increases(before, now, "a").map(({ value }) => value), [1, 3]);
 });
@@ -76,7 +76,7 @@ for (const [name, buckets, q, value] of QUANTILES) {
   test(`a quantile: ${name}`, () => assert.equal(quantile(new Map(buckets), q), value));
 }
 
-test("a ring keeps the last ones only", () => {
+test("a ring buffer keeps the latest items", () => {
   const ring = new Ring(3);
   for (const n of [1, 2, 3, 4, 5]) ring.push(n);
   assert.deepEqual(ring.items, [3, 4, 5]);
@@ -99,7 +99,7 @@ ${BUCKET}{le="2",model="m"} ${4 * n}
 ${BUCKET}{le="+Inf",model="m"} ${4 * n}
 ${more}`);
 
-test("the first page tells what is, and no rates yet", () => {
+test("the first page gives gauges, and no rates yet", () => {
   const { values } = new Measures().add(pageOf(1), 1000);
   assert.equal(values.running, 5);
   assert.equal(values.waiting, 1);
@@ -107,7 +107,7 @@ test("the first page tells what is, and no rates yet", () => {
   assert.equal(values.first50, null);
 });
 
-test("rates are by the second, and the page's own questions are none of them", () => {
+test("rates are per second, without requests of the page itself", () => {
   const measures = new Measures();
   measures.add(pageOf(1), 1000);
   const { values } = measures.add(pageOf(2), 3000);
@@ -126,13 +126,13 @@ test("rates are those of the last ten seconds", () => {
   assert.equal(measures.add(pageOf(5), 20_000).values.good, 0);
 });
 
-test("a server that was started again does not make rates negative", () => {
+test("a restart of the server does not make rates negative", () => {
   const measures = new Measures();
   measures.add(pageOf(50), 1000);
   assert.equal(measures.add(pageOf(1), 3000).values.good, 5);
 });
 
-test("after a long pause rates begin anew", () => {
+test("after a long pause rates start again", () => {
   const measures = new Measures();
   measures.add(pageOf(1), 1000);
   measures.add(pageOf(2), 3000);
@@ -140,7 +140,7 @@ test("after a long pause rates begin anew", () => {
   assert.equal(measures.add(pageOf(901), 62_000).values.good, 5);
 });
 
-test("two pages of the same moment make no endless rate", () => {
+test("two pages of the same time do not give an infinite rate", () => {
   const measures = new Measures();
   measures.add(pageOf(1), 1000);
   assert.equal(measures.add(pageOf(2), 1000).values.good, undefined);

@@ -1,9 +1,9 @@
-// Small parts of the server view: its scale, its filter, and how it asks again and again.
+// Parts of the server view: scale, filter, polling.
 
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 
-import { isWanted } from "../../../src/welldone/web/static/js/server/filter.js";
+import { matches } from "../../../src/welldone/web/static/js/server/filter.js";
 import { Poller } from "../../../src/welldone/web/static/js/server/poll.js";
 import { niceTicks } from "../../../src/welldone/web/static/js/server/scale.js";
 
@@ -21,7 +21,7 @@ for (const [most, ticks] of TICKS) {
   test(`the scale up to ${most} has round numbers`, () => assert.deepEqual(niceTicks(most), ticks));
 }
 
-test("a scale reaches what it shows, with few ticks", () => {
+test("a scale covers its values with few ticks", () => {
   for (let most = 1e-6; most < 1e9; most *= 1.37) {
     const ticks = niceTicks(most);
     assert.ok((ticks.at(-1) ?? 0) >= most * (1 - 1e-9), `${most}: ${ticks}`);
@@ -31,7 +31,7 @@ test("a scale reaches what it shows, with few ticks", () => {
 
 const REQUEST = {
   at: 0, request_id: "req_1", principal: "ada", method: "POST", path: "/v1/chat/completions", status: 200,
-  duration_ms: 1, model: "tiny", mended: ["delta-role-once"], upstream: "gpu-a",
+  duration_ms: 1, model: "tiny", repaired: ["delta-role-once"], upstream: "gpu-a",
 };
 const ANY = { model: "", status: "", text: "" };
 
@@ -42,7 +42,7 @@ const FILTERS = [
   ["another model", { model: "tin" }, false],
   ["its status", { status: "2" }, true],
   ["another status", { status: "5" }, false],
-  ["repaired", { status: "mended" }, true],
+  ["repaired", { status: "repaired" }, true],
   ["a rule in other letters", { text: "Role-Once" }, true],
   ["its upstream", { text: "gpu-a" }, true],
   ["some other text", { text: "gpu-b" }, false],
@@ -50,18 +50,18 @@ const FILTERS = [
 ];
 
 for (const [name, filter, isShown] of FILTERS) {
-  test(`a request is filtered by ${name}`, () => assert.equal(isWanted(REQUEST, { ...ANY, ...filter }), isShown));
+  test(`a request is filtered by ${name}`, () => assert.equal(matches(REQUEST, { ...ANY, ...filter }), isShown));
 }
 
-test("what was not repaired is not shown as repaired", () => {
-  assert.equal(isWanted({ ...REQUEST, mended: [] }, { ...ANY, status: "mended" }), false);
+test("a request without repairs does not match the filter for repairs", () => {
+  assert.equal(matches({ ...REQUEST, repaired: [] }, { ...ANY, status: "repaired" }), false);
 });
 
 /** Lets all that waits for nothing but other promises go on. */
 const settle = () => new Promise((done) => setImmediate(done));
 
 /**
- * A poller with a clock that only we move.
+ * A poller with a fake clock.
  *
  * @param {import("node:test").TestContext} context
  * @param {(signal: AbortSignal) => Promise<void>} ask
@@ -71,7 +71,7 @@ function poll(context, ask) {
   const asked = mock.fn(ask);
   /** @type {number[]} */
   const pauses = [];
-  const poller = new Poller({ ask: asked, trouble: (_, pause) => pauses.push(pause), pauseMs: 2000 });
+  const poller = new Poller({ ask: asked, onFailure: (_, pause) => pauses.push(pause), pauseMs: 2000 });
   context.after(() => poller.stop());
   /** @param {number} ms */
   const pass = async (ms) => {
@@ -81,7 +81,7 @@ function poll(context, ask) {
   return { poller, asked, pauses, pass, count: () => asked.mock.callCount() };
 }
 
-test("it asks at once, and again after each pause", async (context) => {
+test("it polls at once, and after each pause", async (context) => {
   const { poller, count, pass } = poll(context, async () => {});
   poller.start();
   await settle();
@@ -92,7 +92,7 @@ test("it asks at once, and again after each pause", async (context) => {
   assert.equal(count(), 2);
 });
 
-test("who starts twice asks once", async (context) => {
+test("starting twice polls once", async (context) => {
   const { poller, count } = poll(context, async () => {});
   poller.start();
   poller.start();
@@ -100,14 +100,14 @@ test("who starts twice asks once", async (context) => {
   assert.equal(count(), 1);
 });
 
-test("one question is under way at a time", async (context) => {
+test("one request runs at a time", async (context) => {
   const { poller, count, pass } = poll(context, () => new Promise(() => {}));
   poller.start();
   await pass(10_000);
   assert.equal(count(), 1);
 });
 
-test("nothing is asked after a stop, and what was under way is given up", async (context) => {
+test("stopping ends polling and aborts a running request", async (context) => {
   /** @type {AbortSignal[]} */
   const signals = [];
   const { poller, count, pass } = poll(context, (signal) => {
@@ -122,7 +122,7 @@ test("nothing is asked after a stop, and what was under way is given up", async 
   assert.equal(signals[0].aborted, true);
 });
 
-test("a pause is longer after each failure, up to a limit, and short again after an answer", async (context) => {
+test("pauses grow after each failure, up to a limit, and reset after a success", async (context) => {
   let isAway = true;
   const { poller, pauses, pass } = poll(context, async () => {
     if (isAway) throw new Error("away");
@@ -138,7 +138,7 @@ test("a pause is longer after each failure, up to a limit, and short again after
   assert.equal(pauses.at(-1), 2000);
 });
 
-test("who does not answer is given up", async (context) => {
+test("a request without a response times out", async (context) => {
   const { poller, pauses, pass } = poll(
     context,
     (signal) => new Promise((_, fail) => signal.addEventListener("abort", () => fail(signal.reason))),
@@ -151,12 +151,12 @@ test("who does not answer is given up", async (context) => {
   assert.deepEqual(pauses, [2000]);
 });
 
-test("who stops while told of trouble is not asked again", async (context) => {
+test("stopping in the failure callback ends polling", async (context) => {
   context.mock.timers.enable({ apis: ["setTimeout"] });
   const ask = mock.fn(async () => {
     throw new Error("no key");
   });
-  const poller = new Poller({ ask, trouble: () => poller.stop(), pauseMs: 2000 });
+  const poller = new Poller({ ask, onFailure: () => poller.stop(), pauseMs: 2000 });
   poller.start();
   await settle();
   context.mock.timers.tick(60_000);
@@ -164,7 +164,7 @@ test("who stops while told of trouble is not asked again", async (context) => {
   assert.equal(ask.mock.callCount(), 1);
 });
 
-test("who hurries asks now, but not while stopped", async (context) => {
+test("hurry polls at once, but not while stopped", async (context) => {
   const { poller, count } = poll(context, async () => {});
   poller.hurry();
   await settle();

@@ -1,4 +1,4 @@
-// Frames out of bytes, however they are cut.
+// Splitting of bytes into SSE frames.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -24,7 +24,7 @@ function cut(pieces) {
 }
 
 for (const [name, text] of Object.entries(STREAMS)) {
-  test(`no byte is lost, and it does not matter where they are cut: ${name}`, () => {
+  test(`no byte is lost, however the stream is split: ${name}`, () => {
     const bytes = new TextEncoder().encode(text);
     const whole = cut([bytes]);
     assert.equal(whole.join(""), text);
@@ -40,7 +40,7 @@ function frame(raw) {
   return new Frame({ n: 1, at: 0, gap: 0, byte: 0, size: sizeOf(raw), raw });
 }
 
-test("a frame tells its event, its data and its JSON", () => {
+test("a frame has its event, data and JSON", () => {
   const one = frame('event: ping\ndata: {"a":\ndata: 1}\n\n');
   assert.equal(one.event, "ping");
   assert.equal(one.data, '{"a":\n1}');
@@ -48,19 +48,19 @@ test("a frame tells its event, its data and its JSON", () => {
   assert.equal(one.isComment, false);
 });
 
-test("a comment is none of these", () => {
+test("a comment has no event, data or JSON", () => {
   const one = frame(": keep-alive\n\n");
   assert.equal(one.isComment, true);
   assert.equal(one.data, null);
   assert.equal(one.json, undefined);
 });
 
-test("what is no JSON has none", () => {
+test("data that is not JSON has no JSON", () => {
   assert.equal(frame("data: [DONE]\n\n").json, undefined);
   assert.equal(frame("data: {oops\n\n").json, undefined);
   assert.equal(frame("data\n\n").data, "");
 });
 
-test("sizes are those of the wire", () => {
+test("sizes are in UTF-8 bytes", () => {
   assert.equal(sizeOf("aä€😀"), 1 + 2 + 3 + 4);
 });

@@ -1,4 +1,4 @@
-// What cannot be seen is shown, and what people write stays.
+// Hidden characters become visible; legitimate ones stay.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -24,8 +24,8 @@ const MARKED = {
   "a filler": ["a\u3164b", "a⟨U+3164⟩b"],
 };
 
-for (const [name, [text, wanted]] of Object.entries(MARKED)) {
-  test(`${name} is shown as a mark`, () => assert.equal(visible(text), wanted));
+for (const [name, [text, expected]] of Object.entries(MARKED)) {
+  test(`${name} is shown as a mark`, () => assert.equal(visible(text), expected));
 }
 
 const KEPT = {
@@ -44,7 +44,7 @@ for (const [name, text] of Object.entries(KEPT)) {
   test(`${name} stays`, () => assert.equal(visible(text), text));
 }
 
-test("pieces are the text, and none is too long", () => {
+test("pieces add up to the text, and none is too long", () => {
   const text = `${"a".repeat(40)}\n${"😀".repeat(40)} ${"b c ".repeat(30)}`;
   for (let size = 2; size < 50; size += 1) {
     const cut = pieces(text, size);
@@ -53,4 +53,4 @@ test("pieces are the text, and none is too long", () => {
   }
 });
 
-test("a piece ends behind a line", () => assert.deepEqual(pieces("ab\ncd\nef", 7), ["ab\ncd\n", "ef"]));
+test("a piece ends after a line", () => assert.deepEqual(pieces("ab\ncd\nef", 7), ["ab\ncd\n", "ef"]));

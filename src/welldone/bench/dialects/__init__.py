@@ -1,4 +1,4 @@
-"""The dialects that a server can be asked in."""
+"""The APIs that the load test can use."""
 
 from collections.abc import Mapping
 
@@ -12,6 +12,6 @@ DIALECTS: Mapping[str, BenchDialect] = {
     "responses": ResponsesBenchDialect(),
     "messages": MessagesBenchDialect(),
 }
-"""By the name of the endpoint."""
+"""By name of the endpoint."""
 
 __all__ = ["DIALECTS", "BenchDialect"]

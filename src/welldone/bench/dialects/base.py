@@ -1,4 +1,4 @@
-"""An ear: makes of the bytes of one answer what its record holds. What all dialects write down stands here."""
+"""Base classes of the dialects: how requests are built, and how the stream of an answer is timed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,36 +13,36 @@ MAX_MESSAGE_CHARS = 100
 
 
 class StreamTimer(ABC):
-    """Hears one stream. Whoever feeds it says when the bytes came."""
+    """Writes the events of one stream, with their times, into the record of its request."""
 
     def __init__(self, record: BenchRecord) -> None:
         self.texts: list[str] = []
-        """The visible answer, in pieces."""
+        """Text of the visible answer, in pieces."""
         self.hidden_texts: list[str] = []
-        """Thoughts, refusals and calls, which are tokens too."""
+        """Reasoning, refusals and tool calls, which are tokens too."""
         self.failure: str | None = None
-        """What the server said of its failure, in a line; None where it did not fail."""
+        """The server's error message in one line; None if it did not fail."""
         self._record = record
 
     @property
     def answer(self) -> str:
-        """The visible answer, for who goes on with it. Pieces may have had halves of characters."""
+        """The visible answer, for the next turn of the conversation, with lone surrogates replaced."""
         return clean_unicode("".join(self.texts))
 
     @property
     def all_text(self) -> str:
-        """All that was said, for who counts it."""
+        """All generated text, for the token counter."""
         return clean_unicode("".join(self.hidden_texts)) + self.answer
 
     @property
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether the event came that ends an answer: clients leave then, and some servers close much later."""
+        """Whether the final event has arrived: clients disconnect then, and some servers close much later."""
 
     @property
     @abstractmethod
     def truncation(self) -> str:
-        """What the answer lacks to be whole, in words, when its stream has ended; nothing where it is whole."""
+        """What a finished stream lacks to be complete; empty if it is complete."""
 
     @property
     @abstractmethod
@@ -51,13 +51,13 @@ class StreamTimer(ABC):
 
     @abstractmethod
     def feed(self, data: bytes, now: float) -> None:
-        """More of it."""
+        """Process received bytes."""
 
     @abstractmethod
     def close(self, now: float) -> None:
-        """It has ended."""
+        """Process the end of the stream."""
 
-    # What dialects write down.
+    # For the dialects.
 
     def _on_role(self, now: float) -> None:
         if self._record.role_s is None:
@@ -85,12 +85,12 @@ class StreamTimer(ABC):
             self._record.tool_s = now
 
     def _on_hidden_text(self, text: str, now: float) -> None:
-        """More of what is no visible answer, such as the arguments of a call."""
+        """Record other generated text, such as the arguments of a tool call."""
         self.hidden_texts.append(text)
         self._record.times.append(now)
 
     def _on_usage(self, usage: Usage) -> None:
-        # Who has not counted says 0: that is no number of tokens.
+        # Servers that do not count tokens report 0.
         record = self._record
         record.prompt_tokens = usage.prompt_tokens or record.prompt_tokens
         record.tokens = usage.completion_tokens or None
@@ -99,33 +99,32 @@ class StreamTimer(ABC):
         self.failure = " ".join(message.split())[:MAX_MESSAGE_CHARS] or "an error"
 
 
-# What a dialect is to a load test: where it is asked, in which words, and who hears the answer.
-
+# The interface of a dialect.
 
 JsonBody: TypeAlias = dict[str, Any]
 HeaderPairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class BenchDialect(Protocol):
-    """How a server is asked and heard."""
+    """Builds requests of one API and times its streams."""
 
     path: str
     preferred_fields: Mapping[str, Any]
-    """Members that every request has, unless the server does not understand them."""
+    """Fields of every request, unless the server rejects them."""
     min_max_tokens: int
-    """The smallest limit that servers take."""
+    """The smallest `max_tokens` that servers accept."""
 
     def headers(self, key: str | None) -> HeaderPairs:
-        """What every request has besides, by the key of the server."""
+        """Return additional headers of every request."""
 
     def body(self, common_fields: JsonBody, messages: list[JsonBody], max_tokens: int | None) -> JsonBody:
-        """A request for a stream: what all have in common, and what is said in this one, as chat says it."""
+        """Return a streaming request with the common fields and these messages, given in the format of chat."""
 
     def stream_timer(self, record: BenchRecord, body: JsonBody) -> StreamTimer:
-        """Who hears the answer to this request."""
+        """Return the timer for the answer to this request."""
 
 
 def split_system_prompt(messages: list[JsonBody]) -> tuple[str, list[JsonBody]]:
-    """What the system says, and what the others do: some dialects have another place for the first."""
+    """Split messages into the system prompt and the others: some APIs have a separate field for it."""
     system = [message["content"] for message in messages if message["role"] == "system"]
     return "\n\n".join(system), [message for message in messages if message["role"] != "system"]

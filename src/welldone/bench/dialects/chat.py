@@ -1,7 +1,4 @@
-"""/v1/chat/completions: the core's reader says what the parts of an answer are.
-
-Repair only notes which rules the stream breaks; what it would say instead nobody hears.
-"""
+"""/v1/chat/completions. The reader of `protocol` decodes the stream; repair is used only to detect broken rules."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,34 +27,34 @@ from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RequestFacts, read_request_facts
 
-# A short way for most of an answer: a chunk that differs from one before in its text alone need not be parsed.
+# Fast path for most of an answer: a chunk that differs from an earlier one only in its text is not parsed.
 #
-# What costs the client time is time in which the next chunk waits. All that is not surely such a chunk goes through the
-# reader; a rule that such chunks break was noted when the first of them was read.
+# Time spent in the client delays the next chunk. Every other chunk goes through the reader; a rule that all chunks of
+# this form break was recorded when the first of them was read.
 
 
 _MAX_CHUNK_LESSONS = 4
-"""Chunks of which a lane may be learnt: of a server whose chunks differ in more than their text it is of no use."""
-_MAX_PARTIAL_CHUNK_BYTES = 4096  # of a frame that has no end yet: a chunk of one token has some hundred bytes
+"""Attempts to learn a template; for servers whose chunks differ in more than their text the fast path is useless."""
+_MAX_PARTIAL_CHUNK_BYTES = 4096  # of an incomplete frame: a chunk of one token has some hundred bytes
 _TEXT_PREFIX, _TEXT_SUFFIX = b'data: {"choices":[{"delta":{"content":"', b'"}}]}\n\n'
 _CHUNK_PATTERN = _TEXT_PREFIX + b"text" + _TEXT_SUFFIX
-"""What a lane makes of a chunk: its text is easily found there."""
+"""Output template of the fast path, from which the text is easily extracted."""
 
 
 class ChunkFastPath:
-    """Knows the texts of chunks, once the reader has read one like them."""
+    """Extracts the text of chunks once the reader has parsed one of the same form."""
 
     def __init__(self, reader: EventReader, repair: EventRepairer) -> None:
         self._reader = reader
         self._repair = repair
         self._fast_path: FastPath | None = None
         self._lessons_left = _MAX_CHUNK_LESSONS
-        self._index = 0  # the choice that the lane is of
+        self._index = 0  # of the choice that the template is for
         self._is_open = False
         self._partial = b""
 
     def take(self, data: bytes) -> tuple[list[str], bytes]:
-        """The texts of the chunks that may go this way, and what is left for the reader."""
+        """Return the texts of the chunks that match the template, and the bytes that are left for the reader."""
         texts: list[str] = []
         lane = self._fast_path
         if lane is None or not self._is_open:
@@ -73,13 +70,13 @@ class ChunkFastPath:
             start = end + 1
         data = data[start:]
         if not end and len(data) <= _MAX_PARTIAL_CHUNK_BYTES and b"\n" not in data and b"\r" not in data:
-            self._partial, data = data, b""  # the reader would wait for more, too
+            self._partial, data = data, b""  # the reader would wait for more as well
         else:
             self._sync_reader(lane)
         return texts, data
 
     def learn(self, frame: bytes, events: list[Event]) -> None:
-        """What the reader made of the last frame that it has read: the next ones may be like it."""
+        """Learn a template from the last frame that the reader has parsed."""
         lane = self._fast_path
         if (
             self._lessons_left
@@ -96,14 +93,14 @@ class ChunkFastPath:
         )
 
     def close(self) -> bytes:
-        """What is left for the reader when the stream has ended."""
+        """Return the bytes that are left for the reader at the end of the stream."""
         rest, self._partial = self._partial, b""
         if self._fast_path is not None:
             self._sync_reader(self._fast_path)
         return rest
 
     def _sync_reader(self, fast_path: FastPath) -> None:
-        """Tell reader and repair what they did not see."""
+        """Tell reader and repair about the chunks that bypassed them."""
         self._is_open = False
         if fast_path.frames:
             self._reader.record_fast_path(fast_path.frames, fast_path.bytes, fast_path.last_bytes)
@@ -120,7 +117,7 @@ _CHAT_ENVELOPE = Envelope("chatcmpl-bench", 0, "bench")
 
 
 class ChatBenchDialect:
-    """How chat is asked and heard."""
+    """Builds requests and times streams of chat completions."""
 
     path = "/chat/completions"
     preferred_fields: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
@@ -138,7 +135,7 @@ class ChatBenchDialect:
 
 
 class ChatStreamTimer(StreamTimer):
-    """Hears one stream of chat."""
+    """Times a stream of chat completions."""
 
     def __init__(self, record: BenchRecord, facts: RequestFacts) -> None:
         super().__init__(record)
@@ -175,16 +172,16 @@ class ChatStreamTimer(StreamTimer):
         self._repair.close(is_done=self._reader.is_done)
 
     def _read(self, data: bytes, now: float) -> None:
-        """Read what takes no short way, and learn from it."""
+        """Parse what does not match the template, and learn from it."""
         events: list[Event] = []
-        said: list[Event] = []
+        last_events: list[Event] = []
         frames = self._reader.decode_frames(data)
         for frame in frames:
-            said = self._reader.read_frame(frame)
-            events += said
+            last_events = self._reader.read_frame(frame)
+            events += last_events
         self._record_events(events + self._reader.check_length(), now)
         if frames:
-            self._fast_path.learn(frames[-1].raw, said)
+            self._fast_path.learn(frames[-1].raw, last_events)
 
     def _record_events(self, events: list[Event], now: float) -> None:
         for event in events:
@@ -213,4 +210,4 @@ class ChatStreamTimer(StreamTimer):
             case Failure(message=message):
                 self._on_failure(message)
             case _:
-                pass  # signs of life, logprobs, fields of its own
+                pass  # keep-alives, logprobs, unknown fields

@@ -1,5 +1,4 @@
-"""Hears streams of named events: what they say is written down as it comes, and the dialect's own mender notes which
-rules they break. What it would say instead nobody hears."""
+"""Timer for streams of named events. The repairer of the dialect is used only to detect broken rules."""
 
 import re
 from abc import abstractmethod
@@ -13,37 +12,37 @@ from welldone.protocol import sse
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.lenient_json import parse_strict
 
-# A short way for most of an answer: an event that differs from the one before in its text alone, and in the number
-# that counts it, need not be parsed.
+# Fast path for most of an answer: an event that differs from the one before only in its text and its sequence number
+# is not parsed.
 #
-# Several such events say what one with all their texts would: the mender, which notes broken rules, hears that one.
+# Several such events are passed to the repairer, which detects broken rules, as one event with all their texts.
 
 
 Json: TypeAlias = dict[str, Any]
 FieldPath: TypeAlias = tuple[str, ...]
-"""The names of the members that lead to a text."""
+"""Field names that lead to a text."""
 
-_MAX_EVENT_BYTES = 4096  # bytes of an event that goes this way: one of a token has some hundred
+_MAX_EVENT_BYTES = 4096  # of an event on the fast path: one of a token has some hundred bytes
 _SEQUENCE_FIELD = "sequence_number"
-_SEQUENCE_PATTERN = re.compile(rb'"sequence_number": ?(\d{1,15})')  # no stream has more events
+_SEQUENCE_PATTERN = re.compile(rb'"sequence_number": ?(\d{1,15})')  # streams have fewer events
 _STRING_PATTERN = rb'": ?"((?:[^"\\]|\\.)*)"'
-_VIOLATING_CHARACTERS = re.compile("[\x85\u2028\u2029\ufffd]")  # characters that break a rule: the mender notes each
+_VIOLATING_CHARACTERS = re.compile("[\x85\u2028\u2029\ufffd]")  # break a rule: the repairer must see each of them
 _PROBE_TEXT = "a mark"
 _decode_string = msgspec.json.Decoder(str).decode
 
 
 class EventTemplate:
-    """Events of one form, one after the other."""
+    """Template of consecutive events of one form."""
 
     def __init__(self, parts: tuple[bytes, bytes, bytes], number: int | None, *, is_number_first: bool) -> None:
         self.matched = 0
-        """How many took this way."""
-        self._parts = parts  # what stands before, between and after the number and the text
-        self._number = number  # of the next event; None where they are not counted
+        """The number of events that matched."""
+        self._parts = parts  # before, between and after the number and the text
+        self._number = number  # of the next event; None without sequence numbers
         self._is_number_first = is_number_first
 
     def take(self, data: bytes) -> tuple[list[str], bytes]:
-        """The texts of the events that `data` begins with, as far as they are surely of this form; and the rest."""
+        """Return the texts of the events at the start of `data` that certainly match, and the rest."""
         texts: list[str] = []
         start = 0
         while end := data.find(sse.FRAME_END, start) + 1:
@@ -66,7 +65,7 @@ class EventTemplate:
         return texts, data[start:]
 
     def resync(self, frame: bytes, value: Json) -> bool:
-        """Whether an event that took the long way is of this form; those that come next are then counted from it."""
+        """Whether an event that was parsed matches; if so, continue with its sequence number."""
         number = value.get(_SEQUENCE_FIELD) if self._number is not None else None
         before, after = self._surroundings(number)
         if not (frame.startswith(before) and frame.endswith(after)):
@@ -75,11 +74,11 @@ class EventTemplate:
         return True
 
     def merged_event(self, texts: list[str]) -> bytes:
-        """One event for the last that were taken: the number of the first of them, and all their texts."""
+        """Return one event for the last events taken: the number of the first of them, and all their texts."""
         return self.event("".join(texts), None if self._number is None else self._number - len(texts))
 
     def event(self, text: str, number: int | None) -> bytes:
-        """An event of this form."""
+        """Return an event of this form."""
         before, after = self._surroundings(number)
         return before + msgspec.json.encode(text)[1:-1] + after
 
@@ -93,17 +92,17 @@ class EventTemplate:
 
 
 def learn_event_template(frame: bytes, value: Json, path: FieldPath) -> EventTemplate | None:
-    """The form of the event that a frame has, whose text is at `path` in its value; None where that is not sure."""
+    """Return the template of an event whose text is at `path` in its value; None if it is ambiguous."""
     number = value.get(_SEQUENCE_FIELD)
     is_counted = type(number) is int
     counted = _SEQUENCE_PATTERN.search(frame) if is_counted else None
     if len(frame) > _MAX_EVENT_BYTES or (is_counted and counted is None):
         return None
-    for found in re.finditer(b'"' + path[-1].encode() + _STRING_PATTERN, frame):
-        alike = _build_template(frame, found.span(1), counted.span(1) if counted else None, number)
+    for match in re.finditer(b'"' + path[-1].encode() + _STRING_PATTERN, frame):
+        template = _build_template(frame, match.span(1), counted.span(1) if counted else None, number)
         same = _with_text(value, path, _PROBE_TEXT) | ({_SEQUENCE_FIELD: 1} if is_counted else {})
-        if _decode_event(alike.event(_PROBE_TEXT, 1 if is_counted else None)) == same:
-            return alike
+        if _decode_event(template.event(_PROBE_TEXT, 1 if is_counted else None)) == same:
+            return template
     return None
 
 
@@ -116,7 +115,7 @@ def _build_template(frame: bytes, text: tuple[int, int], counted: tuple[int, int
 
 
 def _with_text(value: Json, path: FieldPath, text: str) -> Json:
-    """The same value with another text."""
+    """Return the value with another text."""
     name, *rest = path
     return value | {name: _with_text(value[name], tuple(rest), text) if rest else text}
 
@@ -127,53 +126,51 @@ def _decode_event(frame: bytes) -> object:
 
 
 _MAX_EVENT_LESSONS = 4
-"""Events whose form may be learnt: of a server whose events differ in more than their text it is of no use."""
+"""Attempts to learn a template; for servers whose events differ in more than their text the fast path is useless."""
 _MIN_TEMPLATE_MATCHES = 8
-"""Events that a form must take, to be worth its lesson: that costs as much as a few."""
-_MAX_PARTIAL_EVENT_BYTES = 4096  # of an event that has no end yet: one of a token has some hundred
+"""Events that a template must match to be worth its cost, which is that of parsing a few events."""
+_MAX_PARTIAL_EVENT_BYTES = 4096  # of an incomplete event: one of a token has some hundred bytes
 _MAX_PENDING_TEXTS = 1024
-"""Texts that the mender hears of at once: few enough for one frame, and so many that each costs next to nothing."""
+"""Texts passed to the repairer at once: few enough for one frame, and enough to make the cost per text negligible."""
 
 
 class DeltaTarget(NamedTuple):
-    """What an event was that only says more of a text."""
+    """Position of the text of a delta event, and where it is recorded."""
 
     path: FieldPath
-    """Where in its value the text is."""
+    """Path of the text in the event."""
     sink: list[str]
-    """Where it was written down."""
+    """List that the text was added to."""
 
 
 class EventStreamTimer(StreamTimer):
-    """Hears one stream of a dialect that has a mender of its own."""
+    """Times a stream of a dialect with a pass-through repairer."""
 
     def __init__(self, record: BenchRecord) -> None:
         super().__init__(record)
         self._repairer = self._make_repairer()
         self._repairer.on_event = self._on_repairer_event
         self._now = 0.0
-        self._is_replaying = False  # what the mender hears now is written down already
+        self._is_replaying = False  # the repairer receives events that are recorded already
         self._is_cut = False
-        self._last_delta: tuple[Json, DeltaTarget] | None = None  # the last event, where it only says more of a text
-        self._partial = b""  # the beginning of an event
-        self._has_carriage_returns = False  # lines may end in other ways
+        self._last_delta: tuple[Json, DeltaTarget] | None = None  # the last event, if it is a delta
+        self._partial = b""  # an incomplete event
+        self._has_carriage_returns = False  # then the events are not split here
         self._template: EventTemplate | None = None
-        self._may_match = False  # whether the next event may be like the last
-        self._pending_texts: list[str] = []  # that took the short way, and the mender has not heard yet
-        self._sink = self.texts  # where they belong
+        self._may_match = False  # whether the next event may match the template
+        self._pending_texts: list[str] = []  # from the fast path, not yet passed to the repairer
+        self._sink = self.texts  # the list for these texts
         self._lessons_left = _MAX_EVENT_LESSONS
 
-    # What a dialect says.
+    # For the dialects.
 
     @abstractmethod
     def _make_repairer(self) -> PassthroughRepairer:
-        """Its mender."""
+        """Return the repairer of the dialect."""
 
     @abstractmethod
     def _record_event(self, value: Json, kind: str, now: float) -> DeltaTarget | None:
-        """Write down what an event says, and whether others may be like it."""
-
-    # What the listener asks.
+        """Record an event; return its target if it is a delta that may match a template."""
 
     @property
     def is_done(self) -> bool:
@@ -199,8 +196,8 @@ class EventStreamTimer(StreamTimer):
             self._learn(data)
 
     def _complete_events(self, data: bytes) -> bytes:
-        """The events that have come whole: the mender would wait for more, too. It gets long ones as they come, and
-        those that may end otherwise."""
+        """Return the complete events: the repairer would wait for more as well. Long events, and those with carriage
+        returns, are passed on as they arrive."""
         data = self._partial + data
         end = data.rfind(sse.FRAME_END) + len(sse.FRAME_END)
         self._has_carriage_returns = self._has_carriage_returns or b"\r" in data
@@ -221,12 +218,12 @@ class EventStreamTimer(StreamTimer):
         self._check_end()
 
     def _check_end(self) -> None:
-        """See whether the answer has come to its end."""
+        """Check whether the answer is complete."""
         native = self._repairer
         if native.failure is not None:
             if not self._is_cut:
                 self._on_failure(native.failure.message)
-        elif native.is_done and native.usage is not None:  # counts that come sooner are not those of the whole answer
+        elif native.is_done and native.usage is not None:  # earlier counts do not cover the whole answer
             self._on_usage(native.usage)
 
     def _on_repairer_event(self, value: Json, name: str) -> None:
@@ -235,10 +232,8 @@ class EventStreamTimer(StreamTimer):
             more = self._record_event(value, kind if isinstance(kind, str) else name, self._now)
             self._last_delta = None if more is None else (value, more)
 
-    # The short way.
-
     def _take_fast_path(self, template: EventTemplate, data: bytes, now: float) -> bytes:
-        """Write down the texts of events like the last one; what is left for the mender."""
+        """Record the texts of events that match the template; return the bytes that are left for the repairer."""
         texts, data = template.take(data)
         self._sink += texts
         self._pending_texts += texts
@@ -249,7 +244,7 @@ class EventStreamTimer(StreamTimer):
         return data
 
     def _sync_repairer(self) -> None:
-        """Tell the mender what it did not hear."""
+        """Pass the texts of the fast path to the repairer."""
         self._may_match = False
         if self._template is not None and self._pending_texts:
             self._is_replaying = True
@@ -259,7 +254,7 @@ class EventStreamTimer(StreamTimer):
             self._pending_texts = []
 
     def _learn(self, data: bytes) -> None:
-        """The next event may be like the last one."""
+        """Learn a template from the last event."""
         if self._last_delta is None or not data.endswith(sse.FRAME_END):
             return
         value, more = self._last_delta

@@ -18,7 +18,7 @@ _TOOL_BLOCK_TYPES = ("tool_use", "server_tool_use", "mcp_tool_use")
 
 
 class MessagesBenchDialect:
-    """How messages are asked for and heard."""
+    """Builds requests and times streams of messages."""
 
     path = "/messages"
     preferred_fields: Mapping[str, Any] = {}
@@ -39,7 +39,7 @@ class MessagesBenchDialect:
 
 
 class MessagesStreamTimer(EventStreamTimer):
-    """Hears one stream of messages."""
+    """Times a stream of messages."""
 
     def _make_repairer(self) -> PassthroughRepairer:
         return MessagesRepairer(fallback=_MESSAGES_ENVELOPE)
@@ -66,7 +66,7 @@ class MessagesStreamTimer(EventStreamTimer):
         return DeltaTarget(("delta", member), self.texts if member == "text" else self.hidden_texts)
 
     def _record_block_start(self, block: object, now: float) -> None:
-        """A block that begins; some say all of it here."""
+        """Record the start of a block; some servers send all of its content here."""
         match block:
             case {"type": "text", "text": str(text)} if text:
                 self._record_text("text", text, now)
@@ -75,7 +75,7 @@ class MessagesStreamTimer(EventStreamTimer):
             case {"type": kind} if kind in _TOOL_BLOCK_TYPES:
                 self._on_tool_call(now)
             case _:
-                pass  # blocks that are empty yet, or no words
+                pass  # empty blocks, or blocks without text
 
     def _record_text(self, field: str, text: str, now: float) -> None:
         if field == "text":

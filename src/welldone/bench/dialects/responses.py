@@ -20,21 +20,21 @@ _TOOL_ITEM_EVENTS = {
     "mcp_call": "response.mcp_call_arguments",
     "code_interpreter_call": "response.code_interpreter_call_code",
 }
-"""Items that are calls, and the events of what they are called with."""
+"""Tool call items, and the events with their arguments."""
 _TEXT_EVENTS = frozenset({_TEXT_EVENT, _REFUSAL_EVENT, *_REASONING_EVENTS, *_TOOL_ITEM_EVENTS.values()})
 _START_EVENTS = ("response.created", "response.in_progress")
 _ITEM_ADDED = "response.output_item.added"
 _END_EVENTS = ("response.completed", "response.incomplete")
 _FULL_TEXT_FIELDS = ("text", "refusal", "arguments", "input", "code")
-"""Where an event that ends a text has all of it."""
+"""The field with the complete text in the event that ends it."""
 
 
 class ResponsesBenchDialect:
-    """How responses are asked for and heard."""
+    """Builds requests and times streams of responses."""
 
     path = "/responses"
     preferred_fields: Mapping[str, Any] = {"store": False}
-    min_max_tokens = 16  # OpenAI refuses fewer
+    min_max_tokens = 16  # OpenAI's minimum
 
     def headers(self, key: str | None) -> HeaderPairs:
         return ()
@@ -43,7 +43,7 @@ class ResponsesBenchDialect:
         system, others = split_system_prompt(messages)
         body = {
             **common_fields,
-            "input": [_input_item(message, place) for place, message in enumerate(others)],
+            "input": [_input_item(message, position) for position, message in enumerate(others)],
             "stream": True,
         }
         if system:
@@ -55,7 +55,7 @@ class ResponsesBenchDialect:
 
 
 def _input_item(message: JsonBody, position: int) -> JsonBody:
-    """A message as an item. Of what the model said servers want the item as they would have made it themselves."""
+    """Convert a message to an input item. Servers require assistant messages as complete output items."""
     if message["role"] != "assistant":
         return message
     part = {"type": "output_text", "text": message["content"], "annotations": []}
@@ -63,19 +63,19 @@ def _input_item(message: JsonBody, position: int) -> JsonBody:
 
 
 class ResponsesStreamTimer(EventStreamTimer):
-    """Hears one stream of responses."""
+    """Times a stream of responses."""
 
     def __init__(self, record: BenchRecord) -> None:
         super().__init__(record)
-        self._piecewise: set[str] = set()  # kinds of texts that come in pieces
+        self._piecewise: set[str] = set()  # kinds of texts that arrive as deltas
 
     def _make_repairer(self) -> PassthroughRepairer:
         return ResponsesRepairer(fallback=_RESPONSES_ENVELOPE)
 
     def _record_event(self, value: Json, kind: str, now: float) -> DeltaTarget | None:
-        stem, _, what = kind.rpartition(".")
+        stem, _, suffix = kind.rpartition(".")
         if stem in _TEXT_EVENTS:
-            return self._record_text(value, stem, what, now)
+            return self._record_text(value, stem, suffix, now)
         if kind in _START_EVENTS:
             self._on_role(now)
         elif kind == _ITEM_ADDED:
@@ -83,14 +83,14 @@ class ResponsesStreamTimer(EventStreamTimer):
             if isinstance(item, dict) and item.get("type") in _TOOL_ITEM_EVENTS:
                 self._on_tool_call(now)
         elif kind in _END_EVENTS:
-            self._record.finish_reason = _finish_reason(value.get("response"), what)
+            self._record.finish_reason = _finish_reason(value.get("response"), suffix)
         return None
 
     def _record_text(self, value: Json, stem: str, suffix: str, now: float) -> DeltaTarget | None:
         if suffix == "delta":
             text = value.get("delta")
             self._piecewise.add(stem)
-        else:  # all of it: some say it only here
+        else:  # the complete text: some servers send no deltas
             text = (
                 None
                 if stem in self._piecewise
@@ -113,7 +113,7 @@ class ResponsesStreamTimer(EventStreamTimer):
 
 
 def _finish_reason(response: object, status: str) -> str:
-    """Why an answer ended, in its server's words."""
+    """Return why the answer ended, as the server reports it."""
     match response:
         case {"incomplete_details": {"reason": str(reason)}}:
             return reason[:MAX_MESSAGE_CHARS]

@@ -1,1 +1,1 @@
-"""The forms of a report: what a run came to, for eyes and for programs."""
+"""Report formats of the load test."""

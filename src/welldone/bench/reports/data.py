@@ -1,4 +1,4 @@
-"""The report as JSON in our own form, with every request; the schema of that; and the report that such a file holds."""
+"""Reports as JSON: our own format with every request, its schema and its parser; and that of inference-benchmarker."""
 
 from array import array
 from typing import Any
@@ -11,33 +11,33 @@ from welldone.bench.settings import LengthSpec
 from welldone.reporting import sanitize
 
 _TIME_DIGITS = 6
-"""Of a second: microseconds, which is finer than any clock of a network. Long files of times are mostly digits."""
+"""Microseconds, finer than any network clock. Long files of times consist mostly of digits."""
 
 
 def render_json(report: BenchReport) -> str:
-    """All of the report, in one line: with the times of every chunk a line for each would be a million lines."""
+    """Return the report as one line of JSON: it may hold the times of a million chunks."""
     return msgspec.json.encode(sanitize(report), enc_hook=_encode_array).decode()
 
 
 def parse_report(text: bytes | str) -> BenchReport:
-    """The report that was drawn so.
+    """Parse a JSON report.
 
     Raises:
-        ValueError: it is none, or of another version.
+        ValueError: the text is not a report, or of another version.
     """
     report = msgspec.json.decode(text, type=BenchReport, dec_hook=_decode_array)
     if report.version != REPORT_VERSION:
-        raise ValueError(f"it is a report of version {report.version}, and this is known: {REPORT_VERSION}")
+        raise ValueError(f"it is a report of version {report.version}, not {REPORT_VERSION}")
     return report
 
 
 def report_schema() -> dict[str, Any]:
-    """What every report of this version keeps to. New members may come: a reader leaves aside what it does not know."""
-    made = msgspec.json.schema(BenchReport, schema_hook=_array_schema)
+    """Return the JSON schema of the report. Readers must ignore unknown fields: newer reports may have more."""
+    schema = msgspec.json.schema(BenchReport, schema_hook=_array_schema)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"welldone bench report, version {REPORT_VERSION}",
-        **made,
+        **schema,
     }
 
 
@@ -59,10 +59,8 @@ def _array_schema(kind: type) -> dict[str, Any]:
     raise NotImplementedError
 
 
-# The report as inference-benchmarker writes it, so that what reads its files reads ours: its dashboard, for one.
-#
-# It has one server, no percentile without a value and no request but those that ended. What it has no place for is in
-# our own form.
+# The JSON of inference-benchmarker, for tools that read it, such as its dashboard. It has one server, no percentile
+# without a value, and only finished requests.
 
 
 _PEER_PERCENTILES = ("p50", "p60", "p70", "p80", "p90", "p95", "p99")
@@ -71,16 +69,16 @@ _EMPTY_DISTRIBUTION = Distribution(count=0, mean=None, minimum=None, maximum=Non
 
 
 def render_inference_benchmarker(report: BenchReport) -> str:
-    """The report of the first server. Where there is no number, it has 0: its readers want them all."""
+    """Return the report of the first server. Missing numbers are 0: readers of the format require all of them."""
     report = without_records(report)
-    drawn = {
+    result = {
         "config": _peer_config(report),
         "results": [_peer_result(step) for step in report.steps if step.target == report.url],
         "start_time": report.began,
         "end_time": report.ended,
         "system": _peer_system(report),
     }
-    return msgspec.json.encode(drawn).decode()
+    return msgspec.json.encode(result).decode()
 
 
 def _peer_config(report: BenchReport) -> dict[str, Any]:
@@ -133,13 +131,13 @@ def _peer_result(step: StepResult) -> dict[str, Any]:
 
 
 def _peer_distribution(step: StepResult, name: str) -> dict[str, float]:
-    spread = step.times.get(name, _EMPTY_DISTRIBUTION)
-    numbers = {percentile: spread.all_percentiles.get(percentile) for percentile in _PEER_PERCENTILES}
-    return {name: round((number or 0.0) * 1000, 3) for name, number in {**numbers, "avg": spread.mean}.items()}
+    values = step.times.get(name, _EMPTY_DISTRIBUTION)
+    numbers = {percentile: values.all_percentiles.get(percentile) for percentile in _PEER_PERCENTILES}
+    return {name: round((number or 0.0) * 1000, 3) for name, number in {**numbers, "avg": values.mean}.items()}
 
 
 def _peer_system(report: BenchReport) -> dict[str, Any]:
-    """The machine. Its dashboard takes the first of the processors, so that there must be one."""
+    """Return the machine. The dashboard reads the first CPU, so there must be one."""
     names = ("memory", "os_name", "os_version", "kernel", "hostname")
     known = {name: str(report.system.get(name, _NOT_AVAILABLE)) for name in names}
     return {"cpu": report.system.get("cpu") or [_NOT_AVAILABLE], **known}

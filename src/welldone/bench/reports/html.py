@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: no script, no font, no picture, and no net."""
+"""HTML report: one page without scripts, fonts, images or network access."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,37 +23,35 @@ from welldone.bench.reports.text import failed_count, format_metric, split_metri
 from welldone.bench.stats import FIRST_IS_BETTER, NO_DIFFERENCE, SECOND_IS_BETTER, comparison_verdict
 from welldone.reporting import as_html, code, element, pluralize
 
-# What became of throughput and latency as the load grew: the steps of a run as points of lines.
+# Throughput and latency by load: the steps of a run as points of lines.
 
 
-_LATENCY_TITLES = {"ttft": "Time to the first token", "itl": "Time between tokens", "e2e": "Time of the whole answer"}
+_LATENCY_TITLES = {"ttft": "Time to first token", "itl": "Time between tokens", "e2e": "Time of the complete answer"}
 _CURVE_STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 def load_curves(report: BenchReport) -> list[Element]:
-    """The section with the curves; nothing where fewer than two loads were tried."""
-    name = "users at once" if report.kind == "concurrency" else "requests/s asked for"
+    """Return the section with the curves; empty for fewer than two loads."""
+    name = "concurrent users" if report.kind == "concurrency" else "requests/s (target)"
     loads = [(load, step) for step in report.steps if (load := _load_level(report.kind, step)) is not None]
     if len({load for load, _ in loads}) < 2:
         return []
-    targets = list(dict.fromkeys(step.target for _, step in loads))[:2]  # there are never more
-    several = [[one for one in loads if one[1].target == target] for target in targets]
+    targets = list(dict.fromkeys(step.target for _, step in loads))[:2]  # there are at most two
+    several = [[point for point in loads if point[1].target == target] for target in targets]
     x = msgspec.structs.replace(linear_axis([load for load, _ in loads]), unit=name)
     rates = [
         line_plot(
             "Tokens", [*_target_lines(several, _token_rate), *_max_throughput_lines(report, loads)], x=x, y="tokens/s"
         ),
-        line_plot("Requests that ended well", _target_lines(several, _request_rate), x=x, y="requests/s"),
-        line_plot(
-            "Requests that ended badly, or were skipped", _target_lines(several, _lost_percent), x=x, y="% of those due"
-        ),
+        line_plot("Successful requests", _target_lines(several, _request_rate), x=x, y="requests/s"),
+        line_plot("Failed or skipped requests", _target_lines(several, _lost_percent), x=x, y="% of those due"),
     ]
     times = [
         line_plot(title, _latency_lines(several, metric), x=x, y="", format_value=format_seconds)
         for metric, title in _LATENCY_TITLES.items()
     ]
     plots = [part for pair in zip(rates, times, strict=True) for part in pair]
-    return [element("section", element("h2", "As the load grows"), element("div", *plots, class_="plots"))]
+    return [element("section", element("h2", "Results by load"), element("div", *plots, class_="plots"))]
 
 
 _LoadPoints = Sequence[tuple[float, StepResult]]
@@ -86,11 +84,11 @@ def _target_lines(several: Sequence[_LoadPoints], measure: Callable[[StepResult]
 
 
 def _max_throughput_lines(report: BenchReport, loads: _LoadPoints) -> list[PlotLine]:
-    """What the server made at most, for the eye."""
+    """Return a reference line at the maximum throughput."""
     ends = sorted(load for load, _ in loads)
     return [
         PlotLine(
-            name=f"as much as it takes: {format_number(step.token_rate)}",
+            name=f"maximum: {format_number(step.token_rate)}",
             style=2,
             points=[(ends[0], step.token_rate), (ends[-1], step.token_rate)],
             is_dashed=True,
@@ -102,7 +100,7 @@ def _max_throughput_lines(report: BenchReport, loads: _LoadPoints) -> list[PlotL
 
 
 def _latency_lines(several: Sequence[_LoadPoints], metric: str) -> list[PlotLine]:
-    made = []
+    lines = []
     for second, loads in enumerate(several):
         for look, statistic in enumerate(_CURVE_STATISTICS):
             points = [
@@ -111,8 +109,8 @@ def _latency_lines(several: Sequence[_LoadPoints], metric: str) -> list[PlotLine
                 if (value := _latency_statistic(step, metric, statistic)) is not None
             ]
             name = f"{statistic}, {'second' if second else 'first'}" if len(several) > 1 else statistic
-            made.append(PlotLine(name=name, style=look, points=points, is_dashed=bool(second)))
-    return made
+            lines.append(PlotLine(name=name, style=look, points=points, is_dashed=bool(second)))
+    return lines
 
 
 def _latency_statistic(step: StepResult, metric: str, statistic: str) -> float | None:
@@ -124,18 +122,18 @@ def _latency_statistic(step: StepResult, metric: str, statistic: str) -> float |
 
 _CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLESHEET = """
-:root { color-scheme: light dark; --line: #8886; --card: #8881; --right: #1b7f3b; --wrong: #c0261f; --a: #2f6fb5;
+:root { color-scheme: light dark; --line: #8886; --card: #8881; --pass: #1b7f3b; --fail: #c0261f; --a: #2f6fb5;
   --b: #c2570c; --c: #7a3fa8; --d: #1d7f78; --refused: #e08a00; --failed: #c0261f; --cut: #d1489b; --broken: #7d1f4f;
   --timed: #a08600; --gone: #222; --left: #888 }
-@media (prefers-color-scheme: dark) { :root { --right: #5fd38a; --wrong: #ff7b72; --a: #6aa9ec; --b: #f59a5a;
+@media (prefers-color-scheme: dark) { :root { --pass: #5fd38a; --fail: #ff7b72; --a: #6aa9ec; --b: #f59a5a;
   --c: #c39af0; --d: #5cc8bf; --refused: #f5b041; --failed: #ff7b72; --cut: #f28ac4; --broken: #c76a9c;
   --timed: #d8c04a; --gone: #eee; --left: #999 } }
 * { box-sizing: border-box }
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
 h1, h2 { line-height: 1.2; margin: 1.5rem 0 .5rem } h1 { font-size: 1.6rem } h2 { font-size: 1.25rem }
 p, ul { margin: .25rem 0 } ul { padding-left: 1.2rem } code { font: .85rem/1.4 ui-monospace, monospace }
-.right { color: var(--right) } .wrong { color: var(--wrong) } .quiet { opacity: .75 } .small { font-size: .8rem }
-.verdict { font-weight: 600 } .note { border-left: .25rem solid var(--wrong); padding-left: .75rem }
+.pass { color: var(--pass) } .fail { color: var(--fail) } .quiet { opacity: .75 } .small { font-size: .8rem }
+.verdict { font-weight: 600 } .note { border-left: .25rem solid var(--fail); padding-left: .75rem }
 .plots { display: grid; gap: .75rem; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)) }
 figure { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .75rem; margin: 0; background: var(--card);
   min-width: 0 }
@@ -151,7 +149,7 @@ figure { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .75
 .line0, .line1, .line2, .line3 { stroke: var(--ink); fill: none; stroke-width: 2 }
 .point { fill: var(--ink); stroke-width: 1 } .dashed { stroke-dasharray: 6 4 } .fill0 { fill: var(--a) }
 .pale { opacity: .4 } .late { fill: var(--left); opacity: .5 } .band { opacity: .4 }
-svg .right { fill: var(--right) } svg .wrong { fill: var(--wrong) } svg .quiet { fill: currentColor }
+svg .pass { fill: var(--pass) } svg .fail { fill: var(--fail) } svg .quiet { fill: currentColor }
 .end-ok { fill: var(--a) } .end-refused { fill: var(--refused) } .end-failed { fill: var(--failed) }
 .end-cut { fill: var(--cut) } .end-broken { fill: var(--broken) } .end-timed-out { fill: var(--timed) }
 .end-unreachable { fill: var(--gone) } .end-unfinished { fill: var(--left) }
@@ -160,12 +158,12 @@ td, th { padding: .2rem .5rem; text-align: right; white-space: nowrap }
 td { border-top: 1px solid var(--line) } td:first-child, th:first-child, .words td, .words th { text-align: left }
 .words td { white-space: normal; vertical-align: top } summary { cursor: pointer; padding: .4rem 0; font-weight: 600 }
 """
-_TIME_HEADINGS = {"ttft": "first token (TTFT)", "itl": "between tokens (ITL)", "e2e": "whole answer (E2E)"}
+_TIME_HEADINGS = {"ttft": "first token (TTFT)", "itl": "between tokens (ITL)", "e2e": "complete answer (E2E)"}
 _SUMMARY_STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 def render_html(report: BenchReport) -> str:
-    """The page: the verdict, what to mind, the comparison, the steps as a table and as plots, and the settings."""
+    """Return the page: assertions, warnings, comparison, steps as a table and as plots, settings."""
     report = _printable_report(report)
     body = element(
         "body",
@@ -190,7 +188,7 @@ def render_html(report: BenchReport) -> str:
 
 
 def _printable_report(report: BenchReport) -> BenchReport:
-    """The report with every text printable. Of its requests only times are drawn, and reasons, made so one by one."""
+    """Return the report with sanitized texts. Errors of requests are sanitized when they are drawn."""
     calm = without_records(report)
     steps = [
         msgspec.structs.replace(step, records=given.records)
@@ -200,24 +198,24 @@ def _printable_report(report: BenchReport) -> BenchReport:
 
 
 def _header(report: BenchReport) -> Element:
-    about: list[str | Element] = [code(report.model), " at ", code(report.url)]
+    parts: list[str | Element] = [code(report.model), " at ", code(report.url)]
     if report.against is not None:
-        about += [", in turn with ", code(report.against)]
-    about.append(f", endpoint {report.endpoint}")
+        parts += [", alternating with ", code(report.against)]
+    parts.append(f", endpoint {report.endpoint}")
     ended = (
         []
         if report.is_complete
-        else [element("p", f"Ended early: {report.incomplete_reason or 'no reason is known'}.", class_="note")]
+        else [element("p", f"Ended early: {report.incomplete_reason or 'unknown reason'}.", class_="note")]
     )
     return element(
         "header",
         element("h1", f"welldone bench: {report.kind}", *_assertion_summary(report.assertion_results)),
-        element("p", *about),
+        element("p", *parts),
         *ended,
         element(
             "p",
-            f"Tokens are counted by {report.tokenizer}. Only requests that ended well are averaged. "
-            "A percentile is shown only where ten samples lie beyond it.",
+            f"Tokens are counted by {report.tokenizer}. Metrics cover successful requests only. "
+            "Percentiles need at least ten samples above them.",
         ),
         element("p", f"{report.began} to {report.ended}, welldone {report.tool}", class_="quiet"),
     )
@@ -226,44 +224,44 @@ def _header(report: BenchReport) -> Element:
 def _assertion_summary(results: Sequence[AssertionResult]) -> list[str | Element]:
     if not results:
         return []
-    missed = sum(not one.passed for one in results)
+    failed = sum(not result.passed for result in results)
     words = (
-        f"{missed} of {pluralize(len(results), 'assertion')} missed"
-        if missed
-        else f"{pluralize(len(results), 'assertion')} kept"
+        f"{failed} of {pluralize(len(results), 'assertion')} failed"
+        if failed
+        else f"{pluralize(len(results), 'assertion')} passed"
     )
-    return [", ", element("span", words, class_="wrong" if missed else "right")]
+    return [", ", element("span", words, class_="fail" if failed else "pass")]
 
 
 def _warnings(steps: Sequence[StepResult]) -> list[Element]:
-    told = []
+    warnings = []
     for step in steps:
-        own = step.client
-        if own.is_bottleneck:
-            told.append(
-                f"{step.id}: this tool was the bottleneck ({format_percent(own.cpu)} of a core, "
-                f"{pluralize(own.late_starts, 'late start')}, the latest by {format_seconds(own.max_delay_s)}). "
-                "Its numbers say more about the tool than about the server."
+        client = step.client
+        if client.is_bottleneck:
+            warnings.append(
+                f"{step.id}: this client was the bottleneck ({format_percent(client.cpu)} of a core, "
+                f"{pluralize(client.late_starts, 'late start')}, the latest by {format_seconds(client.max_delay_s)}). "
+                "Its numbers say more about the client than about the server."
             )
         if step.skipped:
-            told.append(
-                f"{step.id}: {step.skipped:,} of {pluralize(step.due, 'request')} were not made, since "
-                f"{step.max_vus:,} were under way."
+            warnings.append(
+                f"{step.id}: {step.skipped:,} of {pluralize(step.due, 'request')} were skipped, because "
+                f"{step.max_vus:,} were in flight."
             )
         if not step.ok:
-            told.append(f"{step.id}: no request ended well.")
-    return [element("p", words, class_="note") for words in told]
+            warnings.append(f"{step.id}: no request succeeded.")
+    return [element("p", words, class_="note") for words in warnings]
 
 
 def _assertion_table(results: Sequence[AssertionResult]) -> list[Element]:
     rows = [
         (
-            code(one.text),
-            one.step,
-            "too few samples" if one.value is None else _format_value(one.text, one.value),
-            element("span", "kept" if one.passed else "missed", class_="right" if one.passed else "wrong"),
+            code(result.text),
+            result.step,
+            "too few samples" if result.value is None else _format_value(result.text, result.value),
+            element("span", "passed" if result.passed else "failed", class_="pass" if result.passed else "fail"),
         )
-        for one in results
+        for result in results
     ]
     return [_section("Assertions", _html_table(("assertion", "step", "value", ""), rows))] if rows else []
 
@@ -273,54 +271,55 @@ def _comparison_section(report: BenchReport) -> list[Element]:
         return []
     rows = [
         (
-            one.metric,
-            _format_value(split_metric(one)[1], one.first),
-            _format_value(split_metric(one)[1], one.second),
-            format_number(one.ratio),
-            f"{format_number(one.low)} to {format_number(one.high)}",
-            _verdict_and_class(one)[0],
+            comparison.metric,
+            _format_value(split_metric(comparison)[1], comparison.first),
+            _format_value(split_metric(comparison)[1], comparison.second),
+            format_number(comparison.ratio),
+            f"{format_number(comparison.low)} to {format_number(comparison.high)}",
+            _verdict_and_class(comparison)[0],
         )
-        for one in report.comparisons
+        for comparison in report.comparisons
     ]
-    note = "A band that holds 1 tells no difference."
-    drawn = [
-        ratio_plot(f"The first by the second: {step}", [_ratio_band(one) for one in some], note=note)
-        for step, some in groupby(report.comparisons, key=lambda one: split_metric(one)[0])
+    note = "An interval that contains 1 means no difference."
+    plots = [
+        ratio_plot(f"First / second: {step}", [_ratio_band(comparison) for comparison in group], note=note)
+        for step, group in groupby(report.comparisons, key=lambda comparison: split_metric(comparison)[0])
     ]
-    table = _html_table(("", "first", "second", "ratio", "band", ""), rows)
-    who = element("p", code(report.url), " (first) and ", code(report.against or ""), " (second)")
-    return [_section("Comparison", who, *drawn, table)]
+    table = _html_table(("", "first", "second", "ratio", "interval", ""), rows)
+    servers = element("p", code(report.url), " (first) and ", code(report.against or ""), " (second)")
+    return [_section("Comparison", servers, *plots, table)]
 
 
-def _ratio_band(one: MetricComparison) -> RatioBand:
+def _ratio_band(comparison: MetricComparison) -> RatioBand:
+    ratio, low, high = (format_number(value) for value in (comparison.ratio, comparison.low, comparison.high))
     return RatioBand(
-        name=split_metric(one)[1][:20],
-        ratio=one.ratio,
-        low=one.low,
-        high=one.high,
-        css_class=_verdict_and_class(one)[1],
-        tooltip=f"{one.metric}: {format_number(one.ratio)}, between {format_number(one.low)} and {format_number(one.high)}",
+        name=split_metric(comparison)[1][:20],
+        ratio=comparison.ratio,
+        low=comparison.low,
+        high=comparison.high,
+        css_class=_verdict_and_class(comparison)[1],
+        tooltip=f"{comparison.metric}: {ratio}, between {low} and {high}",
     )
 
 
-def _verdict_and_class(one: MetricComparison) -> tuple[str, str]:
-    """What the band says, and its class: of what is good for the first server, or bad."""
-    said = comparison_verdict(one)
-    return said, {FIRST_IS_BETTER: "right", NO_DIFFERENCE: "quiet", SECOND_IS_BETTER: "wrong"}[said]
+def _verdict_and_class(comparison: MetricComparison) -> tuple[str, str]:
+    """Return the verdict, and its CSS class from the point of view of the first server."""
+    verdict = comparison_verdict(comparison)
+    return verdict, {FIRST_IS_BETTER: "pass", NO_DIFFERENCE: "quiet", SECOND_IS_BETTER: "fail"}[verdict]
 
 
 def _steps_table(report: BenchReport) -> list[Element]:
     if not report.steps:
-        return [_section("Steps", element("p", "No step was made."))]
+        return [_section("Steps", element("p", "No step ran."))]
     before = (
         "step",
         *(("server",) if report.against is not None else ()),
         "load",
         "requests/s",
         "tokens/s",
-        "ended well",
+        "successful",
     )
-    after = ("skipped", "within bounds", "broke a rule", "prompt tokens", "tokens", "this tool")
+    after = ("skipped", "within limits", "broke a rule", "prompt tokens", "tokens", "this client")
     groups = element(
         "tr",
         *(element("th", "") for _ in before),
@@ -377,20 +376,20 @@ def _server_label(report: BenchReport, step: StepResult) -> str:
 def _settings_section(report: BenchReport) -> Element:
     tables = [
         element(
-            "div", _html_table(("", ""), [(name, _plain_text(member)) for name, member in told.items()]), class_="words"
+            "div", _html_table(("", ""), [(name, _plain_text(value)) for name, value in table.items()]), class_="words"
         )
-        for told in (report.config, report.system)
-        if told
+        for table in (report.config, report.system)
+        if table
     ]
-    return element("details", element("summary", "Settings, and the machine of this tool"), *tables)
+    return element("details", element("summary", "Settings, and the machine of this client"), *tables)
 
 
-def _plain_text(told: object) -> str:
-    if isinstance(told, Mapping):
-        return ", ".join(f"{name}={_plain_text(member)}" for name, member in told.items())
-    if isinstance(told, list | tuple):
-        return ", ".join(_plain_text(member) for member in told)
-    return "-" if told is None else str(told)
+def _plain_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_plain_text(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain_text(item) for item in value)
+    return "-" if value is None else str(value)
 
 
 def _format_value(metric: str, number: float) -> str:

@@ -1,4 +1,4 @@
-"""Plots: numbers in, SVG out. What is no number is left out, so that nothing in a picture is none."""
+"""Plots as SVG. Values that are not finite are dropped, so that no NaN gets into a picture."""
 
 import math
 from bisect import bisect_left
@@ -10,41 +10,39 @@ import msgspec
 
 from welldone.reporting import element
 
-# An axis: from which number to which it goes, where its ticks stand, and what is written at them.
-#
-# Any number may come in. What is no number is left out; what is beyond all reason is held at the end of the axis.
+# Axes: range, ticks and tick labels. Values that are not finite are dropped; absurdly large ones are clipped.
 
 
 _MAX_VALUE = 1e9
-"""No time in seconds, rate or count of a run is beyond this: 30 years, or a thousand million."""
+"""No time in seconds, rate or count of a run exceeds this: 30 years, or a billion."""
 _MIN_VALUE = 1e-6
-"""The smallest number on a logarithmic axis: a clock that tells microseconds tells nothing below."""
+"""The smallest value on a logarithmic axis: the resolution of the clock is a microsecond."""
 _TICK_COUNT = 5
-"""About so many ticks fit under a plot on a phone."""
+"""Ticks that fit under a plot on a phone."""
 _NO_VALUE = "-"
-"""Stands where there is no number."""
+"""Shown for a missing value."""
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
-    """A way from numbers to places."""
+    """Maps values to positions."""
 
     low: float
     high: float
     is_log: bool = False
     ticks: tuple[tuple[float, str], ...]
-    """Numbers, and what is written there."""
+    """Values and their labels."""
     unit: str = ""
-    """Of what is written at the ticks."""
+    """Unit of the labels."""
 
     def position(self, value: float) -> float:
-        """Where the number stands: 0 at the beginning of the axis, 1 at its end."""
+        """Return the position of a value: 0 at the start of the axis, 1 at its end."""
         share = (self._transform(value) - self._transform(self.low)) / (
             self._transform(self.high) - self._transform(self.low)
         )
         return share if 0 <= share <= 1 else float(share > 1)
 
     def value_at(self, position: float) -> float:
-        """The number that stands at the place."""
+        """Return the value at a position."""
         low, high = self._transform(self.low), self._transform(self.high)
         bent = low + position * (high - low)
         return math.exp(bent) if self.is_log else bent
@@ -54,17 +52,17 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def finite_values(values: Iterable[float | None]) -> list[float]:
-    """The values that are numbers, none below zero, none beyond reason."""
+    """Return the finite values, clipped to the range of an axis."""
     return [min(max(value, 0.0), _MAX_VALUE) for value in values if value is not None and math.isfinite(value)]
 
 
 def linear_axis(
     values: Iterable[float], *, is_time: bool = False, is_from_zero: bool = True, is_tight: bool = False
 ) -> Axis:
-    """An axis of even steps that holds the values; a tight one ends where they do, and not at a tick."""
+    """Return a linear axis for the values; a tight one ends at the largest value, not at a tick."""
     held = finite_values(values) or [0.0]
     low, high = 0.0 if is_from_zero else min(held), max(held)
-    if high - low < max(_MIN_VALUE, high * _MIN_VALUE):  # one value, as good as
+    if high - low < max(_MIN_VALUE, high * _MIN_VALUE):  # practically one value
         low, high = 0.0, high if high >= _MIN_VALUE else 1.0
     factor, unit = _time_unit(high) if is_time else (1.0, "")
     step = round_up_step((high - low) * factor / _TICK_COUNT)
@@ -77,24 +75,25 @@ def linear_axis(
 
 
 def log_axis(values: Iterable[float], *, is_time: bool = False) -> Axis:
-    """An axis on which every tenfold is as long as any other."""
+    """Return a logarithmic axis for the values."""
     held = [max(value, _MIN_VALUE) for value in finite_values(values)] or [1.0]
     steps = _decimal_steps(math.floor(math.log10(min(held)) + 1e-9), math.ceil(math.log10(max(held)) - 1e-9))
     first = max((number for number, step in enumerate(steps) if step <= min(held) * (1 + 1e-9)), default=0)
     last = next((number for number, step in enumerate(steps) if step >= max(held) * (1 - 1e-9)), len(steps) - 1)
-    kept = steps[first : max(last, first + 1) + 1]
+    shown = steps[first : max(last, first + 1) + 1]
     words = format_seconds if is_time else format_number
-    return Axis(low=kept[0], high=kept[-1], is_log=True, ticks=tuple((step, words(step)) for step in _thin_ticks(kept)))
+    ticks = tuple((step, words(step)) for step in _thin_ticks(shown))
+    return Axis(low=shown[0], high=shown[-1], is_log=True, ticks=ticks)
 
 
 def needs_log_axis(values: Iterable[float]) -> bool:
-    """Whether the values lie so far apart that even steps would hide most of them."""
+    """Whether the values are so far apart that a linear axis would hide most of them."""
     held = finite_values(values)
     return bool(held) and max(held) > 20 * max(min(held), _MIN_VALUE)
 
 
 def format_number(value: float | None) -> str:
-    """A number with three digits that count."""
+    """Format a number with three significant digits."""
     if value is None or not math.isfinite(value):
         return _NO_VALUE
     size = abs(value)
@@ -106,7 +105,7 @@ def format_number(value: float | None) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """A time, in the unit that suits it."""
+    """Format a time in a suitable unit."""
     if seconds is None or not math.isfinite(seconds):
         return _NO_VALUE
     factor, unit = _time_unit(abs(seconds))
@@ -114,7 +113,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """A share of one, in percent."""
+    """Format a share as a percentage."""
     return _NO_VALUE if value is None or not math.isfinite(value) else f"{format_number(value * 100)} %"
 
 
@@ -125,13 +124,13 @@ def _time_unit(seconds: float) -> tuple[float, str]:
 
 
 def round_up_step(step: float) -> float:
-    """The next number up that people count by: 1, 2 or 5 and noughts."""
+    """Round a step up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= step * (1 - 1e-9))
 
 
 def _thin_ticks(steps: list[float]) -> list[float]:
-    """So many of the steps as there is room for: on a long axis powers of ten, and not all of them."""
+    """Return as many steps as there is room for: on a long axis only powers of ten, and not all of them."""
     if len(steps) <= _TICK_COUNT + 1:
         return steps
     powers = [step for step in steps if math.isclose(math.log10(step), round(math.log10(step)))]
@@ -142,16 +141,16 @@ def _decimal_steps(low: int, high: int) -> list[float]:
     return [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
 
 
-# What all plots have around them: axes with ticks, a title, a legend; and the letters of SVG.
+# Parts of all plots: axes with ticks, title, legend; and SVG paths.
 
 
 NARROW_WIDTH, WIDE_WIDTH = 480.0, 960.0
-"""How wide a plot is, in its own units. A narrow one can be read on a phone; a wide one is scrolled there."""
+"""Widths of plots, in user units. A narrow one is readable on a phone; a wide one is scrolled there."""
 _BOTTOM_MARGIN, _TOP_MARGIN = 44.0, 26.0
 
 
 class PlotFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """Two axes, and where they stand. What is written around them needs room on all sides."""
+    """Two axes and their position, with margins for labels."""
 
     x: Axis
     y: Axis
@@ -161,7 +160,7 @@ class PlotFrame(msgspec.Struct, frozen=True, kw_only=True):
     right: float = 18.0
 
     def point(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point with these numbers stands."""
+        """Return the coordinates of a point."""
         return self.x_at(self.x.position(x)), self.y_at(self.y.position(y))
 
     def x_at(self, position: float) -> float:
@@ -171,28 +170,28 @@ class PlotFrame(msgspec.Struct, frozen=True, kw_only=True):
         return self.height - _BOTTOM_MARGIN - position * (self.height - _TOP_MARGIN - _BOTTOM_MARGIN)
 
 
-def figure(title: str, drawn: Element, *, legend: Sequence[tuple[str, Element]] = (), note: str = "") -> Element:
-    """A picture with what is said about it."""
+def figure(title: str, svg: Element, *, legend: Sequence[tuple[str, Element]] = (), note: str = "") -> Element:
+    """Return a plot with its title, legend and note."""
     keys = [element("span", swatch, name, class_="key") for name, swatch in legend]
-    told = [element("div", *keys, class_="legend")] if keys else []
-    noted = [element("p", note, class_="quiet small")] if note else []
-    is_wide = "wide" in (drawn.get("class") or "")
+    legends = [element("div", *keys, class_="legend")] if keys else []
+    notes = [element("p", note, class_="quiet small")] if note else []
+    is_wide = "wide" in (svg.get("class") or "")
     return element(
         "figure",
         element("figcaption", title),
-        element("div", drawn, class_="scroll") if is_wide else drawn,
-        *told,
-        *noted,
+        element("div", svg, class_="scroll") if is_wide else svg,
+        *legends,
+        *notes,
     )
 
 
 def empty_figure(title: str, reason: str) -> Element:
-    """What stands where there is nothing to draw."""
+    """Return a placeholder for a plot without data."""
     return element("figure", element("figcaption", title), element("p", reason, class_="quiet"))
 
 
-def plot_svg(frame: PlotFrame, x: str, y: str, *drawn: Element) -> Element:
-    """The plot itself: what was drawn, in its axes. `x` and `y` are what the numbers are."""
+def plot_svg(frame: PlotFrame, x: str, y: str, *content: Element) -> Element:
+    """Return the SVG of a plot with its axes; `x` and `y` are their titles."""
     x, y = _axis_title(x, frame.x.unit), _axis_title(y, frame.y.unit)
     middle = (frame.left + frame.width - frame.right) / 2
     names = [_svg_text(middle, frame.height - 6, x, "middle"), _svg_text(4, 14, y, "start")] if y else []
@@ -201,7 +200,7 @@ def plot_svg(frame: PlotFrame, x: str, y: str, *drawn: Element) -> Element:
         *_x_axis(frame),
         *_y_axis(frame),
         *(names or [_svg_text(middle, frame.height - 6, x, "middle")]),
-        *drawn,
+        *content,
         viewBox=f"0 0 {svg_number(frame.width)} {svg_number(frame.height)}",
         class_="plot wide" if frame.width > NARROW_WIDTH else "plot",
         role="img",
@@ -209,7 +208,7 @@ def plot_svg(frame: PlotFrame, x: str, y: str, *drawn: Element) -> Element:
 
 
 def vertical_marker(frame: PlotFrame, position: float, name: str, row: int = 0) -> list[Element]:
-    """A dashed line from top to bottom with a name at its head; rows keep neighbours' names apart."""
+    """Return a dashed vertical line with a label at its top; rows keep adjacent labels apart."""
     x, top = frame.x_at(position), frame.y_at(1)
     side, anchor = (4, "start") if position < 0.85 else (-4, "end")
     return [
@@ -219,49 +218,50 @@ def vertical_marker(frame: PlotFrame, position: float, name: str, row: int = 0) 
 
 
 def rectangle_path(left: float, top: float, width: float, height: float) -> str:
-    """The path of a rectangle."""
-    return f"M{svg_number(left)} {svg_number(top)}h{svg_number(max(width, 0.3))}v{svg_number(height)}h{svg_number(-max(width, 0.3))}z"
+    """Return the path of a rectangle."""
+    size = svg_number(max(width, 0.3))
+    return f"M{svg_number(left)} {svg_number(top)}h{size}v{svg_number(height)}h{svg_number(-max(width, 0.3))}z"
 
 
 def svg_number(number: float) -> str:
-    """A place in a picture. A hundredth of a unit is nothing that anybody sees."""
+    """Format a coordinate, in hundredths of a unit."""
     return f"{number:.2f}".rstrip("0").rstrip(".") if math.isfinite(number) else "0"
 
 
 def legend_swatch(css_class: str, d: str = "M0 2h12v8h-12z") -> Element:
-    """A piece of a picture in its legend."""
+    """Return the sample of a style in a legend."""
     return element("svg", element("path", d=d, class_=css_class), viewBox="0 0 12 12", class_="swatch")
 
 
 def _x_axis(frame: PlotFrame) -> list[Element]:
-    made = []
+    marks = []
     for value, name in frame.x.ticks:
         x = frame.x_at(frame.x.position(value))
-        made += [
+        marks += [
             element("path", d=f"M{svg_number(x)} {svg_number(frame.y_at(0))}v5", class_="axis"),
             _svg_text(x, frame.y_at(0) + 18, name, "middle"),
         ]
-    made.append(
+    marks.append(
         element(
             "path",
             d=f"M{svg_number(frame.x_at(0))} {svg_number(frame.y_at(0))}H{svg_number(frame.x_at(1))}",
             class_="axis",
         )
     )
-    return made
+    return marks
 
 
 def _y_axis(frame: PlotFrame) -> list[Element]:
-    made = []
+    marks = []
     for value, name in frame.y.ticks:
         y = frame.y_at(frame.y.position(value))
-        made += [
+        marks += [
             element(
                 "path", d=f"M{svg_number(frame.x_at(0))} {svg_number(y)}H{svg_number(frame.x_at(1))}", class_="grid"
             ),
             _svg_text(frame.left - 6, y + 4, name, "end"),
         ]
-    return made
+    return marks
 
 
 def _svg_text(x: float, y: float, words: str, anchor: str) -> Element:
@@ -273,56 +273,57 @@ def _axis_title(words: str, unit: str) -> str:
 
 
 _HISTOGRAM_BINS = 40
-"""Bars of a histogram: each about ten units wide."""
+"""Bars of a histogram, each about ten units wide."""
 _MAX_LINE_POINTS = 200
-"""Points of a line: more than can be told apart."""
+"""Points of a line: more cannot be distinguished."""
 _MARKER_SHAPES = (
     "m-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
     "m-3-3h6v6h-6z",
     "m0-4.5l4.5 4.5l-4.5 4.5l-4.5-4.5z",
     "m0-4l4 7h-8z",
 )
-"""A circle, a square, a diamond and a triangle: colour is never the only sign."""
+"""Circle, square, diamond and triangle: colour is never the only distinction."""
 
 
 class PlotLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Points that belong together."""
+    """Points of one series."""
 
     name: str
     style: int
-    """Which colour and which shape."""
+    """Index of colour and marker shape."""
     points: Sequence[tuple[float, float]]
     is_dashed: bool = False
     has_points: bool = True
-    """A line without them is there only to compare with."""
+    """A line without points is a reference line."""
 
 
 class RatioBand(msgspec.Struct, frozen=True, kw_only=True):
-    """A ratio, and between what it lies."""
+    """A ratio with its confidence interval."""
 
     name: str
     ratio: float
     low: float
     high: float
     css_class: str
-    """Its class: `right`, `wrong` or `quiet`."""
+    """CSS class: `pass`, `fail` or `quiet`."""
     tooltip: str
 
 
 def line_plot(
     title: str, series: Sequence[PlotLine], *, x: Axis, y: str, format_value: Callable[[float], str] = format_number
 ) -> Element:
-    """Lines with points. Plots with the same axis `x` can be read side by side; `words` writes a value."""
-    kept = [msgspec.structs.replace(line, points=_thin_points(_finite_points(line.points))) for line in series]
-    kept = [line for line in kept if line.points]
-    if not kept:
-        return empty_figure(title, "There are no numbers.")
+    """Return a line plot. Plots with the same axis `x` can be compared; `format_value` formats a value."""
+    lines = [msgspec.structs.replace(line, points=_thin_points(_finite_points(line.points))) for line in series]
+    lines = [line for line in lines if line.points]
+    if not lines:
+        return empty_figure(title, "No data.")
     frame = PlotFrame(
-        x=x, y=linear_axis([value for line in kept for _, value in line.points], is_time=format_value is format_seconds)
+        x=x,
+        y=linear_axis([value for line in lines for _, value in line.points], is_time=format_value is format_seconds),
     )
-    drawn = [
+    paths = [
         _draw_line(frame, line, lambda point: f"{format_value(point[1])} at {format_number(point[0])} {x.unit}")
-        for line in kept
+        for line in lines
     ]
     legend = [
         (
@@ -331,16 +332,16 @@ def line_plot(
                 _line_class(line), f"M0 6h12{'M6 6' + _MARKER_SHAPES[line.style % 4] if line.has_points else ''}"
             ),
         )
-        for line in kept
+        for line in lines
     ]
-    return figure(title, plot_svg(frame, "", y, *drawn), legend=legend)
+    return figure(title, plot_svg(frame, "", y, *paths), legend=legend)
 
 
 def histogram(title: str, samples: Iterable[float], markers: Sequence[tuple[str, float]], *, note: str = "") -> Element:
-    """How often which time came, how many were no longer than it, and where the marked ones stand."""
+    """Return a histogram of times with the cumulative share and marked values."""
     held = sorted(finite_values(samples))
     if not held:
-        return empty_figure(title, "There are no samples.")
+        return empty_figure(title, "No samples.")
     x = _time_axis(held[0], held[-1])
     below = [
         0,
@@ -350,7 +351,7 @@ def histogram(title: str, samples: Iterable[float], markers: Sequence[tuple[str,
     counts = [later - sooner for sooner, later in pairwise(below)]
     frame = PlotFrame(x=x, y=linear_axis([max(counts) / len(held) * 100]), right=46.0)
     bars = [_histogram_bar(frame, number, count, len(held)) for number, count in enumerate(counts) if count]
-    sound = [(name, place) for name, value in markers for place in finite_values([value])]
+    sound = [(name, finite) for name, value in markers for finite in finite_values([value])]
     marked = [
         part
         for row, (name, value) in enumerate(sound)
@@ -358,49 +359,55 @@ def histogram(title: str, samples: Iterable[float], markers: Sequence[tuple[str,
     ]
     legend = [
         ("in this range", legend_swatch("fill0")),
-        ("up to here, of all (right)", legend_swatch("line1", "M0 6h12")),
+        ("cumulative (right axis)", legend_swatch("line1", "M0 6h12")),
     ]
-    drawn = plot_svg(frame, "", "%", element("g", *bars, class_="fill0"), *_cumulative_line(frame, held), *marked)
-    return figure(title, drawn, legend=legend, note=f"{len(held):,} sample{'s' * (len(held) != 1)}{note}")
+    svg = plot_svg(frame, "", "%", element("g", *bars, class_="fill0"), *_cumulative_line(frame, held), *marked)
+    return figure(title, svg, legend=legend, note=f"{len(held):,} sample{'s' * (len(held) != 1)}{note}")
 
 
 def bar_plot(title: str, values: Sequence[float], x: Axis, *, bar_s: float, ends_s: float, y: str) -> Element:
-    """A number along the time `x`, one bar for each stretch of `each_s`; from `ends_s` on nothing new was begun."""
+    """Return bars over the time axis `x`, each for `bar_s` seconds; no request was sent after `ends_s`."""
     if not any(finite_values(values)):
-        return empty_figure(title, "Nothing came.")
+        return empty_figure(title, "No data.")
     frame = PlotFrame(x=x, y=linear_axis(values), width=WIDE_WIDTH, height=220.0)
     bars = []
     for number, value in enumerate(values):
         (left, top), (right, _) = frame.point(number * bar_s, value), frame.point((number + 1) * bar_s, value)
-        told = element(
+        tooltip = element(
             "title",
             f"{format_seconds(number * bar_s)} to {format_seconds((number + 1) * bar_s)}: {format_number(value)} {y}",
         )
-        bars.append(element("path", told, d=rectangle_path(left, top, right - left - 0.5, frame.y_at(0) - top)))
-    drawn = element("g", *bars, class_="fill0")
+        bars.append(element("path", tooltip, d=rectangle_path(left, top, right - left - 0.5, frame.y_at(0) - top)))
+    group = element("g", *bars, class_="fill0")
     return figure(
         title,
-        plot_svg(frame, "since the step began", y, drawn, *vertical_marker(frame, frame.x.position(ends_s), "end")),
+        plot_svg(
+            frame, "since the start of the step", y, group, *vertical_marker(frame, frame.x.position(ends_s), "end")
+        ),
     )
 
 
 def ratio_plot(title: str, rows: Sequence[RatioBand], *, note: str = "") -> Element:
-    """Ratios with their bands, on an axis on which twice and half are as far from one."""
-    kept = [row for row in rows if all(math.isfinite(value) and value > 0 for value in (row.ratio, row.low, row.high))]
-    if not kept:
-        return empty_figure(title, "There are no ratios.")
-    x = log_axis([0.8, 1.25, *(value for row in kept for value in (row.low, row.high, row.ratio))])
+    """Return ratios with their intervals, on a logarithmic axis: 2 and 0.5 are equally far from 1."""
+    finite = [
+        row for row in rows if all(math.isfinite(value) and value > 0 for value in (row.ratio, row.low, row.high))
+    ]
+    if not finite:
+        return empty_figure(title, "No data.")
+    x = log_axis([0.8, 1.25, *(value for row in finite for value in (row.low, row.high, row.ratio))])
     y = Axis(
-        low=0, high=len(kept), ticks=tuple((len(kept) - number - 0.5, row.name) for number, row in enumerate(kept))
+        low=0,
+        high=len(finite),
+        ticks=tuple((len(finite) - number - 0.5, row.name) for number, row in enumerate(finite)),
     )
-    frame = PlotFrame(x=x, y=y, width=WIDE_WIDTH, height=80.0 + 28 * len(kept), left=150.0, right=40.0)
-    drawn = [_draw_ratio(frame, number, row) for number, row in enumerate(kept)]
-    return figure(title, plot_svg(frame, "ratio", "", *vertical_marker(frame, x.position(1), ""), *drawn), note=note)
+    frame = PlotFrame(x=x, y=y, width=WIDE_WIDTH, height=80.0 + 28 * len(finite), left=150.0, right=40.0)
+    bands = [_draw_ratio(frame, number, row) for number, row in enumerate(finite)]
+    return figure(title, plot_svg(frame, "ratio", "", *vertical_marker(frame, x.position(1), ""), *bands), note=note)
 
 
 def _draw_line(frame: PlotFrame, line: PlotLine, format_point: Callable[[tuple[float, float]], str]) -> Element:
     places = [frame.point(*point) for point in line.points]
-    way = "L".join(f"{svg_number(x)} {svg_number(y)}" for x, y in places)
+    path = "L".join(f"{svg_number(x)} {svg_number(y)}" for x, y in places)
     shape = _MARKER_SHAPES[line.style % len(_MARKER_SHAPES)]
     points = [
         element(
@@ -412,7 +419,7 @@ def _draw_line(frame: PlotFrame, line: PlotLine, format_point: Callable[[tuple[f
         for point, (x, y) in zip(line.points, places, strict=True)
         if line.has_points
     ]
-    return element("g", element("path", d=f"M{way}"), *points, class_=_line_class(line))
+    return element("g", element("path", d=f"M{path}"), *points, class_=_line_class(line))
 
 
 def _line_class(line: PlotLine) -> str:
@@ -422,16 +429,17 @@ def _line_class(line: PlotLine) -> str:
 def _histogram_bar(frame: PlotFrame, number: int, count: int, total: int) -> Element:
     low, high = number / _HISTOGRAM_BINS, (number + 1) / _HISTOGRAM_BINS
     left, top = frame.x_at(low), frame.y_at(frame.y.position(count / total * 100))
-    words = f"{format_seconds(frame.x.value_at(low))} to {format_seconds(frame.x.value_at(high))}: {count:,}, {format_percent(count / total)}"
+    interval = f"{format_seconds(frame.x.value_at(low))} to {format_seconds(frame.x.value_at(high))}"
+    words = f"{interval}: {count:,}, {format_percent(count / total)}"
     path = rectangle_path(left, top, frame.x_at(high) - left - 0.5, frame.y_at(0) - top)
     return element("path", element("title", words), d=path)
 
 
 def _cumulative_line(frame: PlotFrame, ordered: Sequence[float]) -> list[Element]:
-    """The line of what was no longer than this, with its own axis at the right."""
+    """Return the cumulative distribution, with its own axis at the right."""
     ranks = sorted({round(number * (len(ordered) - 1) / _MAX_LINE_POINTS) for number in range(_MAX_LINE_POINTS + 1)})
     places = [(frame.x_at(frame.x.position(ordered[rank])), frame.y_at((rank + 1) / len(ordered))) for rank in ranks]
-    way = f"M{svg_number(places[0][0])} {svg_number(frame.y_at(0))}" + "".join(
+    path = f"M{svg_number(places[0][0])} {svg_number(frame.y_at(0))}" + "".join(
         f"L{svg_number(x)} {svg_number(y)}" for x, y in places
     )
     names = [
@@ -443,7 +451,7 @@ def _cumulative_line(frame: PlotFrame, ordered: Sequence[float]) -> list[Element
         )
         for part in range(3)
     ]
-    return [element("g", element("path", d=way), class_="line1"), *names]
+    return [element("g", element("path", d=path), class_="line1"), *names]
 
 
 def _draw_ratio(frame: PlotFrame, number: int, row: RatioBand) -> Element:

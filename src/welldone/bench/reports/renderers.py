@@ -1,4 +1,4 @@
-"""Which form of report a file gets: its ending says it."""
+"""Report formats by file extension."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""A timeline of requests: each is a bar from when it was due to its end, in the first row that is free."""
+"""Plots of one step: timeline of its requests, histograms, tokens over time."""
 
 import heapq
 import math
@@ -31,50 +31,51 @@ from welldone.reporting import code, element, sanitize_text
 _MIN_BAR_WIDTH, _MIN_FAILURE_WIDTH = (
     0.05,
     3.0,
-)  # what is too narrow to be drawn; and what is wide enough to be seen among others
+)  # minimum width of a visible part; minimum width of a failed request
 _MAX_REASON_CHARS = 120
-"""Characters of a reason that are shown at a bar: there are many bars."""
+"""Characters of an error in a tooltip: there are many bars."""
 
 
 def timeline(title: str, records: Sequence[BenchRecord], x: Axis, *, ends_s: float, max_bars: int) -> Element:
-    """At most so many of the requests, along the time `x`; from `ends_s` on nothing new was begun."""
+    """Return a timeline of at most `max_bars` requests; no request was sent after `ends_s`."""
     known = [record for record in records if _is_drawable(record)]
     if not known:
-        return empty_figure(title, "There are no requests.")
-    drawn, note = _sample_records(known, max_bars)
-    rows = _assign_rows(drawn)
+        return empty_figure(title, "No requests.")
+    shown, note = _sample_records(known, max_bars)
+    rows = _assign_rows(shown)
     count = max(rows) + 1
     tall = min(max(360.0 / count, 0.5), 14.0)
     frame = PlotFrame(x=x, y=Axis(low=0, high=count, ticks=()), width=WIDE_WIDTH, height=70 + count * tall)
-    bars = [_request_bar(frame, record, row, tall) for record, row in zip(drawn, rows, strict=True)]
+    bars = [_request_bar(frame, record, row, tall) for record, row in zip(shown, rows, strict=True)]
     counts = Counter(record.outcome for record in known)
     legend = [
         (f"{end.value} {counts[end]:,}", legend_swatch(_outcome_class(end))) for end in RequestOutcome if counts[end]
     ]
-    legend += [("pale: no token yet", legend_swatch("end-ok pale")), ("grey: due, not begun", legend_swatch("late"))]
-    legend.append(("dashed: the step's end", legend_swatch("mark", "M6 0v12")))
+    legend += [("pale: no token yet", legend_swatch("end-ok pale")), ("grey: due, not sent", legend_swatch("late"))]
+    legend.append(("dashed: end of the step", legend_swatch("mark", "M6 0v12")))
     line = vertical_marker(frame, x.position(ends_s), "")
-    return figure(title, plot_svg(frame, "since the step began", "", *line, *bars), legend=legend, note=note)
+    return figure(title, plot_svg(frame, "since the start of the step", "", *line, *bars), legend=legend, note=note)
 
 
 def _sample_records(records: Sequence[BenchRecord], max_bars: int) -> tuple[list[BenchRecord], str]:
-    """A fair part of them, but as many as fit of those that did not end well, and words for what was left out."""
+    """Return a sample of the records, with as many failed ones as fit, and a note on what was omitted."""
     if len(records) <= max_bars:
         return sorted(records, key=_start_s), ""
     bad = [record for record in records if record.outcome is not RequestOutcome.OK]
     good = [record for record in records if record.outcome is RequestOutcome.OK]
     bad_each = max(1, -(-len(bad) // (max_bars // 2)))
     good_each = max(1, -(-len(good) // (max_bars - len(bad[::bad_each]))))
-    note = f"Of {len(records):,} requests {_fraction_label(good_each)} that ended well is drawn, and {_fraction_label(bad_each)} that did not."
+    shares = f"{_fraction_label(good_each)} successful one and {_fraction_label(bad_each)} other one"
+    note = f"Of {len(records):,} requests, {shares} is drawn."
     return sorted([*bad[::bad_each], *good[::good_each]], key=_start_s), note
 
 
 def _fraction_label(each: int) -> str:
-    return "each" if each == 1 else f"one in {each:,}"
+    return "each" if each == 1 else f"every {each:,}th"
 
 
 def _assign_rows(records: Sequence[BenchRecord]) -> list[int]:
-    """For each of them, in their order, the first row that is free from its beginning on."""
+    """Return the first free row for each record, in order."""
     busy: list[tuple[float, int]] = []
     free: list[int] = []
     rows = []
@@ -91,15 +92,15 @@ def _request_bar(frame: PlotFrame, record: BenchRecord, row: int, tall: float) -
     top, height = frame.y_at(1) + row * tall, tall * 0.85
     first = record.times[0] if record.times else record.ended_s
     steps = [_start_s(record), record.sent_s, first, record.ended_s]
-    due, begun, spoke, ended = (frame.x_at(frame.x.position(step)) for step in steps)
-    parts = [("late", due, begun), ("pale", begun, spoke)]
+    due, sent, first_token, ended = (frame.x_at(frame.x.position(step)) for step in steps)
+    parts = [("late", due, sent), ("pale", sent, first_token)]
     shapes = [
         element("path", d=rectangle_path(left, top, right - left, height), class_=kind)
         for kind, left, right in parts
         if right - left > _MIN_BAR_WIDTH
     ]
-    # A bad end is seen, however soon it came.
-    left = spoke if record.outcome is RequestOutcome.OK else min(spoke, ended - _MIN_FAILURE_WIDTH)
+    # A failed request is always visible, however soon it ended.
+    left = first_token if record.outcome is RequestOutcome.OK else min(first_token, ended - _MIN_FAILURE_WIDTH)
     shapes.append(element("path", d=rectangle_path(left, top, ended - left, height)))
     return element("g", element("title", _request_tooltip(record)), *shapes, class_=_outcome_class(record.outcome))
 
@@ -108,11 +109,11 @@ def _request_tooltip(record: BenchRecord) -> str:
     first = f"first token after {format_seconds(record.times[0] - record.due_s)}" if record.times else "no token"
     tokens = f", {record.tokens:,} tokens" if record.tokens is not None and record.times else ""
     late = (
-        f", begun {format_seconds(record.sent_s - record.due_s)} later" if record.sent_s - record.due_s > 0.005 else ""
+        f", sent {format_seconds(record.sent_s - record.due_s)} later" if record.sent_s - record.due_s > 0.005 else ""
     )
-    why = f": {sanitize_text(record.error, _MAX_REASON_CHARS)}" if record.error else ""
+    error = f": {sanitize_text(record.error, _MAX_REASON_CHARS)}" if record.error else ""
     took = format_seconds(record.ended_s - record.due_s)
-    return f"{record.outcome.value}{why}; due at {format_seconds(record.due_s)}{late}, {first}{tokens}, {took} in all"
+    return f"{record.outcome.value}{error}; due at {format_seconds(record.due_s)}{late}, {first}{tokens}, {took} in all"
 
 
 def _start_s(record: BenchRecord) -> float:
@@ -128,38 +129,38 @@ def _outcome_class(end: RequestOutcome) -> str:
     return f"end-{end.value.replace(' ', '-')}"
 
 
-# One step in pictures: how long its answers took, what became of each request, and how its tokens came.
+# The section of a step.
 
 
 _MAX_STEPS = 40
-"""Steps in pictures. A sweep of two servers has 24; who has more wants the table."""
+"""Steps with plots. A sweep of two servers has 24."""
 _MAX_TIMELINE_BARS = 6_000
-"""Requests that are drawn in all: about two megabytes."""
+"""Requests drawn in total: about two megabytes."""
 _MAX_GAPS = 200_000
-"""Gaps between chunks that are looked at: enough for p99.9, and done in a blink."""
+"""Gaps between chunks in a histogram: enough for p99.9, and fast."""
 _TOKEN_BARS = 120
-"""Bars of tokens over time, about."""
+"""Approximate number of bars of tokens over time."""
 _MAX_UNFOLDED = 3
-"""So many steps are shown at once; if there are more, all but the last are folded."""
+"""With more steps, all but the last are collapsed."""
 _HISTOGRAM_TITLES = {
-    "ttft": "Time to the first token",
-    "itl": "Time between tokens, of each request",
-    "gap": "Time between chunks, of all requests",
-    "e2e": "Time of the whole answer",
+    "ttft": "Time to first token",
+    "itl": "Time between tokens, per request",
+    "gap": "Time between chunks, over all requests",
+    "e2e": "Time of the complete answer",
 }
 _MARKED_PERCENTILES = ("p50", "p90", "p99")
 
 
 def step_sections(steps: Sequence[StepResult]) -> list[Element]:
-    """The steps, each to be unfolded; and words for those that are left out."""
+    """Return the collapsible sections of the steps, and a note on those that are omitted."""
     shown = steps[:_MAX_STEPS]
-    most = _MAX_TIMELINE_BARS // max(len(shown), 1)
+    max_bars = _MAX_TIMELINE_BARS // max(len(shown), 1)
     folded = [
-        _step_section(step, most, is_open=len(steps) <= _MAX_UNFOLDED or number == len(shown) - 1)
+        _step_section(step, max_bars, is_open=len(steps) <= _MAX_UNFOLDED or number == len(shown) - 1)
         for number, step in enumerate(shown)
     ]
-    left = [element("p", f"{len(steps) - _MAX_STEPS:,} more steps are in the table only.", class_="quiet")]
-    return [*folded, *(left if len(steps) > _MAX_STEPS else [])]
+    omitted = [element("p", f"{len(steps) - _MAX_STEPS:,} more steps are in the table only.", class_="quiet")]
+    return [*folded, *(omitted if len(steps) > _MAX_STEPS else [])]
 
 
 def _step_section(step: StepResult, max_bars: int, *, is_open: bool) -> Element:
@@ -170,9 +171,9 @@ def _step_section(step: StepResult, max_bars: int, *, is_open: bool) -> Element:
     return element(
         "details",
         summary,
-        *_count_list("Did not end well", _failed_outcomes(step.outcomes)),
+        *_count_list("Not successful", _failed_outcomes(step.outcomes)),
         *_count_list("Why", step.reasons),
-        *_count_list("Rules that were broken", step.rules),
+        *_count_list("Broken rules", step.rules),
         element(
             "div", *(_metric_histogram(step, name, title) for name, title in _HISTOGRAM_TITLES.items()), class_="plots"
         ),
@@ -188,8 +189,8 @@ def _failed_outcomes(outcomes: Mapping[str, int]) -> Mapping[str, int]:
 def _count_list(title: str, counts: Mapping[str, int]) -> list[Element]:
     if not counts:
         return []
-    told = [element("li", code(words), f" {count:,}") for words, count in counts.items()]
-    return [element("p", f"{title}:"), element("ul", *told)]
+    items = [element("li", code(words), f" {count:,}") for words, count in counts.items()]
+    return [element("p", f"{title}:"), element("ul", *items)]
 
 
 def _metric_histogram(step: StepResult, name: str, title: str) -> Element:
@@ -203,7 +204,7 @@ def _metric_histogram(step: StepResult, name: str, title: str) -> Element:
 
 
 def _chunk_gaps(records: Sequence[BenchRecord]) -> tuple[list[float], int]:
-    """The times between chunks of one request in so many."""
+    """Return the gaps between chunks, of one request in so many."""
     good = [record for record in records if record.outcome is RequestOutcome.OK]
     each = max(1, -(-sum(len(record.times) for record in good) // _MAX_GAPS))
     return [
@@ -214,7 +215,7 @@ def _chunk_gaps(records: Sequence[BenchRecord]) -> tuple[list[float], int]:
 
 
 def _tokens_plot(step: StepResult, x: Axis) -> Element:
-    """The tokens of all answers, by when they came. A chunk holds its share of the tokens of its answer."""
+    """Plot the tokens of all answers over time. Tokens are distributed evenly over the chunks of an answer."""
     each_s = round_up_step(x.high / _TOKEN_BARS)
     rates = [0.0] * math.ceil(x.high / each_s)
     for record in step.records:
@@ -223,4 +224,4 @@ def _tokens_plot(step: StepResult, x: Axis) -> Element:
             share = tokens / len(record.times) / each_s
             for at in record.times:
                 rates[min(int(min(max(at, 0.0), x.high) / each_s), len(rates) - 1)] += share
-    return bar_plot("Tokens as they came", rates, x, bar_s=each_s, ends_s=step.seconds, y="tokens/s")
+    return bar_plot("Tokens over time", rates, x, bar_s=each_s, ends_s=step.seconds, y="tokens/s")

@@ -1,4 +1,4 @@
-"""The report for a person at a terminal: inference-benchmarker's two tables, and then what they do not say."""
+"""Reports as text: the terminal output, with the two tables of inference-benchmarker, and the CSV of requests."""
 
 import csv
 import io
@@ -14,22 +14,22 @@ from welldone.bench.settings import BenchSettings, LengthSpec
 from welldone.bench.stats import METRICS, error_rate
 from welldone.reporting import pluralize, sanitize, wrap_text
 
-# The requests as CSV, a row for each: for a spreadsheet or a data frame. Times are seconds of the step.
-
+# CSV: a row per request. Times are seconds from the start of the step.
 
 CSV_COLUMNS = (
-    *("step", "target", "end", "status", "finish", "ttft", "itl", "stall", "e2e", "rate", "due_s", "begun_s", "head_s"),
+    *("step", "target", "outcome", "status", "finish_reason", "ttft", "itl", "stall", "e2e", "rate", "due_s", "sent_s"),
+    *("head_s",),
     *("role_s", "reasoning_s", "content_s", "tool_s", "first_s", "last_s", "ended_s", "chunks", "prompt_tokens"),
-    *("limit_tokens", "tokens", "counted", "rules", "why"),
+    *("max_tokens", "tokens", "tokenizer_tokens", "rules", "error"),
 )
-"""What is measured (of requests that ended well), then when everything came, then counts and reasons."""
+"""Metrics (of successful requests), then timestamps, then counts and errors."""
 _CSV_METRICS = ("ttft", "itl", "stall", "e2e", "rate")
 _FORMULA_PREFIXES = ("=", "+", "-", "@")
-_CSV_TIME_DIGITS = 6  # of a second, as in our JSON
+_CSV_TIME_DIGITS = 6  # as in the JSON report
 
 
 def render_csv(report: BenchReport) -> str:
-    """All requests, step by step."""
+    """Return all requests, step by step."""
     report = sanitize(report)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -44,16 +44,18 @@ def render_csv(report: BenchReport) -> str:
 def _csv_values(record: BenchRecord) -> list[object]:
     measured = [METRICS[name](record) if record.outcome is RequestOutcome.OK else None for name in _CSV_METRICS]
     first, last = (record.times[0], record.times[-1]) if record.times else (None, None)
-    sent = (record.due_s, record.sent_s, record.head_s, record.role_s)
-    heard = (record.reasoning_s, record.content_s, record.tool_s, first, last, record.ended_s)
+    events = (record.head_s, record.role_s, record.reasoning_s, record.content_s, record.tool_s)
+    timestamps = (record.due_s, record.sent_s, *events, first, last, record.ended_s)
     tokens = (record.prompt_tokens, record.max_tokens, record.tokens, record.tokenizer_tokens)
-    said = (" ".join(record.rules), record.error)
-    came = (str(record.outcome), record.status, record.finish_reason)
-    return [*came, *measured, *sent, *heard, len(record.times), *tokens, *said]
+    result = (str(record.outcome), record.status, record.finish_reason)
+    return [
+        *(*result, *measured, *timestamps, len(record.times), *tokens),
+        *(" ".join(record.rules), record.error),
+    ]
 
 
 def _csv_cell(value: object) -> object:
-    """The value, so that no spreadsheet takes a text of a server for a formula."""
+    """Quote text from a server that a spreadsheet would run as a formula."""
     match value:
         case float():
             return round(value, _CSV_TIME_DIGITS)
@@ -63,48 +65,45 @@ def _csv_cell(value: object) -> object:
             return value
 
 
-# What all forms of a report say in the same words: times, counts, who failed.
-#
-# What a server sent stands in a report as it came; `welldone.reporting` makes it fit to be drawn.
-
+# Functions for all formats. Text from servers is sanitized with `welldone.reporting` before it is printed.
 
 NEUTRAL_OUTCOMES = (RequestOutcome.OK, RequestOutcome.UNFINISHED)
-"""Ends that are not held against a server."""
+"""Outcomes that do not count as failures."""
 _RATE_METRICS = ("token_rate", "request_rate", "rate")
 _SHARE_METRICS = ("error_rate", "success_rate", "goodput")
 
 
 def without_records(report: BenchReport) -> BenchReport:
-    """The report with every text printable, and without its requests, of which there may be very many."""
+    """Return the sanitized report without its requests, of which there may be very many."""
     steps = tuple(msgspec.structs.replace(step, records=()) for step in report.steps)
     return sanitize(msgspec.structs.replace(report, steps=steps))
 
 
 def settings_of_report(report: BenchReport) -> BenchSettings:
-    """The settings of the run, as far as the report has them."""
+    """Return the settings of the run, as far as the report has them."""
     return msgspec.convert(
         {"url": report.url, **report.config}, BenchSettings, dec_hook=lambda kind, value: kind(value)
     )
 
 
 def split_metric(comparison: MetricComparison) -> tuple[str, str]:
-    """The step that it is about, and the metric: `throughput ttft.p50` has both."""
+    """Split `throughput ttft.p50` into step and metric."""
     step, _, metric = comparison.metric.rpartition(" ")
     return step, metric
 
 
 def failed_count(step: StepResult) -> int:
-    """How many requests ended badly. Those that were left at the end of the step are none of them."""
+    """Return the number of failed requests. Requests that were abandoned at the end of the step do not count."""
     return sum(count for end, count in step.outcomes.items() if end not in NEUTRAL_OUTCOMES)
 
 
 def finished_count(step: StepResult) -> int:
-    """How many requests came to an end, good or bad."""
+    """Return the number of requests that succeeded or failed."""
     return step.ok + failed_count(step)
 
 
 def format_duration(seconds: float) -> str:
-    """A time with three digits that count."""
+    """Format a duration with three significant digits."""
     if seconds < 0.9995:
         value, unit = seconds * 1000, "ms"
     else:
@@ -114,7 +113,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_metric(metric: str, number: float) -> str:
-    """The number of a metric such as `ttft.p99`, or of what is said of it, in its unit."""
+    """Format a value of a metric such as `ttft.p99`, or of an assertion about it, with its unit."""
     kind = "".join(takewhile(lambda char: char.isalnum() or char == "_", metric))
     if kind in _SHARE_METRICS:
         return f"{number:.1%}"
@@ -122,58 +121,52 @@ def format_metric(metric: str, number: float) -> str:
 
 
 _BORDER_WIDTH = 7  # characters around two cells
-_MIN_CELL_WIDTH = 20  # of a cell that is wrapped
-_MAX_CELL_WIDTH = 100  # characters of a cell: more than any that we know of, and a terminal takes no more
-_MAX_REASONS_SHOWN = 3  # of what failed, that are named
+_MIN_CELL_WIDTH = 20  # of a wrapped cell
+_MAX_CELL_WIDTH = 100
+_MAX_REASONS_SHOWN = 3  # of failures
 _TABLE_PERCENTILES = ("p50", "p90", "p99")
 _TIME_LABELS = {
     "head": "headers (head)",
     "role": "role",
     "ttft": "first token (ttft)",
-    "reasoning": "first thought (reasoning)",
+    "reasoning": "first reasoning (reasoning)",
     "content": "first content (content)",
-    "tool": "first call (tool)",
+    "tool": "first tool call (tool)",
     "itl": "between tokens (itl)",
     "gap": "between chunks (gap)",
     "stall": "longest gap (stall)",
-    "e2e": "whole (e2e)",
-    "rate": "tokens/s of each (rate)",
+    "e2e": "complete answer (e2e)",
+    "rate": "tokens/s per request (rate)",
 }
-"""In words, and as the times are called where they are told to keep to something."""
+"""Labels, with the name that assertions use."""
 _MAIN_METRICS = ("ttft", "itl", "e2e")
 _FIRST_TOKEN_METRICS = ("reasoning", "content", "tool")
 _LABEL_WIDTH = max(map(len, _TIME_LABELS.values()))
 
 
 def report_lines(report: BenchReport, width: int | None = None) -> list[str]:
-    """The report, line by line. Of one step all times are shown, of several the main ones, and what went wrong.
+    """Return the report as lines. Of a single step all metrics are shown, of several the main ones and the problems.
 
-    It fits into `width` columns; None: it is as wide as it is.
+    The lines fit into `width` columns; None: no limit.
     """
     report = without_records(report)
-    drawn = [*wrap_text("", _heading(report), width), "", *_parameters(report, width), ""]
+    lines = [*wrap_text("", _heading(report), width), "", *_parameters(report, width), ""]
     if report.steps:
-        drawn += [*_results(report, width), ""]
+        lines += [*_results(report, width), ""]
     measured = [step for step in report.steps if step.id != "warmup"]
     is_full = len(measured) <= (2 if report.against else 1)
     for step in measured:
-        drawn += [*_step_lines(step, _server_suffix(report, step), width, is_full=is_full), ""]
-    for part in (comparison_lines(report.comparisons), [_assertion_line(one) for one in report.assertion_results]):
-        drawn += [*part, ""] if part else []
-    return [*drawn, f"ended early: {report.incomplete_reason}"] if not report.is_complete else drawn[:-1]
+        server = f" at {step.target}" if report.against else ""
+        lines += [*_step_lines(step, server, width, is_full=is_full), ""]
+    assertions = [_assertion_line(result) for result in report.assertion_results]
+    for part in (comparison_lines(report.comparisons), assertions):
+        lines += [*part, ""] if part else []
+    return [*lines, f"ended early: {report.incomplete_reason}"] if not report.is_complete else lines[:-1]
 
 
 def _heading(report: BenchReport) -> str:
     against = f", against {report.against}" if report.against else ""
     return f"{report.model} at {report.url}{against}, endpoint {report.endpoint}"
-
-
-def _server_suffix(report: BenchReport, step: StepResult) -> str:
-    """Which of two servers, or nothing where there is one."""
-    return f" at {step.target}" if report.against else ""
-
-
-# ---- the two tables
 
 
 def _parameters(report: BenchReport, width: int | None) -> list[str]:
@@ -204,12 +197,12 @@ def _format_length(length: LengthSpec | None) -> str:
 
 
 def _results(report: BenchReport, width: int | None) -> list[str]:
-    heads = (
+    headers = (
         *("Benchmark", "QPS", "E2E Latency (avg)", "TTFT (avg)", "ITL (avg)", "Throughput", "Error Rate"),
         *("Successful Requests", "Prompt tokens per req (avg)", "Decoded tokens per req (avg)"),
     )
     return _fitted_table(
-        [heads, *(_result_row(step, is_second=step.target != report.url) for step in report.steps)], width
+        [headers, *(_result_row(step, is_second=step.target != report.url) for step in report.steps)], width
     )
 
 
@@ -229,40 +222,40 @@ def _result_row(step: StepResult, *, is_second: bool) -> tuple[str, ...]:
     )
 
 
-def _format_mean(step: StepResult, name: str, times: int, unit: str) -> str:
-    spread = step.times.get(name)
-    return "-" if spread is None or spread.mean is None else f"{times * spread.mean:.2f} {unit}"
+def _format_mean(step: StepResult, name: str, factor: int, unit: str) -> str:
+    values = step.times.get(name)
+    return "-" if values is None or values.mean is None else f"{factor * values.mean:.2f} {unit}"
 
 
 def _two_column_table(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
-    """A table of two columns, the second of which is wrapped."""
+    """Format a table of two columns and wrap the second."""
     if width is None:
         return _boxed_table(rows)
     room = max(width - max(len(name) for name, _ in rows) - _BORDER_WIDTH, _MIN_CELL_WIDTH)
     parts = [(name, textwrap.wrap(text, room, break_on_hyphens=False) or [""]) for name, text in rows]
     return _boxed_table(
-        [(name if number == 0 else "", line) for name, found in parts for number, line in enumerate(found)]
+        [(name if number == 0 else "", line) for name, lines in parts for number, line in enumerate(lines)]
     )
 
 
 def _fitted_table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """A table that fits: where it is too wide its columns become rows, and it is cut into as many as it takes."""
-    drawn = _boxed_table(rows)
-    if width is None or len(drawn[0]) <= width:
-        return drawn
-    heads, *columns = rows
-    room = width - max(map(len, heads)) - 4
+    """Format a table. If it is too wide, it is transposed, and split into as many tables as needed."""
+    table = _boxed_table(rows)
+    if width is None or len(table[0]) <= width:
+        return table
+    headers, *columns = rows
+    room = width - max(map(len, headers)) - 4
     lines: list[str] = []
     while columns:
         sizes = accumulate(max(map(len, column)) + 3 for column in columns)
         fitting = max(sum(size <= room for size in sizes), 1)
-        lines += _boxed_table(list(zip(heads, *columns[:fitting], strict=True)))
+        lines += _boxed_table(list(zip(headers, *columns[:fitting], strict=True)))
         columns = columns[fitting:]
     return lines
 
 
 def _boxed_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table with lines around it; its first row is the head."""
+    """Format a table with borders; its first row is the header."""
     cells = [[cell if len(cell) <= _MAX_CELL_WIDTH else cell[:_MAX_CELL_WIDTH] + "…" for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     head, *body = (f"│ {' │ '.join(_padded(row, widths))} │" for row in cells)
@@ -276,30 +269,28 @@ def _padded(row: Iterable[str], widths: Iterable[int]) -> Iterable[str]:
     return (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
 
 
-# ---- what they do not say
-
-
 def _step_lines(step: StepResult, server: str, width: int | None, *, is_full: bool) -> list[str]:
-    found = {
+    metrics = {
         name: step.times[name]
         for name in (_metrics_shown(step) if is_full else _MAIN_METRICS)
         if _has_metric(step, name)
     }
-    drawn = wrap_text("", f"{step.id}{server}: {_describe_load(step)}", width)
-    if found:
-        drawn.append(
+    lines = wrap_text("", f"{step.id}{server}: {_describe_load(step)}", width)
+    if metrics:
+        lines.append(
             f"  {'':<{_LABEL_WIDTH}}  {'n':>7}" + "".join(f"  {name:>8}" for name in (*_TABLE_PERCENTILES, "max"))
         )
-    drawn += [
-        f"  {_TIME_LABELS[name]:<{_LABEL_WIDTH}}  {_distribution_cells(name, spread)}" for name, spread in found.items()
+    lines += [
+        f"  {_TIME_LABELS[name]:<{_LABEL_WIDTH}}  {_distribution_cells(name, values)}"
+        for name, values in metrics.items()
     ]
     for label, text in _step_remarks(step, is_full=is_full):
-        drawn += wrap_text(f"  {label:<{_LABEL_WIDTH}}  ", text, width)
-    return drawn
+        lines += wrap_text(f"  {label:<{_LABEL_WIDTH}}  ", text, width)
+    return lines
 
 
 def _metrics_shown(step: StepResult) -> list[str]:
-    """All, but where every first token is content there is no need to say it twice."""
+    """Return all metrics, but not `content` if every first token is content: it equals `ttft`."""
     kinds = [name for name in _FIRST_TOKEN_METRICS if _has_metric(step, name)]
     return [name for name in _TIME_LABELS if kinds != ["content"] or name != "content"]
 
@@ -309,17 +300,17 @@ def _has_metric(step: StepResult, name: str) -> bool:
 
 
 def _describe_load(step: StepResult) -> str:
-    """What load it was: who asks when."""
+    """Describe the load of a step."""
     if not step.is_open:
-        return f"closed loop, {pluralize(step.max_vus, 'stream')} at once, {format_duration(step.seconds)}"
+        return f"closed loop, {pluralize(step.max_vus, 'concurrent stream')}, {format_duration(step.seconds)}"
     rate = f"{step.rate:.2f} requests/s" if step.rate is not None else "at given times"
-    return f"open loop, {rate}, at most {step.max_vus} at once, {format_duration(step.seconds)}"
+    return f"open loop, {rate}, at most {step.max_vus} in flight, {format_duration(step.seconds)}"
 
 
-def _distribution_cells(name: str, spread: Distribution) -> str:
-    numbers = [spread.percentiles.get(percentile) for percentile in _TABLE_PERCENTILES]
-    shown = [_format_number(number, is_time=name != "rate") for number in (*numbers, spread.maximum)]
-    return f"{_format_count(spread.count):>7}" + "".join(f"  {text:>8}" for text in shown)
+def _distribution_cells(name: str, values: Distribution) -> str:
+    numbers = [values.percentiles.get(percentile) for percentile in _TABLE_PERCENTILES]
+    cells = [_format_number(number, is_time=name != "rate") for number in (*numbers, values.maximum)]
+    return f"{_format_count(values.count):>7}" + "".join(f"  {text:>8}" for text in cells)
 
 
 def _format_number(number: float | None, *, is_time: bool) -> str:
@@ -333,32 +324,30 @@ def _format_count(number: int) -> str:
 
 
 def _step_remarks(step: StepResult, *, is_full: bool) -> list[tuple[str, str]]:
-    """What is worth a line: of one step all, of several only what is not as it should be."""
-    facts = []
+    """Return labelled remarks: of a single step all of them, of several only the problems."""
+    remarks = []
     if is_full:
-        by = "" if step.tokens_by == "usage" else f", counted by {step.tokens_by}"
-        facts.append(("tokens/s", f"{step.token_rate:,.1f}   of all answers{by}"))
+        source = "" if step.tokens_by == "usage" else f", counted by {step.tokens_by}"
+        remarks.append(("tokens/s", f"{step.token_rate:,.1f}   of all answers{source}"))
     if step.good is not None:
-        facts.append(("good", f"{step.good:,} of {step.due:,} that were due kept all bounds"))
+        remarks.append(("good", f"{step.good:,} of {step.due:,} due requests within all limits"))
     if failed_count(step) or is_full:
-        facts.append(("failed", _describe_failures(step)))
+        remarks.append(("failed", _describe_failures(step)))
     reasons = [(reason, number) for reason, number in step.reasons.items() if reason != RequestOutcome.UNFINISHED]
-    facts += [("", f"{number:,} x {reason}") for reason, number in reasons[:_MAX_REASONS_SHOWN]]
+    remarks += [("", f"{number:,} x {reason}") for reason, number in reasons[:_MAX_REASONS_SHOWN]]
     if step.outcomes.get(RequestOutcome.UNFINISHED):
-        facts.append(
-            ("unfinished", f"{step.outcomes[RequestOutcome.UNFINISHED]:,} still under way at the end, and left")
-        )
+        remarks.append(("unfinished", f"{step.outcomes[RequestOutcome.UNFINISHED]:,} in flight at the end, abandoned"))
     if step.skipped:
-        facts.append(("skipped", f"{step.skipped:,} of {step.due:,}, since {step.max_vus:,} were under way"))
+        remarks.append(("skipped", f"{step.skipped:,} of {step.due:,}, because {step.max_vus:,} were in flight"))
     if step.invalid_streams or is_full:
-        facts.append(("wrong", _describe_violations(step)))
+        remarks.append(("invalid", _describe_violations(step)))
     if step.client.is_bottleneck or is_full:
-        facts.append(("this tool", _describe_client(step)))
-    return facts
+        remarks.append(("this client", _describe_client(step)))
+    return remarks
 
 
 def _describe_failures(step: StepResult) -> str:
-    kinds = ", ".join(f"{number:,} {end}" for end, number in step.outcomes.items() if end not in NEUTRAL_OUTCOMES)
+    kinds = ", ".join(f"{number:,} {name}" for name, number in step.outcomes.items() if name not in NEUTRAL_OUTCOMES)
     return f"{failed_count(step):,} of {finished_count(step):,}" + (f"   {kinds}" if failed_count(step) else "")
 
 
@@ -368,27 +357,29 @@ def _describe_violations(step: StepResult) -> str:
 
 
 def _describe_client(step: StepResult) -> str:
-    own = step.client
-    late = (
-        f"{pluralize(own.late_starts, 'late start')}, by up to {format_duration(own.max_delay_s)}"
-        if own.late_starts
-        else ""
-    )
-    said = f"{own.cpu:.0%} of a core, {late or 'no late start'}"
-    return f"{said}: it is the bottleneck, and the times are not the server's alone" if own.is_bottleneck else said
+    client = step.client
+    late = "no late start"
+    if client.late_starts:
+        late = f"{pluralize(client.late_starts, 'late start')}, by up to {format_duration(client.max_delay_s)}"
+    text = f"{client.cpu:.0%} of a core, {late}"
+    return f"{text}: it is the bottleneck, and distorts the times" if client.is_bottleneck else text
 
 
 def comparison_lines(comparisons: Sequence[MetricComparison]) -> list[str]:
-    """Two servers, or two runs, side by side."""
-    width = max((len(one.metric) for one in comparisons), default=0)
-    rows = [
-        f"{one.metric:<{width}}  {format_metric(split_metric(one)[1], one.first):>10}  {format_metric(split_metric(one)[1], one.second):>10}"
-        f"  {one.ratio:.2f} ({one.low:.2f} to {one.high:.2f}){', no difference' if one.low <= 1 <= one.high else ''}"
-        for one in comparisons
-    ]
+    """Return a table of two servers or two runs."""
+    width = max((len(comparison.metric) for comparison in comparisons), default=0)
+    rows = []
+    for comparison in comparisons:
+        metric = split_metric(comparison)[1]
+        first, second = format_metric(metric, comparison.first), format_metric(metric, comparison.second)
+        interval = f"({comparison.low:.2f} to {comparison.high:.2f})"
+        verdict = ", no difference" if comparison.low <= 1 <= comparison.high else ""
+        rows.append(
+            f"{comparison.metric:<{width}}  {first:>10}  {second:>10}  {comparison.ratio:.2f} {interval}{verdict}"
+        )
     return [f"{'':<{width}}  {'first':>10}  {'second':>10}  ratio", *rows] if rows else []
 
 
-def _assertion_line(one: AssertionResult) -> str:
-    said = "too few samples to say" if one.value is None else format_metric(one.text, one.value)
-    return f"{one.text}   {'kept' if one.passed else 'not kept'}   {one.step}: {said}"
+def _assertion_line(result: AssertionResult) -> str:
+    value = "too few samples" if result.value is None else format_metric(result.text, result.value)
+    return f"{result.text}   {'passed' if result.passed else 'failed'}   {result.step}: {value}"

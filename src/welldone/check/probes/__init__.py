@@ -1,4 +1,4 @@
-"""The probes, one file for each thing that clients ask for. `PROBES_OF` has all of a dialect, in their order."""
+"""The probes, grouped by topic. `PROBES_BY_DIALECT` lists those of each dialect in order."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ CHAT_PROBES: tuple[Probe, ...] = (
     *timing.PREFILL_PROBES,
     *timing.DISCONNECT_PROBES,
 )
-"""Those of chat and completions."""
+"""Probes of chat and completions."""
 
 _COMMON_PROBES: tuple[Probe, ...] = (
     *http.CORS_PROBES,
@@ -60,4 +60,3 @@ PROBES_BY_DIALECT: Mapping[str, tuple[Probe, ...]] = {
         *_COMMON_PROBES,
     ),
 }
-"""By dialect."""

@@ -1,4 +1,4 @@
-"""Probes of the older endpoint, /completions."""
+"""Probes of single dialects: the legacy /completions, /v1/messages and /v1/responses."""
 
 from functools import partial
 from typing import Any
@@ -9,8 +9,9 @@ from welldone.check import settings
 from welldone.check.probe import Probe
 from welldone.check.probes import text
 from welldone.check.probes.errors import is_refused
+from welldone.check.probes.limits import UNMATCHED_STOP
 from welldone.check.reply import ProbeReply, ProbeRequest
-from welldone.check.session import NotApplicableError, Session
+from welldone.check.session import NOT_REPRODUCIBLE, NotApplicableError, Session
 from welldone.rules.view.choices import as_list, as_object, is_int
 
 ECHO = "cmpl-echo"
@@ -19,7 +20,7 @@ SUFFIX = "cmpl-suffix"
 
 COMPLETION_PROMPT = "The capital of France is"
 BATCH_PROMPTS = ("One, two, three,", "Red, green, blue,")
-_COMPLETION_TOKENS = 4  # tokens of an answer: fewer than PROMPT has words
+_COMPLETION_TOKENS = 4  # fewer than COMPLETION_PROMPT has words
 
 
 async def _probe_completion(session: Session) -> None:
@@ -52,17 +53,17 @@ async def _send_echo(session: Session, **members: Any) -> ProbeReply:  # noqa: A
 
 
 def _check_offsets(session: Session, reply: ProbeReply) -> None:
-    """The first token is at 0 where it is the prompt's; where only the answer has logprobs it is not."""
+    """The first text_offset is 0 if the logprobs include the prompt, and not 0 if they cover only the answer."""
     logprobs = as_object(reply.first_choice.logprobs[0]) if reply.is_ok and reply.first_choice.logprobs else {}
     tokens, offsets = as_list(logprobs.get("tokens")), as_list(logprobs.get("text_offset"))
     if tokens and offsets:
-        is_kept = (offsets[0] == 0) is (len(tokens) > _COMPLETION_TOKENS)
-        wanted = "offsets that count from the start of the prompt"
-        session.check_rule(ECHO, reply, is_kept, observed={"text_offset": offsets[:8]}, expected=wanted)
+        is_correct = (offsets[0] == 0) is (len(tokens) > _COMPLETION_TOKENS)
+        expected = "offsets that count from the start of the prompt"
+        session.check_rule(ECHO, reply, is_correct, observed={"text_offset": offsets[:8]}, expected=expected)
 
 
 def _starts_with(text: str, beginning: str) -> bool:
-    """Whether it does, whatever blanks a tokenizer has put before it."""
+    """Whether the text begins with `beginning`, ignoring spaces that a tokenizer adds before it."""
     return text.lstrip().startswith(beginning.lstrip())
 
 
@@ -82,7 +83,7 @@ async def _probe_batch(session: Session) -> None:
 
 
 def _has_batch(reply: ProbeReply, n: int) -> bool:
-    """Whether there is something to number. A server without `n` answers once for each prompt."""
+    """Whether the number of choices can be checked. A server without `n` answers once for each prompt."""
     return bool(reply.choices) and (n == 1 or len(reply.choices) != len(BATCH_PROMPTS))
 
 
@@ -91,21 +92,21 @@ async def _send_batch(session: Session, **members: Any) -> ProbeReply:  # noqa: 
 
 
 def _check_indices(session: Session, reply: ProbeReply, count: int) -> None:
-    indices = [said.index for said in reply.choices]
-    wanted = f"{', '.join(map(str, range(count)))}: one for each answer"
+    indices = [choice.index for choice in reply.choices]
+    expected = f"{', '.join(map(str, range(count)))}: one for each answer"
     session.check_rule(
-        BATCH_INDEX, reply, indices == list(range(count)), observed={"indices": indices}, expected=wanted
+        BATCH_INDEX, reply, indices == list(range(count)), observed={"indices": indices}, expected=expected
     )
 
 
 def _check_prompt_order(session: Session, reply: ProbeReply, n: int) -> None:
-    """Each answer that repeats a prompt must repeat its own."""
-    for said in reply.choices:
-        owner = next((number for number, prompt in enumerate(BATCH_PROMPTS) if _starts_with(said.text, prompt)), None)
+    """With echo, the index of an answer must be that of the prompt that it begins with."""
+    for choice in reply.choices:
+        owner = next((number for number, prompt in enumerate(BATCH_PROMPTS) if _starts_with(choice.text, prompt)), None)
         if owner is not None:
-            heard = {"index": said.index, "text": said.text}
-            wanted = f"index {owner * n} to {owner * n + n - 1} for {BATCH_PROMPTS[owner]!r}"
-            session.check_rule(BATCH_INDEX, reply, said.index // n == owner, observed=heard, expected=wanted)
+            observed = {"index": choice.index, "text": choice.text}
+            expected = f"index {owner * n} to {owner * n + n - 1} for {BATCH_PROMPTS[owner]!r}"
+            session.check_rule(BATCH_INDEX, reply, choice.index // n == owner, observed=observed, expected=expected)
 
 
 # ---- suffix
@@ -122,14 +123,14 @@ async def _probe_suffix(session: Session) -> None:
     if not plain.text:
         raise NotApplicableError("the answer had no text")
     if plain.text != again.text:
-        raise NotApplicableError("the server does not repeat itself at temperature 0")
+        raise NotApplicableError(NOT_REPRODUCIBLE)
     counts = plain.usage_count("prompt_tokens"), reply.usage_count("prompt_tokens")
     if reply.text == plain.text and None in counts:
-        # What fits before the suffix may be what would come without it. Only the count tells that it was read.
-        raise NotApplicableError("the same text as without suffix, and no count of what was read")
-    is_kept = reply.text != plain.text or len({*counts}) > 1
+        # The same text may be correct. Only the prompt tokens show whether the suffix was read.
+        raise NotApplicableError("the same text as without suffix, and no usage that counts the suffix")
+    has_effect = reply.text != plain.text or len({*counts}) > 1
     session.check_rule(
-        SUFFIX, reply, is_kept, observed="the same text as without suffix", expected="another text, or status 400"
+        SUFFIX, reply, has_effect, observed="the same text as without suffix", expected="another text, or status 400"
     )
 
 
@@ -139,7 +140,7 @@ async def _send_suffix(session: Session, **members: Any) -> ProbeReply:  # noqa:
 
 COMPLETION_PROBES = (
     Probe(name="completions", description="a completion, streamed", run=_probe_completion),
-    Probe(name="completions-whole", description="a completion in one piece", run=_probe_completion_buffered),
+    Probe(name="completions-whole", description="a completion, not streamed", run=_probe_completion_buffered),
     Probe(name="completions-logprobs", description="a completion with logprobs", run=_probe_completion_logprobs),
     Probe(
         name="completions-echo", description="a completion that begins with its prompt", run=_probe_echo, rules=(ECHO,)
@@ -149,7 +150,7 @@ COMPLETION_PROBES = (
     ),
     Probe(
         name="completions-suffix",
-        description="a completion between two texts",
+        description="a completion with a suffix",
         run=_probe_suffix,
         rules=(SUFFIX,),
         is_exclusive=True,
@@ -157,38 +158,36 @@ COMPLETION_PROBES = (
 )
 
 
-# Probes of /v1/messages: what only this dialect says in its own way.
+# ---- /v1/messages
 
 
 MSG_MAX_TOKENS = "msg-max-tokens"
 MSG_COUNT_TOKENS = "msg-count-tokens"
 
-_MESSAGES_TOKENS = 16  # tokens
+_MESSAGES_TOKENS = 16
 _STOP_SEQUENCE_TOKENS = 24
-_UNMATCHED_STOP_SEQUENCE = "~ZQ~"
-"""No answer has it."""
 
 
 async def _probe_content_blocks(session: Session) -> None:
-    talk: list[dict[str, Any]] = [
+    conversation: list[dict[str, Any]] = [
         {"role": "user", "content": [{"type": "text", "text": "My name is Ann."}]},
         {"role": "assistant", "content": [{"type": "text", "text": "Hello, Ann."}]},
         {"role": "user", "content": "What is my name?"},
     ]
     system = [{"type": "text", "text": "Be brief."}]
     session.require_ok(
-        await session.generate(talk, max_tokens=_MESSAGES_TOKENS, system=system, metadata={"user_id": "check"})
+        await session.generate(conversation, max_tokens=_MESSAGES_TOKENS, system=system, metadata={"user_id": "check"})
     )
 
 
 async def _probe_stop_sequences(session: Session) -> None:
-    """The stop string is cut out of what the model says. What came of it is judged as any reply."""
-    known = session.require_ok(await session.generate(settings.COUNT_PROMPT, max_tokens=_STOP_SEQUENCE_TOKENS)).text
-    stop = known[len(known) // 2 :][:3]
+    """Request an answer again with a stop sequence taken from it. The general rules judge the replies."""
+    baseline = session.require_ok(await session.generate(settings.COUNT_PROMPT, max_tokens=_STOP_SEQUENCE_TOKENS)).text
+    stop = baseline[len(baseline) // 2 :][:3]
     if not stop.strip():
-        raise NotApplicableError("the answer is too short to cut a stop string out of it")
+        raise NotApplicableError("the answer is too short to take a stop sequence from it")
     for stream in (True, False):
-        stops = [_UNMATCHED_STOP_SEQUENCE, stop]
+        stops = [UNMATCHED_STOP, stop]
         reply = session.require_ok(
             await session.generate(
                 settings.COUNT_PROMPT, stream=stream, max_tokens=_STOP_SEQUENCE_TOKENS, stop_sequences=stops
@@ -202,58 +201,61 @@ async def _probe_count_tokens(session: Session) -> None:
     (_, short), (reply, longer) = [
         await _count_tokens(session, text) for text in (settings.HELLO_PROMPT, settings.COUNT_PROMPT)
     ]
-    is_kept = short is not None and longer is not None and 0 < short < longer
-    heard = {"input_tokens": [short, longer]} if reply.is_ok else reply.error_summary
+    is_correct = short is not None and longer is not None and 0 < short < longer
     session.check_rule(
-        MSG_COUNT_TOKENS, reply, is_kept, observed=heard, expected='{"input_tokens":n}, and more for a longer text'
+        MSG_COUNT_TOKENS,
+        reply,
+        is_correct,
+        observed={"input_tokens": [short, longer]} if reply.is_ok else reply.error_summary,
+        expected='{"input_tokens":n}, and more for a longer text',
     )
 
 
 async def _count_tokens(session: Session, content: str) -> tuple[ProbeReply, int | None]:
     body = msgspec.json.encode({"model": session.facts.model, **session.dialect.prompt_members(content)})
-    asked = ProbeRequest(method="POST", path="/messages/count_tokens", body=body, endpoint=session.dialect.name)
-    reply = await session.send(asked, is_judged=False)
-    if not is_refused(reply):  # to have no such path is to break the rule
+    request = ProbeRequest(method="POST", path="/messages/count_tokens", body=body, endpoint=session.dialect.name)
+    reply = await session.send(request, is_judged=False)
+    if not is_refused(reply):  # a refusal breaks the rule; other errors do not
         session.require_ok(reply)
     count = reply.json.get("input_tokens")
     return reply, count if reply.is_ok and is_int(count) else None
 
 
 MESSAGES_PROBES = (
-    Probe(name="blocks", description="a system prompt, and a talk in content blocks", run=_probe_content_blocks),
+    Probe(name="blocks", description="a system prompt and a conversation in content blocks", run=_probe_content_blocks),
     Probe(
         name="stops",
-        description="an answer that ends at one of its stop_sequences",
+        description="an answer that ends at one of the stop_sequences",
         run=_probe_stop_sequences,
         is_exclusive=True,
     ),
     Probe(
         name="count-tokens",
-        description="the tokens of a request, counted beforehand",
+        description="/v1/messages/count_tokens",
         run=_probe_count_tokens,
         rules=(MSG_COUNT_TOKENS,),
     ),
 )
 
 
-# Probes of /v1/responses: what only this dialect says in its own way.
+# ---- /v1/responses
 
 
 RESP_INCOMPLETE = "resp-incomplete"
 
-_RESPONSES_TOKENS = 16  # tokens
+_RESPONSES_TOKENS = 16
 _TEXT_FORMAT = {"type": "json_schema", **text.CAT_SCHEMA}
 
 
 async def _probe_items(session: Session) -> None:
-    talk: list[dict[str, Any]] = [
+    conversation: list[dict[str, Any]] = [
         {"role": "user", "content": [{"type": "input_text", "text": "My name is Ann."}]},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello, Ann."}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is my name?"}]},
     ]
     session.require_ok(
         await session.generate(
-            talk, max_tokens=_RESPONSES_TOKENS, instructions="Be brief.", metadata={"probe": "items"}
+            conversation, max_tokens=_RESPONSES_TOKENS, instructions="Be brief.", metadata={"probe": "items"}
         )
     )
 
@@ -273,13 +275,15 @@ async def _probe_responses_logprobs(session: Session) -> None:
 
 
 RESPONSES_PROBES = (
-    Probe(name="items", description="instructions, and a talk as items", run=_probe_items),
+    Probe(name="items", description="instructions and a conversation as items", run=_probe_items),
     Probe(
-        name="schema", description="an answer by a JSON schema, streamed", run=partial(_probe_text_format, stream=True)
+        name="schema",
+        description="an answer with a JSON schema, streamed",
+        run=partial(_probe_text_format, stream=True),
     ),
     Probe(
         name="schema-whole",
-        description="an answer by a JSON schema, in one piece",
+        description="an answer with a JSON schema, not streamed",
         run=partial(_probe_text_format, stream=False),
     ),
     Probe(name="logprobs", description="an answer with logprobs", run=_probe_responses_logprobs),

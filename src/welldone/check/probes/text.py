@@ -1,4 +1,4 @@
-"""Probes of plain text: the stream that every client reads first."""
+"""Probes of answers: text, choices, logprobs, reasoning, JSON, and equality of streamed and buffered replies."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -7,36 +7,28 @@ from typing import Any
 from welldone.check import settings
 from welldone.check.probe import Probe
 from welldone.check.probes.errors import is_refused
+from welldone.check.probes.usage import USAGE_WHOLE_REQUEST
 from welldone.check.reading import ParsedChoice
-from welldone.check.reply import ProbeReply, find_special_token, frame_at_offset, text_from_difference
-from welldone.check.session import NotApplicableError, Session, UnsupportedError
+from welldone.check.reply import SPECIAL_TOKENS, ProbeReply, frame_at_offset, text_from_difference
+from welldone.check.session import NOT_REPRODUCIBLE, NotApplicableError, Session, UnsupportedError
 from welldone.rules.view.choices import is_json
 
-# Probes of `n`: several answers to one request.
+# ---- several choices (n)
 
 
 EACH_COMPLETE = "n-each-complete"
 REFUSE_IF_UNSUPPORTED = "n-refuse-if-unsupported"
-CHOICES_WHOLE_REQUEST = "use-whole-request"
-CHOICE_RULES = (EACH_COMPLETE, REFUSE_IF_UNSUPPORTED, CHOICES_WHOLE_REQUEST)
+CHOICE_RULES = (EACH_COMPLETE, REFUSE_IF_UNSUPPORTED, USAGE_WHOLE_REQUEST)
 
 _CHOICES = 2
 _CHOICE_TOKENS = 8
 _MIN_TOTAL_TOKENS = _CHOICE_TOKENS * _CHOICES * 3 // 4
-"""Of all answers together: well above what one may have, and a little below the exact number, as servers differ in
-whether they count the end of a text."""
+"""Of all answers together: well above the limit of one answer, and a little below the sum, since servers differ in
+whether they count the end-of-text token."""
 
 
-async def _probe_choices(session: Session) -> None:
-    await _check_choices(session, stream=True)
-
-
-async def _probe_choices_buffered(session: Session) -> None:
-    await _check_choices(session, stream=False)
-
-
-async def _check_choices(session: Session, *, stream: bool) -> None:
-    # Some servers give no two answers where both would be the same: the temperature is theirs to choose.
+async def _probe_choices(session: Session, *, stream: bool) -> None:
+    # Some servers do not send two equal answers, so the temperature is the server's default.
     reply = await session.generate(
         settings.COUNT_PROMPT,
         stream=stream,
@@ -50,7 +42,7 @@ async def _check_choices(session: Session, *, stream: bool) -> None:
         session.check_rule(REFUSE_IF_UNSUPPORTED, reply, passed=True)
     session.require_ok(reply)
     if not reply.choices or (reply.is_stream and not reply.view.is_complete_stream):
-        raise NotApplicableError("the reply has no answers, or is not whole")
+        raise NotApplicableError("the reply has no choices, or is incomplete")
     count = len(reply.choices)
     session.check_rule(
         REFUSE_IF_UNSUPPORTED,
@@ -60,23 +52,23 @@ async def _check_choices(session: Session, *, stream: bool) -> None:
         expected="400, or all of them",
     )
     if count > 1:
-        lacking = "; ".join(_missing_in_choices(reply))
+        missing = "; ".join(_missing_in_choices(reply))
         session.check_rule(
-            EACH_COMPLETE, reply, not lacking, observed=lacking, expected="a role, text and a reason for each"
+            EACH_COMPLETE, reply, not missing, observed=missing, expected="a role, text and a finish_reason for each"
         )
         _check_choice_usage(session, reply)
 
 
 def _missing_in_choices(reply: ProbeReply) -> Iterator[str]:
-    """What the choices have not. A model that thinks in secret may not say a word in any of them."""
-    has_words = any(map(_has_content, reply.choices))
-    for said in reply.choices:
-        if not said.role:
-            yield f"choice {said.index} has no role"
-        if said.finish_reason is None:
-            yield f"choice {said.index} has no finish_reason"
-        elif said.finish_reason == "length" and has_words and not _has_content(said):
-            yield f"choice {said.index} reached its limit without a word"
+    """Missing parts of the choices. With hidden reasoning all of them may reach the limit without text."""
+    has_any_content = any(map(_has_content, reply.choices))
+    for choice in reply.choices:
+        if not choice.role:
+            yield f"choice {choice.index} has no role"
+        if choice.finish_reason is None:
+            yield f"choice {choice.index} has no finish_reason"
+        elif choice.finish_reason == "length" and has_any_content and not _has_content(choice):
+            yield f"choice {choice.index} reached its limit without text"
 
 
 def _has_content(choice: ParsedChoice) -> bool:
@@ -84,63 +76,64 @@ def _has_content(choice: ParsedChoice) -> bool:
 
 
 def _check_choice_usage(session: Session, reply: ProbeReply) -> None:
-    """Each answer that ends at its limit has that many tokens."""
-    counted = reply.usage_count("completion_tokens")
-    if counted is None:
-        session.not_applicable(CHOICES_WHOLE_REQUEST, "no usage came")
-    elif any(said.finish_reason != "length" for said in reply.choices):
-        session.not_applicable(CHOICES_WHOLE_REQUEST, "an answer ended before its limit")
+    """Usage must count the tokens of all choices."""
+    tokens = reply.usage_count("completion_tokens")
+    if tokens is None:
+        session.not_applicable(USAGE_WHOLE_REQUEST, "the reply has no usage")
+    elif any(choice.finish_reason != "length" for choice in reply.choices):
+        session.not_applicable(USAGE_WHOLE_REQUEST, "an answer ended before its limit")
     else:
-        heard = f"completion_tokens {counted}"
-        wanted = f"{_CHOICE_TOKENS * _CHOICES}: {_CHOICES} answers of {_CHOICE_TOKENS} tokens"
-        session.check_rule(CHOICES_WHOLE_REQUEST, reply, counted >= _MIN_TOTAL_TOKENS, observed=heard, expected=wanted)
+        session.check_rule(
+            USAGE_WHOLE_REQUEST,
+            reply,
+            tokens >= _MIN_TOTAL_TOKENS,
+            observed=f"completion_tokens {tokens}",
+            expected=f"{_CHOICE_TOKENS * _CHOICES}: {_CHOICES} answers of {_CHOICE_TOKENS} tokens",
+        )
 
 
 CHOICE_PROBES = (
-    Probe(name="choices", description="two answers at once (n=2), streamed", run=_probe_choices, rules=CHOICE_RULES),
+    Probe(
+        name="choices",
+        description="two answers (n=2), streamed",
+        run=partial(_probe_choices, stream=True),
+        rules=CHOICE_RULES,
+    ),
     Probe(
         name="choices-whole",
-        description="two answers at once (n=2) in one piece",
-        run=_probe_choices_buffered,
+        description="two answers (n=2), not streamed",
+        run=partial(_probe_choices, stream=False),
         rules=CHOICE_RULES,
     ),
 )
 
 
-# Probes of logprobs: the tokens of an answer, and how sure the model was of each.
+# ---- logprobs
 
 
-async def _probe_logprobs(session: Session) -> None:
-    await _check_logprobs(session, stream=True)
-
-
-async def _probe_logprobs_buffered(session: Session) -> None:
-    await _check_logprobs(session, stream=False)
-
-
-async def _check_logprobs(session: Session, *, stream: bool) -> None:
+async def _probe_logprobs(session: Session, *, stream: bool) -> None:
     reply = await session.generate(settings.HELLO_PROMPT, stream=stream, max_tokens=12, logprobs=True, top_logprobs=2)
     if not session.require_ok(reply).first_choice.logprobs:
-        raise NotApplicableError("asked for logprobs, none came")
+        raise NotApplicableError("logprobs were requested, but the reply has none")
 
 
 LOGPROB_PROBES = (
-    Probe(name="logprobs", description="logprobs of each token, streamed", run=_probe_logprobs),
-    Probe(name="logprobs-whole", description="logprobs of each token in one piece", run=_probe_logprobs_buffered),
+    Probe(name="logprobs", description="logprobs, streamed", run=partial(_probe_logprobs, stream=True)),
+    Probe(name="logprobs-whole", description="logprobs, not streamed", run=partial(_probe_logprobs, stream=False)),
 )
 
 
-# A probe of reasoning: where the thoughts of a model stand beside its answer.
+# ---- reasoning
 
 
 _ANSWER_TOKENS = 64
-_REASONING_BUDGET = 1024  # tokens: the fewest that Anthropic takes
+_REASONING_BUDGET = 1024  # tokens: Anthropic's minimum
 _REASONING_FIELDS: Mapping[str, dict[str, Any]] = {
     "responses": {"reasoning": {"effort": "low", "summary": "auto"}},
-    # A model of Anthropic's thinks at its own temperature only.
+    # Anthropic refuses `temperature` together with `thinking`.
     "messages": {"thinking": {"type": "enabled", "budget_tokens": _REASONING_BUDGET}, "temperature": ...},
 }
-"""How models are asked to think that do not do so by themselves."""
+"""Fields that enable reasoning, for models that do not reason by default."""
 _PUZZLE = "Tom is taller than Ann, and Ann is taller than Bob. Who is the shortest? Answer with the name."
 
 
@@ -148,29 +141,27 @@ async def _probe_reasoning(session: Session) -> None:
     reply = session.require_ok(await session.generate(_PUZZLE, max_tokens=_ANSWER_TOKENS))
     if reply.first_choice.reasoning:
         return
-    if way := _REASONING_FIELDS.get(session.dialect.name):
+    if fields := _REASONING_FIELDS.get(session.dialect.name):
         reply = session.require_ok(
-            await session.generate(_PUZZLE, max_tokens=_ANSWER_TOKENS + _REASONING_BUDGET, **way)
+            await session.generate(_PUZZLE, max_tokens=_ANSWER_TOKENS + _REASONING_BUDGET, **fields)
         )
         if reply.first_choice.reasoning:
             return
     if reply.text.lstrip().startswith("<think>"):
-        raise NotApplicableError("the model thinks in its text, and the server has no field for it")
-    raise UnsupportedError("the model does not think aloud")
+        raise NotApplicableError("the reasoning is in the text (<think>), not in a field of its own")
+    raise UnsupportedError("the model sends no reasoning")
 
 
-REASONING_PROBES = (
-    Probe(name="reasoning", description="a puzzle, for models that think before they answer", run=_probe_reasoning),
-)
+REASONING_PROBES = (Probe(name="reasoning", description="a puzzle, for reasoning models", run=_probe_reasoning),)
 
 
-# A probe of sameness: the pieces of a stream make the text that comes without one.
+# ---- equality of streamed and buffered answers
 
 
 CONCAT_EQUALS_FULL = "delta-concat-equals-full"
 
 LINES_PROMPT = "Name three animals, each on a line of its own, with a short sentence about it."
-"""White space within the answer: it gets lost more often than words do."""
+"""The answer has line breaks: white space is lost more often than words."""
 _COMPARED_TOKENS = 24
 
 
@@ -181,25 +172,26 @@ async def _probe_stream_equality(session: Session) -> None:
 
 async def _compare_texts(session: Session, prompt: str) -> None:
     streamed = await _send_compared(session, prompt, stream=True)
-    whole = await _send_compared(session, prompt, stream=False)
-    is_kept = streamed.text == whole.text
-    if is_kept and not streamed.text:
+    buffered = await _send_compared(session, prompt, stream=False)
+    is_equal = streamed.text == buffered.text
+    if is_equal and not streamed.text:
         session.not_applicable(CONCAT_EQUALS_FULL, "the answers have no text")
         return
-    if not is_kept:
-        # In turned order, in case two machines take turns behind one address.
-        whole_again = await _send_compared(session, prompt, stream=False)
+    if not is_equal:
+        # In reverse order, in case a load balancer alternates between two servers.
+        buffered_again = await _send_compared(session, prompt, stream=False)
         streamed_again = await _send_compared(session, prompt, stream=True)
-        is_repeated = (streamed_again.text, whole_again.text) == (streamed.text, whole.text)
-        if not is_repeated or not _is_complete_stream(streamed):
-            session.not_applicable(CONCAT_EQUALS_FULL, "the server does not repeat itself at temperature 0")
+        is_repeated = (streamed_again.text, buffered_again.text) == (streamed.text, buffered.text)
+        # A truncated stream breaks other rules.
+        if not is_repeated or not (streamed.is_stream and streamed.view.is_complete_stream):
+            session.not_applicable(CONCAT_EQUALS_FULL, NOT_REPRODUCIBLE)
             return
     session.check_rule(
         CONCAT_EQUALS_FULL,
         streamed,
-        is_kept,
-        observed=text_from_difference(streamed.text, whole.text),
-        expected=f"as without stream: {text_from_difference(whole.text, streamed.text)}",
+        is_equal,
+        observed=text_from_difference(streamed.text, buffered.text),
+        expected=f"as without stream: {text_from_difference(buffered.text, streamed.text)}",
     )
 
 
@@ -207,15 +199,10 @@ async def _send_compared(session: Session, prompt: str, *, stream: bool) -> Prob
     return session.require_ok(await session.generate(prompt, max_tokens=_COMPARED_TOKENS, stream=stream))
 
 
-def _is_complete_stream(streamed: ProbeReply) -> bool:
-    """Whether the stream came to its end: of one that broke off other rules speak."""
-    return streamed.is_stream and streamed.view.is_complete_stream
-
-
 STREAM_EQUALITY_PROBES = (
     Probe(
         name="same",
-        description="the same answer streamed and in one piece",
+        description="the same answer, streamed and not streamed",
         run=_probe_stream_equality,
         rules=(CONCAT_EQUALS_FULL,),
         is_exclusive=True,
@@ -223,7 +210,7 @@ STREAM_EQUALITY_PROBES = (
 )
 
 
-# Probes of answers that must be JSON. No rule speaks about that, so that only the form of the replies is judged.
+# ---- JSON answers. No rule is about their content, so only the general rules judge the replies.
 
 
 SCHEMA_PROMPT = "Describe a cat as JSON, with its colour and its age in years."
@@ -242,7 +229,7 @@ CAT_SCHEMA = {
 }
 _SCHEMA_FORMAT = {"type": "json_schema", "json_schema": CAT_SCHEMA}
 _OBJECT_FORMAT = {"type": "json_object"}
-SCHEMA_TOKENS = 32  # enough for this cat. A small model may write blanks for ever
+SCHEMA_TOKENS = 32  # enough for this schema; a small model may generate white space without end
 
 
 async def _probe_schema(session: Session, *, response_format: dict[str, Any], stream: bool) -> None:
@@ -253,65 +240,47 @@ async def _probe_schema(session: Session, *, response_format: dict[str, Any], st
 
 
 def require_json(reply: ProbeReply, finish_reason: str, kind: str) -> None:
-    """Raises `NotHeardError` where an answer that came to its end is no JSON object."""
+    """Raises `NotApplicableError` if a complete answer is not a JSON object."""
     if reply.finish_reason == finish_reason and not is_json(reply.text, dict):
-        raise NotApplicableError(f"asked for {kind}, and the answer is no JSON object: the server seems to ignore it")
+        raise NotApplicableError(f"the server seems to ignore {kind}: the answer is not a JSON object")
 
 
 SCHEMA_PROBES = (
     Probe(
         name="schema",
-        description="an answer by a JSON schema, streamed",
+        description="an answer with a JSON schema, streamed",
         run=partial(_probe_schema, response_format=_SCHEMA_FORMAT, stream=True),
     ),
     Probe(
         name="schema-whole",
-        description="an answer by a JSON schema, in one piece",
+        description="an answer with a JSON schema, not streamed",
         run=partial(_probe_schema, response_format=_SCHEMA_FORMAT, stream=False),
     ),
     Probe(
         name="schema-object",
-        description="an answer that is any JSON object, streamed",
+        description="an answer that is a JSON object, streamed",
         run=partial(_probe_schema, response_format=_OBJECT_FORMAT, stream=True),
     ),
     Probe(
         name="schema-object-whole",
-        description="an answer that is any JSON object, in one piece",
+        description="an answer that is a JSON object, not streamed",
         run=partial(_probe_schema, response_format=_OBJECT_FORMAT, stream=False),
     ),
 )
 
 
+# ---- plain text
+
+
 NO_SPECIAL_TOKENS = "live-no-special-tokens"
 
 
-async def _probe_text(session: Session) -> None:
-    _check_special_tokens(session, await session.generate(settings.HELLO_PROMPT))
-
-
-async def _probe_text_buffered(session: Session) -> None:
-    _check_special_tokens(session, await session.generate(settings.HELLO_PROMPT, stream=False))
-
-
-async def _probe_emoji(session: Session) -> None:
-    _check_special_tokens(session, await session.generate(settings.EMOJI_PROMPT))
-
-
-async def _probe_emoji_buffered(session: Session) -> None:
-    _check_special_tokens(session, await session.generate(settings.EMOJI_PROMPT, stream=False))
-
-
-async def _probe_numbers(session: Session) -> None:
-    session.require_ok(await session.generate(settings.COUNT_PROMPT))
-
-
-def _check_special_tokens(session: Session, reply: ProbeReply) -> None:
-    """Nobody asked for special tokens, and so none may be in the text."""
-    session.require_ok(reply)
+async def _probe_text(session: Session, *, prompt: str, stream: bool) -> None:
+    reply = session.require_ok(await session.generate(prompt, stream=stream))
     if not reply.text:
         session.not_applicable(NO_SPECIAL_TOKENS, "the answer has no text")
         return
-    found = find_special_token(reply.text)
+    found = SPECIAL_TOKENS.search(reply.text)
     session.check_rule(
         NO_SPECIAL_TOKENS,
         reply,
@@ -322,25 +291,34 @@ def _check_special_tokens(session: Session, reply: ProbeReply) -> None:
     )
 
 
-NUMBERS_PROBE = Probe(name="text-numbers", description="an answer of many pieces, streamed", run=_probe_numbers)
+async def _probe_numbers(session: Session) -> None:
+    session.require_ok(await session.generate(settings.COUNT_PROMPT))
+
+
+NUMBERS_PROBE = Probe(name="text-numbers", description="an answer of many chunks, streamed", run=_probe_numbers)
 TEXT_PROBES = (
-    Probe(name="text", description="a short answer, streamed", run=_probe_text, rules=(NO_SPECIAL_TOKENS,)),
+    Probe(
+        name="text",
+        description="a short answer, streamed",
+        run=partial(_probe_text, prompt=settings.HELLO_PROMPT, stream=True),
+        rules=(NO_SPECIAL_TOKENS,),
+    ),
     Probe(
         name="text-whole",
-        description="a short answer in one piece",
-        run=_probe_text_buffered,
+        description="a short answer, not streamed",
+        run=partial(_probe_text, prompt=settings.HELLO_PROMPT, stream=False),
         rules=(NO_SPECIAL_TOKENS,),
     ),
     Probe(
         name="text-emoji",
         description="emoji and text in many scripts, streamed",
-        run=_probe_emoji,
+        run=partial(_probe_text, prompt=settings.EMOJI_PROMPT, stream=True),
         rules=(NO_SPECIAL_TOKENS,),
     ),
     Probe(
         name="text-emoji-whole",
-        description="emoji and text in many scripts in one piece",
-        run=_probe_emoji_buffered,
+        description="emoji and text in many scripts, not streamed",
+        run=partial(_probe_text, prompt=settings.EMOJI_PROMPT, stream=False),
         rules=(NO_SPECIAL_TOKENS,),
     ),
 )

@@ -1,8 +1,4 @@
-"""A probe of who leaves: whether a server stops when nobody listens any more.
-
-A server that shows how many requests it works on is looked at. Of any other there are only times to see: a small
-request that has to wait shows that something else runs.
-"""
+"""Probes of timing: incremental delivery, cancellation after a disconnect, and the response head before prefill."""
 
 import asyncio
 import itertools
@@ -19,15 +15,15 @@ from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.check.session import NotApplicableError, Session
 from welldone.rules.view.choices import as_list, as_object, is_int
 
-# A probe of times: whether words come when they are made.
+# ---- incremental delivery
 
 
 FLUSH_EACH_EVENT = "http-flush-each-event"
 
-_MIN_DELTAS = 8  # chunks with text: of fewer there is no saying that they were collected
+_MIN_DELTAS = 8  # fewer chunks with text do not show whether they were buffered
 _FLUSH_TOKENS = 48
-_LONGER_FLUSH_TOKENS = 192  # where nothing is collected, they take longer than a network waits to fill a packet
-_BURST_S = 0.005  # no model makes so many tokens in that time
+_LONGER_FLUSH_TOKENS = 192  # unbuffered, they take longer than the network coalesces packets
+_BURST_S = 0.005  # no model generates `_MIN_DELTAS` tokens in that time
 
 
 async def _probe_flush(session: Session) -> None:
@@ -35,37 +31,41 @@ async def _probe_flush(session: Session) -> None:
     if not _is_burst(session, reply):
         session.check_rule(FLUSH_EACH_EVENT, reply, passed=True)
         return
-    # A single burst may be the network's. Who collects twice does so always.
+    # A single burst may come from the network, so the request is repeated with a longer answer.
     reply = await _stream_deltas(session, _LONGER_FLUSH_TOKENS)
     times = reply.delta_times
-    heard = f"nothing for {times[0]:.2f} s, then {len(times)} pieces of text within {times[-1] - times[0]:.3f} s"
+    observed = f"nothing for {times[0]:.2f} s, then {len(times)} chunks with text within {times[-1] - times[0]:.3f} s"
     session.check_rule(
-        FLUSH_EACH_EVENT, reply, not _is_burst(session, reply), observed=heard, expected="each piece when it is made"
+        FLUSH_EACH_EVENT,
+        reply,
+        not _is_burst(session, reply),
+        observed=observed,
+        expected="each chunk as soon as it is generated",
     )
 
 
 async def _stream_deltas(session: Session, tokens: int) -> ProbeReply:
-    """A stream with many pieces of text."""
+    """A stream with at least `_MIN_DELTAS` chunks with text."""
     reply = session.require_ok(await session.generate(settings.COUNT_PROMPT, max_tokens=tokens))
     if len(reply.delta_times) < _MIN_DELTAS:
-        raise NotApplicableError(f"{len(reply.delta_times)} pieces of text are too few to show when each is sent")
+        raise NotApplicableError(f"{len(reply.delta_times)} chunks with text are too few to measure their times")
     return reply
 
 
 def _is_burst(session: Session, reply: ProbeReply) -> bool:
-    """Whether all came at once, after a time in which some could have come."""
+    """Whether all chunks arrived together, after a time in which some could have been sent."""
     times = reply.delta_times
     if times[-1] - times[0] > _BURST_S:
         return False
     if times[-1] < session.timeouts.stream_s:
-        raise NotApplicableError("the answer came too quickly to tell")
+        raise NotApplicableError("the answer was too fast to measure when its chunks were sent")
     return True
 
 
 FLUSH_PROBES = (
     Probe(
         name="flush",
-        description="whether words come as they are made",
+        description="incremental delivery of chunks",
         run=_probe_flush,
         rules=(FLUSH_EACH_EVENT,),
         is_exclusive=True,
@@ -73,13 +73,17 @@ FLUSH_PROBES = (
 )
 
 
-# How many requests a server says that it works on, where it says so.
+# ---- cancellation after a disconnect
+#
+# Where the server reports its running requests (/slots or /metrics), the probe reads that number. Otherwise it measures
+# the time of a small request: if that has to wait, another request is still running.
 
 
 Gauge: TypeAlias = Callable[[Session], Awaitable[float | None]]
+"""Reads the number of running requests; None where the server does not report it."""
 
 _GAUGE_METRICS = (
-    "llamacpp:requests_processing",  # of llama.cpp, and of welldone
+    "llamacpp:requests_processing",  # llama.cpp and welldone
     "vllm:num_requests_running",
     "sglang:num_running_reqs",
     "tgi_batch_current_size",
@@ -87,11 +91,11 @@ _GAUGE_METRICS = (
 _METRIC_SAMPLE = re.compile(
     rf"^(?:{'|'.join(_GAUGE_METRICS)})(?:\{{.*\}})?[ \t]+([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?)(?=[ \t\r]|$)", re.M
 )
-"""A line of Prometheus' text. Such a number is small; an exponent is never needed for it."""
+"""A sample in the Prometheus text format. The value is small, so exponents are not parsed."""
 
 
 async def find_gauge(session: Session) -> Gauge | None:
-    """The one that the server has."""
+    """The first gauge that the server supports."""
     for gauge in (_slots_gauge, _metrics_gauge):
         if await gauge(session) is not None:
             return gauge
@@ -99,7 +103,7 @@ async def find_gauge(session: Session) -> Gauge | None:
 
 
 async def _slots_gauge(session: Session) -> float | None:
-    """As llama.cpp shows it: a list of the places where it can work. Older versions have a number for its state."""
+    """/slots of llama.cpp: a list with `is_processing`, in older versions with a numeric `state`."""
     reply = await session.send(ProbeRequest(method="GET", path="/slots", is_root=True), is_judged=False)
     slots = [as_object(slot) for slot in as_list(reply.view.first_value.json)] if reply.is_ok else []
     states = [slot.get("is_processing", slot.get("state")) for slot in slots]
@@ -109,7 +113,7 @@ async def _slots_gauge(session: Session) -> float | None:
 
 
 async def _metrics_gauge(session: Session) -> float | None:
-    """As most servers count, for Prometheus."""
+    """/metrics in the Prometheus text format."""
     headers = (("Accept", "text/plain"),)
     reply = await session.send(
         ProbeRequest(method="GET", path="/metrics", headers=headers, is_root=True), is_judged=False
@@ -119,19 +123,19 @@ async def _metrics_gauge(session: Session) -> float | None:
 
 
 CANCEL_ON_DISCONNECT = "live-cancel-on-disconnect"
-_CANCEL_EXPECTED = "a server that stops when its client goes away"
+_CANCEL_EXPECTED = "generation stops when the client disconnects"
 
-_LONG_ANSWER_TOKENS = 400  # of an answer that is left: it would go on for seconds
-_FRAMES_BEFORE_DISCONNECT = 3  # that are heard before: by then it surely runs
-_POLL_S = 0.05  # between two looks; they cost the server next to nothing
-_CONCURRENT_STREAMS = 3  # that make it busy: with a small request there are four at once, as by default
-_TIMING_NOISE_S = 0.1  # by which two times may differ for no reason
+_LONG_ANSWER_TOKENS = 400  # of the aborted answer: it would take seconds
+_FRAMES_BEFORE_DISCONNECT = 3  # after which the answer is certainly running
+_POLL_S = 0.05  # interval of gauge reads
+_CONCURRENT_STREAMS = 3  # load on the server: with the small request four at once, the default of --jobs
+_TIMING_NOISE_S = 0.1  # random difference between two times
 
 RunningRequest: TypeAlias = "asyncio.Task[ProbeReply]"
 
 
 class _DisconnectingReader:
-    """One who hears the beginning of long answers, and then leaves when told to."""
+    """Reads the beginning of long answers, and disconnects once `is_disconnecting` is set."""
 
     def __init__(self) -> None:
         self.has_started = False
@@ -149,7 +153,7 @@ class _DisconnectingReader:
 
 async def _probe_disconnect(session: Session) -> None:
     if session.jobs == 1:
-        raise NotApplicableError("it takes two requests at once: --jobs 2")
+        raise NotApplicableError("the probe needs two concurrent requests: use --jobs 2")
     gauge = await find_gauge(session)
     if gauge is None:
         await _check_by_timing(session)
@@ -157,110 +161,102 @@ async def _probe_disconnect(session: Session) -> None:
         await _check_by_gauge(session, gauge)
 
 
-# ---- with a gauge
-
-
 async def _check_by_gauge(session: Session, gauge: Gauge) -> None:
     if await _seconds_until_idle(session, gauge) is None:
-        raise NotApplicableError("the server has other work to do")
-    left = await _disconnect_when_seen(session, gauge)
+        raise NotApplicableError("the server is busy with other requests")
+    aborted = await _disconnect_when_seen(session, gauge)
     idle_s = await _seconds_until_idle(session, gauge)
     if idle_s is not None:
-        _check_cancelled(session, left, idle_s)
+        _check_cancelled(session, aborted, idle_s)
         return
-    # Some gauges stand still while nothing is asked.
+    # Some gauges are updated only by the next request.
     session.require_ok(await _send_small_request(session))
     if not await gauge(session):
-        raise NotApplicableError("the server's own count of its requests is late")
-    heard = f"a request that still runs {session.timeouts.disconnect_s:g} s after its client went away"
-    session.check_rule(CANCEL_ON_DISCONNECT, left, passed=False, observed=heard, expected=_CANCEL_EXPECTED)
+        raise NotApplicableError("the server reports its running requests with a delay")
+    observed = f"a request that still runs {session.timeouts.disconnect_s:g} s after its client disconnected"
+    session.check_rule(CANCEL_ON_DISCONNECT, aborted, passed=False, observed=observed, expected=_CANCEL_EXPECTED)
 
 
 async def _disconnect_when_seen(session: Session, gauge: Gauge) -> ProbeReply:
-    """A long answer that was left once the gauge had shown it."""
-    listener = _DisconnectingReader()
-    async with _running_requests(listener.generate(session)) as (stream,):
-        while not stream.done() and not listener.is_disconnecting:
-            listener.is_disconnecting = bool(await gauge(session))
+    """A long answer, aborted once the gauge reports it."""
+    reader = _DisconnectingReader()
+    async with _running_requests(reader.generate(session)) as (stream,):
+        while not stream.done() and not reader.is_disconnecting:
+            reader.is_disconnecting = bool(await gauge(session))
             await asyncio.sleep(_POLL_S)
-        left = session.require_ok(await stream)
-    if not left.recording.is_aborted:
-        raise NotApplicableError("the answer was over before the server showed that it was at work")
-    return left
+        aborted = session.require_ok(await stream)
+    if not aborted.recording.is_aborted:
+        raise NotApplicableError("the answer ended before the server reported it as running")
+    return aborted
 
 
 async def _seconds_until_idle(session: Session, gauge: Gauge) -> float | None:
-    """Seconds until the server works on nothing; None: it goes on for longer than we wait."""
-    begun = time.monotonic()
+    """Seconds until the server runs no request; None after `disconnect_s`."""
+    started = time.monotonic()
     while await gauge(session):
-        if time.monotonic() - begun > session.timeouts.disconnect_s:
+        if time.monotonic() - started > session.timeouts.disconnect_s:
             return None
         await asyncio.sleep(_POLL_S)
-    return time.monotonic() - begun
-
-
-# ---- with a clock
+    return time.monotonic() - started
 
 
 async def _check_by_timing(session: Session) -> None:
     alone_s = max([session.require_ok(await _send_small_request(session)).recording.ended_s for _ in range(2)])
-    listener = _DisconnectingReader()
+    reader = _DisconnectingReader()
     count = min(_CONCURRENT_STREAMS, session.jobs - 1)
-    async with _running_requests(*(listener.generate(session) for _ in range(count))) as streams:
+    async with _running_requests(*(reader.generate(session) for _ in range(count))) as streams:
         pending = set(streams)
-        while pending and not listener.has_started:
+        while pending and not reader.has_started:
             _, pending = await asyncio.wait(streams, timeout=_POLL_S)
         busy_s = await _time_under_load(session, alone_s)
-        listener.is_disconnecting = True
-        await asyncio.wait(streams, timeout=busy_s)  # those that wait for their turn are left by force
-        left = [stream.result() for stream in streams if stream.done() and stream.exception() is None]
-    left = [reply for reply in left if reply.recording.is_aborted]
-    if not left:
-        raise NotApplicableError("the answers were over before anybody could leave")
+        reader.is_disconnecting = True
+        await asyncio.wait(streams, timeout=busy_s)  # queued streams have not started, and are cancelled
+        replies = [stream.result() for stream in streams if stream.done() and stream.exception() is None]
+    aborted = [reply for reply in replies if reply.recording.is_aborted]
+    if not aborted:
+        raise NotApplicableError("the answers ended before the client could disconnect")
     free_s = await _seconds_until_free(session, (alone_s + busy_s) / 2)
     if free_s is not None:
-        _check_cancelled(session, left[0], free_s)
+        _check_cancelled(session, aborted[0], free_s)
         return
-    heard = (
-        f"a small request waits {session.timeouts.disconnect_s:g} s after all others were left; alone {alone_s:.2f} s"
+    observed = (
+        f"a small request is still slow {session.timeouts.disconnect_s:g} s after all others were aborted; "
+        f"alone it takes {alone_s:.2f} s"
     )
-    session.check_rule(CANCEL_ON_DISCONNECT, left[0], passed=False, observed=heard, expected=_CANCEL_EXPECTED)
+    session.check_rule(CANCEL_ON_DISCONNECT, aborted[0], passed=False, observed=observed, expected=_CANCEL_EXPECTED)
 
 
 async def _time_under_load(session: Session, alone_s: float) -> float:
-    """How long a small request takes while others run: at least so long, where it waits for them to end."""
+    """Time of a small request while others run; a lower bound where it has to wait for them."""
     slow_s = max(2 * alone_s, alone_s + _TIMING_NOISE_S)
-    begun = time.monotonic()
-    async with _running_requests(_send_small_request(session)) as asked:
-        done, _ = await asyncio.wait(asked, timeout=2 * slow_s)
-        busy_s = time.monotonic() - begun
+    started = time.monotonic()
+    async with _running_requests(_send_small_request(session)) as tasks:
+        done, _ = await asyncio.wait(tasks, timeout=2 * slow_s)
+        busy_s = time.monotonic() - started
     for task in done:
         session.require_ok(task.result())
     if busy_s < slow_s:
         raise NotApplicableError(
-            "nothing shows whether it still works: no /slots, no /metrics, and no request has to wait"
+            "running requests cannot be observed: no /slots, no /metrics, and concurrent requests do not wait"
         )
     return busy_s
 
 
 async def _seconds_until_free(session: Session, free_s: float) -> float | None:
-    """Seconds until a small request is answered quickly again; None: it is not, for longer than we wait."""
-    begun = time.monotonic()
+    """Seconds until a small request is fast again; None after `disconnect_s`."""
+    started = time.monotonic()
     while session.require_ok(await _send_small_request(session)).recording.ended_s > free_s:
-        if time.monotonic() - begun > session.timeouts.disconnect_s:
+        if time.monotonic() - started > session.timeouts.disconnect_s:
             return None
-    return time.monotonic() - begun
-
-
-# ---- both
+    return time.monotonic() - started
 
 
 def _check_cancelled(session: Session, disconnected: ProbeReply, after_s: float) -> None:
-    """The server stopped: of its own accord only where there was much left to say."""
+    """Pass the rule if the server stopped long before the answer would have ended."""
     times = disconnected.delta_times
-    pace_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
-    if after_s > pace_s * (_LONG_ANSWER_TOKENS - len(times)) / 2:
-        raise NotApplicableError("the answer may have been over by itself")
+    interval_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
+    if after_s > interval_s * (_LONG_ANSWER_TOKENS - len(times)) / 2:
+        raise NotApplicableError("the answer may have ended by itself")
     session.check_rule(CANCEL_ON_DISCONNECT, disconnected, passed=True)
 
 
@@ -270,7 +266,7 @@ async def _send_small_request(session: Session) -> ProbeReply:
 
 @asynccontextmanager
 async def _running_requests(*work: Coroutine[Any, Any, ProbeReply]) -> AsyncIterator[list[RunningRequest]]:
-    """Requests that run beside. Whatever happens, none is left behind."""
+    """Run requests in tasks, which are cancelled on exit."""
     tasks = [asyncio.create_task(request) for request in work]
     try:
         yield tasks
@@ -283,7 +279,7 @@ async def _running_requests(*work: Coroutine[Any, Any, ProbeReply]) -> AsyncIter
 DISCONNECT_PROBES = (
     Probe(
         name="leaving",
-        description="whether a long answer stops when its client goes away",
+        description="cancellation of a long answer after a disconnect",
         run=_probe_disconnect,
         rules=(CANCEL_ON_DISCONNECT,),
         is_exclusive=True,
@@ -291,16 +287,15 @@ DISCONNECT_PROBES = (
 )
 
 
-# A probe of times: what comes while a long prompt is read.
+# ---- response head before prefill
 
 
 HEADERS_BEFORE_PREFILL = "http-headers-before-prefill"
 
-_PROMPT_SENTENCES = 50  # of ten words: they take a second or so on a small machine
-_LONGER_PROMPT_SENTENCES = 150  # for a fast one
-_PREFILL_FACTOR = (
-    3  # times `prefill_s`: a head that comes so soon is late for nobody, and lets a refusal have its status
-)
+_PROMPT_SENTENCES = 50  # of ten words: their prefill takes about a second on a small machine
+_LONGER_PROMPT_SENTENCES = 150  # for a fast machine
+_PREFILL_FACTOR = 3
+"""A head within so many times `prefill_s` is early enough, and lets the server send an error status."""
 _FILLER_NOUNS = (
     "house",
     "river",
@@ -323,16 +318,16 @@ async def _probe_prefill(session: Session) -> None:
         longer = await _send_long_prompt(session, _LONGER_PROMPT_SENTENCES)
         reply = longer if longer.is_ok else reply
     if _is_inconclusive(session, reply):
-        raise NotApplicableError("a long prompt was read too quickly to tell")
+        raise NotApplicableError("the prefill of a long prompt was too fast to measure")
     head_s = reply.recording.head_s or 0.0
-    heard = f"the head after {head_s:.2f} s, and the first text after {reply.delta_times[0]:.2f} s"
+    observed = f"the head after {head_s:.2f} s, and the first text after {reply.delta_times[0]:.2f} s"
     session.check_rule(
-        HEADERS_BEFORE_PREFILL, reply, _has_early_headers(reply), observed=heard, expected="the head at once"
+        HEADERS_BEFORE_PREFILL, reply, _has_early_headers(reply), observed=observed, expected="the head at once"
     )
 
 
 def _is_inconclusive(session: Session, reply: ProbeReply) -> bool:
-    """Whether it says nothing: the text came at once, or its head came late but soon enough."""
+    """Whether the text came at once, or the head came with the text but early enough."""
     if not reply.delta_times:
         raise NotApplicableError("the answer had no text")
     prefill_s, head_s = session.timeouts.prefill_s, reply.recording.head_s or 0.0
@@ -348,11 +343,11 @@ async def _send_long_prompt(session: Session, sentences: int) -> ProbeReply:
 
 
 def filler_text(sentences: int) -> str:
-    """Text that no server has read before: what it has read it may remember, and then there is no wait."""
+    """Filler with a random beginning, so that it is not in the server's prompt cache."""
     numbers = range(1, sentences + 1)
     words = zip(numbers, itertools.cycle(_FILLER_NOUNS), itertools.cycle(_FILLER_LOCATIONS), strict=False)
-    story = " ".join(f"Number {number} is a {thing} from the {place}, seen today." for number, thing, place in words)
-    return f"Note {secrets.token_hex(4)}. {story}"
+    text = " ".join(f"Number {number} is a {noun} from the {location}, seen today." for number, noun, location in words)
+    return f"Note {secrets.token_hex(4)}. {text}"
 
 
 PREFILL_PROBES = (

@@ -1,4 +1,4 @@
-"""Probes of tools: calls that the model may make, must make, or must not make, and what comes after them."""
+"""Probes of tools: optional, required, named, parallel and forbidden calls, and the result of a call."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,9 +13,6 @@ from welldone.check.session import NotApplicableError, Session
 from welldone.check.settings import MESSAGES
 from welldone.rules.view.choices import as_object
 
-# What models write to call a tool, where it stands in a text: a server should have made a call of it.
-
-
 _TOOL_CALL_TAGS = (
     "<tool_call>",  # Hermes, Qwen
     "<|tool_call|>",  # Granite, Phi
@@ -25,12 +22,12 @@ _TOOL_CALL_TAGS = (
     "<function=",  # Llama 3.1, Qwen3 Coder
     "<|python_tag|>",  # Llama 3.1
 )
-"""They mean a call and nothing else."""
-_MAX_SCANNED_CHARS = 10_000  # characters of a text that are looked at: a call of a small tool is far shorter
+"""Markup that models write for a tool call. In the text of an answer it shows that the server did not parse it."""
+_MAX_SCANNED_CHARS = 10_000  # of a text; a call of a small tool is far shorter
 
 
 def find_tool_markup(text: str, name: str | None) -> str | None:
-    """The markup of a call in a text; None where there is none. JSON counts where it calls `name`, if that is given."""
+    """Unparsed tool call markup in a text, or a JSON call of the tool `name`; None if there is none."""
     text = text[:_MAX_SCANNED_CHARS]
     for tag in _TOOL_CALL_TAGS:
         if tag in text:
@@ -47,41 +44,37 @@ def _is_json_tool_call(text: str, name: str) -> bool:
     except (ValueError, RecursionError):
         return False
     call = as_object(value[0] if isinstance(value, list) and value else value)
-    # Llama says `parameters` for arguments. A model that recites the tool itself has a schema there.
+    # Llama writes `parameters` for arguments. A model that repeats the tool definition has a schema there.
     arguments = call.get("arguments", call.get("parameters"))
     is_schema = "properties" in as_object(arguments)
     return call.get("name") == name and arguments is not None and not is_schema
 
 
-# Tools as each dialect says them: what may be called, what must be, and what came of it.
+# ---- tools in each dialect
 
 
 Json: TypeAlias = dict[str, Any]
 
 
 class ProbeTool(msgspec.Struct, frozen=True):
-    """A tool."""
+    """A tool, independent of the dialect."""
 
     name: str
     description: str
-    """What it does."""
     parameters: Json
 
 
 class ToolShapes(msgspec.Struct, frozen=True):
-    """The shapes of one dialect."""
+    """Functions that write tools in one dialect."""
 
     tool: Callable[[ProbeTool], Json]
     tool_choice: Callable[[str], object]
     """`tool_choice` for auto, required or none, or for the tool of that name."""
     conversation: Callable[[str, ParsedToolCall, str], list[Json]]
-    """What the user said, the call that was made of it, and its result."""
+    """Messages with the user's prompt, the call and its result."""
 
 
 _TOOL_CHOICES = ("auto", "required", "none")
-
-
-# ---- chat
 
 
 def _chat_tool(tool: ProbeTool) -> Json:
@@ -94,19 +87,16 @@ def _chat_choice(word: str) -> object:
 
 
 def _chat_conversation(question: str, call: ParsedToolCall, result: str) -> list[Json]:
-    made = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    tool_call = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
     return [
         {"role": "user", "content": question},
-        {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "assistant", "content": None, "tool_calls": [tool_call]},
         {"role": "tool", "tool_call_id": call.id, "content": result},
     ]
 
 
-# ---- responses
-
-
 def _responses_tool(tool: ProbeTool) -> Json:
-    # Schemas are strict by default, and then allow nothing that they do not name.
+    # Strict schemas, the default, must forbid additional properties.
     closed = {**tool.parameters, "additionalProperties": False}
     return {
         "type": "function",
@@ -122,12 +112,9 @@ def _responses_choice(word: str) -> object:
 
 
 def _responses_conversation(question: str, call: ParsedToolCall, result: str) -> list[Json]:
-    made = {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
-    given = {"type": "function_call_output", "call_id": call.id, "output": result}
-    return [{"role": "user", "content": question}, made, given]
-
-
-# ---- messages
+    function_call = {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+    output = {"type": "function_call_output", "call_id": call.id, "output": result}
+    return [{"role": "user", "content": question}, function_call, output]
 
 
 def _messages_tool(tool: ProbeTool) -> Json:
@@ -140,12 +127,12 @@ def _messages_choice(word: str) -> object:
 
 
 def _messages_conversation(question: str, call: ParsedToolCall, result: str) -> list[Json]:
-    made = {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
-    given = {"type": "tool_result", "tool_use_id": call.id, "content": result}
+    tool_use = {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
+    tool_result = {"type": "tool_result", "tool_use_id": call.id, "content": result}
     return [
         {"role": "user", "content": question},
-        {"role": "assistant", "content": [made]},
-        {"role": "user", "content": [given]},
+        {"role": "assistant", "content": [tool_use]},
+        {"role": "user", "content": [tool_result]},
     ]
 
 
@@ -154,7 +141,9 @@ TOOL_SHAPES: Mapping[str, ToolShapes] = {
     "responses": ToolShapes(_responses_tool, _responses_choice, _responses_conversation),
     "messages": ToolShapes(_messages_tool, _messages_choice, _messages_conversation),
 }
-"""By dialect."""
+
+
+# ---- probes
 
 
 NO_MARKUP_LEAK = "tool-no-markup-leak"
@@ -167,8 +156,8 @@ _WEATHER = ProbeTool(
 _TIME = ProbeTool("get_time", "Get the current time", {"type": "object", "properties": {}})
 _ONE_CALL_PROMPT = "What is the weather in Paris?"
 _TWO_CALLS_PROMPT = "What is the weather in both Paris and Rome? Call get_weather for each of the two cities."
-_TOOL_CHOICE_IGNORED = "no tool was called although one had to be"
-_ONE_CALL_TOKENS = 48  # tokens: a call of these tools takes about 30
+_TOOL_CHOICE_IGNORED = "no tool was called, although tool_choice required it"
+_ONE_CALL_TOKENS = 48  # a call of these tools takes about 30
 _TWO_CALLS_TOKENS = 96
 
 
@@ -197,7 +186,7 @@ async def _probe_tools_no_arguments(session: Session) -> None:
 
 
 async def _probe_tools_parallel(session: Session) -> None:
-    # Messages has no such member: a call may always come with others there.
+    # /v1/messages has no such field: calls may always be parallel.
     is_parallel = ... if session.dialect is MESSAGES else True
     reply = await _send_with_tools(
         session, _TWO_CALLS_PROMPT, "required", max_tokens=_TWO_CALLS_TOKENS, parallel_tool_calls=is_parallel
@@ -208,15 +197,15 @@ async def _probe_tools_parallel(session: Session) -> None:
 async def _probe_tools_none(session: Session) -> None:
     reply = await _send_with_tools(session, _ONE_CALL_PROMPT, "none", max_tokens=16)
     if reply.first_choice.tool_calls:
-        # No rule speaks about it: what came is judged as any call.
-        raise NotApplicableError("a tool was called although tool_choice was none")
+        # No rule is about tool_choice: the call itself is judged like any other.
+        raise NotApplicableError("a tool was called, although tool_choice was none")
 
 
 async def _probe_tools_result(session: Session) -> None:
-    # Nine letters and digits: what Mistral's models, and they alone, want an id to be.
+    # Mistral's templates require an id of nine letters and digits.
     call = ParsedToolCall("callParis", _WEATHER.name, '{"city":"Paris"}')
-    talk = TOOL_SHAPES[session.dialect.name].conversation(_ONE_CALL_PROMPT, call, "Sunny, 21 degrees")
-    await _send_with_tools(session, talk, None, max_tokens=32)
+    conversation = TOOL_SHAPES[session.dialect.name].conversation(_ONE_CALL_PROMPT, call, "Sunny, 21 degrees")
+    await _send_with_tools(session, conversation, None, max_tokens=32)
 
 
 async def _send_with_tools(
@@ -228,20 +217,20 @@ async def _send_with_tools(
     max_tokens: int = _ONE_CALL_TOKENS,
     **members: Any,  # noqa: ANN401 - JSON
 ) -> ProbeReply:
-    """The reply where a tool is offered. Prompts that begin alike cost a server with a cache less."""
+    """Send a request with one tool. The prompts begin alike, so that prompt caches reuse them."""
     shapes = TOOL_SHAPES[session.dialect.name]
-    asking = {
+    fields = {
         "tools": [shapes.tool(tool)],
         "tool_choice": ... if choice is None else shapes.tool_choice(choice),
         **members,
     }
-    reply = session.require_ok(await session.generate(content, max_tokens=max_tokens, **asking))
-    # Where no tool may be called, JSON is what the model says. Its own markup is not for people even then.
+    reply = session.require_ok(await session.generate(content, max_tokens=max_tokens, **fields))
+    # With tool_choice none, a JSON call is normal text; markup never is.
     name = None if choice == "none" else tool.name
-    markup = next(filter(None, (find_tool_markup(said.text, name) for said in reply.choices)), None)
+    markup = next(filter(None, (find_tool_markup(parsed.text, name) for parsed in reply.choices)), None)
     if markup is not None:
-        wanted = "tool_calls, and no markup in content"
-        session.check_rule(NO_MARKUP_LEAK, reply, passed=False, observed={"content": markup}, expected=wanted)
+        expected = "tool_calls, and no markup in content"
+        session.check_rule(NO_MARKUP_LEAK, reply, passed=False, observed={"content": markup}, expected=expected)
     elif reply.first_choice.tool_calls:
         session.check_rule(NO_MARKUP_LEAK, reply, passed=True)
     else:
@@ -257,25 +246,25 @@ def _require_tool_calls(reply: ProbeReply, reason: str, count: int = 1) -> None:
 TOOL_PROBES = (
     Probe(
         name="tools-auto",
-        description="a question that a tool can answer",
+        description="tool_choice auto, streamed",
         run=_probe_tools_auto,
         rules=(NO_MARKUP_LEAK,),
     ),
     Probe(
         name="tools-required",
-        description="a tool that must be called, streamed",
+        description="tool_choice required, streamed",
         run=_probe_tools_required,
         rules=(NO_MARKUP_LEAK,),
     ),
     Probe(
         name="tools-required-whole",
-        description="a tool that must be called, in one piece",
+        description="tool_choice required, not streamed",
         run=_probe_tools_required_buffered,
         rules=(NO_MARKUP_LEAK,),
     ),
     Probe(
         name="tools-named",
-        description="a tool that must be called, by its name",
+        description="tool_choice with the name of a tool",
         run=_probe_tools_named,
         rules=(NO_MARKUP_LEAK,),
     ),
@@ -285,15 +274,11 @@ TOOL_PROBES = (
         run=_probe_tools_no_arguments,
         rules=(NO_MARKUP_LEAK,),
     ),
-    Probe(
-        name="tools-parallel", description="two calls in one answer", run=_probe_tools_parallel, rules=(NO_MARKUP_LEAK,)
-    ),
-    Probe(
-        name="tools-none", description="a tool that must not be called", run=_probe_tools_none, rules=(NO_MARKUP_LEAK,)
-    ),
+    Probe(name="tools-parallel", description="parallel tool calls", run=_probe_tools_parallel, rules=(NO_MARKUP_LEAK,)),
+    Probe(name="tools-none", description="tool_choice none", run=_probe_tools_none, rules=(NO_MARKUP_LEAK,)),
     Probe(
         name="tools-result",
-        description="the answer to the result of a tool",
+        description="the answer to a tool result",
         run=_probe_tools_result,
         rules=(NO_MARKUP_LEAK,),
     ),

@@ -1,1 +1,1 @@
-"""What is drawn from a report: one file for each form."""
+"""Report formats of `welldone check`."""

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: no script, no font, no picture, and no net."""
+"""The report as a self-contained HTML page: no scripts, fonts, images or network requests."""
 
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
@@ -21,14 +21,14 @@ from welldone.reporting import as_html, code, element, pluralize
 
 _CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
-:root { color-scheme: light dark; --line: #8886; --card: #8881; --right: #1b7f3b; --lax: #9a6200; --wrong: #c0261f }
-@media (prefers-color-scheme: dark) { :root { --right: #5fd38a; --lax: #f0b54a; --wrong: #ff7b72 } }
+:root { color-scheme: light dark; --line: #8886; --card: #8881; --pass: #1b7f3b; --warn: #9a6200; --fail: #c0261f }
+@media (prefers-color-scheme: dark) { :root { --pass: #5fd38a; --warn: #f0b54a; --fail: #ff7b72 } }
 * { box-sizing: border-box }
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
 h1, h2, h3 { line-height: 1.2; margin: 1.5rem 0 .5rem } h1 { font-size: 1.6rem } h2 { font-size: 1.25rem }
 h3 { font-size: 1rem; margin-top: .25rem } p, ul { margin: .25rem 0 } ul { padding-left: 1.2rem }
 code, pre { font: .85rem/1.4 ui-monospace, monospace; white-space: pre-wrap } pre { margin: 0 }
-.right { color: var(--right) } .lax, .tolerated { color: var(--lax) } .wrong, .breaks { color: var(--wrong) }
+.pass { color: var(--pass) } .warn, .tolerated { color: var(--warn) } .fail, .breaks { color: var(--fail) }
 .verdict, .severity { font-weight: 600 } .quiet { opacity: .75 }
 .grid { display: grid; gap: .5rem; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); font-size: .9rem }
 .pair { display: grid; gap: .5rem; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)) }
@@ -40,7 +40,7 @@ td { border-top: 1px solid var(--line) } .wide { overflow-x: auto } summary { cu
 
 
 def render_html(report: Report) -> str:
-    """The page: the verdict, what is broken, the probes, and what became of each rule."""
+    """Page with the verdict, the findings, the probes and the verdict on each rule."""
     report = sanitize_report(report)
     body = element(
         "body", _html_header(report), *_html_findings(report), _html_probes(report.probes), _html_rules(report.rules)
@@ -50,7 +50,7 @@ def render_html(report: Report) -> str:
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_CONTENT_SECURITY_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"welldone check: {report.verdict}, {report.model}"),
+        element("title", f"welldone check: {report.verdict.label}, {report.model}"),
         element("style", _STYLE),
     )
     return f"<!doctype html>\n{as_html(element('html', head, body, lang='en'))}"
@@ -61,14 +61,14 @@ def _html_header(report: Report) -> Element:
     if report.server:
         about += [" (", code(report.server), ")"]
     passed = pass_reason(report) or ("passed" if report.passed else "not passed")
-    told = [format_totals(report), judging_terms(report), not_judged_summary(report), passed]
+    facts = [format_totals(report), judging_terms(report), not_judged_summary(report), passed]
     return element(
         "header",
         element(
             "h1", "welldone check: ", element("span", verdict_summary(report), class_=_verdict_class(report.verdict))
         ),
         element("p", *about),
-        element("p", "; ".join(filter(None, told))),
+        element("p", "; ".join(filter(None, facts))),
         element("p", f"{report.date}, welldone {report.tool}", class_="quiet"),
     )
 
@@ -77,7 +77,7 @@ def _html_probes(probes: Sequence[ProbeResult]) -> Element:
     cards = [
         element(
             "div",
-            element("h3", probe.name, " ", element("span", probe.verdict, class_=_verdict_class(probe.verdict))),
+            element("h3", probe.name, " ", element("span", probe.verdict.label, class_=_verdict_class(probe.verdict))),
             element("p", probe.description),
             element("p", probe_summary(probe), class_="quiet"),
             class_="card",
@@ -88,9 +88,9 @@ def _html_probes(probes: Sequence[ProbeResult]) -> Element:
 
 
 def _html_findings(report: Report) -> list[Element]:
-    sentences = {rule.id: rule.summary for rule in report.rules}
+    summaries = {rule.id: rule.summary for rule in report.rules}
     articles = [
-        _html_finding(findings, sentences.get(rule, ""), consequences_of(report, rule))
+        _html_finding(findings, summaries.get(rule, ""), consequences_of(report, rule))
         for rule, findings in report.root_causes.items()
     ]
     return (
@@ -98,23 +98,27 @@ def _html_findings(report: Report) -> list[Element]:
     )
 
 
-def _html_finding(findings: Sequence[Finding], sentence: str, consequences: str) -> Element:
+def _html_finding(findings: Sequence[Finding], summary: str, consequences: str) -> Element:
     first = findings[0]
     known = "" if any(finding.is_new for finding in findings) else ", known"
     severity = element("span", first.severity, class_=f"severity {first.severity}")
-    hurts = [element("div", "hurts", class_="label"), element("ul", *(element("li", who) for who in first.affects))]
-    told = [("again", first.reproduce), ("curl", first.curl), ("trace", first.trace)]
+    clients = element("ul", *(element("li", client) for client in first.affects))
+    affects = [element("div", "affects", class_="label"), clients] if first.affects else []
+    commands = [("reproduce", first.reproduce), ("curl", first.curl), ("trace", first.trace)]
     return element(
         "article",
         element("h3", code(first.rule), " ", severity, known),
-        element("p", sentence),
+        element("p", summary),
         element("p", format_location(first) + other_occurrences(findings, len(findings)), class_="quiet"),
         element(
-            "div", _labelled_quote("heard", first.observed), _labelled_quote("wanted", first.expected), class_="pair"
+            "div",
+            _labelled_quote("observed", first.observed),
+            _labelled_quote("expected", first.expected),
+            class_="pair",
         ),
-        *([element("p", "From it follow: ", code(consequences))] if consequences else []),
-        *(hurts if first.affects else []),
-        *(_labelled_quote(label, text) for label, text in told if text),
+        *([element("p", "Causes: ", code(consequences))] if consequences else []),
+        *affects,
+        *(_labelled_quote(label, text) for label, text in commands if text),
         class_="card",
     )
 
@@ -133,18 +137,18 @@ def _html_rules(rules: Sequence[RuleResult]) -> Element:
 
 def _html_rule_family(family: str, rules: Sequence[RuleResult]) -> Element:
     verdicts = [rule.verdict for rule in rules]
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict.label}" for verdict in dict.fromkeys(verdicts))
     rows = [
         element(
             "tr",
             element("td", code(rule.id)),
-            element("td", rule.verdict, class_=_verdict_class(rule.verdict)),
+            element("td", rule.verdict.label, class_=_verdict_class(rule.verdict)),
             element("td", rule.severity),
             element("td", rule.summary, *([element("div", rule.reason, class_="quiet")] if rule.reason else [])),
         )
         for rule in rules
     ]
-    heading = element("tr", *(element("th", name) for name in ("rule", "verdict", "severity", "a right server")))
+    heading = element("tr", *(element("th", name) for name in ("rule", "verdict", "severity", "description")))
     table = element("div", element("table", heading, *rows), class_="wide")
     return element("details", element("summary", code(family), f" {counts}"), table)
 

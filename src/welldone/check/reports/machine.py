@@ -1,4 +1,4 @@
-"""The report as JUnit XML: a case for each probe, and one for each rule."""
+"""The report for programs: SVG badge, JSON with its schema, JUnit XML and SARIF."""
 
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -20,36 +20,36 @@ from welldone.check.reports.text import (
 )
 from welldone.reporting import as_xml, element, pluralize
 
-# The report as a badge for a README: the name, and the verdict in its colour.
+# ---- SVG badge
 
 
 _BADGE_NAME = "welldone"
 _DARK, _GREY = "#555", "#757575"
-_VERDICT_COLOURS = {Verdict.PASS: "#2e7d32", Verdict.WARN: "#b26a00", Verdict.FAIL: "#c62828"}
+_VERDICT_COLORS = {Verdict.PASS: "#2e7d32", Verdict.WARN: "#b26a00", Verdict.FAIL: "#c62828"}
 _BADGE_HEIGHT = 20
 _BADGE_MARGIN = 6  # on each side of a text
 _CHAR_WIDTHS = dict.fromkeys("mwMW", 10) | dict.fromkeys("ijlftr.,: '|1I", 4)
-_DEFAULT_CHAR_WIDTH = 7  # of a letter in the sans-serif fonts of 11 px that badges are set in
+_DEFAULT_CHAR_WIDTH = 7  # of a letter in 11 px Verdana, the usual font of badges
 
 
 def render_badge(report: Report) -> str:
-    """Two boxes; the width is reckoned, so that no font need be loaded."""
-    said, colour = _badge_text(sanitize_report(report))
-    left, right = _text_width(_BADGE_NAME), _text_width(said)
+    """Badge for a README. Its width is estimated from the text, so no font is loaded."""
+    text, color = _badge_text(sanitize_report(report))
+    left, right = _text_width(_BADGE_NAME), _text_width(text)
     drawing = element(
         "svg",
-        element("title", f"{_BADGE_NAME}: {said}"),
+        element("title", f"{_BADGE_NAME}: {text}"),
         element("clipPath", _badge_box(0, left + right, "#fff", rx="3"), id="round"),
         element(
             "g",
             _badge_box(0, left, _DARK),
-            _badge_box(left, right, colour),
+            _badge_box(left, right, color),
             clip_path="url(#round)",
         ),
         element(
             "g",
             _badge_label(_BADGE_NAME, 0, left),
-            _badge_label(said, left, right),
+            _badge_label(text, left, right),
             fill="#fff",
             text_anchor="middle",
             font_family="Verdana,DejaVu Sans,sans-serif",
@@ -59,58 +59,61 @@ def render_badge(report: Report) -> str:
         width=str(left + right),
         height=str(_BADGE_HEIGHT),
         role="img",
-        aria_label=f"{_BADGE_NAME}: {said}",
+        aria_label=f"{_BADGE_NAME}: {text}",
     )
     return as_xml(drawing)
 
 
 def _badge_text(report: Report) -> tuple[str, str]:
-    """The words, and their colour."""
+    """Text and colour of the right half."""
     if report.verdict is Verdict.FAIL:
-        return f"{pluralize(len(report.root_causes), 'rule')} broken", _VERDICT_COLOURS[Verdict.FAIL]
+        return f"{pluralize(len(report.root_causes), 'rule')} broken", _VERDICT_COLORS[Verdict.FAIL]
     if report.is_interrupted:
         return "interrupted", _GREY
     if any(probe.is_timed_out for probe in report.probes):
-        return Verdict.TIMED_OUT, _GREY
+        return Verdict.TIMED_OUT.label, _GREY
     if any(probe.is_incomplete for probe in report.probes):
-        return "no whole reply", _GREY
-    return report.verdict, _VERDICT_COLOURS.get(report.verdict, _GREY)
+        return "no complete reply", _GREY
+    return report.verdict.label, _VERDICT_COLORS.get(report.verdict, _GREY)
 
 
 def _text_width(text: str) -> int:
     return sum(_CHAR_WIDTHS.get(char, _DEFAULT_CHAR_WIDTH) for char in text) + 2 * _BADGE_MARGIN
 
 
-def _badge_box(begin: int, width: int, colour: str, **more: str) -> Element:
-    return element("rect", x=str(begin), width=str(width), height=str(_BADGE_HEIGHT), fill=colour, **more)
+def _badge_box(x: int, width: int, color: str, **attributes: str) -> Element:
+    return element("rect", x=str(x), width=str(width), height=str(_BADGE_HEIGHT), fill=color, **attributes)
 
 
-def _badge_label(text: str, begin: int, width: int) -> Element:
-    long = str(width - 2 * _BADGE_MARGIN)  # a font that is wider or narrower is fitted in
-    return element("text", text, x=f"{begin + width / 2:g}", y="14", textLength=long, lengthAdjust="spacingAndGlyphs")
+def _badge_label(text: str, x: int, width: int) -> Element:
+    length = str(width - 2 * _BADGE_MARGIN)  # browsers fit a wider or narrower font into it
+    return element("text", text, x=f"{x + width / 2:g}", y="14", textLength=length, lengthAdjust="spacingAndGlyphs")
 
 
-# The report as JSON, and the schema of that.
+# ---- JSON
 
 
 def render_json(report: Report) -> str:
-    """All of the report."""
+    """The complete report."""
     return msgspec.json.format(msgspec.json.encode(sanitize_report(report)), indent=2).decode()
 
 
 def report_schema() -> dict[str, Any]:
-    """What every report of this version keeps to. New members may come: a reader leaves aside what it does not know."""
-    # As JSON has it: a default that is an empty tuple is a list there.
-    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Report)))
+    """JSON schema of this report version. Readers ignore unknown fields: new ones may come."""
+    # Encoded once, so that a default that is an empty tuple becomes a list.
+    schema: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Report)))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"welldone check report, version {VERSION}",
-        **made,
+        **schema,
     }
 
 
+# ---- JUnit XML
+
+
 def render_junit(report: Report) -> str:
-    """One suite. What does not let the check fail is told as the output of its case."""
+    """One suite with a case for each probe and each rule. Findings that do not fail the check are output of a case."""
     report = sanitize_report(report)
     cases = [*_probe_cases(report), *_rule_cases(report)]
     suite = element(
@@ -123,7 +126,7 @@ def render_junit(report: Report) -> str:
         errors=_count_cases(cases, "error"),
         skipped=_count_cases(cases, "skipped"),
         time=f"{report.cost.seconds:.3f}",
-        timestamp=report.date[:19],  # the form knows no time zones
+        timestamp=report.date[:19],  # JUnit timestamps have no time zone
     )
     root = element("testsuites", suite)
     indent(root)
@@ -131,8 +134,8 @@ def render_junit(report: Report) -> str:
 
 
 def _junit_properties(report: Report) -> Element:
-    told = {"url": report.url, "model": report.model, "server": report.server, "welldone": report.tool}
-    return element("properties", *(element("property", name=name, value=value) for name, value in told.items()))
+    values = {"url": report.url, "model": report.model, "server": report.server, "welldone": report.tool}
+    return element("properties", *(element("property", name=name, value=value) for name, value in values.items()))
 
 
 def _probe_cases(report: Report) -> list[Element]:
@@ -140,14 +143,14 @@ def _probe_cases(report: Report) -> list[Element]:
     for probe in report.probes:
         findings = [finding for finding in report.findings if finding.probe == probe.name]
         message = f"{pluralize(len(probe.broken), 'rule')} broken: {', '.join(probe.broken)}"
-        end = _case_outcome(report, probe.verdict, probe.reason, findings, message)
-        is_failed = any(one.tag == "failure" for one in end)
-        if probe.is_incomplete and not is_failed:  # nothing is known of it, and that is no pass
-            # An error is no failure of what is tested: the test could not be made.
+        outcome = _case_outcome(report, probe.verdict, probe.reason, findings, message)
+        is_failed = any(child.tag == "failure" for child in outcome)
+        if probe.is_incomplete and not is_failed:
+            # In JUnit an error means that the test could not be completed.
             kind = "error" if probe.is_timed_out else "failure"
-            end = [element(kind, message=probe.reason or message, type=probe.verdict)]
+            outcome = [element(kind, message=probe.reason or message, type=probe.verdict)]
         time = f"{probe.seconds:.3f}"
-        cases.append(element("testcase", *end, classname="welldone.probe", name=probe.name, time=time))
+        cases.append(element("testcase", *outcome, classname="welldone.probe", name=probe.name, time=time))
     return cases
 
 
@@ -156,8 +159,8 @@ def _rule_cases(report: Report) -> list[Element]:
     for rule in report.rules:
         findings = broken.get(rule.id, [])
         message = f"{rule.summary}: {'; '.join(map(format_location, findings))}"
-        end = _case_outcome(report, rule.verdict, rule.reason, findings, message)
-        cases.append(element("testcase", *end, classname="welldone.rule", name=rule.id, time="0"))
+        outcome = _case_outcome(report, rule.verdict, rule.reason, findings, message)
+        cases.append(element("testcase", *outcome, classname="welldone.rule", name=rule.id, time="0"))
     return cases
 
 
@@ -165,31 +168,31 @@ def _case_outcome(
     report: Report, verdict: Verdict, reason: str, findings: Sequence[Finding], message: str
 ) -> list[Element]:
     if verdict not in JUDGED_VERDICTS:
-        return [element("skipped", message=f"{verdict}: {reason}" if reason else verdict)]
-    sentences = {rule.id: rule.summary for rule in report.rules}
-    text = "\n\n".join("\n".join(_finding_text(report, finding, sentences)) for finding in findings)
+        return [element("skipped", message=f"{verdict.label}: {reason}" if reason else verdict.label)]
+    summaries = {rule.id: rule.summary for rule in report.rules}
+    text = "\n\n".join("\n".join(_finding_text(report, finding, summaries)) for finding in findings)
     if any(is_failing(report, finding) for finding in findings):
         return [element("failure", text, message=message, type=verdict)]
     return [element("system-out", text)] if text else []
 
 
-def _finding_text(report: Report, finding: Finding, sentences: dict[str, str]) -> list[str]:
-    following = consequences_of(report, finding.rule)
-    return finding_lines([finding], sentences.get(finding.rule, ""), 0, lambda text, _: text, consequences=following)
+def _finding_text(report: Report, finding: Finding, summaries: dict[str, str]) -> list[str]:
+    consequences = consequences_of(report, finding.rule)
+    return finding_lines([finding], summaries.get(finding.rule, ""), 0, lambda text, _: text, consequences=consequences)
 
 
-def _count_cases(cases: list[Element], end: str) -> str:
-    return str(sum(case.find(end) is not None for case in cases))
+def _count_cases(cases: list[Element], outcome: str) -> str:
+    return str(sum(case.find(outcome) is not None for case in cases))
 
 
-# The report as SARIF 2.1.0, which code hosts show beside the code.
+# ---- SARIF 2.1.0
 
 
 _SARIF_LEVELS = {"breaks": "error", "tolerated": "warning", "style": "note"}
 
 
 def render_sarif(report: Report) -> str:
-    """One run with all rules, and a result for each finding."""
+    """SARIF log of one run, with all rules and a result for each finding."""
     report = sanitize_report(report)
     numbers = {rule.id: number for number, rule in enumerate(report.rules)}
     driver = {"name": "welldone", "version": report.tool, "rules": [_sarif_rule(rule) for rule in report.rules]}
@@ -205,9 +208,9 @@ def render_sarif(report: Report) -> str:
 
 
 def _sarif_invocation(report: Report) -> dict[str, Any]:
-    """Whether the run came to its end, and the probes that did not."""
-    unheard = [probe for probe in report.probes if probe.is_incomplete]
-    notes = [{"level": "error", "message": {"text": f"{probe.name}: {probe.reason}"}} for probe in unheard]
+    """Whether the run was complete, with a notification for each incomplete probe."""
+    incomplete = [probe for probe in report.probes if probe.is_incomplete]
+    notes = [{"level": "error", "message": {"text": f"{probe.name}: {probe.reason}"}} for probe in incomplete]
     if report.is_interrupted:
         notes.append({"level": "error", "message": {"text": pass_reason(report)}})
     return {"executionSuccessful": not notes, "toolExecutionNotifications": notes}
@@ -223,17 +226,17 @@ def _sarif_rule(rule: RuleResult) -> dict[str, Any]:
 
 
 def _sarif_result(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
-    said = [f"{format_location(finding)}: heard {finding.observed}", f"wanted {finding.expected}"]
-    said += [f"hurts {who}" for who in finding.affects] + [f"again: {finding.reproduce}"]
-    said += [f"follows from {finding.cause}"] if finding.cause else []
+    lines = [f"{format_location(finding)}: observed {finding.observed}", f"expected {finding.expected}"]
+    lines += [f"affects {client}" for client in finding.affects] + [f"reproduce: {finding.reproduce}"]
+    lines += [f"caused by {finding.cause}"] if finding.cause else []
     known = {} if finding.is_new else {"baselineState": "unchanged"}
     number = {"ruleIndex": numbers[finding.rule]} if finding.rule in numbers else {}
     return {
         "ruleId": finding.rule,
         **number,
         "level": _SARIF_LEVELS[finding.severity],
-        # In a message, [words](target) is a link. What a server sent makes none.
-        "message": {"text": "\n".join(said).replace("](", "] (")},
+        # SARIF 3.11.6: [text](target) in a message is a link. Text from a server must not become one.
+        "message": {"text": "\n".join(lines).replace("](", "] (")},
         "locations": [_sarif_location(finding)],
         "partialFingerprints": {"welldoneRuleAndProbe/v1": f"{finding.rule} {finding.probe}"},
         "occurrenceCount": finding.count,
@@ -242,8 +245,8 @@ def _sarif_result(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
 
 
 def _sarif_location(finding: Finding) -> dict[str, Any]:
-    """The probe, and the file of the trace. Code hosts refuse a report if one result has no file and no line."""
-    artifact: dict[str, Any] = {"uri": quote(finding.probe), "description": {"text": "a probe; it was not recorded"}}
+    """Probe and trace file. GitHub rejects a log in which a result has no file and line."""
+    artifact: dict[str, Any] = {"uri": quote(finding.probe), "description": {"text": "name of a probe (no trace file)"}}
     if finding.trace is not None:
         artifact = {"uri": quote(PurePath(finding.trace).as_posix())}
     return {

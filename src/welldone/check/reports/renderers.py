@@ -1,4 +1,4 @@
-"""Which form of report a file gets: its ending says it."""
+"""Report renderers by file suffix."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""A file from a web server: resumed where it broke off, and only over connections that can be trusted."""
+"""Resumable HTTP download of a model file, over https only (http is allowed for this machine)."""
 
 import hashlib
 import http.client
@@ -34,24 +34,24 @@ from welldone.engines.models.install import (
 )
 
 _REDIRECT_STATUSES = (301, 302, 303, 307, 308)
-_RESUME_INFO_LIMIT_BYTES = 65_536  # ours have less than 1 kB; http.client takes header lines of this length
+_RESUME_INFO_LIMIT_BYTES = 65_536  # ours have under 1 kB; an ETag may be a 64 kB header line (http.client)
 
 
 class DownloadLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long and how often it is tried."""
+    """Timeouts and retries of a download."""
 
     stall_timeout_s: float = 60.0
-    """Without a byte. Stores of large files answer within seconds; a line that lost its way does not come back."""
+    """Limit between two reads. File hosts answer within seconds."""
     retries: int = 3
-    """In a row without getting on; waits double from one second."""
+    """Retries in a row without progress; the delay doubles from one second."""
     max_redirects: int = 5
     """Large hosts use two."""
     space_check_bytes: int = FREE_SPACE_MARGIN_BYTES
-    """What is written between two looks at the disk: no more than is left free."""
+    """Bytes written between two checks of the free space: no more than the margin."""
 
 
 class DownloadResponse(Protocol):
-    """What of a reply is used."""
+    """The used part of `http.client.HTTPResponse`."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -61,7 +61,7 @@ class DownloadResponse(Protocol):
 
 
 class _RetryableError(Exception):
-    """The connection broke, or the server is busy: worth another try."""
+    """The connection failed, or the server is busy."""
 
 
 def download(
@@ -75,38 +75,38 @@ def download(
     free: FreeSpace = free_bytes,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Fetch `url` into the file `part`, going on where an earlier try ended; its sha256. Raises `PullError`."""
+    """Download `url` to `part`, resuming an earlier attempt, and return the sha256. Raises `PullError`."""
     parse_download_url(url)
-    with closing(_PartialFile(part, url)) as kept:
-        fetching = _Download(url, kept, name, progress, limits, free)
+    with closing(_PartialFile(part, url)) as partial:
+        attempt = _Download(url, partial, name, progress, limits, free)
         failures = 0
-        while not kept.is_complete:
-            before = kept.size
+        while not partial.is_complete:
+            size_before = partial.size
             try:
-                fetching.fetch_rest()
+                attempt.fetch_rest()
             except _RetryableError as error:
-                failures = 0 if kept.size - before > BLOCK_BYTES else failures + 1
-                if failures > limits.retries or not fetching.has_response:
-                    raise _unreachable_error(url, error, kept.size) from None
+                failures = 0 if partial.size - size_before > BLOCK_BYTES else failures + 1
+                if failures > limits.retries or not attempt.has_response:
+                    raise _unreachable_error(url, error, partial.size) from None
                 pause(2.0 ** max(failures - 1, 0))
-        got = kept.sha256()
-        if sha256 is not None and got != sha256:
-            kept.discard()
-        check_sha256(got, sha256, name)
-        return got
+        actual = partial.sha256()
+        if sha256 is not None and actual != sha256:
+            partial.discard()
+        check_sha256(actual, sha256, name)
+        return actual
 
 
 def remove_resume_info(part: Path) -> None:
-    """Remove what was kept beside a file that is whole by now."""
+    """Remove the resume information of a complete download."""
     _resume_info_path(part).unlink(missing_ok=True)
 
 
 class _ResumeInfo(msgspec.Struct, frozen=True):
-    """Which file the bytes that are there belong to. The URL may hold a signature, so only its hash is kept."""
+    """Identity of a partial download, stored beside it. Only the hash of the URL is stored: it may have a signature."""
 
     url_sha256: str
     validator: str | None
-    """The server's own mark of this version: a strong ETag, else the time of its last change."""
+    """Validator of this version for `If-Range`: a strong ETag, or else Last-Modified."""
     total: int | None
 
 
@@ -115,7 +115,7 @@ def _resume_info_path(part: Path) -> Path:
 
 
 class _PartialFile:
-    """The bytes that have come so far, their hash, and their mark, which lies beside them."""
+    """A partial download: its file, its hash so far, and its resume information."""
 
     def __init__(self, path: Path, url: str) -> None:
         self._url_sha256 = hashlib.sha256(url.encode()).hexdigest()
@@ -128,55 +128,52 @@ class _PartialFile:
         self._load()
 
     def restart(self, validator: str | None, total: int | None) -> None:
-        """Start from nothing."""
+        """Truncate the file and store new resume information."""
         self._file.truncate(0)
         self._digest, self.size = hashlib.sha256(), 0
         self.resume_info = _ResumeInfo(self._url_sha256, validator, total)
         _resume_info_path(self.path).write_bytes(msgspec.json.encode(self.resume_info))
 
     def append(self, data: bytes) -> None:
-        """Keep what came."""
+        """Add downloaded bytes."""
         self._file.write(data)
         self._digest.update(data)
         self.size += len(data)
 
     def sha256(self) -> str:
-        """The hash of all that is there."""
+        """Return the hash of the bytes so far."""
         return self._digest.hexdigest()
 
     def discard(self) -> None:
-        """Throw away what is there: no later try shall go on with it."""
+        """Delete the file, so that no later attempt resumes it."""
         self.path.unlink(missing_ok=True)
         remove_resume_info(self.path)
 
     def close(self) -> None:
-        """Let the bytes out. What there is stays, for a later try."""
+        """Close the file. Unless it is empty it is kept, for a later attempt."""
         self._file.close()
         if self.size == 0:
             self.discard()
 
     def _load(self) -> None:
-        """Go on with what an earlier try left, if it is of the same URL and the server can tell if it still holds."""
-        mark = self._read_resume_info()
-        if mark is None or mark.url_sha256 != self._url_sha256 or mark.validator is None:
-            return
-        self._file.seek(0)
-        while piece := self._file.read(BLOCK_BYTES):
-            self._digest.update(piece)
-            self.size += len(piece)
-        self.resume_info = mark
-        self.is_complete = self.size == mark.total
-
-    def _read_resume_info(self) -> _ResumeInfo | None:
+        """Resume an earlier attempt, if it has the same URL and a validator."""
         try:
             with _resume_info_path(self.path).open("rb") as file:
-                return msgspec.json.decode(file.read(_RESUME_INFO_LIMIT_BYTES), type=_ResumeInfo)
+                info = msgspec.json.decode(file.read(_RESUME_INFO_LIMIT_BYTES), type=_ResumeInfo)
         except (FileNotFoundError, msgspec.MsgspecError):
-            return None
+            return
+        if info.url_sha256 != self._url_sha256 or info.validator is None:
+            return
+        self._file.seek(0)
+        while block := self._file.read(BLOCK_BYTES):
+            self._digest.update(block)
+            self.size += len(block)
+        self.resume_info = info
+        self.is_complete = self.size == info.total
 
 
 class _Download:
-    """One file that is being fetched, over as many connections as it takes."""
+    """The download of one file, over several connections if necessary."""
 
     def __init__(
         self, url: str, partial: _PartialFile, name: str, progress: Progress, limits: DownloadLimits, free: FreeSpace
@@ -190,36 +187,29 @@ class _Download:
         self.has_response = False
 
     def fetch_rest(self) -> None:
-        """Ask for what is missing, and keep what comes; `_BrokenError` if the connection ends before the file does."""
-        with closing(self._follow_redirects()) as reply:
-            total = self._check_response(reply)
+        """Request the missing bytes and append them; `_RetryableError` if the connection ends early."""
+        with closing(self._follow_redirects()) as response:
+            total = self._check_response(response)
             check_free_space(self._partial.path.parent, max(0, (total or 0) - self._partial.size), self._free)
-            self._save_body(reply, total)
+            self._save_body(response, total)
 
     def _follow_redirects(self) -> DownloadResponse:
-        """The reply to our question, wherever it is kept."""
         url, headers = self._url, {"Accept-Encoding": "identity", "User-Agent": f"welldone/{__version__}"}
-        if (
-            self._partial.size
-            and self._partial.resume_info is not None
-            and self._partial.resume_info.validator is not None
-        ):
-            headers |= {"Range": f"bytes={self._partial.size}-", "If-Range": self._partial.resume_info.validator}
+        info = self._partial.resume_info
+        if self._partial.size and info is not None and info.validator is not None:
+            headers |= {"Range": f"bytes={self._partial.size}-", "If-Range": info.validator}
         for _ in range(self._limits.max_redirects + 1):
-            reply = self._request(url, headers)
+            response = self._request(url, headers)
             self.has_response = True
-            if reply.status not in _REDIRECT_STATUSES:
-                return reply
-            reply.close()
-            url = resolve_redirect(url, reply.headers.get("Location", ""))
-        raise PullError(
-            f"{redact_url(self._url)} was redirected too often; is the link right?", PullErrorKind.UNREACHABLE
-        )
+            if response.status not in _REDIRECT_STATUSES:
+                return response
+            response.close()
+            url = resolve_redirect(url, response.headers.get("Location", ""))
+        raise PullError(f"{redact_url(self._url)} was redirected too often; check the link", PullErrorKind.UNREACHABLE)
 
     def _request(self, url: str, headers: dict[str, str]) -> DownloadResponse:
         parts = urlsplit(url)
-        # Without the handlers for errors and redirects: both are decided here. Nothing is asked of a proxy about
-        # this machine.
+        # Without urllib's handlers for errors and redirects, which are handled here. Loopback bypasses the proxy.
         proxies: dict[str, str] | None = {} if is_loopback(parts.hostname or "") else None
         opener = urllib.request.OpenerDirector()
         for handler in (
@@ -229,25 +219,25 @@ class _Download:
         ):
             opener.add_handler(handler)
         try:
-            reply: DownloadResponse = opener.open(
+            response: DownloadResponse = opener.open(
                 urllib.request.Request(url, headers=headers), timeout=self._limits.stall_timeout_s
             )
         except (OSError, http.client.HTTPException) as error:
             raise _RetryableError(_describe_network_error(error, self._limits.stall_timeout_s)) from None
-        return reply
+        return response
 
-    def _check_response(self, reply: DownloadResponse) -> int | None:
-        """Look at a reply's head; how long the whole file is."""
-        match reply.status:
+    def _check_response(self, response: DownloadResponse) -> int | None:
+        """Check the status and headers; return the size of the complete file, if known."""
+        match response.status:
             case 200:
-                total = _parse_length(reply.headers.get("Content-Length", ""))
-                self._partial.restart(_validator(reply.headers), total)
+                total = _parse_length(response.headers.get("Content-Length", ""))
+                self._partial.restart(_validator(response.headers), total)
                 return total
             case 206:
-                return self._check_content_range(reply.headers)
+                return self._check_content_range(response.headers)
             case 416:
                 self._partial.restart(None, None)
-                raise _RetryableError("the server has another version of the file now")
+                raise _RetryableError("the file has changed on the server")
             case status if status == 429 or status >= 500:
                 raise _RetryableError(f"the server answered {status}")
             case status:
@@ -257,63 +247,59 @@ class _Download:
         match = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", headers.get("Content-Range", ""))
         if match is None or int(match[1]) != self._partial.size:
             self._partial.restart(None, None)
-            raise _RetryableError("the server answered with another part of the file than was asked for")
+            raise _RetryableError("the server sent another range of the file than was requested")
         total = _parse_length(match[2])
         if not self._is_same_version(headers, total):
             self._partial.restart(None, None)
-            raise _RetryableError("the server has another version of the file now")
+            raise _RetryableError("the file has changed on the server")
         return total
 
     def _is_same_version(self, headers: http.client.HTTPMessage, total: int | None) -> bool:
-        """Whether a part is of the version that is kept. Some servers ignore If-Range and send parts of any version.
+        """Return whether a range belongs to the version of the partial file. Some servers ignore If-Range.
 
-        A part has the ETag of its version where the whole has one, and need not repeat Last-Modified (RFC 9110 15.3.7).
+        A 206 has the ETag of its version if the 200 has one, and may omit Last-Modified (RFC 9110 §15.3.7).
         """
-        mark = self._partial.resume_info
-        if mark is None or (None not in (mark.total, total) and mark.total != total):
+        info = self._partial.resume_info
+        if info is None or (None not in (info.total, total) and info.total != total):
             return False
-        now = _validator(headers)
-        return now == mark.validator or (now is None and not (mark.validator or "").startswith('"'))
+        validator = _validator(headers)
+        return validator == info.validator or (validator is None and not (info.validator or "").startswith('"'))
 
-    def _save_body(self, reply: DownloadResponse, total: int | None) -> None:
-        looked = self._partial.size
+    def _save_body(self, response: DownloadResponse, total: int | None) -> None:
+        size_checked = self._partial.size
         self._progress(self._name, self._partial.size, total)
         while total is None or self._partial.size < total:
-            piece = self._read_block(
-                reply, BLOCK_BYTES if total is None else min(BLOCK_BYTES, total - self._partial.size)
-            )
-            if not piece:
+            limit = BLOCK_BYTES if total is None else min(BLOCK_BYTES, total - self._partial.size)
+            try:
+                block = response.read1(limit)
+            except (OSError, http.client.HTTPException) as error:
+                raise _RetryableError(_describe_network_error(error, self._limits.stall_timeout_s)) from None
+            if not block:
                 break
             if self._partial.size == 0:
-                check_gguf_magic(piece)
-            self._partial.append(piece)
+                check_gguf_magic(block)
+            self._partial.append(block)
             self._progress(self._name, self._partial.size, total)
-            if self._partial.size - looked >= self._limits.space_check_bytes:
-                looked = self._partial.size
+            if self._partial.size - size_checked >= self._limits.space_check_bytes:
+                size_checked = self._partial.size
                 check_free_space(self._partial.path.parent, 0, self._free)
         if total is not None and self._partial.size < total:
-            raise _RetryableError("the connection ended before the file did")
+            raise _RetryableError("the connection ended before the end of the file")
         if self._partial.size == 0:
             check_gguf_magic(b"")
         self._partial.is_complete = True
 
-    def _read_block(self, reply: DownloadResponse, limit: int) -> bytes:
-        try:
-            return reply.read1(limit)
-        except (OSError, http.client.HTTPException) as error:
-            raise _RetryableError(_describe_network_error(error, self._limits.stall_timeout_s)) from None
-
 
 def resolve_redirect(url: str, location: str) -> str:
-    """Where a redirect leads, if we go there: never from an encrypted connection to one that is not."""
+    """Return the target of a redirect; raise `PullError` if it is not allowed, such as one from https to http."""
     if not location:
-        raise PullError(f"{redact_url(url)} is redirected to nowhere", PullErrorKind.UNREACHABLE)
+        raise PullError(f"{redact_url(url)} is redirected without a Location header", PullErrorKind.UNREACHABLE)
     try:
         target = urljoin(url, location)
         is_encrypted = parse_download_url(target).scheme == "https"
     except (PullError, ValueError) as error:
         raise PullError(
-            f"{redact_url(url)} is redirected to where we do not go: {error}", PullErrorKind.UNREACHABLE
+            f"{redact_url(url)} is redirected to an address that is not allowed: {error}", PullErrorKind.UNREACHABLE
         ) from None
     if urlsplit(url).scheme == "https" and not is_encrypted:
         raise PullError(
@@ -325,41 +311,42 @@ def resolve_redirect(url: str, location: str) -> str:
 
 def _status_error(url: str, status: int) -> PullError:
     if status in (401, 403):
-        hint = f"is not for everybody ({status}); fetch it with your own account and serve it with -m FILE"
+        hint = f"requires authentication ({status}); download it yourself and serve it with -m FILE"
     elif status in (404, 410):
-        hint = f"is not there ({status}); check the link"
+        hint = f"was not found ({status}); check the link"
     else:
-        hint = f"cannot be fetched: the server answered {status}"
+        hint = f"cannot be downloaded: the server answered {status}"
     return PullError(f"{redact_url(url)} {hint}", PullErrorKind.UNREACHABLE)
 
 
 def _unreachable_error(url: str, error: Exception, size: int) -> PullError:
-    kept = f"; {format_size(size)} are kept, and the same command goes on from there" if size else ""
+    resume = f"; {format_size(size)} are kept, and the same command resumes the download" if size else ""
     return PullError(
-        f"{redact_url(url)} could not be fetched: {error}; check the connection and try again{kept}",
+        f"{redact_url(url)} could not be downloaded: {error}; check the connection and try again{resume}",
         PullErrorKind.UNREACHABLE,
     )
 
 
 def _describe_network_error(error: Exception, stall_timeout_s: float) -> str:
-    """What broke, without the URL, which may hold a signature."""
+    """Describe the error without the URL, which may contain a signature."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
-        return f"nothing came for {stall_timeout_s:g} s"
+        return f"no data for {stall_timeout_s:g} s"
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return f"its certificate cannot be trusted ({reason.verify_message})"
+        return f"its certificate is not trusted ({reason.verify_message})"
     if isinstance(reason, OSError) and reason.strerror:
         return reason.strerror.lower()
-    return "the connection broke"
+    return "the connection failed"
 
 
 def _validator(headers: http.client.HTTPMessage) -> str | None:
     etag = headers.get("ETag", "")
-    # "A client MUST NOT generate an If-Range header field containing an entity tag that is marked as weak." (RFC 9110)
+    # RFC 9110 §13.1.5: "A client MUST NOT generate an If-Range header field containing an entity tag that is marked
+    # as weak."
     if etag.startswith('"'):
         return str(etag)
-    changed = headers.get("Last-Modified")
-    return None if changed is None else str(changed)
+    last_modified = headers.get("Last-Modified")
+    return None if last_modified is None else str(last_modified)
 
 
 def _parse_length(text: str) -> int | None:

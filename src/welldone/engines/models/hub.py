@@ -1,6 +1,6 @@
-"""Models from the Hugging Face hub. Only this file knows its library, which is an extra.
+"""Downloads from the Hugging Face Hub. The only module that imports huggingface_hub, an optional and slow import.
 
-The library finds the hub (HF_ENDPOINT), the token (HF_TOKEN) and the way to the bytes; it resumes what broke off.
+The library reads HF_ENDPOINT and HF_TOKEN, and resumes interrupted downloads.
 """
 
 import logging
@@ -34,7 +34,7 @@ from welldone.engines.models.install import (
 )
 
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__mro__[1]
-"""The error of the HTTP library below, which is another one in each major version of the hub's."""
+"""Base error of the HTTP library: requests or httpx, depending on the major version of huggingface_hub."""
 _PROGRESS_POLL_S = 0.2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -42,77 +42,77 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 def fetch_from_hub(
     file: HubSource, staging: Path, *, name: str, progress: Progress, free: FreeSpace = free_bytes
 ) -> tuple[Path, str | None]:
-    """Fetch a file into the folder `staging`; where it is, and the sha256 that the hub says it has."""
-    disable_progress_bars()  # ours is the same for all sources
+    """Download a file into the folder `staging`; return its path, and its sha256 according to the Hub."""
+    disable_progress_bars()  # progress is reported in the same way for all sources
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        address = hf_hub_url(file.repository, file.path, revision=file.revision)
-        known = get_hf_file_metadata(address, library_name="welldone", library_version=__version__)
-        had = largest_file_bytes(staging, (".incomplete",))
-        check_free_space(staging, max(0, (known.size or 0) - had), free)
-        with _progress_reporting(staging, name, known.size, progress):
-            # The commit, not the branch: the hash belongs to the very file that we asked about.
-            got = hf_hub_download(
+        url = hf_hub_url(file.repository, file.path, revision=file.revision)
+        metadata = get_hf_file_metadata(url, library_name="welldone", library_version=__version__)
+        partial_bytes = largest_file_bytes(staging, (".incomplete",))
+        check_free_space(staging, max(0, (metadata.size or 0) - partial_bytes), free)
+        with _progress_reporting(staging, name, metadata.size, progress):
+            # The commit, not the branch: the hash belongs to exactly this version.
+            path = hf_hub_download(
                 file.repository,
                 file.path,
-                revision=known.commit_hash or file.revision,
+                revision=metadata.commit_hash or file.revision,
                 local_dir=staging,
                 library_name="welldone",
                 library_version=__version__,
             )
     except (_HTTP_ERROR, OSError, ValueError, RuntimeError, EntryNotFoundError) as error:
         raise _hub_error(file, error) from None
-    return Path(got), known.etag if known.etag and _SHA256.fullmatch(known.etag) else None
+    return Path(path), metadata.etag if metadata.etag and _SHA256.fullmatch(metadata.etag) else None
 
 
 @contextmanager
 def _progress_reporting(folder: Path, name: str, total: int | None, progress: Progress) -> Iterator[None]:
-    """Tell how the file grows, whichever way the library takes."""
-    is_over = threading.Event()
+    """Report the growth of the file, independent of the library's transfer method."""
+    is_done = threading.Event()
 
-    def watch() -> None:
-        while not is_over.wait(_PROGRESS_POLL_S):
+    def poll() -> None:
+        while not is_done.wait(_PROGRESS_POLL_S):
             progress(name, largest_file_bytes(folder, (".incomplete", ".gguf")), total)
 
-    watcher = threading.Thread(target=watch, name="hub-progress", daemon=True)
-    watcher.start()
+    thread = threading.Thread(target=poll, name="hub-progress", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        is_over.set()
-        watcher.join()
+        is_done.set()
+        thread.join()
     progress(name, total or largest_file_bytes(folder, (".gguf",)), total)
 
 
 def _hub_error(file: HubSource, error: Exception) -> PullError:
-    """What went wrong, in our words: the library's may hold addresses with signatures."""
+    """Describe an error. The library's messages are not used, since they may contain signed URLs."""
     match error:
         case GatedRepoError():
-            why = "is only for accounts that were let in: ask for access on its page, then set HF_TOKEN"
+            reason = "is gated: request access on its page, then set HF_TOKEN"
         case RepositoryNotFoundError():
-            why = f"cannot be had: there is no repository {file.repository}, or it is private (then set HF_TOKEN)"
+            reason = f"was not found: there is no repository {file.repository}, or it is private (then set HF_TOKEN)"
         case RevisionNotFoundError():
-            why = f"cannot be had: the repository has no revision {file.revision!r}"
+            reason = f"was not found: the repository has no revision {file.revision!r}"
         case OfflineModeIsEnabled():
-            why = "cannot be had: HF_HUB_OFFLINE is set; unset it, and try again"
-        case EntryNotFoundError() if not isinstance(error, FileNotFoundError):  # that one means: not reached
-            why = f"is not there: the repository has no file {file.path}"
+            reason = "cannot be downloaded: HF_HUB_OFFLINE is set; unset it and try again"
+        case EntryNotFoundError() if not isinstance(error, FileNotFoundError):  # that one: the Hub is unreachable
+            reason = f"was not found: the repository has no file {file.path}"
         case HfHubHTTPError():
-            why = _describe_hub_status(error.response.status_code)
+            reason = _describe_hub_status(error.response.status_code)
         case ValueError():
             return PullError(
-                f"{file} is no name of a file on the hub; write hf:OWNER/REPOSITORY/FILE.gguf", PullErrorKind.USER_ERROR
+                f"{file} is not a file name on the Hub; write hf:OWNER/REPOSITORY/FILE.gguf", PullErrorKind.USER_ERROR
             )
-        case OSError(strerror=str() as reason):
-            why = f"could not be fetched: {reason.lower()}"
+        case OSError(strerror=str() as text):
+            reason = f"cannot be downloaded: {text.lower()}"
         case _:
-            why = "could not be fetched: the hub was not reached; check the connection, and HF_ENDPOINT if it is set"
-    return PullError(f"{file} {why}", PullErrorKind.UNREACHABLE)
+            reason = "cannot be downloaded: the Hub is unreachable; check the connection, and HF_ENDPOINT if it is set"
+    return PullError(f"{file} {reason}", PullErrorKind.UNREACHABLE)
 
 
 def _describe_hub_status(status: int) -> str:
     if status in (401, 403):
-        return f"is not for everybody ({status}); check HF_TOKEN"
+        return f"is not accessible ({status}); check HF_TOKEN"
     if status in (404, 410):
-        return f"is not there ({status}); check its name"
-    return f"cannot be had now: the hub answered {status}; try again later"
+        return f"was not found ({status}); check its name"
+    return f"cannot be downloaded: the Hub answered {status}; try again later"

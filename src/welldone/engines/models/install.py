@@ -1,4 +1,4 @@
-"""How a file comes into the models folder: one at a time, hashed, and whole or not at all."""
+"""Installation of model files: sources, checks, locking, and atomic placement in the models folder."""
 
 import fcntl
 import hashlib
@@ -21,31 +21,31 @@ from welldone.engines.models import store
 from welldone.engines.models.store import GGUF_SUFFIX, ModelOrigin, split_file_names, write_origin
 
 Progress = Callable[[str, int, int | None], None]
-"""Told while a file comes: its name, the bytes that are there, and how many there will be where that is known."""
+"""Callback for the progress of a download: file name, bytes so far, total bytes if known."""
 FreeSpace = Callable[[Path], int]
-"""How many bytes there is room for in a folder."""
+"""Function that returns the free bytes of a folder's disk."""
 
 FREE_SPACE_MARGIN_BYTES = 64 * 2**20
-"""What is left free on the disk: a full one stops other programs as well."""
+"""Space that is left free: a full disk breaks other programs as well."""
 BLOCK_BYTES = 2**20
-_NAME_LIMIT = 200  # file systems take 255 bytes, and suffixes are added
-_LOCK_TIMEOUT_S = 3600.0  # an hour is a large model on a slow line; who waits longer should look what is wrong
+_NAME_LIMIT = 200  # file systems allow 255 bytes, and suffixes are added
+_LOCK_TIMEOUT_S = 3600.0  # enough for a large model on a slow line
 _LOCK_POLL_S = 0.2
 
 
 class PullErrorKind(StrEnum):
-    """What went wrong, for the exit code."""
+    """Category of a failure, for the exit code."""
 
     USER_ERROR = "mistake"
-    """The user can mend it: a source that cannot be one, something that is not installed."""
+    """The user can fix it: an invalid source, a package that is not installed."""
     UNREACHABLE = "unreachable"
-    """The world: no connection, no such file there, no room."""
+    """The environment: no connection, no such file on the server, no disk space."""
     INVALID_FILE = "wrong"
-    """What came is not what was meant: another hash, no GGUF."""
+    """The file is not the expected one: another hash, not GGUF."""
 
 
 class PullError(Exception):
-    """A model could not be fetched. The message is safe to show and says what to do next."""
+    """A model could not be downloaded. The message contains no secret and tells what to do next."""
 
     def __init__(self, message: str, kind: PullErrorKind) -> None:
         super().__init__(message)
@@ -53,68 +53,68 @@ class PullError(Exception):
 
 
 def no_progress(_name: str, _done_bytes: int, _total_bytes: int | None) -> None:
-    """The progress of somebody who does not want to know."""
+    """Ignore the progress."""
 
 
 def free_bytes(folder: Path) -> int:
-    """How many bytes there is room for."""
+    """Return the free bytes of the folder's disk."""
     return shutil.disk_usage(folder).free
 
 
 def check_free_space(folder: Path, needed_bytes: int, free: FreeSpace) -> None:
-    """Refuse what would fill the disk."""
-    if (room := free(folder)) < needed_bytes + FREE_SPACE_MARGIN_BYTES:
+    """Raise `PullError` unless the disk has room for more bytes and the margin."""
+    if (available := free(folder)) < needed_bytes + FREE_SPACE_MARGIN_BYTES:
         raise PullError(
-            f"not enough room: {format_size(needed_bytes)} more are needed and {format_size(room)} are free in {folder}; "
-            "make room, or set WELLDONE_HOME to a folder on another disk",
+            f"not enough disk space in {folder}: {format_size(needed_bytes)} more are needed, "
+            f"{format_size(available)} are free; free some, or set WELLDONE_HOME to a folder on another disk",
             PullErrorKind.UNREACHABLE,
         )
 
 
 def format_size(size_bytes: int) -> str:
-    """A number of bytes for a person."""
+    """Format a number of bytes as MB or GB."""
     return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"
 
 
 def safe_file_name(text: str) -> str:
-    """The name under which a file is kept: only plain characters, never a path; `PullError` if it is no GGUF's."""
+    """Return a safe local file name for a path or URL; raise `PullError` unless it ends in .gguf."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", text)[-1]).lstrip(".-")
     if not name.lower().endswith(GGUF_SUFFIX):
-        raise PullError(f"{text!r} does not end in {GGUF_SUFFIX}; name the file of a model", PullErrorKind.USER_ERROR)
+        raise PullError(f"{text!r} does not end in {GGUF_SUFFIX}; give a GGUF file", PullErrorKind.USER_ERROR)
     stem = name[: -len(GGUF_SUFFIX)]
     return stem[:_NAME_LIMIT] + GGUF_SUFFIX
 
 
 def check_gguf_magic(first_bytes: bytes) -> None:
-    """Refuse what is no GGUF by its first bytes."""
+    """Raise `PullError` unless a file starts as GGUF."""
     if first_bytes.startswith(store.MAGIC):
         return
     if first_bytes.lstrip()[:1] == b"<":
-        hint = "it is a web page; take the link of the file itself, not of the page that shows it"
+        hint = "it is a web page; use the link to the file itself"
     elif first_bytes.startswith(b"version https://git-lfs"):
-        hint = "it is a pointer of Git LFS; take the link that downloads the file itself"
+        hint = "it is a Git LFS pointer; use the link that downloads the file itself"
     else:
-        hint = f"it begins with {first_bytes[:4]!r}, and a GGUF with {store.MAGIC!r}"
-    raise PullError(f"what came is no GGUF file: {hint}", PullErrorKind.INVALID_FILE)
+        hint = f"it begins with {first_bytes[:4]!r}, and a GGUF file with {store.MAGIC!r}"
+    raise PullError(f"the downloaded file is not a GGUF file: {hint}", PullErrorKind.INVALID_FILE)
 
 
 def check_sha256(actual: str, expected: str | None, name: str) -> None:
-    """Refuse a file that is another one than was meant."""
+    """Raise `PullError` if a hash is not the expected one."""
     if expected is not None and actual != expected:
         raise PullError(
-            f"{name} is not the file that was meant: its sha256 is {actual}, expected was {expected}; nothing was kept",
+            f"{name} has the sha256 {actual}, expected is {expected}; the download was discarded",
             PullErrorKind.INVALID_FILE,
         )
 
 
 def file_sha256(path: Path) -> str:
-    """The sha256 of a file."""
+    """Return the sha256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def install_file(part: Path, target: Path, *, source: str, sha256: str) -> None:
-    """Give a whole file its name. After this it is there, also when the power fails."""
+    """Move a complete file to its name and record its origin, durably: a power failure does not lose it."""
     _fsync(part)
     part.replace(target)
     write_origin(
@@ -124,7 +124,7 @@ def install_file(part: Path, target: Path, *, source: str, sha256: str) -> None:
 
 
 def largest_file_bytes(folder: Path, suffixes: tuple[str, ...]) -> int:
-    """How large the largest file with one of these suffixes is by now, in a folder that somebody else fills."""
+    """Return the size of the largest file with one of these suffixes, in a folder that another program writes to."""
     largest = 0
     for root, _, names in os.walk(folder):
         for name in names:
@@ -132,7 +132,7 @@ def largest_file_bytes(folder: Path, suffixes: tuple[str, ...]) -> int:
                 try:
                     largest = max(largest, (Path(root) / name).stat().st_size)
                 except FileNotFoundError:
-                    continue  # it was renamed meanwhile
+                    continue  # renamed meanwhile
     return largest
 
 
@@ -140,18 +140,19 @@ def largest_file_bytes(folder: Path, suffixes: tuple[str, ...]) -> int:
 def download_lock(
     target: Path, progress: Progress, *, limit_s: float = _LOCK_TIMEOUT_S, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[None]:
-    """Nobody else fetches this file meanwhile. The lock goes with the process, however it ends."""
+    """Prevent other processes from downloading the same file. The kernel releases the lock when the process ends."""
     with target.with_name(f".{target.name}.lock").open("wb") as file:
-        waited = 0.0
+        waited_s = 0.0
         while not _try_lock(file.fileno()):
-            if waited >= limit_s:
+            if waited_s >= limit_s:
                 raise PullError(
-                    f"another process has been fetching {target.name} for too long; end it and try again",
+                    f"another process has been downloading {target.name} for more than {limit_s:g} s; "
+                    "end it and try again",
                     PullErrorKind.UNREACHABLE,
                 )
-            progress(f"{target.name}: waiting for another process that fetches it", 0, None)
+            progress(f"{target.name}: waiting for another process that downloads it", 0, None)
             pause(_LOCK_POLL_S)
-            waited += _LOCK_POLL_S
+            waited_s += _LOCK_POLL_S
         yield
 
 
@@ -171,10 +172,7 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-# Where a model may come from, as a user writes it.
-
-
-SOURCE_FORMATS = "default, hf:OWNER/REPOSITORY/FILE.gguf[@REVISION] and https://HOST/PATH/FILE.gguf"
+SOURCE_FORMATS = "default, hf:OWNER/REPOSITORY/FILE.gguf[@REVISION] or https://HOST/PATH/FILE.gguf"
 _HUB_SOURCE = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)/(?P<path>[^@]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 
 
@@ -184,34 +182,34 @@ class WebSource(msgspec.Struct, frozen=True):
     url: str
 
     def __str__(self) -> str:
-        """For a person, and for keeping: without what may be secret."""
+        """Omit the query, which may contain a signature."""
         return redact_url(self.url)
 
     @property
     def path(self) -> str:
-        """Where the file is on its server."""
+        """Path of the file on its server."""
         return unquote(urlsplit(self.url).path)
 
     def files(self) -> "list[WebSource]":
-        """All files of the model that this one belongs to."""
+        """Return all files of the split model that this file is part of."""
         split = urlsplit(self.url)
         paths = _split_model_paths(split.path)
         return [self] if len(paths) == 1 else [WebSource(split._replace(path=path).geturl()) for path in paths]
 
 
 class HubSource(msgspec.Struct, frozen=True):
-    """A file on the Hugging Face hub."""
+    """A file on the Hugging Face Hub."""
 
     repository: str
     path: str
     revision: str | None
 
     def __str__(self) -> str:
-        """As a user writes it."""
+        """Return the source in the format that `parse_source` reads."""
         return f"hf:{self.repository}/{self.path}" + (f"@{self.revision}" if self.revision else "")
 
     def files(self) -> "list[HubSource]":
-        """All files of the model that this one belongs to."""
+        """Return all files of the split model that this file is part of."""
         return [HubSource(self.repository, path, self.revision) for path in _split_model_paths(self.path)]
 
 
@@ -219,7 +217,7 @@ ModelSource: TypeAlias = WebSource | HubSource
 
 
 def parse_source(text: str) -> ModelSource:
-    """What `text` names; `PullError` if it is nothing that a model can be fetched from."""
+    """Parse a source; raise `PullError` if it is not valid."""
     source: ModelSource
     if text.startswith(("https://", "http://")):
         parse_download_url(text)
@@ -230,7 +228,7 @@ def parse_source(text: str) -> ModelSource:
             raise PullError(f"{text!r} leaves its repository", PullErrorKind.USER_ERROR)
     else:
         raise PullError(
-            f"{_printable(text)} is no source of a model{_source_hint(text)}; known are {SOURCE_FORMATS}",
+            f"{_printable(text)} is not a model source{_source_hint(text)}; use {SOURCE_FORMATS}",
             PullErrorKind.USER_ERROR,
         )
     safe_file_name(source.path)
@@ -238,36 +236,35 @@ def parse_source(text: str) -> ModelSource:
 
 
 def parse_download_url(url: str) -> SplitResult:
-    """The parts of a URL that may be fetched from: https, or http on this machine; `PullError` for any other."""
+    """Parse a URL that may be downloaded: https, or http on this machine. Raises `PullError` for any other."""
     try:
         split = urlsplit(url)
         host, _ = split.hostname, split.port
     except ValueError as error:
-        raise PullError(f"{redact_url(url)} is no URL: {error}", PullErrorKind.USER_ERROR) from None
+        raise PullError(f"{redact_url(url)} is not a URL: {error}", PullErrorKind.USER_ERROR) from None
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise PullError(
-            "the URL has characters that a URL has not; write them percent-encoded", PullErrorKind.USER_ERROR
-        )
+        raise PullError("the URL contains characters that must be percent-encoded", PullErrorKind.USER_ERROR)
     if not host or split.scheme not in ("https", "http"):
         raise PullError(
-            f"{redact_url(url)} is no URL of a file; write https://HOST/PATH/FILE.gguf", PullErrorKind.USER_ERROR
+            f"{redact_url(url)} is not the URL of a file; write https://HOST/PATH/FILE.gguf", PullErrorKind.USER_ERROR
         )
     if split.username is not None:
-        raise PullError("a password in a URL ends up in logs; leave it out", PullErrorKind.USER_ERROR)
+        raise PullError("a password in a URL ends up in logs; remove it", PullErrorKind.USER_ERROR)
     if split.scheme == "http" and not is_loopback(host):
         raise PullError(
-            f"{redact_url(url)} is not encrypted; use https (http is for this machine only)", PullErrorKind.USER_ERROR
+            f"{redact_url(url)} is not encrypted; use https (http is allowed for this machine only)",
+            PullErrorKind.USER_ERROR,
         )
     return split
 
 
 def redact_url(url: str) -> str:
-    """A URL for a person: without its query, which may hold a signature, and without a password."""
+    """Return the URL without its query, which may contain a signature, and without a password."""
     return _printable(re.sub(r"//[^/@]*@", "//", re.split(r"[?#]", url)[0]))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is this machine."""
+    """Return whether the host is this machine."""
     if host == "localhost":
         return True
     try:
@@ -282,11 +279,10 @@ def _split_model_paths(path: str) -> list[str]:
 
 
 def _source_hint(text: str) -> str:
-    """What was meant, perhaps."""
     if re.fullmatch(r"[\w.-]+/[\w.-]+/[^@]+\.gguf(@.*)?", text) and not Path(text).exists():
         return f" (did you mean 'hf:{text}'?)"
     if text.endswith(GGUF_SUFFIX):
-        return f" (a file that is here already is served with: welldone serve -m {text})"
+        return f" (to serve a local file: welldone serve -m {text})"
     return ""
 
 

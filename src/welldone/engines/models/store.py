@@ -1,6 +1,9 @@
-"""The folder of models: what is in it, under which names, and where each file came from.
+"""The models folder: names and origins of its files, and the GGUF metadata reader.
 
-A name is looked up among the files that are there. It never becomes part of a path.
+A model name is looked up among the existing files; it never becomes part of a path.
+
+GGUF files are not trusted: no size that a file declares is believed. The header is read through a small window, arrays
+are skipped, and the weights are never read. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import math
@@ -17,26 +20,20 @@ import msgspec
 from welldone.config import builtin_model
 from welldone.http.address import is_local_failure
 
-# What a GGUF file says of itself, read from its header. The weights are never read.
-#
-# The file may be hostile: no size that it declares is trusted. A header is walked through a small window, and arrays are
-# passed over without being built. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-
-
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-"""Version 1 was in use for a few weeks of 2023, and llama.cpp does not read it any more."""
+"""Version 1 was in use for a few weeks of 2023; llama.cpp does not read it any more."""
 
 HEADER_LIMIT_BYTES = 256 * 2**20
-"""The largest header; that of a model with 262,144 tokens, their scores and merges, has about 16 MB."""
+"""The header of a model with 262,144 tokens, their scores and merges has about 16 MB."""
 STRING_LIMIT_BYTES = 2**20
-"""The longest text that is kept. Chat templates are the longest, and those that we know have less than 50 kB."""
+"""The longest strings are chat templates; known ones have less than 50 kB."""
 NAME_LIMIT_BYTES = 65_535
-"""The longest key, by the format's own description."""
+"""Limit of a key according to the specification."""
 ENTRIES_LIMIT = 65_536
-"""The most metadata entries, and the most tensors: models have less than 100 and a few thousand."""
+"""Limit of metadata entries and of tensors: models have less than 100 and a few thousand."""
 STRINGS_LIMIT = 4 * 2**20
-"""The most strings in an array: the largest vocabularies have 262,144 tokens and about twice as many merges."""
+"""Limit of strings in an array: the largest vocabularies have 262,144 tokens and about twice as many merges."""
 DIMENSIONS_LIMIT = 4  # as in ggml
 
 _WINDOW_BYTES = 2**20
@@ -54,7 +51,7 @@ _SCALAR_TYPES: Final = {
     11: struct.Struct("<q"),
     12: struct.Struct("<d"),
 }
-"""The kinds of values that are numbers, as the format numbers them."""
+"""Scalar value types by their number in the format."""
 _U32 = _SCALAR_TYPES[_UINT32]
 _U64 = _SCALAR_TYPES[10]
 
@@ -66,28 +63,28 @@ FILE_TYPES = (
     "IQ4_XS", "IQ1_M", "BF16", None, None, None, "TQ1_0", "TQ2_0", "MXFP4_MOE",
 )
 # fmt: on
-"""How llama.cpp names its mixtures of quantisations (`general.file_type`), by number; None is one that it gave up."""
+"""llama.cpp's names of quantisation mixtures by number (`general.file_type`); None: removed from llama.cpp."""
 POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 
 class GgufError(Exception):
-    """The file is no GGUF that can be served. The message says why, and is safe to show."""
+    """The file is not a GGUF file that can be served. The message is a clause without the path."""
 
     def __init__(self, message: str, *, is_permanent: bool = True) -> None:
         super().__init__(message)
         self.is_permanent = is_permanent
-        """Whether it will be so the next time, too. A machine that is full now need not stay so."""
+        """Whether a retry fails in the same way; not if this machine is out of file descriptors or memory."""
 
 
 class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model's file says of itself. Texts come from the file as they are: who shows them makes them printable."""
+    """Metadata of a model file. Strings are as in the file: make them printable before display."""
 
     size_bytes: int
     version: int
     architecture: str
     name: str | None = None
     general_type: str | None = None
-    """`model`, `adapter`, `mmproj`, … where the file says so."""
+    """`model`, `adapter`, `mmproj`, …"""
     context_length: int | None = None
     embedding_length: int | None = None
     block_count: int | None = None
@@ -95,48 +92,50 @@ class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     file_type: str | None = None
     pooling: str | None = None
-    """How a vector is made of tokens; models for embeddings and reranking have it."""
+    """Pooling type; only embedding and reranking models have one."""
     split_count: int = 1
-    """Of how many files the model is made."""
+    """Number of files of the model."""
     parameters: int = 0
-    """The numbers in the tensors of this file."""
+    """Number of parameters in this file."""
 
     @property
     def is_projector(self) -> bool:
-        """Whether it is the part of a model that sees or hears (`--mmproj`), and no model itself."""
+        """Whether it is a multimodal projector (`--mmproj`) and not a model."""
         return self.architecture == "clip" or self.general_type == "mmproj"
 
     @property
     def is_reranker(self) -> bool:
-        """Whether it gives scores to pairs of texts."""
+        """Whether it is a reranking model."""
         return self.pooling == "rank"
 
     @property
     def is_embedder(self) -> bool:
-        """Whether it gives vectors, not text."""
+        """Whether it is an embedding model."""
         return self.pooling in ("mean", "cls", "last")
 
 
 def read_metadata(path: Path) -> GgufMetadata:
-    """What the model in this file says of itself; `GgufError` if it is no GGUF, or a broken one."""
+    """Read the metadata of a file; raise `GgufError` if it is not a valid GGUF file."""
     try:
-        if not path.is_file():  # a pipe would be waited for
-            raise GgufError("is not there" if not path.exists() else "is no file")
+        if not path.is_file():  # opening a pipe would block
+            raise GgufError("does not exist" if not path.exists() else "is not a regular file")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             return _parse_header(_HeaderReader(file, size), size)
     except OSError as error:
-        said = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        raise GgufError(said, is_permanent=not is_local_failure(error)) from None
+        message = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        raise GgufError(message, is_permanent=not is_local_failure(error)) from None
 
 
 def _parse_header(header: "_HeaderReader", size_bytes: int) -> GgufMetadata:
     if (magic := header.read(4)) != MAGIC:
-        raise GgufError(f"is no GGUF file: it begins with {magic!r}")
+        raise GgufError(f"is not a GGUF file: it begins with {magic!r}")
     version = header.read_number(_U32)
     if version not in VERSIONS:
         is_swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
-        raise GgufError("is big-endian GGUF" if is_swapped else f"is GGUF version {version}; 2 and 3 can be read")
+        raise GgufError(
+            "is a big-endian GGUF file" if is_swapped else f"is GGUF version {version}; supported are 2 and 3"
+        )
     tensors = header.read_count("tensors", ENTRIES_LIMIT)
     values = _read_key_values(header, header.read_count("metadata entries", ENTRIES_LIMIT))
     parameters = _count_parameters(header, tensors)
@@ -164,7 +163,7 @@ def _name_at(names: Sequence[str | None], index: int | None) -> str | None:
 
 
 class _KeyValues(dict[str, "str | int | float | bool"]):
-    """The metadata that was kept. A value of another kind than expected counts as absent."""
+    """Selected metadata. A value of an unexpected type counts as absent."""
 
     def text(self, key: str) -> str | None:
         value = self.get(key)
@@ -206,7 +205,7 @@ def _read_key_values(header: "_HeaderReader", count: int) -> _KeyValues:
         elif key in _TEXT_KEYS:
             values[key] = header.read_text(STRING_LIMIT_BYTES)
         else:
-            header.skip(header.read_number(_U64))  # some files carry megabytes of a tokenizer as text
+            header.skip(header.read_number(_U64))  # some files have megabytes of tokenizer JSON
     return values
 
 
@@ -214,85 +213,85 @@ def _scalar_type(type_id: int) -> struct.Struct:
     try:
         return _SCALAR_TYPES[type_id]
     except KeyError:
-        raise GgufError(f"has a value of kind {type_id}, which GGUF does not know") from None
+        raise GgufError(f"has a value of type {type_id}, which GGUF does not define") from None
 
 
 def _count_parameters(header: "_HeaderReader", count: int) -> int:
-    """How many numbers the tensors hold. A tensor that would lie beyond the file means that it was cut off."""
-    total = last = 0
+    """Count the parameters of all tensors. A tensor with an offset beyond the file means that it is truncated."""
+    total = last_offset = 0
     for _ in range(count):
-        header.skip(header.read_count("bytes in a tensor's name", NAME_LIMIT_BYTES))
+        header.skip(header.read_count("bytes in a tensor name", NAME_LIMIT_BYTES))
         dimensions = header.read_number(_U32)
         if dimensions > DIMENSIONS_LIMIT:
-            raise GgufError(f"has a tensor of {dimensions} dimensions; {DIMENSIONS_LIMIT} is the most")
+            raise GgufError(f"has a tensor of {dimensions} dimensions; the limit is {DIMENSIONS_LIMIT}")
         total += math.prod(header.read_number(_U64) for _ in range(dimensions))
         header.skip(_U32.size)
-        last = max(last, header.read_number(_U64))
-    if count and header.position + last >= header.size:
-        raise GgufError("is cut off: its weights are not all there; fetch it again")
+        last_offset = max(last_offset, header.read_number(_U64))
+    if count and header.position + last_offset >= header.size:
+        raise GgufError("is truncated: weights are missing; download it again")
     return total
 
 
 class _HeaderReader:
-    """The bytes of a header, through a window. Every way past its end, or past the file's, is a `GgufError`."""
+    """Buffered reader of a header. Reading past the limit or the end of the file raises `GgufError`."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self._window = b""
-        self._window_start = 0  # where the window begins in the file
-        self._window_offset = 0  # where reading goes on, in the window
+        self._window_start = 0  # position of the window in the file
+        self._window_offset = 0  # read position within the window
         self.size = size
 
     @property
     def position(self) -> int:
-        """How far the header was read."""
+        """The read position in the file."""
         return self._window_start + self._window_offset
 
     def read(self, count: int) -> bytes:
-        """The next bytes."""
+        """Read bytes."""
         if self._window_offset + count > len(self._window):
             self._seek(self.position, count)
-        piece = self._window[self._window_offset : self._window_offset + count]
+        data = self._window[self._window_offset : self._window_offset + count]
         self._window_offset += count
-        return piece
+        return data
 
     def skip(self, count: int) -> None:
-        """Pass over bytes without reading them."""
+        """Skip bytes."""
         if self._window_offset + count <= len(self._window):
             self._window_offset += count
         else:
             self._seek(self.position + count, 0)
 
     def read_number(self, scalar_type: struct.Struct) -> int:
-        """The next number. (Fractions and truth values come as they are; nobody who wants a number asks for them.)"""
+        """Read a scalar. Floats and booleans are returned as they are."""
         value: int = scalar_type.unpack(self.read(scalar_type.size))[0]
         return value
 
     def read_count(self, unit: str, limit: int) -> int:
-        """The next number, which says how many of something follow."""
+        """Read a number of items or bytes and check it against a limit."""
         value = self.read_number(_U64)
         if value > limit:
-            raise GgufError(f"declares {value:,} {unit}; {limit:,} is the most that is read")
+            raise GgufError(f"declares {value:,} {unit}; the limit is {limit:,}")
         return value
 
     def read_text(self, limit: int) -> str:
-        """The next string."""
-        return self.read(self.read_count("bytes in a text", limit)).decode("utf-8", "replace")
+        """Read a string."""
+        return self.read(self.read_count("bytes in a string", limit)).decode("utf-8", "replace")
 
     def skip_array(self) -> None:
-        """Pass over an array."""
+        """Skip an array."""
         kind, count = self.read_number(_U32), self.read_number(_U64)
         if kind == _ARRAY:
-            raise GgufError("has an array of arrays, which no model has")
+            raise GgufError("has an array of arrays, which is not supported")
         if kind != _STRING:
             self.skip(_scalar_type(kind).size * count)
         elif count > STRINGS_LIMIT:
-            raise GgufError(f"has an array of {count:,} texts; {STRINGS_LIMIT:,} is the most that is read")
+            raise GgufError(f"has an array of {count:,} strings; the limit is {STRINGS_LIMIT:,}")
         else:
             self._skip_strings(count)
 
     def _skip_strings(self, count: int) -> None:
-        """Pass over strings. A vocabulary has 100,000s of them, so this is the one loop that has to be fast."""
+        """Skip strings. A vocabulary has hundreds of thousands, so this loop is optimised."""
         unpack, size = _U64.unpack_from, _U64.size
         while count:
             window, at, end = self._window, self._window_offset, len(self._window) - size
@@ -305,63 +304,62 @@ class _HeaderReader:
                 self._window_offset = at
 
     def _seek(self, position: int, count: int) -> None:
-        """Open the window anew at `place`, with `count` bytes at least."""
+        """Move the window to `position` and read at least `count` bytes."""
         if position + count > self.size:
-            raise GgufError("is cut off within its header; fetch it again")
+            raise GgufError("is truncated within its header; download it again")
         if position + count > HEADER_LIMIT_BYTES:
             raise GgufError(f"has a header of more than {HEADER_LIMIT_BYTES // 2**20} MB")
         self._file.seek(position)
         self._window = self._file.read(max(count, _WINDOW_BYTES))
         self._window_start, self._window_offset = position, 0
         if len(self._window) < count:
-            raise GgufError("became shorter while it was read")
+            raise GgufError("shrank while it was read")
 
 
 GGUF_SUFFIX = ".gguf"
 _ORIGIN_SUFFIX = ".json"
-_SPLIT_NAME = re.compile(
-    r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})"
-)  # how llama.cpp names the parts of a split model
-_FILES_LIMIT = 10_000  # far more than anybody keeps; a folder with more was named by mistake
+# llama.cpp's naming scheme for split models (gguf-split).
+_SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
+_FILES_LIMIT = 10_000  # far more than a models folder has; one with more was configured by mistake
 _ORIGIN_LIMIT_BYTES = 65_536  # ours have less than 1 kB
 
 
 class ModelOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a file came from; kept beside it as JSON. No secret is in it."""
+    """Origin of a downloaded file; stored beside it as JSON. It contains no secret."""
 
     source: str
     sha256: str
     fetched: str
-    """When, as ISO 8601 in UTC."""
+    """Time of the download, ISO 8601 in UTC."""
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in the folder."""
+    """A model in the folder."""
 
     name: str
     path: Path
-    """Its file; of a split model the first."""
+    """Its file; the first one of a split model."""
     size_bytes: int
-    """Of all its files."""
+    """Size of all its files."""
     metadata: GgufMetadata | None
     problem: str | None
-    """Why it cannot be served."""
+    """Why it cannot be served, if it cannot."""
     origin: ModelOrigin | None
 
 
 def models_folder(environment: Mapping[str, str]) -> Path:
-    """Where models are kept: in WELLDONE_HOME, else where the system keeps what can be fetched again."""
+    """Return the models folder: in WELLDONE_HOME, or else in the user's cache directory."""
     if home := environment.get("WELLDONE_HOME"):
         return Path(home).expanduser().absolute() / "models"
     cache = environment.get("XDG_CACHE_HOME", "")
-    # "If an implementation encounters a relative path in any of these variables it should consider the path invalid and
-    # ignore it." (XDG base directories)
+    # XDG Base Directory Specification: "If an implementation encounters a relative path in any of these variables it
+    # should consider the path invalid and ignore it."
     base = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
     return base / "welldone" / "models"
 
 
 def find_model_file(folder: Path, name: str) -> Path | None:
-    """The file of the model with this name, or with this file name; the first file where it is split."""
+    """Return the (first) file of the model with this name or file name."""
     if builtin_model.is_builtin_name(name) and (path := builtin_model.find_builtin(folder)):
         return path
     for stem, files in _files_by_model(folder).items():
@@ -371,12 +369,12 @@ def find_model_file(folder: Path, name: str) -> Path | None:
 
 
 def list_models(folder: Path) -> list[ModelEntry]:
-    """All models in the folder, by name."""
+    """List all models in the folder, sorted by name."""
     return [_make_entry(stem, files) for stem, files in sorted(_files_by_model(folder).items())]
 
 
 def model_name_of(path: Path) -> str:
-    """The name of the model whose file this is, or one of whose files."""
+    """Return the name of the model that a file belongs to."""
     if path.name == builtin_model.DEFAULT_MODEL.file_name:
         return builtin_model.DEFAULT_MODEL.name
     part = _SPLIT_NAME.fullmatch(path.stem)
@@ -384,21 +382,21 @@ def model_name_of(path: Path) -> str:
 
 
 def read_origin(path: Path) -> ModelOrigin | None:
-    """Where this file came from, if we fetched it."""
+    """Return the origin of a file, if `welldone pull` downloaded it."""
     try:
         with _origin_path(path).open("rb") as file:
             return msgspec.json.decode(file.read(_ORIGIN_LIMIT_BYTES), type=ModelOrigin)
     except (OSError, msgspec.MsgspecError):
-        return None  # a file that somebody put there himself has none
+        return None  # a file that the user has copied there has none
 
 
 def write_origin(path: Path, origin: ModelOrigin) -> None:
-    """Keep where this file came from."""
+    """Store the origin of a file."""
     _origin_path(path).write_bytes(msgspec.json.format(msgspec.json.encode(origin)) + b"\n")
 
 
 def split_file_names(file_name: str) -> list[str]:
-    """The names of all files of the model that this file belongs to: only its own, if the model is not split."""
+    """Return the names of all files of the model that a file belongs to."""
     stem, dot, suffix = file_name.rpartition(".")
     match = _SPLIT_NAME.fullmatch(stem)
     if match is None:
@@ -412,7 +410,7 @@ def _origin_path(path: Path) -> Path:
 
 
 def _files_by_model(folder: Path) -> dict[str, list[Path]]:
-    """The files of each model, in order, by its name."""
+    """Return the files of each model, in order."""
     models: dict[str, list[Path]] = {}
     for path in sorted(_gguf_files(folder)):
         models.setdefault(model_name_of(path), []).append(path)
@@ -425,16 +423,16 @@ def _gguf_files(folder: Path) -> Iterator[Path]:
             if path.suffix == GGUF_SUFFIX and not path.name.startswith(".") and path.is_file():
                 yield path
     except OSError:
-        return  # there is no such folder before the first model is fetched
+        return  # the folder does not exist before the first download
 
 
 def _make_entry(name: str, files: list[Path]) -> ModelEntry:
-    facts, problem = _read_split_metadata(files)
+    metadata, problem = _read_split_metadata(files)
     return ModelEntry(
         name=name,
         path=files[0],
         size_bytes=sum(path.stat().st_size for path in files),
-        metadata=facts,
+        metadata=metadata,
         problem=problem,
         origin=read_origin(files[0]),
     )
@@ -445,6 +443,6 @@ def _read_split_metadata(files: list[Path]) -> tuple[GgufMetadata | None, str | 
         first, *rest = [read_metadata(path) for path in files]
     except GgufError as error:
         return None, str(error)
-    facts = msgspec.structs.replace(first, parameters=first.parameters + sum(part.parameters for part in rest))
+    metadata = msgspec.structs.replace(first, parameters=first.parameters + sum(part.parameters for part in rest))
     missing = len(set(split_file_names(files[0].name)) - {path.name for path in files})
-    return facts, f"lacks {missing} of its {missing + len(files)} files; pull it again" if missing else None
+    return metadata, f"lacks {missing} of its {missing + len(files)} files; pull it again" if missing else None

@@ -1,4 +1,4 @@
-"""A request to /v1/messages: what may stand in it, and the chat that it means."""
+"""Schema of requests to /v1/messages, and their conversion to a chat request."""
 
 import json
 from collections.abc import Iterator
@@ -37,19 +37,19 @@ class MockAnthropicBlock(msgspec.Struct):
     content: "str | list[MockAnthropicBlock] | None" = None
 
     def require_text(self, param: str) -> str:
-        """Its text. Raises `RefusedError` where it has none."""
+        """Return the text. Raises `MockApiError` if the block is not a text block."""
         if self.type != "text" or self.text is None:
-            raise invalid_request(f"{param}: this model reads text only.", param)
+            raise invalid_request(f"{param}: this model supports text only.", param)
         return self.text
 
     def to_tool_call(self, param: str) -> MockMessageToolCall:
-        """The call that was made. Raises `RefusedError` where something of it is missing."""
+        """Convert a `tool_use` block. Raises `MockApiError` if a field is missing."""
         if self.id is None or self.name is None or self.input is None:
-            raise invalid_request(f"{param}: a tool_use block has an id, a name and an input.", param)
+            raise invalid_request(f"{param}: a tool_use block needs an id, a name and an input.", param)
         return MockMessageToolCall(self.id, MockFunctionCall(self.name, json.dumps(self.input)))
 
     def to_tool_message(self, param: str) -> MockMessage:
-        """What a tool gave. Raises `RefusedError` where it does not say which, or is no text."""
+        """Convert a `tool_result` block. Raises `MockApiError` if its id is missing or it is not text."""
         if self.tool_use_id is None:
             raise invalid_request(f"{param}.tool_use_id: Field required", param)
         return MockMessage("tool", join_block_texts(self.content, param), tool_call_id=self.tool_use_id)
@@ -59,34 +59,34 @@ AnthropicContent = str | Annotated[list[MockAnthropicBlock], Meta(min_length=1)]
 
 
 def join_block_texts(content: str | list[MockAnthropicBlock] | None, param: str) -> str:
-    """The text of some blocks. Raises `RefusedError` where one of them has none."""
+    """Join the texts of blocks. Raises `MockApiError` if one is not a text block."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "\n".join(block.require_text(f"{param}.{place}") for place, block in enumerate(content))
+    return "\n".join(block.require_text(f"{param}.{index}") for index, block in enumerate(content))
 
 
 class MockAnthropicMessage(msgspec.Struct):
-    """What one side said."""
+    """A message."""
 
     role: Literal["user", "assistant"]
     content: AnthropicContent
 
     def to_chat_messages(self, param: str) -> Iterator[MockMessage]:
-        """The same in a chat: the results of tools, then the rest."""
+        """Convert the message: tool results first, then the rest."""
         if isinstance(self.content, str):
             yield MockMessage(self.role, self.content)
             return
-        blocks = [(f"{param}.content.{place}", block) for place, block in enumerate(self.content)]
-        yield from (block.to_tool_message(where) for where, block in blocks if block.type == "tool_result")
-        calls = [block.to_tool_call(where) for where, block in blocks if block.type == "tool_use"]
-        known = ("tool_result", "tool_use", *_THINKING_TYPES)
-        texts = [block.require_text(where) for where, block in blocks if block.type not in known]
+        blocks = [(f"{param}.content.{index}", block) for index, block in enumerate(self.content)]
+        yield from (block.to_tool_message(path) for path, block in blocks if block.type == "tool_result")
+        calls = [block.to_tool_call(path) for path, block in blocks if block.type == "tool_use"]
+        other_types = ("tool_result", "tool_use", *_THINKING_TYPES)
+        texts = [block.require_text(path) for path, block in blocks if block.type not in other_types]
         if texts or calls:
             yield MockMessage(self.role, "\n".join(texts) if texts else None, tool_calls=calls or None)
 
 
 class MockAnthropicTool(msgspec.Struct):
-    """A tool. One without a schema is Anthropic's own, and is not used."""
+    """A tool. Tools without a schema are built into Anthropic's API; the mock ignores them."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
     description: str | None = None
@@ -94,7 +94,7 @@ class MockAnthropicTool(msgspec.Struct):
 
 
 class MockAnthropicToolChoice(msgspec.Struct):
-    """Whether a tool must be called, and which."""
+    """`tool_choice`."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -102,13 +102,13 @@ class MockAnthropicToolChoice(msgspec.Struct):
 
 
 class MockThinkingOptions(msgspec.Struct):
-    """`thinking`. Whether a model thinks is its own business."""
+    """`thinking`. It has no effect: the model name decides."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 
 
 class MockCountTokensRequest(MockRequestBody, kw_only=True):
-    """A request to /v1/messages/count_tokens, and what is common with one that is answered."""
+    """A request to /v1/messages/count_tokens."""
 
     messages: Annotated[list[MockAnthropicMessage], Meta(min_length=1)]
     system: str | list[MockAnthropicBlock] | None = None
@@ -120,12 +120,12 @@ class MockCountTokensRequest(MockRequestBody, kw_only=True):
     top_k: int | None = None
 
     def check(self) -> None:
-        """Raises `RefusedError` for members that do not go together."""
+        """Raise `MockApiError` for inconsistent fields."""
         self.as_chat.check()
 
     @property
     def as_chat(self) -> MockChatRequest:
-        """The same as a chat. Raises `RefusedError` for what cannot be said there."""
+        """The equivalent chat request. Raises `MockApiError` if there is none."""
         choice = self.tool_choice
         return MockChatRequest(
             model=self.model,
@@ -145,8 +145,8 @@ class MockCountTokensRequest(MockRequestBody, kw_only=True):
     def _chat_messages(self) -> Iterator[MockMessage]:
         if self.system:
             yield MockMessage("system", join_block_texts(self.system, "system"))
-        for place, turn in enumerate(self.messages):
-            yield from turn.to_chat_messages(f"messages.{place}")
+        for index, message in enumerate(self.messages):
+            yield from message.to_chat_messages(f"messages.{index}")
 
 
 class MockMessagesRequest(MockCountTokensRequest, kw_only=True):

@@ -1,4 +1,7 @@
-"""What one choice says, in tokens; and where a limit or a stop string ends it."""
+"""Choices of the reference server: canned texts, tokens, log probabilities, token limits and stop strings.
+
+There is no model. A few patterns choose the text, so that the same prompt always has the same answer.
+"""
 
 import re
 from collections.abc import Iterable
@@ -8,23 +11,20 @@ import msgspec
 
 from welldone.protocol.events import Json
 
-# Log probabilities, made up but well formed: in chat's shape, and in the older one of completions.
-
-
 _ALTERNATIVES = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
 def chat_logprobs(token: str, top_count: int) -> Json:
-    """Of one token: itself and, where asked for, what might have stood in its place."""
-    likeliest = [_entry(word, value) for word, value in _top_logprobs(token, top_count)]
-    return {"content": [_entry(token, _logprob(token)) | {"top_logprobs": likeliest}], "refusal": None}
+    """Return made-up log probabilities of a token in the format of chat."""
+    top = [_entry(word, value) for word, value in _top_logprobs(token, top_count)]
+    return {"content": [_entry(token, _logprob(token)) | {"top_logprobs": top}], "refusal": None}
 
 
 def completion_logprobs(token: str, offset: int, top_count: int, *, is_first: bool) -> Json:
-    """Of one token that begins at a place of the text. Before the very first there is nothing to expect it from."""
-    likeliest = None if is_first else dict(_top_logprobs(token, max(top_count, 1)))
+    """Return made-up log probabilities of a token in the format of completions; the first token of an echo has none."""
+    top = None if is_first else dict(_top_logprobs(token, max(top_count, 1)))
     value = None if is_first else _logprob(token)
-    return {"tokens": [token], "token_logprobs": [value], "top_logprobs": [likeliest], "text_offset": [offset]}
+    return {"tokens": [token], "token_logprobs": [value], "top_logprobs": [top], "text_offset": [offset]}
 
 
 def _logprob(token: str) -> float:
@@ -33,22 +33,19 @@ def _logprob(token: str) -> float:
 
 def _top_logprobs(token: str, top_count: int) -> list[tuple[str, float]]:
     others = [word for word in _ALTERNATIVES if word != token][: max(0, top_count - 1)]
-    return [(token, _logprob(token)), *((word, -3.0 - place) for place, word in enumerate(others))][:top_count]
+    return [(token, _logprob(token)), *((word, -3.0 - rank) for rank, word in enumerate(others))][:top_count]
 
 
 def _entry(token: str, value: float) -> Json:
     return {"token": token, "logprob": value, "bytes": list(token.encode())}
 
 
-# What is said to a prompt. There is no model: a few patterns choose the text, and the same prompt has the same one.
-
-
 EMOJI_TEXT = "Hello 👋🌍! Naïve café, 你好, привет 👩‍👩‍👧‍👦 🇺🇳 🎉"
-"""Characters of two, three and four bytes, and some that are made of several."""
+"""Characters of two, three and four bytes in UTF-8, and grapheme clusters of several characters."""
 REASONING_TEXT = "Somebody asks me something. I look for the words, and then I answer."
 LONG_TEXT = " ".join(["Once upon a time there was a river. It ran down to the sea, and it never came to an end."] * 30)
 _DEFAULT_COUNT = 700
-"""How far is counted where nothing is said of it: some 1,400 tokens, more than any test waits for."""
+"""Default for "count": about 1,400 tokens, more than any test reads."""
 _COUNT_LIMIT = 2_000
 _REPEAT_REQUEST = re.compile(
     r"\b(?:say|repeat|write|reply|answer|echo)\b[^:\n]{0,40}: ?(.*)", re.IGNORECASE | re.DOTALL
@@ -59,7 +56,7 @@ _LONG_REQUEST = re.compile(r"\b(?:story|essay|poem|novel|long|paragraphs?)\b", r
 
 
 def text_for(prompt: str, default: str) -> str:
-    """The answer to a prompt."""
+    """Return the answer to a prompt."""
     if found := _REPEAT_REQUEST.search(prompt):
         return _unquoted(found[1])
     if found := _COUNT_REQUEST.search(prompt):
@@ -73,7 +70,7 @@ def text_for(prompt: str, default: str) -> str:
 
 
 def tool_result_text(results: list[str]) -> str:
-    """The answer to what tools have given."""
+    """Return the answer to tool results."""
     return f"The result is: {'; '.join(results)}"
 
 
@@ -83,7 +80,7 @@ def _unquoted(text: str) -> str:
 
 
 class MockToolCall(msgspec.Struct, frozen=True):
-    """A call of a tool."""
+    """A generated tool call; `arguments` are the tokens of its JSON or text."""
 
     name: str
     arguments: tuple[str, ...]
@@ -91,84 +88,82 @@ class MockToolCall(msgspec.Struct, frozen=True):
 
 
 class MockChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice."""
+    """A generated choice; texts are tuples of tokens."""
 
     reasoning: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
     tool_calls: tuple[MockToolCall, ...] = ()
     finish_reason: str = "stop"
     stop_string: str | None = None
-    """The stop string that ended it."""
+    """The stop string that ended the text."""
     generated_tokens: int = 0
-    """How many tokens it took, also those that are not sent."""
+    """Number of tokens, including those that are not sent."""
     echo: tuple[str, ...] = ()
-    """The prompt, where it is sent again before the text."""
+    """The prompt, if it is repeated before the text."""
 
 
 def truncate_to_limit(choice: MockChoice, max_tokens: int) -> MockChoice:
-    """The same, up to so many tokens. Who uses up all of them was stopped by the limit."""
+    """Truncate a choice to a token limit. A choice that uses all tokens finishes with `length`."""
     reasoning = choice.reasoning[:max_tokens]
-    left = max_tokens - len(reasoning)
-    text = choice.text[:left]
-    left -= len(text)
+    remaining = max_tokens - len(reasoning)
+    text = choice.text[:remaining]
+    remaining -= len(text)
     calls = []
     for call in choice.tool_calls:
-        if left < 2:  # a name and some of the arguments
+        if remaining < 2:  # a call needs its name and at least one token of arguments
             break
-        calls.append(MockToolCall(call.name, call.arguments[: left - 1], call.is_custom))
-        left -= 1 + len(calls[-1].arguments)
-    spent = max_tokens - left
-    is_over = spent >= max_tokens or len(calls) < len(choice.tool_calls)
+        calls.append(MockToolCall(call.name, call.arguments[: remaining - 1], call.is_custom))
+        remaining -= 1 + len(calls[-1].arguments)
+    generated = max_tokens - remaining
+    is_truncated = generated >= max_tokens or len(calls) < len(choice.tool_calls)
     return msgspec.structs.replace(
         choice,
         reasoning=reasoning,
         text=text,
         tool_calls=tuple(calls),
-        finish_reason="length" if is_over else choice.finish_reason,
-        generated_tokens=spent,
+        finish_reason="length" if is_truncated else choice.finish_reason,
+        generated_tokens=generated,
     )
 
 
 def truncate_at_stop(choice: MockChoice, stops: list[str]) -> MockChoice:
-    """The same, up to the stop string that is complete first. Nothing of it is said, and all that stands before is."""
+    """Truncate a choice before the stop string that is complete first."""
     text = "".join(choice.text)
-    found = [(place + len(stop), place, stop) for stop in stops if (place := text.find(stop)) >= 0]
-    if not found:
+    matches = [(start + len(stop), start, stop) for stop in stops if (start := text.find(stop)) >= 0]
+    if not matches:
         return choice
-    end, begin, stop = min(found)
-    kept: list[str] = []
-    spoken = generated = 0
+    end, start, stop = min(matches)
+    tokens: list[str] = []
+    offset = generated = 0
     for token in choice.text:
-        if spoken >= end:
+        if offset >= end:
             break
         generated += 1
-        if spoken < begin:
-            kept.append(token[: begin - spoken])
-        spoken += len(token)
-    spent = len(choice.reasoning) + generated
+        if offset < start:
+            tokens.append(token[: start - offset])
+        offset += len(token)
+    generated += len(choice.reasoning)
     return msgspec.structs.replace(
-        choice, text=tuple(kept), tool_calls=(), finish_reason="stop", stop_string=stop, generated_tokens=spent
+        choice, text=tuple(tokens), tool_calls=(), finish_reason="stop", stop_string=stop, generated_tokens=generated
     )
 
 
-# The tokens of a model that is none: words up to five letters, pieces of longer ones, and single signs.
-
-
+# Words of up to five letters, parts of longer words, and single punctuation characters.
 _TOKEN = re.compile(r"\s*\w{1,5}|\s*[^\w\s]|\s+")
 
 
 def tokenize(text: str) -> tuple[str, ...]:
-    """The text in tokens. They join to it, and so do those of any of its beginnings that ends where a token does."""
+    """Split a text into tokens, whose concatenation is the text. A prefix that ends with a token has the same ones."""
     return tuple(_TOKEN.findall(text))
 
 
 def repeat_to_length(text: str, count: int) -> str:
-    """So many tokens of the text, again from its start where it has fewer."""
+    """Return exactly `count` tokens of the text, which is repeated if it is shorter."""
     first = tokenize(text)
-    again = tokenize(text if text[:1].isspace() else f" {text}")
-    return "".join([*first, *islice(cycle(again), max(0, count - len(first)))][:count]) if first else ""
+    repeated = tokenize(text if text[:1].isspace() else f" {text}")
+    return "".join([*first, *islice(cycle(repeated), max(0, count - len(first)))][:count]) if first else ""
 
 
 def count_tokens(texts: Iterable[str], limit: int) -> int:
-    """How many tokens the texts have; it is not counted on beyond `most`."""
+    """Count the tokens of the texts, up to `limit`."""
     return sum(1 for _ in islice((token for text in texts for token in _TOKEN.finditer(text)), limit))

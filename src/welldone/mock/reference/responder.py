@@ -1,4 +1,7 @@
-"""Answers: what is said to a request, within which limits, and as which reply. Each decision has its own method."""
+"""Responder of the reference server: turns requests into events and replies.
+
+Each decision has its own method, so that a subclass can make it differently.
+"""
 
 import json
 import time
@@ -40,34 +43,36 @@ from welldone.protocol.events import (
     Usage,
 )
 
-# Events as the pieces of a reply: each event of a stream in one piece, after the pause that a token takes.
-
-
 TOKEN_EVENTS = (Text, Reasoning, ToolCall, ToolArguments)
 _KEEP_ALIVE_S = 10.0
-"""The longest silence in a stream: load balancers close a connection after 60 s of it, and some after 15 s."""
+"""Interval of keep-alive comments. Load balancers close connections that are idle for 60 s, some after 15 s."""
+THINKING_SUFFIX = "-thinking"
+"""Suffix of the names of reasoning models."""
+_TEMPLATE_TOKENS_PER_MESSAGE = 4  # the tokens that chat templates add to a message
+
+ReplyEncoder: TypeAlias = Callable[[Envelope, Collected], bytes]
 
 
 def interleave_choices(choices: list[list[Event]]) -> Iterator[list[Event]]:
-    """The events of all choices in rows, as a server sends them that computes them together."""
+    """Return the events of all choices in rows, in the order of a server that generates them in parallel."""
     for row in zip_longest(*choices):
         yield [event for event in row if event is not None]
 
 
 def stream_chunks(rows: Iterable[list[Event]], writer: DialectWriter, token_delay_s: float) -> Iterator[MockChunk]:
-    """A stream up to its end. A row with tokens comes after a pause."""
+    """Encode a stream: one chunk per event, and a delay before each row that has a token."""
     for row in rows:
-        wait_s = token_delay_s if has_token(row) else 0.0
+        delay_s = token_delay_s if has_token(row) else 0.0
         for event in row:
             data = writer.send(event)
             if data:
-                yield from _delayed_chunks(wait_s, data)
-                wait_s = 0.0
+                yield from _delayed_chunks(delay_s, data)
+                delay_s = 0.0
     yield MockChunk(base64=writer.end())
 
 
 def has_token(row: list[Event]) -> bool:
-    """Whether computing it takes time."""
+    """Return whether a row contains a generated token."""
     return any(isinstance(event, TOKEN_EVENTS) for event in row)
 
 
@@ -78,17 +83,11 @@ def _delayed_chunks(delay_s: float, data: bytes) -> Iterator[MockChunk]:
     yield MockChunk(base64=data, after_s=delay_s)
 
 
-THINKING_SUFFIX = "-thinking"
-"""The end of the name of a model that thinks before it answers."""
-_TEMPLATE_TOKENS_PER_MESSAGE = 4  # what templates put around a message
-
-ReplyEncoder: TypeAlias = Callable[[Envelope, Collected], bytes]
-
-
 class MockResponder:
-    """Right answers. `gap_s`: the pause before each token. `context`: how many tokens a prompt and its answer may have.
+    """Correct answers to requests.
 
-    `text` is what is said where a prompt asks for nothing in particular.
+    `text`: the default answer. `gap_s`: delay before each token. `context`: limit of prompt and answer together, in
+    tokens.
     """
 
     def __init__(self, *, text: str, gap_s: float, context: int) -> None:
@@ -98,50 +97,53 @@ class MockResponder:
         self._reply_numbers = count(1)
 
     def chat(self, request: MockChatRequest) -> MockReply:
-        """The reply to a chat."""
-        prompt = self.count_chat(request)
-        said = self.apply_limits(self.choose_answer(request), request.token_limit, request.stop_strings, prompt)
-        return self.render(Endpoint.CHAT, request, [said] * (request.n or 1), prompt)
+        """Answer a request to /v1/chat/completions."""
+        prompt_tokens = self.count_chat(request)
+        answer = self.choose_answer(request)
+        choice = self.apply_limits(answer, request.token_limit, request.stop_strings, prompt_tokens)
+        return self.render(Endpoint.CHAT, request, [choice] * (request.n or 1), prompt_tokens)
 
     def completions(self, request: MockCompletionRequest) -> MockReply:
-        """The reply to prompts that are to be continued. Choice `index` is of prompt `index // n`."""
+        """Answer a request to /v1/completions. Choice `index` belongs to prompt `index // n`."""
         choices = []
         total = 0
         for prompt in request.prompts:
-            counted = self.count_prompt([prompt], 0)
-            total += counted
-            said = self.apply_limits(
-                self.complete_prompt(request, prompt), request.token_limit, request.stop_strings, counted
-            )
-            choices += [said] * (request.n or 1)
+            prompt_tokens = self.count_prompt([prompt], 0)
+            total += prompt_tokens
+            answer = self.complete_prompt(request, prompt)
+            choice = self.apply_limits(answer, request.token_limit, request.stop_strings, prompt_tokens)
+            choices += [choice] * (request.n or 1)
         return self.render(Endpoint.COMPLETIONS, request, choices, total)
 
     def responses(self, request: MockResponsesRequest) -> MockReply:
-        """The reply of /v1/responses."""
+        """Answer a request to /v1/responses."""
         dialect = ResponsesDialect(request.echoed_fields, is_summary=request.includes_summary, clock=time.time)
         return self.translate(Endpoint.RESPONSES, request.as_chat, dialect)
 
     def messages(self, request: MockMessagesRequest) -> MockReply:
-        """The reply of /v1/messages."""
-        chat = request.as_chat
-        return self.translate(Endpoint.MESSAGES, chat, MessagesDialect(stop_sequences=tuple(chat.stop_strings)))
+        """Answer a request to /v1/messages."""
+        chat_request = request.as_chat
+        dialect = MessagesDialect(stop_sequences=tuple(chat_request.stop_strings))
+        return self.translate(Endpoint.MESSAGES, chat_request, dialect)
 
     def translate(self, endpoint: Endpoint, request: MockChatRequest, dialect: TranslatedDialect) -> MockReply:
-        """What is said to a chat, in another dialect."""
-        prompt = self.count_chat(request)
-        said = self.apply_limits(self.choose_answer(request), request.token_limit, request.stop_strings, prompt)
-        head = self.envelope(endpoint, request)
-        events, usage = [self.events(request, 0, said, head)], self.usage(Endpoint.CHAT, [said], prompt)
+        """Answer a chat request in another dialect."""
+        prompt_tokens = self.count_chat(request)
+        answer = self.choose_answer(request)
+        choice = self.apply_limits(answer, request.token_limit, request.stop_strings, prompt_tokens)
+        envelope = self.envelope(endpoint, request)
+        events = [self.events(request, 0, choice, envelope)]
+        usage = self.usage(Endpoint.CHAT, [choice], prompt_tokens)
         if request.stream:
-            return self.stream(dialect.make_writer(head, lambda: usage), events, usage)
-        return self.buffered(dialect.encode_reply, head, events, usage)
+            return self.stream(dialect.make_writer(envelope, lambda: usage), events, usage)
+        return self.buffered(dialect.encode_reply, envelope, events, usage)
 
     def count_chat(self, request: MockChatRequest) -> int:
-        """The tokens of a chat. Raises `RefusedError` where no answer fits after it."""
+        """Count the tokens of a chat. Raises `MockApiError` if they leave no room for an answer."""
         return self.count_prompt([message.text for message in request.messages], len(request.messages))
 
     def count_prompt(self, texts: list[str], messages: int) -> int:
-        """The tokens of a prompt. Raises `RefusedError` where no answer fits after it."""
+        """Count the tokens of a prompt. Raises `MockApiError` if they leave no room for an answer."""
         tokens = count_tokens(texts, self.context) + messages * _TEMPLATE_TOKENS_PER_MESSAGE
         if tokens >= self.context:
             raise invalid_request(
@@ -154,97 +156,90 @@ class MockResponder:
     def apply_limits(
         self, choice: MockChoice, max_tokens: int | None, stops: list[str], prompt_tokens: int
     ) -> MockChoice:
-        """What of it is said within all limits."""
-        room = self.context - prompt_tokens
-        return self.apply_stop_strings(
-            self.apply_token_limit(choice, room if max_tokens is None else min(max_tokens, room)), stops
-        )
+        """Apply the context length, the token limit and the stop strings."""
+        available = self.context - prompt_tokens
+        limit = available if max_tokens is None else min(max_tokens, available)
+        return self.apply_stop_strings(self.apply_token_limit(choice, limit), stops)
 
     def apply_token_limit(self, choice: MockChoice, max_tokens: int) -> MockChoice:
-        """At most so many tokens."""
+        """Apply the token limit."""
         return truncate_to_limit(choice, max_tokens)
 
     def apply_stop_strings(self, choice: MockChoice, stops: list[str]) -> MockChoice:
-        """Nothing from a stop string on."""
+        """Apply the stop strings."""
         return truncate_at_stop(choice, stops)
 
-    # ---- what is said
-
     def choose_answer(self, request: MockChatRequest) -> MockChoice:
-        """The answer to a chat: calls, or text."""
+        """Choose the answer to a chat: tool calls or text."""
         reasoning = self.reasoning_tokens(request)
         if calls := tool_calls_for(request):
             return MockChoice(reasoning=reasoning, tool_calls=calls, finish_reason="tool_calls")
         return MockChoice(reasoning=reasoning, text=tokenize(self.answer_text(request)))
 
     def reasoning_tokens(self, request: MockChatRequest) -> tuple[str, ...]:
-        """What comes before the answer."""
+        """Return the reasoning that precedes the answer of a reasoning model."""
         return tokenize(choices.REASONING_TEXT) if (request.model or "").endswith(THINKING_SUFFIX) else ()
 
     def answer_text(self, request: MockChatRequest) -> str:
-        """The text of an answer."""
-        wanted = request.response_format
-        if wanted is not None and wanted.type != "text":
-            schema = (wanted.json_schema and wanted.json_schema.schema) or {"properties": {"answer": {}}}
+        """Return the text of an answer: JSON for a `response_format`, tool results, or a canned text."""
+        response_format = request.response_format
+        if response_format is not None and response_format.type != "text":
+            json_schema = response_format.json_schema
+            schema = (json_schema and json_schema.schema) or {"properties": {"answer": {}}}
             return json.dumps(SchemaSampler(schema, request.prompt, (self.text,)).sample(), ensure_ascii=False)
         results = request.tool_results
         return choices.tool_result_text(results) if results else self.text_for(request.prompt)
 
     def text_for(self, prompt: str) -> str:
-        """The text that goes on after a prompt."""
+        """Return the text for a prompt."""
         return choices.text_for(prompt, self.text)
 
     def complete_prompt(self, request: MockCompletionRequest, prompt: str) -> MockChoice:
-        """The answer to a prompt of a completion."""
+        """Return the choice for one prompt of a completion."""
         return MockChoice(text=tokenize(self.text_for(prompt)), echo=tokenize(prompt) if request.echo else ())
-
-    # ---- how it is said
 
     def render(
         self, endpoint: Endpoint, request: MockGenerationRequest, choices: list[MockChoice], prompt_tokens: int
     ) -> MockReply:
-        """The reply that says it."""
-        head = self.envelope(endpoint, request)
-        events = [self.events(request, index, said, head) for index, said in enumerate(choices)]
+        """Return the reply of chat or completions for some choices."""
+        envelope = self.envelope(endpoint, request)
+        events = [self.events(request, index, choice, envelope) for index, choice in enumerate(choices)]
         usage = self.usage(endpoint, choices, prompt_tokens)
         if request.stream:
-            return self.stream(self.writer(endpoint, head, request), events, usage if request.includes_usage else None)
-        return self.buffered(
-            chat.encode_chat_reply if endpoint is Endpoint.CHAT else chat.encode_completions_reply,
-            head,
-            events,
-            usage,
-        )
+            writer = self.writer(endpoint, envelope, request)
+            return self.stream(writer, events, usage if request.includes_usage else None)
+        encode = chat.encode_chat_reply if endpoint is Endpoint.CHAT else chat.encode_completions_reply
+        return self.buffered(encode, envelope, events, usage)
 
     def envelope(self, endpoint: Endpoint, request: MockGenerationRequest) -> Envelope:
-        """What is the same on each chunk."""
-        name = f"{ID_PREFIX[endpoint]}ideal{next(self._reply_numbers)}"
-        return Envelope(name, int(time.time()), request.model or "", "fp_ideal")
+        """Create the envelope of a reply, with a new id."""
+        id = f"{ID_PREFIX[endpoint]}ideal{next(self._reply_numbers)}"
+        return Envelope(id, int(time.time()), request.model or "", "fp_ideal")
 
     def usage(self, endpoint: Endpoint, choices: list[MockChoice], prompt_tokens: int) -> Usage:
-        """The tokens of all choices together."""
-        spent = sum(said.generated_tokens for said in choices)
-        thought = sum(len(said.reasoning) for said in choices)
+        """Return the usage of all choices together."""
+        generated = sum(choice.generated_tokens for choice in choices)
+        reasoning = sum(len(choice.reasoning) for choice in choices)
         details = {
             "prompt_tokens_details": {"cached_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": thought},
+            "completion_tokens_details": {"reasoning_tokens": reasoning},
         }
-        return Usage(prompt_tokens, spent, prompt_tokens + spent, details if endpoint is Endpoint.CHAT else {})
+        return Usage(prompt_tokens, generated, prompt_tokens + generated, details if endpoint is Endpoint.CHAT else {})
 
     def writer(self, endpoint: Endpoint, envelope: Envelope, request: MockGenerationRequest) -> ChunkWriter:
-        """Who writes the chunks."""
-        kind = ChatWriter if endpoint is Endpoint.CHAT else CompletionsWriter
-        return kind(envelope, usage_is_null=request.includes_usage)
+        """Create the writer of a stream."""
+        writer_type = ChatWriter if endpoint is Endpoint.CHAT else CompletionsWriter
+        return writer_type(envelope, usage_is_null=request.includes_usage)
 
     def stream(self, writer: DialectWriter, events: list[list[Event]], usage: Usage | None) -> MockReply:
-        """A stream."""
+        """Return a streamed reply."""
         rows = list(interleave_choices(events))
         if usage is not None:
             rows.append([usage])
         return MockReply(tuple(stream_chunks(rows, writer, self.gap_s)), headers=dict(sse.HEADERS))
 
     def buffered(self, encode: ReplyEncoder, envelope: Envelope, events: list[list[Event]], usage: Usage) -> MockReply:
-        """The same in one JSON object, after all its pauses."""
+        """Return a buffered reply, after the delays of all its tokens."""
         rows = list(interleave_choices(events))
         reply = collect([event for row in rows for event in row] + [usage])
         data = encode(envelope, reply)
@@ -252,26 +247,27 @@ class MockResponder:
         return MockReply((MockChunk(base64=data, after_s=after_s),), headers=dict(JSON_HEADERS), framing="length")
 
     def events(self, request: MockGenerationRequest, index: int, choice: MockChoice, envelope: Envelope) -> list[Event]:
-        """The events of one choice."""
+        """Return the events of one choice."""
         events: list[Event] = [ChoiceStart(index), *(Reasoning(index, token) for token in choice.reasoning)]
         offset = 0
-        for place, token in enumerate(choice.echo + choice.text):
-            if likelihood := self.token_logprobs(request, token, offset, is_first=place == 0 and bool(choice.echo)):
-                events.append(Logprobs(index, likelihood))
+        for token_index, token in enumerate(choice.echo + choice.text):
+            is_first = token_index == 0 and bool(choice.echo)
+            if logprobs := self.token_logprobs(request, token, offset, is_first=is_first):
+                events.append(Logprobs(index, logprobs))
             events.append(Text(index, token))
             offset += len(token)
         for number, call in enumerate(choice.tool_calls):
             id = self.tool_call_id(envelope, index, number)
             events.append(ToolCall(index, number, id, call.name, {}, call.is_custom))
-            events += [ToolArguments(index, number, piece, {}, call.is_custom) for piece in call.arguments]
+            events += [ToolArguments(index, number, token, {}, call.is_custom) for token in call.arguments]
         return [*events, Finish(index, choice.finish_reason, choice.stop_string)]
 
     def tool_call_id(self, envelope: Envelope, index: int, call_index: int) -> str:
-        """The name of a call: no two have the same."""
+        """Return a unique id for a tool call."""
         return f"call_{envelope.id.replace('-', '_').rpartition('_')[2]}_{index}_{call_index}"
 
     def token_logprobs(self, request: MockGenerationRequest, token: str, offset: int, *, is_first: bool) -> Json | None:
-        """The log probabilities of a token, where they are asked for."""
+        """Return the log probabilities of a token, if they were requested."""
         if isinstance(request, MockChatRequest) and request.logprobs:
             return choices.chat_logprobs(token, request.top_logprobs or 0)
         if isinstance(request, MockCompletionRequest) and request.logprobs is not None:

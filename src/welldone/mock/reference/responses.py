@@ -1,4 +1,4 @@
-"""A request to /v1/responses: what may stand in it, as the chat that it means, and what its answer repeats of it."""
+"""Schema of requests to /v1/responses, and their conversion to a chat request."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -33,7 +33,7 @@ _ECHOED_FIELDS = (
 
 
 class MockResponsesItem(msgspec.Struct):
-    """One thing that was said or done."""
+    """An input item."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
@@ -44,14 +44,16 @@ class MockResponsesItem(msgspec.Struct):
     output: str | list[MockContentPart] | None = None
 
     def to_chat_messages(self, param: str) -> Iterator[MockMessage]:
-        """The same in a chat, where thoughts have no place. Raises `RefusedError` for what is missing or no text."""
+        """Convert the item; reasoning is dropped. Raises `MockApiError` if a field is missing or not text."""
         if self.type == "message":
             if self.role is None:
                 raise _missing_parameter(f"{param}.role")
             yield MockMessage(self.role, _joined_text(self.content, f"{param}.content"))
         elif self.type == "function_call":
             if self.call_id is None or self.name is None or self.arguments is None:
-                raise invalid_request(f"Invalid '{param}': a function_call has a call_id, a name and arguments.", param)
+                raise invalid_request(
+                    f"Invalid '{param}': a function_call needs a call_id, a name and arguments.", param
+                )
             yield MockMessage(
                 "assistant", tool_calls=[MockMessageToolCall(self.call_id, MockFunctionCall(self.name, self.arguments))]
             )
@@ -70,27 +72,27 @@ def _joined_text(content: str | list[MockContentPart] | None, param: str) -> str
         raise _missing_parameter(param)
     if isinstance(content, str):
         return content
-    for place, part in enumerate(content):
+    for index, part in enumerate(content):
         if part.type not in _TEXT_TYPES or part.text is None:
-            raise invalid_request(f"Invalid '{param}[{place}]': this model reads text only.", param)
+            raise invalid_request(f"Invalid '{param}[{index}]': this model supports text only.", param)
     return "\n".join(part.text or "" for part in content)
 
 
 class MockResponsesTool(MockFunction, kw_only=True):
-    """A function that may be called."""
+    """A function tool."""
 
     type: Literal["function"]
 
 
 class MockResponsesToolChoice(msgspec.Struct):
-    """One function that must be called."""
+    """`tool_choice` that names a function."""
 
     type: Literal["function"]
     name: str
 
 
 class MockTextFormat(msgspec.Struct):
-    """What the answer must be."""
+    """`text.format`."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -112,7 +114,7 @@ class MockReasoningOptions(msgspec.Struct):
 
 
 class MockResponsesRequest(MockRequestBody, kw_only=True):
-    """A request to /v1/responses. Nothing is stored."""
+    """A request to /v1/responses. The mock stores no responses."""
 
     input: str | Annotated[list[MockResponsesItem], Meta(min_length=1)]
     instructions: str | None = None
@@ -132,24 +134,24 @@ class MockResponsesRequest(MockRequestBody, kw_only=True):
 
     @property
     def includes_summary(self) -> bool:
-        """Whether thoughts shall come as a summary of them."""
+        """Whether reasoning is sent as a summary."""
         return self.reasoning is not None and self.reasoning.summary is not None
 
     @property
     def echoed_fields(self) -> Json:
-        """What a response repeats of its request."""
-        said = ((name, getattr(self, name)) for name in _ECHOED_FIELDS)
-        return {name: msgspec.to_builtins(value) for name, value in said if value is not None}
+        """The fields of the request that a response repeats."""
+        values = ((name, getattr(self, name)) for name in _ECHOED_FIELDS)
+        return {name: msgspec.to_builtins(value) for name, value in values if value is not None}
 
     def check(self) -> None:
-        """Raises `RefusedError` for what is not there, and for members that do not go together."""
+        """Raise `MockApiError` for unsupported and inconsistent fields."""
         if self.previous_response_id is not None:
             raise _previous_response_not_found(self.previous_response_id)
         self.as_chat.check()
 
     @property
     def as_chat(self) -> MockChatRequest:
-        """The same as a chat. Raises `RefusedError` for what cannot be said there."""
+        """The equivalent chat request. Raises `MockApiError` if there is none."""
         return MockChatRequest(
             model=self.model,
             stream=self.stream,
@@ -169,8 +171,8 @@ class MockResponsesRequest(MockRequestBody, kw_only=True):
         if isinstance(self.input, str):
             yield MockMessage("user", self.input)
             return
-        for place, item in enumerate(self.input):
-            yield from item.to_chat_messages(f"input[{place}]")
+        for index, item in enumerate(self.input):
+            yield from item.to_chat_messages(f"input[{index}]")
 
     def _chat_tool_choice(self) -> Literal["none", "auto", "required"] | MockToolChoice | None:
         choice = self.tool_choice
@@ -181,12 +183,15 @@ class MockResponsesRequest(MockRequestBody, kw_only=True):
         )
 
     def _response_format(self) -> MockResponseFormat | None:
-        wanted = None if self.text is None else self.text.format
-        if wanted is None or wanted.type != "json_schema":
-            return None if wanted is None else MockResponseFormat(wanted.type)
-        if wanted.name is None or wanted.schema is None:
-            raise _missing_parameter(f"text.format.{'name' if wanted.name is None else 'schema'}")
-        return MockResponseFormat("json_schema", MockJsonSchema(wanted.name, wanted.schema, wanted.strict))
+        text_format = None if self.text is None else self.text.format
+        if text_format is None:
+            return None
+        if text_format.type != "json_schema":
+            return MockResponseFormat(text_format.type)
+        if text_format.name is None or text_format.schema is None:
+            raise _missing_parameter(f"text.format.{'name' if text_format.name is None else 'schema'}")
+        schema = MockJsonSchema(text_format.name, text_format.schema, text_format.strict)
+        return MockResponseFormat("json_schema", schema)
 
 
 def _previous_response_not_found(response_id: str) -> MockApiError:

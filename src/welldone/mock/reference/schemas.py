@@ -1,4 +1,4 @@
-"""Requests as they may be: what can be read as one of these is right in type and range. Unknown members are ignored."""
+"""Request schemas and errors of the reference server. Types and ranges are OpenAI's; unknown fields are ignored."""
 
 import re
 from itertools import takewhile
@@ -13,11 +13,14 @@ from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT
 
-# What a request is told that cannot be answered: a status, and the error body of its dialect.
+_MISSING_FIELD = re.compile(r"Object missing required field `(\w+)`")
+
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+StopString: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
 class MockApiError(Exception):
-    """A request that gets an error."""
+    """An API error that is sent to the client."""
 
     def __init__(
         self,
@@ -39,28 +42,22 @@ class MockApiError(Exception):
 
 
 def invalid_request(message: str, param: str | None = None, code: str | None = None) -> MockApiError:
-    """The asker's fault."""
+    """Return a 400 error."""
     return MockApiError(400, message, param=param, code=code)
 
 
 def not_found(message: str, param: str | None = None, code: str | None = None) -> MockApiError:
-    """There is no such thing."""
+    """Return a 404 error."""
     return MockApiError(404, message, param=param, code=code)
 
 
 def render_error(error: MockApiError, *, is_anthropic: bool = False) -> MockReply:
-    """The reply that says so, in OpenAI's shape or in Anthropic's."""
-    said = openai_error_object(Failure(error.message, error.error_type, error.param, error.code))
+    """Return the reply for an error in OpenAI's or Anthropic's format."""
+    body = openai_error_object(Failure(error.message, error.error_type, error.param, error.code))
     if is_anthropic:
-        said = messages.anthropic_error_object(Failure(error.message, messages.error_type_for_status(error.status)))
-    reply = json_reply(said, error.status)
+        body = messages.anthropic_error_object(Failure(error.message, messages.error_type_for_status(error.status)))
+    reply = json_reply(body, error.status)
     return msgspec.structs.replace(reply, headers=reply.headers | error.headers)
-
-
-_MISSING_FIELD = re.compile(r"Object missing required field `(\w+)`")
-
-Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
-StopString: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
 class MockStreamOptions(msgspec.Struct):
@@ -71,7 +68,7 @@ class MockStreamOptions(msgspec.Struct):
 
 
 class MockRequestBody(msgspec.Struct, kw_only=True):
-    """What all requests for an answer share. The limits are OpenAI's."""
+    """Common fields of all generation requests."""
 
     model: str | None = None
     stream: bool | None = None
@@ -79,11 +76,11 @@ class MockRequestBody(msgspec.Struct, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
 
     def check(self) -> None:
-        """Raises `RefusedError` for members that do not go together."""
+        """Raise `MockApiError` for inconsistent fields."""
 
 
 class MockGenerationRequest(MockRequestBody, kw_only=True):
-    """What chat and completions share."""
+    """Common fields of chat and completions."""
 
     stream_options: MockStreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=CHAT_CHOICES_LIMIT)] | None = None
@@ -96,43 +93,43 @@ class MockGenerationRequest(MockRequestBody, kw_only=True):
 
     @property
     def stop_strings(self) -> list[str]:
-        """The stop strings."""
+        """`stop` as a list."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a stream ends with usage."""
+        """Whether a stream ends with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage is True
 
     def check(self) -> None:
-        """Raises `RefusedError` for members that do not go together."""
+        """Raise `MockApiError` for inconsistent fields."""
         if self.stream_options is not None and not self.stream:
             raise invalid_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 
 
 class MockContentPart(msgspec.Struct):
-    """A part of a message's content."""
+    """A content part of a message."""
 
     type: str
     text: str | None = None
 
 
 class MockFunctionCall(msgspec.Struct):
-    """What was called."""
+    """The function of a tool call."""
 
     name: str
     arguments: str
 
 
 class MockCustomCall(msgspec.Struct):
-    """What custom tool was called."""
+    """The custom tool of a tool call."""
 
     name: str
     input: str
 
 
 class MockMessageToolCall(msgspec.Struct):
-    """A call that the assistant made."""
+    """A tool call in an assistant message."""
 
     id: str
     function: MockFunctionCall | None = None
@@ -141,7 +138,7 @@ class MockMessageToolCall(msgspec.Struct):
 
 
 class MockMessage(msgspec.Struct):
-    """One message."""
+    """A chat message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[MockContentPart], Meta(min_length=1)] | None = None
@@ -152,27 +149,27 @@ class MockMessage(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text of the content."""
         if isinstance(self.content, list):
             return "\n".join(part.text or "" for part in self.content)
         return self.content or ""
 
     def check(self, param: str) -> None:
-        """Raises `RefusedError` for content that a text model cannot read, and for what is missing."""
-        is_silent = self.role == "assistant" and (self.tool_calls or self.refusal is not None)
-        if self.content is None and not is_silent:
+        """Raise `MockApiError` for content that is not text, and for missing fields."""
+        may_be_empty = self.role == "assistant" and (self.tool_calls or self.refusal is not None)
+        if self.content is None and not may_be_empty:
             raise invalid_request(f"Missing required parameter: '{param}.content'.", f"{param}.content")
         if self.role == "tool" and self.tool_call_id is None:
             raise invalid_request(f"Missing required parameter: '{param}.tool_call_id'.", f"{param}.tool_call_id")
-        for place, part in enumerate(self.content if isinstance(self.content, list) else ()):
+        for index, part in enumerate(self.content if isinstance(self.content, list) else ()):
             if part.type != "text" or part.text is None:
                 raise invalid_request(
-                    f"Invalid '{param}.content[{place}]': this model reads text only.", f"{param}.content"
+                    f"Invalid '{param}.content[{index}]': this model supports text only.", f"{param}.content"
                 )
 
 
 class MockFunction(msgspec.Struct):
-    """What a tool does, and what it wants to know."""
+    """Definition of a function tool."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
@@ -181,11 +178,11 @@ class MockFunction(msgspec.Struct):
 
 
 class MockCustomTool(MockFunction):
-    """A custom tool: its input is free text."""
+    """Definition of a custom tool, whose input is free text."""
 
 
 class MockTool(msgspec.Struct):
-    """Something that may be called. Kinds other than `function` and `custom` are not used."""
+    """A tool. Types other than `function` and `custom` are ignored."""
 
     type: str
     function: MockFunction | None = None
@@ -193,18 +190,18 @@ class MockTool(msgspec.Struct):
 
     @property
     def definition(self) -> MockFunction | None:
-        """What may be called."""
+        """The definition of the function or custom tool."""
         return {"function": self.function, "custom": self.custom}.get(self.type)
 
 
 class MockToolName(msgspec.Struct):
-    """The name of a function."""
+    """The name of a tool in `tool_choice`."""
 
     name: str
 
 
 class MockToolChoice(msgspec.Struct):
-    """One tool that must be called."""
+    """`tool_choice` that names a tool."""
 
     type: Literal["function", "custom"]
     function: MockToolName | None = None
@@ -212,13 +209,13 @@ class MockToolChoice(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """Its name; empty where it has none."""
-        named = self.custom if self.type == "custom" else self.function
-        return "" if named is None else named.name
+        """The name of the tool; empty if it is missing."""
+        tool = self.custom if self.type == "custom" else self.function
+        return "" if tool is None else tool.name
 
 
 class MockJsonSchema(msgspec.Struct):
-    """What JSON the answer must be."""
+    """`response_format.json_schema`."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     schema: Json | None = None
@@ -247,49 +244,53 @@ class MockChatRequest(MockGenerationRequest, kw_only=True):
 
     @property
     def token_limit(self) -> int | None:
-        """How many tokens the answer may have."""
+        """The token limit of the answer."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def callable_functions(self) -> list[MockFunction]:
-        """What may be called."""
+        """The definitions of all usable tools."""
         return [tool.definition for tool in self.tools or () if tool.definition is not None]
 
     @property
     def prompt(self) -> str:
-        """What the user said last."""
+        """The text of the last user message."""
         return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
 
     @property
     def tool_results(self) -> list[str]:
-        """What tools have given, where that came last."""
+        """The tool results at the end of the messages."""
         last = takewhile(lambda message: message.role == "tool", reversed(self.messages))
         return [message.text for message in last][::-1]
 
     def check(self) -> None:
-        """Raises `RefusedError` for members that do not go together."""
+        """Raise `MockApiError` for inconsistent fields."""
         super().check()
-        for place, message in enumerate(self.messages):
-            message.check(f"messages[{place}]")
+        for index, message in enumerate(self.messages):
+            message.check(f"messages[{index}]")
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid_request("'top_logprobs' is only allowed when 'logprobs' is true.", "top_logprobs")
-        wanted = self.response_format
-        if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
+        response_format = self.response_format
+        if (
+            response_format is not None
+            and response_format.type == "json_schema"
+            and response_format.json_schema is None
+        ):
             raise invalid_request(
                 "Missing required parameter: 'response_format.json_schema'.", "response_format.json_schema"
             )
         self._check_tools()
 
     def _check_tools(self) -> None:
-        for place, tool in enumerate(self.tools or ()):
+        for index, tool in enumerate(self.tools or ()):
             if tool.type in ("function", "custom") and tool.definition is None:
-                param = f"tools[{place}].{tool.type}"
+                param = f"tools[{index}].{tool.type}"
                 raise invalid_request(f"Missing required parameter: '{param}'.", param)
         names = [function.name for function in self.callable_functions]
         if self.tool_choice == "required" and not names:
             raise invalid_request("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
         if isinstance(self.tool_choice, MockToolChoice) and self.tool_choice.name not in names:
-            raise invalid_request("Invalid 'tool_choice': there is no tool of this name.", "tool_choice")
+            raise invalid_request("Invalid 'tool_choice': there is no tool with this name.", "tool_choice")
 
 
 class MockCompletionRequest(MockGenerationRequest, kw_only=True):
@@ -304,12 +305,12 @@ class MockCompletionRequest(MockGenerationRequest, kw_only=True):
 
     @property
     def token_limit(self) -> int:
-        """How many tokens an answer may have. 16 is OpenAI's default."""
+        """The token limit of an answer; 16 is OpenAI's default."""
         return 16 if self.max_tokens is None else self.max_tokens
 
     @property
     def prompts(self) -> list[str]:
-        """All prompts as texts."""
+        """All prompts as strings."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if all(isinstance(item, int) for item in self.prompt):
@@ -321,25 +322,24 @@ class MockCompletionRequest(MockGenerationRequest, kw_only=True):
         ]
 
     def check(self) -> None:
-        """Raises `RefusedError` for what is not offered, and for members that do not go together."""
+        """Raise `MockApiError` for unsupported and inconsistent fields."""
         super().check()
         if self.suffix:
             raise invalid_request("This model does not support 'suffix'.", "suffix")
         items = [] if isinstance(self.prompt, str) else self.prompt
         if len({type(item) for item in items}) > 1:
             raise invalid_request(
-                "Invalid 'prompt': a list has texts only, token ids only, or lists of these only.", "prompt"
+                "Invalid 'prompt': a list must contain only strings, only token ids, or only lists of token ids.",
+                "prompt",
             )
         if len(self.prompts) * (self.n or 1) > CHAT_CHOICES_LIMIT:
-            raise invalid_request(
-                f"Invalid 'prompt': at most {CHAT_CHOICES_LIMIT} answers are given at once.", "prompt"
-            )
+            raise invalid_request(f"Invalid 'prompt': a request has at most {CHAT_CHOICES_LIMIT} choices.", "prompt")
         if self.best_of is not None and self.best_of < (self.n or 1):
             raise invalid_request("Invalid 'best_of': it must be at least 'n'.", "best_of")
 
 
 def _token_ids_text(tokens: list[Any]) -> str:
-    """A text for token ids: there is no vocabulary here, and so each is its own number."""
+    """Return a text for token ids: without a vocabulary, each one stands for its number."""
     return " ".join(map(str, tokens))
 
 
@@ -347,7 +347,7 @@ BodyType = TypeVar("BodyType", bound=MockRequestBody)
 
 
 def parse_request(body: str, body_type: type[BodyType]) -> BodyType:
-    """The request in a body. Raises `RefusedError` for one that is wrong."""
+    """Parse and validate a body. Raises `MockApiError`."""
     try:
         request = msgspec.json.decode(body, type=body_type)
     except msgspec.ValidationError as error:
@@ -359,10 +359,10 @@ def parse_request(body: str, body_type: type[BodyType]) -> BodyType:
 
 
 def _validation_error(detail: str) -> MockApiError:
-    """OpenAI's error, out of msgspec's words: `Expected ... - at `$.place``."""
-    why, _, place = detail.partition(" - at `$")
-    param = place.rstrip("`").lstrip(".")
-    if found := _MISSING_FIELD.fullmatch(why):
+    """Convert msgspec's message, such as `Expected ... - at `$.path``, to OpenAI's error."""
+    reason, _, path = detail.partition(" - at `$")
+    param = path.rstrip("`").lstrip(".")
+    if found := _MISSING_FIELD.fullmatch(reason):
         param = f"{param}.{found[1]}".lstrip(".")
         return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-    return invalid_request(f"Invalid '{param or 'body'}': {why}.", param or None, "invalid_value")
+    return invalid_request(f"Invalid '{param or 'body'}': {reason}.", param or None, "invalid_value")

@@ -1,4 +1,4 @@
-"""A value that a JSON schema allows; where it is easy, with words and numbers of the prompt."""
+"""Tool calls of the reference server: which tools a prompt mentions, and arguments that match their JSON schema."""
 
 import json
 import operator
@@ -18,10 +18,10 @@ from welldone.mock.reference.schemas import (
 from welldone.protocol.events import Json
 
 _NODES_LIMIT = 10_000
-"""Values in one sample. Schemas of real tools need some dozens; a ring of references would never end."""
+"""Values in one sample. Schemas of real tools need a few dozen; recursive references would never end."""
 _DEPTH_LIMIT = 32
 _OPTIONAL_DEPTH = 4
-"""How deep members are filled in that need not be there."""
+"""Depth up to which optional properties are filled in."""
 _LENGTH_LIMIT = 10_000
 _FORMATS = {
     "date": "2025-01-31",
@@ -39,12 +39,12 @@ _BOUNDS: dict[str, Callable[[float, float], bool]] = {
     "exclusiveMaximum": operator.lt,
     "multipleOf": lambda value, step: value % step == 0,
 }
-_MIN_STEP = 1e-9  # below it there are more steps to a bound than a number can count
+_MIN_STEP = 1e-9  # below it, the number of steps to a bound exceeds the precision of a float
 _NUMBER = re.compile(r"\b\d{1,9}\b")
 
 
 class SchemaSampler:
-    """Makes a value of a schema. `words` fill its texts, the first one first."""
+    """Creates a value that matches a schema. `strings` are used for its strings, in order."""
 
     def __init__(self, schema: Json, prompt: str = "", strings: tuple[str, ...] = ()) -> None:
         self._root = schema
@@ -54,7 +54,7 @@ class SchemaSampler:
         self._nodes_left = _NODES_LIMIT
 
     def sample(self) -> Any:  # noqa: ANN401 - any JSON
-        """The value. Raises `RefusedError` for a schema that has none, or none of a sensible size."""
+        """Return a value. Raises `MockApiError` if the schema is invalid or its value would be too large."""
         return self._value(self._root, 0)
 
     def _value(self, schema: object, depth: int) -> Any:  # noqa: ANN401 - any JSON
@@ -64,7 +64,7 @@ class SchemaSampler:
         if schema is True or schema == {}:
             return self._text({})
         if not isinstance(schema, dict):
-            raise _invalid_schema("a schema is an object")
+            raise _invalid_schema("a schema must be an object")
         if "$ref" in schema:
             return self._value(self._resolve_reference(schema["$ref"]), depth + 1)
         if "const" in schema:
@@ -91,55 +91,54 @@ class SchemaSampler:
             case "null":
                 return None
             case unknown:
-                raise _invalid_schema(f"there is no type {str(unknown)[:40]!r}")
+                raise _invalid_schema(f"unknown type {str(unknown)[:40]!r}")
 
     def _object(self, schema: Json, depth: int) -> Json:
         properties = schema.get("properties", {})
         required = schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
-            raise _invalid_schema("'properties' is an object, and 'required' a list")
+            raise _invalid_schema("'properties' must be an object, and 'required' a list")
         names = properties if depth < _OPTIONAL_DEPTH else [name for name in properties if name in required]
         return {name: self._value(properties[name], depth + 1) for name in names}
 
     def _array(self, schema: Json, depth: int) -> list[Any]:
-        least = _bound(schema, "minItems", 0)
-        count = max(least, 1 if depth < _OPTIONAL_DEPTH else 0)
+        count = max(_bound(schema, "minItems", 0), 1 if depth < _OPTIONAL_DEPTH else 0)
         return [self._value(schema.get("items", {}), depth + 1) for _ in range(min(count, _LENGTH_LIMIT))]
 
     def _text(self, schema: Json) -> str:
         if schema.get("format") in _FORMATS:
             return _FORMATS[schema["format"]]
         text = next(self._strings, "something")
-        least, most = _bound(schema, "minLength", 0), _bound(schema, "maxLength", _LENGTH_LIMIT)
-        if least > _LENGTH_LIMIT:
+        minimum, maximum = _bound(schema, "minLength", 0), _bound(schema, "maxLength", _LENGTH_LIMIT)
+        if minimum > _LENGTH_LIMIT:
             raise _invalid_schema("'minLength' is too large")
-        return text.ljust(least, ".")[:most]
+        return text.ljust(minimum, ".")[:maximum]
 
     def _number(self, schema: Json, kind: str) -> int | float:
         step = schema.get("multipleOf", 1)
         if not _is_number(step) or step < _MIN_STEP:
-            raise _invalid_schema("'multipleOf' is a number above 0")
+            raise _invalid_schema("'multipleOf' must be a number above 0")
         bounds = [value for name in _BOUNDS if name != "multipleOf" and _is_number(value := schema.get(name))]
-        beside = [(bound // step + more) * step for bound in bounds for more in (0, 1, -1)]
-        for value in (next(self._numbers), 1, 0, *bounds, *beside):
+        multiples = [(bound // step + offset) * step for bound in bounds for offset in (0, 1, -1)]
+        for value in (next(self._numbers), 1, 0, *bounds, *multiples):
             if _within_bounds(value, schema) and (kind == "number" or value == int(value)):
                 return int(value) if kind == "integer" else value
-        raise _invalid_schema("there is no number within its bounds")
+        raise _invalid_schema("no number was found within its bounds")
 
     def _resolve_reference(self, reference: object) -> object:
-        """What a reference within the schema points to."""
-        place: object = self._root
+        """Resolve a JSON pointer (RFC 6901) within the schema."""
+        target: object = self._root
         if not isinstance(reference, str) or not reference.startswith("#"):
-            raise _invalid_schema("a reference is of the form '#/$defs/name'")
-        for step in reference.removeprefix("#").split("/")[1:]:
-            place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, dict) else None
-        return place
+            raise _invalid_schema("a reference must be of the form '#/$defs/name'")
+        for token in reference.removeprefix("#").split("/")[1:]:
+            target = target.get(token.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+        return target
 
 
 def _schema_type(schema: Json) -> object:
     kind = schema.get("type")
     if isinstance(kind, list):
-        return next((one for one in kind if one != "null"), "null")
+        return next((name for name in kind if name != "null"), "null")
     if kind is None:
         return "object" if "properties" in schema else "array" if "items" in schema else "string"
     return kind
@@ -148,12 +147,12 @@ def _schema_type(schema: Json) -> object:
 def _bound(schema: Json, name: str, default: int) -> int:
     value = schema.get(name, default)
     if type(value) is not int or value < 0:
-        raise _invalid_schema(f"'{name}' is a whole number")
+        raise _invalid_schema(f"'{name}' must be a non-negative integer")
     return value
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Whether it can be reckoned with. Bounds beyond what clients can hold in a number are of no use here."""
+    """Return whether it is a number that every JSON client represents exactly."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
 
 
@@ -170,15 +169,12 @@ def _invalid_schema(reason: str) -> Exception:
     return invalid_request(f"Invalid schema: {reason}.", code="invalid_schema")
 
 
-# Which tools are called, and with what: found in the words of the prompt.
-
-
-_TOOL_CALLS_LIMIT = 8  # of one answer; tests ask for two
+_TOOL_CALLS_LIMIT = 8  # per answer; tests use two
 _WORD = re.compile(r"[A-Za-z]+")
 _NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _PROPER_NAME = re.compile(r"(?<![.!?:] )(?<!^)\b[A-Z][a-z]+(?: [A-Z][a-z]+){0,3}\b", re.MULTILINE)
-"""Words that are written large and begin no sentence."""
-# Words that tell nothing of what a tool is about.
+"""Capitalised words that do not start a sentence."""
+# Words that do not characterise a tool.
 _STOP_WORDS = frozenset(
     (
         *("a", "about", "all", "an", "and", "at", "by", "for", "from", "in", "into", "is", "it", "of", "on", "or"),
@@ -189,23 +185,24 @@ _STOP_WORDS = frozenset(
 
 
 def tool_calls_for(request: MockChatRequest) -> tuple[MockToolCall, ...]:
-    """The calls that answer a request; none where it is answered with text."""
-    called = _selected_functions(request)
+    """Return the tool calls that answer a request; none if it is answered with text."""
+    functions = _selected_functions(request)
     names = proper_names(request.prompt)
-    is_one = isinstance(request.tool_choice, MockToolChoice) or request.parallel_tool_calls is False
-    if not is_one and "both" in request.prompt.lower() and len(called) * max(1, len(names)) == 1:
+    is_single = isinstance(request.tool_choice, MockToolChoice) or request.parallel_tool_calls is False
+    if not is_single and "both" in request.prompt.lower() and len(functions) * max(1, len(names)) == 1:
         names = [*names, "something", "something"][:2]
-    words: list[tuple[str, ...]] = [(name,) for name in names] or [()]
-    pairs = list(product(called, words))
-    kept = pairs[: 1 if is_one else _TOOL_CALLS_LIMIT]
+    strings: list[tuple[str, ...]] = [(name,) for name in names] or [()]
+    calls = list(product(functions, strings))[: 1 if is_single else _TOOL_CALLS_LIMIT]
     return tuple(
-        MockToolCall(function.name, arguments_for(function, request.prompt, said), isinstance(function, MockCustomTool))
-        for function, said in kept
+        MockToolCall(
+            function.name, arguments_for(function, request.prompt, words), isinstance(function, MockCustomTool)
+        )
+        for function, words in calls
     )
 
 
 def arguments_for(function: MockFunction, prompt: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The arguments of a call, as pieces of JSON; of a custom tool, the words of the prompt."""
+    """Return the tokens of a call's arguments: JSON, or text for a custom tool."""
     if isinstance(function, MockCustomTool):
         return tokenize(" ".join(words) or prompt)
     schema = {"type": "object"} | (function.parameters or {})
@@ -213,7 +210,7 @@ def arguments_for(function: MockFunction, prompt: str, words: tuple[str, ...]) -
 
 
 def proper_names(prompt: str) -> list[str]:
-    """The names in a prompt, each once."""
+    """Return the proper names in a prompt, without duplicates."""
     return list(dict.fromkeys(_PROPER_NAME.findall(prompt)))
 
 
@@ -221,8 +218,8 @@ def _selected_functions(request: MockChatRequest) -> list[MockFunction]:
     if request.tool_choice == "none":
         return []
     if isinstance(request.tool_choice, MockToolChoice):
-        wanted = request.tool_choice.name
-        return [function for function in request.callable_functions if function.name == wanted][:1]
+        name = request.tool_choice.name
+        return [function for function in request.callable_functions if function.name == name][:1]
     mentioned = [function for function in request.callable_functions if is_mentioned(function, request.prompt)]
     if request.tool_choice == "required":
         return mentioned or request.callable_functions[:1]
@@ -230,11 +227,11 @@ def _selected_functions(request: MockChatRequest) -> list[MockFunction]:
 
 
 def is_mentioned(function: MockFunction, prompt: str) -> bool:
-    """Whether the prompt has the tool's name, a word of it, or the main word of its description."""
+    """Return whether the prompt contains the tool's name, a word of it, or the main word of its description."""
     if function.name in prompt:
         return True
-    described = [word.lower() for word in _WORD.findall(function.description or "")[1:]]  # the first one is a verb
-    main = [word for word in described if word not in _STOP_WORDS][:1]
-    named = [piece.lower() for piece in _NAME_PART.findall(function.name)]
-    words = {word for word in [*named, *main] if word not in _STOP_WORDS}
+    description = [word.lower() for word in _WORD.findall(function.description or "")[1:]]  # the first one is a verb
+    main_word = [word for word in description if word not in _STOP_WORDS][:1]
+    name_words = [part.lower() for part in _NAME_PART.findall(function.name)]
+    words = {word for word in [*name_words, *main_word] if word not in _STOP_WORDS}
     return not words.isdisjoint(word.lower() for word in _WORD.findall(prompt))

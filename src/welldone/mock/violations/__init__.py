@@ -1,4 +1,4 @@
-"""Servers that are right but for one rule: for whoever tries a client, and to test the check with."""
+"""Servers that violate exactly one rule: to test clients, and to test `welldone check`."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from welldone.protocol.catalog.rule import Detection
 
 
 def violating_handler(rule: str, reference: ReferenceServer) -> MockHandler:
-    """The ideal server with one flaw. Raises `LookupError` for a rule that no server of ours breaks."""
+    """Return a handler that violates one rule. Raises `LookupError` if none of ours violates it."""
     if rule in BEHAVIORS:
         return partial(BEHAVIORS[rule], reference)
     if rule == "live-cancel-on-disconnect":
@@ -26,10 +26,10 @@ def violating_handler(rule: str, reference: ReferenceServer) -> MockHandler:
 
 
 def round_robin(handlers: Sequence[MockHandler]) -> MockHandler:
-    """Several servers as one: each takes its turn. Methods have turns of their own, as clients send OPTIONS first."""
-    turns = defaultdict[str, "cycle[MockHandler]"](lambda: cycle(handlers))
+    """Return a handler that alternates between several, separately per method, since browsers send OPTIONS first."""
+    cycles = defaultdict[str, "cycle[MockHandler]"](lambda: cycle(handlers))
 
     def answer(http_request: MockHttpRequest) -> MockReply:
-        return next(turns[http_request.method])(http_request)
+        return next(cycles[http_request.method])(http_request)
 
     return answer

@@ -1,4 +1,4 @@
-"""Flaws that take more than one reply to hear: what a server does otherwise than it should, each in a few lines."""
+"""Violations of behaviour, which no single recorded reply can show: one short handler per rule."""
 
 import json
 import time
@@ -34,24 +34,24 @@ _REQUEST_TYPES = (MockChatRequest, MockCompletionRequest, MockResponsesRequest, 
 _KNOWN_FIELDS = frozenset(field.encode_name for kind in _REQUEST_TYPES for field in msgspec.structs.fields(kind))
 _SPECIAL_TOKEN = "<|im_end|>"
 _BUFFERING_S = 0.5
-"""How long a text takes that comes all at once: long enough to be seen."""
+"""Delay of a buffered stream: long enough to be measured."""
 _PREFILL_S_PER_CHARACTER = 0.0001
-"""How long a character of a prompt takes to be read, on a small machine."""
+"""Prefill time per character of the prompt, on a small machine."""
 _SILENCE_S = 20.0
-"""A sign of life is due every 15 s."""
+"""Longer than 15 s, the interval in which keep-alive comments are due."""
 _CHUNK_DELAY_S = 0.01
-"""Before each piece of an answer that somebody may leave."""
+"""Delay before each chunk, so that a client can disconnect in the middle."""
 _ORPHAN_S = 30.0
-"""How long an answer goes on that nobody hears: some thousand tokens."""
-_TRACKED_LIMIT = 100  # requests that may be under way; a check has four
+"""How long the generation continues after a disconnect: about a thousand tokens."""
+_TRACKED_LIMIT = 100  # concurrent requests; a check has four
 
 
-# ---- members that are refused, or not read at all
+# Fields that are rejected or ignored.
 
 
-def _rejects_field(param: str, is_refused: Callable[[Json], object]) -> MockBehavior:
+def _rejects_field(param: str, is_rejected: Callable[[Json], object]) -> MockBehavior:
     def answer(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-        if is_refused(request_json(http_request) or {}):
+        if is_rejected(request_json(http_request) or {}):
             return reference.error_reply(invalid_request(f"Invalid '{param}'.", param, "invalid_value"))
         return reference.answer(http_request)
 
@@ -60,8 +60,9 @@ def _rejects_field(param: str, is_refused: Callable[[Json], object]) -> MockBeha
 
 def _ignores_field(name: str) -> MockBehavior:
     def answer(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-        is_there = name in (request_json(http_request) or {})
-        return reply_with_fields(reference, http_request, **{name: ...}) if is_there else reference.answer(http_request)
+        if name in (request_json(http_request) or {}):
+            return reply_with_fields(reference, http_request, **{name: ...})
+        return reference.answer(http_request)
 
     return answer
 
@@ -74,54 +75,50 @@ def _has_unknown_stream_options(request: Json) -> bool:
     return not as_object(request.get("stream_options")).keys() <= {"include_usage"}
 
 
-# ---- when it comes
+# Timing.
 
 
 def _buffers_stream(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     reply = reference.answer(http_request)
     if not _is_stream(reply):
         return reply
-    made_s = max(_BUFFERING_S, sum(piece.after_s for piece in reply.pieces))
-    return msgspec.structs.replace(reply, pieces=(MockChunk(base64=reply.body, after_s=made_s),))
+    after_s = max(_BUFFERING_S, sum(chunk.after_s for chunk in reply.pieces))
+    return msgspec.structs.replace(reply, pieces=(MockChunk(base64=reply.body, after_s=after_s),))
 
 
 def _delays_headers(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     reply = reference.answer(http_request)
-    return (
-        msgspec.structs.replace(reply, after_s=_PREFILL_S_PER_CHARACTER * len(http_request.body))
-        if _is_stream(reply)
-        else reply
-    )
+    if not _is_stream(reply):
+        return reply
+    return msgspec.structs.replace(reply, after_s=_PREFILL_S_PER_CHARACTER * len(http_request.body))
 
 
 def _omits_keep_alive(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    """The pause is within the text."""
     reply = reference.answer(http_request)
-    pauses = [piece.after_s + (_SILENCE_S if place == 2 else 0.0) for place, piece in enumerate(reply.pieces)]
-    return _with_delays(reply, pauses) if _is_stream(reply) else reply
+    # The third chunk is within the text.
+    delays = [chunk.after_s + (_SILENCE_S if index == 2 else 0.0) for index, chunk in enumerate(reply.pieces)]
+    return _with_delays(reply, delays) if _is_stream(reply) else reply
 
 
 class DisconnectIgnoringServer:
-    """The ideal server, which goes on when nobody listens any more, and says so in its gauge."""
+    """A server that continues to generate after a disconnect, which its gauge shows."""
 
     def __init__(self, reference: ReferenceServer) -> None:
-        self._ideal = reference
+        self._reference = reference
         self._posts: deque[MockHttpRequest] = deque(maxlen=_TRACKED_LIMIT)
 
     def answer(self, http_request: MockHttpRequest) -> MockReply:
-        """The reply to any request."""
-        reply = self._ideal.answer(http_request)
+        """Answer any request."""
+        reply = self._reference.answer(http_request)
         if request_path(http_request) == "/metrics":
-            told, true = (
-                f"{RUNNING_GAUGE} {self._ideal.running_count()}\n",
-                f"{RUNNING_GAUGE} {sum(map(_is_still_generating, self._posts))}\n",
-            )
-            pieces = tuple(MockChunk(base64=piece.data.replace(told.encode(), true.encode())) for piece in reply.pieces)
-            return msgspec.structs.replace(reply, pieces=pieces)
+            correct = f"{RUNNING_GAUGE} {self._reference.running_count()}\n".encode()
+            actual = f"{RUNNING_GAUGE} {sum(map(_is_still_generating, self._posts))}\n".encode()
+            chunks = tuple(MockChunk(base64=chunk.data.replace(correct, actual)) for chunk in reply.pieces)
+            return msgspec.structs.replace(reply, pieces=chunks)
         if http_request.method == "POST":
             self._posts.append(http_request)
-        is_quick = _is_stream(reply) and self._ideal.gap_s == 0
-        return _with_delays(reply, [_CHUNK_DELAY_S] * len(reply.pieces)) if is_quick else reply
+        needs_delay = _is_stream(reply) and self._reference.gap_s == 0
+        return _with_delays(reply, [_CHUNK_DELAY_S] * len(reply.pieces)) if needs_delay else reply
 
 
 def _is_still_generating(http_request: MockHttpRequest) -> bool:
@@ -136,54 +133,56 @@ def _is_stream(reply: MockReply) -> bool:
 
 def _with_delays(reply: MockReply, delays: list[float]) -> MockReply:
     pairs = zip(reply.pieces, delays, strict=True)
-    return msgspec.structs.replace(reply, pieces=tuple(MockChunk(base64=piece.data, after_s=s) for piece, s in pairs))
+    return msgspec.structs.replace(reply, pieces=tuple(MockChunk(base64=chunk.data, after_s=s) for chunk, s in pairs))
 
 
-# ---- stream or not
+# Stream or buffered reply.
 
 
 def _streams_for_accept_header(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     request = request_json(http_request)
-    is_other = request is not None and not request.get("stream") and http_request.headers.get("accept") == _EVENT_STREAM
-    return reply_with_fields(reference, http_request, stream=True) if is_other else reference.answer(http_request)
+    if request is not None and not request.get("stream") and http_request.headers.get("accept") == _EVENT_STREAM:
+        return reply_with_fields(reference, http_request, stream=True)
+    return reference.answer(http_request)
 
 
 def _streams_by_default(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     request = request_json(http_request)
-    is_unsaid = request is not None and "stream" not in request
-    return reply_with_fields(reference, http_request, stream=True) if is_unsaid else reference.answer(http_request)
+    if request is not None and "stream" not in request:
+        return reply_with_fields(reference, http_request, stream=True)
+    return reference.answer(http_request)
 
 
-# ---- what is told besides
+# Other endpoints and errors.
 
 
 def _narrow_preflight(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     reply = reference.answer(http_request)
-    allowed = {"Access-Control-Allow-Headers": "authorization, content-type"}
-    return (
-        msgspec.structs.replace(reply, headers=reply.headers | allowed) if http_request.method == "OPTIONS" else reply
-    )
+    if http_request.method != "OPTIONS":
+        return reply
+    headers = reply.headers | {"Access-Control-Allow-Headers": "authorization, content-type"}
+    return msgspec.structs.replace(reply, headers=headers)
 
 
 def _models_list_without_object(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     reply = reference.answer(http_request)
     is_list = (http_request.method, request_path(http_request), reply.status) == ("GET", "/v1/models", 200)
-    return edit_chunks(reply, lambda listed: {"data": listed["data"]}) if is_list else reply
+    return edit_chunks(reply, lambda models: {"data": models["data"]}) if is_list else reply
 
 
 def _renames_input_tokens(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     reply = reference.answer(http_request)
     is_count = request_path(http_request) == "/v1/messages/count_tokens" and reply.status == 200
-    return edit_chunks(reply, lambda counted: {"tokens": counted["input_tokens"]}) if is_count else reply
+    return edit_chunks(reply, lambda count: {"tokens": count["input_tokens"]}) if is_count else reply
 
 
 def _bad_json_as_500(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     reply = reference.answer(http_request)
-    is_bad = reply.status == 400 and request_json(http_request) is None
-    return msgspec.structs.replace(reply, status=500) if is_bad else reply
+    is_invalid = reply.status == 400 and request_json(http_request) is None
+    return msgspec.structs.replace(reply, status=500) if is_invalid else reply
 
 
-# ---- how an answer is told
+# Structure of an answer.
 
 
 def _choices(chunk: Json) -> list[Json]:
@@ -191,8 +190,13 @@ def _choices(chunk: Json) -> list[Json]:
 
 
 def _edits_replies(edit: Callable[[Json], Json | None]) -> MockBehavior:
-    """Changes every chunk, and every whole reply, to a question."""
-    return lambda ideal, seen: edit_chunks(ideal.answer(seen), edit) if seen.method == "POST" else ideal.answer(seen)
+    """Return a behaviour that edits every chunk and every buffered reply to a POST."""
+
+    def answer(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
+        reply = reference.answer(http_request)
+        return edit_chunks(reply, edit) if http_request.method == "POST" else reply
+
+    return answer
 
 
 def _reports_stop_for_length(chunk: Json) -> Json:
@@ -203,7 +207,7 @@ def _reports_stop_for_length(chunk: Json) -> Json:
 
 
 def _reports_completed(chunk: Json) -> Json:
-    """A response that was cut is said to be whole."""
+    """Report a truncated response as completed."""
     if chunk.get("type") == "response.incomplete":
         return chunk | {"type": "response.completed", "response": _reports_completed(chunk["response"])}
     if chunk.get("object") == "response" and chunk.get("status") == "incomplete":
@@ -212,15 +216,15 @@ def _reports_completed(chunk: Json) -> Json:
 
 
 def _reports_end_turn(chunk: Json) -> Json:
-    """A message that was cut is said to be whole."""
-    place = as_object(chunk.get("delta")) if chunk.get("type") == "message_delta" else chunk
-    if place.get("stop_reason") == "max_tokens":
-        place["stop_reason"] = "end_turn"
+    """Report a truncated message as complete."""
+    message = as_object(chunk.get("delta")) if chunk.get("type") == "message_delta" else chunk
+    if message.get("stop_reason") == "max_tokens":
+        message["stop_reason"] = "end_turn"
     return chunk
 
 
 def _empties_other_choices(chunk: Json) -> Json | None:
-    """Only the first choice has a text."""
+    """Remove the text of all choices but the first."""
     for choice in _choices(chunk):
         message = as_object(choice.get("message", choice.get("delta")))
         if choice.get("index") and message.get("content"):
@@ -231,54 +235,52 @@ def _empties_other_choices(chunk: Json) -> Json | None:
 
 
 def _drops_a_chunk(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    """The second piece of each text of a stream."""
+    """Drop the second text chunk of each choice of a stream."""
     reply = reference.answer(http_request)
-    said: Counter[int] = Counter()
+    text_chunks: Counter[int] = Counter()
 
-    def lose(chunk: Json) -> Json | None:
+    def drop(chunk: Json) -> Json | None:
         for choice in _choices(chunk):
             if as_object(choice.get("delta")).get("content"):
-                said[choice["index"]] += 1
-                if said[choice["index"]] == 2:
+                text_chunks[choice["index"]] += 1
+                if text_chunks[choice["index"]] == 2:
                     return None
         return chunk
 
-    return edit_chunks(reply, lose) if _is_stream(reply) else reply
+    return edit_chunks(reply, drop) if _is_stream(reply) else reply
 
 
 def _counts_one_choice(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    """As if each request had one choice."""
+    """Report the usage of one choice only."""
     reply = reference.answer(http_request)
-    asked = (request_json(http_request) or {}).get("n")
+    n = (request_json(http_request) or {}).get("n")
 
-    def count(chunk: Json) -> Json:
+    def divide(chunk: Json) -> Json:
         if isinstance(usage := chunk.get("usage"), dict):
-            usage["completion_tokens"] //= asked
+            usage["completion_tokens"] //= n
             usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
         return chunk
 
-    return edit_chunks(reply, count) if isinstance(asked, int) and asked > 1 and reply.status == 200 else reply
+    return edit_chunks(reply, divide) if isinstance(n, int) and n > 1 and reply.status == 200 else reply
 
 
 def _reverses_prompts(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     prompt = (request_json(http_request) or {}).get("prompt")
-    return (
-        reply_with_fields(reference, http_request, prompt=prompt[::-1])
-        if isinstance(prompt, list)
-        else reference.answer(http_request)
-    )
+    if isinstance(prompt, list):
+        return reply_with_fields(reference, http_request, prompt=prompt[::-1])
+    return reference.answer(http_request)
 
 
-# ---- what an answer says
+# Text of an answer.
 
 
 def _stops(request: Json) -> list[str]:
     stop = request.get("stop")
-    return [one for one in (stop if isinstance(stop, list) else [stop]) if isinstance(one, str)]
+    return [value for value in (stop if isinstance(stop, list) else [stop]) if isinstance(value, str)]
 
 
 def _leaks_stop_string(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    """Sends the stop string that ended the text, where there is but one."""
+    """Send the stop string that ended the text, if the request has exactly one."""
     stops = _stops(request_json(http_request) or {})
     if len(stops) == 1:
         text = choice_text(first_choice(reference, http_request))
@@ -288,17 +290,17 @@ def _leaks_stop_string(reference: ReferenceServer, http_request: MockHttpRequest
 
 
 def _withholds_stop_prefix(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    """Keeps the end of a text that might have become a stop string."""
+    """Do not send the end of a text that is a prefix of a stop string."""
     if stops := _stops(request_json(http_request) or {}):
         text = choice_text(first_choice(reference, http_request))
-        ends = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
-        if ends:
-            return reply_with_text(reference, http_request, text[: -max(ends)])
+        sizes = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
+        if sizes:
+            return reply_with_text(reference, http_request, text[: -max(sizes)])
     return reference.answer(http_request)
 
 
 def _omits_role_when_empty(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    """A stream that says nothing has no role."""
+    """Omit the role chunk of a stream without content."""
     reply = reference.answer(http_request)
     message = as_object(first_choice(reference, http_request).get("message")) if _is_stream(reply) else {}
     if not message or any(message.get(name) for name in ("content", "tool_calls", "reasoning_content")):
@@ -309,10 +311,10 @@ def _omits_role_when_empty(reference: ReferenceServer, http_request: MockHttpReq
 
 
 def _leaks_special_token(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    """At the end of each text that ends by itself."""
+    """Append a special token to each text that ends by itself."""
     request = request_json(http_request) or {}
-    is_talk = "messages" in request or "input" in request
-    if is_talk and not _stops(request) and not any(map(request.get, ("response_format", "text", "stop_sequences"))):
+    is_chat = "messages" in request or "input" in request
+    if is_chat and not _stops(request) and not any(map(request.get, ("response_format", "text", "stop_sequences"))):
         text, is_ended = buffered_text(reference, http_request)
         if is_ended:
             return reply_with_text(reference, http_request, text + _SPECIAL_TOKEN)
@@ -320,12 +322,10 @@ def _leaks_special_token(reference: ReferenceServer, http_request: MockHttpReque
 
 
 def _leaks_tool_markup(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    """Calls stand in the text, as the model has written them."""
-    message = (
-        as_object(first_choice(reference, http_request).get("message"))
-        if (request_json(http_request) or {}).get("tools")
-        else {}
-    )
+    """Send tool calls as text, in the markup of the model."""
+    if not (request_json(http_request) or {}).get("tools"):
+        return reference.answer(http_request)
+    message = as_object(first_choice(reference, http_request).get("message"))
     calls = [as_object(as_object(call).get("function")) for call in as_list(message.get("tool_calls"))]
     markup = "\n".join(f"<tool_call>\n{_call_markup(call)}\n</tool_call>" for call in calls)
     return reply_with_text(reference, http_request, markup) if markup else reference.answer(http_request)
@@ -367,4 +367,4 @@ BEHAVIORS: Mapping[str, MockBehavior] = {
     "req-unknown-ignored": _rejects_field("body", lambda request: not request.keys() <= _KNOWN_FIELDS),
     "req-content-parts": _rejects_field("messages", _has_developer_role),
 }
-"""By rule. `Deaf` is one more, which has to remember."""
+"""Behaviours by rule. `DisconnectIgnoringServer` is another one, with state."""

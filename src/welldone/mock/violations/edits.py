@@ -1,4 +1,4 @@
-"""Small changes of what the ideal server is asked, and of what it replies."""
+"""Edits of requests to the reference server, and of its replies."""
 
 import json
 from collections.abc import Callable
@@ -17,19 +17,19 @@ _OUTPUT_FIELDS = (
     *("tools", "tool_choice", "response_format", "text", "stop", "stop_sequences", "max_completion_tokens"),
     *("instructions", "system"),
 )
-"""Members that change what is said."""
+"""Fields of a request that change its answer."""
 _TEXT_TYPES = ("output_text", "text")
 _CALL_TYPES = ("function_call", "tool_use")
-_MAX_TOKENS = 2000  # tokens: no text that is said so is longer
+_MAX_TOKENS = 2000  # more than any text of `reply_with_text` has
 
 
 def request_path(http_request: MockHttpRequest) -> str:
-    """What was asked for, without what follows a question mark."""
+    """Return the path without the query."""
     return http_request.path.partition("?")[0]
 
 
 def request_json(http_request: MockHttpRequest) -> Json | None:
-    """The JSON object that was asked with; None where there was none."""
+    """Return the body if it is a JSON object."""
     try:
         value = json.loads(http_request.body)
     except (ValueError, RecursionError):
@@ -38,73 +38,75 @@ def request_json(http_request: MockHttpRequest) -> Json | None:
 
 
 def with_fields(http_request: MockHttpRequest, **fields: Any) -> MockHttpRequest:  # noqa: ANN401 - JSON
-    """The same request with other members; one that is `...` is left out."""
+    """Return the same request with other fields; the value `...` removes one."""
     request = {**(request_json(http_request) or {}), **fields}
     body = json.dumps({name: value for name, value in request.items() if value is not ...})
-    # It is no request of its own: who counts those that run shall not wait for its end.
+    # It was never sent: `end` keeps it out of the count of running requests.
     return msgspec.structs.replace(http_request, body=body, end="whole")
 
 
 def reply_with_fields(reference: ReferenceServer, http_request: MockHttpRequest, **fields: Any) -> MockReply:  # noqa: ANN401 - JSON
-    """What is right to reply to the same request with other members."""
+    """Return the correct reply to the same request with other fields."""
     return reference.answer(with_fields(http_request, **fields))
 
 
 def reply_with_text(reference: ReferenceServer, http_request: MockHttpRequest, text: str) -> MockReply:
-    """A right reply that says this text, to a request that is like it in all else."""
+    """Return a correct reply with this text, to an otherwise equal request."""
     prompt = f"Repeat exactly: {text}"
-    # Each dialect reads its own members, and no other.
-    talk = [{"role": "user", "content": prompt}]
+    messages = [{"role": "user", "content": prompt}]
     limits = dict.fromkeys(("max_tokens", "max_output_tokens"), _MAX_TOKENS)
-    left_out = dict.fromkeys(_OUTPUT_FIELDS, ...)
-    return reply_with_fields(reference, http_request, **left_out, **limits, messages=talk, prompt=prompt, input=prompt)
+    removed = dict.fromkeys(_OUTPUT_FIELDS, ...)
+    # The fields of all dialects: each dialect ignores those of the others.
+    return reply_with_fields(
+        reference, http_request, **removed, **limits, messages=messages, prompt=prompt, input=prompt
+    )
 
 
 def first_choice(reference: ReferenceServer, http_request: MockHttpRequest, **fields: Any) -> Json:  # noqa: ANN401 - JSON
-    """The first choice of what is right to reply, without a stream; an empty one where that is an error."""
-    whole = json.loads(reply_with_fields(reference, http_request, stream=False, stream_options=..., **fields).body)
-    choices = as_list(as_object(whole).get("choices"))
+    """Return the first choice of the correct reply without a stream; empty for an error."""
+    reply = json.loads(reply_with_fields(reference, http_request, stream=False, stream_options=..., **fields).body)
+    choices = as_list(as_object(reply).get("choices"))
     return as_object(choices[0]) if choices else {}
 
 
 def choice_text(choice: Json) -> str:
-    """What a choice says."""
+    """Return the text of a choice."""
     return as_text(as_object(choice.get("message")).get("content")) or as_text(choice.get("text"))
 
 
 def buffered_text(reference: ReferenceServer, http_request: MockHttpRequest) -> tuple[str, bool]:
-    """The text of what is right to reply, in any dialect; and whether it ended by itself."""
-    whole = as_object(json.loads(reply_with_fields(reference, http_request, stream=False, stream_options=...).body))
-    choice = as_object(next(iter(as_list(whole.get("choices"))), None))
+    """Return the text of the correct reply in any dialect, and whether it ended by itself."""
+    reply = as_object(json.loads(reply_with_fields(reference, http_request, stream=False, stream_options=...).body))
+    choice = as_object(next(iter(as_list(reply.get("choices"))), None))
     if choice:
         return choice_text(choice), choice.get("finish_reason") == "stop"
-    content = [block for item in as_list(whole.get("output")) for block in as_list(as_object(item).get("content"))]
-    blocks = [as_object(block) for block in content or as_list(whole.get("content"))]
+    content = [block for item in as_list(reply.get("output")) for block in as_list(as_object(item).get("content"))]
+    blocks = [as_object(block) for block in content or as_list(reply.get("content"))]
     text = "".join(as_text(block.get("text")) for block in blocks if block.get("type") in _TEXT_TYPES)
-    has_calls = any(as_object(item).get("type") in _CALL_TYPES for item in (*as_list(whole.get("output")), *blocks))
-    is_ended = whole.get("status") == "completed" or whole.get("stop_reason") == "end_turn"
+    has_calls = any(as_object(item).get("type") in _CALL_TYPES for item in (*as_list(reply.get("output")), *blocks))
+    is_ended = reply.get("status") == "completed" or reply.get("stop_reason") == "end_turn"
     return text, is_ended and not has_calls
 
 
 def edit_chunks(reply: MockReply, edit: Callable[[Json], Json | None]) -> MockReply:
-    """The reply, each chunk of which (or the one object that it is) was changed; None leaves it out."""
-    pieces = [MockChunk(base64=_edit_data(piece.data, edit), after_s=piece.after_s) for piece in reply.pieces]
-    return msgspec.structs.replace(reply, pieces=tuple(piece for piece in pieces if piece.data))
+    """Apply an edit to each JSON chunk of a stream, or to the object of a buffered reply; None removes a chunk."""
+    chunks = [MockChunk(base64=_edit_data(chunk.data, edit), after_s=chunk.after_s) for chunk in reply.pieces]
+    return msgspec.structs.replace(reply, pieces=tuple(chunk for chunk in chunks if chunk.data))
 
 
 def _edit_data(data: bytes, edit: Callable[[Json], Json | None]) -> bytes:
-    if not data.endswith(sse.FRAME_END):  # one object
+    if not data.endswith(sse.FRAME_END):  # a buffered reply
         return msgspec.json.encode(edit(json.loads(data)))
     frames = [frame + sse.FRAME_END for frame in data.split(sse.FRAME_END)[:-1]]
     return b"".join(_edit_frame(frame, edit) for frame in frames)
 
 
 def _edit_frame(frame: bytes, edit: Callable[[Json], Json | None]) -> bytes:
-    name, data, said = frame.partition(sse.DATA_PREFIX)
-    if frame == sse.DONE or not data:
+    event_line, prefix, payload = frame.partition(sse.DATA_PREFIX)
+    if frame == sse.DONE or not prefix:
         return frame
-    changed = edit(json.loads(said))
-    if changed is None:
+    edited = edit(json.loads(payload))
+    if edited is None:
         return b""
-    payload = msgspec.json.encode(changed)
-    return sse.named_frame(changed["type"], payload) if name else sse.data_frame(payload)
+    data = msgspec.json.encode(edited)
+    return sse.named_frame(edited["type"], data) if event_line else sse.data_frame(data)

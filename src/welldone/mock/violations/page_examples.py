@@ -1,4 +1,4 @@
-"""Flaws that are heard in one reply: the wrong examples of a rule's page, given to requests that they can answer."""
+"""Violations within one reply: the incorrect examples of a rule's page, sent in answer to matching requests."""
 
 import gzip
 import re
@@ -36,16 +36,16 @@ _ENDPOINTS = {
     "/v1/messages": "messages",
 }
 _TEXT_FIELDS = ("stop", "stop_sequences", "echo", "suffix", "response_format", "text")
-"""Members that ask for a text of some kind, which no example has."""
+"""Fields that require a certain text, which no example has."""
 _STREAM_VARIANTS: tuple[dict[str, Any], ...] = (
     {"stream": True, "stream_options": {"include_usage": True}},
     {"stream": True, "stream_options": ...},
     {"stream": False, "stream_options": ...},
 )
-"""In which a question can be asked."""
+"""Streaming variants of the same request."""
 _OVERLOAD_STATUSES = (429, 503)
 _UNENDED_BODY_RULE = "http-body-ends-after-done"
-"""Its page can show that the end is missing, and not that it is still waited for."""
+"""The example of its page shows an incomplete body; the violation is that the connection stays open."""
 _SSE_EVENT = re.compile(rb".+?(?:\n\n|\r\n\r\n|\r\r|\Z)", re.DOTALL)
 _DONE_EVENT = re.compile(rb'data: *"?\[done', re.IGNORECASE)
 _TOOL_CALL_MARKERS = (b'"tool_calls":[{', b'"function_call":{', b'"type":"function_call"', b'"type":"tool_use"')
@@ -55,84 +55,86 @@ _ENVELOPES: dict[str, Json] = {
     "chat": {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m"},
     "completions": {"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000, "model": "m"},
 }
-"""What the chunks of all pages have in common."""
+"""Common fields of the chunks on all pages."""
 
 
 class PageExampleServer:
-    """The ideal server, which answers with an example of a page where that is an answer."""
+    """The reference server with replies that are replaced by matching examples of a page."""
 
     def __init__(self, rule: str, reference: ReferenceServer) -> None:
         self._rule = rule
-        self._ideal = reference
-        wrong = [example.trace for example in read_page_examples(rule) if not example.is_correct]
-        self._examples = [(trace, judge(trace).counts.keys()) for trace in wrong]
-        """Each example, and all rules that it breaks: some faults have two names."""
+        self._reference = reference
+        incorrect = [example.trace for example in read_page_examples(rule) if not example.is_correct]
+        self._examples = [(trace, judge(trace).counts.keys()) for trace in incorrect]
+        """Each example with all rules that it violates: some violations concern two rules."""
         self._overloads = cycle((True, False))
 
     def answer(self, http_request: MockHttpRequest) -> MockReply:
-        """The reply to any request."""
-        right = self._ideal.answer(http_request)
-        trace = self.find_example(http_request, right)
+        """Answer any request."""
+        correct = self._reference.answer(http_request)
+        trace = self.find_example(http_request, correct)
         if trace is None:
-            return self._same_text_reply(http_request) or right
+            return self._same_text_reply(http_request) or correct
         if trace.status in _OVERLOAD_STATUSES and not next(self._overloads):
-            return right  # who was told to come again has come
-        return self._example_reply(trace, right)
+            return correct  # the retry succeeds
+        return self._example_reply(trace, correct)
 
-    def find_example(self, http_request: MockHttpRequest, right: MockReply) -> Trace | None:
-        """What can stand in the place of the right reply, and breaks no more rules than on its page."""
+    def find_example(self, http_request: MockHttpRequest, correct: MockReply) -> Trace | None:
+        """Find an example that can replace the correct reply and violates no more rules than on its page."""
         endpoint, request = _ENDPOINTS.get(request_path(http_request)), request_json(http_request)
         if http_request.method != "POST" or endpoint is None or any(map((request or {}).get, _TEXT_FIELDS)):
             return None
-        asked = Trace(body=right.body, endpoint=endpoint, request=request, status=right.status)
-        return next(self._matching_examples(asked), None)
+        return next(
+            self._matching_examples(
+                Trace(body=correct.body, endpoint=endpoint, request=request, status=correct.status)
+            ),
+            None,
+        )
 
-    def _matching_examples(self, right: Trace) -> Iterator[Trace]:
-        for example, known in self._examples:
-            for variant in _variants(example) if example.endpoint == right.endpoint else ():
-                trace = msgspec.structs.replace(variant, request=right.request)
-                # Anybody may be told that there is no time now.
-                is_alike = trace.status in _OVERLOAD_STATUSES or _reply_shape(trace) == _reply_shape(right)
-                broken = judge(trace).counts.keys() if is_alike else set()
-                if self._rule in broken and broken <= known:
+    def _matching_examples(self, correct: Trace) -> Iterator[Trace]:
+        for example, page_rules in self._examples:
+            for variant in _variants(example) if example.endpoint == correct.endpoint else ():
+                trace = msgspec.structs.replace(variant, request=correct.request)
+                # An overload error can replace any reply.
+                is_match = trace.status in _OVERLOAD_STATUSES or _reply_shape(trace) == _reply_shape(correct)
+                violated = judge(trace).counts.keys() if is_match else set()
+                if self._rule in violated and violated <= page_rules:
                     yield trace
 
     def _same_text_reply(self, http_request: MockHttpRequest) -> MockReply | None:
-        """What an example says to the same question in another form; None where none answers it in any form.
+        """Return a correct reply with the text that an example has for another streaming variant of the request.
 
-        A server has one answer to a question, as a stream or not.
+        A server gives the same answer to the same question, as a stream or not.
         """
         if http_request.method != "POST" or request_json(http_request) is None:
             return None
-        for form in _STREAM_VARIANTS:
-            other = with_fields(http_request, **form)
-            trace = self.find_example(other, self._ideal.answer(other))
+        for fields in _STREAM_VARIANTS:
+            variant = with_fields(http_request, **fields)
+            trace = self.find_example(variant, self._reference.answer(variant))
             if trace is not None and (text := _trace_text(trace)):
-                same = reply_with_text(self._ideal, http_request, text)
-                return (
-                    edit_chunks(same, partial(_with_usage_counts, usage=_trace_usage(trace)))
-                    if trace.endpoint in _ENVELOPES
-                    else same
-                )
+                reply = reply_with_text(self._reference, http_request, text)
+                if trace.endpoint in _ENVELOPES:
+                    return edit_chunks(reply, partial(_with_usage_counts, usage=_trace_usage(trace)))
+                return reply
         return None
 
-    def _example_reply(self, trace: Trace, right: MockReply) -> MockReply:
-        """The reply as on the page: with its head and framing where it shows them, else with those of a right one."""
-        headers = right.headers if trace.headers is None else dict(trace.headers) | self._ideal.cors_headers()
+    def _example_reply(self, trace: Trace, correct: MockReply) -> MockReply:
+        """Return the reply of the page; a head and framing that it does not show are those of the correct reply."""
+        headers = correct.headers if trace.headers is None else dict(trace.headers) | self._reference.cors_headers()
         is_stream = TraceView(trace).reply_kind is ReplyKind.STREAM
         framing: ReplyFraming = "chunked" if is_stream else "length"
         end: ReplyEnd = "whole"
         if trace.complete is False:
             end = "hang" if self._rule == _UNENDED_BODY_RULE else "cut"
-        pieces = _http_chunks(trace) if is_stream else [trace.body]
+        chunks = _http_chunks(trace) if is_stream else [trace.body]
         if trace.header("content-encoding") == "gzip":
-            pieces = [gzip.compress(trace.body, mtime=0)]
-        status = right.status if trace.status is None else trace.status
-        return MockReply(tuple(MockChunk(base64=data) for data in pieces), status, headers, end, framing)
+            chunks = [gzip.compress(trace.body, mtime=0)]
+        status = correct.status if trace.status is None else trace.status
+        return MockReply(tuple(MockChunk(base64=data) for data in chunks), status, headers, end, framing)
 
 
 def read_page_examples(rule: str) -> list[RuleExample]:
-    """The examples of a rule's page."""
+    """Read the examples of a rule's page."""
     page = resources.files("welldone.rules").joinpath("pages", f"{rule}.md")
     return read_examples(rule, page.read_text(encoding="utf-8"))
 
@@ -144,49 +146,46 @@ def _variants(trace: Trace) -> Iterator[Trace]:
 
 
 def _with_usage_chunk(trace: Trace) -> Trace:
-    """The same stream with a usage chunk before its end, for who asks for that: most pages say nothing of it."""
-    body, pieces = trace.body, trace.chunk_sizes
+    """Insert a usage chunk before the end, for requests with `include_usage`: most pages do not show one."""
+    body, sizes = trace.body, trace.chunk_sizes
     frame = sse.data_frame(msgspec.json.encode(_ENVELOPES[trace.endpoint] | {"choices": [], "usage": _DEFAULT_USAGE}))
     done = _DONE_EVENT.search(body)
-    place = len(body) if done is None else done.start()
-    if pieces is not None:
-        ends = list(accumulate(pieces))
-        before = ends.index(place) + 1 if place in ends else len(pieces)
-        pieces = (*pieces[:before], len(frame), *pieces[before:])
-    return msgspec.structs.replace(trace, body=body[:place] + frame + body[place:], chunk_sizes=pieces)
+    position = len(body) if done is None else done.start()
+    if sizes is not None:
+        ends = list(accumulate(sizes))
+        index = ends.index(position) + 1 if position in ends else len(sizes)
+        sizes = (*sizes[:index], len(frame), *sizes[index:])
+    return msgspec.structs.replace(trace, body=body[:position] + frame + body[position:], chunk_sizes=sizes)
 
 
 def _reply_shape(trace: Trace) -> tuple[ReplyKind, bool, bool, bool]:
-    """What a reply must have in common with another one to stand in its place."""
-    heard = TraceView(trace)
-    has_calls = any(mark in trace.body for mark in _TOOL_CALL_MARKERS)
-    choices = heard.choices or as_list(heard.reply_object.get("choices"))
-    has_logprobs = any(mark in trace.body for mark in _LOGPROBS_MARKERS)
-    return heard.reply_kind, has_calls, has_logprobs, len(choices) > 1
+    """Return the properties that two replies must share for one to replace the other."""
+    view = TraceView(trace)
+    has_calls = any(marker in trace.body for marker in _TOOL_CALL_MARKERS)
+    choices = view.choices or as_list(view.reply_object.get("choices"))
+    has_logprobs = any(marker in trace.body for marker in _LOGPROBS_MARKERS)
+    return view.reply_kind, has_calls, has_logprobs, len(choices) > 1
 
 
 def _http_chunks(trace: Trace) -> list[bytes]:
-    """The HTTP chunks of a stream: those of the page, or one for each event."""
+    """Return the HTTP chunks of a stream: those of the page, or one per SSE event."""
     if trace.chunk_sizes is None:
         return _SSE_EVENT.findall(trace.body)
     ends = list(accumulate(trace.chunk_sizes))
     return [trace.body[end - size : end] for end, size in zip(ends, trace.chunk_sizes, strict=True)]
 
 
-# ---- what an example says
-
-
 def _trace_text(trace: Trace) -> str:
-    heard = TraceView(trace)
-    if not heard.is_chunked:
-        return _event_stream_text(heard)
-    if heard.choices:
-        return heard.choices[0].text
-    return next((choice_text(as_object(choice)) for choice in as_list(heard.reply_object.get("choices"))), "")
+    view = TraceView(trace)
+    if not view.is_chunked:
+        return _event_stream_text(view)
+    if view.choices:
+        return view.choices[0].text
+    return next((choice_text(as_object(choice)) for choice in as_list(view.reply_object.get("choices"))), "")
 
 
 def _event_stream_text(view: TraceView) -> str:
-    """The text of a stream of events; of a whole reply nothing is told again."""
+    """Return the text of a stream of the Responses or Messages dialect; empty for a buffered reply."""
     if view.trace.endpoint == "responses":
         return "".join(piece.text for item in view.responses_stream.items for piece in item.texts["content"])
     deltas = (event.delta for block in view.anthropic_stream.blocks for event in block.deltas)
@@ -194,13 +193,15 @@ def _event_stream_text(view: TraceView) -> str:
 
 
 def _trace_usage(trace: Trace) -> Json:
-    """Its counts, and those of a page where it has none."""
-    heard = TraceView(trace)
-    told = [as_object(said.get("usage")) for said in (*(chunk.json for chunk in heard.chunks), heard.reply_object)]
-    usage = _DEFAULT_USAGE | {name: told[name] for told in told for name in _DEFAULT_USAGE if is_int(told.get(name))}
+    """Return the usage of an example; counts that it does not have are those of `_DEFAULT_USAGE`."""
+    view = TraceView(trace)
+    usage = dict(_DEFAULT_USAGE)
+    for body in (*(chunk.json for chunk in view.chunks), view.reply_object):
+        found = as_object(body.get("usage"))
+        usage |= {name: found[name] for name in _DEFAULT_USAGE if is_int(found.get(name))}
     return usage | {"total_tokens": usage["prompt_tokens"] + usage["completion_tokens"]}
 
 
 def _with_usage_counts(chunk: Json, *, usage: Json) -> Json:
-    """A chunk, or a whole reply, with another usage where it has one."""
+    """Replace the usage of a chunk or a buffered reply that has one."""
     return chunk | {"usage": usage} if chunk.get("usage") else chunk

@@ -20,9 +20,9 @@ from welldone.protocol.catalog import (
     tool,
     use,
 )
-from welldone.protocol.catalog.rule import Rule
+from welldone.protocol.catalog.rule import Rule as Rule
 
-# Ordered from the transport to the meaning.
+# Ordered from transport to semantics.
 ALL_RULES: tuple[Rule, ...] = tuple(
     value
     for family in (http, sse, enc, end, env, delta, fin, use, tool, ext, err, n, cmpl, resp, msg, ns, live, req)

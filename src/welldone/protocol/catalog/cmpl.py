@@ -1,4 +1,4 @@
-"""Faults of /v1/completions; each id begins with `cmpl-`."""
+"""Rules about /v1/completions (`cmpl-`)."""
 
 from welldone.protocol.catalog.rule import Detection, Repairability, Rule, Severity
 

@@ -1,4 +1,4 @@
-"""Faults of role and content deltas; each id begins with `delta-`."""
+"""Rules about role and content deltas (`delta-`)."""
 
 from welldone.protocol.catalog.rule import Detection, Repairability, Rule, Severity
 
@@ -52,7 +52,9 @@ ROLE_CONTENT_EMPTY = Rule(
     id="delta-role-content-empty",
     severity=Severity.TOLERATED,
     endpoints=("chat",),
-    summary="The role chunk of a text reply has content '' (null or absent are tolerated; null is normal for tool calls).",
+    summary=(
+        "The role chunk of a text reply has content '' (null or absent are tolerated; null is normal for tool calls)."
+    ),
     affects=("unmute: AssertionError on null (kyutai-labs/unmute#80)",),
     repairability=Repairability.LOSSLESS,
     repair="write ''",
@@ -88,7 +90,7 @@ OBJECT_PRESENT = Rule(
     id="delta-object-present",
     severity=Severity.BREAKS,
     endpoints=("chat",),
-    summary="Every choice has a delta object, {} when there is nothing to say.",
+    summary="Every choice has a delta object, {} when it has no content.",
     affects=(
         "openai-python .stream(): AttributeError \"'NoneType' object has no attribute 'to_dict'\"",
         "LangChain, pydantic-ai: finish_reason is lost",
@@ -118,14 +120,14 @@ FINAL_EMPTY = Rule(
     summary="The finish chunk's delta is {}, not {content: null, role: null}.",
     affects=("ChatBox: appended 'null' to every answer (BerriAI/litellm#2010)",),
     repairability=Repairability.LOSSLESS,
-    repair="drop the members that say nothing",
+    repair="drop null and empty members",
 )
 CONCAT_EQUALS_FULL = Rule(
     id="delta-concat-equals-full",
     severity=Severity.BREAKS,
     endpoints=("chat",),
     summary="The joined deltas are the text that a reply without stream would have, white space included.",
-    affects=("openai-python, openai-node: give an answer with holes, and nothing tells them",),
+    affects=("openai-python, openai-node: give an incomplete answer without an error",),
     repairability=Repairability.REPORT_ONLY,
     repair="report; what a chunk has lost cannot be seen in the stream",
     detection=Detection.PROBE,

@@ -1,4 +1,4 @@
-"""Faults of encoding and JSON; each id begins with `enc-`."""
+"""Rules about encoding and JSON (`enc-`)."""
 
 from welldone.protocol.catalog.rule import ALL_ENDPOINTS, Repairability, Rule, Severity
 
@@ -19,7 +19,9 @@ NO_REPLACEMENT_CHAR = Rule(
     id="enc-no-replacement-char",
     severity=Severity.BREAKS,
     endpoints=ALL_ENDPOINTS,
-    summary="A token that ends inside a character is merged with the next; U+FFFD never appears because of token borders.",
+    summary=(
+        "A token that ends inside a character is merged with the next; U+FFFD never appears because of token borders."
+    ),
     affects=("every client: shows U+FFFD where a character should be; it cannot be recovered",),
     repairability=Repairability.REPORT_ONLY,
     repair="lost upstream; report U+FFFD in deltas",
@@ -39,7 +41,9 @@ STRICT_JSON = Rule(
     id="enc-strict-json",
     severity=Severity.BREAKS,
     endpoints=ALL_ENDPOINTS,
-    summary="Each event is one whole value of strict JSON: not truncated, no NaN, Infinity, single quotes or Python repr.",
+    summary=(
+        "Each event is one whole value of strict JSON: not truncated, no NaN, Infinity, single quotes or Python repr."
+    ),
     affects=(
         "openai-node: SyntaxError at NaN or -Infinity",
         "AI SDK openai-compatible, AI SDK openai: AI_JSONParseError at NaN or -Infinity, the text of the chunk is lost",

@@ -1,4 +1,4 @@
-"""Faults of the end of a stream; each id begins with `end-`."""
+"""Rules about the end of a stream (`end-`)."""
 
 from welldone.protocol.catalog.rule import ALL_ENDPOINTS, Repairability, Rule, Severity
 

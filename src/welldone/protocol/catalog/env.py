@@ -1,4 +1,4 @@
-"""Faults of the chunk envelope; each id begins with `env-`."""
+"""Rules about the chunk envelope (`env-`)."""
 
 from welldone.protocol.catalog.rule import Repairability, Rule, Severity
 
@@ -159,5 +159,5 @@ PLACEHOLDER_CHUNK = Rule(
         "inference-benchmarker: reads choices[0] of every chunk and panics",
     ),
     repairability=Repairability.LOSSLESS,
-    repair="drop it; unknown fields ride on the next chunk",
+    repair="drop it; attach its unknown fields to the next chunk",
 )

@@ -1,4 +1,4 @@
-"""Faults of errors; each id begins with `err-`."""
+"""Rules about errors (`err-`)."""
 
 from welldone.protocol.catalog.rule import ALL_ENDPOINTS, Detection, Repairability, Rule, Severity
 
@@ -18,13 +18,13 @@ REFUSED_4XX = Rule(
     id="err-refused-4xx",
     severity=Severity.TOLERATED,
     endpoints=ALL_ENDPOINTS,
-    summary="A request that cannot be served gets a 4xx that says why, soon: never a 5xx, never silence.",
+    summary="A request that cannot be served gets a 4xx with the reason, soon: never a 5xx, never silence.",
     affects=(
         "openai-python, openai-node: try every 5xx again, twice, so that each mistake costs three requests",
-        "openai-python: waits 600 s for a server that says nothing",
+        "openai-python: waits 600 s for a server that sends nothing",
     ),
     repairability=Repairability.PARTIAL,
-    repair="check what a request must have; a 500 whose words blame the request becomes a 400, silence a 504",
+    repair="check what a request must have; a 500 whose message blames the request becomes a 400, silence a 504",
     detection=Detection.PROBE,
 )
 BODY_SHAPE = Rule(

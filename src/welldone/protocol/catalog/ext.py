@@ -1,4 +1,4 @@
-"""Faults of reasoning, refusal, logprobs and extras; each id begins with `ext-`."""
+"""Rules about reasoning, refusal, logprobs and extensions (`ext-`)."""
 
 from welldone.protocol.catalog.rule import Repairability, Rule, Severity
 
@@ -21,7 +21,9 @@ NO_THINK_TAGS = Rule(
     summary="If reasoning has its own field, content does not begin with <think>…</think>.",
     affects=("pydantic-ai: takes the tags out itself and makes a second thinking part",),
     repairability=Repairability.REPORT_ONLY,
-    repair='report; with `think = "tags"` for the upstream (`fix --think tags`) a leading <think>…</think> is reasoning',
+    repair=(
+        'report; with `think = "tags"` for the upstream (`fix --think tags`) a leading <think>…</think> is reasoning'
+    ),
 )
 REASONING_BEFORE_CONTENT = Rule(
     id="ext-reasoning-before-content",
@@ -39,7 +41,7 @@ REFUSAL = Rule(
     summary="A refusal streams in delta.refusal (string or null), not in content.",
     affects=(),
     repairability=Repairability.REPORT_ONLY,
-    repair="report; what was meant cannot be known",
+    repair="report; the intended value cannot be known",
 )
 LOGPROBS_SHAPE = Rule(
     id="ext-logprobs-shape",

@@ -1,4 +1,4 @@
-"""Faults of finish_reason; each id begins with `fin-`."""
+"""Rules about finish_reason (`fin-`)."""
 
 from welldone.protocol.catalog.rule import Detection, Repairability, Rule, Severity
 
@@ -51,7 +51,7 @@ CLOSED_ENUM = Rule(
         "openai-python, openai-node, LangChain: hand on a value that callers do not know",
     ),
     repairability=Repairability.LOSSLESS,
-    repair="map the documented words of other providers; interruptions and unknown words become an error event",
+    repair="map the documented reasons of other providers; interruptions and unknown reasons become an error event",
 )
 EXACTLY_ONCE = Rule(
     id="fin-exactly-once",
@@ -79,7 +79,7 @@ ALWAYS_SENT = Rule(
         "hermes-agent, pi: take the stream as broken",
     ),
     repairability=Repairability.PARTIAL,
-    repair="only if upstream sent [DONE]: write stop or tool_calls and say so; at a bare EOF send an error",
+    repair="only if upstream sent [DONE]: write stop or tool_calls and report it; at a bare EOF send an error",
 )
 LAST_OF_CHOICE = Rule(
     id="fin-last-of-choice",
@@ -108,7 +108,7 @@ TOOL_CALLS = Rule(
     endpoints=("chat",),
     summary=(
         "If tools were called under auto or required the reason is tool_calls; with a named tool_choice "
-        "OpenAI itself says stop, so accept both there."
+        "OpenAI itself sends stop, so accept both there."
     ),
     affects=(
         "Zed: finishes tool use only on 'tool_calls'",
@@ -124,11 +124,11 @@ LENGTH = Rule(
     endpoints=("chat",),
     summary="An answer that hits the token limit ends with length, never with stop.",
     affects=(
-        "openai-python, openai-node: their parse helpers fail on torn JSON, and do not say LengthFinishReasonError",
+        "openai-python, openai-node: their parse helpers fail on truncated JSON, without LengthFinishReasonError",
         "agents that ask again after length: keep half an answer",
     ),
     repairability=Repairability.REPORT_ONLY,
-    repair="report; that a model stopped right at the limit cannot be told from a cut",
+    repair="report; a model that stopped right at the limit looks the same as a cut",
     detection=Detection.PROBE,
 )
 FUNCTION_CALL_LEGACY = Rule(
@@ -136,7 +136,7 @@ FUNCTION_CALL_LEGACY = Rule(
     severity=Severity.STYLE,
     endpoints=("chat",),
     summary="function_call appears only when the request used functions.",
-    affects=("AI SDK: says 'tool-calls', but ignores delta.function_call, so there is no call",),
+    affects=("AI SDK: reports 'tool-calls', but ignores delta.function_call, so there is no call",),
     repairability=Repairability.LOSSLESS,
     repair="translate it to tool_calls",
 )

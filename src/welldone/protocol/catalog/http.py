@@ -1,4 +1,4 @@
-"""Faults of HTTP transport; each id begins with `http-`."""
+"""Rules about HTTP transport (`http-`)."""
 
 from welldone.protocol.catalog.rule import ALL_ENDPOINTS, Detection, Repairability, Rule, Severity
 
@@ -132,6 +132,6 @@ STREAM_DEFAULT_FALSE = Rule(
     summary="An absent or false stream means one JSON object, not a stream.",
     affects=("AI SDK: sends no stream key for a whole reply, and fails to read a stream as JSON",),
     repairability=Repairability.LOSSLESS,
-    repair="always say upstream what is wanted, and fold a stream into one object",
+    repair="always send `stream` to the upstream, and collect a stream into one object",
     detection=Detection.PROBE,
 )

@@ -1,4 +1,4 @@
-"""Faults of liveness: silence, stop strings, clients that leave; each id begins with `live-`."""
+"""Rules about liveness: silence, stop strings, client disconnects (`live-`)."""
 
 from welldone.protocol.catalog.rule import ALL_ENDPOINTS, Detection, Repairability, Rule, Severity
 
@@ -27,7 +27,7 @@ STOP_HOLDBACK_FLUSHED = Rule(
     severity=Severity.BREAKS,
     endpoints=("chat", "completions"),
     summary="Text that was held back for a possible stop string is sent when generation ends without it.",
-    affects=("openai-python, openai-node: lose the end of the answer, and nothing tells them",),
+    affects=("openai-python, openai-node: lose the end of the answer without an error",),
     repairability=Repairability.REPORT_ONLY,
     repair="report; what was held back was never sent",
     detection=Detection.PROBE,

@@ -1,4 +1,4 @@
-"""Faults of /v1/messages, Anthropic's dialect; each id begins with `msg-`."""
+"""Rules about /v1/messages (Anthropic) (`msg-`)."""
 
 from welldone.protocol.catalog.rule import Detection, Repairability, Rule, Severity
 
@@ -6,9 +6,9 @@ EVENT_NAME = Rule(
     id="msg-event-name",
     severity=Severity.BREAKS,
     endpoints=("messages",),
-    summary="Each event says its type twice: in its event: line, and as type in its JSON.",
+    summary="Each event has its type twice: in its event: line, and as type in its JSON.",
     affects=(
-        "anthropic-sdk-python, anthropic-sdk-typescript: skip an event without a name, so that nothing is heard",
+        "anthropic-sdk-python, anthropic-sdk-typescript: skip an event without a name, so that its content is lost",
         "anthropic-sdk-python .stream(), anthropic-sdk-typescript .stream(): fail where the JSON has no type",
         "AI SDK anthropic: fails the request where the JSON has no type",
     ),
@@ -32,7 +32,9 @@ START_FULL = Rule(
     id="msg-start-full",
     severity=Severity.BREAKS,
     endpoints=("messages",),
-    summary="The message of message_start has id, type, role, model, content [], and stop_reason and stop_sequence null.",
+    summary=(
+        "The message of message_start has id, type, role, model, content [], and stop_reason and stop_sequence null."
+    ),
     affects=(
         "anthropic-sdk-python .stream(): AttributeError where content is missing or null",
         "anthropic-sdk-typescript .stream(): TypeError where content is missing or null",
@@ -77,7 +79,9 @@ BLOCK_START_FIRST = Rule(
         "AI SDK anthropic: error 'text part 0 not found'; a tool call is lost, or cut where its block was stopped",
     ),
     repairability=Repairability.PARTIAL,
-    repair="begin a block of the delta's kind; a stop of no block is dropped; a tool's input without its name is an error",
+    repair=(
+        "begin a block of the delta's kind; a stop of no block is dropped; a tool's input without its name is an error"
+    ),
 )
 BLOCK_START_FULL = Rule(
     id="msg-block-start-full",
@@ -90,7 +94,7 @@ BLOCK_START_FULL = Rule(
         "AI SDK anthropic: rejects the start, so a tool call is lost",
     ),
     repairability=Repairability.PARTIAL,
-    repair="fill in what is missing; a block whose type cannot be told is dropped, a tool without a name is an error",
+    repair="fill in what is missing; a block of unknown type is dropped, a tool without a name is an error",
 )
 BLOCK_START_EMPTY = Rule(
     id="msg-block-start-empty",
@@ -111,7 +115,9 @@ BLOCK_SEQUENTIAL = Rule(
     summary="One block is open at a time: it is stopped before the next begins.",
     affects=("anthropic-sdk-typescript .stream(): no text event for any block but the one that began last",),
     repairability=Repairability.LOSSLESS,
-    repair="stop text where the next block begins, and go on with it in a new one; other blocks wait for a tool's input",
+    repair=(
+        "stop text where the next block begins, and go on with it in a new one; other blocks wait for a tool's input"
+    ),
 )
 BLOCK_STOP = Rule(
     id="msg-block-stop",
@@ -153,7 +159,7 @@ TOOL_IDS = Rule(
     summary="Each tool_use block has an id that no other block has.",
     affects=(
         "AI SDK anthropic: rejects a block without an id, so the call is lost",
-        "anthropic-sdk-python, anthropic-sdk-typescript: cannot say which call a tool_result answers",
+        "anthropic-sdk-python, anthropic-sdk-typescript: cannot assign a tool_result to its call",
     ),
     repairability=Repairability.LOSSLESS,
     repair="make one",
@@ -169,13 +175,13 @@ TOOL_INPUT_JSON = Rule(
         "AI SDK anthropic: an invalid tool call",
     ),
     repairability=Repairability.REPORT_ONLY,
-    repair="report; what the model meant cannot be known",
+    repair="report; the intended input cannot be known",
 )
 DELTA_SENT = Rule(
     id="msg-delta-sent",
     severity=Severity.BREAKS,
     endpoints=("messages",),
-    summary="After the last block a message_delta says the stop_reason, before message_stop.",
+    summary="After the last block a message_delta has the stop_reason, before message_stop.",
     affects=(
         "anthropic-sdk-python .stream(), anthropic-sdk-typescript .stream(): stop_reason null, and fail without delta",
         "AI SDK anthropic: finish reason 'other'",
@@ -187,13 +193,15 @@ STOP_REASON = Rule(
     id="msg-stop-reason",
     severity=Severity.BREAKS,
     endpoints=("messages",),
-    summary="stop_reason is end_turn, max_tokens, stop_sequence, tool_use, pause_turn, refusal or another of the API's.",
+    summary=(
+        "stop_reason is end_turn, max_tokens, stop_sequence, tool_use, pause_turn, refusal or another of the API's."
+    ),
     affects=(
         "anthropic-sdk-python tool_runner, anthropic-sdk-typescript toolRunner: run tools only after tool_use",
         "AI SDK anthropic: finish reason 'other'",
     ),
     repairability=Repairability.REPORT_ONLY,
-    repair="map other providers' words (length is max_tokens), interruptions become an error; report and forward the rest",
+    repair=("map other providers' reasons (length is max_tokens), interruptions become an error; forward the rest"),
 )
 STOP_REASON_TOOL_USE = Rule(
     id="msg-stop-reason-tool-use",
@@ -226,7 +234,7 @@ USAGE_START = Rule(
         "anthropic-sdk-python .stream(), anthropic-sdk-typescript .stream(): fail at message_delta without usage",
     ),
     repairability=Repairability.PARTIAL,
-    repair="write 0 for what is not told; message_delta may tell it",
+    repair="write 0 for missing counts; message_delta may have them",
 )
 USAGE_DELTA = Rule(
     id="msg-usage-delta",
@@ -282,7 +290,7 @@ NO_UNKNOWN_EVENTS = Rule(
     summary="Send only the eight events of the API: the six of a message, ping and error.",
     affects=(
         "AI SDK anthropic: an error for each; fails the request if one comes first",
-        "anthropic-sdk-python, anthropic-sdk-typescript: hand it over as an event whose type nobody knows",
+        "anthropic-sdk-python, anthropic-sdk-typescript: hand it over as an event of unknown type",
     ),
     repairability=Repairability.REPORT_ONLY,
     repair="report and forward an event that is framed as Anthropic's are, which a newer API may have; drop others",
@@ -323,9 +331,9 @@ ERROR_TYPE = Rule(
     severity=Severity.TOLERATED,
     endpoints=("messages",),
     summary="The type of an error is one of the API's: invalid_request_error, overloaded_error, api_error and so on.",
-    affects=("anthropic-sdk-python, anthropic-sdk-typescript: callers tell by the type whether to try again",),
+    affects=("anthropic-sdk-python, anthropic-sdk-typescript: callers decide by the type whether to retry",),
     repairability=Repairability.LOSSLESS,
-    repair="say it in Anthropic's words; what has none is an api_error",
+    repair="map it to Anthropic's types; others become api_error",
 )
 ERROR_BODY = Rule(
     id="msg-error-body",
@@ -333,7 +341,7 @@ ERROR_BODY = Rule(
     endpoints=("messages",),
     summary='The body of a failed request is {"type":"error","error":{"type":"...","message":"..."}}.',
     affects=(
-        "AI SDK anthropic: the message is lost, 'Bad Request' is all it says",
+        "AI SDK anthropic: the message is lost, only 'Bad Request' is shown",
         "anthropic-sdk-python, anthropic-sdk-typescript: the error has no type where error is no object",
     ),
     repairability=Repairability.LOSSLESS,
@@ -349,7 +357,7 @@ WHOLE_SHAPE = Rule(
         "anthropic-sdk-python: content is None, and reading it fails",
     ),
     repairability=Repairability.PARTIAL,
-    repair="fill in what is missing, 0 where nobody counted; without content, or stop_reason and calls, it is an error",
+    repair="fill in what is missing, 0 for counts; without content, or stop_reason and calls, it is an error",
 )
 WHOLE_CONTENT = Rule(
     id="msg-whole-content",
@@ -373,7 +381,7 @@ MAX_TOKENS = Rule(
         "AI SDK anthropic: finish reason 'stop' where it should be 'length'",
     ),
     repairability=Repairability.REPORT_ONLY,
-    repair="report; that a model stopped right at the limit cannot be told from a cut",
+    repair="report; a model that stopped right at the limit looks the same as a cut",
     detection=Detection.PROBE,
 )
 COUNT_TOKENS = Rule(

@@ -1,4 +1,4 @@
-"""Faults of several choices; each id begins with `n-`."""
+"""Rules about several choices (`n-`)."""
 
 from welldone.protocol.catalog.rule import Detection, Repairability, Rule, Severity
 

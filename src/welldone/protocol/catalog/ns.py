@@ -1,4 +1,4 @@
-"""Faults of replies that are not streamed; each id begins with `ns-`."""
+"""Rules about non-streamed replies (`ns-`)."""
 
 from welldone.protocol.catalog.rule import ALL_ENDPOINTS, Detection, Repairability, Rule, Severity
 
@@ -60,7 +60,9 @@ FINISH = Rule(
         "AI SDK openai-compatible, AI SDK openai: the finish reason is 'other'",
     ),
     repairability=Repairability.PARTIAL,
-    repair="map words as fin-closed-enum does; null beside whole tool calls is tool_calls, else the reply is an error",
+    repair=(
+        "map reasons as fin-closed-enum does; null beside whole tool calls is tool_calls, else the reply is an error"
+    ),
 )
 CONTENT_KEY = Rule(
     id="ns-content-key",

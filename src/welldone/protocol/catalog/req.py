@@ -1,4 +1,4 @@
-"""Faults of what requests may hold; each id begins with `req-`."""
+"""Rules about requests (`req-`)."""
 
 from welldone.protocol.catalog.rule import Detection, Repairability, Rule, Severity
 
@@ -42,7 +42,9 @@ UNKNOWN_IGNORED = Rule(
     id="req-unknown-ignored",
     severity=Severity.BREAKS,
     endpoints=("chat", "completions", "responses"),
-    summary="Parameters that are not known, and headers such as x-stainless-* and OpenAI-Beta, are ignored, not refused.",
+    summary=(
+        "Parameters that are not known, and headers such as x-stainless-* and OpenAI-Beta, are ignored, not refused."
+    ),
     affects=(
         "Codex: a 400 on tools that are no functions ended every turn",
         "CodeCompanion: a 400 on members of messages that the server did not know",

@@ -1,4 +1,4 @@
-"""Faults of /v1/responses; each id begins with `resp-`."""
+"""Rules about /v1/responses (`resp-`)."""
 
 from welldone.protocol.catalog.rule import Detection, Repairability, Rule, Severity
 
@@ -12,7 +12,7 @@ CREATED_FIRST = Rule(
         "openai-node .stream(): throws, as it has no response yet",
     ),
     repairability=Repairability.LOSSLESS,
-    repair="write it before the first event, from what that event says of the response",
+    repair="write it before the first event, from the response in that event",
 )
 CREATED_FULL = Rule(
     id="resp-created-full",
@@ -30,7 +30,9 @@ OBJECT_SCHEMA = Rule(
     id="resp-object-schema",
     severity=Severity.TOLERATED,
     endpoints=("responses",),
-    summary="A Response, its items and their parts have every required member of the published schema, each of its type.",
+    summary=(
+        "A Response, its items and their parts have every required member of the published schema, each of its type."
+    ),
     affects=(
         "clients generated from the Open Responses schema: reject the object, as its compliance suite does",
         "openai-python, openai-node: an attribute is None or undefined that their types promise",
@@ -124,7 +126,7 @@ DELTAS = Rule(
     id="resp-deltas",
     severity=Severity.BREAKS,
     endpoints=("responses",),
-    summary="What is said comes in deltas, not only in the events that close it.",
+    summary="Text comes in deltas, not only in the events that close it.",
     affects=(
         "AI SDK openai: shows deltas only, so the text is lost",
         "raw streams of openai-python and openai-node: their callers print deltas, so nothing is shown",
@@ -193,7 +195,7 @@ USAGE = Rule(
         "AI SDK openai: rejects response.completed if usage has the names of chat",
     ),
     repairability=Repairability.PARTIAL,
-    repair="rename the names of chat and write 0 for missing details; counts that nobody told stay null",
+    repair="rename the names of chat and write 0 for missing details; unknown counts stay null",
 )
 RESPONSE_ID = Rule(
     id="resp-response-id",
@@ -248,7 +250,9 @@ KEEPALIVE = Rule(
     id="resp-keepalive",
     severity=Severity.BREAKS,
     endpoints=("responses",),
-    summary="A keep-alive is a comment, a response.in_progress again, or {type:'keepalive'}; never an event without data.",
+    summary=(
+        "A keep-alive is a comment, a response.in_progress again, or {type:'keepalive'}; never an event without data."
+    ),
     affects=(
         "openai-python, openai-node, and the .stream() of both: JSON error at an event without data",
         "Codex: counts events, so comments alone do not keep it waiting",
@@ -260,14 +264,16 @@ ERROR = Rule(
     id="resp-error",
     severity=Severity.BREAKS,
     endpoints=("responses",),
-    summary="A failure is response.failed with response.error {code, message}; before it an error event may say the same.",
+    summary=(
+        "A failure is response.failed with response.error {code, message}; an error event with the same may precede it."
+    ),
     affects=(
         "Codex: knows only response.failed, and otherwise waits and tries again",
         "AI SDK openai: rejects an error event that has no code, message, param and sequence_number",
         "openai-python, openai-node: throw at {error:…}, but their callers wait for response.failed",
     ),
     repairability=Repairability.LOSSLESS,
-    repair="say it as response.failed",
+    repair="send it as response.failed",
 )
 LOGPROBS_ARRAY = Rule(
     id="resp-logprobs-array",
@@ -297,5 +303,5 @@ DELTA_EQUALS_DONE = Rule(
     summary="The joined deltas equal the value of the event that closes them.",
     affects=("openai-python .stream(), openai-node .stream(): show one text while it comes and return another",),
     repairability=Repairability.REPORT_ONLY,
-    repair="report; which of the two the server meant cannot be known",
+    repair="report; which of the two is right cannot be known",
 )

@@ -1,15 +1,15 @@
-"""What a fault is: one way for a stream to be wrong, under an id that never changes."""
+"""A rule of the catalogue. Rule ids are stable."""
 
 from enum import StrEnum
 
 import msgspec
 
 ALL_ENDPOINTS = ("chat", "completions", "responses", "messages")
-"""The endpoints of a rule that knows nothing of what is said."""
+"""Endpoints of a rule that does not depend on the dialect."""
 
 
 class Severity(StrEnum):
-    """How much a fault costs, by what real clients did with it."""
+    """Effect of a violation on real clients."""
 
     BREAKS = "breaks"
     """At least one real client fails, loses data or hangs."""
@@ -20,36 +20,36 @@ class Severity(StrEnum):
 
 
 class Repairability(StrEnum):
-    """How far a proxy can undo a fault."""
+    """How far a proxy can repair a violation."""
 
     LOSSLESS = "lossless"
-    """Repair undoes it and nothing is lost."""
+    """Repaired without loss."""
     PARTIAL = "partial"
-    """Repair undoes it in the cases that `how` names; otherwise it is reported."""
+    """Repaired in the cases that `Rule.repair` names, else reported."""
     REPORT_ONLY = "report"
-    """Nothing can be done but to say so."""
+    """Only reported."""
 
 
 class Detection(StrEnum):
-    """What it takes to hear a fault."""
+    """What is needed to detect a violation."""
 
     REPLY = "reply"
-    """One captured reply, and perhaps its request."""
+    """One recorded reply, and for some rules its request."""
     PROBE = "probe"
-    """Requests made to provoke it: several replies side by side, their times, or what becomes of the server."""
+    """Dedicated requests: several replies compared, their timing, or the state of the server."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule of the stream, seen from the side of who breaks it."""
+    """One rule of the protocol."""
 
     id: str
     severity: Severity
     endpoints: tuple[str, ...]
     summary: str
-    """What a right stream does, as one sentence."""
+    """The requirement, as one sentence."""
     affects: tuple[str, ...]
-    """Whom it hurts and how, each as `client: what happens`; measured or read in the client's code."""
+    """Affected clients, each as `client: effect`; measured or read in the client's code."""
     repairability: Repairability
     repair: str
-    """What repair does about it, or why it can do nothing."""
+    """What the repairer does, or why it cannot repair it."""
     detection: Detection = Detection.REPLY

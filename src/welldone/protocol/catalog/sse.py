@@ -1,4 +1,4 @@
-"""Faults of SSE framing; each id begins with `sse-`."""
+"""Rules about SSE framing (`sse-`)."""
 
 from welldone.protocol.catalog.rule import ALL_ENDPOINTS, Detection, Repairability, Rule, Severity
 

@@ -1,4 +1,4 @@
-"""Faults of tool calls; each id begins with `tool-`."""
+"""Rules about tool calls (`tool-`)."""
 
 from welldone.protocol.catalog.rule import Detection, Repairability, Rule, Severity
 
@@ -251,7 +251,7 @@ FINISH_FOLLOWS = Rule(
         "AI SDK openai-compatible: errors, the stream ended without a finish reason",
     ),
     repairability=Repairability.PARTIAL,
-    repair="only if upstream sent [DONE]: write tool_calls and say so; at a bare EOF send an error",
+    repair="only if upstream sent [DONE]: write tool_calls and report it; at a bare EOF send an error",
 )
 LEGACY_FUNCTION_CALL = Rule(
     id="tool-legacy-function-call",

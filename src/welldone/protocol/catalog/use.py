@@ -1,4 +1,4 @@
-"""Faults of usage; each id begins with `use-`."""
+"""Rules about usage (`use-`)."""
 
 from welldone.protocol.catalog.rule import Detection, Repairability, Rule, Severity
 

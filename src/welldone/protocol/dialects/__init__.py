@@ -1,1 +1,1 @@
-"""One writer for each dialect of the answer: chat, completions, Responses, Messages, Ollama."""
+"""Dialects of an answer, one writer each: chat, completions, Responses, Anthropic Messages, Ollama."""

@@ -1,4 +1,4 @@
-"""What a dialect is: how the events of an answer are said to a client, as a stream and whole."""
+"""Interface of a dialect: how the events of an answer are written for a client, as a stream and as one reply."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -13,17 +13,14 @@ from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.lenient_json import normalise_object_text
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 
-# The arguments of a call as the object that Messages and Ollama carry.
-
-
 CUSTOM_INPUT_MEMBER = "input"
-"""The member that has the free text of a custom call, in dialects that know calls with an object only."""
+"""Member for the free text of a custom tool call, in dialects whose calls take an object (Messages, Ollama)."""
 
 
 def arguments_object(text: str, *, is_custom: bool, is_cut: bool) -> msgspec.Raw | None:
-    """The object; None where the call is incomplete and must not be delivered: a client would run it.
+    """Return the arguments as an object; None for an incomplete call, which a client must not run.
 
-    `is_cut`: the answer was cut, and this may be the place. The text of a custom call has no end that can be seen.
+    With `is_cut` the answer was truncated, perhaps in this call. The end of a custom call's text is not detectable.
     """
     if is_custom:
         return None if is_cut else msgspec.Raw(msgspec.json.encode({CUSTOM_INPUT_MEMBER: text}))
@@ -33,78 +30,78 @@ def arguments_object(text: str, *, is_custom: bool, is_cut: bool) -> msgspec.Raw
 
 
 def complete_tool_calls(answer: CollectedChoice) -> Iterator[tuple[CollectedToolCall, msgspec.Raw]]:
-    """The calls of a whole answer that may be delivered, each with its object. Only the last custom call may be cut."""
+    """Yield the complete calls of an answer with their objects. Of custom calls only the last may be truncated."""
     for call in answer.tool_calls:
         may_be_cut = answer.finish_reason in TRUNCATED_REASONS and (call is answer.tool_calls[-1] or not call.is_custom)
-        given = arguments_object(call.arguments, is_custom=call.is_custom, is_cut=may_be_cut)
-        if given is not None:
-            yield call, given
+        arguments = arguments_object(call.arguments, is_custom=call.is_custom, is_cut=may_be_cut)
+        if arguments is not None:
+            yield call, arguments
 
 
 KEEP_ALIVE = sse.comment(b"keep-alive")
-"""A sign of life that every client of every dialect passes over."""
+"""Comment that clients of all dialects ignore."""
 
 UsageSource: TypeAlias = Callable[[], Usage | None]
-"""What the server has counted so far: some dialects say it before the answer is whole."""
+"""Returns the usage known so far; some dialects send it before the end of the answer."""
 
 
 class DialectWriter(Protocol):
-    """Bytes of a right stream out of legal events."""
+    """Writes a stream from events in legal order."""
 
     def send(self, event: Event) -> bytes:
-        """The bytes that say `event`; none where it is said later. OutOfTurnError where it may not come now."""
+        """Return the bytes for `event`, if any. Raises EventOrderError if it is not allowed now."""
 
     def accepts_text(self, index: int) -> bool:
-        """Whether text of this choice may come now, with nothing that waits to ride on it."""
+        """Whether text of this choice is allowed now and would be a chunk without other fields."""
 
     def end(self) -> bytes:
-        """The bytes that end the stream. OutOfTurnError where something is still open."""
+        """Return the bytes that end the stream. Raises EventOrderError if a choice is unfinished."""
 
 
 class Dialect(ABC):
-    """How one client is answered. Made for one answer: it knows what its request asked for."""
+    """Format of one answer; holds the request options that affect it."""
 
     IS_CHAT: ClassVar[bool] = False
-    """Whether plain text goes out in chunks of chat, which all look the same but for their text."""
+    """Whether text is sent in chat chunks that differ only in their text (see `fast_path`)."""
     BUFFERS_OUTPUT: ClassVar[bool] = False
-    """Whether a stream keeps all that was said, to say it again at its end: then its length must be bounded."""
+    """Whether a stream repeats its content at the end and therefore buffers it: its length must be bounded."""
     REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = False
-    """Whether the prompt's tokens are said before the answer: then the server is asked to count as it goes."""
+    """Whether prompt tokens are sent before the answer: the upstream is then asked for continuous usage."""
     HEADERS: ClassVar[tuple[tuple[str, str], ...]] = sse.HEADERS
-    """The headers of a stream."""
+    """Headers of a stream."""
     INITIAL_KEEP_ALIVE: ClassVar[bytes] = KEEP_ALIVE
-    """A sign of life in a stream that has said nothing yet."""
+    """Keep-alive before the first event of the stream."""
     final_object: Json | None = None
-    """The answer as an object, when it has come to its end, in a dialect in which it can be asked for again."""
+    """The finished answer, in dialects whose clients can retrieve it later."""
 
     def envelope(self, upstream: Envelope | None, fallback: Envelope) -> Envelope:
-        """The envelope that goes out, by what the server said of itself and what we would say."""
+        """Choose the envelope: that of the upstream, if any, or our own."""
         return upstream or fallback
 
     def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
-        """The facts of the request, with what this dialect has no room for."""
+        """Restrict the request facts to what the dialect supports."""
         return facts
 
     @abstractmethod
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> DialectWriter:
-        """The writer of a stream."""
+        """Return a stream writer."""
 
     @abstractmethod
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
-        """The reply to a request that did not ask for a stream."""
+        """Encode a non-streamed reply."""
 
     @abstractmethod
     def final_error_bytes(self, failure: Failure) -> bytes:
-        """The end of a stream that can say nothing more than that it failed."""
+        """Encode an error that ends a stream without using its writer."""
 
 
 class TranslatedDialect(Dialect):
-    """A dialect that its server does not speak: the id and the time are ours, and only the model is the server's."""
+    """A dialect translated from another one: id and time are ours, only the model is that of the upstream."""
 
     def envelope(self, upstream: Envelope | None, fallback: Envelope) -> Envelope:
-        """Our own envelope, with the model that answered."""
+        """Return our own envelope with the model of the upstream."""
         return fallback if upstream is None else msgspec.structs.replace(fallback, model=upstream.model)
 
     def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
-        """There is room for one choice."""
+        """Allow one choice."""
         return msgspec.structs.replace(facts, choice_count=1)

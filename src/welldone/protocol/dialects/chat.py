@@ -1,4 +1,9 @@
-"""The dialect of /v1/chat/completions: events as its stream, and as its whole reply."""
+"""Dialects of /v1/chat/completions and /v1/completions: streams and non-streamed replies.
+
+`ChunkWriter` makes all chunks of both. Fields without a chunk of their own (unknown fields, logprobs) are attached to
+the next chunk of their choice. Text chunks come from a template: only the text itself is encoded. The same events
+always give the same bytes.
+"""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeAlias, assert_never
@@ -31,25 +36,21 @@ from welldone.protocol.fields import usage_object
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.state import ChoiceState, ChoiceTransitions, StreamStateMachine
 
-# What the writers of chat and completions share: the maker of all chunks, and what rides on them.
-#
-# The same events always make the same bytes. A text costs one string encode: all else of its chunk is made beforehand.
-
-
 _encode = msgspec.json.Encoder().encode
-_PENDING_FIELDS_LIMIT = 256  # unknown fields that wait for the next chunk; more get one of their own
-_TEXT_MARKER = "\x00text\x00"
-_TEXT_MARKER_BYTES = _encode(_TEXT_MARKER)
-# Legal in JSON, but readers that split text into lines take them for line breaks.
+_PENDING_FIELDS_LIMIT = 256  # unknown fields attached to one chunk; more get a chunk of their own
+TEXT_MARKER = "\x00text\x00"
+"""Stands for the text in a template of an encoded event."""
+TEXT_MARKER_BYTES = _encode(TEXT_MARKER)
+# Legal in JSON, but line readers such as Python's str.splitlines treat them as line breaks.
 _LINE_BREAKS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 
 ContentEvent: TypeAlias = ChoiceStart | Text | Reasoning | Refusal | ToolCall | ToolArguments
-"""Events that say something in a choice."""
+"""Events that become the content of a choice."""
 
 
 class _PendingFields(msgspec.Struct):
-    """What goes out with the next chunk of a choice."""
+    """Fields to attach to the next chunk of a choice."""
 
     choice: Json = {}
     delta: Json = {}
@@ -57,14 +58,14 @@ class _PendingFields(msgspec.Struct):
 
 
 class ChunkWriter(ABC):
-    """Bytes of a right stream out of legal events. `usage_is_null`: say `usage: null` on all chunks but the last."""
+    """Writes chunks from events in legal order. With `usage_is_null` all chunks but the last have `usage: null`."""
 
     ENDPOINT: ClassVar[Endpoint]
     TABLE: ClassVar[ChoiceTransitions]
     IS_ORDERED: ClassVar[bool]
 
     def __init__(self, envelope: Envelope, *, usage_is_null: bool = False) -> None:
-        self._automaton = StreamStateMachine(self.TABLE, is_ordered=self.IS_ORDERED)
+        self._state_machine = StreamStateMachine(self.TABLE, is_ordered=self.IS_ORDERED)
         self._envelope: Json = {
             "id": envelope.id,
             "object": CHUNK_OBJECT[self.ENDPOINT],
@@ -74,17 +75,17 @@ class ChunkWriter(ABC):
         if envelope.fingerprint is not None:
             self._envelope["system_fingerprint"] = envelope.fingerprint
         self._usage_is_null = usage_is_null
-        self._text_templates: dict[int, tuple[bytes, bytes]] = {}  # a text chunk of each choice, without its text
+        self._text_templates: dict[int, tuple[bytes, bytes]] = {}  # by choice
         self._pending: dict[int, _PendingFields] = {}
-        self._pending_chunk_fields: Json = {}  # what goes out at the top of the next chunk
+        self._pending_chunk_fields: Json = {}  # top-level fields of the next chunk
 
     def send(self, event: Event) -> bytes:
-        """The bytes that say `event`; none where it rides on a later chunk.
+        """Return the bytes for `event`; empty if it is attached to a later chunk.
 
         Raises:
-            OutOfTurnError: it may not come now.
+            EventOrderError: the event is not allowed now.
         """
-        self._automaton.accept(event)
+        self._state_machine.accept(event)
         if type(event) is Text and not self._pending and not self._pending_chunk_fields:
             before, after = self._text_templates.get(event.index) or self._make_text_template(event.index)
             payload = _encode(event.text)
@@ -92,29 +93,29 @@ class ChunkWriter(ABC):
         return self._write_event(event)
 
     def accepts_text(self, index: int) -> bool:
-        """Whether text of this choice may come now, with nothing that waits to ride on it."""
-        return not self._pending and not self._pending_chunk_fields and self._automaton.accepts_text(index)
+        """Whether text of this choice is allowed now and would be a chunk without other fields."""
+        return not self._pending and not self._pending_chunk_fields and self._state_machine.accepts_text(index)
 
     def end(self) -> bytes:
-        """The bytes that end the stream.
+        """Return the bytes that end the stream.
 
         Raises:
-            OutOfTurnError: something is still open.
+            EventOrderError: a choice is unfinished.
         """
-        self._automaton.end()
+        self._state_machine.end()
         return sse.DONE
 
     @abstractmethod
     def _content_fields(self, event: ContentEvent) -> Json | None:
-        """What a choice says, in the dialect's words; None where it needs no chunk."""
+        """Return the content members for an event; None if it needs no chunk."""
 
     @abstractmethod
     def _choice_fields(self, content: Json, fields: Json) -> Json:
-        """The members of a choice that carry what was said; `fields` are unknown ones of the delta."""
+        """Place content and unknown delta `fields` in a choice."""
 
     @abstractmethod
     def _finish_reason(self, event: Finish) -> str:
-        """Why a choice finished, in the dialect's words."""
+        """Return the finish reason in the terms of the dialect."""
 
     def _write_event(self, event: Event) -> bytes:
         match event:
@@ -132,19 +133,17 @@ class ChunkWriter(ABC):
             case Finish(index=index):
                 return self._flush_delta_fields(index) + self._choice_chunk(index, {}, self._finish_reason(event))
             case _:
-                said = self._content_fields(event)
-                return b"" if said is None else self._choice_chunk(event.index, said)
+                content = self._content_fields(event)
+                return b"" if content is None else self._choice_chunk(event.index, content)
 
     def _choice_chunk(self, index: int, content: Json, reason: str | None = None) -> bytes:
-        """A chunk of one choice, with what rides on it."""
-        riders = self._pending.pop(index, None) or _PendingFields()
-        choice = {"index": index, **self._choice_fields(content, riders.delta)}
-        choice["logprobs"] = riders.logprobs
+        pending = self._pending.pop(index, None) or _PendingFields()
+        choice = {"index": index, **self._choice_fields(content, pending.delta)}
+        choice["logprobs"] = pending.logprobs
         choice["finish_reason"] = reason
-        return self._chunk([choice | riders.choice])
+        return self._chunk([choice | pending.choice])
 
     def _chunk(self, choices: list[Json], usage: Json | None = None) -> bytes:
-        """The one place where chunks are made."""
         chunk = {**self._envelope, "choices": choices}
         if usage is not None or self._usage_is_null:
             chunk["usage"] = usage
@@ -153,30 +152,34 @@ class ChunkWriter(ABC):
         return sse.data_frame(escape_line_breaks(_encode(chunk)))
 
     def _make_text_template(self, index: int) -> tuple[bytes, bytes]:
-        said = self._content_fields(Text(index, _TEXT_MARKER))
-        before, _, after = self._choice_chunk(index, said or {}).rpartition(_TEXT_MARKER_BYTES)
+        content = self._content_fields(Text(index, TEXT_MARKER)) or {}
+        before, _, after = self._choice_chunk(index, content).rpartition(TEXT_MARKER_BYTES)
         self._text_templates[index] = before, after
         return before, after
 
     def _queue_choice_fields(self, event: UnknownFields | Logprobs) -> bytes:
-        """Keep what rides on the choice's next chunk; the bytes of one of its own where it cannot wait."""
+        """Attach fields to the next chunk of the choice; return a chunk if they conflict with pending ones."""
         index = event.index
-        riders = self._pending.get(index)
-        if isinstance(event, UnknownFields) and not event.fields and riders is None and not self._pending_chunk_fields:
+        pending = self._pending.get(index)
+        if isinstance(event, UnknownFields) and not event.fields and pending is None and not self._pending_chunk_fields:
             return b""
         flushed = b""
-        is_full = riders is not None and len(riders.choice) + len(riders.delta) > _PENDING_FIELDS_LIMIT
-        if riders is not None and index in self._automaton.choice_states and (is_full or _collides(riders, event)):
+        is_full = pending is not None and len(pending.choice) + len(pending.delta) > _PENDING_FIELDS_LIMIT
+        if (
+            pending is not None
+            and index in self._state_machine.choice_states
+            and (is_full or _collides(pending, event))
+        ):
             flushed = self._choice_chunk(index, {})
-            riders = None
-        if riders is None:
-            riders = self._pending[index] = _PendingFields()
+            pending = None
+        if pending is None:
+            pending = self._pending[index] = _PendingFields()
         if isinstance(event, Logprobs):
-            riders.logprobs = event.value
+            pending.logprobs = event.value
         elif event.location is FieldLocation.CHOICE:
-            riders.choice.update(event.fields)
+            pending.choice.update(event.fields)
         else:
-            riders.delta.update(event.fields)
+            pending.delta.update(event.fields)
         if isinstance(event, UnknownFields) and event.in_own_chunk:
             return flushed + self._choice_chunk(index, {})
         return flushed
@@ -193,42 +196,41 @@ class ChunkWriter(ABC):
         return flushed
 
     def _flush_delta_fields(self, index: int) -> bytes:
-        """Unknown fields of the delta, on a chunk of their own: a finish chunk has none."""
-        riders = self._pending.get(index)
-        if riders is None or not riders.delta:
+        """Write pending delta fields before the finish chunk, whose delta is empty."""
+        pending = self._pending.get(index)
+        if pending is None or not pending.delta:
             return b""
-        self._pending[index] = _PendingFields(delta=riders.delta)
+        self._pending[index] = _PendingFields(delta=pending.delta)
         flushed = self._choice_chunk(index, {})
-        self._pending[index] = _PendingFields(riders.choice, {}, riders.logprobs)
+        self._pending[index] = _PendingFields(pending.choice, {}, pending.logprobs)
         return flushed
 
     def _flush_pending(self) -> bytes:
-        """What still rides, on chunks of its own."""
+        """Write all pending fields on chunks of their own."""
         flushed = b"".join(self._choice_chunk(index, {}) for index in sorted(self._pending) if self._is_open(index))
         index = self._open_choice()
         return flushed + (self._choice_chunk(index, {}) if self._pending_chunk_fields and index is not None else b"")
 
     def _open_choice(self) -> int | None:
-        """A choice that may still have a chunk."""
-        return next((index for index in self._automaton.choice_states if self._is_open(index)), None)
+        return next((index for index in self._state_machine.choice_states if self._is_open(index)), None)
 
     def _is_open(self, index: int) -> bool:
-        return self._automaton.choice_states.get(index, ChoiceState.FINISHED) is not ChoiceState.FINISHED
+        return self._state_machine.choice_states.get(index, ChoiceState.FINISHED) is not ChoiceState.FINISHED
 
 
 def openai_error_object(failure: Failure) -> Json:
-    """An error as OpenAI writes it; `error` comes first, since some clients look only there."""
+    """Return an error in OpenAI's format. `error` comes first: some clients test the start of the data for it."""
     error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
     return {"error": error | failure.extra_fields}
 
 
 def error_and_done(failure: Failure) -> bytes:
-    """An error event, and the end of the stream."""
+    """Encode an error event and the end of the stream."""
     return sse.data_frame(escape_line_breaks(_encode(openai_error_object(failure)))) + sse.DONE
 
 
 def escape_line_breaks(payload: bytes) -> bytes:
-    """JSON without the characters that some readers take for line breaks."""
+    """Escape the characters in JSON that some readers treat as line breaks."""
     if not payload.isascii():
         for raw, escaped in _LINE_BREAKS:
             payload = payload.replace(raw, escaped)
@@ -243,14 +245,14 @@ def _collides(pending: _PendingFields, event: UnknownFields | Logprobs) -> bool:
 
 
 REASONING_FIELDS = ("reasoning_content",)
-"""The field that most clients read reasoning from."""
+"""The field from which most clients read reasoning."""
 
 
 class ChatWriter(ChunkWriter):
-    """A right chat stream.
+    """Writes a chat stream.
 
-    `functions`: the client used the deprecated `functions`, so a call goes out as `function_call`. `reasoning`: the
-    fields that reasoning goes out in; without any it does not go out.
+    With `functions`, for clients of the deprecated request field, a call is sent as `function_call`. Reasoning is sent
+    in the `reasoning` fields, if any.
     """
 
     ENDPOINT: ClassVar[Endpoint] = Endpoint.CHAT
@@ -280,7 +282,7 @@ class ChatWriter(ChunkWriter):
             case Refusal(text=text):
                 return {"refusal": text}
             case ToolCall(call_index=call) | ToolArguments(call_index=call) if self._functions and call > 0:
-                return None  # of old there was one call, and no place for another
+                return None  # function_call allows one call only
             case ToolCall(name=name) if self._functions:
                 return {"function_call": {"name": name, "arguments": ""}}
             case ToolArguments(text=text) if self._functions:
@@ -309,7 +311,7 @@ class ChatWriter(ChunkWriter):
 
 
 class ChatDialect(Dialect):
-    """Answers as /v1/chat/completions gives them."""
+    """Dialect of /v1/chat/completions."""
 
     IS_CHAT: ClassVar[bool] = True
 
@@ -318,30 +320,29 @@ class ChatDialect(Dialect):
         self._reasoning = reasoning
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> ChatWriter:
-        """The writer of a stream."""
-        asked = self._facts
+        """Return a stream writer."""
         return ChatWriter(
             envelope,
-            usage_is_null=asked.include_usage is True,
-            functions=asked.uses_legacy_functions,
+            usage_is_null=self._facts.include_usage is True,
+            functions=self._facts.uses_legacy_functions,
             reasoning=self._reasoning,
         )
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
-        """The reply to a request that did not ask for a stream."""
+        """Encode a non-streamed reply."""
         return encode_chat_reply(
             envelope, reply, functions=self._facts.uses_legacy_functions, reasoning=self._reasoning
         )
 
     def final_error_bytes(self, failure: Failure) -> bytes:
-        """An error event, and the end."""
+        """Encode an error event and the end of the stream."""
         return error_and_done(failure)
 
 
 def encode_chat_reply(
     envelope: Envelope, reply: CollectedReply, *, functions: bool = False, reasoning: tuple[str, ...] = REASONING_FIELDS
 ) -> bytes:
-    """The reply to a request that did not ask for a stream."""
+    """Encode a non-streamed reply."""
     choices = []
     for index, answer in sorted(reply.choices.items()):
         message = _message_object(answer, functions=functions, reasoning=reasoning)
@@ -356,7 +357,7 @@ def encode_chat_reply(
 
 
 def completion_object(envelope: Envelope, endpoint: Endpoint, choices: list[Json], reply: CollectedReply) -> Json:
-    """The envelope of a whole reply."""
+    """Return a non-streamed reply with these choices."""
     body: Json = {
         "id": envelope.id,
         "object": REPLY_OBJECT[endpoint],
@@ -372,12 +373,12 @@ def completion_object(envelope: Envelope, endpoint: Endpoint, choices: list[Json
 
 
 def finish_reason(reason: str, *, functions: bool) -> str:
-    """The event's reason, as the client knows it."""
+    """Return the finish reason; `function_call` for clients of `functions`."""
     return "function_call" if functions and reason == "tool_calls" else reason
 
 
 def tool_call_object(call: ToolCall | CollectedToolCall) -> Json:
-    """A tool call as OpenAI writes it; one that has just begun has no arguments yet."""
+    """Return a tool call in OpenAI's format; the event that starts one has no arguments yet."""
     kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[call.is_custom]
     arguments = call.arguments if isinstance(call, CollectedToolCall) else ""
     return {
@@ -389,10 +390,10 @@ def tool_call_object(call: ToolCall | CollectedToolCall) -> Json:
 
 
 def _message_object(answer: CollectedChoice, *, functions: bool, reasoning: tuple[str, ...]) -> Json:
-    is_spoken = answer.text != "" or not (answer.tool_calls or answer.refusal)
+    has_content = answer.text != "" or not (answer.tool_calls or answer.refusal)
     message: Json = {
         "role": "assistant",
-        "content": answer.text if is_spoken else None,
+        "content": answer.text if has_content else None,
         "refusal": answer.refusal or None,
     }
     if answer.reasoning:
@@ -404,18 +405,15 @@ def _message_object(answer: CollectedChoice, *, functions: bool, reasoning: tupl
     return message
 
 
-# The dialect of /v1/completions: events as its stream, and as its whole reply.
-
-
 class CompletionsWriter(ChunkWriter):
-    """A right stream of completions. The choices of a list of prompts may come in any order."""
+    """Writes a completions stream. The choices of several prompts may come in any order."""
 
     ENDPOINT: ClassVar[Endpoint] = Endpoint.COMPLETIONS
     TABLE: ClassVar[ChoiceTransitions] = state.COMPLETIONS_TRANSITIONS
     IS_ORDERED: ClassVar[bool] = False
 
     def _content_fields(self, event: ContentEvent) -> Json | None:
-        # The automaton of completions lets nothing else pass.
+        # The state machine of completions accepts no other content.
         return {"text": event.text} if isinstance(event, Text) else None
 
     def _choice_fields(self, content: Json, fields: Json) -> Json:
@@ -426,26 +424,26 @@ class CompletionsWriter(ChunkWriter):
 
 
 class CompletionsDialect(Dialect):
-    """Answers as /v1/completions gives them."""
+    """Dialect of /v1/completions."""
 
     def __init__(self, facts: RequestFacts) -> None:
         self._facts = facts
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> CompletionsWriter:
-        """The writer of a stream."""
+        """Return a stream writer."""
         return CompletionsWriter(envelope, usage_is_null=self._facts.include_usage is True)
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
-        """The reply to a request that did not ask for a stream."""
+        """Encode a non-streamed reply."""
         return encode_completions_reply(envelope, reply)
 
     def final_error_bytes(self, failure: Failure) -> bytes:
-        """An error event, and the end."""
+        """Encode an error event and the end of the stream."""
         return error_and_done(failure)
 
 
 def encode_completions_reply(envelope: Envelope, reply: CollectedReply) -> bytes:
-    """The reply to a request that did not ask for a stream."""
+    """Encode a non-streamed reply."""
     choices = []
     for index, answer in sorted(reply.choices.items()):
         choice = {

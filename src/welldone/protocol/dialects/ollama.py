@@ -1,4 +1,4 @@
-"""Ollama's dialect: a line of JSON for each event, on /api/chat and on /api/generate."""
+"""Dialect of Ollama's /api/chat and /api/generate: one JSON object per line (NDJSON)."""
 
 from typing import ClassVar
 
@@ -27,50 +27,50 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OllamaDialect(TranslatedDialect):
-    """Answers as Ollama gives them. `is_chat`: as messages, else as bare text. `at`: the time, as Ollama writes it."""
+    """Dialect of /api/chat (`is_chat`) or /api/generate. `created_at` is in Ollama's time format."""
 
     HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (("Content-Type", _NDJSON), ("Cache-Control", "no-cache"))
     INITIAL_KEEP_ALIVE: ClassVar[bytes] = b""
-    BUFFERS_OUTPUT: ClassVar[bool] = True  # the arguments of a call
+    BUFFERS_OUTPUT: ClassVar[bool] = True  # arguments of tool calls
 
     def __init__(self, *, is_chat: bool, created_at: str) -> None:
         self._is_chat = is_chat
         self._created_at = created_at
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> "OllamaWriter":
-        """The writer of a stream."""
+        """Return a stream writer."""
         return OllamaWriter(self, envelope)
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
-        """The reply to a request that did not ask for a stream."""
+        """Encode a non-streamed reply."""
         answer = reply.choices[0]
         calls = [_tool_call_object(call.name, arguments) for call, arguments in complete_tool_calls(answer)]
-        said = self.content_fields(answer.text + answer.refusal, answer.reasoning, calls)
-        return _encode(self.line_object(envelope, said) | self.final_fields(answer.finish_reason, reply.usage))
+        content = self.content_fields(answer.text + answer.refusal, answer.reasoning, calls)
+        return _encode(self.line_object(envelope, content) | self.final_fields(answer.finish_reason, reply.usage))
 
     def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
-        """Calls have objects, in a stream too."""
+        """Allow one choice; tool arguments must be objects."""
         return msgspec.structs.replace(super().restrict(facts, is_stream=is_stream), needs_object_arguments=True)
 
     def final_error_bytes(self, failure: Failure) -> bytes:
-        """An error is a line of its own."""
+        """Encode an error line."""
         return _encode({"error": failure.message}) + b"\n"
 
     def content_fields(self, text: str, thinking: str = "", calls: list[Json] | None = None) -> Json:
-        """What is said, in the words of the path."""
-        thought = {"thinking": thinking} if thinking else {}
+        """Return the content members for the endpoint."""
+        reasoning = {"thinking": thinking} if thinking else {}
         if not self._is_chat:
-            return {"response": text, **thought}
-        message: Json = {"role": "assistant", "content": text, **thought}
+            return {"response": text, **reasoning}
+        message: Json = {"role": "assistant", "content": text, **reasoning}
         return {"message": message | ({"tool_calls": calls} if calls else {})}
 
     def line_object(self, envelope: Envelope, content: Json) -> Json:
-        """One line of the stream, not the last."""
+        """Return a line other than the last."""
         return {"model": envelope.model, "created_at": self._created_at, **content, "done": False}
 
     def final_fields(self, reason: str, usage: Usage | None) -> Json:
-        """What the last line has beside."""
-        # Ollama has no word for content_filter; its own "stop" would make a blocked answer look whole.
+        """Return the additional members of the last line."""
+        # Ollama has no equivalent of content_filter; "stop" would make a blocked answer look complete.
         done: Json = {"done": True, "done_reason": "stop" if reason == "tool_calls" else reason}
         if usage is not None:
             done |= {"prompt_eval_count": usage.prompt_tokens, "eval_count": usage.completion_tokens}
@@ -78,30 +78,30 @@ class OllamaDialect(TranslatedDialect):
 
 
 class OllamaWriter:
-    """A right stream of Ollama's, of one choice. A call is said when it is whole."""
+    """Writes a stream of one choice. A tool call is sent when it is complete."""
 
     def __init__(self, dialect: OllamaDialect, envelope: Envelope) -> None:
         self._dialect = dialect
         self._envelope = envelope
-        self._automaton = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
+        self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
         self._call: ToolCall | None = None
         self._arguments: list[str] = []
         self._reason = "stop"
         self._usage: Usage | None = None
 
     def send(self, event: Event) -> bytes:
-        """The bytes that say `event`; none where it is said later, or cannot be said here."""
-        self._automaton.accept(event)
+        """Return the bytes for `event`; empty if it is sent later or not supported."""
+        self._state_machine.accept(event)
         match event:
             case Text(text=text) | Refusal(text=text):
                 return self._encode_line(self._dialect.content_fields(text))
             case Reasoning(text=text):
                 return self._encode_line(self._dialect.content_fields("", text))
             case ToolCall():
-                # A function without any arguments was cut: others have got a `{}` by now.
-                said = self._end_call(is_cut=self._call is not None and not self._call.is_custom)
+                # A function call without arguments is truncated: the repairer adds `{}` to complete ones.
+                line = self._end_call(is_cut=self._call is not None and not self._call.is_custom)
                 self._call = event
-                return said
+                return line
             case ToolArguments(text=text):
                 self._arguments.append(text)
             case Finish(reason=reason):
@@ -112,34 +112,33 @@ class OllamaWriter:
             case Failure():
                 return self._dialect.final_error_bytes(event)
             case _:
-                pass  # nothing that Ollama has a word for
+                pass  # not supported by Ollama
         return b""
 
     def accepts_text(self, index: int) -> bool:
-        """Whether text may come now."""
-        return self._automaton.accepts_text(index)
+        """Whether text is allowed now."""
+        return self._state_machine.accepts_text(index)
 
     def end(self) -> bytes:
-        """The last line: why it ended, and what was counted."""
-        has_failed = self._automaton.stream_state is StreamState.FAILED
-        self._automaton.end()
+        """Return the last line, with finish reason and usage; nothing after a failure."""
+        has_failed = self._state_machine.stream_state is StreamState.FAILED
+        self._state_machine.end()
         if has_failed:
             return b""
-        said = self._dialect.line_object(self._envelope, self._dialect.content_fields(""))
-        return _encode(said | self._dialect.final_fields(self._reason, self._usage)) + b"\n"
+        line = self._dialect.line_object(self._envelope, self._dialect.content_fields(""))
+        return _encode(line | self._dialect.final_fields(self._reason, self._usage)) + b"\n"
 
     def _encode_line(self, content: Json) -> bytes:
         return _encode(self._dialect.line_object(self._envelope, content)) + b"\n"
 
     def _end_call(self, *, is_cut: bool) -> bytes:
-        call, pieces = self._call, self._arguments
+        call, text = self._call, "".join(self._arguments)
         self._call, self._arguments = None, []
-        arguments = None if call is None else arguments_object("".join(pieces), is_custom=call.is_custom, is_cut=is_cut)
+        arguments = None if call is None else arguments_object(text, is_custom=call.is_custom, is_cut=is_cut)
         if call is None or arguments is None:
             return b""
         return self._encode_line(self._dialect.content_fields("", "", [_tool_call_object(call.name, arguments)]))
 
 
 def _tool_call_object(name: str, arguments: msgspec.Raw) -> Json:
-    """A call as Ollama writes it: its arguments are an object."""
     return {"function": {"name": name, "arguments": arguments}}

@@ -1,4 +1,4 @@
-"""Which dialects are mended within themselves, and by whom."""
+"""Endpoints with a repairer of their own dialect, and the factory of these repairers."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
 
 SAME_DIALECT_ENDPOINTS = frozenset({Endpoint.RESPONSES, Endpoint.MESSAGES})
-"""Endpoints whose streams do not become events."""
+"""Endpoints whose streams are repaired without conversion to events."""
 
 
 def passthrough_repairer_for(
@@ -22,9 +22,9 @@ def passthrough_repairer_for(
     is_stream: bool = True,
     clock: Clock | None = None,
 ) -> PassthroughRepairer:
-    """Who mends one answer of this endpoint; `request` is what the server was asked, which a Response says again.
+    """Return the repairer for one answer of this endpoint.
 
-    `clock` gives the time of day, which a Response that was completed states.
+    A Response repeats members of `request`; `clock` supplies its `completed_at`.
     """
     if endpoint is Endpoint.MESSAGES:
         return MessagesRepairer(fallback=fallback, model=model, is_stream=is_stream)

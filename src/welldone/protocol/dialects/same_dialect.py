@@ -1,8 +1,8 @@
-"""A stream that is mended within its own dialect: its server speaks what its client does.
+"""Pass-through repair: upstream and client use the same dialect.
 
-It is read and written anew, event by event, and never becomes the events of an answer: so whatever only this dialect
-can say is carried on. A dialect has one `Native`, which knows its events; what all of them share stands here: frames,
-JSON, errors that come in the shape of another dialect, and being strict.
+The stream is repaired event by event and is not converted to the events of `protocol.events`, so that features of this
+dialect survive. `PassthroughRepairer` handles frames, JSON, errors in the format of other dialects, and strict mode; a
+subclass per dialect handles its events. It has the interface of a `Pipeline` with one part.
 """
 
 from abc import ABC, abstractmethod
@@ -32,26 +32,25 @@ from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.text_filters import TextMode, ThinkMode
 
 FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
-"""A frame that was taken, and what goes out for it. None: for all that is left, or for the end."""
-
+"""An upstream frame and the output for it. None for output that belongs to no frame, such as the end."""
 
 _CONTENTLESS_EVENT_TYPES = ("response.created", "response.queued", "response.in_progress", "message_start", "ping")
-"""Events that a server may send while it still reads its prompt."""
+"""Events that a server may send before it generates output."""
 
 
 class PassthroughRepairer(ABC):
-    """Mends one stream. What is not streamed to the client is kept, and given by `body`.
+    """Repairs one stream or non-streamed reply. Without `is_stream` the result is collected and returned by `body`.
 
-    `fallback` is the envelope for what the server does not say; ids that have to be made are made of its id. `model`
-    is the name that the client knows, where the server may say another.
+    `fallback` supplies the envelope fields that the server does not send; generated ids derive from its id. `model`, if
+    set, replaces the model name of the server.
     """
 
     _UNKNOWN_EVENT_RULE: ClassVar[catalog.Rule]
-    """What is wrong with JSON that is no event."""
+    """Rule violated by JSON that is not an event."""
     _EMPTY_DATA_RULES: ClassVar[tuple[catalog.Rule, ...]] = (catalog.sse.NO_EMPTY_DATA,)
-    """What is wrong with an event that has no data."""
+    """Rules violated by an event without data."""
     retains_output = True
-    """Whether it keeps what was said: then its length must be bounded."""
+    """Whether output is buffered: its length must be bounded."""
 
     def __init__(
         self,
@@ -63,21 +62,19 @@ class PassthroughRepairer(ABC):
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
         self.repair_log = RepairLog(endpoint)
-        """What was mended."""
         self.failure: Failure | None = None
-        """The error that the answer ends with, if it does."""
+        """The error that ends the answer."""
         self.usage: Usage | None = None
-        """What the server counted."""
         self.final_object: Json | None = None
-        """The answer as an object, when it has come to its end, in a dialect in which it can be asked for again."""
+        """The finished answer, in dialects whose clients can retrieve it later."""
         self.on_event: Callable[[Json, str], None] | None = None
-        """Is told of every event, by its value and its name, before it is mended."""
+        """Called with value and name of each upstream event, before repair."""
         self.text_tool_calls = 0
-        """Of a stream in its own dialect nothing is known of calls that were written as text."""
+        """Always 0: pass-through repair does not parse tool calls in text."""
         self.invalid_json_count = 0
         self.invalid_arguments_count = 0
         self.has_content = False
-        """Whether what was fed last had something of the answer in it, and not only its beginning or a sign of life."""
+        """Whether the last `feed` contained output, not only a start or keep-alive event."""
         self._fallback = fallback
         self._model = model
         self._is_stream = is_stream
@@ -85,59 +82,58 @@ class PassthroughRepairer(ABC):
         self._map_failure: FailureMapper | None = None
         self._is_closed = False
 
-    # What a dialect says.
+    # Implemented by each dialect.
 
     @property
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether the event that ends an answer has come, or a failure: nothing that matters can follow."""
+        """Whether the terminal event or an error was received."""
 
     @property
     @abstractmethod
     def has_started(self) -> bool:
-        """Whether something of an answer, or a failure, was heard."""
+        """Whether output or an error was received."""
 
     @abstractmethod
     def _reply_object(self, failure: Failure | None) -> Json:
-        """The whole reply: the answer, or an error in the dialect's shape."""
+        """Return the non-streamed reply: the answer, or an error in the format of the dialect."""
 
     @abstractmethod
     def _scrub_event(self, value: Json) -> Json:
-        """An object of the stream with whole characters only, but in a text whose next piece may have the rest."""
+        """Remove lone surrogates, except in text whose next delta may have the other half."""
 
     @abstractmethod
     def _repair_event(self, value: Json, name: str) -> bytes:
-        """What goes out for one JSON object of the stream; `name` is the frame's `event`, perhaps empty."""
+        """Return the output for a JSON object; `name` is the `event:` name of its frame, possibly empty."""
 
     @abstractmethod
     def _repair_reply(self, value: Json) -> bytes:
-        """What goes out for a reply that was not streamed: the events that it would have been."""
+        """Return the output for a non-streamed reply, converted to events."""
 
     @abstractmethod
     def _keep_alive_bytes(self) -> bytes:
-        """What goes out for a sign of life; before the answer has begun, a comment (`KEEP_ALIVE`)."""
+        """Return a keep-alive; before the start of the answer a comment (`KEEP_ALIVE`)."""
 
     @abstractmethod
     def _handle_done(self) -> bytes:
-        """What goes out for `[DONE]`, which is of another dialect."""
+        """Return the output for `[DONE]`, which belongs to another dialect."""
 
     @abstractmethod
     def _finish_stream(self) -> bytes:
-        """What goes out when the server's stream has ended: all that is still open is closed, if it may be; else the
-        answer fails (see `_fail`)."""
+        """Return the output at the end of the upstream stream: close what is open, or fail (see `_fail`)."""
 
     @abstractmethod
     def _error_bytes(self, failure: Failure) -> bytes:
-        """What goes out when the answer breaks off; asked once, and nothing follows."""
+        """Return the output that ends a failed answer; called once."""
 
-    def _skip_frames(self, frames: list[sse.Frame]) -> None:  # noqa: B027 - most dialects do not look
-        """These came after a failure, and are not read."""
+    def _skip_frames(self, frames: list[sse.Frame]) -> None:  # noqa: B027 - optional
+        """Note frames that are skipped after a failure."""
 
     def body(self) -> bytes:
-        """The whole reply, when the stream has ended; an error, if it has failed."""
+        """Return the non-streamed reply after the end of the stream; an error if it failed."""
         return escape_line_breaks(msgspec.json.encode(self._reply_object(self.failure)))
 
-    # What a pipe has: see `Answered`. A native stream has one part.
+    # Interface of a pipeline, with one part.
 
     def configure(
         self,
@@ -148,49 +144,49 @@ class PassthroughRepairer(ABC):
         strict: frozenset[str] = frozenset(),
         map_failure: FailureMapper | None = None,
     ) -> None:
-        """How it is mended, before its first byte. Thoughts have events of their own here, and so have whole texts."""
+        """Configure the repair before the first byte. `think` and `text` apply to chat only."""
         self.repair_log.strict_rules = strict
         self._map_failure = map_failure
 
     def is_part_done(self, part: int) -> bool:
-        """Whether its end has come."""
+        """Whether the terminal event was received."""
         return self.is_done
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer is whole, though the event that ends it has not come."""
+        """Whether the answer is complete except for its terminal event."""
         return False
 
     def is_part_complete(self, part: int) -> bool:
-        """Whether the answer is whole, though the event that ends it has not come."""
+        """Whether the answer is complete except for its terminal event."""
         return self.is_complete
 
     def has_part_usage(self, part: int) -> bool:
-        """Whether usage came: it comes with the end, or just before it."""
+        """Whether usage was received."""
         return self.usage is not None
 
     def is_part_stopped(self, part: int) -> bool:
-        """Stop strings are the server's business."""
+        """Return False: the server applies stop strings."""
         return False
 
     def has_part_started(self, part: int) -> bool:
-        """Whether it has said something, and not only that it is there."""
+        """Whether output or an error was received."""
         return self.has_started or self.failure is not None
 
     def keep_alive(self) -> bytes:
-        """A sign of life, while the server is silent."""
+        """Return a keep-alive while the upstream sends nothing."""
         return self._if_streaming(b"" if self.is_done else self._keep_alive_bytes())
 
-    def record_fast_path(self, events: int) -> None:  # noqa: B027 - most dialects do not count
-        """So many events took a shorter way: for a dialect that counts them."""
+    def record_fast_path(self, events: int) -> None:  # noqa: B027 - optional
+        """Count events that bypassed the repairer."""
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
-        """The bytes to send on."""
+        """Repair upstream bytes; return the bytes to send."""
         self.has_content = False
-        return b"".join([said for _, said in self.feed_by_frame(data)])
+        return b"".join([output for _, output in self.feed_by_frame(data)])
 
     def feed_by_frame(self, data: bytes) -> Iterator[FrameOutput]:
-        """As `feed`, frame by frame."""
+        """Do the same as `feed`, frame by frame."""
         frames = self._decoder.feed(data)
         if frames and self.repair_log.frame == 0 and self._decoder.has_bom:
             self.repair_log.record(catalog.sse.NO_BOM)
@@ -200,14 +196,14 @@ class PassthroughRepairer(ABC):
             yield None, self._if_streaming(self._fail(bad_stream_failure("a frame that is too long")))
 
     def feed_reply(self, data: bytes, part: int = 0) -> bytes:
-        """The bytes to send for a reply that was not streamed. Then `close`."""
+        """Repair a non-streamed reply; return the bytes to send. Call `close` next."""
         return b"".join(self.feed_reply_in_steps(data, part))
 
     def feed_reply_in_steps(self, data: bytes, part: int = 0) -> Iterator[bytes]:
-        """As `whole`, in steps of which each takes a turn."""
+        """Do the same as `feed_reply`, in steps between which the caller may yield."""
         self.repair_log.frame = 1
         if exceeds_blocking_budget(data):
-            yield self._if_streaming(self._fail(bad_stream_failure("a reply that is too complex to be read at once")))
+            yield self._if_streaming(self._fail(bad_stream_failure("a reply that is too complex to parse")))
             return
         value, has_tail = run_to_completion(parse_first_value(data))
         if has_tail:
@@ -215,15 +211,15 @@ class PassthroughRepairer(ABC):
         if isinstance(value, dict):
             out = self._repair_reply(scrub_object(value)) + self._fail_if_strict()
         else:
-            out = self._fail(bad_stream_failure("a reply that is no JSON object"))
+            out = self._fail(bad_stream_failure("a reply that is not a JSON object"))
         yield self._if_streaming(out)
 
     def close(self, part: int = 0) -> bytes:
-        """The bytes to send when the server's stream has ended, however it did."""
-        return b"".join([said for _, said in self.close_by_frame()])
+        """Return the bytes to send after the end of the upstream stream."""
+        return b"".join([output for _, output in self.close_by_frame()])
 
     def close_by_frame(self) -> Iterator[FrameOutput]:
-        """As `close`, frame by frame."""
+        """Do the same as `close`, frame by frame."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -232,30 +228,28 @@ class PassthroughRepairer(ABC):
             yield None, self._if_streaming(self._finish_stream())
 
     def fail(self, failure: Failure) -> bytes:
-        """The bytes to send when the answer breaks off for a reason that the server did not tell."""
+        """End the answer with an error of our own; return the bytes to send."""
         self._is_closed = True
         return self._if_streaming(self._fail(failure, is_ours=True))
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of a stream."""
+        """Headers of a stream."""
         return dict(sse.HEADERS)
 
     def encode_failure(self, failure: Failure) -> bytes:
-        """The end of a stream of which nothing more can be said."""
+        """Return no bytes: `fail` sends the error."""
         return b""
 
-    # What dialects use.
+    # Used by the dialects.
 
     def _fail(self, failure: Failure, *, is_ours: bool = False) -> bytes:
-        """The answer fails, if it has not ended already."""
         if self.failure is not None or self.is_done:
             return b""
         self.failure = failure if is_ours or self._map_failure is None else self._map_failure(failure)
         return self._error_bytes(self.failure)
 
     def _fail_incomplete(self, message: str) -> bytes:
-        """The server stopped before its answer was whole."""
         return self._fail(incomplete_stream_failure(message), is_ours=True)
 
     def _fail_if_strict(self) -> bytes:
@@ -278,10 +272,10 @@ class PassthroughRepairer(ABC):
         data = frame.data or b""
         value = parse_strict(data)
         if value is NOT_JSON and exceeds_lenient_limit(data) and not self.is_done:
-            # To make sense of it would hold up other streams.
+            # Lenient parsing of large data would block other streams.
             self.repair_log.record(catalog.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
             return self._fail(bad_stream_failure(f"a frame that is {describe_unreadable(data)}"))
-        if frame.raw != sse.named_frame(frame.event, data):  # what else stands in it?
+        if frame.raw != sse.named_frame(frame.event, data):  # other fields, comments or line ends
             lines = sse.split_lines(frame.raw)
             if all(line.startswith(b":") for line in lines):
                 return self._keep_alive_bytes()
@@ -305,11 +299,10 @@ class PassthroughRepairer(ABC):
         return self._repair_event(value, name)
 
     def _repair_irregular_data(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
-        """A frame whose data is no JSON object at first sight."""
         if not data.strip():
             if frame.event or frame.data is not None:
-                for fault in self._EMPTY_DATA_RULES:
-                    self.repair_log.record(fault, frame.event)
+                for rule in self._EMPTY_DATA_RULES:
+                    self.repair_log.record(rule, frame.event)
             return self._keep_alive_bytes()
         if data.strip() == b"[DONE]":
             return self._handle_done()
@@ -318,8 +311,8 @@ class PassthroughRepairer(ABC):
             values = parse_lenient(data)
             self.repair_log.record(malformed_json_rule(data, values), data.decode("utf-8", "replace"))
         if not values:
-            is_cut = not frame.ended  # inside its last frame; what came before tells whether that matters
-            return b"" if is_cut or self.is_done else self._fail(bad_stream_failure("a frame that is no JSON"))
+            is_cut = not frame.ended  # `_finish_stream` decides whether that matters
+            return b"" if is_cut or self.is_done else self._fail(bad_stream_failure("a frame that is not JSON"))
         objects = [self._scrub_event(item) for item in values if isinstance(item, dict)]
         if len(objects) < len(values):
             self.repair_log.record(self._UNKNOWN_EVENT_RULE, data.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""The checks, one file per family of faults. `RULES` has them all, in the order of the catalogue."""
+"""Checks, one module per group of rule families. `ALL_CHECKS` is in catalogue order."""
 
 from welldone.rules.checks import anthropic, content, envelope, errors, framing, responses, tools, usage
 from welldone.rules.rule_check import RuleCheck

@@ -1,6 +1,6 @@
-"""Checks of /v1/messages, Anthropic's dialect: its stream, its whole replies and its errors."""
+"""Checks of /v1/messages (Anthropic): streams, non-streamed replies and errors (`msg-`)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from welldone.protocol import catalog
@@ -8,7 +8,7 @@ from welldone.protocol.catalog.rule import Severity
 from welldone.rules.checks.framing import truncated_reply
 from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.view import anthropic
-from welldone.rules.view.anthropic import AnthropicBlock, AnthropicEvent
+from welldone.rules.view.anthropic import AnthropicEvent
 from welldone.rules.view.choices import as_list, as_object, is_int, is_json
 from welldone.rules.view.stream import MessageKind, StreamMessage, event_type
 from welldone.rules.view.view import ReplyKind, TraceView
@@ -18,16 +18,16 @@ _ALL_REPLY_KINDS = (*_STREAM_AND_WHOLE, ReplyKind.JSON_INSTEAD_OF_STREAM, ReplyK
 _MESSAGE_MEMBERS = {"id": str, "model": str, "content": list}
 _EXPECTED_ERROR = '{"type":"error","error":{"type":"api_error","message":"..."}}'
 _IGNORED_EVENT_NAMES = ("", anthropic.PING_EVENT, anthropic.ANTHROPIC_ERROR_EVENT)
-"""Names under which no event of a message is heard."""
+"""Names of frames that clients do not read as message events."""
 _TOLERATED_MEMBERS = frozenset(
     ("id", "type", "role", "model", "stop_reason", "stop_sequence", "signature", "output_tokens")
 )
-"""Members that no client is known to miss in a stream."""
+"""Members of a stream that no known client needs."""
 _TOLERATED_WHOLE_MEMBERS = frozenset(("id", "role", "model", "stop_sequence"))
 
 
 def member_fragment(value: dict[str, Any], key: str) -> object:
-    """A member as a fragment that can be shown."""
+    """Return a member as a JSON fragment for a finding."""
     return {key: value[key]} if key in value else f"no {key}"
 
 
@@ -35,23 +35,23 @@ def _tolerated_if(is_tolerated: bool) -> Severity | None:
     return Severity.TOLERATED if is_tolerated else None
 
 
-# ---- events
+# Events
 
 
 def _event_name(view: TraceView) -> Iterator[Violation]:
     for event in view.anthropic_stream.all_events:
-        name, said = event.message.frame.event, event.json.get("type")
-        # Pings and errors have rules of their own, and so has what says no type at all.
-        if said in (name, anthropic.ANTHROPIC_ERROR_EVENT) or (
-            not isinstance(said, str) and name in _IGNORED_EVENT_NAMES
-        ):
+        name, type = event.message.frame.event, event.json.get("type")
+        # Other rules cover pings, errors and data without a type.
+        if type in (name, anthropic.ANTHROPIC_ERROR_EVENT):
             continue
-        if not isinstance(said, str):
+        if not isinstance(type, str) and name in _IGNORED_EVENT_NAMES:
+            continue
+        if not isinstance(type, str):
             yield Violation(event.message, member_fragment(event.json, "type"), f'"type":"{name[:80]}"')
             continue
-        is_heard = name not in _IGNORED_EVENT_NAMES or said == anthropic.PING_EVENT
-        shown = f"event: {name[:80]}" if name else "no event: line"
-        yield Violation(event.message, shown, f"event: {said[:80]}", _tolerated_if(is_heard))
+        is_read = name not in _IGNORED_EVENT_NAMES or type == anthropic.PING_EVENT
+        observed = f"event: {name[:80]}" if name else "no event: line"
+        yield Violation(event.message, observed, f"event: {type[:80]}", _tolerated_if(is_read))
 
 
 def _start_first(view: TraceView) -> Iterator[Violation]:
@@ -75,19 +75,21 @@ def _start_full(view: TraceView) -> Iterator[Violation]:
         wrong += [key for key in ("stop_reason", "stop_sequence") if message.get(key, "") is not None]
         if any(block.get("type") != "tool_use" for block in anthropic.content_blocks(message)):
             wrong.append("content")
-        # An id that is there must be a string to be read at all.
-        is_soft = _TOLERATED_MEMBERS.issuperset(wrong) and isinstance(message.get("id", ""), str | None)
+        # Clients cannot parse an id that is not a string.
+        is_tolerated = _TOLERATED_MEMBERS.issuperset(wrong) and isinstance(message.get("id", ""), str | None)
         if wrong:
-            wanted = '"type":"message","role":"assistant","content":[],"stop_reason":null and the rest'
-            yield Violation(event.message, {key: message.get(key) for key in wrong}, wanted, _tolerated_if(is_soft))
+            expected = '"type":"message","role":"assistant","content":[],"stop_reason":null and the rest'
+            yield Violation(
+                event.message, {key: message.get(key) for key in wrong}, expected, _tolerated_if(is_tolerated)
+            )
 
 
 def _wrong_constants(message: dict[str, Any]) -> list[str]:
-    wanted = {"type": "message", "role": "assistant"}
-    return [key for key, value in wanted.items() if message.get(key) != value]
+    expected = {"type": "message", "role": "assistant"}
+    return [key for key, value in expected.items() if message.get(key) != value]
 
 
-# ---- blocks
+# Blocks
 
 
 def _block_index(view: TraceView) -> Iterator[Violation]:
@@ -101,9 +103,9 @@ def _block_start_first(view: TraceView) -> Iterator[Violation]:
     }
     for event in view.anthropic_stream.stray_events:
         index = event.json.get("index")
-        # A second stop does no harm.
-        is_again = event.type == anthropic.BLOCK_STOP and is_int(index) and index in started
-        yield Violation(event.message, event.json, "the event of a block that is open", _tolerated_if(is_again))
+        # A second stop is harmless.
+        is_second_stop = event.type == anthropic.BLOCK_STOP and is_int(index) and index in started
+        yield Violation(event.message, event.json, "the event of a block that is open", _tolerated_if(is_second_stop))
 
 
 def _block_start_full(view: TraceView) -> Iterator[Violation]:
@@ -113,14 +115,14 @@ def _block_start_full(view: TraceView) -> Iterator[Violation]:
                 block.start.message, block.start.json, '"content_block":{"type":"text","text":""}, or another'
             )
         elif wrong := anthropic.missing_members(block.start_block, anthropic.BLOCK_MEMBERS.get(block.type, {})):
-            wanted = f"a {block.type} block with {' and '.join(anthropic.BLOCK_MEMBERS[block.type])}"
-            # Deltas bring the input that a start does not speak of.
-            is_told = wrong == ["input"] and "input" not in block.start_block and bool(block.input_json)
+            expected = f"a {block.type} block with {' and '.join(anthropic.BLOCK_MEMBERS[block.type])}"
+            # Deltas supply an input that is missing in the start.
+            is_supplied = wrong == ["input"] and "input" not in block.start_block and bool(block.input_json)
             yield Violation(
                 block.start.message,
                 block.start_block,
-                wanted,
-                _tolerated_if(is_told or _TOLERATED_MEMBERS.issuperset(wrong)),
+                expected,
+                _tolerated_if(is_supplied or _TOLERATED_MEMBERS.issuperset(wrong)),
             )
 
 
@@ -131,21 +133,17 @@ def _block_start_empty(view: TraceView) -> Iterator[Violation]:
         full = [
             key
             for key in ("text", "thinking", "input")
-            if block.start_block.get(key) and key in _required_members(block)
+            if block.start_block.get(key) and key in anthropic.BLOCK_MEMBERS[block.type]
         ]
-        # Input that no delta repeats is taken by all.
-        is_soft = full == ["input"] and not block.input_json
+        # All clients accept input in the start if no delta repeats it.
+        is_tolerated = full == ["input"] and not block.input_json
         for key in full:
             yield Violation(
                 block.start.message,
                 member_fragment(block.start_block, key),
                 f"an empty {key}, and a delta",
-                _tolerated_if(is_soft),
+                _tolerated_if(is_tolerated),
             )
-
-
-def _required_members(block: AnthropicBlock) -> Iterable[str]:
-    return anthropic.BLOCK_MEMBERS[block.type]
 
 
 def _block_sequential(view: TraceView) -> Iterator[Violation]:
@@ -154,7 +152,7 @@ def _block_sequential(view: TraceView) -> Iterator[Violation]:
 
 
 def _block_stop(view: TraceView) -> Iterator[Violation]:
-    # Where the stream was cut, all that was open is cut with it.
+    # A truncated stream truncates its open blocks.
     if view.anthropic_stream.stop_event is not None:
         for block in view.anthropic_stream.blocks:
             if not block.is_stopped:
@@ -164,7 +162,7 @@ def _block_stop(view: TraceView) -> Iterator[Violation]:
 
 
 def _blocks(view: TraceView) -> Iterator[tuple[StreamMessage | None, dict[str, Any]]]:
-    """The blocks of a stream or of a whole reply."""
+    """Yield the blocks of a stream or of a non-streamed reply."""
     if view.reply_kind is ReplyKind.WHOLE:
         yield from ((None, block) for block in anthropic.content_blocks(view.reply_object))
     else:
@@ -172,10 +170,12 @@ def _blocks(view: TraceView) -> Iterator[tuple[StreamMessage | None, dict[str, A
 
 
 def _block_known(view: TraceView) -> Iterator[Violation]:
-    for at, block in _blocks(view):
+    for location, block in _blocks(view):
         kind = block.get("type")
         if isinstance(kind, str) and kind and kind not in anthropic.BLOCK_TYPES:
-            yield Violation(at, member_fragment(block, "type"), "text, thinking, tool_use or another block of the API")
+            yield Violation(
+                location, member_fragment(block, "type"), "text, thinking, tool_use or another block of the API"
+            )
 
 
 def _delta_type(view: TraceView) -> Iterator[Violation]:
@@ -194,31 +194,28 @@ def _delta_type_name(event: AnthropicEvent) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-# ---- tools
+# Tools
 
 
 def _tool_ids(view: TraceView) -> Iterator[Violation]:
     seen: set[str] = set()
-    for at, block in _blocks(view):
+    for location, block in _blocks(view):
         if block.get("type") not in anthropic.TOOL_USE_BLOCKS:
             continue
         id = block.get("id")
         if not isinstance(id, str) or not id or id in seen:
-            yield Violation(at, member_fragment(block, "id"), '"id":"toolu_...", another for each call')
+            yield Violation(location, member_fragment(block, "id"), '"id":"toolu_...", another for each call')
         else:
             seen.add(id)
 
 
-def _has_eager_input(tool: object) -> bool:
-    """Whether a request asks for the input of a tool as it comes, be it JSON or not."""
-    return as_object(tool).get("eager_input_streaming") is True
-
-
 def _tool_input_json(view: TraceView) -> Iterator[Violation]:
-    if any(map(_has_eager_input, as_list((view.trace.request or {}).get("tools")))):
+    # With eager_input_streaming the API streams tool input without validating it.
+    tools = as_list((view.trace.request or {}).get("tools"))
+    if any(as_object(tool).get("eager_input_streaming") is True for tool in tools):
         return
     for block in view.anthropic_stream.blocks:
-        # The stop reason comes after the blocks: without it nobody knows whether the call was cut short.
+        # The stop reason comes after the blocks; without it a call may be truncated.
         is_known = view.anthropic_stream.stop_reason != "" or view.anthropic_stream.stop_event is not None
         is_ended = (
             block.is_stopped and is_known and view.anthropic_stream.stop_reason not in anthropic.TRUNCATING_STOP_REASONS
@@ -226,36 +223,38 @@ def _tool_input_json(view: TraceView) -> Iterator[Violation]:
         if not is_ended or block.type not in anthropic.TOOL_USE_BLOCKS or not block.input_json.strip():
             continue
         if not is_json(block.input_json, dict):
-            # Other JSON can at least be read: the model's choice more than the server's fault.
+            # JSON of another type is readable, and more often the model's doing than the server's.
             is_readable = is_json(block.input_json, object)
             yield Violation(
                 block.deltas[-1].message, block.input_json, "one JSON object when joined", _tolerated_if(is_readable)
             )
 
 
-# ---- the end of the message
+# End of the message
 
 
 def _delta_sent(view: TraceView) -> Iterator[Violation]:
-    turn = view.anthropic_stream
-    wanted = '"delta":{"stop_reason":"end_turn","stop_sequence":null}'
-    deltas = turn.of_type(anthropic.MESSAGE_DELTA)
+    stream = view.anthropic_stream
+    expected = '"delta":{"stop_reason":"end_turn","stop_sequence":null}'
+    deltas = stream.of_type(anthropic.MESSAGE_DELTA)
     for event in deltas:
         if not isinstance(event.json.get("delta"), dict):
-            yield Violation(event.message, event.json, wanted)
-    if turn.stop_event is not None and not deltas:
+            yield Violation(event.message, event.json, expected)
+    if stream.stop_event is not None and not deltas:
         yield Violation(
-            turn.stop_event.message, "message_stop without a message_delta", f"message_delta with {wanted} before it"
+            stream.stop_event.message,
+            "message_stop without a message_delta",
+            f"message_delta with {expected} before it",
         )
-    elif turn.stop_event is not None and deltas[-1].delta and deltas[-1].delta.get("stop_reason") is None:
-        yield Violation(deltas[-1].message, deltas[-1].json, wanted)
-    for event in turn.of_type(anthropic.BLOCK_START):
+    elif stream.stop_event is not None and deltas[-1].delta and deltas[-1].delta.get("stop_reason") is None:
+        yield Violation(deltas[-1].message, deltas[-1].json, expected)
+    for event in stream.of_type(anthropic.BLOCK_START):
         if deltas and event.message.frame_number > deltas[0].message.frame_number:
             yield Violation(event.message, event.json, "all blocks before message_delta", Severity.TOLERATED)
 
 
 def _stop_values(view: TraceView) -> Iterator[tuple[StreamMessage | None, dict[str, Any]]]:
-    """What says why a message stopped, of a stream or of a whole reply."""
+    """Yield the objects with a stop reason, of a stream or of a non-streamed reply."""
     if view.reply_kind is ReplyKind.WHOLE:
         if not view.is_error_reply:
             yield None, view.reply_object
@@ -264,9 +263,11 @@ def _stop_values(view: TraceView) -> Iterator[tuple[StreamMessage | None, dict[s
 
 
 def _stop_reason(view: TraceView) -> Iterator[Violation]:
-    for at, stop in _stop_values(view):
+    for location, stop in _stop_values(view):
         if stop.get("stop_reason") not in (None, *anthropic.STOP_REASONS):
-            yield Violation(at, member_fragment(stop, "stop_reason"), f"one of {', '.join(anthropic.STOP_REASONS)}")
+            yield Violation(
+                location, member_fragment(stop, "stop_reason"), f"one of {', '.join(anthropic.STOP_REASONS)}"
+            )
 
 
 def _stop_reason_tool_use(view: TraceView) -> Iterator[Violation]:
@@ -276,31 +277,33 @@ def _stop_reason_tool_use(view: TraceView) -> Iterator[Violation]:
         else view.anthropic_stream.content
     )
     has_call = any(block.get("type") == "tool_use" for block in content)
-    for at, stop in list(_stop_values(view))[-1:]:
+    for location, stop in list(_stop_values(view))[-1:]:
         reason = stop.get("stop_reason")
         if has_call and reason in ("end_turn", "stop_sequence"):
             yield Violation(
-                at, member_fragment(stop, "stop_reason"), '"stop_reason":"tool_use", as there is a tool_use block'
+                location, member_fragment(stop, "stop_reason"), '"stop_reason":"tool_use", as there is a tool_use block'
             )
         elif not has_call and reason == "tool_use":
             yield Violation(
-                at, member_fragment(stop, "stop_reason"), '"stop_reason":"end_turn", as there is no tool_use block'
+                location,
+                member_fragment(stop, "stop_reason"),
+                '"stop_reason":"end_turn", as there is no tool_use block',
             )
 
 
 def _stop_sequence(view: TraceView) -> Iterator[Violation]:
-    for at, stop in _stop_values(view):
+    for location, stop in _stop_values(view):
         if stop.get("stop_reason") == "stop_sequence" and not isinstance(stop.get("stop_sequence"), str):
-            yield Violation(at, member_fragment(stop, "stop_sequence"), "the string that stopped it")
+            yield Violation(location, member_fragment(stop, "stop_sequence"), "the string that stopped it")
 
 
 def _usage_start(view: TraceView) -> Iterator[Violation]:
     for event in view.anthropic_stream.of_type(anthropic.MESSAGE_START):
         message = event.json.get("message")
         if isinstance(message, dict) and (wrong := _invalid_counts(message, "input_tokens", "output_tokens")):
-            is_soft = _TOLERATED_MEMBERS.issuperset(wrong)
-            wanted = '"usage":{"input_tokens":5,"output_tokens":0}'
-            yield Violation(event.message, member_fragment(message, "usage"), wanted, _tolerated_if(is_soft))
+            is_tolerated = _TOLERATED_MEMBERS.issuperset(wrong)
+            expected = '"usage":{"input_tokens":5,"output_tokens":0}'
+            yield Violation(event.message, member_fragment(message, "usage"), expected, _tolerated_if(is_tolerated))
 
 
 def _usage_delta(view: TraceView) -> Iterator[Violation]:
@@ -310,20 +313,19 @@ def _usage_delta(view: TraceView) -> Iterator[Violation]:
 
 
 def _invalid_counts(value: dict[str, Any], *names: str) -> list[str]:
-    """The counts of its usage that are no whole numbers; `usage`, where it is no object."""
+    """List the usage counts that are not integers from 0 on; `usage` if it is not an object."""
     usage = value.get("usage")
     if not isinstance(usage, dict):
         return ["usage"]
     return [name for name in names if not is_int(usage.get(name)) or usage[name] < 0]
 
 
-# ---- the end of the stream
+# End of the stream
 
 
 def _messages_after(view: TraceView, first: StreamMessage) -> Iterator[StreamMessage]:
-    """What comes after it. A [DONE] has a rule of its own."""
-    place = next(place for place, message in enumerate(view.messages) if message is first)
-    return (message for message in view.messages[place + 1 :] if message.kind is not MessageKind.DONE)
+    # msg-no-done reports a [DONE].
+    return (message for message in view.messages_after(first) if message.kind is not MessageKind.DONE)
 
 
 def _stop_last(view: TraceView) -> Iterator[Violation]:
@@ -356,13 +358,14 @@ def _ping_form(view: TraceView) -> Iterator[Violation]:
             yield Violation(message, f"event: ping, data: {message.value.source}", 'event: ping, data: {"type":"ping"}')
 
 
-# ---- errors
+# Errors
 
 
 def _stream_errors(view: TraceView) -> list[StreamMessage]:
-    """The errors of a stream, in whatever shape."""
+    """Return the errors of a stream, in any shape."""
     known = {id(message) for message in view.all_errors}
-    return [one for one in view.messages if id(one) in known or one.frame.event == anthropic.ANTHROPIC_ERROR_EVENT]
+    name = anthropic.ANTHROPIC_ERROR_EVENT
+    return [message for message in view.messages if id(message) in known or message.frame.event == name]
 
 
 def _is_anthropic_error(value: dict[str, Any]) -> bool:
@@ -384,15 +387,17 @@ def _error_last(view: TraceView) -> Iterator[Violation]:
 
 
 def _error_type(view: TraceView) -> Iterator[Violation]:
-    said: list[tuple[StreamMessage | None, dict[str, Any]]] = [
+    errors: list[tuple[StreamMessage | None, dict[str, Any]]] = [
         (message, message.json) for message in _stream_errors(view)
     ]
     if view.reply_kind is not ReplyKind.STREAM:
-        said.append((None, view.reply_object))
-    for at, value in said:
+        errors.append((None, view.reply_object))
+    for location, value in errors:
         if _is_anthropic_error(value) and value["error"]["type"] not in anthropic.ANTHROPIC_ERROR_TYPES:
             yield Violation(
-                at, member_fragment(value["error"], "type"), f"one of {', '.join(anthropic.ANTHROPIC_ERROR_TYPES)}"
+                location,
+                member_fragment(value["error"], "type"),
+                f"one of {', '.join(anthropic.ANTHROPIC_ERROR_TYPES)}",
             )
 
 
@@ -401,7 +406,7 @@ def _error_body(view: TraceView) -> Iterator[Violation]:
         yield Violation(None, view.body_text[:1000], _EXPECTED_ERROR)
 
 
-# ---- whole replies
+# Non-streamed replies
 
 
 def _whole_shape(view: TraceView) -> Iterator[Violation]:
@@ -414,9 +419,9 @@ def _whole_shape(view: TraceView) -> Iterator[Violation]:
     )
     wrong += ["stop_sequence"] * (not isinstance(reply.get("stop_sequence", ...), str | None))
     if wrong:
-        shown = {key: reply.get(key) for key in wrong}
-        wanted = "a message with id, type, role, model, content, stop_reason, stop_sequence and usage"
-        yield Violation(None, shown, wanted, _tolerated_if(_TOLERATED_WHOLE_MEMBERS.issuperset(wrong)))
+        observed = {key: reply.get(key) for key in wrong}
+        expected = "a message with id, type, role, model, content, stop_reason, stop_sequence and usage"
+        yield Violation(None, observed, expected, _tolerated_if(_TOLERATED_WHOLE_MEMBERS.issuperset(wrong)))
 
 
 def _whole_content(view: TraceView) -> Iterator[Violation]:

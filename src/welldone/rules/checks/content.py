@@ -1,9 +1,9 @@
-"""Checks of what stands beside the text: reasoning, refusal, logprobs and the extras of servers."""
+"""Checks of deltas, finish reasons and extensions such as reasoning and logprobs (`delta-`, `fin-`, `ext-`)."""
 
 import math
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Any
 
 from welldone.protocol import catalog
@@ -20,15 +20,14 @@ from welldone.rules.view.choices import (
 )
 from welldone.rules.view.view import TraceView
 
-# Checks of role and content: what the chunks say of a choice before its end.
-
+# Role and content
 
 NOOPS_LIMIT = 16
-"""No-op chunks in a row that pass as keep-alives."""
+"""No-op chunks in a row that are accepted as keep-alives."""
 MIN_CUMULATIVE_CONTENTS = 4
-"""Contents that each begin with the one before: fewer are common where a model repeats itself."""
+"""Contents that each extend the previous one; fewer occur when a model repeats itself."""
 REPETITION_CHARACTERS = 64
-"""Characters in which a repetition is looked for."""
+"""Length of the prefix that is searched for a repetition."""
 
 _ROLE = '"delta":{"role":"assistant","content":""}'
 
@@ -41,101 +40,97 @@ def _role_first(view: TraceView) -> Iterator[Violation]:
 
 def _role_once(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        with_role = [part for part in choice.deltas if not is_null_or_empty(part.role)]
-        for part in with_role[1:]:
-            yield Violation(part, {"delta": part.delta}, "the delta without role")
+        with_role = [choice_delta for choice_delta in choice.deltas if not is_null_or_empty(choice_delta.role)]
+        for choice_delta in with_role[1:]:
+            yield Violation(choice_delta, {"delta": choice_delta.delta}, "the delta without role")
 
 
 def _role_absent_later(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        for part in choice.deltas[1:]:
-            if "role" in part.delta and is_null_or_empty(part.role):
-                yield Violation(part, {"delta": part.delta}, "the delta without role")
+        for choice_delta in choice.deltas[1:]:
+            if "role" in choice_delta.delta and is_null_or_empty(choice_delta.role):
+                yield Violation(choice_delta, {"delta": choice_delta.delta}, "the delta without role")
 
 
 def _role_assistant(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if not is_null_or_empty(part.role) and part.role != "assistant":
-            yield Violation(part, {"role": part.role}, '"role":"assistant"')
+    for choice_delta in view.choice_deltas:
+        if not is_null_or_empty(choice_delta.role) and choice_delta.role != "assistant":
+            yield Violation(choice_delta, {"role": choice_delta.role}, '"role":"assistant"')
 
 
 def _role_content_empty(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        role = next((place for place, part in enumerate(choice.deltas) if not is_null_or_empty(part.role)), None)
-        if role is not None and choice.deltas[role].delta.get("content", ...) != "" and _opens_text(choice, role):
-            yield Violation(choice.deltas[role], {"delta": choice.deltas[role].delta}, _ROLE)
+        from_role = list(dropwhile(lambda choice_delta: is_null_or_empty(choice_delta.role), choice.deltas))
+        if from_role and from_role[0].delta.get("content", ...) != "" and _starts_with_text(from_role):
+            yield Violation(from_role[0], {"delta": from_role[0].delta}, _ROLE)
 
 
-def _opens_text(choice: ChoiceView, role: int) -> bool:
-    """Whether the first thing that the choice says, from its role chunk on, is text."""
-    for part in choice.deltas[role:]:
-        if part.tool_call_entries or part.reasoning or part.delta.get("refusal"):
+def _starts_with_text(choice_deltas: list[ChoiceDelta]) -> bool:
+    for choice_delta in choice_deltas:
+        if choice_delta.tool_call_entries or choice_delta.reasoning or choice_delta.delta.get("refusal"):
             return False
-        if part.text:
+        if choice_delta.text:
             return True
     return False
 
 
 def _content_string(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        content = part.delta.get("content")
+    for choice_delta in view.choice_deltas:
+        content = choice_delta.delta.get("content")
         if content is not None and not isinstance(content, str):
-            yield Violation(part, {"content": content}, '"content":"<text>"')
+            yield Violation(choice_delta, {"content": content}, '"content":"<text>"')
 
 
 def _content_incremental(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        said = [part for part in choice.deltas if part.text]
-        grows = len(said) >= MIN_CUMULATIVE_CONTENTS and all(
-            _extends(new.text, old.text) for old, new in pairwise(said)
-        )
-        if grows and not _is_repetition(said[-1].text[:REPETITION_CHARACTERS]):
-            yield Violation(said[1], {"content": said[1].text}, f'"content":"{said[1].text[len(said[0].text) :][:80]}"')
+        with_text = [choice_delta for choice_delta in choice.deltas if choice_delta.text]
+        texts = [choice_delta.text for choice_delta in with_text]
+        grows = all(len(new) > len(old) and new.startswith(old) for old, new in pairwise(texts))
+        if len(texts) >= MIN_CUMULATIVE_CONTENTS and grows and not _is_repetition(texts[-1][:REPETITION_CHARACTERS]):
+            yield Violation(with_text[1], {"content": texts[1]}, f'"content":"{texts[1][len(texts[0]) :][:80]}"')
 
 
 def _is_repetition(text: str) -> bool:
-    """Whether a text is one short unit again and again: so it grows where a model says several at a time."""
+    """Whether a text repeats one short unit: contents of a repetitive model grow too if it sends several at a time."""
     return any(text[size:] == text[:-size] for size in range(1, len(text) // 2 + 1))
 
 
-def _extends(new: str, old: str) -> bool:
-    return len(new) > len(old) and new.startswith(old)
-
-
 def _object_present(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        # Where a message stands in its place, delta-not-message speaks.
-        if not isinstance(part.choice.get("delta"), dict) and not _has_message(part):
-            yield Violation(part, part.choice, '"delta":{}')
+    for choice_delta in view.choice_deltas:
+        # delta-not-message reports a message in place of the delta.
+        if not isinstance(choice_delta.choice.get("delta"), dict) and not _has_message(choice_delta):
+            yield Violation(choice_delta, choice_delta.choice, '"delta":{}')
 
 
-def _has_message(part: ChoiceDelta) -> bool:
-    return part.choice.get("message") is not None
+def _has_message(choice_delta: ChoiceDelta) -> bool:
+    return choice_delta.choice.get("message") is not None
 
 
 def _not_message(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if _has_message(part):
-            yield Violation(part, {"message": part.choice["message"]}, '"delta":{"content":"<the new text>"}')
+    for choice_delta in view.choice_deltas:
+        if _has_message(choice_delta):
+            yield Violation(
+                choice_delta, {"message": choice_delta.choice["message"]}, '"delta":{"content":"<the new text>"}'
+            )
 
 
 def _final_empty(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
+    for choice_delta in view.choice_deltas:
         if (
-            part.finish_reason is not None
-            and part.delta
-            and all(is_null_or_empty(value) for value in part.delta.values())
+            choice_delta.finish_reason is not None
+            and choice_delta.delta
+            and all(is_null_or_empty(value) for value in choice_delta.delta.values())
         ):
-            yield Violation(part, {"delta": part.delta}, '"delta":{}')
+            yield Violation(choice_delta, {"delta": choice_delta.delta}, '"delta":{}')
 
 
 def _noop_flood(view: TraceView) -> Iterator[Violation]:
     run = 0
-    for chunk, parts in view.deltas_by_chunk:
-        run = run + 1 if parts and all(part.is_noop for part in parts) else 0
+    for chunk, choice_deltas in view.deltas_by_chunk:
+        run = run + 1 if choice_deltas and all(choice_delta.is_noop for choice_delta in choice_deltas) else 0
         if run == NOOPS_LIMIT + 1:
             yield Violation(
-                chunk, f"more than {NOOPS_LIMIT} chunks in a row that say nothing", "fewer of them, or comments"
+                chunk, f"more than {NOOPS_LIMIT} chunks in a row without content", "fewer of them, or comments"
             )
 
 
@@ -154,6 +149,8 @@ DELTA_CHECKS = (
 )
 
 
+# Extensions: reasoning, refusal, logprobs, annotations, audio, unknown fields
+
 CITATION_MEMBERS = ("start_index", "end_index", "url", "title")
 AUDIO_MEMBERS = ("id", "data", "transcript", "expires_at")
 
@@ -164,40 +161,44 @@ _EXPECTED_LOGPROBS_ENTRY = '{"token":"Hi","logprob":-0.1,"bytes":[72,105],"top_l
 
 
 def _reasoning_field(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if as_text(part.delta.get("reasoning")):
-            yield Violation(part, {"delta": part.delta}, '"reasoning_content" in place of "reasoning"')
+    for choice_delta in view.choice_deltas:
+        if as_text(choice_delta.delta.get("reasoning")):
+            yield Violation(choice_delta, {"delta": choice_delta.delta}, '"reasoning_content" in place of "reasoning"')
 
 
 def _think_tags(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        first = next((part for part in choice.deltas if part.reasoning or part.text), None)
+        first = next(
+            (choice_delta for choice_delta in choice.deltas if choice_delta.reasoning or choice_delta.text), None
+        )
         if first is not None and first.reasoning and _THINK.match(choice.text):
-            with_text = next(part for part in choice.deltas if part.text)
+            with_text = next(choice_delta for choice_delta in choice.deltas if choice_delta.text)
             yield Violation(with_text, {"content": choice.text}, "no <think> in content: reasoning has its own field")
 
 
 def _reasoning_before(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        spoken = False
-        for part in choice.deltas:
-            if spoken and part.reasoning:
-                yield Violation(part, {"delta": part.delta}, "all reasoning before the first content or tool call")
-            spoken = spoken or bool(part.text or part.tool_call_entries)
+        has_content = False
+        for choice_delta in choice.deltas:
+            if has_content and choice_delta.reasoning:
+                yield Violation(
+                    choice_delta, {"delta": choice_delta.delta}, "all reasoning before the first content or tool call"
+                )
+            has_content = has_content or bool(choice_delta.text or choice_delta.tool_call_entries)
 
 
 def _refusal(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        refusal = part.delta.get("refusal")
+    for choice_delta in view.choice_deltas:
+        refusal = choice_delta.delta.get("refusal")
         if refusal is not None and not isinstance(refusal, str):
-            yield Violation(part, {"refusal": refusal}, '"refusal":"<text>", or null')
+            yield Violation(choice_delta, {"refusal": refusal}, '"refusal":"<text>", or null')
 
 
 def _logprobs_shape(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        logprobs = part.choice.get("logprobs")
+    for choice_delta in view.choice_deltas:
+        logprobs = choice_delta.choice.get("logprobs")
         if logprobs is not None and not _has_logprobs_shape(logprobs):
-            yield Violation(part, {"logprobs": logprobs}, _EXPECTED_LOGPROBS)
+            yield Violation(choice_delta, {"logprobs": logprobs}, _EXPECTED_LOGPROBS)
 
 
 def _has_logprobs_shape(logprobs: object) -> bool:
@@ -206,16 +207,18 @@ def _has_logprobs_shape(logprobs: object) -> bool:
     return all(key in logprobs and isinstance(logprobs[key], list | None) for key in ("content", "refusal"))
 
 
-def _logprobs_entries(part: ChoiceDelta) -> list[Any]:
-    logprobs = as_object(part.choice.get("logprobs"))
+def _logprobs_entries(choice_delta: ChoiceDelta) -> list[Any]:
+    logprobs = as_object(choice_delta.choice.get("logprobs"))
     return as_list(logprobs.get("content")) + as_list(logprobs.get("refusal"))
 
 
 def _logprobs_entry(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        for entry in _logprobs_entries(part):
+    for choice_delta in view.choice_deltas:
+        for entry in _logprobs_entries(choice_delta):
             if not _is_logprobs_entry(entry):
-                yield Violation(part, entry if isinstance(entry, dict) else {"entry": entry}, _EXPECTED_LOGPROBS_ENTRY)
+                yield Violation(
+                    choice_delta, entry if isinstance(entry, dict) else {"entry": entry}, _EXPECTED_LOGPROBS_ENTRY
+                )
 
 
 def _is_logprobs_entry(entry: object) -> bool:
@@ -234,21 +237,22 @@ def _is_token_logprob(entry: object) -> bool:
 
 
 def _logprobs_finite(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
+    for choice_delta in view.choice_deltas:
         bad = next(
-            (value for value in _logprob_values(part) if isinstance(value, float) and not math.isfinite(value)), None
+            (value for value in _logprob_values(choice_delta) if isinstance(value, float) and not math.isfinite(value)),
+            None,
         )
         if bad is not None:
-            yield Violation(part, {"logprob": bad}, "a finite number; -9999.0 for very unlikely")
+            yield Violation(choice_delta, {"logprob": bad}, "a finite number; -9999.0 for very unlikely")
 
 
-def _logprob_values(part: ChoiceDelta) -> Iterator[object]:
-    """Every log probability of a part, in the shape of chat and in that of completions."""
-    for entry in _logprobs_entries(part):
+def _logprob_values(choice_delta: ChoiceDelta) -> Iterator[object]:
+    """Yield every log probability, in the format of chat and in that of completions."""
+    for entry in _logprobs_entries(choice_delta):
         yield as_object(entry).get("logprob")
         for top in as_list(as_object(entry).get("top_logprobs")):
             yield as_object(top).get("logprob")
-    logprobs = as_object(part.choice.get("logprobs"))
+    logprobs = as_object(choice_delta.choice.get("logprobs"))
     yield from as_list(logprobs.get("token_logprobs"))
     for tops in as_list(logprobs.get("top_logprobs")):
         yield from as_object(tops).values()
@@ -256,42 +260,47 @@ def _logprob_values(part: ChoiceDelta) -> Iterator[object]:
 
 def _logprobs_align(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        said = [part for part in choice.deltas if part.text]
-        if said and _is_text_only(choice) and all(_content_logprobs(part) for part in said):
-            tokens = b"".join(_token_bytes(entry) for part in choice.deltas for entry in _content_logprobs(part))
+        with_text = [choice_delta for choice_delta in choice.deltas if choice_delta.text]
+        if with_text and _is_text_only(choice) and all(map(_content_logprobs, with_text)):
+            tokens = b"".join(
+                _token_bytes(entry) for choice_delta in choice.deltas for entry in _content_logprobs(choice_delta)
+            )
             if tokens != choice.text.encode("utf-8", "surrogatepass"):
-                shown = tokens.decode("utf-8", "replace")
-                yield Violation(said[0], f"tokens {shown}", f"tokens that join to {choice.text[:150]}")
+                observed = tokens.decode("utf-8", "replace")
+                yield Violation(with_text[0], f"tokens {observed}", f"tokens that join to {choice.text[:150]}")
 
 
 def _is_text_only(choice: ChoiceView) -> bool:
-    return not any(part.tool_call_entries or part.reasoning or part.delta.get("refusal") for part in choice.deltas)
+    return not any(
+        choice_delta.tool_call_entries or choice_delta.reasoning or choice_delta.delta.get("refusal")
+        for choice_delta in choice.deltas
+    )
 
 
-def _content_logprobs(part: ChoiceDelta) -> list[Any]:
-    return as_list(as_object(part.choice.get("logprobs")).get("content"))
+def _content_logprobs(choice_delta: ChoiceDelta) -> list[Any]:
+    return as_list(as_object(choice_delta.choice.get("logprobs")).get("content"))
 
 
 def _token_bytes(entry: object) -> bytes:
-    """The bytes of a token, by its own list of them or else by its text."""
+    """Return the bytes of a token, from its `bytes` list or else from its text."""
     spelled = as_object(entry).get("bytes")
     if isinstance(spelled, list) and all(is_int(byte) and 0 <= byte < 256 for byte in spelled):
         return bytes(spelled)
     return as_text(as_object(entry).get("token")).encode("utf-8", "surrogatepass")
 
 
-def _unknown_delta_fields(part: ChoiceDelta) -> Iterator[tuple[str, Any]]:
-    """The members of a delta that the protocol does not know."""
-    return ((key, value) for key, value in part.delta.items() if key not in KNOWN_FIELDS)
+def _unknown_delta_fields(choice_delta: ChoiceDelta) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a delta that the protocol does not define."""
+    return ((key, value) for key, value in choice_delta.delta.items() if key not in KNOWN_FIELDS)
 
 
 def _list_fields(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
         seen: set[str] = set()
-        for part in choice.deltas:
-            for key, value in _unknown_delta_fields(part):
+        for choice_delta in choice.deltas:
+            for key, value in _unknown_delta_fields(choice_delta):
                 if key in seen and _lacks_index(value):
-                    yield Violation(part, {key: value}, "the whole list once, or an index in each entry")
+                    yield Violation(choice_delta, {key: value}, "the whole list once, or an index in each entry")
                 if not is_null_or_empty(value):
                     seen.add(key)
 
@@ -301,37 +310,37 @@ def _lacks_index(value: object) -> bool:
 
 
 def _number_fields(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        for key, value in _unknown_delta_fields(part):
+    for choice_delta in view.choice_deltas:
+        for key, value in _unknown_delta_fields(choice_delta):
             if is_int(value) or isinstance(value, float):
-                yield Violation(part, {key: value}, "a string, or the number outside the delta")
+                yield Violation(choice_delta, {key: value}, "a string, or the number outside the delta")
 
 
 def _annotations(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        annotations = part.delta.get("annotations")
+    for choice_delta in view.choice_deltas:
+        annotations = choice_delta.delta.get("annotations")
         if annotations is not None and not isinstance(annotations, list):
-            yield Violation(part, {"annotations": annotations}, '"annotations":[...]')
+            yield Violation(choice_delta, {"annotations": annotations}, '"annotations":[...]')
         for entry in as_list(annotations):
             citation = as_object(as_object(entry).get("url_citation"))
             if as_object(entry).get("type") != "url_citation" or not all(key in citation for key in CITATION_MEMBERS):
-                wanted = f'{{"type":"url_citation","url_citation":{{{", ".join(CITATION_MEMBERS)}}}}}'
-                yield Violation(part, {"annotation": entry}, wanted)
+                expected = f'{{"type":"url_citation","url_citation":{{{", ".join(CITATION_MEMBERS)}}}}}'
+                yield Violation(choice_delta, {"annotation": entry}, expected)
 
 
 def _audio(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        parts = [part for part in choice.deltas if part.delta.get("audio") is not None]
-        for part in parts:
-            audio = part.delta["audio"]
+        choice_deltas = [choice_delta for choice_delta in choice.deltas if choice_delta.delta.get("audio") is not None]
+        for choice_delta in choice_deltas:
+            audio = choice_delta.delta["audio"]
             data = audio.get("data", "") if isinstance(audio, dict) else None
             if not isinstance(data, str) or not _BASE64.fullmatch(data):
-                yield Violation(part, {"audio": audio}, '"audio":{"data":"<base64>"}')
-        given = {key for part in parts for key in as_object(part.delta["audio"])}
+                yield Violation(choice_delta, {"audio": audio}, '"audio":{"data":"<base64>"}')
+        given = {key for choice_delta in choice_deltas for key in as_object(choice_delta.delta["audio"])}
         missing = [key for key in AUDIO_MEMBERS if key not in given]
-        if parts and choice.finish_delta and missing:
+        if choice_deltas and choice.finish_delta and missing:
             yield Violation(
-                parts[-1], f"audio without {', '.join(missing)}", f"{', '.join(AUDIO_MEMBERS)} over the stream"
+                choice_deltas[-1], f"audio without {', '.join(missing)}", f"{', '.join(AUDIO_MEMBERS)} over the stream"
             )
 
 
@@ -351,16 +360,15 @@ EXTENSION_CHECKS = (
 )
 
 
-# Checks of finish_reason.
-
+# finish_reason
 
 FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 
 
 def _key_present(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if "finish_reason" not in part.choice:
-            yield Violation(part, part.choice, '"finish_reason":null')
+    for choice_delta in view.choice_deltas:
+        if "finish_reason" not in choice_delta.choice:
+            yield Violation(choice_delta, choice_delta.choice, '"finish_reason":null')
 
 
 def _not_empty(view: TraceView) -> Iterator[Violation]:
@@ -372,49 +380,59 @@ def _not_string(view: TraceView) -> Iterator[Violation]:
 
 
 def _null_placeholder(view: TraceView, reason: str) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if part.choice.get("finish_reason") == reason:
-            yield Violation(part, {"finish_reason": reason}, '"finish_reason":null')
+    for choice_delta in view.choice_deltas:
+        if choice_delta.choice.get("finish_reason") == reason:
+            yield Violation(choice_delta, {"finish_reason": reason}, '"finish_reason":null')
 
 
 def _closed_enum(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if part.finish_reason is not None and part.finish_reason not in FINISH_REASONS:
-            yield Violation(part, {"finish_reason": part.finish_reason}, f"one of {', '.join(FINISH_REASONS)}")
+    for choice_delta in view.choice_deltas:
+        if choice_delta.finish_reason is not None and choice_delta.finish_reason not in FINISH_REASONS:
+            yield Violation(
+                choice_delta, {"finish_reason": choice_delta.finish_reason}, f"one of {', '.join(FINISH_REASONS)}"
+            )
 
 
 def _exactly_once(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        for part in choice.after_finish:
-            if part.finish_reason is not None:
-                yield Violation(part, {"finish_reason": part.finish_reason}, "one finish chunk for each choice")
+        for choice_delta in choice.after_finish:
+            if choice_delta.finish_reason is not None:
+                yield Violation(
+                    choice_delta, {"finish_reason": choice_delta.finish_reason}, "one finish chunk for each choice"
+                )
 
 
 def _always_sent(view: TraceView) -> Iterator[Violation]:
     if view.done_messages:
         for choice in view.unfinished_choices:
-            wanted = '"delta":{},"finish_reason":"stop" on a chunk before [DONE]'
-            yield Violation(choice.deltas[-1], f"no finish_reason for choice {choice.index}", wanted)
+            expected = '"delta":{},"finish_reason":"stop" on a chunk before [DONE]'
+            yield Violation(choice.deltas[-1], f"no finish_reason for choice {choice.index}", expected)
 
 
 def _last_of_choice(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
-        for part in choice.after_finish:
-            yield Violation(part, part.choice, f"nothing for choice {choice.index} after its finish chunk")
+        for choice_delta in choice.after_finish:
+            yield Violation(
+                choice_delta, choice_delta.choice, f"nothing for choice {choice.index} after its finish chunk"
+            )
 
 
 def _own_chunk(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if part.finish_reason is not None and any(not is_null_or_empty(part.delta.get(key)) for key in KNOWN_FIELDS):
-            yield Violation(part, {"delta": part.delta}, '"delta":{} and the finish_reason on a chunk of their own')
+    for choice_delta in view.choice_deltas:
+        if choice_delta.finish_reason is not None and any(
+            not is_null_or_empty(choice_delta.delta.get(key)) for key in KNOWN_FIELDS
+        ):
+            yield Violation(
+                choice_delta, {"delta": choice_delta.delta}, '"delta":{} and the finish_reason on a chunk of their own'
+            )
 
 
 def _tool_calls(view: TraceView) -> Iterator[Violation]:
     request = view.trace.request or {}
     if isinstance(request.get("tool_choice"), dict):
-        return  # with a named tool OpenAI itself says stop
+        return  # with a named tool OpenAI itself sends "stop"
     for choice in view.choices:
-        # Calls that were cut are no calls: their arguments say so under a rule of their own.
+        # Truncated calls do not count: tool-args-json-object reports them.
         is_called = bool(choice.tool_calls) and all(call.has_valid_arguments for call in choice.tool_calls)
         if choice.finish_delta and choice.finish_delta.finish_reason == "stop" and is_called:
             yield Violation(choice.finish_delta, {"finish_reason": "stop"}, '"finish_reason":"tool_calls"')
@@ -422,9 +440,9 @@ def _tool_calls(view: TraceView) -> Iterator[Violation]:
 
 def _function_call(view: TraceView) -> Iterator[Violation]:
     if not (view.trace.request or {}).get("functions"):
-        for part in view.choice_deltas:
-            if part.finish_reason == "function_call":
-                yield Violation(part, {"finish_reason": "function_call"}, '"finish_reason":"tool_calls"')
+        for choice_delta in view.choice_deltas:
+            if choice_delta.finish_reason == "function_call":
+                yield Violation(choice_delta, {"finish_reason": "function_call"}, '"finish_reason":"tool_calls"')
 
 
 FINISH_CHECKS = (

@@ -1,4 +1,4 @@
-"""Checks of the envelope: the members of a chunk around its choices."""
+"""Checks of chunk envelopes, choices, completions chunks and non-streamed replies (`env-`, `n-`, `cmpl-`, `ns-`)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,9 +30,9 @@ RESERVED_NAMES = frozenset(
         "text",
     )
 )
-"""Names that mean something elsewhere in the protocol."""
+"""Names that the protocol uses at other levels."""
 ENVELOPE_MEMBERS = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
-"""Members of every chunk. One with no other members and no choice carries nothing."""
+"""Members of every chunk. A chunk with no others and no choice is empty."""
 MIN_MILLISECONDS = 10**11
 """As seconds this is the year 5138, as milliseconds 1973: no `created` in seconds reaches it."""
 
@@ -40,7 +40,7 @@ _ABSENT = "absent"
 
 
 def chunk_member(chunk: StreamMessage, key: str) -> object:
-    """A member of a chunk as a fragment that can be shown."""
+    """Return a member of a chunk as a JSON fragment for a finding."""
     return {key: chunk.json[key]} if key in chunk.json else f"no {key}"
 
 
@@ -66,10 +66,10 @@ def _id_constant(view: TraceView) -> Iterator[Violation]:
 
 def _changed_values(key: str, chunks: list[StreamMessage]) -> Iterator[Violation]:
     first = chunks[0].json[key] if chunks else None
-    wanted = f"{str(first)[:80]} as on the first chunk"
+    expected = f"{str(first)[:80]} as on the first chunk"
     for chunk in chunks:
         if chunk.json[key] != first:
-            yield Violation(chunk, chunk_member(chunk, key), wanted)
+            yield Violation(chunk, chunk_member(chunk, key), expected)
 
 
 def _created_int(view: TraceView) -> Iterator[Violation]:
@@ -117,13 +117,13 @@ def _fingerprint(view: TraceView) -> Iterator[Violation]:
     values = [_comparable(chunk.json.get("system_fingerprint", _ABSENT)) for chunk in view.enveloped_chunks]
     for chunk, value in zip(view.enveloped_chunks, values, strict=True):
         if value != values[0]:
-            wanted = f"system_fingerprint as on the first chunk: {str(values[0])[:80]}"
-            yield Violation(chunk, chunk_member(chunk, "system_fingerprint"), wanted)
-            return  # once is enough: after one change each chunk would be a finding
+            expected = f"system_fingerprint as on the first chunk: {str(values[0])[:80]}"
+            yield Violation(chunk, chunk_member(chunk, "system_fingerprint"), expected)
+            return  # report the first change only
 
 
 def _comparable(value: object) -> str | None:
-    """The value where it is cheap to compare; all others count as one."""
+    # Values that are not strings are malformed and may be large: they compare as equal.
     return value if value is None or isinstance(value, str) else "no string"
 
 
@@ -143,8 +143,8 @@ def _obfuscation(view: TraceView) -> Iterator[Violation]:
     is_off = view.trace.stream_option("include_obfuscation") is False
     for chunk in view.chunks:
         if "obfuscation" in chunk.json and (is_off or not isinstance(chunk.json["obfuscation"], str)):
-            wanted = "no obfuscation: the request turned it off" if is_off else '"obfuscation":"<padding>"'
-            yield Violation(chunk, chunk_member(chunk, "obfuscation"), wanted)
+            expected = "no obfuscation: the request turned it off" if is_off else '"obfuscation":"<padding>"'
+            yield Violation(chunk, chunk_member(chunk, "obfuscation"), expected)
 
 
 def _placeholder(view: TraceView) -> Iterator[Violation]:
@@ -153,10 +153,10 @@ def _placeholder(view: TraceView) -> Iterator[Violation]:
             view.placeholder_chunk, view.placeholder_chunk.json, "a first chunk with id, object and a choice"
         )
     if view.trace.wants_usage is False:
-        return  # use-only-if-asked speaks
+        return  # use-only-if-asked reports it
     for chunk in view.enveloped_chunks:
         carried = {name for name, value in chunk.json.items() if value is not None} - ENVELOPE_MEMBERS
-        # Usage needs a carrier, and so do other fields, such as the prompt_filter_results of Azure.
+        # Usage and extensions such as prompt_filter_results (Azure) need a chunk without choices.
         if chunk.json.get("choices") == [] and not carried:
             yield Violation(chunk, chunk.json, "a chunk with a choice, or a comment")
 
@@ -181,27 +181,26 @@ ENVELOPE_CHECKS = (
 )
 
 
-# Checks of several choices in one reply.
-
-
-def is_choice_index(value: object) -> bool:
-    """Whether it is an integer from 0 on."""
-    return is_int(value) and value >= 0
+# Several choices
 
 
 def choice_index(view: TraceView) -> Iterator[Violation]:
-    """The choices without an integer index, and those that were not requested."""
-    for part in view.choice_deltas:
-        if not is_choice_index(part.choice.get("index")):
-            yield Violation(part, part.choice, '"index":0')
+    """Report choices without an integer index, and choices beyond `n`."""
+    for choice_delta in view.choice_deltas:
+        if not _is_choice_index(choice_delta.choice.get("index")):
+            yield Violation(choice_delta, choice_delta.choice, '"index":0')
     if view.trace.request is not None:
-        wanted = _requested_choices(view.trace.request)
-        for choice in view.choices[wanted:]:
-            yield Violation(choice.deltas[0], choice.deltas[0].choice, f"no more than {wanted} choices, as requested")
+        count = _requested_choices(view.trace.request)
+        for choice in view.choices[count:]:
+            yield Violation(choice.deltas[0], choice.deltas[0].choice, f"no more than {count} choices, as requested")
+
+
+def _is_choice_index(value: object) -> bool:
+    return is_int(value) and value >= 0
 
 
 def _requested_choices(request: dict[str, Any]) -> int:
-    """How many choices a request asks for. A list of numbers is one prompt, of token ids."""
+    # A list of numbers is one prompt of token ids.
     n, prompts = request.get("n"), as_list(request.get("prompt"))
     count = len(prompts) if prompts and isinstance(prompts[0], str | list) else 1
     return count * n if is_int(n) and n > 0 else count
@@ -210,16 +209,16 @@ def _requested_choices(request: dict[str, Any]) -> int:
 def _first_order(view: TraceView) -> Iterator[Violation]:
     expected = 0
     for choice in view.choices:
-        if is_choice_index(choice.deltas[0].choice.get("index")):
-            # Only who comes too early is at fault, not who was overtaken.
+        if _is_choice_index(choice.deltas[0].choice.get("index")):
+            # Report the choice that comes too early, not the one that it overtakes.
             if choice.index > expected:
                 yield Violation(choice.deltas[0], {"index": choice.index}, f'"index":{expected} first')
             expected = max(expected, choice.index + 1)
 
 
 def _one_choice(view: TraceView) -> Iterator[Violation]:
-    for chunk, parts in view.deltas_by_chunk:
-        if len(parts) > 1:
+    for chunk, choice_deltas in view.deltas_by_chunk:
+        if len(choice_deltas) > 1:
             yield Violation(chunk, {"choices": chunk.json["choices"]}, "one choice in each chunk")
 
 
@@ -230,24 +229,23 @@ CHOICE_CHECKS = (
 )
 
 
-# Checks of the stream of /v1/completions, where it differs from that of chat.
-
+# Streams of /v1/completions
 
 COMPLETIONS_FINISH_REASONS = ("stop", "length", "content_filter")
 COMPLETIONS_LOGPROBS_MEMBERS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
 def _text_string(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        # Where a delta stands in its place, cmpl-no-delta speaks.
-        if not isinstance(part.choice.get("text"), str) and "delta" not in part.choice:
-            yield Violation(part, part.choice, '"text":""')
+    for choice_delta in view.choice_deltas:
+        # cmpl-no-delta reports a delta in place of the text.
+        if not isinstance(choice_delta.choice.get("text"), str) and "delta" not in choice_delta.choice:
+            yield Violation(choice_delta, choice_delta.choice, '"text":""')
 
 
 def _no_delta(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if "delta" in part.choice:
-            yield Violation(part, part.choice, '"text":"<the new text>"')
+    for choice_delta in view.choice_deltas:
+        if "delta" in choice_delta.choice:
+            yield Violation(choice_delta, choice_delta.choice, '"text":"<the new text>"')
 
 
 def _completions_object(view: TraceView) -> Iterator[Violation]:
@@ -257,30 +255,33 @@ def _completions_object(view: TraceView) -> Iterator[Violation]:
 
 
 def _completions_finish(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        reason = part.choice.get("finish_reason", ...)
+    for choice_delta in view.choice_deltas:
+        reason = choice_delta.choice.get("finish_reason", ...)
         if reason is not None and reason not in COMPLETIONS_FINISH_REASONS:
-            yield Violation(part, part.choice, f"null, then one of {', '.join(COMPLETIONS_FINISH_REASONS)}")
+            yield Violation(
+                choice_delta, choice_delta.choice, f"null, then one of {', '.join(COMPLETIONS_FINISH_REASONS)}"
+            )
     for choice in view.choices:
-        for part in choice.after_finish:
-            yield Violation(part, part.choice, f"nothing for choice {choice.index} after its finish_reason")
+        for choice_delta in choice.after_finish:
+            yield Violation(
+                choice_delta, choice_delta.choice, f"nothing for choice {choice.index} after its finish_reason"
+            )
     for choice in view.unfinished_choices if view.done_messages else []:
         yield Violation(choice.deltas[-1], f"no finish_reason for choice {choice.index}", '"finish_reason":"stop"')
 
 
 def _completions_logprobs(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        logprobs = part.choice.get("logprobs")
+    for choice_delta in view.choice_deltas:
+        logprobs = choice_delta.choice.get("logprobs")
         if logprobs is not None and not _has_parallel_lists(logprobs):
             yield Violation(
-                part,
+                choice_delta,
                 {"logprobs": logprobs},
                 f"null, or {', '.join(COMPLETIONS_LOGPROBS_MEMBERS)} as lists of one length",
             )
 
 
 def _has_parallel_lists(logprobs: object) -> bool:
-    """Whether it is an object with the four lists, all of one length."""
     lists = [logprobs.get(key) for key in COMPLETIONS_LOGPROBS_MEMBERS] if isinstance(logprobs, dict) else [None]
     lengths = {len(one) if isinstance(one, list) else -1 for one in lists}
     return len(lengths) == 1 and -1 not in lengths
@@ -295,8 +296,8 @@ def _completions_usage_chunk(view: TraceView) -> Iterator[Violation]:
 def _completions_id(view: TraceView) -> Iterator[Violation]:
     first = view.chunks[0].json.get("id") if view.chunks else None
     for chunk in view.chunks:
-        identity = chunk.json.get("id")
-        if not isinstance(identity, str) or not identity.startswith("cmpl-") or identity != first:
+        id = chunk.json.get("id")
+        if not isinstance(id, str) or not id.startswith("cmpl-") or id != first:
             yield Violation(chunk, chunk_member(chunk, "id"), '"id":"cmpl-...", the same on every chunk')
 
 
@@ -313,18 +314,16 @@ COMPLETIONS_CHECKS = (
 )
 
 
-# Checks of a reply that is one JSON object.
-
+# Non-streamed replies
 
 _WHOLE_ONLY = (ReplyKind.WHOLE,)
-_COMPLETION_ENDPOINTS = ("chat", "completions")
 
 
 def _json_content_type(view: TraceView) -> Iterator[Violation]:
     trace = view.trace
     if view.looks_like_json and trace.media_type != "application/json":
-        shown = trace.header("content-type")
-        yield Violation(None, f"content-type: {shown}" if shown else "no content-type header", "application/json")
+        observed = trace.header("content-type")
+        yield Violation(None, f"content-type: {observed}" if observed else "no content-type header", "application/json")
 
 
 def _no_sse_tail(view: TraceView) -> Iterator[Violation]:
@@ -355,8 +354,8 @@ def _whole_finish(view: TraceView) -> Iterator[Violation]:
     reasons = content.FINISH_REASONS if view.is_chat else COMPLETIONS_FINISH_REASONS
     for choice in _reply_choices(view):
         if choice.get("finish_reason") not in reasons:
-            shown = {"finish_reason": choice["finish_reason"]} if "finish_reason" in choice else "no finish_reason"
-            yield Violation(None, shown, f"one of {', '.join(reasons)}")
+            observed = {"finish_reason": choice["finish_reason"]} if "finish_reason" in choice else "no finish_reason"
+            yield Violation(None, observed, f"one of {', '.join(reasons)}")
 
 
 def _whole_content_key(view: TraceView) -> Iterator[Violation]:
@@ -367,8 +366,8 @@ def _whole_content_key(view: TraceView) -> Iterator[Violation]:
 
 def _whole_usage(view: TraceView) -> Iterator[Violation]:
     if not view.is_error_reply and not has_usage_counts(view.reply_object.get("usage")):
-        shown = {"usage": view.reply_object["usage"]} if "usage" in view.reply_object else "no usage"
-        yield Violation(None, shown, "usage with its three integers")
+        observed = {"usage": view.reply_object["usage"]} if "usage" in view.reply_object else "no usage"
+        yield Violation(None, observed, "usage with its three integers")
 
 
 def _whole_tool_calls(view: TraceView) -> Iterator[Violation]:
@@ -378,8 +377,8 @@ def _whole_tool_calls(view: TraceView) -> Iterator[Violation]:
             yield Violation(None, {"tool_calls": calls}, '"tool_calls":[...]')
         for call in as_list(calls):
             if not _is_whole_tool_call(as_object(call)):
-                wanted = '{"id":"call_...","type":"function","function":{"name":"...","arguments":"{...}"}}'
-                yield Violation(None, {"tool_call": call}, wanted)
+                expected = '{"id":"call_...","type":"function","function":{"name":"...","arguments":"{...}"}}'
+                yield Violation(None, {"tool_call": call}, expected)
 
 
 def _is_whole_tool_call(call: dict[str, Any]) -> bool:
@@ -397,10 +396,10 @@ def _error_status(view: TraceView) -> Iterator[Violation]:
 
 
 def _whole_object(view: TraceView) -> Iterator[Violation]:
-    wanted = "chat.completion" if view.is_chat else "text_completion"
-    if not view.is_error_reply and view.reply_object.get("object") != wanted:
-        shown = {"object": view.reply_object["object"]} if "object" in view.reply_object else "no object"
-        yield Violation(None, shown, f'"object":"{wanted}"')
+    expected = "chat.completion" if view.is_chat else "text_completion"
+    if not view.is_error_reply and view.reply_object.get("object") != expected:
+        observed = {"object": view.reply_object["object"]} if "object" in view.reply_object else "no object"
+        yield Violation(None, observed, f'"object":"{expected}"')
 
 
 def _object_schema(view: TraceView) -> Iterator[Violation]:
@@ -408,10 +407,10 @@ def _object_schema(view: TraceView) -> Iterator[Violation]:
         return
     shape = schemas.CHAT_CHOICE_MEMBERS if view.is_chat else schemas.TEXT_CHOICE_MEMBERS
     wrong = schemas.mismatches(view.reply_object, schemas.COMPLETION_MEMBERS)
-    for place, choice in enumerate(_reply_choices(view)):
-        wrong += schemas.mismatches(choice, shape, f"choices[{place}].")
+    for index, choice in enumerate(_reply_choices(view)):
+        wrong += schemas.mismatches(choice, shape, f"choices[{index}].")
         if isinstance(choice.get("message"), dict):
-            wrong += schemas.mismatches(choice["message"], schemas.CHAT_MESSAGE_MEMBERS, f"choices[{place}].message.")
+            wrong += schemas.mismatches(choice["message"], schemas.CHAT_MESSAGE_MEMBERS, f"choices[{index}].message.")
     if wrong:
         yield Violation(None, view.first_value.source, ", ".join(wrong))
 
@@ -425,12 +424,12 @@ WHOLE_REPLY_CHECKS = (
     ),
     RuleCheck(catalog.ns.NO_SSE_TAIL, _no_sse_tail, _WHOLE_ONLY),
     RuleCheck(catalog.ns.ROLE, _whole_role, _WHOLE_ONLY),
-    RuleCheck(catalog.ns.CHOICES, _has_choices, _WHOLE_ONLY, _COMPLETION_ENDPOINTS),
-    RuleCheck(catalog.ns.FINISH, _whole_finish, _WHOLE_ONLY, _COMPLETION_ENDPOINTS),
+    RuleCheck(catalog.ns.CHOICES, _has_choices, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
+    RuleCheck(catalog.ns.FINISH, _whole_finish, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
     RuleCheck(catalog.ns.CONTENT_KEY, _whole_content_key, _WHOLE_ONLY),
-    RuleCheck(catalog.ns.USAGE, _whole_usage, _WHOLE_ONLY, _COMPLETION_ENDPOINTS),
+    RuleCheck(catalog.ns.USAGE, _whole_usage, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
     RuleCheck(catalog.ns.TOOL_CALLS, _whole_tool_calls, _WHOLE_ONLY),
     RuleCheck(catalog.ns.ERROR_STATUS, _error_status, _WHOLE_ONLY, required_fields=("status",)),
-    RuleCheck(catalog.ns.OBJECT_SCHEMA, _object_schema, _WHOLE_ONLY, _COMPLETION_ENDPOINTS),
-    RuleCheck(catalog.ns.OBJECT, _whole_object, _WHOLE_ONLY, _COMPLETION_ENDPOINTS),
+    RuleCheck(catalog.ns.OBJECT_SCHEMA, _object_schema, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
+    RuleCheck(catalog.ns.OBJECT, _whole_object, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
 )

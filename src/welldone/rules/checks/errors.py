@@ -1,4 +1,4 @@
-"""Checks of errors: in a stream, in place of one, and as the body of a failed request."""
+"""Checks of errors: in a stream, in place of one, and as the body of a failed request (`err-`)."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from welldone.rules.view.view import ReplyKind, TraceView
 
 ERROR_MEMBERS = ("message", "type", "param", "code")
 MAX_ERROR_TEXT_CHARACTERS = 300
-"""A text longer than this is an answer, not an error message."""
+"""A longer text is an answer, not an error message."""
 
 _ERROR_TEXT = re.compile(r"\s*+(?:internal (?:server )?error|error:|\[error)", re.IGNORECASE)
 _ERROR_EVENT = 'data: {"error":{"message":"...","type":"...","param":null,"code":null}}'
@@ -20,15 +20,15 @@ _ALL_REPLY_KINDS = (ReplyKind.STREAM, ReplyKind.WHOLE, ReplyKind.JSON_INSTEAD_OF
 def _status_before(view: TraceView) -> Iterator[Violation]:
     if view.trace.status != 200:
         return
-    wanted = "a status of 400 or more and the error as its JSON body"
+    expected = "a status of 400 or more and the error as its JSON body"
     if view.reply_kind is ReplyKind.JSON_INSTEAD_OF_STREAM and view.is_error_reply:
-        yield Violation(None, view.first_value.source, wanted)
+        yield Violation(None, view.first_value.source, expected)
     if view.all_errors and view.messages[0] is view.all_errors[0]:
-        yield Violation(view.all_errors[0], view.all_errors[0].value.source, wanted)
+        yield Violation(view.all_errors[0], view.all_errors[0].value.source, expected)
 
 
 def _error_values(view: TraceView) -> Iterator[tuple[StreamMessage | None, object]]:
-    """Each error that was heard where an error has its place, with what stands under its `error` key."""
+    """Yield each error event or error body, with the value of its `error` member."""
     for message in view.error_events if view.is_chunked else ():
         yield message, message.json["error"]
     if view.reply_kind is ReplyKind.HTTP_ERROR or (view.reply_kind is not ReplyKind.STREAM and view.is_error_reply):
@@ -38,9 +38,9 @@ def _error_values(view: TraceView) -> Iterator[tuple[StreamMessage | None, objec
 def _body_shape(view: TraceView) -> Iterator[Violation]:
     for message, error in _error_values(view):
         is_shaped = isinstance(error, dict) and all(key in error for key in ERROR_MEMBERS)
-        if not is_shaped or not isinstance(error["message"], str):  # type: ignore[index]  # is_shaped told
-            shown = message.value.source if message else view.body_text[:1000]
-            yield Violation(message, shown, '{"error":{"message":"...","type":"...","param":null,"code":null}}')
+        if not is_shaped or not isinstance(error["message"], str):  # type: ignore[index]  # an object: see is_shaped
+            observed = message.value.source if message else view.body_text[:1000]
+            yield Violation(message, observed, '{"error":{"message":"...","type":"...","param":null,"code":null}}')
 
 
 def _code_string(view: TraceView) -> Iterator[Violation]:
@@ -62,7 +62,7 @@ def _then_done(view: TraceView) -> Iterator[Violation]:
     if not view.all_errors:
         return
     first = view.all_errors[0]
-    rest = view.messages[next(place for place, one in enumerate(view.messages) if one is first) + 1 :]
+    rest = view.messages_after(first)
     if all(message.kind is not MessageKind.DONE for message in rest):
         yield Violation(first, "no [DONE] after the error", "data: [DONE] after the error event")
     for message in rest:
@@ -91,9 +91,9 @@ def _not_content(view: TraceView) -> Iterator[Violation]:
 
 def _not_silent(view: TraceView) -> Iterator[Violation]:
     for choice in view.unfinished_choices:
-        if any(part.delta or part.text for part in choice.deltas):
-            said = f"choice {choice.index} ends without a finish_reason and without an error"
-            yield Violation(choice.deltas[-1], said, f"a finish_reason, or {_ERROR_EVENT}")
+        if any(choice_delta.delta or choice_delta.text for choice_delta in choice.deltas):
+            observed = f"choice {choice.index} ends without a finish_reason and without an error"
+            yield Violation(choice.deltas[-1], observed, f"a finish_reason, or {_ERROR_EVENT}")
 
 
 def _not_with_choices(view: TraceView) -> Iterator[Violation]:
@@ -120,8 +120,8 @@ def _empty_stream(view: TraceView) -> Iterator[Violation]:
             yield Violation(None, view.first_value.source, "a stream, as the request asked")
     elif not view.chunks and not view.events and not view.all_errors:
         body = view.trace.body.removeprefix(sse.BOM)[:1000].decode("utf-8", "replace")
-        what = "chunks" if view.is_chunked else "events"
-        yield Violation(None, body or "nothing", f"a stream of {what}, or an error")
+        unit = "chunks" if view.is_chunked else "events"
+        yield Violation(None, body or "nothing", f"a stream of {unit}, or an error")
 
 
 ERROR_CHECKS = (

@@ -1,17 +1,16 @@
-"""Checks of the framing: lines, fields and empty lines."""
+"""Checks of HTTP headers, SSE framing, encoding, and the end of a stream (rules `http-`, `sse-`, `enc-`, `end-`)."""
 
 import json
 import re
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from welldone.protocol import catalog, sse
 from welldone.rules.rule_check import RuleCheck, Violation
-from welldone.rules.view.stream import MessageKind, ParsedValue, StreamMessage
+from welldone.rules.view.stream import MessageKind, StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView, invalid_utf8
 
-# Checks of bytes and JSON: UTF-8, strict JSON, escapes.
-
+# Encoding: UTF-8, strict JSON, escapes
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -22,17 +21,17 @@ _WHOLE_CHARACTER = "the whole character, in the delta that completes it"
 
 
 def _valid_utf8(view: TraceView) -> Iterator[Violation]:
-    if view.reply_kind is ReplyKind.WHOLE and (garbage := invalid_utf8(view.trace.body)):
-        yield Violation(None, garbage, "UTF-8")
-    for number, garbage in view.invalid_utf8_frames.items():
-        yield Violation(number, garbage, "whole characters in UTF-8; hold back the first bytes of one")
+    if view.reply_kind is ReplyKind.WHOLE and (invalid := invalid_utf8(view.trace.body)):
+        yield Violation(None, invalid, "UTF-8")
+    for number, invalid in view.invalid_utf8_frames.items():
+        yield Violation(number, invalid, "whole characters in UTF-8; hold back the first bytes of one")
 
 
 def _replacement_char(view: TraceView) -> Iterator[Violation]:
-    for chunk, parts in view.deltas_by_chunk:
-        # Bytes that are no UTF-8 have a rule of their own.
+    for chunk, choice_deltas in view.deltas_by_chunk:
+        # enc-valid-utf8 reports bytes that are not UTF-8.
         if _REPLACEMENT.search(chunk.value.source) and chunk.frame_number not in view.invalid_utf8_frames:
-            texts = (text for part in parts for text in part.all_text if "\ufffd" in text)
+            texts = (text for choice_delta in choice_deltas for text in choice_delta.all_text if "\ufffd" in text)
             yield from (Violation(chunk, text, _WHOLE_CHARACTER) for text in texts)
     for event in view.events:
         if _REPLACEMENT.search(event.value.source) and event.frame_number not in view.invalid_utf8_frames:
@@ -49,17 +48,17 @@ def _lone_surrogate(view: TraceView) -> Iterator[Violation]:
 
 
 def _strings(value: object) -> Iterator[str]:
-    """Every string in a JSON value, keys included; without recursion, so depth costs nothing."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            waiting += one.keys()
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
+    """Yield every string in a JSON value, keys included; iterative, since values may be nested deeply."""
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, str):
+            yield current
+        elif isinstance(current, dict):
+            stack += current.keys()
+            stack += current.values()
+        elif isinstance(current, list):
+            stack += current
 
 
 def _strict_json(view: TraceView) -> Iterator[Violation]:
@@ -75,7 +74,7 @@ def _strict_json(view: TraceView) -> Iterator[Violation]:
 
 
 def _describe_invalid_json(source: str, expected: str) -> tuple[str, str]:
-    """What is wrong with a text that is no strict JSON, and what should stand there."""
+    """Return what is observed and what is expected, for a text that is not strict JSON."""
     if not _is_truncated(source):
         return source, expected
     tail = source if len(source) <= _TAIL_CHARACTERS else f"…{source[-_TAIL_CHARACTERS:]}"
@@ -83,7 +82,7 @@ def _describe_invalid_json(source: str, expected: str) -> tuple[str, str]:
 
 
 def _is_truncated(text: str) -> bool:
-    """Whether the text is JSON that breaks off."""
+    """Whether the text is incomplete JSON."""
     try:
         _LENIENT.decode(text)
     except json.JSONDecodeError as error:
@@ -98,7 +97,7 @@ def _is_truncated(text: str) -> bool:
 _LENIENT = json.JSONDecoder(strict=False)
 _JSON_WORDS = ("true", "false", "null", "NaN", "-Infinity")
 _ESCAPE_LENGTH = len(r"\u0000")
-_TAIL_CHARACTERS = 120  # characters: what the cut looks like
+_TAIL_CHARACTERS = 120  # enough to show where it breaks off
 _NON_FINITE = re.compile(r".{0,60}(?:NaN|Infinity).{0,60}", re.DOTALL)
 
 
@@ -126,20 +125,19 @@ ENCODING_CHECKS = (
 )
 
 
-# Checks of the end of a stream.
-
+# End of the stream
 
 DONE_LINE = b"data: [DONE]"
 
 
 def done_missing(view: TraceView) -> Iterator[Violation]:
-    """The end of a successful stream where no sentinel was heard in any spelling."""
+    """Report a successful stream without a sentinel in any spelling."""
     if view.is_complete_stream and not view.done_messages:
         yield Violation(view.messages[-1], "the end of the stream", "data: [DONE]")
 
 
 def _done_exact(view: TraceView) -> Iterator[Violation]:
-    # Once for each frame: one frame may hold many.
+    # Once per frame: a frame may contain several.
     for number in dict.fromkeys(message.frame_number for message in view.done_messages):
         raw = view.frames[number - 1].raw
         if DONE_LINE not in sse.split_lines(raw):
@@ -148,12 +146,8 @@ def _done_exact(view: TraceView) -> Iterator[Violation]:
 
 def _done_last(view: TraceView) -> Iterator[Violation]:
     if view.done_messages:
-        for message in view.messages[_message_position(view.messages, view.done_messages[0]) + 1 :]:
+        for message in view.messages_after(view.done_messages[0]):
             yield Violation(message, message.value.source, "nothing after [DONE]")
-
-
-def _message_position(messages: list[StreamMessage], target: StreamMessage) -> int:
-    return next(place for place, message in enumerate(messages) if message is target)
 
 
 def _last_terminated(view: TraceView) -> Iterator[Violation]:
@@ -165,7 +159,7 @@ def _last_terminated(view: TraceView) -> Iterator[Violation]:
 
 
 def truncated_reply(view: TraceView) -> Iterator[Violation]:
-    """The end of a whole reply that is not whole."""
+    """Report a non-streamed reply whose body ends early."""
     if view.is_truncated_reply:
         yield Violation(None, "the end of the connection before the end of the body", "the whole body, or an error")
 
@@ -174,8 +168,8 @@ def _early_eof(view: TraceView) -> Iterator[Violation]:
     yield from truncated_reply(view)
     if not view.done_messages:
         for choice in view.unfinished_choices:
-            said = f"the end of the stream before a finish_reason for choice {choice.index}"
-            yield Violation(choice.deltas[-1], said, "a finish_reason, or an error event, then data: [DONE]")
+            observed = f"the end of the stream before a finish_reason for choice {choice.index}"
+            yield Violation(choice.deltas[-1], observed, "a finish_reason, or an error event, then data: [DONE]")
 
 
 END_CHECKS = (
@@ -187,12 +181,12 @@ END_CHECKS = (
 )
 
 
-# Checks of the HTTP reply around a stream. Headers are judged only where they are known.
+# HTTP status and headers
 
 
 def _content_type(view: TraceView) -> Iterator[Violation]:
     if view.reply_kind is ReplyKind.JSON_INSTEAD_OF_STREAM and view.is_error_reply:
-        return  # err-status-before-stream speaks
+        return  # err-status-before-stream reports it
     if view.trace.media_type != "text/event-stream":
         yield Violation(None, _header_line(view, "content-type"), "Content-Type: text/event-stream")
 
@@ -257,14 +251,16 @@ HTTP_CHECKS = (
 )
 
 
+# SSE lines and fields
+
 KEEPALIVE_RUN_LIMIT = 100
-"""The clients that count lines without data give up at 300; 100 leaves them room."""
+"""Clients that count lines without data give up at 300; 100 leaves a margin."""
 
 _KINDS_WITHOUT_VALUE = (MessageKind.EMPTY, MessageKind.COMMENT, MessageKind.INVALID_JSON, MessageKind.ERROR_FIELD)
 
 
 def _multi_value_frames(view: TraceView) -> Iterator[list[StreamMessage]]:
-    """The readable values of each frame that has more than one."""
+    """Yield the readable values of each frame that has more than one."""
     for _, group in groupby(view.messages, key=lambda message: message.frame_number):
         messages = [message for message in group if message.kind not in _KINDS_WITHOUT_VALUE]
         if len(messages) > 1:
@@ -291,12 +287,8 @@ def _one_object(view: TraceView) -> Iterator[Violation]:
 
 def _on_one_line(view: TraceView) -> Iterator[Violation]:
     for message in view.messages:
-        if _is_json(message.value) and "\n" in message.value.source:
+        if message.value.kind is None and "\n" in message.value.source:
             yield Violation(message, message.value.source, "the whole JSON on one data line")
-
-
-def _is_json(value: ParsedValue) -> bool:
-    return value.kind is None
 
 
 def _data_space(view: TraceView) -> Iterator[Violation]:
@@ -311,11 +303,11 @@ def _data_space(view: TraceView) -> Iterator[Violation]:
 
 
 def _badly_spaced(frame: sse.Frame) -> bytes | None:
-    """The first data line without exactly one space after its colon."""
+    """Return the first data line without exactly one space after its colon."""
     lines = [line for line in sse.split_lines(frame.raw) if line.startswith(b"data:") and line[5:].strip()]
-    for place, line in enumerate(lines):
-        # The later lines of JSON that is spread over several may be indented.
-        if not line.startswith(sse.DATA_PREFIX) or (place == 0 and line.startswith(b"data:  ")):
+    for number, line in enumerate(lines):
+        # Later lines of multi-line JSON may be indented.
+        if not line.startswith(sse.DATA_PREFIX) or (number == 0 and line.startswith(b"data:  ")):
             return line
     return None
 
@@ -332,7 +324,7 @@ def _no_bom(view: TraceView) -> Iterator[Violation]:
 
 
 def _frames_with_field(view: TraceView, name: bytes) -> Iterator[tuple[int, sse.Frame, str]]:
-    """Each frame that has a line with this field name, and that line."""
+    """Yield each line with this field name, with its frame."""
     for number, frame in enumerate(view.frames, start=1):
         if frame.raw.startswith(name) or b"\n" + name in frame.raw or b"\r" + name in frame.raw:
             for line in sse.split_lines(frame.raw):
@@ -352,7 +344,7 @@ def _retry_frame(view: TraceView) -> Iterator[Violation]:
 
 
 def empty_data(view: TraceView) -> Iterator[Violation]:
-    """Events that have no data."""
+    """Report events without data."""
     for message in view.messages:
         if message.kind is MessageKind.EMPTY:
             yield Violation(message, message.frame.raw.decode("utf-8", "replace"), "': keep-alive', or nothing")
@@ -381,25 +373,22 @@ def _keepalive_form(view: TraceView) -> Iterator[Violation]:
 
 def _run_limit(view: TraceView) -> Iterator[Violation]:
     body = view.trace.body
-    speaking = {message.frame_number for message in view.messages}
+    frames_with_data = {message.frame_number for message in view.messages}
+    expected = f"fewer than {KEEPALIVE_RUN_LIMIT} such lines in a row"
     run, end = 0, 0
     for number, frame in enumerate(view.frames, start=1):
         run += _count_lines(body[end : frame.byte])
         end = frame.byte + len(frame.raw)
-        if number not in speaking:
+        if number not in frames_with_data:
             run += _count_lines(frame.raw)
             continue
         before, after = _lines_around(frame)
         if run + before >= KEEPALIVE_RUN_LIMIT:
-            yield Violation(number, f"{run + before} lines without data before this frame", _expected_run())
+            yield Violation(number, f"{run + before} lines without data before this frame", expected)
         run = after
     run += _count_lines(body[end:])
     if run >= KEEPALIVE_RUN_LIMIT:
-        yield Violation(len(view.frames) or None, f"{run} lines without data at the end", _expected_run())
-
-
-def _expected_run() -> str:
-    return f"fewer than {KEEPALIVE_RUN_LIMIT} such lines in a row"
+        yield Violation(len(view.frames) or None, f"{run} lines without data at the end", expected)
 
 
 def _count_lines(raw: bytes) -> int:
@@ -407,31 +396,23 @@ def _count_lines(raw: bytes) -> int:
 
 
 def _lines_around(frame: sse.Frame) -> tuple[int, int]:
-    """How many lines stand before the first data line of a frame and after its last, the empty one included."""
-    places = [place for place, line in enumerate(sse.split_lines(frame.raw)) if _is_payload(line)]
-    if not places:
+    """Count the lines before the first data line of a frame and after its last, including the empty one."""
+    data_lines = [number for number, line in enumerate(sse.split_lines(frame.raw)) if _is_payload(line)]
+    if not data_lines:
         return 0, _count_lines(frame.raw)
-    return places[0], _count_lines(frame.raw) - places[-1] - 1
+    return data_lines[0], _count_lines(frame.raw) - data_lines[-1] - 1
 
 
 def _whole_event_writes(view: TraceView) -> Iterator[Violation]:
-    cuts = iter(_chunk_boundaries(view.trace.chunk_sizes or ()))
-    cut = next(cuts, None)
+    boundaries = accumulate(view.trace.chunk_sizes or ())
+    boundary = next(boundaries, None)
     for number, frame in enumerate(view.frames, start=1):
-        while cut is not None and cut <= frame.byte:
-            cut = next(cuts, None)
-        if cut is not None and cut < frame.byte + len(frame.raw):
-            there = cut - frame.byte
-            heard_text = frame.raw[:there][-60:] + b" | " + frame.raw[there:][:60]
-            yield Violation(number, heard_text.decode("utf-8", "replace"), "the whole frame in one HTTP chunk")
-
-
-def _chunk_boundaries(chunk_sizes: tuple[int, ...]) -> Iterator[int]:
-    """Where one HTTP chunk ends and the next begins."""
-    at = 0
-    for size in chunk_sizes:
-        at += size
-        yield at
+        while boundary is not None and boundary <= frame.byte:
+            boundary = next(boundaries, None)
+        if boundary is not None and boundary < frame.byte + len(frame.raw):
+            offset = boundary - frame.byte
+            observed = frame.raw[:offset][-60:] + b" | " + frame.raw[offset:][:60]
+            yield Violation(number, observed.decode("utf-8", "replace"), "the whole frame in one HTTP chunk")
 
 
 SSE_CHECKS = (
@@ -448,5 +429,5 @@ SSE_CHECKS = (
     RuleCheck(catalog.sse.NO_EVENT_NAME, _event_name),
     RuleCheck(catalog.sse.KEEPALIVE_FORM, _keepalive_form),
     RuleCheck(catalog.sse.KEEPALIVE_RUN_LIMIT, _run_limit),
-    RuleCheck(catalog.sse.WHOLE_EVENT_WRITES, _whole_event_writes, required_fields=("pieces",)),
+    RuleCheck(catalog.sse.WHOLE_EVENT_WRITES, _whole_event_writes, required_fields=("chunk_sizes",)),
 )

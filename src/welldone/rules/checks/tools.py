@@ -1,4 +1,4 @@
-"""Checks of tool calls, on the deltas as a client puts them together: by index, or by order where it is missing."""
+"""Checks of tool calls, assembled as a client does it: by index, or by order if the index is missing (`tool-`)."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,6 @@ from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.view.choices import (
     ARGUMENTS_MEMBER,
     AssembledToolCall,
-    ChoiceView,
     ToolCallDelta,
     as_text,
     is_int,
@@ -17,7 +16,7 @@ from welldone.rules.view.choices import (
 from welldone.rules.view.view import TraceView
 
 TRUNCATING_FINISH_REASONS = ("length", "content_filter")
-"""Reasons after which a call may be unfinished."""
+"""Reasons after which a call may be incomplete."""
 
 
 def _tool_call_deltas(view: TraceView) -> Iterator[ToolCallDelta]:
@@ -26,84 +25,86 @@ def _tool_call_deltas(view: TraceView) -> Iterator[ToolCallDelta]:
 
 
 def _first_deltas(view: TraceView) -> Iterator[ToolCallDelta]:
-    return (piece for piece in _tool_call_deltas(view) if piece.is_first)
+    return (call_delta for call_delta in _tool_call_deltas(view) if call_delta.is_first)
 
 
 def _later_deltas(view: TraceView) -> Iterator[ToolCallDelta]:
-    return (piece for piece in _tool_call_deltas(view) if not piece.is_first)
+    return (call_delta for call_delta in _tool_call_deltas(view) if not call_delta.is_first)
 
 
 def _index_required(view: TraceView) -> Iterator[Violation]:
-    for piece in _tool_call_deltas(view):
-        if piece.entry.get("index") is None:
-            yield Violation(piece.choice_delta, piece.entry, f'"index":{piece.call.number}')
+    for call_delta in _tool_call_deltas(view):
+        if call_delta.entry.get("index") is None:
+            yield Violation(call_delta.choice_delta, call_delta.entry, f'"index":{call_delta.call.number}')
 
 
 def _index_int(view: TraceView) -> Iterator[Violation]:
-    for piece in _tool_call_deltas(view):
-        index = piece.entry.get("index")
+    for call_delta in _tool_call_deltas(view):
+        index = call_delta.entry.get("index")
         if index is not None and not is_int(index):
-            yield Violation(piece.choice_delta, {"index": index}, f'"index":{piece.call.number}')
+            yield Violation(call_delta.choice_delta, {"index": index}, f'"index":{call_delta.call.number}')
 
 
 def _index_distinct(view: TraceView) -> Iterator[Violation]:
-    for piece in _tool_call_deltas(view):
-        if piece.has_index_clash:
-            yield Violation(piece.choice_delta, piece.entry, f'"index":{piece.call.number}')
+    for call_delta in _tool_call_deltas(view):
+        if call_delta.has_index_clash:
+            yield Violation(call_delta.choice_delta, call_delta.entry, f'"index":{call_delta.call.number}')
 
 
 def _index_contiguous(view: TraceView) -> Iterator[Violation]:
     for choice in view.choices:
         expected = 0
-        for piece in choice.tool_call_deltas:
-            index = piece.call.index
-            if index is None or not piece.is_first or piece.has_index_clash:
+        for call_delta in choice.tool_call_deltas:
+            index = call_delta.call.index
+            if index is None or not call_delta.is_first or call_delta.has_index_clash:
                 continue
-            # Only who comes too early is at fault, not who was overtaken.
+            # Report the call that comes too early, not the one that it overtakes.
             if index > expected or index < 0:
-                yield Violation(piece.choice_delta, {"index": index}, f'"index":{expected}')
+                yield Violation(call_delta.choice_delta, {"index": index}, f'"index":{expected}')
             expected = max(expected, index + 1)
 
 
 def _id_first(view: TraceView) -> Iterator[Violation]:
-    for piece in _first_deltas(view):
-        if not piece.id:
-            yield Violation(piece.choice_delta, piece.entry, '"id":"call_..." on the first delta of the call')
+    for call_delta in _first_deltas(view):
+        if not call_delta.id:
+            yield Violation(call_delta.choice_delta, call_delta.entry, '"id":"call_..." on the first delta of the call')
 
 
 def _id_once(view: TraceView) -> Iterator[Violation]:
-    for piece in _later_deltas(view):
-        if piece.id and piece.id == piece.previous_id:
-            yield Violation(piece.choice_delta, piece.entry, "no id on later deltas of the call")
+    for call_delta in _later_deltas(view):
+        if call_delta.id and call_delta.id == call_delta.previous_id:
+            yield Violation(call_delta.choice_delta, call_delta.entry, "no id on later deltas of the call")
 
 
 def _id_stable(view: TraceView) -> Iterator[Violation]:
-    seen: set[tuple[int, str]] = set()  # each choice is a message of its own
-    for piece in _tool_call_deltas(view):
-        name = piece.choice_delta.choice_index, piece.id
-        if piece.is_first and name in seen:
-            yield Violation(piece.choice_delta, piece.entry, "an id of its own for each call")
-        elif not piece.is_first and piece.id and piece.previous_id not in ("", piece.id):
-            yield Violation(piece.choice_delta, piece.entry, f'"id":"{piece.previous_id[:80]}", or none')
-        if piece.is_first and piece.id:
+    seen: set[tuple[int, str]] = set()  # ids are unique within a choice
+    for call_delta in _tool_call_deltas(view):
+        name = call_delta.choice_delta.choice_index, call_delta.id
+        if call_delta.is_first and name in seen:
+            yield Violation(call_delta.choice_delta, call_delta.entry, "an id of its own for each call")
+        elif not call_delta.is_first and call_delta.id and call_delta.previous_id not in ("", call_delta.id):
+            yield Violation(call_delta.choice_delta, call_delta.entry, f'"id":"{call_delta.previous_id[:80]}", or none')
+        if call_delta.is_first and call_delta.id:
             seen.add(name)
 
 
 def _type_first(view: TraceView) -> Iterator[Violation]:
-    for piece in _first_deltas(view):
-        if str(piece.entry.get("type")) not in ARGUMENTS_MEMBER:
+    for call_delta in _first_deltas(view):
+        if str(call_delta.entry.get("type")) not in ARGUMENTS_MEMBER:
             yield Violation(
-                piece.choice_delta, piece.entry, f'"type":"{piece.call_type}" on the first delta of the call'
+                call_delta.choice_delta,
+                call_delta.entry,
+                f'"type":"{call_delta.call_type}" on the first delta of the call',
             )
 
 
 def _name_whole(view: TraceView) -> Iterator[Violation]:
-    for piece in _tool_call_deltas(view):
-        if piece.is_first and not piece.name and piece.call_type in piece.entry:
-            wanted = f'"{piece.call_type}":{{"name":"<the whole name>"}} on the first delta of the call'
-            yield Violation(piece.choice_delta, piece.entry, wanted)
-        elif not piece.is_first and piece.name and _first_name(piece.call) not in ("", piece.name):
-            yield Violation(piece.choice_delta, piece.entry, "the whole name on the first delta of the call")
+    for call_delta in _tool_call_deltas(view):
+        if call_delta.is_first and not call_delta.name and call_delta.call_type in call_delta.entry:
+            expected = f'"{call_delta.call_type}":{{"name":"<the whole name>"}} on the first delta of the call'
+            yield Violation(call_delta.choice_delta, call_delta.entry, expected)
+        elif not call_delta.is_first and call_delta.name and _first_name(call_delta.call) not in ("", call_delta.name):
+            yield Violation(call_delta.choice_delta, call_delta.entry, "the whole name on the first delta of the call")
 
 
 def _first_name(call: AssembledToolCall) -> str:
@@ -111,32 +112,37 @@ def _first_name(call: AssembledToolCall) -> str:
 
 
 def _name_once(view: TraceView) -> Iterator[Violation]:
-    for piece in _later_deltas(view):
-        if piece.name and piece.name == _first_name(piece.call):
-            yield Violation(piece.choice_delta, piece.entry, "no name on later deltas of the call")
+    for call_delta in _later_deltas(view):
+        if call_delta.name and call_delta.name == _first_name(call_delta.call):
+            yield Violation(call_delta.choice_delta, call_delta.entry, "no name on later deltas of the call")
 
 
 def _later_fields(view: TraceView) -> Iterator[Violation]:
-    for piece in _later_deltas(view):
-        members = {key: piece.entry.get(key, ...) for key in ("id", "type")} | {"name": piece.function.get("name", ...)}
+    for call_delta in _later_deltas(view):
+        members = {key: call_delta.entry.get(key, ...) for key in ("id", "type")} | {
+            "name": call_delta.function.get("name", ...)
+        }
         empty = [key for key, value in members.items() if value in (None, "")]
         if empty:
-            # Clients join strings: '' adds nothing. A null is a value.
+            # Clients concatenate strings: "" is harmless, null is not.
             severity = None if None in members.values() else Severity.TOLERATED
             yield Violation(
-                piece.choice_delta, piece.entry, f"no {', '.join(empty)} on later deltas of the call", severity
+                call_delta.choice_delta,
+                call_delta.entry,
+                f"no {', '.join(empty)} on later deltas of the call",
+                severity,
             )
 
 
 def _args_string(view: TraceView) -> Iterator[Violation]:
-    for piece in _tool_call_deltas(view):
-        if not isinstance(piece.arguments, str):
-            member = ARGUMENTS_MEMBER[piece.call_type]
-            yield Violation(piece.choice_delta, {member: piece.arguments}, f'"{member}":"<text>"')
+    for call_delta in _tool_call_deltas(view):
+        if not isinstance(call_delta.arguments, str):
+            member = ARGUMENTS_MEMBER[call_delta.call_type]
+            yield Violation(call_delta.choice_delta, {member: call_delta.arguments}, f'"{member}":"<text>"')
 
 
 def _ended_calls(view: TraceView) -> Iterator[AssembledToolCall]:
-    """The calls of functions, of choices that were not cut short. The input of custom tools need not be JSON."""
+    """Yield the function calls of finished choices. The input of custom tools need not be JSON."""
     for choice in view.choices:
         if choice.finish_delta and choice.finish_delta.finish_reason not in TRUNCATING_FINISH_REASONS:
             yield from (call for call in choice.tool_calls if not call.is_custom)
@@ -144,10 +150,10 @@ def _ended_calls(view: TraceView) -> Iterator[AssembledToolCall]:
 
 def _args_json_object(view: TraceView) -> Iterator[Violation]:
     for call in _ended_calls(view):
-        # Arguments that are no strings, and a {} before the rest, have rules of their own.
+        # tool-args-string and tool-args-first-empty report the other cases.
         if not call.arguments or _late_arguments(call) is not None or is_json(call.arguments, dict):
             continue
-        # Other JSON can at least be read: the model's choice more than the server's fault.
+        # JSON of another type is readable, and more often the model's doing than the server's.
         severity = Severity.TOLERATED if call.has_valid_arguments else None
         yield Violation(
             call.deltas[-1].choice_delta, {"arguments": call.arguments}, "one JSON object when joined", severity
@@ -162,11 +168,11 @@ def _args_first_empty(view: TraceView) -> Iterator[Violation]:
 
 
 def _late_arguments(call: AssembledToolCall) -> ToolCallDelta | None:
-    """The piece that begins anew after arguments that began with a whole {}."""
-    pieces = [piece for piece in call.deltas if as_text(piece.arguments).strip()]
-    if call.is_custom or len(pieces) < 2 or pieces[0].arguments != "{}":
+    """Return the delta that starts the arguments again after an initial {}."""
+    with_arguments = [call_delta for call_delta in call.deltas if as_text(call_delta.arguments).strip()]
+    if call.is_custom or len(with_arguments) < 2 or with_arguments[0].arguments != "{}":
         return None
-    return pieces[1] if as_text(pieces[1].arguments).lstrip().startswith("{") else None
+    return with_arguments[1] if as_text(with_arguments[1].arguments).lstrip().startswith("{") else None
 
 
 def _args_no_arg_call(view: TraceView) -> Iterator[Violation]:
@@ -176,49 +182,50 @@ def _args_no_arg_call(view: TraceView) -> Iterator[Violation]:
 
 
 def _function_present(view: TraceView) -> Iterator[Violation]:
-    for piece in _tool_call_deltas(view):
-        if not isinstance(piece.entry.get(piece.call_type), dict):
+    for call_delta in _tool_call_deltas(view):
+        if not isinstance(call_delta.entry.get(call_delta.call_type), dict):
             yield Violation(
-                piece.choice_delta, piece.entry, f'"{piece.call_type}":{{"{ARGUMENTS_MEMBER[piece.call_type]}":"..."}}'
+                call_delta.choice_delta,
+                call_delta.entry,
+                f'"{call_delta.call_type}":{{"{ARGUMENTS_MEMBER[call_delta.call_type]}":"..."}}',
             )
 
 
 def _one_at_a_time(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if len(part.tool_call_entries) > 1:
-            yield Violation(part, {"tool_calls": part.tool_call_entries}, "one entry in each delta")
-    for piece in _tool_call_deltas(view):
-        if piece.is_late:
-            yield Violation(piece.choice_delta, piece.entry, "all pieces of one call before the next call begins")
+    for choice_delta in view.choice_deltas:
+        if len(choice_delta.tool_call_entries) > 1:
+            yield Violation(choice_delta, {"tool_calls": choice_delta.tool_call_entries}, "one entry in each delta")
+    for call_delta in _tool_call_deltas(view):
+        if call_delta.is_late:
+            yield Violation(
+                call_delta.choice_delta, call_delta.entry, "all deltas of one call before the next call begins"
+            )
 
 
 def _no_content_in_same_delta(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if part.text and part.tool_call_entries:
-            yield Violation(part, {"delta": part.delta}, "the content on a chunk before the tool call")
+    for choice_delta in view.choice_deltas:
+        if choice_delta.text and choice_delta.tool_call_entries:
+            yield Violation(choice_delta, {"delta": choice_delta.delta}, "the content on a chunk before the tool call")
 
 
 def _calls_null(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if "tool_calls" in part.delta and not part.tool_call_entries:
-            yield Violation(part, {"tool_calls": part.delta["tool_calls"]}, "no tool_calls key")
+    for choice_delta in view.choice_deltas:
+        if "tool_calls" in choice_delta.delta and not choice_delta.tool_call_entries:
+            yield Violation(choice_delta, {"tool_calls": choice_delta.delta["tool_calls"]}, "no tool_calls key")
 
 
 def _finish_follows(view: TraceView) -> Iterator[Violation]:
     for choice in view.unfinished_choices:
         if choice.tool_calls:
-            yield Violation(choice.deltas[-1], _describe_unfinished(choice), '"delta":{},"finish_reason":"tool_calls"')
-
-
-def _describe_unfinished(choice: ChoiceView) -> str:
-    return f"no finish_reason after the tool calls of choice {choice.index}"
+            observed = f"no finish_reason after the tool calls of choice {choice.index}"
+            yield Violation(choice.deltas[-1], observed, '"delta":{},"finish_reason":"tool_calls"')
 
 
 def _legacy_function_call(view: TraceView) -> Iterator[Violation]:
     if not (view.trace.request or {}).get("functions"):
-        for part in view.choice_deltas:
-            if part.delta.get("function_call") is not None:
-                yield Violation(part, {"function_call": part.delta["function_call"]}, "tool_calls")
+        for choice_delta in view.choice_deltas:
+            if choice_delta.delta.get("function_call") is not None:
+                yield Violation(choice_delta, {"function_call": choice_delta.delta["function_call"]}, "tool_calls")
 
 
 TOOL_CHECKS = (

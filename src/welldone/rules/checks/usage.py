@@ -1,4 +1,4 @@
-"""Checks of usage: when it comes, on which chunk, and whether it adds up."""
+"""Checks of usage: presence, position and counts (`use-`)."""
 
 from collections.abc import Iterator
 
@@ -15,30 +15,37 @@ _EXPECTED_USAGE_CHUNK = '"choices":[],"usage":{...} on one chunk right before [D
 
 
 def has_usage_counts(usage: object) -> bool:
-    """Whether it is an object that has the three integers."""
+    """Whether a usage object has its three integer counts."""
     return isinstance(usage, dict) and all(is_int(usage.get(key)) for key in USAGE_COUNTS)
 
 
 def usage_missing(view: TraceView) -> Iterator[Violation]:
-    """The end of a stream that owes a usage chunk and has none, not even a misshapen one."""
+    """Report a stream without the requested usage chunk, not even a malformed one."""
     if view.trace.wants_usage and view.is_complete_stream:
-        heard_one = any(is_usage_chunk(chunk) for chunk in view.chunks) or next(misshapen_usage_chunks(view), None)
-        if not heard_one:
+        is_sent = any(is_usage_chunk(chunk) for chunk in view.chunks) or next(misshapen_usage_chunks(view), None)
+        if not is_sent:
             yield Violation(
                 view.chunks[-1], "no usage chunk, though the request has include_usage", _EXPECTED_USAGE_CHUNK
             )
 
 
 def misshapen_usage_chunks(view: TraceView) -> Iterator[Violation]:
-    """The usage chunks, after every choice has ended, whose `choices` is not []."""
-    begun: set[int] = set()
-    ended: set[int] = set()  # always some of those that have begun, so that their numbers tell all
-    for chunk, parts in view.deltas_by_chunk:
-        is_over = bool(ended) and len(begun) == len(ended)
-        if is_over and has_usage(chunk) and not is_usage_chunk(chunk) and all(part.is_noop for part in parts):
+    """Report usage chunks, after all choices have ended, whose `choices` is not []."""
+    started: set[int] = set()
+    ended: set[int] = set()  # a subset of the started choices
+    for chunk, choice_deltas in view.deltas_by_chunk:
+        is_over = bool(ended) and len(started) == len(ended)
+        if (
+            is_over
+            and has_usage(chunk)
+            and not is_usage_chunk(chunk)
+            and all(choice_delta.is_noop for choice_delta in choice_deltas)
+        ):
             yield Violation(chunk, _usage_fragment(chunk), '"choices":[]')
-        begun.update(part.choice_index for part in parts)
-        ended.update(part.choice_index for part in parts if part.finish_reason is not None)
+        started.update(choice_delta.choice_index for choice_delta in choice_deltas)
+        ended.update(
+            choice_delta.choice_index for choice_delta in choice_deltas if choice_delta.finish_reason is not None
+        )
 
 
 def _usage_fragment(chunk: StreamMessage) -> object:
@@ -55,12 +62,12 @@ def _only_if_requested(view: TraceView) -> Iterator[Violation]:
 
 
 def _null_elsewhere(view: TraceView) -> Iterator[Violation]:
-    # continuous_usage_stats is how a client asks for it on every chunk.
+    # With continuous_usage_stats a client requests usage on every chunk.
     if view.trace.wants_usage is False or view.trace.stream_option("continuous_usage_stats") is True:
         return
-    dummies = {place.frame_number for place in misshapen_usage_chunks(view)}
+    misshapen = {violation.frame_number for violation in misshapen_usage_chunks(view)}
     for chunk in view.chunks:
-        if has_usage(chunk) and not is_without_choices(chunk) and chunk.frame_number not in dummies:
+        if has_usage(chunk) and not is_without_choices(chunk) and chunk.frame_number not in misshapen:
             yield Violation(chunk, {"usage": chunk.json["usage"]}, '"usage":null')
 
 

@@ -1,7 +1,7 @@
-"""What was heard on /v1/messages: the events of one message, and the blocks that they build.
+"""The events of a /v1/messages stream, and the content blocks that they build.
 
-Reading is lenient, as a judge must see past one fault to name the others: an event without an index is about the block
-that began last, and what belongs to no block is kept apart.
+Parsing is lenient, since a check must see past one violation to find the others: an event without an index belongs to
+the last open block, and events without a block are listed separately.
 """
 
 from collections.abc import Mapping
@@ -20,20 +20,20 @@ PING_EVENT, ANTHROPIC_ERROR_EVENT = "ping", "error"
 ANTHROPIC_EVENT_TYPES = frozenset((*MESSAGE_EVENTS, PING_EVENT, ANTHROPIC_ERROR_EVENT))
 
 TOOL_USE_BLOCKS = ("tool_use", "server_tool_use", "mcp_tool_use")
-"""The blocks that call a tool."""
+"""Types of blocks that call a tool."""
 BLOCK_MEMBERS: dict[str, dict[str, type[object]]] = {
     "text": {"text": str},
     "thinking": {"thinking": str, "signature": str},
     **{call: {"name": str, "input": dict} for call in TOOL_USE_BLOCKS},
 }
-"""What a block must hold, by its type; what others hold is known to the server that has them."""
+"""Required members of a block by type; blocks of other types are server-specific."""
 BLOCK_DELTAS: dict[str, dict[str, tuple[str, type[object]]]] = {
     "text": {"text_delta": ("text", str), "citations_delta": ("citation", dict)},
     "thinking": {"thinking_delta": ("thinking", str), "signature_delta": ("signature", str)},
     "tool_use": {"input_json_delta": ("partial_json", str)},
     "server_tool_use": {"input_json_delta": ("partial_json", str)},
 }
-"""The deltas of a block, by its type, with the member that says more of it."""
+"""Delta types by block type, each with its payload member."""
 _SERVER_TOOLS = ("web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution")
 BLOCK_TYPES = frozenset(
     (
@@ -47,7 +47,7 @@ BLOCK_TYPES = frozenset(
         "fallback",
     )
 )
-"""All types of blocks that the API has."""
+"""All block types of the API."""
 STOP_REASONS = (
     "end_turn",
     "max_tokens",
@@ -59,7 +59,7 @@ STOP_REASONS = (
     "compaction",
 )
 TRUNCATING_STOP_REASONS = ("max_tokens", "pause_turn", "refusal", "model_context_window_exceeded", "compaction")
-"""Reasons after which a call may be there, or be unfinished, and is not to be run."""
+"""Reasons after which a tool call may be incomplete and must not be run."""
 ANTHROPIC_ERROR_TYPES = (
     "invalid_request_error",
     "authentication_error",
@@ -76,7 +76,7 @@ ANTHROPIC_ERROR_TYPES = (
 
 
 class AnthropicEvent(stream.TraceEvent, frozen=True):
-    """One event."""
+    """An event of /v1/messages."""
 
     @property
     def delta(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class AnthropicEvent(stream.TraceEvent, frozen=True):
 
 
 class AnthropicBlock:
-    """One block of a message, as its events built it."""
+    """A content block as its events build it."""
 
     def __init__(self, start: AnthropicEvent) -> None:
         self.start = start
@@ -93,7 +93,7 @@ class AnthropicBlock:
 
     @property
     def start_block(self) -> dict[str, Any]:
-        """What the start says of it."""
+        """The block in content_block_start."""
         return as_object(self.start.json.get("content_block"))
 
     @property
@@ -102,29 +102,29 @@ class AnthropicBlock:
 
     @property
     def input_json(self) -> str:
-        """The JSON of a tool's input, joined."""
+        """Joined JSON of the tool input."""
         return "".join(as_text(event.delta.get("partial_json")) for event in self.deltas)
 
 
 class AnthropicStreamView:
-    """One stream of /v1/messages up to the event that ends it."""
+    """A stream of /v1/messages. Blocks cover the events up to message_stop or an error."""
 
     def __init__(self, stream_messages: list[StreamMessage]) -> None:
         self.all_events = [AnthropicEvent(message, event_type(message)) for message in stream_messages]
-        """All events, those after the end included."""
+        """All events, including those after the end."""
         self.events: list[AnthropicEvent] = []
-        """Those up to the end."""
+        """Events up to the end."""
         self.blocks: list[AnthropicBlock] = []
         self.misindexed: list[tuple[AnthropicEvent, int]] = []
-        """Events of blocks whose index is wrong, each with the right one."""
+        """Block events with a wrong index, each with the correct one."""
         self.overlapping: list[AnthropicEvent] = []
-        """Starts of blocks while another was open."""
+        """Starts of blocks while another one was open."""
         self.stray_events: list[AnthropicEvent] = []
-        """Deltas and stops of blocks that were not open."""
+        """Deltas and stops of blocks that are not open."""
         self._initial_blocks: list[dict[str, Any]] = []
         self._by_index: dict[int, AnthropicBlock] = {}
         self._open_blocks: list[AnthropicBlock] = []
-        """Blocks as they began, the last at the end; those that have ended are taken out when they come last."""
+        """Stack of started blocks; stopped ones are removed when they reach the top."""
         for event in self.all_events:
             self.events.append(event)
             if event.type in (MESSAGE_STOP, ANTHROPIC_ERROR_EVENT):
@@ -135,24 +135,24 @@ class AnthropicStreamView:
                 self._initial_blocks += content_blocks(as_object(event.json.get("message")))
 
     def of_type(self, event_type: str) -> list[AnthropicEvent]:
-        """Its events of one type."""
+        """Return the events of one type."""
         return [event for event in self.events if event.type == event_type]
 
     @property
     def stop_event(self) -> AnthropicEvent | None:
-        """The message_stop, if it came."""
+        """The message_stop event."""
         last = self.events[-1] if self.events else None
         return last if last is not None and last.type == MESSAGE_STOP else None
 
     @cached_property
     def stop_reason(self) -> str:
-        """Why the message stopped; empty where nothing was said."""
+        """Last stop reason; empty if there is none."""
         deltas = self.of_type(MESSAGE_DELTA)
         return as_text(deltas[-1].delta.get("stop_reason")) if deltas else ""
 
     @property
     def content(self) -> list[dict[str, Any]]:
-        """Its blocks as their starts tell them; calls that were made before stand in the start of the message."""
+        """Blocks as they start. Earlier tool calls are in message_start."""
         return self._initial_blocks + [block.start_block for block in self.blocks]
 
     def _read_block_event(self, event: AnthropicEvent) -> None:
@@ -163,7 +163,7 @@ class AnthropicStreamView:
         if is_int(index):
             block = self._by_index.get(index)
         else:
-            # Clients that do not look at the index add to the block that began last.
+            # Clients that ignore the index append to the block that started last.
             block = self._last_open_block()
             self.misindexed.append((event, max(len(self.blocks) - 1, 0)))
         if block is None or block.is_stopped:
@@ -174,7 +174,7 @@ class AnthropicStreamView:
             block.is_stopped = True
 
     def _start_block(self, event: AnthropicEvent, index: object) -> None:
-        # Calls that stand in the start of the message may be counted as well.
+        # The index may or may not count the calls in message_start.
         if not is_int(index) or index not in (len(self.blocks), len(self.blocks) + len(self._initial_blocks)):
             self.misindexed.append((event, len(self.blocks)))
         if self._last_open_block() is not None:
@@ -186,17 +186,16 @@ class AnthropicStreamView:
             self._by_index[index] = block
 
     def _last_open_block(self) -> AnthropicBlock | None:
-        """The block that is open; if there are several, the one that began last."""
         while self._open_blocks and self._open_blocks[-1].is_stopped:
             self._open_blocks.pop()
         return self._open_blocks[-1] if self._open_blocks else None
 
 
 def content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The blocks of a message."""
+    """Return the content blocks of a message."""
     return [as_object(block) for block in as_list(message.get("content"))]
 
 
 def missing_members(value: dict[str, Any], members: Mapping[str, type[object]]) -> list[str]:
-    """The members that are missing, or of another kind."""
+    """List the members that are missing or have another type."""
     return [name for name, kind in members.items() if not isinstance(value.get(name), kind)]

@@ -1,7 +1,7 @@
-"""What was heard on /v1/responses: the events, and the items and pieces that they speak about.
+"""The events of a /v1/responses stream, grouped by output item and content part.
 
-Reading is lenient, as a judge must see past one fault to name the others: an event finds its item by id, by index or
-by being next to it, and what was never added is there from the first event about it.
+Parsing is lenient, since a check must see past one violation to find the others: an event is matched to its item by id,
+by index or by position, and an item that was never added exists from the first event about it.
 """
 
 from functools import cached_property
@@ -26,18 +26,18 @@ TEXT_EVENTS = {
     "response.reasoning_text": "reasoning_text",
     "response.reasoning_summary_text": "summary_text",
 }
-"""The events that say a text, and the type of the part that it belongs to."""
+"""Part type by event prefix, for events that carry text."""
 TOOL_INPUT_EVENTS = {
     "response.function_call_arguments": "arguments",
     "response.custom_tool_call_input": "input",
     "response.mcp_call_arguments": "arguments",
     "response.code_interpreter_call_code": "code",
 }
-"""The events that say the input of a tool, and the member that has all of it."""
+"""Member with the full value by event prefix, for events that carry tool input."""
 PART_EVENTS = ("response.content_part", "response.reasoning_summary_part")
 ANNOTATION_ADDED = "response.output_text.annotation.added"
 _EVENTS_WITHOUT_ITEM_ID = frozenset(f"response.shell_call_command.{step}" for step in ("added", "delta", "done"))
-"""Events that have an index but no `item_id`."""
+"""They have an `output_index` only."""
 _HOSTED_TOOL_STEPS = {
     "apply_patch_call_operation_diff": ("delta", "done"),
     "code_interpreter_call": ("in_progress", "interpreting", "completed"),
@@ -49,7 +49,7 @@ _HOSTED_TOOL_STEPS = {
     "shell_call_output_content": ("delta", "done"),
     "web_search_call": ("in_progress", "searching", "completed"),
 }
-"""Events of tools that run on the server: nothing is known of them but which item they are about."""
+"""Events of server-side tools. Only their item is checked."""
 ITEM_EVENTS = frozenset(
     (
         ITEM_ADDED,
@@ -67,20 +67,20 @@ RESPONSES_EVENT_TYPES = (
     | ITEM_EVENTS
     | {KEEPALIVE_EVENT, RESPONSES_ERROR_EVENT, *_AUDIO_EVENTS, "response.audio.transcript.done"}
 )
-"""All types of the specification, and the keep-alive that all clients pass over."""
+"""All types of the specification, and the keep-alive event that all clients ignore."""
 
 
 class ResponsesEvent(stream.TraceEvent, frozen=True):
-    """One event."""
+    """An event of /v1/responses."""
 
     @property
     def event_prefix(self) -> str:
-        """Its type without the last word, which says what happens."""
+        """Type without its last component."""
         return self.type.rpartition(".")[0]
 
     @property
     def event_suffix(self) -> str:
-        """That word: added, delta or done, mostly."""
+        """Last component of the type, such as added, delta or done."""
         return self.type.rpartition(".")[2]
 
     @property
@@ -97,17 +97,17 @@ class ResponsesEvent(stream.TraceEvent, frozen=True):
 
     @property
     def has_item_id(self) -> bool:
-        """Whether an event of this type tells the id of its item beside the item itself."""
+        """Whether events of this type have an `item_id`."""
         return self.type not in (ITEM_ADDED, ITEM_DONE) and self.type not in _EVENTS_WITHOUT_ITEM_ID
 
     @property
     def item_id(self) -> str:
-        """The id of the item, wherever it stands; empty where it is missing."""
+        """Id of the item, from `item_id` or the item itself; empty if missing."""
         return as_text(self.json.get("item_id") if self.has_item_id else self.item.get("id"))
 
     @property
     def part_list(self) -> str:
-        """Which list of the item its piece is in: content or summary; empty where it is about no piece."""
+        """List of the item that has the part: `content` or `summary`; empty if the event is not about a part."""
         if self.event_prefix.startswith("response.reasoning_summary"):
             return "summary"
         return (
@@ -122,7 +122,7 @@ class ResponsesEvent(stream.TraceEvent, frozen=True):
 
     @property
     def part_type(self) -> str:
-        """The type of the part that it is about."""
+        """Type of the part that the event is about."""
         if self.part_list == "summary":
             return "summary_text"
         if self.event_prefix in PART_EVENTS:
@@ -131,14 +131,14 @@ class ResponsesEvent(stream.TraceEvent, frozen=True):
 
     @property
     def full_value(self) -> object:
-        """What it closes, in full."""
+        """Full value that a done event carries."""
         return self.json.get(
             TOOL_INPUT_EVENTS.get(self.event_prefix) or ("refusal" if self.part_type == "refusal" else "text")
         )
 
 
 class StreamedText:
-    """What is said bit by bit: a text, a refusal, a thought, or the input of a tool."""
+    """Text that arrives in deltas: output text, a refusal, reasoning, or tool input."""
 
     def __init__(self, part_type: str, first_event: ResponsesEvent, index: int) -> None:
         self.part_type = part_type
@@ -147,15 +147,15 @@ class StreamedText:
         self.part_added: ResponsesEvent | None = None
         self.deltas: list[str] = []
         self.text_done: ResponsesEvent | None = None
-        """The event that has the whole value."""
+        """Event with the full value."""
         self.part_done: ResponsesEvent | None = None
-        """The event that ends its part."""
+        """Event that ends the part."""
         self.mismatched_event: ResponsesEvent | None = None
-        """An event of another kind than its part is."""
+        """First event whose type does not match the part."""
 
     @cached_property
     def text(self) -> str:
-        """What the deltas said."""
+        """Joined deltas."""
         return "".join(self.deltas)
 
     @property
@@ -164,7 +164,7 @@ class StreamedText:
 
 
 class ResponsesItem:
-    """One item of the output, and what its events said."""
+    """An output item with its events."""
 
     def __init__(self, first_event: ResponsesEvent, index: int) -> None:
         self.first_event = first_event
@@ -177,13 +177,13 @@ class ResponsesItem:
 
     @property
     def type(self) -> str:
-        """What it is; empty where nobody told."""
-        told = [as_text(event.item.get("type")) for event in (self.added, self.done) if event is not None]
-        return next(filter(None, told), "")
+        """Type of the item; empty if no event has it."""
+        types = [as_text(event.item.get("type")) for event in (self.added, self.done) if event is not None]
+        return next(filter(None, types), "")
 
     @property
     def last_event(self) -> ResponsesEvent:
-        """The event that tells most of it."""
+        """The event with the most complete item."""
         return self.done or self.added or self.first_event
 
     @property
@@ -192,32 +192,32 @@ class ResponsesItem:
 
 
 def text_at(item: dict[str, Any], part_list: str, index: int) -> str:
-    """The text or refusal that an item has in full at some place; empty where there is none."""
+    """Return the text or refusal of a part of an item; empty if there is none."""
     parts = as_list(item.get(part_list))
     return part_text(parts[index]) if index < len(parts) else ""
 
 
 def part_text(part: object) -> str:
-    """The text of a part, or its refusal."""
-    told = as_object(part)
-    return as_text(told.get("refusal") if told.get("type") == "refusal" else told.get("text"))
+    """Return the text of a part, or its refusal."""
+    members = as_object(part)
+    return as_text(members.get("refusal") if members.get("type") == "refusal" else members.get("text"))
 
 
 class ResponsesStreamView:
-    """A stream of /v1/responses up to the event that ends it."""
+    """A stream of /v1/responses. Items and parts cover the events up to the terminal one."""
 
     def __init__(self, stream_messages: list[StreamMessage]) -> None:
         self.events = [ResponsesEvent(message, event_type(message)) for message in stream_messages]
-        """All of them, those after the end included."""
+        """All events, including those after the terminal one."""
         self.items: list[ResponsesItem] = []
         self.item_events: list[tuple[ResponsesEvent, ResponsesItem]] = []
-        """Each event about an item, with that item."""
+        """Events about an item, with that item."""
         self.part_events: list[tuple[ResponsesEvent, StreamedText]] = []
-        """Each event about a part, with what it says."""
+        """Events about a part, with its text."""
         self.late_events: list[ResponsesEvent] = []
-        """Events about what was closed."""
+        """Events about an item or part that was already done."""
         self.end_event: ResponsesEvent | None = None
-        """The event that ends the stream."""
+        """The terminal event."""
         self._by_id: dict[str, ResponsesItem] = {}
         self._by_index: dict[int, ResponsesItem] = {}
         for event in self.events:
@@ -229,12 +229,12 @@ class ResponsesStreamView:
 
     @cached_property
     def lifecycle_events(self) -> list[ResponsesEvent]:
-        """The events that hold a Response."""
+        """Events that contain a Response."""
         return [event for event in self.events if event.type in RESPONSE_LIFECYCLE_EVENTS]
 
     @property
     def is_complete(self) -> bool:
-        """Whether it came to an end that is no failure."""
+        """Whether the stream ended with a terminal event other than response.failed."""
         return self.end_event is not None and self.end_event.type != "response.failed"
 
     def _read_item_event(self, event: ResponsesEvent) -> None:
@@ -248,9 +248,9 @@ class ResponsesStreamView:
         elif event.type == ITEM_DONE:
             item.done = event
         elif event.part_list:
-            piece = _text_for(item, event)
-            self.part_events.append((event, piece))
-            self._add_to_text(piece, event)
+            text = _text_for(item, event)
+            self.part_events.append((event, text))
+            self._add_to_text(text, event)
         elif event.event_prefix in TOOL_INPUT_EVENTS:
             item.input_text = item.input_text or StreamedText("input", event, 0)
             self._add_to_text(item.input_text, event)
@@ -274,39 +274,37 @@ class ResponsesStreamView:
             self._by_id[item.id] = item
         return item
 
-    def _add_to_text(self, piece: StreamedText, event: ResponsesEvent) -> None:
+    def _add_to_text(self, text: StreamedText, event: ResponsesEvent) -> None:
         is_part = event.event_prefix in PART_EVENTS
-        if piece.part_done is not None or (
-            piece.text_done is not None and not is_part and event.type != ANNOTATION_ADDED
-        ):
+        is_text_event = not is_part and event.type != ANNOTATION_ADDED
+        if text.part_done is not None or (text.text_done is not None and is_text_event):
             self.late_events.append(event)
         elif event.event_suffix == "delta":
-            piece.deltas.append(as_text(event.json.get("delta")))
+            text.deltas.append(as_text(event.json.get("delta")))
         elif is_part and event.event_suffix == "added":
-            piece.part_added = event
+            text.part_added = event
         elif is_part:
-            piece.part_done = event
+            text.part_done = event
         elif event.event_suffix == "done":
-            piece.text_done = event
+            text.text_done = event
 
 
 def _text_for(item: ResponsesItem, event: ResponsesEvent) -> StreamedText:
-    """The piece that an event about a part speaks of."""
-    pieces, index = item.texts[event.part_list], event.part_index
-    known = pieces[index] if index is not None and index < len(pieces) else None
+    texts, index = item.texts[event.part_list], event.part_index
+    known = texts[index] if index is not None and index < len(texts) else None
     if event.event_prefix in PART_EVENTS and event.event_suffix == "added":
-        # One that comes too late still belongs to what was said before it.
+        # A late part.added still belongs to the deltas before it.
         if known is not None and known.part_added is None and known.part_done is None:
             return known
     elif known is not None:
         if event.part_type and event.part_type != known.part_type:
             known.mismatched_event = known.mismatched_event or event
         return known
-    elif pieces and pieces[-1].part_done is None and event.part_type == pieces[-1].part_type:
-        return pieces[-1]
-    piece = StreamedText(event.part_type, event, len(pieces))
-    pieces.append(piece)
-    return piece
+    elif texts and texts[-1].part_done is None and event.part_type == texts[-1].part_type:
+        return texts[-1]
+    text = StreamedText(event.part_type, event, len(texts))
+    texts.append(text)
+    return text
 
 
 def _valid_index(value: object) -> int | None:

@@ -1,7 +1,7 @@
-"""What each frame of a stream says: chunks, events, errors, the end, or something that no client can read.
+"""Lenient parser of SSE frames into messages: chunks, events, errors, the sentinel, or unreadable data.
 
-A judge must see past one fault to name the others, so reading is lenient here: a missing `data:`, several values in
-one frame, or NaN in the JSON are noted on the message and the value is still read.
+A check must see past one violation to find the others. A missing `data:`, several values in one frame, or NaN in the
+JSON are therefore recorded on the message, and the value is still parsed.
 """
 
 import json
@@ -16,26 +16,25 @@ from welldone.protocol import sse
 
 
 class MessageKind(Enum):
-    """What a message is."""
+    """Classification of a message."""
 
     CHUNK = auto()
     EVENT = auto()
     """An object with a type, on the endpoints that send those in place of chunks."""
     ERROR = auto()
-    """An object with an `error` that is not empty, or that stands alone."""
+    """An object with a non-empty `error`, or with `error` as its only member."""
     FLAT_ERROR = auto()
     """An error in some other shape."""
     ERROR_FIELD = auto()
     """A line whose field name is `error`."""
     DONE = auto()
-    """The sentinel, in whatever spelling."""
+    """The sentinel `[DONE]`, in any spelling."""
     EMPTY = auto()
     COMMENT = auto()
     """A comment inside data."""
     FOREIGN = auto()
-    """JSON that belongs to no such stream."""
+    """JSON that is no chunk, event or error."""
     INVALID_JSON = auto()
-    """Text that is no JSON."""
 
 
 ERROR_KINDS = (MessageKind.ERROR, MessageKind.FLAT_ERROR, MessageKind.ERROR_FIELD)
@@ -43,34 +42,34 @@ CHUNK_KEYS = ("choices", "id", "object", "created", "model", "usage", "error")
 
 
 class ParsedValue(msgspec.Struct, frozen=True):
-    """One thing that stood in the data of a frame."""
+    """One value in the data of a frame."""
 
     source: str
-    """Its text as heard."""
+    """Its text as received."""
     kind: MessageKind | None = None
-    """None for JSON: what that means depends on the value."""
+    """None for JSON, which is classified by its members."""
     json: Any = None
     is_strict: bool = True
-    """False where it holds NaN or Infinity."""
+    """False if it contains NaN or Infinity."""
     has_controls: bool = False
-    """Whether a string holds a raw control character."""
+    """Whether a string contains an unescaped control character."""
 
 
 class StreamMessage(msgspec.Struct, frozen=True):
-    """One value of a stream and the frame it came in. `number` counts frames from 1."""
+    """One value of a stream with its frame. Frames are numbered from 1."""
 
     frame_number: int
     frame: sse.Frame
     kind: MessageKind
     value: ParsedValue
     json: dict[str, Any]
-    """Its JSON object; an empty one where it is something else."""
+    """Its JSON object; empty if it is something else."""
     lacks_data_prefix: bool = False
-    """Whether it stood on a line without `data:`."""
+    """Whether its line had no `data:`."""
 
 
 class TraceEvent(msgspec.Struct, frozen=True):
-    """A message that is an event, by its type; the name of its frame stands in for a missing one."""
+    """A message that is an event, with its type."""
 
     message: StreamMessage
     type: str
@@ -81,13 +80,13 @@ class TraceEvent(msgspec.Struct, frozen=True):
 
 
 def event_type(message: StreamMessage) -> str:
-    """The type of an event."""
-    told = message.json.get("type")
-    return told if isinstance(told, str) else message.frame.event
+    """Return the type of an event, or the `event:` name of its frame if it has none."""
+    type = message.json.get("type")
+    return type if isinstance(type, str) else message.frame.event
 
 
 def _integer(digits: str) -> int | float:
-    # Python refuses to read very long integers, and reading them costs more than linear time.
+    # int() refuses more than 4,300 digits and takes quadratic time.
     return int(digits) if len(digits) < 400 else float(digits)
 
 
@@ -114,7 +113,7 @@ def _decodes(decoder: json.JSONDecoder, text: str) -> bool:
 
 
 def read_value(text: str, start: int) -> tuple[ParsedValue, int]:
-    """The value that begins at `start`, and where it ends; what cannot be read goes on to the end of the text."""
+    """Parse the value at `start`; return it with its end. Unreadable text extends to the end of `text`."""
     if done := _DONE.match(text, start):
         return ParsedValue(done[0], MessageKind.DONE), done.end()
     try:
@@ -131,29 +130,29 @@ def read_value(text: str, start: int) -> tuple[ParsedValue, int]:
 
 
 def skip_space(text: str, start: int) -> int:
-    """The place of the next character that is no JSON white space."""
+    """Return the position of the next character that is not JSON white space."""
     found = _SPACE.match(text, start)
     return found.end() if found else start
 
 
 def read_values(text: str) -> list[ParsedValue]:
-    """All that stands in the data of one frame."""
+    """Parse all values in the data of one frame."""
     if text.startswith("{"):
         try:
             return [ParsedValue(text, json=_STRICT_DECODER.decode(text))]
         except (ValueError, RecursionError):
-            pass  # Something is odd; the long way says what.
+            pass  # the slow path below finds out what is wrong
     values: list[ParsedValue] = []
-    at = skip_space(text, 0)
-    while at < len(text):
-        value, end = read_value(text, at)
+    position = skip_space(text, 0)
+    while position < len(text):
+        value, end = read_value(text, position)
         values.append(value)
-        at = skip_space(text, end)
+        position = skip_space(text, end)
     return values or [ParsedValue(text, MessageKind.EMPTY)]
 
 
 def error_kind(value: object, event: str = "") -> MessageKind | None:
-    """Which kind of error a JSON value is; None where it is none."""
+    """Classify a JSON value as an error; None if it is none."""
     if not isinstance(value, dict):
         return None
     if _has_error_content(value):
@@ -169,10 +168,9 @@ def error_kind(value: object, event: str = "") -> MessageKind | None:
 
 
 def _has_error_content(value: dict[str, Any]) -> bool:
-    """Whether there is an `error` that says something, or nothing else beside it."""
     error = value.get("error")
-    said = list(error.values()) if isinstance(error, dict) else [error]
-    return any(said) or (error is not None and (value.get("type") == "error" or value.keys() == {"error"}))
+    contents = list(error.values()) if isinstance(error, dict) else [error]
+    return any(contents) or (error is not None and (value.get("type") == "error" or value.keys() == {"error"}))
 
 
 def _chunk_kind(value: ParsedValue, event: str) -> MessageKind:
@@ -186,19 +184,19 @@ def _chunk_kind(value: ParsedValue, event: str) -> MessageKind:
 
 
 def _event_kind(value: ParsedValue, event: str, types: Container[str]) -> MessageKind:
-    """The same where a stream is made of events of these types; a frame's name stands in for a missing one."""
+    """Classify a value of a stream of typed events; the frame's `event:` name replaces a missing type."""
     if value.kind is not None:
         return value.kind
-    said = _json_object(value)
-    type = said.get("type")
+    members = _json_object(value)
+    type = members.get("type")
     has_type = isinstance(type, str)
-    error = error_kind(said, "" if has_type else event)
-    # What has a type that is known may have a member `message` as well.
+    error = error_kind(members, "" if has_type else event)
+    # Events of known types may have a member `message` too.
     if error is MessageKind.FLAT_ERROR and has_type and type in types:
         error = None
     if error is not None and type != "error":
         return error
-    return MessageKind.EVENT if has_type or (said and event) else MessageKind.FOREIGN
+    return MessageKind.EVENT if has_type or (members and event) else MessageKind.FOREIGN
 
 
 def _json_object(value: ParsedValue) -> dict[str, Any]:
@@ -210,10 +208,10 @@ def _is_readable(values: list[ParsedValue]) -> bool:
 
 
 def _unprefixed_lines(strays: list[bytes]) -> list[bytes]:
-    """The lines from the first that is plainly data without its `data:`."""
-    for place, line in enumerate(strays):
+    """Return the lines from the first one that is clearly data without its `data:`."""
+    for index, line in enumerate(strays):
         if line.startswith((b"{", b"[DONE]")):
-            return strays[place:]
+            return strays[index:]
     return []
 
 
@@ -222,7 +220,7 @@ def _join_lines(lines: list[bytes]) -> str:
 
 
 def _payload(line: bytes) -> bytes:
-    """What a line adds to the JSON of its frame, be it a data line or a stray one."""
+    """Return what a data line or a line without a field name contributes to the JSON of its frame."""
     name, value = sse.parse_field(line)
     if name == b"data":
         return value
@@ -230,7 +228,7 @@ def _payload(line: bytes) -> bytes:
 
 
 def _frame_values(frame: sse.Frame) -> Iterator[tuple[ParsedValue, bool]]:
-    """The values of a frame, each with whether its `data:` was missing."""
+    """Yield the values of a frame, each with whether its `data:` is missing."""
     if frame.data is not None and frame.raw == sse.data_frame(frame.data):
         # The common case: one data line and nothing else.
         yield from ((value, False) for value in read_values(frame.data.decode("utf-8", "replace")))
@@ -252,7 +250,7 @@ def _frame_values(frame: sse.Frame) -> Iterator[tuple[ParsedValue, bool]]:
 
 
 def read_messages(frames: list[sse.Frame], types: Container[str] | None) -> list[StreamMessage]:
-    """What the frames say, in order: events of these types, or chunks. Comments and empty lines say nothing."""
+    """Parse frames into messages: events if `types` is given, else chunks. Comments and empty lines yield none."""
 
     def kind(value: ParsedValue, event: str) -> MessageKind:
         return _chunk_kind(value, event) if types is None else _event_kind(value, event, types)

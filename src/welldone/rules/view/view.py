@@ -1,4 +1,4 @@
-"""A trace as the checks see it: its frames, chunks or events, choices and errors, each worked out once."""
+"""A trace as the checks read it: frames, chunks or events, choices and errors, each computed once."""
 
 from collections.abc import Container
 from enum import StrEnum
@@ -26,23 +26,23 @@ _EVENT_TYPES: dict[str, Container[str]] = {
     "responses": responses.RESPONSES_EVENT_TYPES,
     "messages": anthropic.ANTHROPIC_EVENT_TYPES,
 }
-"""The types of events, where a stream is not made of chunks."""
+"""Event types of the endpoints whose streams consist of typed events."""
 
 
 class ReplyKind(StrEnum):
-    """What kind of reply was heard."""
+    """Classification of a reply."""
 
     STREAM = "stream"
     WHOLE = "whole"
-    """One JSON value, where no stream was asked for."""
+    """One JSON value; no stream was requested."""
     JSON_INSTEAD_OF_STREAM = "instead"
-    """One JSON value, where a stream was asked for."""
+    """One JSON value although a stream was requested."""
     HTTP_ERROR = "failure"
     """A status of 400 or more."""
 
 
 class TraceView:
-    """What was heard, seen from all the sides that checks look at."""
+    """Lazily parsed trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -53,14 +53,11 @@ class TraceView:
 
     @property
     def is_chunked(self) -> bool:
-        """Whether a stream is made of chunks here; else it is made of events, each with a type."""
+        """Whether streams of the endpoint consist of chunks, not of typed events."""
         return self.trace.endpoint in ("chat", "completions")
-
-    # ---- the reply as one JSON value
 
     @cached_property
     def body_text(self) -> str:
-        """The body as text."""
         return self.trace.body.removeprefix(sse.BOM).decode("utf-8", "replace")
 
     @cached_property
@@ -73,22 +70,22 @@ class TraceView:
 
     @property
     def first_value(self) -> ParsedValue:
-        """The body's first JSON value."""
+        """First JSON value of the body."""
         return self._first_parsed[0]
 
     @cached_property
     def text_after_json(self) -> str:
-        """What follows that value."""
+        """Text after the first JSON value."""
         return self.body_text[self._first_parsed[1] :].strip()
 
     @cached_property
     def reply_object(self) -> dict[str, Any]:
-        """The body as a JSON object; an empty one where it is something else."""
+        """The body as a JSON object; empty if it is something else."""
         return as_object(self.first_value.json)
 
     @property
     def is_truncated_reply(self) -> bool:
-        """Whether it is one JSON value whose connection ended before it did."""
+        """Whether the reply is one JSON value that ends early with its connection."""
         return (
             self.reply_kind is ReplyKind.WHOLE
             and self.trace.complete is False
@@ -97,7 +94,7 @@ class TraceView:
 
     @cached_property
     def is_error_reply(self) -> bool:
-        """Whether the body is an error, in whatever shape. A Response that failed is still a Response."""
+        """Whether the body is an error in any shape. A failed Response is still a Response."""
         is_response = self.trace.endpoint == "responses" and self.reply_object.get("object") == "response"
         return error_kind(self.first_value.json) is not None and not is_response
 
@@ -112,27 +109,20 @@ class TraceView:
             return ReplyKind.WHOLE
         if self._looks_like_chunk() if self.is_chunked else self._looks_like_event():
             return ReplyKind.STREAM
+        is_json = self.first_value.kind is None
         if trace.wants_stream is None:
-            return (
-                ReplyKind.WHOLE if self.first_value.kind is None or b"\ndata:" not in trace.body else ReplyKind.STREAM
-            )
-        return (
-            ReplyKind.JSON_INSTEAD_OF_STREAM
-            if self.first_value.kind is None and not self.text_after_json
-            else ReplyKind.STREAM
-        )
+            return ReplyKind.WHOLE if is_json or b"\ndata:" not in trace.body else ReplyKind.STREAM
+        return ReplyKind.JSON_INSTEAD_OF_STREAM if is_json and not self.text_after_json else ReplyKind.STREAM
 
     def _looks_like_chunk(self) -> bool:
-        """Whether the first value is a chunk that lacks only its `data:`."""
+        """Whether the first value is a chunk without its `data:`."""
         if str(self.reply_object.get("object")).endswith(".chunk"):
             return True
         return any("delta" in as_object(choice) for choice in as_list(self.reply_object.get("choices"))[:1])
 
     def _looks_like_event(self) -> bool:
-        """Whether the first value is an event that lacks only its `data:`. Messages and errors have a type as well."""
+        """Whether the first value is an event without its `data:`. Messages and errors have a type too."""
         return isinstance(self.reply_object.get("type"), str) and self.reply_object["type"] not in ("message", "error")
-
-    # ---- the reply as a stream
 
     @cached_property
     def frames(self) -> list[sse.Frame]:
@@ -143,13 +133,18 @@ class TraceView:
 
     @cached_property
     def invalid_utf8_frames(self) -> dict[int, str]:
-        """The numbers of the frames that are no UTF-8, with the bytes at fault."""
-        garbage = ((number, invalid_utf8(frame.raw)) for number, frame in enumerate(self.frames, start=1))
-        return {number: text for number, text in garbage if text is not None}
+        """Frames that are not UTF-8: the offending bytes by frame number."""
+        invalid = ((number, invalid_utf8(frame.raw)) for number, frame in enumerate(self.frames, start=1))
+        return {number: text for number, text in invalid if text is not None}
 
     @cached_property
     def messages(self) -> list[StreamMessage]:
         return read_messages(self.frames, _EVENT_TYPES.get(self.trace.endpoint))
+
+    def messages_after(self, message: StreamMessage) -> list[StreamMessage]:
+        """Return the messages that follow this one."""
+        position = next(index for index, other in enumerate(self.messages) if other is message)
+        return self.messages[position + 1 :]
 
     @cached_property
     def chunks(self) -> list[StreamMessage]:
@@ -161,12 +156,10 @@ class TraceView:
 
     @cached_property
     def responses_stream(self) -> ResponsesStreamView:
-        """The stream of /v1/responses."""
         return ResponsesStreamView(self.events)
 
     @cached_property
     def anthropic_stream(self) -> AnthropicStreamView:
-        """The stream of /v1/messages."""
         return AnthropicStreamView(
             [message for message in self.messages if message.kind in (MessageKind.EVENT, MessageKind.FOREIGN)]
         )
@@ -177,17 +170,17 @@ class TraceView:
 
     @cached_property
     def all_errors(self) -> list[StreamMessage]:
-        """The errors of the stream, in whatever shape."""
+        """Errors of the stream, in any shape."""
         return [message for message in self.messages if message.kind in ERROR_KINDS or _is_error_event(message)]
 
     @cached_property
     def error_events(self) -> list[StreamMessage]:
-        """The errors that came as an error event."""
+        """Errors in the shape of an error event."""
         return [message for message in self.messages if message.kind is MessageKind.ERROR]
 
     @cached_property
     def placeholder_chunk(self) -> StreamMessage | None:
-        """A first chunk that holds no choices and has no id or object yet."""
+        """First chunk, if it has no choices and lacks its id or object."""
         if not self.chunks or has_usage(first := self.chunks[0]):
             return None
         is_bare = not first.json.get("id") or not first.json.get("object")
@@ -195,10 +188,8 @@ class TraceView:
 
     @cached_property
     def enveloped_chunks(self) -> list[StreamMessage]:
-        """The chunks whose envelope counts: all but the placeholder."""
+        """Chunks whose envelope is checked: all but the placeholder."""
         return self.chunks[1:] if self.placeholder_chunk else self.chunks
-
-    # ---- its choices
 
     @cached_property
     def deltas_by_chunk(self) -> list[tuple[StreamMessage, list[ChoiceDelta]]]:
@@ -206,7 +197,7 @@ class TraceView:
 
     @cached_property
     def choice_deltas(self) -> list[ChoiceDelta]:
-        return [part for _, parts in self.deltas_by_chunk for part in parts]
+        return [choice_delta for _, choice_deltas in self.deltas_by_chunk for choice_delta in choice_deltas]
 
     @cached_property
     def choices(self) -> list[ChoiceView]:
@@ -214,12 +205,12 @@ class TraceView:
 
     @cached_property
     def unfinished_choices(self) -> list[ChoiceView]:
-        """The choices without a finish reason of a stream that told of no error."""
+        """Choices without a finish reason, if the stream has no error."""
         return [] if self.all_errors else [choice for choice in self.choices if choice.finish_delta is None]
 
     @cached_property
     def is_complete_stream(self) -> bool:
-        """Whether it is a stream of chunks that came to its end and told of no error."""
+        """Whether it is a stream of chunks that reached its end without an error."""
         return bool(self.chunks) and not self.all_errors and (bool(self.done_messages) or not self.unfinished_choices)
 
 
@@ -228,7 +219,7 @@ def _is_error_event(message: StreamMessage) -> bool:
 
 
 def invalid_utf8(raw: bytes) -> str | None:
-    """The first bytes that are no UTF-8, with what stands around them; None where there are none."""
+    """Return the first bytes that are not UTF-8 with their surroundings; None if there are none."""
     try:
         raw.decode()
     except UnicodeDecodeError as error:
@@ -238,15 +229,15 @@ def invalid_utf8(raw: bytes) -> str | None:
 
 
 def is_without_choices(chunk: StreamMessage) -> bool:
-    """Whether its `choices` is [], null or missing."""
+    """Whether `choices` is [], null or missing."""
     return chunk.json.get("choices") in (None, [])
 
 
 def has_usage(chunk: StreamMessage) -> bool:
-    """Whether it holds a usage object."""
+    """Whether a chunk has a usage object."""
     return isinstance(chunk.json.get("usage"), dict)
 
 
 def is_usage_chunk(chunk: StreamMessage) -> bool:
-    """Whether it is a usage chunk as it should be: `choices` [] and a usage object."""
+    """Whether it is a well-formed usage chunk: `choices` [] and a usage object."""
     return has_usage(chunk) and chunk.json.get("choices") == []

@@ -1,4 +1,4 @@
-"""Who may come in, and how often: keys and limits as the settings want them, of this server alone or shared."""
+"""Builds access control from the configuration: API keys and rate limits, local or in a shared store."""
 
 import importlib
 from collections.abc import Collection
@@ -11,7 +11,7 @@ from welldone.server.access.store import STORE_TIMEOUT_S, SharedStore, StoreClie
 
 
 class AccessControl(NamedTuple):
-    """All of it."""
+    """Keys and rate limits, and the store that they share."""
 
     keys: ApiKeys
     limits: RateLimiter
@@ -19,39 +19,39 @@ class AccessControl(NamedTuple):
 
 
 class _RedisModule(Protocol):
-    """What `serve/redis_store.py` gives."""
+    """The interface of `redis_store`."""
 
     def RedisStoreClient(self, url: str, *, timeout_s: float) -> StoreClient: ...  # noqa: N802 - the name of a class
 
 
 def connect_store(url: str, *, timeout_s: float = STORE_TIMEOUT_S) -> StoreClient:
-    """The way to a store. What knows Redis is loaded when it is needed, since its library is an extra."""
+    """A client of the shared store. `redis_store` is imported lazily: its library is an optional dependency."""
     return cast("_RedisModule", importlib.import_module("welldone.server.access.redis_store")).RedisStoreClient(
         url, timeout_s=timeout_s
     )
 
 
 def make_access_control(config: Config, keys: Collection[str], bucket_storage: BucketStorage | None) -> AccessControl:
-    """Keys and limits. `numbers` is what the workers of this machine share; with a store they need it not."""
+    """Build keys and limits. `bucket_storage` is shared by the workers of this machine; unused with a shared store."""
     settings = config.server
-    own = ApiKeys(keys, config.keys)
+    api_keys = ApiKeys(keys, config.keys)
     if config.limits.store is None:
         limits = RateLimiter(
             requests_per_minute=settings.requests_per_minute,
             tokens_per_minute=settings.tokens_per_minute,
             named=config.keys,
-            principals=own.principals,
+            principals=api_keys.principals,
             storage=bucket_storage,
         )
-        return AccessControl(own, limits, None)
+        return AccessControl(api_keys, limits, None)
     store = SharedStore(connect_store(config.limits.store))
     shared = SharedRateLimiter(
         store,
         requests_per_minute=settings.requests_per_minute,
         tokens_per_minute=settings.tokens_per_minute,
         named=config.keys,
-        principals=() if own.allows_anonymous else own.principals,
+        principals=() if api_keys.allows_anonymous else api_keys.principals,
     )
     if config.has_shared_keys:
-        own = SharedApiKeys(keys, config.keys, store=store, on_found=shared.set_rates)
-    return AccessControl(own, shared, store)
+        api_keys = SharedApiKeys(keys, config.keys, store=store, on_found=shared.set_rates)
+    return AccessControl(api_keys, shared, store)

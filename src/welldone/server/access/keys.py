@@ -1,7 +1,7 @@
-"""Who asks: API keys, read by one function from whichever header they come in, and never shown.
+"""Authentication with API keys: configured ones, and those in the shared store.
 
-Only digests are kept and compared: `hmac.compare_digest` takes the same time for a key that is nearly right, and the
-loop never ends early, so that time tells nothing about any key.
+Only digests are stored and compared. `hmac.compare_digest` and a loop without early exit keep the comparison constant
+in time.
 """
 
 import hashlib
@@ -24,37 +24,36 @@ from welldone.server.access.store import SharedStore, StoreUnavailableError
 from welldone.server.observe import log
 
 ANONYMOUS = "anonymous"
-"""The name of everyone, on a server without keys."""
+"""The principal of all requests to a server without keys."""
 
 MAX_KEYS = 1_000
-"""Every request is compared with every key, at some 0.07 microseconds each: a tenth of a millisecond at most."""
+"""Every request is compared with every key, about 0.07 µs each: at most 0.1 ms."""
 
 _FILE_LIMIT_BYTES = 256 * 2**10
-"""Of a key file: `MOST_KEYS` lines of 256 characters."""
+"""`MAX_KEYS` lines of 256 characters."""
 
 _KEY_HEADERS = ("x-api-key", "api-key")
-"""Headers that hold nothing but the key: those of Anthropic's and of Azure's clients."""
+"""Headers whose value is the key: of Anthropic's and Azure's clients."""
 
 
 class KeyFile(NamedTuple):
-    """What a file of keys holds, and what its owner should know about it."""
+    """The keys of a file, and a warning about its permissions."""
 
     keys: list[str]
     warning: str | None
 
 
 class ApiKeys:
-    """The keys that open this server: plain ones with all rights, and those with a name and rights of their own."""
+    """The configured keys: plain ones with all permissions, and named ones with their own."""
 
     def __init__(self, keys: Iterable[str], named: Iterable[KeySettings] = ()) -> None:
-        """Take the keys. `ValueError` for one that could never be sent, or that would open to everyone."""
+        """Raises `ValueError` for keys that are empty, duplicate, or cannot be sent in a header."""
         plain = dict.fromkeys(keys)
         owners = {key: f"API key {number}" for number, key in enumerate(plain, 1)}
         self._digests = [(key_digest(key), _derived_principal(key)) for key in plain]
         self._admins = {name for _, name in self._digests}
         self._scrapers: set[str] = set()
-        self._models: dict[str, tuple[str, ...]] = {}
-        """The patterns of those who may not use all models."""
+        self._models: dict[str, tuple[str, ...]] = {}  # patterns of restricted principals
         for settings in named:
             owner = f"key {settings.name!r}"
             if settings.key in owners:
@@ -70,67 +69,69 @@ class ApiKeys:
         if len(owners) > MAX_KEYS:
             raise ValueError(f"{len(owners)} keys are too many: {MAX_KEYS} at most")
         for key, owner in owners.items():
-            if why := invalid_key_reason(key):
-                raise ValueError(f"{owner} {why}")
+            if reason := invalid_key_reason(key):
+                raise ValueError(f"{owner} {reason}")
 
     @property
     def allows_anonymous(self) -> bool:
-        """Whether there are no keys, so that everyone may ask."""
+        """Whether there are no keys, so that requests need none."""
         return not self._digests
 
     @property
     def has_several_principals(self) -> bool:
-        """Whether requests come from several principals, who must be kept apart."""
+        """Whether there may be several principals, whose data must be separated."""
         return len(self._digests) > 1
 
     @property
     def principals(self) -> list[str]:
-        """All who may ask, in an order that the settings alone decide."""
+        """All principals, in the order of the settings (the same in every worker)."""
         return [name for _, name in self._digests] or [ANONYMOUS]
 
     def allowed_models(self, principal: str) -> tuple[str, ...] | None:
-        """The names and patterns of the models that a key is for; None: all models."""
+        """Names and patterns of the models that a principal may use; None: all."""
         return self._models.get(principal)
 
     def may_use(self, principal: str, model: str) -> bool:
-        """Whether this model, by the name that the client sends, is one of those that the key is for."""
+        """Whether a principal may use a model, by the name in its request."""
         patterns = self.allowed_models(principal)
         return patterns is None or any(matches_wildcard(pattern, model) for pattern in patterns)
 
     def may_read_metrics(self, principal: str) -> bool:
-        """Whether a key may read the metrics, which show all models and upstreams: one for some models may not, unless
-        its table says so."""
+        """Whether a principal may read /metrics, which shows all models and upstreams.
+
+        Keys restricted to some models need `metrics = true`.
+        """
         return self.allowed_models(principal) is None or self.is_admin(principal) or principal in self._scrapers
 
     def check_metrics(self, principal: str) -> None:
-        """Let only those pass who may read the metrics.
+        """Check `may_read_metrics`.
 
         Raises:
             ApiError: 403.
         """
         if not self.may_read_metrics(principal):
-            message = "This API key is for some models only, and /metrics shows all: set metrics = true in its table."
+            message = "This API key is restricted to some models, and /metrics shows all: set metrics = true for it."
             raise ApiError(403, message, code="not_allowed")
 
     def is_admin(self, principal: str) -> bool:
-        """Whether this one may see the whole server and steer it: plain keys may, and everyone where there are none."""
+        """Whether a principal may see and control the whole server: plain keys may; without keys, everyone."""
         return self.allows_anonymous or principal in self._admins
 
     def check_admin(self, principal: str) -> None:
-        """Let only those pass who may see and steer the whole server.
+        """Check `is_admin`.
 
         Raises:
             ApiError: 403.
         """
         if not self.is_admin(principal):
-            message = "This is for admins: a plain key, or one with admin = true in its table."
+            message = "This needs an admin key: a plain key, or one with admin = true."
             raise ApiError(403, message, code="not_allowed")
 
     def principal(self, headers: Mapping[str, str]) -> str:
-        """The name of the key that came, its own or a short one, for limits and logs; it does not tell the key.
+        """The principal of a request: the name of its key, or a short digest of a plain key.
 
         Raises:
-            ApiError: 401 where no key or an unknown one came, 400 where two different ones came.
+            ApiError: 401 for a missing or unknown key, 400 for two different keys.
         """
         if self.allows_anonymous:
             return ANONYMOUS
@@ -140,79 +141,77 @@ class ApiKeys:
         return name
 
     async def authenticate(self, headers: Mapping[str, str]) -> str:
-        """As `principal`, also where others must be asked first."""
+        """As `principal`; may look the key up in the shared store."""
         return self.principal(headers)
 
     def _principal_of(self, presented: bytes) -> str | None:
-        found = None
+        principal = None
         for known, name in self._digests:
             if hmac.compare_digest(known, presented):
-                found = name
-        return found
+                principal = name
+        return principal
 
 
 def presented_digest(headers: Mapping[str, str]) -> bytes:
-    """The digest of the key that came.
+    """The digest of the key in the headers of a request.
 
     Raises:
-        ApiError: 401 where no key came, 400 where two different ones came.
+        ApiError: 401 for a missing key, 400 for two different keys.
     """
-    given = _keys_in_headers(headers)
-    if not given:
+    presented = _keys_in_headers(headers)
+    if not presented:
         raise _unauthorized(
-            "No API key came with this request. Send it as 'Authorization: Bearer YOUR_API_KEY' (or 'x-api-key')."
+            "This request has no API key. Send it as 'Authorization: Bearer YOUR_API_KEY' (or 'x-api-key')."
         )
-    if len(given) > 1:
-        raise invalid_request(
-            "This request carries different API keys in its headers. Send one.", code="invalid_api_key"
-        )
-    return key_digest(given.pop())
+    if len(presented) > 1:
+        raise invalid_request("This request has different API keys in its headers. Send one.", code="invalid_api_key")
+    return key_digest(presented.pop())
 
 
 def unknown_key_error() -> ApiError:
-    """The refusal of a key that nobody has given out."""
-    return _unauthorized("The API key of this request is not one that this server knows.")
+    """The 401 for a key that does not exist."""
+    return _unauthorized("The API key of this request is invalid.")
 
 
 def make_key() -> str:
-    """A new key: 192 bits of chance."""
+    """A new random key of 192 bits."""
     return f"wd-{secrets.token_urlsafe(24)}"
 
 
 def invalid_key_reason(key: str) -> str | None:
-    """Why a key cannot be one."""
+    """Why a key is invalid; None if it is valid."""
     if not key:
         return "is empty"
-    if not all("!" <= letter <= "~" for letter in key):
-        return "has a blank or a character that an HTTP header cannot carry"
+    if not all("!" <= character <= "~" for character in key):
+        return "has a space or a character that an HTTP header cannot contain"
     return None
 
 
 def read_key_file(path: Path, *, allows_weak: bool = False) -> KeyFile:
-    """The keys in a file, one a line; empty lines and those that begin with `#` do not count.
+    """Read a file with one key per line; empty lines and lines that begin with `#` are ignored.
 
     Raises:
-        ValueError: with a text for the user. It names lines, and never what is in them.
+        ValueError: with a message for the user, which does not contain keys.
     """
     keys = []
-    text, is_for_all = _read_text(path)
+    text, is_world_readable = _read_text(path)
     for number, line in enumerate(text.splitlines(), 1):
         key = line.strip()
         if not key or key.startswith("#"):
             continue
-        is_refused = is_weak_key(key) and not allows_weak
-        why = invalid_key_reason(key) or (f"is shorter than {MIN_KEY_LENGTH} characters" if is_refused else None)
-        if why:
-            raise ValueError(f"the API key in line {number} of {path} {why}")
+        is_too_weak = is_weak_key(key) and not allows_weak
+        reason = invalid_key_reason(key) or (f"is shorter than {MIN_KEY_LENGTH} characters" if is_too_weak else None)
+        if reason:
+            raise ValueError(f"the API key in line {number} of {path} {reason}")
         keys.append(key)
     if not keys:
-        raise ValueError(f"there is no API key in {path}: write one a line")
-    note = f"every user of this machine can read the keys in {path}: chmod 600 {path}" if is_for_all else None
-    return KeyFile(keys, note)
+        raise ValueError(f"there is no API key in {path}: write one per line")
+    warning = f"every user of this machine can read the keys in {path}: run chmod 600 {path}"
+    return KeyFile(keys, warning if is_world_readable else None)
 
 
 def _read_text(path: Path) -> tuple[str, bool]:
-    """What the file says, and whether all users may read it."""
+    """The text of the file, and whether all users may read it."""
     try:
         with path.open("rb") as file:
             mode = path.stat().st_mode
@@ -228,21 +227,21 @@ def _read_text(path: Path) -> tuple[str, bool]:
 
 
 def _keys_in_headers(headers: Mapping[str, str]) -> set[str]:
-    """The different keys in the headers. A mapping that holds a name twice gives both among its items."""
-    found = set()
+    """The distinct keys in the headers. Multi-dicts yield repeated names in `items()`."""
+    keys = set()
     for name, value in headers.items():
         lower = name.lower()
         if lower in _KEY_HEADERS:
-            found.add(value.strip())
+            keys.add(value.strip())
         elif lower == "authorization":
             scheme, _, rest = value.strip().partition(" ")
-            found.add(rest.strip() if scheme.lower() == "bearer" else "")
-    return found - {""}
+            keys.add(rest.strip() if scheme.lower() == "bearer" else "")
+    return keys - {""}
 
 
 def key_digest(key: str) -> bytes:
-    """All that is kept of a key."""
-    # A header may hold any byte, which arrives as half a surrogate pair.
+    """SHA-256 of a key, the only form in which it is stored."""
+    # Bytes of a header that are not UTF-8 are decoded to lone surrogates.
     return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
 
@@ -254,33 +253,32 @@ def _unauthorized(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
-# Keys that an operator gives out once, for all front ends: they are in the store, and what was asked is remembered.
+# Keys in the shared store, for all servers, with a cache.
 #
-# A key is looked for by its digest. How long that takes may tell something of a digest, from which nobody makes a key.
-# Where the store is away, the keys that are remembered stay good, and no other gets in.
+# Keys are looked up by digest: the timing of the lookup may reveal parts of a digest, from which no key can be derived.
+# While the store is unavailable, cached keys stay valid and all others are rejected.
 
 
 CACHE_TTL_S = 5.0
-"""A key that was taken away opens for so long yet."""
+"""How long a revoked key is still accepted."""
 REFRESH_S = 4.0
-"""Each key asks the store as often as that: one request does, and the others go on with what is known."""
+"""Interval of lookups per key: one request refreshes the entry, while others use the cached one."""
 NEGATIVE_TTL_S = 1.0
-"""A key that was given out meanwhile waits so long. Who tries one wrong key again and again is not asked about."""
+"""How long an unknown key is rejected without a lookup; a new key may be rejected for as long."""
 
-MAX_CACHED = 10_000  # some 5 MB
-MAX_NEGATIVE_CACHED = 10_000  # some 2 MB: whoever guesses can fill it, and nothing else
+MAX_CACHED = 10_000  # about 5 MB
+MAX_NEGATIVE_CACHED = 10_000  # about 2 MB; filled by wrong keys
 UNUSED_TTL_S = 3_600.0
-"""A key that nobody has used for so long is forgotten. It may have been taken away since, and would open again while
-the store is away."""
+"""Unused entries expire: the key may have been revoked since, and would be accepted while the store is unavailable."""
 
 _MAX_MODELS = 1_000
-"""Patterns of one key. A request is held against each of them: a millisecond at most."""
+"""Patterns of one key. A request is matched against each: at most a millisecond."""
 
 _PerMinute = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 
 
 class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A key as the store has it, without the key. The fields are those of `[keys.NAME]`."""
+    """The stored entry of a key, without the key. The fields are those of `[keys.NAME]`."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
     models: Annotated[tuple[str, ...], msgspec.Meta(max_length=_MAX_MODELS)] = ()
@@ -291,7 +289,7 @@ class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def parse_key(value: bytes) -> SharedKey | None:
-    """A key as it is written in the store; None where it is written in another way."""
+    """Parse a stored entry; None if it is invalid."""
     try:
         return msgspec.json.decode(value, type=SharedKey)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -299,8 +297,6 @@ def parse_key(value: bytes) -> SharedKey | None:
 
 
 class _CachedKey:
-    """A key that is remembered."""
-
     def __init__(self, key: SharedKey, now: float) -> None:
         self.key = key
         self.refresh_at = now + REFRESH_S
@@ -308,7 +304,7 @@ class _CachedKey:
 
 
 class SharedApiKeys(ApiKeys):
-    """The keys of this server, and those in the store. `on_found` is told each key that was looked up."""
+    """The configured keys and those in the shared store. `on_found` is called with each key that was looked up."""
 
     def __init__(
         self,
@@ -325,71 +321,70 @@ class SharedApiKeys(ApiKeys):
         self._on_found = on_found
         self._clock = clock
         self._cached: dict[bytes, _CachedKey] = {}
-        self._negative_cache: dict[bytes, float] = {}
-        """Until when they are taken to be unknown."""
+        self._negative_cache: dict[bytes, float] = {}  # expiry of unknown keys
         self._by_name: dict[str, SharedKey] = {}
 
     @property
     def allows_anonymous(self) -> bool:
-        """Nobody gets in without a key, also while the store has none."""
+        """Always False: requests need a key even while the store has none."""
         return False
 
     @property
     def has_several_principals(self) -> bool:
-        """The store may give out any number of keys."""
+        """Always True: the store may have any number of keys."""
         return True
 
     @property
     def cache_sizes(self) -> tuple[int, int]:
-        """How many keys, and how many that are none."""
+        """The numbers of cached keys and of cached unknown keys."""
         return len(self._cached), len(self._negative_cache)
 
     def allowed_models(self, principal: str) -> tuple[str, ...] | None:
-        """The names and patterns of the models that a key is for; None: all models. A key that is gone has none."""
+        """Names and patterns of the models that a principal may use; None: all. A removed key has none."""
         if principal in self._local_principals:
             return super().allowed_models(principal)
         key = self._by_name.get(principal)
         return () if key is None else key.models or None
 
     def is_admin(self, principal: str) -> bool:
-        """Whether this one may see the whole server and steer it."""
+        """Whether a principal may see and control the whole server."""
         key = self._by_name.get(principal)
         return super().is_admin(principal) or (key is not None and key.admin)
 
     def may_read_metrics(self, principal: str) -> bool:
-        """Whether a key may read the metrics."""
+        """Whether a principal may read /metrics."""
         key = self._by_name.get(principal)
         return super().may_read_metrics(principal) or (key is not None and key.metrics)
 
     async def authenticate(self, headers: Mapping[str, str]) -> str:
-        """The name of the key that came."""
-        came = presented_digest(headers)
-        name = self._principal_of(came)
+        """The principal of a request."""
+        digest = presented_digest(headers)
+        name = self._principal_of(digest)
         if name is not None:
             return name
-        key = await self._look_up(came)
+        key = await self._look_up(digest)
         if key is None:
             raise unknown_key_error()
         return key.name
 
     async def _look_up(self, digest: bytes) -> SharedKey | None:
-        held, now = self._cached.get(digest), self._clock()
-        if held is not None and now > held.expires_at + UNUSED_TTL_S:
+        cached, now = self._cached.get(digest), self._clock()
+        if cached is not None and now > cached.expires_at + UNUSED_TTL_S:
             self._evict(digest)
-            held = None
-        if held is not None:
-            if now < held.refresh_at:
-                return held.key
-            held.refresh_at = held.expires_at
+            cached = None
+        if cached is not None:
+            if now < cached.refresh_at:
+                return cached.key
+            cached.refresh_at = cached.expires_at
         elif now < self._negative_cache.get(digest, now):
             return None
         try:
-            value = await self._store.call(lambda link: link.key(digest.hex()))
+            value = await self._store.call(lambda client: client.key(digest.hex()))
         except StoreUnavailableError:
-            if held is None:
+            if cached is None:
                 return None
-            held.expires_at = now  # it is in use
-            return held.key
+            cached.expires_at = now  # restarts UNUSED_TTL_S
+            return cached.key
         self._evict(digest)
         key = None if value is None else self._checked_key(value)
         self._cache_result(digest, key)
@@ -398,12 +393,12 @@ class SharedApiKeys(ApiKeys):
     def _checked_key(self, value: bytes) -> SharedKey | None:
         key = parse_key(value)
         if key is None:
-            log.event(logging.WARNING, "a key in the store is not written as it should be, and opens nothing")
+            log.event(logging.WARNING, "ignoring an invalid key in the store")
             return None
-        if key.name in self._local_principals:  # its rights would be those of another
+        if key.name in self._local_principals:  # it would get the permissions of the local key
             log.event(
                 logging.WARNING,
-                "a key in the store has the name of one of this server, and opens nothing here",
+                "ignoring a key in the store that has the name of a local key",
                 {"key": key.name},
             )
             return None
@@ -424,6 +419,6 @@ class SharedApiKeys(ApiKeys):
 
     def _evict(self, digest: bytes) -> None:
         self._negative_cache.pop(digest, None)
-        held = self._cached.pop(digest, None)
-        if held is not None and self._by_name.get(held.key.name) is held.key:
-            del self._by_name[held.key.name]
+        cached = self._cached.pop(digest, None)
+        if cached is not None and self._by_name.get(cached.key.name) is cached.key:
+            del self._by_name[cached.key.name]

@@ -1,10 +1,10 @@
-"""How much each key may ask in a minute: requests, and tokens.
+"""Rate limits per key: requests and tokens per minute, as token buckets.
 
-Each is a bucket that holds a minute's worth and fills at an even rate. A request is paid when it comes; one for which
-upstreams are asked several times (`n`, lists of prompts) costs as many, as soon as that is known. Tokens are paid when
-they are known, after the answer: a bucket may then be in debt, and who owes waits until it is paid.
+A bucket holds a minute's limit and refills at a constant rate. A request is charged when it arrives; one that needs
+several upstream requests (`n`, lists of prompts) is charged for each as soon as their number is known. Tokens are
+charged after the answer: the bucket may then be overdrawn, and requests are rejected until it has refilled.
 
-A bucket is two numbers, which may be kept where several processes share them.
+A bucket is stored as two numbers, which several processes can share.
 """
 
 import asyncio
@@ -21,35 +21,35 @@ from welldone.server.access.store import LimitCount, SharedStore, StoreUnavailab
 _MINUTE_S = 60.0
 
 _UNITS = ("requests", "tokens")
-"""Each principal has a bucket of each."""
+"""Each principal has one bucket per unit."""
 
 _EPSILON = 1e-9
-"""What adding up fractions may lose: who comes exactly when told is not refused for it."""
+"""Tolerance for rounding errors: a request exactly after its Retry-After is admitted."""
 
 BucketUpdate = Callable[[float, float], tuple[float, float]]
-"""New numbers of a bucket out of the old: its level, and when it was filled up to there."""
+"""Maps the level of a bucket and the time of its last refill to new values."""
 
 
 class BucketLevel(msgspec.Struct, frozen=True):
-    """How full a bucket is."""
+    """The state of a bucket."""
 
     limit: int
     remaining: int
 
 
 class UsageTotals(msgspec.Struct):
-    """What somebody has used since the start."""
+    """Usage of a principal since the start of the process."""
 
     requests: int = 0
     tokens: int = 0
 
     def plus(self, other: "UsageTotals") -> "UsageTotals":
-        """Both together."""
+        """The sum."""
         return UsageTotals(self.requests + other.requests, self.tokens + other.tokens)
 
 
 class RateLimitStatus(msgspec.Struct, frozen=True):
-    """What somebody may still ask for, and has had; None: without a limit."""
+    """Remaining limits and usage of a principal; None: no limit."""
 
     name: str
     requests: BucketLevel | None
@@ -58,7 +58,7 @@ class RateLimitStatus(msgspec.Struct, frozen=True):
 
 
 class RateLimitedKey(Protocol):
-    """A key that may have limits of its own; None: those of all."""
+    """A key with its own limits; None: the common ones."""
 
     @property
     def name(self) -> str: ...
@@ -71,26 +71,26 @@ class RateLimitedKey(Protocol):
 
 
 class BucketStorage(Protocol):
-    """Where buckets are kept, two numbers each, both 0 at first."""
+    """Storage of buckets, two numbers each, initially 0."""
 
     def update(self, index: int, change: BucketUpdate) -> tuple[float, float]:
-        """Change the numbers of a bucket, with nobody in between, and give the new ones."""
+        """Update a bucket atomically and return the new numbers."""
 
 
 class InMemoryBucketStorage:
-    """The numbers of one process."""
+    """Buckets of one process."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[float, float]] = {}
 
     def update(self, index: int, change: BucketUpdate) -> tuple[float, float]:
-        """Change the numbers of a bucket, and give the new ones."""
+        """Update a bucket and return the new numbers."""
         new = self._buckets[index] = change(*self._buckets.get(index, (0.0, 0.0)))
         return new
 
 
 class TokenBucket:
-    """So many units a minute."""
+    """A limit of units per minute."""
 
     def __init__(self, unit: str, per_minute: int, storage: BucketStorage, index: int) -> None:
         self.unit = unit
@@ -99,33 +99,33 @@ class TokenBucket:
         self._index = index
 
     def wait_s(self, now: float) -> float:
-        """How long until there is a whole unit; 0 where there is one."""
+        """Seconds until a unit is available."""
         missing = 1 - self._refill_and_take(0, now)
         return missing / self._rate if missing > _EPSILON else 0.0
 
     def take(self, units: int, now: float) -> None:
-        """Take so many, also such as are not there."""
+        """Take units; the bucket may be overdrawn."""
         self._refill_and_take(units, now)
 
     def try_take(self, now: float) -> bool:
-        """Take a unit, if there is one, and tell whether there was."""
-        was_there = False
+        """Take a unit if one is available, and return whether it was."""
+        is_available = False
 
         def change(level: float, filled_at: float) -> tuple[float, float]:
-            nonlocal was_there
+            nonlocal is_available
             level, filled_at = self._refilled(level, filled_at, now)
-            was_there = level >= 1 - _EPSILON
-            return level - was_there, filled_at
+            is_available = level >= 1 - _EPSILON
+            return level - is_available, filled_at
 
         self._storage.update(self._index, change)
-        return was_there
+        return is_available
 
     def set_level(self, level: float, now: float) -> None:
-        """So many are there now, as somebody else has counted."""
+        """Set the level that the shared store reports."""
         self._storage.update(self._index, lambda *_: (level, now))
 
     def headers(self, now: float) -> dict[str, str]:
-        """OpenAI's three headers: the size, what is left, and when it will be full."""
+        """OpenAI's `x-ratelimit-*` headers: the limit, what remains, and the time until it is full."""
         level = self._refill_and_take(0, now)
         return {
             f"x-ratelimit-limit-{self.unit}": str(self.size),
@@ -134,7 +134,7 @@ class TokenBucket:
         }
 
     def level(self, now: float) -> BucketLevel:
-        """How full it is; nothing is taken."""
+        """The current state."""
         return BucketLevel(self.size, _available_units(self._refill_and_take(0, now)))
 
     @property
@@ -142,8 +142,6 @@ class TokenBucket:
         return self.size / _MINUTE_S
 
     def _refill_and_take(self, units: int, now: float) -> float:
-        """Fill up to now, take so many out, and give what is left."""
-
         def change(level: float, filled_at: float) -> tuple[float, float]:
             level, filled_at = self._refilled(level, filled_at, now)
             return level - units, filled_at
@@ -151,19 +149,19 @@ class TokenBucket:
         return self._storage.update(self._index, change)[0]
 
     def _refilled(self, level: float, filled_at: float, now: float) -> tuple[float, float]:
-        if not filled_at:  # nobody has used it yet
+        if not filled_at:  # unused so far
             return float(self.size), now
-        # Another process may have looked at its clock after us and have come first: that time is not counted twice.
+        # Another process may have read the clock later and updated first: do not count the same time twice.
         later = max(filled_at, now)
         return min(float(self.size), level + (later - filled_at) * self._rate), later
 
 
 class RateLimiter:
-    """The buckets of all who ask. A limit of 0 is none.
+    """The buckets of all principals. A limit of 0 is none.
 
-    `named` are keys with limits of their own. Processes that share `numbers` name all `principals` in one order, from
-    which the places of their buckets follow. Who is not named has the next place: a principal is a key, or nobody,
-    and there are no more of them than keys were given out.
+    `named` are keys with limits of their own. Processes that share a `storage` pass all `principals` in the same order,
+    which determines the index of their buckets. Others get the next index; their number is bounded by the number of
+    keys.
     """
 
     def __init__(
@@ -188,7 +186,7 @@ class RateLimiter:
             self._buckets_of(principal)
 
     def set_rates(self, key: RateLimitedKey) -> None:
-        """A key with limits of its own. One whose limits change keeps what it had left."""
+        """Set the limits of a key. When they change, the level of its buckets stays."""
         common_requests, common_tokens = self._default_limits
         sizes = (
             common_requests if key.requests_per_minute is None else key.requests_per_minute,
@@ -200,20 +198,19 @@ class RateLimiter:
                 self._buckets[key.name] = self._make_buckets(key.name, list(self._buckets).index(key.name))
 
     async def admit(self, principal: str) -> dict[str, str]:
-        """As `take`, also where others must be asked first."""
+        """As `take_request`; may ask the shared store."""
         return self.take_request(principal)
 
     def take_request(self, principal: str) -> dict[str, str]:
-        """Count a request, and give the `x-ratelimit-*` headers of its reply; none where there is no limit.
+        """Charge a request and return the `x-ratelimit-*` headers of its response.
 
         Raises:
-            ApiError: 429 where a bucket is empty. A request that is refused costs nothing.
+            ApiError: 429 if a bucket is empty. Rejected requests are not charged.
         """
         now = self._clock()
         return self._request_result(principal, _try_take(self._buckets_of(principal), now), now)
 
     def _request_result(self, principal: str, is_admitted: bool, now: float) -> dict[str, str]:
-        """The headers, or the refusal, after a request was taken or not."""
         buckets = self._buckets_of(principal)
         self._totals[principal].requests += is_admitted
         headers: dict[str, str] = {}
@@ -225,48 +222,47 @@ class RateLimiter:
         wait_s = empty.wait_s(now)
         raise ApiError(
             429,
-            f"The limit of {empty.size} {empty.unit} a minute is reached. Try again in {format_duration(wait_s)}.",
+            f"Rate limit of {empty.size} {empty.unit} per minute exceeded. Try again in {format_duration(wait_s)}.",
             code="rate_limit_exceeded",
             retry_after_s=wait_s,
             headers=headers,
         )
 
     def charge_requests(self, principal: str, requests: int) -> None:
-        """Count what a request, which was taken, costs beyond one: an upstream is asked so many times more. As with
-        tokens, who owes waits until it is paid."""
+        """Charge the upstream requests of an admitted request beyond the first; may overdraw the bucket."""
         if requests > 0 and (bucket := self._buckets_of(principal).get("requests")):
             bucket.take(requests, self._clock())
 
     def charge_tokens(self, principal: str, tokens: int) -> None:
-        """Count the tokens of an answer, its prompt's and its own."""
+        """Charge the prompt and completion tokens of an answer."""
         if bucket := self._buckets_of(principal).get("tokens"):
             bucket.take(tokens, self._clock())
         self._totals[principal].tokens += tokens
 
     async def close(self) -> None:
-        """Nothing more is counted."""
+        """Flush pending charges."""
 
     @property
     def principals(self) -> list[str]:
-        """All who have buckets, or have asked."""
+        """The principals with limits or requests."""
         return [name for name, buckets in self._buckets.items() if buckets or self._totals[name].requests]
 
     def status(self, principal: str) -> RateLimitStatus:
-        """What somebody may still ask for. What was spent is that of this process."""
+        """Remaining limits of a principal, and its usage in this process."""
         buckets, now = self._buckets_of(principal), self._clock()
         requests, tokens = (buckets[unit].level(now) if unit in buckets else None for unit in _UNITS)
         return RateLimitStatus(principal, requests, tokens, msgspec.structs.replace(self._totals[principal]))
 
     def totals(self) -> dict[str, UsageTotals]:
-        """What each who has asked has used in this process."""
+        """Usage in this process, by principal."""
         return {name: spent for name, spent in self._totals.items() if spent.requests}
 
     def _buckets_of(self, principal: str) -> dict[str, TokenBucket]:
-        found = self._buckets.get(principal)
-        if found is None:
-            found = self._buckets[principal] = self._make_buckets(principal, len(self._buckets))
+        buckets = self._buckets.get(principal)
+        if buckets is None:
+            buckets = self._buckets[principal] = self._make_buckets(principal, len(self._buckets))
             self._totals[principal] = UsageTotals()
-        return found
+        return buckets
 
     def _make_buckets(self, principal: str, index: int) -> dict[str, TokenBucket]:
         first = index * len(_UNITS)
@@ -281,12 +277,11 @@ class RateLimiter:
 
 
 def _available_units(level: float) -> int:
-    """The units of a bucket that can be taken."""
     return max(0, math.floor(level + _EPSILON))
 
 
 def _try_take(buckets: dict[str, TokenBucket], now: float) -> bool:
-    """Take a request, if nothing is owed, and tell whether it was taken."""
+    """Take a request if the token bucket is not overdrawn, and return whether it was taken."""
     if (tokens := buckets.get("tokens")) and tokens.wait_s(now) > 0:
         return False
     requests = buckets.get("requests")
@@ -294,7 +289,7 @@ def _try_take(buckets: dict[str, TokenBucket], now: float) -> bool:
 
 
 def format_duration(seconds: float) -> str:
-    """A time as OpenAI writes it: `20ms`, `1s`, `8.64s`, `6m0s`. Rounded up: who waits so long has waited enough."""
+    """A duration in OpenAI's format, rounded up: `20ms`, `1s`, `8.64s`, `6m0s`."""
     milliseconds = math.ceil(max(0.0, seconds) * 1000 - 1e-6)
     if 0 < milliseconds < 1000:
         return f"{milliseconds}ms"
@@ -305,27 +300,24 @@ def format_duration(seconds: float) -> str:
     return f"{hours}h{minutes}m{whole % 60}s" if hours else f"{minutes}m{whole % 60}s"
 
 
-# Limits that several front ends share: the store counts, and our own buckets are a copy of what it last said.
-#
-# So there is something to go on with where the store is away: each then counts on for itself.
-
-
 _FINAL_SYNC_S = 2.0
-"""For tokens that the store has not been told when the server ends: a thousand keys take one."""
+"""Time at shutdown to report pending charges to the store: a thousand keys take one second."""
 
 
 class SharedRateLimiter(RateLimiter):
-    """Limits in a store."""
+    """Rate limits in a store that several servers share.
 
-    def __init__(self, store: SharedStore, **rest: Any) -> None:  # noqa: ANN401 - those of `Limits`
+    The local buckets are a copy of the store's levels: while it is unavailable, each process counts for itself.
+    """
+
+    def __init__(self, store: SharedStore, **rest: Any) -> None:  # noqa: ANN401 - the parameters of `RateLimiter`
         super().__init__(**rest)
         self._store = store
-        self._unsynced: dict[str, tuple[int, int]] = {}
-        """Requests and tokens that the store has not been told yet, by who had them."""
+        self._unsynced: dict[str, tuple[int, int]] = {}  # requests and tokens to report, by principal
         self._sync_task: asyncio.Task[None] | None = None
 
     async def admit(self, principal: str) -> dict[str, str]:
-        """As `take`, where all count together."""
+        """As `take_request`, counted in the store."""
         if not self._buckets_of(principal):
             return self.take_request(principal)
         try:
@@ -337,13 +329,13 @@ class SharedRateLimiter(RateLimiter):
         return self._request_result(principal, count.is_admitted, now)
 
     def charge_requests(self, principal: str, requests: int) -> None:
-        """Count requests to upstreams beyond the first. The store is told when there is time."""
+        """Charge upstream requests beyond the first; reported to the store in the background."""
         super().charge_requests(principal, requests)
         if requests > 0 and "requests" in self._buckets_of(principal):
             self._schedule_sync(principal, requests, 0)
 
     def charge_tokens(self, principal: str, tokens: int) -> None:
-        """Count the tokens of an answer. The store is told when there is time, and nobody waits for it."""
+        """Charge the tokens of an answer; reported to the store in the background."""
         super().charge_tokens(principal, tokens)
         if tokens > 0 and "tokens" in self._buckets_of(principal):
             self._schedule_sync(principal, 0, tokens)
@@ -357,7 +349,7 @@ class SharedRateLimiter(RateLimiter):
             self._sync_task = asyncio.create_task(self._sync())
 
     async def close(self) -> None:
-        """Tell the store what it has not been told."""
+        """Report pending charges to the store."""
         if self._sync_task is not None:
             await asyncio.wait([self._sync_task], timeout=_FINAL_SYNC_S)
             self._sync_task.cancel()
@@ -367,7 +359,7 @@ class SharedRateLimiter(RateLimiter):
             principal, (requests, tokens) = self._unsynced.popitem()
             try:
                 count = await self._count_in_store(principal, owed=requests, tokens=tokens)
-            except StoreUnavailableError:  # they are counted here
+            except StoreUnavailableError:  # the local buckets have them
                 self._unsynced.clear()
             else:
                 self._copy_levels(principal, count, self._clock())
@@ -375,7 +367,7 @@ class SharedRateLimiter(RateLimiter):
     async def _count_in_store(self, principal: str, *, requests: int = 0, owed: int = 0, tokens: int = 0) -> LimitCount:
         sizes = self._limits_of(principal)
         return await self._store.call(
-            lambda link: link.count(principal, sizes, requests=requests, owed=owed, tokens=tokens)
+            lambda client: client.count(principal, sizes, requests=requests, owed=owed, tokens=tokens)
         )
 
     def _copy_levels(self, principal: str, count: LimitCount, now: float) -> None:

@@ -1,11 +1,11 @@
-"""From where a browser may ask: the Host that a request names, the Origin of the page that sent it, and CORS.
+"""Checks of the Host and Origin headers, and CORS.
 
-A page of any site can make a browser send requests to this machine. Two checks keep such pages out, on every method:
+Any web page can make a browser send requests to this machine. Two checks reject them, for every method:
 
-- Host. A site may let its own name point to 127.0.0.1 (DNS rebinding); its pages then look as if they were ours. Only
-  the name in Host gives that away.
-- Origin. A page of another site is refused, unless its origin was allowed. There are no cookies here, so credentials
-  are never allowed: a page that may ask sends its key in a header.
+- Host. A site can let its own name resolve to 127.0.0.1 (DNS rebinding), which makes its pages same-origin. Only the
+  name in the Host header reveals that.
+- Origin. Pages of other origins are rejected unless `--cors-origins` allows them. There are no cookies, so credentials
+  are never allowed: pages send their key in a header.
 """
 
 import ipaddress
@@ -49,7 +49,7 @@ _ALLOWED_HEADERS = frozenset(
     }
 )
 _STAINLESS_PREFIX = "x-stainless-"
-"""The official clients tell about themselves in a dozen headers that begin so."""
+"""Prefix of a dozen headers in which the official SDKs describe themselves."""
 
 _EXPOSED_HEADERS = ", ".join(
     [
@@ -57,28 +57,28 @@ _EXPOSED_HEADERS = ", ".join(
         "request-id",
         "openai-processing-ms",
         "retry-after",
-        *(f"x-ratelimit-{what}-{unit}" for unit in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
+        *(f"x-ratelimit-{kind}-{unit}" for unit in ("requests", "tokens") for kind in ("limit", "remaining", "reset")),
     ]
 )
 
 _PREFLIGHT_MAX_AGE_S = 600
-"""How long a browser may remember the answer to a preflight: Chromium's own bound was this for years."""
+"""Access-Control-Max-Age; Chromium's own limit was 600 s for years."""
 
 
 class HostPort(NamedTuple):
-    """A host and a port. The name is in lower case, without brackets and without a dot at its end."""
+    """A host and a port. The name is in lower case, without brackets and trailing dot."""
 
     name: str
     port: int | None
 
 
 def parse_host(value: str) -> HostPort | None:
-    """What a Host header names; None where it breaks the grammar."""
-    found = _HOST.fullmatch(value)
-    if found is None:
+    """Parse a Host header; None if it is invalid."""
+    match = _HOST.fullmatch(value)
+    if match is None:
         return None
-    port = int(found["port"]) if found["port"] else None
-    name = _normalized_name(found["name"])
+    port = int(match["port"]) if match["port"] else None
+    name = _normalized_name(match["name"])
     if name is None or (port is not None and port > 65535):
         return None
     return HostPort(name, port)
@@ -91,12 +91,12 @@ def _normalized_name(name: str) -> str | None:
         except ValueError:
             return None
     name = name.lower().removesuffix(".")
-    # RFC 1035, 2.3.4: a label has 1 to 63 characters, a name 253 at most.
+    # RFC 1035 §2.3.4: a label has 1 to 63 characters, a name at most 253.
     return name if len(name) <= 253 and all(0 < len(label) <= 63 for label in name.split(".")) else None
 
 
 class OriginPolicy:
-    """Which hosts and pages may ask."""
+    """The allowed hosts and origins."""
 
     def __init__(
         self,
@@ -108,25 +108,25 @@ class OriginPolicy:
         is_tls: bool,
         has_keys: bool = False,
     ) -> None:
-        """Take where the server listens and whom it admits. `ValueError` for a host or an origin that is none."""
+        """Raises `ValueError` for an invalid host or origin."""
         self._scheme = "https" if is_tls else "http"
         bound = _unbracketed(host)
         self._own_origin = f"{self._scheme}://{f'[{bound}]' if ':' in bound else bound}:{port}"
         named = frozenset(_parse_allowed_host(value) for value in allowed_hosts)
         self._hosts = named | _LOOPBACK_NAMES | {bound}
         self._allows_any_host = not is_loopback(host) and has_keys and not named
-        # Without keys only the name protects. To rebind one needs a name in a domain: a bare address or a name without
-        # a dot (of a container, of a machine in the house) cannot be an attacker's.
+        # Without keys only the name protects. DNS rebinding needs a name in a domain: IP addresses and names without a
+        # dot (of a container, of a machine in the local network) cannot belong to an attacker.
         self._allows_bare_hosts = not is_loopback(host) and not named
         origins = tuple(cors_origins)
         self._allows_any_origin = "*" in origins
         self._origins = frozenset(_parse_allowed_origin(value) for value in origins if value != "*")
 
     def check(self, method: str, headers: Mapping[str, str]) -> dict[str, str]:
-        """The CORS headers for the reply to a request of this method, whatever the method.
+        """Check Host and Origin, and return the CORS headers of the response.
 
         Raises:
-            ApiError: 403 for a host or a page that may not ask, 400 for headers that break the grammar.
+            ApiError: 403 for a host or origin that is not allowed, 400 for invalid headers.
         """
         host = self._checked_host(headers)
         origins = _header_values(headers, "origin")
@@ -139,23 +139,23 @@ class OriginPolicy:
             return {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": _EXPOSED_HEADERS}
         parsed = _parse_origin(origin)
         if parsed is not None and parsed in self._origins:
-            headed = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED_HEADERS}
-            return headed | self._vary_header()
+            allowed = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED_HEADERS}
+            return allowed | self._vary_header()
         if parsed is not None and parsed == (self._scheme, host.name, host.port or _DEFAULT_PORTS[self._scheme]):
             return self._vary_header()
         raise ApiError(
             403,
-            "A page of another origin may not ask this server. Its owner can allow it with --cors-origins.",
+            f"Requests from the origin {origin[:100]!r} are not allowed. Allow it with --cors-origins.",
             code="origin_not_allowed",
         )
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> dict[str, str] | None:
-        """The headers of the 204 that answers a preflight, which needs no key; None where the request is none.
+        """The headers of the 204 response to a CORS preflight, which needs no key; None for other requests.
 
         Raises:
-            ApiError: as `check` does.
+            ApiError: as `check`.
         """
-        wanted = _header_values(headers, "access-control-request-headers")
+        requested = _header_values(headers, "access-control-request-headers")
         if (
             method != "OPTIONS"
             or not _header_values(headers, "access-control-request-method")
@@ -167,7 +167,7 @@ class OriginPolicy:
             return reply
         del reply["Access-Control-Expose-Headers"]
         reply["Access-Control-Allow-Methods"] = ALLOWED_METHODS
-        if names := _allowed_headers(wanted):
+        if names := _allowed_headers(requested):
             reply["Access-Control-Allow-Headers"] = ", ".join(names)
         if _header_values(headers, "access-control-request-private-network") == ["true"]:
             reply["Access-Control-Allow-Private-Network"] = "true"
@@ -175,17 +175,17 @@ class OriginPolicy:
         return reply
 
     def check_fetch_site(self, headers: Mapping[str, str]) -> None:
-        """Refuse what another site's page had fetched without an Origin: an image, a script, a link.
+        """Reject cross-site requests without an Origin header: images, scripts, links (Fetch Metadata).
 
-        A link to our own page is fine; so this is for every path but those of the static page.
+        Links to the static web page are fine: this check is for all other paths.
 
         Raises:
             ApiError: 403.
         """
         if _header_values(headers, "origin"):
-            return  # `check` has judged it
+            return  # `check` has validated it
         if {"cross-site", "same-site"}.intersection(_header_values(headers, "sec-fetch-site")):
-            raise ApiError(403, "Another site's page may not fetch this path.", code="origin_not_allowed")
+            raise ApiError(403, "Cross-site requests for this path are not allowed.", code="origin_not_allowed")
 
     def _vary_header(self) -> dict[str, str]:
         return {"Vary": "Origin"} if self._origins and not self._allows_any_origin else {}
@@ -194,21 +194,19 @@ class OriginPolicy:
         values = _header_values(headers, "host")
         host = parse_host(values[0]) if len(values) == 1 else None
         if host is None:
-            raise invalid_request(
-                "This request needs one Host header with a host and perhaps a port.", code="invalid_host"
-            )
+            raise invalid_request("This request needs exactly one valid Host header.", code="invalid_host")
         if self._allows_any_host or host.name in self._hosts or (self._allows_bare_hosts and _is_bare(host.name)):
             return host
         raise ApiError(
             403,
-            f"This server does not answer to the host name {host.name!r}. It is at {self._own_origin};"
-            " its owner can allow other names with --allowed-hosts.",
+            f"The host name {host.name!r} is not allowed. Use {self._own_origin}, or allow other names with"
+            " --allowed-hosts.",
             code="host_not_allowed",
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether who listens there hears this machine only."""
+    """Whether a server that listens on this host is reachable from this machine only."""
     try:
         return ipaddress.ip_address(_unbracketed(host)).is_loopback
     except ValueError:
@@ -220,7 +218,7 @@ def _unbracketed(host: str) -> str:
 
 
 def _is_bare(name: str) -> bool:
-    """Whether the name is an address, or has no dot."""
+    """Whether the name is an IP address or has no dot."""
     if "." not in name:
         return True
     try:
@@ -232,10 +230,10 @@ def _is_bare(name: str) -> bool:
 
 def _parse_allowed_host(value: str) -> str:
     bare = f"[{value}]" if value.count(":") > 1 and not value.startswith("[") else value
-    place = parse_host(bare)
-    if place is None or place.port is not None:
+    host = parse_host(bare)
+    if host is None or host.port is not None:
         raise ValueError(f"{value!r} is not a host name: write it without scheme and port, as in box.example.org")
-    return place.name
+    return host.name
 
 
 def _parse_allowed_origin(value: str) -> tuple[str, str, int | None]:
@@ -246,17 +244,17 @@ def _parse_allowed_origin(value: str) -> tuple[str, str, int | None]:
 
 
 def _parse_origin(value: str) -> tuple[str, str, int | None] | None:
-    """Scheme, host and port. `null`, which any sandboxed page sends, is none."""
-    found = _ORIGIN.fullmatch(value)
-    place = parse_host(found["host"]) if found else None
-    if found is None or place is None:
+    """Scheme, host and port; None for `null` (sandboxed pages) and invalid values."""
+    match = _ORIGIN.fullmatch(value)
+    host = parse_host(match["host"]) if match else None
+    if match is None or host is None:
         return None
-    scheme = found["scheme"].lower()
-    return scheme, place.name, place.port or _DEFAULT_PORTS.get(scheme)
+    scheme = match["scheme"].lower()
+    return scheme, host.name, host.port or _DEFAULT_PORTS.get(scheme)
 
 
 def _allowed_headers(requested: list[str]) -> list[str]:
-    """Those of the headers that a page wants to send which it may send."""
+    """The requested headers that are allowed."""
     names = dict.fromkeys(name.strip().lower() for value in requested for name in value.split(","))
     return [name for name in names if name in _ALLOWED_HEADERS or _is_stainless(name)]
 
@@ -267,5 +265,5 @@ def _is_stainless(name: str) -> bool:
 
 
 def _header_values(headers: Mapping[str, str], name: str) -> list[str]:
-    """The values of a header. A mapping that holds a name twice gives both among its items."""
+    """All values of a header. Multi-dicts yield repeated names in `items()`."""
     return [value.strip() for key, value in headers.items() if key.lower() == name]

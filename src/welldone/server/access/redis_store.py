@@ -1,9 +1,9 @@
-"""The store of shared limits and keys in Redis. Only this file knows its library, which is an extra.
+"""Redis client of the shared store. Only this module imports the redis library, an optional dependency.
 
-Under `welldone:limits:NAME` is a hash that counts what somebody has used: `requests` and `tokens` run down at an even
-rate, a minute's worth in a minute, and `at` says when they were written. It expires when all of it has run down. The
-clock is that of Redis, so that front ends need not agree on theirs. Under `welldone:keys` is a hash of shared keys, by
-the digests of the keys. No key itself is ever written there.
+`welldone:limits:NAME` is a hash per principal, a leaky bucket: `requests` and `tokens` drain at a constant rate, a
+minute's limit per minute, and `at` is the time of the last write. It expires when it is drained. The clock is that of
+Redis, so that servers need not agree on theirs. `welldone:keys` is a hash of API keys by their digests; the keys
+themselves are never stored.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ KEYS_HASH = "welldone:keys"
 LIMITS_PREFIX = "welldone:limits:"
 
 _CONNECTIONS = 2
-"""One carries all questions of a server. Another is there where that one is being given up."""
+"""One connection carries all commands of a server; the second takes over while the first is being closed."""
 
 _BATCH_SIZE = 256
-"""Questions that go together, in some 50 KB. Each by itself was measured to cost us four times as much."""
+"""Commands per pipeline, about 50 KB. Sent one by one they took four times the CPU time."""
 
-_ERROR_CHARACTERS = 200  # characters of what Redis says is wrong
-_UNEXPECTED_REPLY = "it answers something else than was asked"
+_ERROR_CHARACTERS = 200  # characters of a Redis error message
+_UNEXPECTED_REPLY = "unexpected reply"
 
 _COUNT_SCRIPT = """
 local time = redis.call('TIME')
@@ -61,22 +61,22 @@ redis.call('HSET', KEYS[1], 'at', string.format('%.6f', now),
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', full_s * 1000 + 1))
 return {is_in, left[1], left[2]}
 """
-"""One step, so that of two who come at once one is first. A request that finds no room is not counted. What is no hash
-or holds no finite number was not written here, and starts anew."""
+"""Atomic check and count. A rejected request is not counted. Values of the wrong type and numbers that are not finite
+were not written by this script, and are reset."""
 
 
 _COUNT_SCRIPT_SHA = hashlib.sha1(_COUNT_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
 class _PendingCommand(NamedTuple):
-    """A question that waits to be sent."""
+    """A command that waits to be sent."""
 
     args: tuple[str | int, ...]
     reply: "asyncio.Future[Any]"
 
 
 class RedisStoreClient:
-    """The way to a Redis, or to what speaks as it does."""
+    """Client of a Redis-compatible server."""
 
     def __init__(self, url: str, *, timeout_s: float = STORE_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -86,8 +86,8 @@ class RedisStoreClient:
             timeout=timeout_s,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),  # who asks does not wait for another try
-            protocol=2,  # all versions know it, and nothing of a newer one is used
+            retry=Retry(NoBackoff(), 0),  # callers fall back instead of waiting
+            protocol=2,  # RESP2: supported by all versions
         )
         self._redis = Redis.from_pool(pool)
         self._pending: list[_PendingCommand] = []
@@ -96,79 +96,79 @@ class RedisStoreClient:
     async def count(
         self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int
     ) -> LimitCount:
-        """Count requests, if there is room for them, and in any case requests that are `owed`, and tokens."""
-        said = await self._execute("EVAL", _COUNT_SCRIPT, 1, LIMITS_PREFIX + name, *sizes, requests, tokens, owed)
+        """See `StoreClient.count`."""
+        reply = await self._execute("EVAL", _COUNT_SCRIPT, 1, LIMITS_PREFIX + name, *sizes, requests, tokens, owed)
         try:
-            is_in, left_requests, left_tokens = said
-            count = LimitCount(bool(is_in), float(left_requests), float(left_tokens))
+            is_admitted, left_requests, left_tokens = reply
+            count = LimitCount(bool(is_admitted), float(left_requests), float(left_tokens))
         except (TypeError, ValueError):
             raise StoreError(_UNEXPECTED_REPLY) from None
-        if not (math.isfinite(count.requests) and math.isfinite(count.tokens)):  # nobody can count on from there
+        if not (math.isfinite(count.requests) and math.isfinite(count.tokens)):
             raise StoreError(_UNEXPECTED_REPLY)
         return count
 
     async def key(self, digest: str) -> bytes | None:
-        """What is kept of the key with this digest."""
-        said = await self._execute("HGET", KEYS_HASH, digest)
-        if said is None or isinstance(said, bytes):
-            return said
+        """The stored entry of the key with this digest."""
+        reply = await self._execute("HGET", KEYS_HASH, digest)
+        if reply is None or isinstance(reply, bytes):
+            return reply
         raise StoreError(_UNEXPECTED_REPLY)
 
-    async def _execute(self, *args: str | int) -> Any:  # noqa: ANN401 - whatever Redis says
-        """An answer. Questions of many go together, since each by itself is dear."""
-        asked = _PendingCommand(args, asyncio.get_running_loop().create_future())
-        self._pending.append(asked)
+    async def _execute(self, *args: str | int) -> Any:  # noqa: ANN401 - any Redis reply
+        """Queue a command for the next pipeline and wait for its reply."""
+        command = _PendingCommand(args, asyncio.get_running_loop().create_future())
+        self._pending.append(command)
         if self._flush_task is None or self._flush_task.done():
             self._flush_task = asyncio.create_task(self._flush())
-        said = await asked.reply
-        if isinstance(said, Exception):
-            kind = WrongTypeError if "WRONGTYPE" in str(said) else StoreError
-            raise kind(_error_text(said))
-        return said
+        reply = await command.reply
+        if isinstance(reply, Exception):
+            error_type = WrongTypeError if "WRONGTYPE" in str(reply) else StoreError
+            raise error_type(_error_text(reply))
+        return reply
 
     async def _flush(self) -> None:
-        """Ask for all who wait. Who has given up meanwhile is not counted."""
+        """Send all pending commands, except those whose caller was cancelled."""
         while self._pending:
-            batch = [asked for asked in self._pending[:_BATCH_SIZE] if not asked.reply.done()]
+            batch = [command for command in self._pending[:_BATCH_SIZE] if not command.reply.done()]
             del self._pending[:_BATCH_SIZE]
-            for asked, said in zip(batch, await self._run_batch(batch), strict=False):
-                if not asked.reply.done():
-                    asked.reply.set_result(said)
+            for command, reply in zip(batch, await self._run_batch(batch), strict=False):
+                if not command.reply.done():
+                    command.reply.set_result(reply)
 
     async def _run_batch(self, batch: list[_PendingCommand]) -> list[Any]:
-        """An answer or an error for each. The first count carries the script, which Redis then has."""
+        """A reply or an error per command. The first EVAL loads the script; later ones refer to its hash."""
         has_script = False
         try:
             with _wrap_errors():
                 async with asyncio.timeout(self._timeout_s), self._redis.pipeline(transaction=False) as pipe:
-                    for asked in batch:
-                        words = asked.args
-                        if words[0] == "EVAL":
-                            words = ("EVALSHA", _COUNT_SCRIPT_SHA, *words[2:]) if has_script else words
+                    for command in batch:
+                        args = command.args
+                        if args[0] == "EVAL":
+                            args = ("EVALSHA", _COUNT_SCRIPT_SHA, *args[2:]) if has_script else args
                             has_script = True
-                        pipe.execute_command(*words)
+                        pipe.execute_command(*args)
                     return await pipe.execute(raise_on_error=False)
         except StoreError as error:
             return [error] * len(batch)
 
     async def keys(self) -> Mapping[str, bytes]:
-        """What is kept of all keys, by their digests."""
+        """All stored keys, by digest."""
         with _wrap_errors():
-            said: Any = await self._redis.hgetall(KEYS_HASH)
-            return {bytes(name).decode(): bytes(value) for name, value in said.items()}
+            entries: Any = await self._redis.hgetall(KEYS_HASH)
+            return {bytes(digest).decode(): bytes(value) for digest, value in entries.items()}
 
     async def put_key(self, digest: str, value: bytes) -> None:
-        """Keep a key."""
+        """Store a key."""
         with _wrap_errors():
             await self._redis.hset(KEYS_HASH, digest, value)
 
     async def drop_keys(self, digests: Iterable[str]) -> None:
-        """Keep them no more."""
+        """Delete keys."""
         with _wrap_errors():
             await self._redis.hdel(KEYS_HASH, *digests)
 
     async def close(self) -> None:
-        """Leave it."""
+        """Close the connections."""
         if self._flush_task is not None:
             self._flush_task.cancel()
         with _wrap_errors():
@@ -177,14 +177,13 @@ class RedisStoreClient:
 
 @contextmanager
 def _wrap_errors() -> Iterator[None]:
-    """What is wrong, in its own words."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - what is no Redis may say anything, and the library stumble in any way
+    except Exception as error:  # noqa: BLE001 - a server that is not Redis may make the library raise anything
         raise StoreError(_error_text(error)) from None
 
 
 def _error_text(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no reply in time"
     return (str(error) or type(error).__name__)[:_ERROR_CHARACTERS]

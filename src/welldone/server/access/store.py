@@ -1,6 +1,6 @@
-"""What front ends share, kept elsewhere: how much each key has asked for, and keys. It may be away: then nobody waits.
+"""Store that several servers share: rate limit counters and API keys.
 
-One wait is bounded. A store that fails is left alone from then on, and asked by nobody but us, until it is back.
+Every call has a timeout. After a failure requests no longer use the store, until a background probe succeeds.
 """
 
 import asyncio
@@ -12,64 +12,66 @@ from typing import NamedTuple, Protocol, TypeVar
 from welldone.server.observe import log
 
 STORE_TIMEOUT_S = 0.5
-"""For one answer, and so the longest that a request waits for the store. It takes a millisecond where all is well; a
-Redis that makes a copy of itself may stop for some hundred of them."""
+"""Timeout of one call, and so the longest delay of a request. A call normally takes a millisecond; a Redis that forks
+for a snapshot may pause for some hundred."""
 
 STORE_RETRY_S = 1.0
-"""Between looks at a store that is away. No machine feels it, and nobody waits long for limits to be shared again."""
+"""Interval between probes of an unavailable store."""
 
 Value = TypeVar("Value")
 
 
 class StoreError(Exception):
-    """The store did not do what it was asked for; why, in a few words without a secret."""
+    """A call failed. The message is short and contains no secret."""
 
 
 class WrongTypeError(StoreError):
-    """The store holds something else under a name than what belongs there. All else in it can be used."""
+    """A key of the store has a value of the wrong type. The rest of the store is usable."""
 
 
 class StoreUnavailableError(Exception):
-    """There is no store now."""
+    """The store cannot be used now."""
 
 
 class LimitCount(NamedTuple):
-    """What the store says of somebody's limits."""
+    """Result of counting against the limits of a principal."""
 
     is_admitted: bool
-    """Whether there was room for what was asked."""
+    """Whether the requests are within the limits."""
     requests: float
-    """What is left of a minute's worth; below 0 where something is owed. Without a limit it says nothing."""
+    """Remaining requests of the minute; negative after an overdraft; meaningless without a limit."""
     tokens: float
 
 
 class StoreClient(Protocol):
-    """The way to a store. Whatever goes wrong is a `StoreError`, and bounded waits are for who asks."""
+    """Client of a store. All failures are `StoreError`s; callers apply timeouts."""
 
     async def count(
         self, name: str, sizes: tuple[int, int], *, requests: int, owed: int = 0, tokens: int
     ) -> LimitCount:
-        """Count requests, if there is room for them, and in any case requests that are `owed`, and tokens. `sizes` are
-        a minute's; 0 is no limit."""
+        """Count `requests` if they are within the limits, and unconditionally the `owed` requests and `tokens`.
+
+        `sizes` are the limits per minute of requests and tokens; 0 is no limit.
+        """
 
     async def key(self, digest: str) -> bytes | None:
-        """What is kept of the key with this digest."""
+        """The stored entry of the key with this digest."""
 
     async def keys(self) -> Mapping[str, bytes]:
-        """What is kept of all keys, by their digests."""
+        """All stored keys, by digest."""
 
     async def put_key(self, digest: str, value: bytes) -> None:
-        """Keep a key."""
+        """Store a key."""
 
     async def drop_keys(self, digests: Iterable[str]) -> None:
-        """Keep them no more."""
+        """Delete keys."""
 
     async def close(self) -> None:
-        """Leave the store."""
+        """Close the connections."""
 
 
 class SharedStore:
-    """A store as the server uses it."""
+    """Wraps a `StoreClient` with a timeout and a circuit breaker."""
 
     def __init__(
         self, client: StoreClient, *, timeout_s: float = STORE_TIMEOUT_S, retry_s: float = STORE_RETRY_S
@@ -82,15 +84,15 @@ class SharedStore:
         self._has_warned = False
 
     async def start(self) -> None:
-        """Look whether it is there; who starts does not wait for one that is away."""
+        """Probe the store; the server also starts without it."""
         with contextlib.suppress(StoreUnavailableError):
             await self.call(_probe)
 
     async def call(self, operation: Callable[[StoreClient], Awaitable[Value]]) -> Value:
-        """The store's answer.
+        """Run an operation.
 
         Raises:
-            AwayError: it is away, known from before or seen now; or it cannot answer this question.
+            StoreUnavailableError: the store is down, the call failed, or the stored value has the wrong type.
         """
         if not self.is_up:
             raise StoreUnavailableError
@@ -106,12 +108,12 @@ class SharedStore:
             raise StoreUnavailableError from None
 
     async def close(self) -> None:
-        """Leave it."""
+        """Stop probing and close the connections."""
         if self._probe_task is not None:
             self._probe_task.cancel()
             await asyncio.wait([self._probe_task])
         with contextlib.suppress(StoreError):
-            await self._call(lambda link: link.close())
+            await self._call(lambda client: client.close())
 
     async def _call(self, operation: Callable[[StoreClient], Awaitable[Value]]) -> Value:
         try:
@@ -121,12 +123,12 @@ class SharedStore:
             raise StoreError(f"no answer within {self._timeout_s:g} s") from None
 
     def _mark_down(self, error: StoreError) -> None:
-        if not self.is_up:  # many may ask at once, and all fail
+        if not self.is_up:  # concurrent calls fail together
             return
         self.is_up = False
         log.event(
             logging.WARNING,
-            "the store of shared limits and keys is away: each process counts for itself until it is back",
+            "the store of shared limits and keys is unavailable: each process counts for itself until it is back",
             {"reason": str(error)},
         )
         self._probe_task = asyncio.create_task(self._wait_until_up())
@@ -137,10 +139,10 @@ class SharedStore:
             with contextlib.suppress(StoreError):
                 await self._call(_probe)
                 self.is_up = True
-        log.event(logging.INFO, "the store of shared limits and keys is back")
+        log.event(logging.INFO, "the store of shared limits and keys is available again")
 
 
 async def _probe(client: StoreClient) -> None:
-    """Ask all that requests ask: a store may be there, and refuse to be written to."""
+    """Use the operations of requests: a store may be reachable and still reject writes."""
     await client.count("", (1, 0), requests=0, tokens=0)
     await client.key("")

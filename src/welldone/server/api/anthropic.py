@@ -1,4 +1,4 @@
-"""Anthropic's paths: `/v1/messages` and `/v1/messages/count_tokens`."""
+"""Anthropic's Messages API: `/v1/messages` and `/v1/messages/count_tokens`."""
 
 import secrets
 
@@ -19,11 +19,11 @@ from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.upstream_body import without_routing_fields
 
 _BETA_HEADER = "anthropic-beta"
-_HEADER_LIMIT = 2_048  # characters; Claude Code names a dozen betas, in 300
+_HEADER_LIMIT = 2_048  # characters; Claude Code lists a dozen betas in 300
 
 
 class MessagesApi:
-    """The actions of these paths. `count` tells how many tokens a chat has."""
+    """The handlers of these endpoints."""
 
     def __init__(
         self,
@@ -41,51 +41,56 @@ class MessagesApi:
         """POST /v1/messages."""
         body = await self._generator.read_body(ctx)
         backend = self._targets.find(ctx, body.get("model"))
-        id_ = ID_PREFIX[Endpoint.MESSAGES] + secrets.token_hex(12)
+        message_id = ID_PREFIX[Endpoint.MESSAGES] + secrets.token_hex(12)
         if speaks_natively(backend, Endpoint.MESSAGES):
-            order = GenerationRequest(
-                body=body, id=id_, endpoint=Endpoint.MESSAGES, forwarded_headers=_forwarded_headers(ctx)
+            gen_request = GenerationRequest(
+                body=body, id=message_id, endpoint=Endpoint.MESSAGES, forwarded_headers=_forwarded_headers(ctx)
             )
-            return await self._generator.generate(ctx, backend, order)
-        asked = self._translate(ctx, body, backend)
-        dialect = MessagesDialect(stop_sequences=asked.stop_strings, includes_thinking=asked.shows_reasoning)
-        order = GenerationRequest(body=asked.chat, id=id_, dialect=dialect, field_names=asked.param_names)
-        return await self._generator.generate(ctx, backend, order)
+        else:
+            translation = self._translate(ctx, body, backend)
+            dialect = MessagesDialect(
+                stop_sequences=translation.stop_strings, includes_thinking=translation.shows_reasoning
+            )
+            gen_request = GenerationRequest(
+                body=translation.chat, id=message_id, dialect=dialect, field_names=translation.param_names
+            )
+        return await self._generator.generate(ctx, backend, gen_request)
 
     async def count_tokens(self, ctx: RequestContext) -> HttpResponse:
-        """POST /v1/messages/count_tokens: what usage would say of the same request."""
+        """POST /v1/messages/count_tokens: the input tokens that usage would report."""
         body = await self._generator.read_body(ctx)
         backend = self._targets.find(ctx, body.get("model"))
         if isinstance(backend, UpstreamBackend) and speaks_natively(backend, Endpoint.MESSAGES):
             return json_response(
                 await count_native(backend, Endpoint.MESSAGES, without_routing_fields(body), _forwarded_headers(ctx))
             )
-        asked = self._translate(ctx, body, backend, is_count_only=True)
+        translation = self._translate(ctx, body, backend, is_count_only=True)
         try:
-            tokens = await self._count_tokens(backend, asked.chat)
+            tokens = await self._count_tokens(backend, translation.chat)
         except ApiError as error:
-            rename_error_param(error, asked.param_names)
+            rename_error_param(error, translation.param_names)
             raise
         return json_response({"input_tokens": tokens})
 
     def _translate(
         self, ctx: RequestContext, body: Json, backend: LocalBackend | UpstreamBackend, *, is_count_only: bool = False
     ) -> AnthropicTranslation:
-        is_lenient = self._settings.unknown_tools == "ignore"
-        said = anthropic_to_chat(
-            body, server_kind(backend), ignores_unknown_tools=is_lenient, is_count_only=is_count_only
+        ignores_tools = self._settings.unknown_tools == "ignore"
+        translation = anthropic_to_chat(
+            body, server_kind(backend), ignores_unknown_tools=ignores_tools, is_count_only=is_count_only
         )
-        if is_lenient and (ignored := len(body.get("tools") or ()) - len(said.chat.get("tools") or ())):
+        if ignores_tools and (ignored := len(body.get("tools") or ()) - len(translation.chat.get("tools") or ())):
             ctx.log_fields["ignored_tools"] = ignored
-        return said
+        return translation
 
 
 def _forwarded_headers(ctx: RequestContext) -> dict[str, str]:
-    """What a server that speaks the dialect is told of the client's version of it."""
-    found = {ANTHROPIC_VERSION_HEADER: ctx.request.headers.get(ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION)}
+    """Return the client's version headers for an upstream with the same dialect."""
+    headers = {ANTHROPIC_VERSION_HEADER: ctx.request.headers.get(ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION)}
     if betas := ",".join(ctx.request.header_values(_BETA_HEADER)):
-        found[_BETA_HEADER] = betas
-    for name, value in found.items():
+        headers[_BETA_HEADER] = betas
+    for name, value in headers.items():
         if len(value) > _HEADER_LIMIT or not value.isascii() or not value.isprintable():
-            raise invalid_request(f"The header '{name}' is too long, or has odd characters.", param=name)
-    return found
+            message = f"Invalid header '{name}': expected at most {_HEADER_LIMIT} printable ASCII characters."
+            raise invalid_request(message, param=name)
+    return headers

@@ -1,4 +1,4 @@
-"""How many tokens a request has, asked of the upstreams that would answer it. What none can tell is never guessed."""
+"""Prompt token counts from the upstream that would serve the request. Counts are never estimated here."""
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,27 +18,27 @@ from welldone.protocol.events import Json
 from welldone.protocol.json_budget import decode_in_steps
 
 _TOKENS_LIMIT = 1_100_000
-_REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all tokens: a million of up to 7 digits, and as many commas
+_REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all token ids: a million of up to 7 digits, and commas
 _API_PREFIX = "/v1"
 _VLLM_FIELDS = ("messages", "tools", "continue_final_message", "add_generation_prompt", "chat_template_kwargs")
-"""What vLLM's counting reads of a chat."""
+"""Fields of a chat that vLLM's `/tokenize` reads."""
 
 
 class CountEndpoint(NamedTuple):
-    """How a kind of server counts."""
+    """The token counting endpoint of a kind of server."""
 
     path: str
     count_field: str
-    """Where the number stands in its reply."""
+    """Field of the reply with the count."""
     is_root: bool = False
-    """Whether the path begins at the server's root, and not below `/v1`."""
+    """The path is at the server's root, not below `/v1`."""
 
 
 _NATIVE_COUNT_ENDPOINTS = {
     Endpoint.MESSAGES: CountEndpoint("/messages/count_tokens", "input_tokens"),
     Endpoint.RESPONSES: CountEndpoint("/responses/input_tokens", "input_tokens"),
 }
-"""How servers count that speak a dialect."""
+"""Endpoints of upstreams with the client's dialect."""
 _CHAT_COUNT_ENDPOINTS = {
     "vllm": CountEndpoint("/tokenize", "count", is_root=True),
     "llamacpp": CountEndpoint("/chat/completions/input_tokens", "input_tokens"),
@@ -47,23 +47,23 @@ _CHAT_COUNT_ENDPOINTS = {
 
 
 class PromptTokenCounter(Protocol):
-    """Counts the tokens of a chat's prompt, for whoever answers."""
+    """Counts the prompt tokens of a chat."""
 
     async def __call__(self, backend: LocalBackend | UpstreamBackend, chat: Json) -> int:
-        """How many there are. ApiError where nobody can tell."""
+        """Return the count. Raises ApiError if the backend cannot count."""
 
 
 def make_token_counter(local: Callable[[LocalModel, Json], Awaitable[int]]) -> PromptTokenCounter:
-    """Counts by `local` for a local model, and by asking the upstreams for theirs."""
+    """Return a counter that calls `local` for local models, and the upstream for others."""
 
-    async def count_any(backend: LocalBackend | UpstreamBackend, chat: Json) -> int:
+    async def count_tokens(backend: LocalBackend | UpstreamBackend, chat: Json) -> int:
         return await (local(backend.model, chat) if isinstance(backend, LocalBackend) else _count_chat(backend, chat))
 
-    return count_any
+    return count_tokens
 
 
 def server_kind(backend: LocalBackend | UpstreamBackend) -> str:
-    """The kind of server that answers; empty where it is not known, or where it may be one of several."""
+    """Return the kind of server behind a backend; empty if it is unknown, or there are several kinds."""
     if isinstance(backend, LocalBackend):
         return "" if backend.model.settings.command else "llamacpp"
     kinds = {upstream.kind for upstream in backend.upstreams}
@@ -71,60 +71,56 @@ def server_kind(backend: LocalBackend | UpstreamBackend) -> str:
 
 
 async def _count_chat(backend: UpstreamBackend, chat: Json) -> int:
-    """The tokens of a chat's prompt.
-
-    Raises:
-        ApiError: the upstreams cannot tell, or do not.
-    """
     kind = server_kind(backend)
-    way = _CHAT_COUNT_ENDPOINTS.get(kind)
-    if way is None:
-        raise ApiError(404, "Tokens cannot be counted here: the upstream has no way to do so.", code="not_supported")
+    endpoint = _CHAT_COUNT_ENDPOINTS.get(kind)
+    if endpoint is None:
+        raise ApiError(404, "The upstream has no endpoint for token counts.", code="not_supported")
     if kind == "vllm":
         chat = vllm_tokenize_body(chat)
-    found: int = (await _count_upstream(backend, way, chat))[way.count_field]
-    return found
+    count: int = (await _count_upstream(backend, endpoint, chat))[endpoint.count_field]
+    return count
 
 
 def vllm_tokenize_body(chat: Json) -> Json:
-    """What vLLM's `/tokenize` is told of a chat; its reply has `count`.
+    """Return the body of vLLM's `/tokenize` for a chat; its reply has `count`.
 
     Raises:
-        ApiError: there are pictures in it, or it is no chat.
+        ApiError: the chat has images or audio, or is invalid.
     """
     messages = chat.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise invalid_request("'messages' must be a list of objects.", param="messages")
-    if any(isinstance(one.get("content"), list) for one in messages):  # texts are never parts here
-        raise invalid_request("Tokens of pictures cannot be counted: the server has no way to do so.", param="messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise invalid_request("'messages' must be an array of objects.", param="messages")
+    if any(isinstance(message.get("content"), list) for message in messages):  # text parts have been joined
+        reason = "The server cannot count the tokens of images and audio."
+        raise invalid_request(reason, param="messages")
     return {name: chat[name] for name in _VLLM_FIELDS if name in chat}
 
 
 async def count_native(backend: UpstreamBackend, endpoint: Endpoint, body: Json, headers: Mapping[str, str]) -> Json:
-    """What an upstream says that speaks the client's dialect. ApiError where none has answered."""
+    """Return the reply of an upstream with the client's dialect. Raises ApiError if all attempts fail."""
     return await _count_upstream(backend, _NATIVE_COUNT_ENDPOINTS[endpoint], body, headers)
 
 
 async def _count_upstream(
     backend: UpstreamBackend, count_endpoint: CountEndpoint, body: Json, headers: Mapping[str, str] | None = None
 ) -> Json:
-    """What one of the upstreams says, and in it a number at the field of that way.
+    """Return the reply of one of the upstreams, which has the count in its field.
 
     Raises:
-        ApiError: none has answered.
+        ApiError: all attempts failed.
     """
     avoid: set[str] = set()
     for attempt in itertools.count(1):
-        async with backend.lease(avoid, None) as seat:
-            found = await _fetch_count(seat, count_endpoint, body, headers or {})
-            seat.report(found if isinstance(found, AttemptFailure) else None)
-        if not isinstance(found, AttemptFailure):
-            return found
-        avoid.add(seat.name)
-        may_do_better = seat.is_gone or backend.has_alternative(avoid)
-        if attempt == backend.max_attempts or not (found.is_retryable and may_do_better):
-            raise found.error
-    raise AssertionError("a count ends by what is found")
+        async with backend.lease(avoid, None) as lease:
+            result = await _fetch_count(lease, count_endpoint, body, headers or {})
+            lease.report(result if isinstance(result, AttemptFailure) else None)
+        if not isinstance(result, AttemptFailure):
+            return result
+        avoid.add(lease.name)
+        may_succeed = lease.is_gone or backend.has_alternative(avoid)
+        if attempt == backend.max_attempts or not (result.is_retryable and may_succeed):
+            raise result.error
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 async def _fetch_count(
@@ -148,11 +144,11 @@ async def _fetch_count(
     if reply.status != 200:
         return status_failure(reply.status, reply.headers, reply.body, "messages", lease.upstream)
     try:
-        found = await run_cooperatively(
+        value = await run_cooperatively(
             decode_in_steps(reply.body, elements=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
         )
     except (msgspec.DecodeError, RecursionError):
-        found = None
-    if isinstance(found, dict) and type(found.get(count_endpoint.count_field)) is int:
-        return found
+        value = None
+    if isinstance(value, dict) and type(value.get(count_endpoint.count_field)) is int:
+        return value
     return AttemptFailure(error_mapping.unrecognized_reply(), "garbage")

@@ -1,4 +1,4 @@
-"""What is answered at once and not as a stream: embeddings, ranks, texts as tokens, and how many there are."""
+"""Endpoints of local models without streaming: embeddings, rerank, tokenize, detokenize and token counts."""
 
 import asyncio
 import base64
@@ -29,14 +29,15 @@ from welldone.server.requests.vectors import read_detokenize, read_embeddings, r
 
 _MAX_ATTEMPTS = 2
 _INPUTS_PER_BATCH = 32
-_MAX_TOKENIZE = 4  # texts that become tokens: they need no slot, but memory
+_MAX_TOKENIZE = 4  # concurrent requests: they need no slot, but memory
 _COUNT_PATH = "/v1/chat/completions/input_tokens"
-_VALUES_LIMIT = 500_000  # of a reply: as many tokens, or half as many with their pieces
-_REPLY_LIMIT_BYTES = 32 * 2**20  # 32 vectors of 16,384 numbers, or a million tokens with their pieces, as JSON text
+_VALUES_LIMIT = 500_000  # elements of a reply: as many tokens, or half as many with their texts
+_REPLY_LIMIT_BYTES = 32 * 2**20  # 32 vectors of 16,384 numbers, or a million tokens with their texts
+_INVALID_REPLY = "The engine sent an invalid reply."
 
 
 class EmbeddingsApi:
-    """The actions of these routes, for a body that was read. `model` finds whom it means."""
+    """The handlers of these endpoints, for a decoded body."""
 
     def __init__(
         self,
@@ -58,31 +59,31 @@ class EmbeddingsApi:
         await self._wait_loaded(model)
         request = read_embeddings(body, model.settings, model.capabilities)
         inputs = request.bodies[0]["input"]
-        written: list[bytes] = []
+        embeddings: list[bytes] = []
         tokens = 0
         with model.in_use():
             for text in inputs:
                 await self._check_length(model, text, _max_tokens(text), "input")
             async with self._queues[model.name].slot():
-                # Some at a time: a million numbers in one piece would hold up all others.
+                # In batches: decoding a million numbers at once would block the event loop.
                 for start in range(0, len(inputs), _INPUTS_PER_BATCH):
-                    some = {**request.bodies[0], "input": inputs[start : start + _INPUTS_PER_BATCH]}
+                    batch = {**request.bodies[0], "input": inputs[start : start + _INPUTS_PER_BATCH]}
                     try:
-                        reply = await self._fetch(model, "/v1/embeddings", some)
-                    except asyncio.CancelledError:  # the client has left, and the engine has worked
-                        self._charge_tokens(ctx, tokens + estimate_prompt_tokens(some))
+                        reply = await self._fetch(model, "/v1/embeddings", batch)
+                    except asyncio.CancelledError:  # the client has disconnected, but the engine has worked
+                        self._charge_tokens(ctx, tokens + estimate_prompt_tokens(batch))
                         raise
-                    written += [
-                        _embedding_object(one, start + place, request)
-                        for place, one in enumerate(_list_field(reply, "data"))
+                    embeddings += [
+                        _embedding_object(item, start + index, request)
+                        for index, item in enumerate(_list_field(reply, "data"))
                     ]
                     tokens += _prompt_tokens(reply)
         usage = self._record_usage(ctx, tokens)
         tail = msgspec.json.encode({"model": model.name, "usage": usage})
-        return HttpResponse(200, b'{"object":"list","data":[' + b",".join(written) + b"]," + tail[1:])
+        return HttpResponse(200, b'{"object":"list","data":[' + b",".join(embeddings) + b"]," + tail[1:])
 
     async def rerank(self, ctx: RequestContext, body: Json) -> HttpResponse:
-        """POST /v1/rerank, in the shape that Jina and Cohere share."""
+        """POST /v1/rerank, in the format of Jina and Cohere."""
         model = self._find_model(ctx, body)
         await self._wait_loaded(model)
         request = read_rerank(body, model.settings, model.capabilities)
@@ -98,42 +99,43 @@ class EmbeddingsApi:
                     self._charge_tokens(ctx, estimate_prompt_tokens(request.bodies[0]))
                     raise
         results: list[Json] = [
-            {"index": int(one["index"]), "relevance_score": float(one["relevance_score"])}
-            for one in _list_field(reply, "results")
+            {"index": int(item["index"]), "relevance_score": float(item["relevance_score"])}
+            for item in _list_field(reply, "results")
         ]
-        results.sort(key=lambda one: (-one["relevance_score"], one["index"]))
+        results.sort(key=lambda result: (-result["relevance_score"], result["index"]))
         results = results[: request.bodies[0]["top_n"]]
         if request.documents is not None:
-            for one in results:
-                one["document"] = {"text": request.documents[one["index"]]}
+            for result in results:
+                result["document"] = {"text": request.documents[result["index"]]}
         usage = self._record_usage(ctx, _prompt_tokens(reply))
         return json_response({"object": "list", "model": model.name, "results": results, "usage": usage})
 
     async def tokenize(self, ctx: RequestContext, body: Json) -> HttpResponse:
-        """POST /tokenize: llama.cpp's shape, with vLLM's counts."""
+        """POST /tokenize: llama.cpp's reply, with vLLM's counts."""
         model = self._find_model(ctx, body)
         await self._wait_loaded(model)
         request = read_tokenize(body, model.settings, model.capabilities)
-        asked = request.bodies[0]
-        if model.settings.command:  # in vLLM's words too: each server passes over those of the other
-            asked |= {"prompt": asked["content"], "add_special_tokens": asked.get("add_special", False)}
+        engine_body = request.bodies[0]
+        if model.settings.command:  # vLLM's fields too: each server ignores those of the other
+            content, add_special = engine_body["content"], engine_body.get("add_special", False)
+            engine_body |= {"prompt": content, "add_special_tokens": add_special}
         if model.settings.command and request.has_token_texts:
-            asked["return_token_strs"] = True
+            engine_body["return_token_strs"] = True
         async with self._tokenize_slots:
-            reply = await self._fetch(model, "/tokenize", asked)
+            reply = await self._fetch(model, "/tokenize", engine_body)
         tokens = _list_field(reply, "tokens")
-        length = model.capabilities.context if model.capabilities is not None else 0
+        context = model.capabilities.context if model.capabilities is not None else 0
         texts: Json = {}
         if request.has_token_texts:
             texts = {"token_strs": reply.get("token_strs") or [_token_text(token) for token in tokens]}
         if not request.has_pieces:
             tokens = [token.get("id") if isinstance(token, dict) else token for token in tokens]
-        return json_response({"tokens": tokens, "count": len(tokens), "max_model_len": length, **texts})
+        return json_response({"tokens": tokens, "count": len(tokens), "max_model_len": context, **texts})
 
     async def check_prompts(self, model: LocalModel, body: Json) -> None:
-        """ApiError for a prompt without a token: llama.cpp would answer with nothing, as if it had run out of room.
+        """Raise ApiError for a prompt without tokens: llama.cpp would send an empty answer with `length`.
 
-        Of an empty text a model makes none, unless it begins every text with a token of its own (BOS).
+        An empty text has none, unless the model adds a BOS token.
         """
         prompt = body.get("prompt")
         if (prompt != "" and not (isinstance(prompt, list) and "" in prompt)) or model.settings.command:
@@ -142,11 +144,11 @@ class EmbeddingsApi:
         async with self._tokenize_slots:
             reply = await self._fetch(model, "/tokenize", {"content": "", "add_special": True})
         if not _list_field(reply, "tokens"):
-            message = "Invalid 'prompt': it is empty, and this model has no token that a text begins with."
+            message = "Invalid 'prompt': it is empty, and this model has no BOS token."
             raise invalid_request(message, param="prompt", code="invalid_value")
 
     async def detokenize(self, ctx: RequestContext, body: Json) -> HttpResponse:
-        """POST /detokenize: llama.cpp's `content`, and the same as vLLM's `prompt`."""
+        """POST /detokenize: the text as llama.cpp's `content` and as vLLM's `prompt`."""
         model = self._find_model(ctx, body)
         await self._wait_loaded(model)
         request = read_detokenize(body, model.settings, model.capabilities)
@@ -156,18 +158,18 @@ class EmbeddingsApi:
         return json_response({"content": text, "prompt": text})
 
     async def count_chat(self, model: LocalModel, body: Json) -> int:
-        """How many tokens the prompt of a chat has: exactly what usage would say of it, pictures too."""
+        """Return the prompt tokens of a chat, images included, exactly as usage would report them."""
         await self._wait_loaded(model)
         request = read_chat(body, model.settings, model.capabilities)
         with model.in_use():
             async with self._tokenize_slots:
-                found = await self._count_prompt(model, request.bodies[0])
-        if not isinstance(found, int):
-            raise ApiError(502, "The engine sent what cannot be read.", code="engine_error")
-        return found
+                count = await self._count_prompt(model, request.bodies[0])
+        if not isinstance(count, int):
+            raise ApiError(502, _INVALID_REPLY, code="engine_error")
+        return count
 
     async def _count_prompt(self, model: LocalModel, chat: Json) -> object:
-        """As llama.cpp counts, or vLLM where a command knows no such path."""
+        """Count with llama.cpp's endpoint, or with vLLM's if a command does not have that."""
         try:
             return (await self._fetch(model, _COUNT_PATH, chat, "messages")).get("input_tokens")
         except ApiError as error:
@@ -184,9 +186,9 @@ class EmbeddingsApi:
     async def _check_length(
         self, model: LocalModel, text: str | list[int] | tuple[str, str], size: int, param: str
     ) -> None:
-        """Refuse what does not fit; the engine would call it a fault of its own. No token is shorter than a byte."""
+        """Reject text that does not fit: the engine would return a 500. `size`: upper bound of its tokens."""
         limit = model.capabilities.context if model.capabilities is not None else 0
-        if not limit or size <= limit or model.settings.command:  # a command has its own way to count, and to refuse
+        if not limit or size <= limit or model.settings.command:  # a command checks the length itself
             return
         count = size
         if not isinstance(text, list):
@@ -198,17 +200,15 @@ class EmbeddingsApi:
             raise context_length_exceeded(count, limit, param)
 
     def _record_usage(self, ctx: RequestContext, tokens: int) -> Json:
-        """Usage; what was used is counted."""
         ctx.log_fields["prompt_tokens"] = tokens
         self._charge_tokens(ctx, tokens)
         return {"prompt_tokens": tokens, "total_tokens": tokens}
 
     async def _fetch(self, model: LocalModel, path: str, payload: Json, param: str = "input") -> Json:
-        """The engine's reply."""
         body = msgspec.json.encode({**payload, "model": model.engine_model_name})
         reply = await self._fetch_with_retry(model, path, body)
         if reply.status == 404 and model.settings.command:
-            raise ApiError(404, "The engine of this model does not offer this.", code="not_found")
+            raise ApiError(404, "The engine of this model does not support this endpoint.", code="not_found")
         if reply.status != 200:
             raise map_engine_error(reply.status, reply.body, param)
         try:
@@ -216,11 +216,11 @@ class EmbeddingsApi:
                 decode_in_steps(reply.body, elements=_VALUES_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
             )
         except (msgspec.DecodeError, RecursionError):
-            raise ApiError(502, "The engine sent what cannot be read.", code="engine_error") from None
+            raise ApiError(502, _INVALID_REPLY, code="engine_error") from None
         return value if isinstance(value, dict) else {}
 
     async def _fetch_with_retry(self, model: LocalModel, path: str, body: bytes) -> BufferedResponse:
-        """The engine's reply; from one that died it is asked for again, once."""
+        """Fetch a reply from the engine, with one retry if it has died."""
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
                 return await fetch(
@@ -242,14 +242,14 @@ class EmbeddingsApi:
 
 
 def _list_field(reply: Json, name: str) -> list[Any]:
-    found = reply.get(name)
-    if not isinstance(found, list):
-        raise ApiError(502, "The engine sent what cannot be read.", code="engine_error")
-    return found
+    value = reply.get(name)
+    if not isinstance(value, list):
+        raise ApiError(502, _INVALID_REPLY, code="engine_error")
+    return value
 
 
 def _token_text(token: object) -> str:
-    """The text of a token that llama.cpp shows with its id; bytes that are no text of their own as text with gaps."""
+    """Return the text of a token of llama.cpp, which sends bytes for a part of a character."""
     piece = token.get("piece") if isinstance(token, dict) else None
     if isinstance(piece, list):
         return bytes(byte for byte in piece if isinstance(byte, int) and 0 <= byte < 256).decode(errors="replace")
@@ -258,32 +258,29 @@ def _token_text(token: object) -> str:
 
 def _floats(value: object) -> list[float]:
     if isinstance(value, list) and value and isinstance(value[0], list):
-        value = value[0]  # llama.cpp without pooling gives a vector for each token
+        value = value[0]  # without pooling llama.cpp sends a vector per token
     return [float(number) for number in value] if isinstance(value, list) else []
 
 
 def _truncated(vector: list[float], dimensions: int | None) -> list[float]:
-    """The first numbers of a vector, of length one again: what OpenAI does with `dimensions`."""
+    """Truncate and renormalise a vector, as OpenAI does for `dimensions`."""
     if dimensions is None or dimensions >= len(vector):
         return vector
-    cut = vector[:dimensions]
-    length = math.sqrt(sum(number * number for number in cut)) or 1.0
-    return [number / length for number in cut]
-
-
-def _base64_floats(vector: list[float]) -> str:
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+    truncated = vector[:dimensions]
+    norm = math.sqrt(sum(number * number for number in truncated)) or 1.0
+    return [number / norm for number in truncated]
 
 
 def _embedding_object(reply_item: Json, index: int, request: ValidatedRequest) -> bytes:
-    """One embedding, in the form that was asked for."""
     vector = _truncated(_floats(reply_item.get("embedding")), request.dimensions)
-    shown = _base64_floats(vector) if request.is_base64 else vector
-    return msgspec.json.encode({"object": "embedding", "index": index, "embedding": shown})
+    embedding: object = vector
+    if request.is_base64:
+        embedding = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+    return msgspec.json.encode({"object": "embedding", "index": index, "embedding": embedding})
 
 
 def _max_tokens(text: str | list[int]) -> int:
-    """The most tokens that it can have."""
+    """Return an upper bound: no token is shorter than a byte."""
     return len(text.encode()) if isinstance(text, str) else len(text)
 
 

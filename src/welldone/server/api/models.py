@@ -1,6 +1,7 @@
-"""The models as clients list them: OpenAI's fields, and the context length under each name that some client reads.
+"""Model objects for `GET /v1/models`, and the endpoints to load and unload models.
 
-Clients of Anthropic's API get them in its shape.
+A model object has OpenAI's fields, and the context length under all names that clients read. Clients of Anthropic's API
+get its format.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,8 +19,8 @@ from welldone.server.access.keys import ApiKeys
 from welldone.server.app import RequestContext, json_response
 from welldone.server.requests import fields
 
-_MAX_TIMESTAMP = 253_402_300_799  # the end of the year 9999: more is no date, but perhaps milliseconds
-# llama.cpp's router and LM Studio each have words of their own for the state of a model.
+_MAX_TIMESTAMP = 253_402_300_799  # the end of the year 9999; larger values may be milliseconds
+# `status` is llama.cpp's, `state` is LM Studio's.
 _LLAMA_STATUS = {
     ModelState.UNLOADED: "unloaded",
     ModelState.LOADING: "loading",
@@ -31,8 +32,8 @@ _LLAMA_STATUS = {
 
 
 def model_object(model: LocalModel, created: int) -> Json:
-    """One model. What is known only of a loaded model is left out of others."""
-    listed: Json = {
+    """Return the object of a local model. Most fields are only known of a loaded model."""
+    out: Json = {
         "id": model.name,
         "object": "model",
         "created": created,
@@ -43,93 +44,86 @@ def model_object(model: LocalModel, created: int) -> Json:
         "status": {"value": _LLAMA_STATUS[model.state]},
         "state": "loaded" if model.state is ModelState.READY else "not-loaded",
     }
-    abilities = model.capabilities
-    if abilities is None:
+    capabilities = model.capabilities
+    if capabilities is None:
         if model.metadata is not None and model.metadata.context_length:
-            listed |= _context_fields(
-                context_per_request(model.settings, model.metadata), model.metadata.context_length
-            )
-        return listed
-    inputs = ["text", *(["image"] if abilities.images else []), *(["audio"] if abilities.audio else [])]
-    listed |= {
-        "type": "embeddings" if not abilities.chat else "vlm" if abilities.images else "llm",
+            out |= _context_fields(context_per_request(model.settings, model.metadata), model.metadata.context_length)
+        return out
+    inputs = ["text", *(["image"] if capabilities.images else []), *(["audio"] if capabilities.audio else [])]
+    out |= {
+        "type": "embeddings" if not capabilities.chat else "vlm" if capabilities.images else "llm",
         "capabilities": _capabilities(model),
         "architecture": {"input_modalities": inputs, "output_modalities": ["text"]},
     }
-    if abilities.context:
-        listed |= _context_fields(abilities.context, abilities.train_context or abilities.context)
-        listed["loaded_context_length"] = abilities.context
-    listed["meta"] = {  # llama.cpp's
-        "n_ctx": abilities.context,
-        "n_ctx_train": abilities.train_context,
-        "n_vocab": abilities.vocabulary_size,
-        "n_embd": abilities.embedding_size,
-        "n_params": abilities.parameters,
-        "size": abilities.size_bytes,
+    if capabilities.context:
+        out |= _context_fields(capabilities.context, capabilities.train_context or capabilities.context)
+        out["loaded_context_length"] = capabilities.context
+    out["meta"] = {  # llama.cpp's
+        "n_ctx": capabilities.context,
+        "n_ctx_train": capabilities.train_context,
+        "n_vocab": capabilities.vocabulary_size,
+        "n_embd": capabilities.embedding_size,
+        "n_params": capabilities.parameters,
+        "size": capabilities.size_bytes,
     }
-    return listed
+    return out
 
 
 def anthropic_object(model: Json) -> Json:
-    """One model in Anthropic's shape, made of OpenAI's. A day that is not known is the first of 1970, as Anthropic has
-    it."""
+    """Convert a model object to Anthropic's format. An unknown date is the first of 1970, as in Anthropic's API."""
     context = model.get("max_model_len")
-    shown: Json = {
+    out: Json = {
         "type": "model",
         "id": model["id"],
         "display_name": model["id"],
         "created_at": format_timestamp(model["created"]),
         "lifecycle": "active",
     }
-    return {**shown, "max_input_tokens": context} if isinstance(context, int) else shown
+    return {**out, "max_input_tokens": context} if isinstance(context, int) else out
 
 
 def format_timestamp(seconds: float, precision: str = "seconds") -> str:
-    """A time of day as Anthropic and Ollama write it."""
-    moment = datetime.fromtimestamp(min(max(seconds, 0), _MAX_TIMESTAMP), UTC)
-    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
+    """Format a Unix time as in the APIs of Anthropic and Ollama."""
+    time = datetime.fromtimestamp(min(max(seconds, 0), _MAX_TIMESTAMP), UTC)
+    return time.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def anthropic_list(models: Sequence[Json]) -> Json:
-    """All models in Anthropic's shape, on one page."""
-    ends = (models[0]["id"], models[-1]["id"]) if models else (None, None)
+    """Return all models in Anthropic's format, on one page."""
     return {
-        "data": [anthropic_object(one) for one in models],
+        "data": [anthropic_object(model) for model in models],
         "has_more": False,
-        "first_id": ends[0],
-        "last_id": ends[1],
+        "first_id": models[0]["id"] if models else None,
+        "last_id": models[-1]["id"] if models else None,
     }
 
 
 def _context_fields(context: int, trained: int) -> Json:
-    """The tokens that one request has, and those that the model could have."""
+    """Return the context of one request, and that of the model's training."""
     return {
-        "context_length": context,  # OpenRouter's clients
+        "context_length": context,  # OpenRouter
         "context_window": context,
-        "max_model_len": context,  # vLLM's
-        "max_context_length": trained,  # LM Studio's
+        "max_model_len": context,  # vLLM
+        "max_context_length": trained,  # LM Studio
     }
 
 
 def _capabilities(model: LocalModel) -> list[str]:
-    abilities = model.capabilities
-    assert abilities is not None
-    offered = {
-        "completion": abilities.chat,
-        "tools": abilities.chat and abilities.tools,
-        "vision": abilities.images,
-        "audio": abilities.audio,
-        "embedding": abilities.embeddings,
-        "rerank": abilities.reranking,
+    capabilities = model.capabilities
+    assert capabilities is not None
+    supported = {
+        "completion": capabilities.chat,
+        "tools": capabilities.chat and capabilities.tools,
+        "vision": capabilities.images,
+        "audio": capabilities.audio,
+        "embedding": capabilities.embeddings,
+        "rerank": capabilities.reranking,
     }
-    return [name for name, is_offered in offered.items() if is_offered]
-
-
-# Loading and unloading of models by hand, under the names that llama-server's router has for it.
+    return [name for name, is_supported in supported.items() if is_supported]
 
 
 class ModelLoadingApi:
-    """Both paths. `body` reads a request, and `find` gives who answers for a name. Only admins get in."""
+    """`POST /models/load` and `/models/unload`, with the names of llama-server's router. For admins only."""
 
     def __init__(
         self,
@@ -143,7 +137,7 @@ class ModelLoadingApi:
         self._find_backend = find_backend
 
     async def load(self, ctx: RequestContext) -> HttpResponse:
-        """Begin to load a model; who wants to know when it is ready looks at its state."""
+        """Start to load a model. Clients poll its state until it is ready."""
         model, _ = await self._read_request(ctx)
         try:
             model.load()
@@ -152,21 +146,20 @@ class ModelLoadingApi:
         return json_response({"success": True})
 
     async def unload(self, ctx: RequestContext) -> HttpResponse:
-        """Begin to unload a model that nobody uses; with `force` also one that is in use."""
+        """Start to unload a model; `force` aborts its running requests."""
         model, is_forced = await self._read_request(ctx)
         if model.running and not is_forced:
-            message = f"The model `{model.name}` is in use. With force = true what runs is ended."
+            message = f"The model `{model.name}` is in use. Send force = true to abort its requests."
             raise ApiError(409, message, param="model", code="model_busy")
         model.start_unload()
         return json_response({"success": True})
 
     async def _read_request(self, ctx: RequestContext) -> tuple[LocalModel, bool]:
-        """The model, and whether `force` was said."""
         self._keys.check_admin(ctx.principal)
         body = await self._read_body(ctx)
         is_forced = fields.boolean(body, "force") is True
-        found = self._find_backend(ctx, body.get("model"))
-        if isinstance(found, LocalBackend):
-            return found.model, is_forced
-        message = f"The model `{found.name[:64]}` is an upstream's, which loads it itself."
+        backend = self._find_backend(ctx, body.get("model"))
+        if isinstance(backend, LocalBackend):
+            return backend.model, is_forced
+        message = f"The model `{backend.name[:64]}` belongs to an upstream, and cannot be loaded or unloaded here."
         raise invalid_request(message, param="model", code="model_not_local")

@@ -1,4 +1,4 @@
-"""Ollama's paths, for the clients that know no others: /api/chat, /api/generate, /api/tags and /api/version."""
+"""Ollama's API, for clients without OpenAI's: `/api/chat`, `/api/generate`, `/api/tags` and `/api/version`."""
 
 import secrets
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from welldone.server.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat
 
 
 class OllamaApi:
-    """The actions of these paths. `listed` has the models that a client may use, as OpenAI lists them."""
+    """The handlers of these endpoints. `list_models` returns the models that a client may use, in OpenAI's format."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class OllamaApi:
 
     async def tags(self, ctx: RequestContext) -> HttpResponse:
         """GET /api/tags."""
-        return json_response({"models": [self._tag(one) for one in self._list_models(ctx)]})
+        return json_response({"models": [self._tag(model) for model in self._list_models(ctx)]})
 
     async def version(self, ctx: RequestContext) -> HttpResponse:
         """GET /api/version."""
@@ -53,20 +53,20 @@ class OllamaApi:
         body = await self._generator.read_body(ctx)
         chat = read(body)
         backend = self._targets.find(ctx, body.get("model"))
-        at = format_timestamp(self._now(), "microseconds")
-        dialect = OllamaDialect(is_chat=is_chat, created_at=at)
-        if not body.get("messages" if is_chat else "prompt"):  # so Ollama is asked to load a model
-            ready = {"model": backend.name, "created_at": at, **dialect.content_fields("")}
-            return json_response({**ready, "done": True, "done_reason": "load"})
-        order = GenerationRequest(
+        created_at = format_timestamp(self._now(), "microseconds")
+        dialect = OllamaDialect(is_chat=is_chat, created_at=created_at)
+        if not body.get("messages" if is_chat else "prompt"):  # Ollama's request to load a model
+            reply = {"model": backend.name, "created_at": created_at, **dialect.content_fields("")}
+            return json_response({**reply, "done": True, "done_reason": "load"})
+        gen_request = GenerationRequest(
             body=chat,
             id=ID_PREFIX[Endpoint.CHAT] + secrets.token_hex(12),
             dialect=dialect,
             field_names=OLLAMA_PARAM_NAMES,
         )
-        return await self._generator.generate(ctx, backend, order)
+        return await self._generator.generate(ctx, backend, gen_request)
 
     def _tag(self, model: Json) -> Json:
-        name, at = model["id"], format_timestamp(model["created"])
+        name, modified_at = model["id"], format_timestamp(model["created"])
         details = {"format": "gguf", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
-        return {"name": name, "model": name, "modified_at": at, "size": 0, "digest": "", "details": details}
+        return {"name": name, "model": name, "modified_at": modified_at, "size": 0, "digest": "", "details": details}

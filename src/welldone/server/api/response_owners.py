@@ -1,8 +1,8 @@
-"""Which key received which ids of state that an upstream keeps: responses, their items, conversations.
+"""Owners of upstream state: which API key received the ids of responses, items and conversations.
 
-An upstream that stores responses knows one client, the gateway, and would let any key continue any response. So an id
-in a request goes to the upstream only where the same key received it. Where there is one key, or none, all clients are
-one to the gateway as well, and unknown ids pass: they may have been made before a restart, or elsewhere.
+An upstream that stores responses has one client, the gateway, and would let any key continue any response. So an id in
+a request is forwarded only if the same key received it. With one API key, or none, all clients are equal, and unknown
+ids are forwarded: they may be from before a restart, or from another gateway.
 """
 
 from collections import OrderedDict
@@ -12,20 +12,20 @@ from welldone.protocol.events import Json
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
 
 MAX_IDS = 65_536
-"""Ids that are remembered, some 15 MB; the oldest are forgotten, and refused from then on."""
+"""Stored ids, about 15 MB. The oldest are dropped, and rejected from then on."""
 _ID_LIMIT = 256
-"""Characters of an id; OpenAI's have up to 70. A longer one is not remembered."""
+"""Characters of an id; OpenAI's have up to 70. Longer ones are not stored."""
 _ITEMS_LIMIT = 1_024
-"""Items of one response that are remembered."""
+"""Stored items of one response."""
 _AMBIGUOUS = ""
-"""The owner of an id that two keys received: the upstream cannot tell them apart, and neither may use it."""
+"""Owner of an id that two keys received: neither may use it, since the upstream cannot tell them apart."""
 _OWNER_TOPIC = "owner"
 
 
 class UpstreamIdOwners:
-    """The owners of ids. `is_strict`: there are several keys, and an unknown id is nobody's.
+    """The owners of ids. `is_strict`: there are several keys, and unknown ids are rejected.
 
-    With several processes each remembers what it sent, and asks the others for what it does not know.
+    With several workers each stores the ids that it sent, and queries the others for unknown ones.
     """
 
     def __init__(self, *, is_strict: bool, worker_sync: WorkerSync | None = None, limit: int = MAX_IDS) -> None:
@@ -40,42 +40,42 @@ class UpstreamIdOwners:
         return len(self._owners)
 
     def claim(self, principal: str, response: Json) -> None:
-        """A key received this response."""
+        """Store the ids of a response that a key receives."""
         if not self._is_strict:
             return
-        for name in _state_ids(response):
-            if self._owners.setdefault(name, principal) != principal:
-                self._owners[name] = _AMBIGUOUS
-            self._owners.move_to_end(name)
+        for state_id in _state_ids(response):
+            if self._owners.setdefault(state_id, principal) != principal:
+                self._owners[state_id] = _AMBIGUOUS
+            self._owners.move_to_end(state_id)
         while len(self._owners) > self._limit:
             self._owners.popitem(last=False)
 
     async def not_owned(self, principal: str, ids: Iterable[str]) -> set[str]:
-        """Those of these ids that the key did not receive, or that are forgotten."""
+        """Return the ids that the key did not receive, or that are no longer stored."""
         if not self._is_strict:
             return set()
-        unowned = {name for name in ids if self._owners.get(name) != principal}
-        elsewhere = [name for name in unowned if name not in self._owners]
-        if elsewhere and self._worker_sync is not None:
-            for answer in await self._worker_sync.gather(_OWNER_TOPIC, {"principal": principal, "ids": elsewhere}):
-                unowned.difference_update(answer.decode().split("\n"))
+        unowned = {state_id for state_id in ids if self._owners.get(state_id) != principal}
+        unknown = [state_id for state_id in unowned if state_id not in self._owners]
+        if unknown and self._worker_sync is not None:
+            for reply in await self._worker_sync.gather(_OWNER_TOPIC, {"principal": principal, "ids": unknown}):
+                unowned.difference_update(reply.decode().split("\n"))
         return unowned
 
     async def _answer_query(self, query: WorkerQuery) -> bytes:
         principal = query["principal"]
-        return "\n".join(name for name in query["ids"] if self._owners.get(name) == principal).encode()
+        return "\n".join(state_id for state_id in query["ids"] if self._owners.get(state_id) == principal).encode()
 
 
 def state_references(body: Json) -> Iterator[tuple[str, str]]:
-    """The ids in a request that name an upstream's state besides `previous_response_id`, each after its field."""
+    """Return the parameters and ids that refer to upstream state, except `previous_response_id`."""
     conversation = body.get("conversation")
-    name = conversation.get("id") if isinstance(conversation, dict) else conversation
-    if isinstance(name, str):
-        yield "conversation", name
+    conversation_id = conversation.get("id") if isinstance(conversation, dict) else conversation
+    if isinstance(conversation_id, str):
+        yield "conversation", conversation_id
     items = body.get("input")
-    for place, item in enumerate(items if isinstance(items, list) else ()):
+    for index, item in enumerate(items if isinstance(items, list) else ()):
         if isinstance(item, dict) and _is_reference(item) and isinstance(item.get("id"), str):
-            yield f"input[{place}]", item["id"]
+            yield f"input[{index}]", item["id"]
 
 
 def _is_reference(item: Json) -> bool:
@@ -87,6 +87,6 @@ def _state_ids(response: Json) -> Iterator[str]:
     conversation, output = response.get("conversation"), response.get("output")
     items = output[:_ITEMS_LIMIT] if isinstance(output, list) else []
     for value in (response, conversation, *items):
-        name = value.get("id") if isinstance(value, dict) else None
-        if isinstance(name, str) and 0 < len(name) <= _ID_LIMIT and "\n" not in name:
-            yield name
+        state_id = value.get("id") if isinstance(value, dict) else None
+        if isinstance(state_id, str) and 0 < len(state_id) <= _ID_LIMIT and "\n" not in state_id:
+            yield state_id

@@ -1,7 +1,6 @@
-"""Responses that a client may come back to: kept in memory, within limits; what was not used for longest goes first.
+"""In-memory store of responses with an LRU limit on their number and size.
 
-Whoever asks finds only what the same key has stored. A response holds what is its own: its input, its output, and the
-name of the one that it went on from.
+A principal sees only its own responses. A response has its own input and output, and the id of the previous one.
 """
 
 from array import array
@@ -15,72 +14,71 @@ from welldone.protocol.events import Json
 from welldone.protocol.json_budget import SMALL_TEXT_BYTES, decode_unlimited_in_steps
 
 _ENTRY_BYTES = 768
-"""What a response takes besides its texts; measured: 690."""
+"""Memory of a response besides its JSON; measured: 690."""
 _ITEM_BYTES = 288
-"""What an item takes so that it can be found by its id; measured: 270."""
+"""Memory of an item in the index; measured: 270."""
 
 _ResponseKey: TypeAlias = tuple[str, str]
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
-    """One response. Its texts are kept as JSON: as objects they would take five times the memory.
+    """One response, as JSON: decoded objects would take five times the memory.
 
-    Where each item begins and ends is known: so one of them can be had without decoding the others.
+    The bounds of the items are stored, so that one can be read without decoding the others.
     """
 
     response: bytes
     input: bytes
     item_ids: tuple[str, ...]
-    """The ids of all items, those of the input first; empty where an item has none."""
+    """Ids of all items, input first; empty for an item without one."""
     input_count: int
-    """How many of them are the input's."""
+    """Number of input items."""
     item_bounds: "array[int]"
-    """Where each item begins and ends, in `input` or in `response`."""
+    """Start and end of each item in `input` or `response`."""
     previous: str | None = None
-    """The response that it went on from."""
+    """Id of the previous response."""
     is_native: bool = False
-    """Whether an upstream that speaks this dialect made it, and knows it too."""
+    """An upstream with the same dialect generated it, and may have stored it under the same id."""
     is_background: bool = False
-    """Whether nobody waited for it, so that it can be cancelled."""
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes."""
+        """Approximate memory."""
         ids = sum(map(len, self.item_ids)) + len(self.item_ids) * _ITEM_BYTES
         return len(self.response) + len(self.input) + ids + _ENTRY_BYTES
 
     @property
     def items_bytes(self) -> int:
-        """The length of all items: of what goes before the next input."""
+        """Length of all items."""
         return sum(self.item_bounds[1::2]) - sum(self.item_bounds[::2])
 
     def item(self, index: int) -> bytes:
-        """One of the items, as JSON."""
+        """Return an item as JSON."""
         text = self.input if index < self.input_count else self.response
         return text[self.item_bounds[2 * index] : self.item_bounds[2 * index + 1]]
 
     def as_object(self) -> Json:
-        """The response."""
-        found: Json = msgspec.json.decode(self.response)
-        return found
+        """Decode the response."""
+        response: Json = msgspec.json.decode(self.response)
+        return response
 
     def decode_items(self) -> Generator[None, None, list[Json]]:
-        """The items that were said to the model, and its own; decoded in steps of which each takes a turn."""
+        """Decode the input and output items. Yields between slow steps."""
         items: list[Json] = []
-        spent = 0
-        for place in range(len(self.item_ids)):
-            data = self.item(place)
-            found = yield from decode_unlimited_in_steps(data)
-            items.append(found)  # type: ignore[arg-type]  # it was encoded from an object
-            spent += len(data)
-            if spent > SMALL_TEXT_BYTES:
-                spent = 0
+        decoded_bytes = 0
+        for index in range(len(self.item_ids)):
+            data = self.item(index)
+            item = yield from decode_unlimited_in_steps(data)
+            items.append(item)  # type: ignore[arg-type]  # it was encoded from an object
+            decoded_bytes += len(data)
+            if decoded_bytes > SMALL_TEXT_BYTES:
+                decoded_bytes = 0
                 yield
         return items
 
 
 class ResponseStore:
-    """All of them. `limit` is how many are kept: 0 turns it off."""
+    """The stored responses. `limit`: their number; 0 disables the store."""
 
     def __init__(self, *, limit: int, limit_bytes: int) -> None:
         self.is_enabled = limit > 0
@@ -88,9 +86,7 @@ class ResponseStore:
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._responses: OrderedDict[_ResponseKey, StoredResponse] = OrderedDict()
-        self._item_index: dict[
-            _ResponseKey, tuple[str, int]
-        ] = {}  # which response has an item, and which of its items it is
+        self._item_index: dict[_ResponseKey, tuple[str, int]] = {}  # principal, item id -> response id, index
 
     def __len__(self) -> int:
         return len(self._responses)
@@ -105,54 +101,55 @@ class ResponseStore:
         is_native: bool = False,
         is_background: bool = False,
     ) -> None:
-        """Keep a response, with the items of its input; in place of what was kept under its id."""
-        given, bounds = _join_items(items, 0)
-        encoded, said = _encode_response(response)
-        names = [item.get("id") for item in items] + [item.get("id") for item in _output_items(response)]
-        ids = tuple(name if isinstance(name, str) else "" for name in names)
-        stored = StoredResponse(encoded, given, ids, len(items), bounds + said, previous, is_native, is_background)
+        """Store a response with its input items, replacing an earlier one with the same id."""
+        input_json, input_bounds = _join_items(items, 0)
+        encoded, output_bounds = _encode_response(response)
+        item_ids = [item.get("id") for item in (*items, *_output_items(response))]
+        ids = tuple(item_id if isinstance(item_id, str) else "" for item_id in item_ids)
+        bounds = input_bounds + output_bounds
+        stored = StoredResponse(encoded, input_json, ids, len(items), bounds, previous, is_native, is_background)
         key = (principal, response["id"])
         self._drop(key)
         if not self.is_enabled or stored.size_bytes > self._limit_bytes:
             return
         self._responses[key] = stored
-        self._item_index |= {(principal, name): (key[1], place) for place, name in enumerate(ids) if name}
+        self._item_index |= {(principal, item_id): (key[1], index) for index, item_id in enumerate(ids) if item_id}
         self.size_bytes += stored.size_bytes
         while len(self._responses) > self._limit or self.size_bytes > self._limit_bytes:
             self._drop(next(iter(self._responses)))
 
     def get(self, principal: str, response_id: str) -> StoredResponse | None:
-        """A response that this client has stored, if it is still there."""
+        """Return a stored response of this principal."""
         key = (principal, response_id)
         if key in self._responses:
             self._responses.move_to_end(key)
         return self._responses.get(key)
 
     def delete(self, principal: str, response_id: str) -> bool:
-        """Forget a response; whether there was one."""
+        """Delete a response. Returns whether it existed."""
         return self._drop((principal, response_id))
 
     def chain(self, principal: str, response_id: str) -> list[StoredResponse] | None:
-        """A response and all that it went on from, the first of them first; None where one of them is gone."""
-        found = list(self._walk_back(principal, response_id))
-        for key, _ in reversed(found):
-            self._responses.move_to_end(key)  # what is needed together goes together
-        if not found or found[-1][1].previous is not None:
+        """Return a response and all previous ones, oldest first; None if one of them is gone."""
+        newest_first = list(self._walk_back(principal, response_id))
+        for key, _ in reversed(newest_first):
+            self._responses.move_to_end(key)  # a chain is evicted as a whole
+        if not newest_first or newest_first[-1][1].previous is not None:
             return None
-        return [stored for _, stored in reversed(found)]
+        return [stored for _, stored in reversed(newest_first)]
 
     def available_chain(self, principal: str, response_id: str) -> list[StoredResponse]:
-        """The same, as far as it is still there."""
+        """Return a response and the previous ones that are still stored, oldest first."""
         return [stored for _, stored in self._walk_back(principal, response_id)][::-1]
 
     def item(self, principal: str, item_id: str) -> bytes | None:
-        """An item of any response that this client has stored, as JSON."""
-        owner, place = self._item_index.get((principal, item_id), ("", 0))
-        stored = self.get(principal, owner)
-        return None if stored is None else stored.item(place)
+        """Return an item of any stored response of this principal, as JSON."""
+        response_id, index = self._item_index.get((principal, item_id), ("", 0))
+        stored = self.get(principal, response_id)
+        return None if stored is None else stored.item(index)
 
     def _walk_back(self, principal: str, response_id: str | None) -> Iterator[tuple[_ResponseKey, StoredResponse]]:
-        seen = set()  # an upstream chooses its ids, and could choose one twice
+        seen = set()  # upstreams choose ids: a cycle is possible
         while response_id is not None and response_id not in seen:
             seen.add(response_id)
             key = (principal, response_id)
@@ -167,10 +164,10 @@ class ResponseStore:
         if stored is None:
             return False
         self.size_bytes -= stored.size_bytes
-        principal, owner = key
-        for name in stored.item_ids:
-            if self._item_index.get((principal, name), ("", 0))[0] == owner:
-                del self._item_index[principal, name]
+        principal, response_id = key
+        for item_id in stored.item_ids:
+            if self._item_index.get((principal, item_id), ("", 0))[0] == response_id:
+                del self._item_index[principal, item_id]
         return True
 
 
@@ -180,25 +177,26 @@ def _output_items(response: Json) -> list[Json]:
 
 
 def _join_items(items: list[object] | list[Json], start: int) -> tuple[bytes, "array[int]"]:
-    """A JSON array, and where each of its objects begins and ends in it; it stands at `start` of a longer text."""
-    pieces = [msgspec.json.encode(item) for item in items]
+    """Return a JSON array and the bounds of its objects, counted from `start` bytes before the array."""
+    encoded_items = [msgspec.json.encode(item) for item in items]
     bounds = array("Q")
-    place = start + 1
-    for item, piece in zip(items, pieces, strict=True):
+    offset = start + 1
+    for item, encoded in zip(items, encoded_items, strict=True):
         if isinstance(item, dict):
-            bounds.extend((place, place + len(piece)))
-        place += len(piece) + 1
-    return b"[" + b",".join(pieces) + b"]", bounds
+            bounds.extend((offset, offset + len(encoded)))
+        offset += len(encoded) + 1
+    return b"[" + b",".join(encoded_items) + b"]", bounds
 
 
 def _encode_response(response: Json) -> tuple[bytes, "array[int]"]:
-    """A response as JSON, and where each item of its output begins and ends."""
+    """Return a response as JSON and the bounds of its output items."""
     output = response.get("output")
     if not isinstance(output, list):
         return msgspec.json.encode(response), array("Q")
     names = list(response)
-    place = names.index("output")
-    before, after = ({name: response[name] for name in some} for some in (names[:place], names[place + 1 :]))
+    index = names.index("output")
+    before = {name: response[name] for name in names[:index]}
+    after = {name: response[name] for name in names[index + 1 :]}
     head = msgspec.json.encode(before)[:-1] + (b"," if before else b"") + b'"output":'
     items, bounds = _join_items(output, len(head))
     tail = b"," + msgspec.json.encode(after)[1:] if after else b"}"

@@ -1,13 +1,12 @@
-"""One part of an answer: an exchange with a server, from its first byte to its end, however that comes.
+"""One attempt at one part of a response: an HTTP exchange with an engine or upstream, up to its end or failure.
 
-What the server sends is a stream, a whole reply, or a refusal. Its head says which; where the head is wrong, its first
-byte does.
+The server sends a stream, a whole reply, or an error. The headers tell which; if they are wrong, the first byte does.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import NamedTuple, Protocol
 
 from welldone.gateway import error_mapping
@@ -29,13 +28,13 @@ from welldone.http.client import Exchange, HttpClientError, split_chunk_framing
 from welldone.http.server import StreamingResponse
 from welldone.protocol.events import Failure
 from welldone.protocol.fast_path import TransferFraming
-from welldone.protocol.json_budget import STEPWISE_LIMIT_BYTES as _WHOLE_LIMIT_BYTES
+from welldone.protocol.json_budget import STEPWISE_LIMIT_BYTES
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.token_cost import OutputTokenEstimator
 from welldone.server.observe.timing import StreamTimes
 
-_TURN_S = 0.005  # in which a whole reply is read before others have their turn; a step of it may take longer
+_TURN_S = 0.005  # time slice for parsing a whole reply; a single step may take longer
 _STATUS_BY_ERROR = {
     "invalid_request_error": 400,
     "invalid_prompt": 400,
@@ -44,50 +43,49 @@ _STATUS_BY_ERROR = {
     "overloaded_error": 503,
     **dict.fromkeys(OVERLOAD_CODES, 503),
 }
-"""Of errors that come as events, by their type or, in Responses and from our own servers, by their code; of all others
-502."""
-_RETRY_AFTER_S = 1.0  # before another try, where an event says that there is too much to do: it cannot say how long
+"""HTTP status of an error event, by its type or (Responses, other welldone servers) by its code; 502 for others."""
+_RETRY_AFTER_S = 1.0  # for overload errors in events, which have no Retry-After
 _SSE_TYPE = "text/event-stream"
 _KEEP_ALIVE_FACTOR = 6
-"""How often `first_byte_s` may pass without content while a server shows that it lives: an hour, by its default."""
+"""Multiple of `first_byte_s` without content that is allowed while keep-alives arrive: an hour by default."""
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n")
 _OK = 200
 
 
 class AttemptListener(Protocol):
-    """Who hears a part: the answer that it belongs to."""
+    """The response that an attempt belongs to."""
 
     param: str
-    """What a request that is too long has too much of."""
+    """Parameter named in the error for a prompt that is too long."""
 
     def on_accepted(self) -> None:
-        """The server has begun with it."""
+        """Called when the server starts its reply."""
 
     def wake(self) -> None:
-        """The silence that is allowed has changed."""
+        """Called when the deadline has changed."""
 
     def on_data(self, data: bytes, part: int) -> bool:
-        """More of its stream; whether the part has said something by now, and not only that it is there."""
+        """Process bytes of the stream. Returns whether the part has produced an event by now."""
 
     def on_full_body(self, data: bytes, part: int) -> Iterator[None]:
-        """Its reply, which was not streamed; each step takes a turn."""
+        """Process a whole reply, in steps between which the event loop may run."""
 
     def on_end(self, part: int) -> None:
-        """It has ended as it should."""
+        """Called at the regular end of the reply."""
 
     @property
     def has_content(self) -> bool:
-        """Whether what was heard last had something of the answer in it, and not only a role or a sign of life."""
+        """Whether the last data had content, and not only a role or a keep-alive."""
 
     @property
     def has_backpressure(self) -> bool:
-        """Whether the client takes less than it is given."""
+        """Whether the client reads too slowly."""
 
     def is_done(self, part: int) -> bool:
-        """Whether the stream has said that it is at its end."""
+        """Whether the stream has sent its end marker."""
 
     def fail(self, error: Exception) -> None:
-        """A mistake of ours."""
+        """Called with an internal error."""
 
 
 class _ReplyKind(Enum):
@@ -97,35 +95,39 @@ class _ReplyKind(Enum):
     ERROR = auto()
 
 
-class _FastPathTarget(NamedTuple):
-    """Where plain text goes."""
+class AttemptStage(IntEnum):
+    """How far an attempt has come. It never goes back; the result of the attempt tells how it ended."""
 
+    CREATED = auto()
+    CONNECTING = auto()
+    SENT = auto()
+    RECEIVING = auto()
+    """Bytes of the stream have arrived, perhaps only half a frame."""
+    STARTED = auto()
+    """An event of the stream has been processed."""
+    GENERATING = auto()
+    """Text, reasoning, a tool call or a finish reason has arrived."""
+
+
+class _FastPathTarget(NamedTuple):
     pipeline: StreamPipeline
     push: Callable[[bytes], None]
     record_chunk: Callable[[], float]
 
 
 class UpstreamAttempt:
-    """A part that is asked for. Who asks again makes a new one: what the old one still hears is lost."""
+    """One attempt at a part. A retry makes a new object: late data of the old one is dropped."""
 
     def __init__(self, listener: AttemptListener, part_index: int, *, attempt_number: int = 1) -> None:
         self.part_index = part_index
         self.attempt_number = attempt_number
-        """Which one it is: after the first it gets a connection of its own."""
-        self.is_running = False
-        self.is_sent = False
-        """Whether the request has gone out."""
-        self.has_received = False
-        """Whether some bytes of its stream were heard, perhaps half a frame."""
-        self.has_begun = False
-        """Whether something of its answer was heard."""
-        self.has_ended = False
+        """From the second on, attempts use a new connection instead of a pooled one."""
+        self.stage = AttemptStage.CREATED
         self.last_received_at = 0.0
-        """When it last sent something, be it a sign of life."""
-        self._last_content_at = 0.0  # when it last sent some of the answer; at first, when it was asked
-        self._has_content = False  # some of the answer came: text, thoughts, a call, an end
+        """Time of the last bytes, including keep-alives."""
+        self._last_content_at = 0.0  # time of the last content; at first, of the request
         self.last_sent_at = 0.0
-        """When something of it last went out without a detour."""
+        """Time of the last chunk on the fast path."""
         self.output_estimate = OutputTokenEstimator()
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -133,41 +135,53 @@ class UpstreamAttempt:
         self._exchange: Exchange | None = None
         self._observer: StreamObserver | None = None
         self._fast_path: _FastPathTarget | None = None
-        self._is_between_frames = True  # no frame has begun and not ended: what begins with a colon now is a comment
+        self._is_between_frames = True  # the last data ended with a complete frame
         self._reply_kind = _ReplyKind.UNKNOWN
         self._status = 0
         self._headers: Mapping[str, str] = {}
-        self._buffer = bytearray()  # of what is not streamed
+        self._buffer = bytearray()  # of a reply that is not streamed
         self._result: asyncio.Future[AttemptFailure | None] = self._loop.create_future()
-        self._unsent_bytes = 0  # of the request, while there is no exchange
-        self._steps: Iterator[None] | None = None  # in which a whole reply is read; they hold us
-        self._timer: asyncio.TimerHandle | None = None  # it holds us, and with us the request
+        self._unsent_bytes = 0  # of the request, before there is an exchange
+        # These two refer back to this object: they are cleared early, so that no cycle keeps the request alive.
+        self._steps: Iterator[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its deadline counts."""
+        return self.stage >= AttemptStage.CONNECTING and not self._result.done()
+
+    def _reach(self, stage: AttemptStage) -> None:
+        self.stage = max(self.stage, stage)
 
     @property
     def is_billable(self) -> bool:
-        """Whether a server has worked on it, or may have: it was sent, and neither refused nor lost before a reply."""
-        if not self.is_sent:
+        """Whether a server may have worked on it: it was sent, and neither rejected nor disconnected before a reply."""
+        if self.stage < AttemptStage.SENT:
             return False
-        trouble = self._result.result() if self._result.done() else None
-        return trouble is None or self._status == _OK or trouble.outcome == OUTCOME_TIMEOUT
+        failure = self._result.result() if self._result.done() else None
+        return failure is None or self._status == _OK or failure.outcome == OUTCOME_TIMEOUT
 
     @property
     def silence_limit_s(self) -> float:
-        """How long it may be silent. While it reads its prompt, silence is no sign of trouble: also after a role, which
-        some servers send at once."""
+        """Longest silence: `first_byte_s` while the prompt is processed, `idle_s` after the first content.
+
+        A role alone is not content: some servers send it before they process the prompt.
+        """
         if self._lease is None:
             return 0.0
-        return self._lease.idle_s if self._has_content else self._lease.first_byte_s
+        is_generating = self.stage is AttemptStage.GENERATING
+        return self._lease.idle_s if is_generating else self._lease.first_byte_s
 
     @property
     def deadline(self) -> float:
-        """When it is given up: after silence, or after signs of life (comments, empty chunks) without content."""
+        """When the attempt times out: after silence, or after only keep-alives (comments, empty chunks)."""
         if self._lease is None:
             return self.last_received_at
-        said_at = max(self._last_content_at, self.last_sent_at)
-        times = 1 if self._has_content else _KEEP_ALIVE_FACTOR
-        life_s = max(self._lease.idle_s, times * self._lease.first_byte_s)
-        return min(self.last_received_at + self.silence_limit_s, said_at + life_s)
+        last_content_at = max(self._last_content_at, self.last_sent_at)
+        factor = 1 if self.stage is AttemptStage.GENERATING else _KEEP_ALIVE_FACTOR
+        keep_alive_s = max(self._lease.idle_s, factor * self._lease.first_byte_s)
+        return min(self.last_received_at + self.silence_limit_s, last_content_at + keep_alive_s)
 
     async def run(
         self,
@@ -177,12 +191,12 @@ class UpstreamAttempt:
         observer: StreamObserver | None,
         headers: Iterable[tuple[str, str]],
     ) -> AttemptFailure | None:
-        """Ask for it, and wait until all of it was heard; what went wrong, if something did."""
+        """Send the request and wait for the end of the reply. Returns the failure, or None."""
         self._lease, self._observer = lease, observer
         self._unsent_bytes = len(body)
-        self.is_running = True
+        self._reach(AttemptStage.CONNECTING)
         self.last_received_at = self._last_content_at = time.monotonic()
-        self._listener.wake()  # from now on there is a limit to the silence
+        self._listener.wake()  # the deadline runs from now on
         try:
             self._exchange = await lease.send(
                 lease.address,
@@ -194,26 +208,24 @@ class UpstreamAttempt:
                 headers=headers,
                 is_fresh=self.attempt_number > 1,
             )
-            self.is_sent = True
+            self._reach(AttemptStage.SENT)
             if self._listener.has_backpressure:
-                self.pause()  # the others are paused, and it goes on with them
+                self.pause()  # as the other parts are; all are resumed together
         except HttpClientError as error:
             self._settle(connection_failure(error))
         del body
         self._unsent_bytes = 0
         if self._result.done():
-            self.close()  # the reply came, and was no good, before we had the exchange in hand
-        trouble = await self._result
-        self.is_running = False
-        return trouble
+            self.close()  # the reply failed before `send` returned the exchange
+        return await self._result
 
     @property
     def pending_body_bytes(self) -> int:
-        """What of its request the server has not taken yet."""
+        """Bytes of the request that the server has not read yet."""
         return self._unsent_bytes if self._exchange is None else self._exchange.unsent_bytes
 
     def enable_fast_path(self, pipeline: StreamPipeline, stream: StreamingResponse, times: StreamTimes) -> None:
-        """The client's stream is open, and has no other part: from now on plain text goes there without a detour."""
+        """Forward plain text chunks straight to the client's stream, which must have no other part."""
         exchange = self._exchange
         if self._fast_path is None and self._observer is None and exchange is not None and exchange.is_chunked:
             pipeline.enable_fast_path(TransferFraming(split_chunk_framing, stream.chunk_framing))
@@ -225,28 +237,27 @@ class UpstreamAttempt:
         self._fast_path = None
 
     def close(self) -> None:
-        """Leave the server."""
+        """Close the exchange."""
         self._fast_path = self._steps = None
         self._cancel_timer()
         if self._exchange is not None:
             self._exchange.close()
-            self._exchange = None  # it holds us: rings are left to the collector, which stops all for a while
+            self._exchange = None  # a reference cycle would wait for the garbage collector, which stops the loop
         if self._observer is not None and not self._result.done():
             self._observer.end(CLIENT_DISCONNECTED.error.message, is_aborted=True)
 
     def time_out(self) -> None:
-        """It was silent for too long."""
+        """Fail because of silence."""
         self.fail(timeout_failure(self.silence_limit_s))
 
     def finish(self) -> None:
-        """Take the stream as whole, if it has not ended yet: some servers leave it open after its end."""
+        """Treat the stream as complete, if it is still open: some servers do not close it after the end marker."""
         if not self._result.done():
             self.end(None)
             self.close()
 
     def finish_after(self, seconds: float) -> None:
-        """Take the stream as whole if it has not ended by then, and before its silence is taken for a failure. What a
-        slow client holds up is still to be heard."""
+        """Call `finish` after `seconds`, but before the silence counts as a failure; later while the client is slow."""
         if self._lease is not None:
             seconds = min(seconds, self._lease.idle_s / 2)
 
@@ -264,26 +275,25 @@ class UpstreamAttempt:
             self._timer = self._loop.call_later(seconds, callback)
 
     def _cancel_timer(self) -> None:
-        """What was to be done later is not."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def pause(self) -> None:
-        """Hear no more for now."""
+        """Stop reading from the server."""
         if self._exchange is not None:
             self._exchange.pause()
 
     def resume(self) -> None:
-        """Hear on."""
-        self.last_received_at = self._last_content_at = time.monotonic()  # the silence was not the server's
+        """Read on."""
+        self.last_received_at = self._last_content_at = time.monotonic()  # the server is not to blame for the silence
         if self._exchange is not None:
             self._exchange.resume()
 
-    # What the exchange calls.
+    # Callbacks of the exchange.
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """The reply begins."""
+        """Receive the status and headers."""
         if self._result.done():
             return
         self._status, self._headers = status, headers
@@ -299,18 +309,18 @@ class UpstreamAttempt:
             self._listener.on_accepted()
 
     def _forward_fast(self, data: bytes) -> bool:
-        """A chunk as it came: the hot path, without a detour from socket to socket. Whether it may be taken."""
-        flow = self._fast_path
-        if flow is None or (short := flow.pipeline.try_fast_path) is None or (sent := short(data)) is None:
+        """Forward one chunk from socket to socket: the hot path. Returns False if it needs the full pipeline."""
+        target = self._fast_path
+        if target is None or (convert := target.pipeline.try_fast_path) is None or (sent := convert(data)) is None:
             return False
-        flow.push(sent)
+        target.push(sent)
         self.output_estimate.chunks += 1
         self.output_estimate.bytes += len(data)
-        self.last_received_at = self.last_sent_at = flow.record_chunk()
+        self.last_received_at = self.last_sent_at = target.record_chunk()
         return True
 
     def data(self, data: bytes) -> None:
-        """More of it."""
+        """Receive bytes of the body."""
         if self._observer is not None:
             self._observer.data(data)
         if self._result.done():
@@ -319,27 +329,27 @@ class UpstreamAttempt:
         self.last_received_at = time.monotonic()
         if self._reply_kind is not _ReplyKind.STREAM:
             self._buffer_data(data)
-        elif not (self._is_between_frames and _is_comment_only(data)):  # of signs of life we make our own
+        elif not (self._is_between_frames and _is_comment_only(data)):  # we send our own keep-alives
             self._is_between_frames = data.endswith(_FRAME_ENDS)
             self._receive(data)
 
     def _receive(self, data: bytes) -> None:
-        """More of a stream."""
-        self.has_received = True
+        self._reach(AttemptStage.RECEIVING)
         try:
-            has_begun = self._listener.on_data(data, self.part_index)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
+            has_started = self._listener.on_data(data, self.part_index)
+        except Exception as error:  # noqa: BLE001 - an internal error ends this response, and is logged
             self._listener.fail(error)
             return
-        self.has_begun = self.has_begun or has_begun
+        if has_started:
+            self._reach(AttemptStage.STARTED)
         if self._listener.has_content:
             self._last_content_at = self.last_received_at
-            if not self._has_content:
-                self._has_content = True
-                self._listener.wake()  # from now on less silence is allowed
+            if self.stage is not AttemptStage.GENERATING:
+                self._reach(AttemptStage.GENERATING)
+                self._listener.wake()  # the deadline is earlier now
 
     def end(self, error: HttpClientError | None) -> None:
-        """It has ended."""
+        """Receive the end of the body."""
         if self._result.done():
             return
         if self._observer is not None:
@@ -360,44 +370,42 @@ class UpstreamAttempt:
             self.fail(_invalid_reply(error_mapping.empty_reply()))
 
     def _read_in_steps(self) -> None:
-        """Read on in a whole reply, until the turn is over; others are served before the next."""
+        """Parse a whole reply for one time slice, then let the event loop run."""
         steps = self._steps
-        ends = time.monotonic() + _TURN_S
+        slice_end = time.monotonic() + _TURN_S
         try:
             for _ in steps or ():
                 if self._result.done():
                     break
-                if time.monotonic() > ends:
-                    self.last_received_at = time.monotonic()  # the silence is not the server's
+                if time.monotonic() > slice_end:
+                    self.last_received_at = time.monotonic()  # the server is not to blame for the silence
                     self._loop.call_soon(self._read_in_steps)
                     return
-        except Exception as mistake:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
-            self._listener.fail(mistake)
+        except Exception as error:  # noqa: BLE001 - an internal error ends this response, and is logged
+            self._listener.fail(error)
         if steps is not None and not self._result.done():
             self._complete()
         self._steps = None
 
     def _complete(self) -> None:
-        self.has_ended = True
         try:
             self._listener.on_end(self.part_index)
-        except Exception as mistake:  # noqa: BLE001 - a mistake of ours ends this answer, and is logged
-            self._listener.fail(mistake)
+        except Exception as error:  # noqa: BLE001 - an internal error ends this response, and is logged
+            self._listener.fail(error)
         self._settle(None)
 
     def _buffer_data(self, data: bytes) -> None:
-        """What is not streamed, or not known to be."""
         self._buffer += data
         if self._reply_kind is _ReplyKind.UNKNOWN:
             self._detect_reply_kind(data)
         if self._reply_kind is _ReplyKind.ERROR and len(self._buffer) > ERROR_LIMIT_BYTES:
             self._fail_with_status()
-        elif len(self._buffer) > _WHOLE_LIMIT_BYTES:
+        elif len(self._buffer) > STEPWISE_LIMIT_BYTES:
             self.fail(_invalid_reply(error_mapping.reply_too_large()))
 
     def _detect_reply_kind(self, data: bytes) -> None:
-        """Tell by its first byte what a reply is whose head does not say it."""
-        start = data.lstrip()[:1]  # what was kept before has none
+        """Classify a reply by its first byte, if its headers do not."""
+        start = data.lstrip()[:1]  # earlier data was only whitespace
         if not start:
             return
         if start in b"{[":
@@ -407,8 +415,8 @@ class UpstreamAttempt:
         else:
             self._reply_kind = _ReplyKind.STREAM
             self._listener.on_accepted()
-            kept, self._buffer = bytes(self._buffer), bytearray()
-            self._receive(kept)
+            buffered, self._buffer = bytes(self._buffer), bytearray()
+            self._receive(buffered)
 
     def _fail_with_status(self) -> None:
         if self._result.done() or self._lease is None:
@@ -417,17 +425,18 @@ class UpstreamAttempt:
         self.fail(status_failure(self._status, self._headers, body, param, self._lease.upstream))
 
     def _fail_disconnected(self, error: HttpClientError) -> None:
-        is_ours = self._lease is not None and self._lease.upstream is None
-        said = error_mapping.engine_died() if is_ours else error_mapping.upstream_disconnected(str(error))
-        self._settle(AttemptFailure(said, "lost", is_stale=error.is_stale, is_disconnect=not self.has_begun))
+        is_engine = self._lease is not None and self._lease.upstream is None
+        api_error = error_mapping.engine_died() if is_engine else error_mapping.upstream_disconnected(str(error))
+        is_disconnect = self.stage < AttemptStage.STARTED
+        self._settle(AttemptFailure(api_error, "lost", is_stale=error.is_stale, is_disconnect=is_disconnect))
 
     def fail(self, failure: AttemptFailure) -> None:
-        """Hear no more of it."""
+        """End the attempt with a failure."""
         self._settle(failure)
         self.close()
 
     def _settle(self, failure: AttemptFailure | None) -> None:
-        """Tell it here and now: who waits for the part may be gone before its turn comes."""
+        """Set the result and report it to the lease at once: the waiting task may be cancelled before it runs."""
         if self._result.done():
             return
         self._result.set_result(failure)
@@ -439,16 +448,17 @@ class UpstreamAttempt:
 
 
 def _is_comment_only(data: bytes) -> bool:
-    """Whether these are comments, and nothing else. One in which a chunk may be hidden is for the reader to judge."""
-    is_said = data[:1] != b":" or data[-1:] != b"\n" or b'"choices"' in data
-    return not is_said and all(line[:1] in (b"", b":") for line in data.splitlines())
+    """Whether the data consists of SSE comments. Comments that may hide a chunk are left to the reader."""
+    if data[:1] != b":" or data[-1:] != b"\n" or b'"choices"' in data:
+        return False
+    return all(line[:1] in (b"", b":") for line in data.splitlines())
 
 
 def classify_failure(failure: Failure) -> AttemptFailure:
-    """What a server's stream said, or showed, to be wrong."""
+    """Map a failure in a server's stream to an attempt failure."""
     status = _STATUS_BY_ERROR.get(failure.type) or _STATUS_BY_ERROR.get(failure.code or "", 502)
-    wait_s = _RETRY_AFTER_S if status in (429, 503) else None
-    error = ApiError(status, failure.message, param=failure.param, code=failure.code, retry_after_s=wait_s)
+    retry_after_s = _RETRY_AFTER_S if status in (429, 503) else None
+    error = ApiError(status, failure.message, param=failure.param, code=failure.code, retry_after_s=retry_after_s)
     return AttemptFailure(
         error,
         "garbage" if status == 502 else str(status),

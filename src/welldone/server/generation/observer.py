@@ -1,4 +1,4 @@
-"""Who keeps what a server says to us, as it comes: a recorder, a page that watches, or both."""
+"""Observers of the bytes that a server sends: the trace recorder, the inspector, or both."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -17,39 +17,39 @@ SAFE_HEADERS = frozenset(
         "x-request-id",
     }
 )
-"""Headers of replies that hold no secret. Others are not kept."""
+"""Reply headers without secrets. Observers store no others."""
 
 
 class StreamObserver(Protocol):
-    """Keeps one exchange."""
+    """Receives one exchange."""
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """The reply begins."""
+        """Receive the status and headers."""
 
     def data(self, data: bytes) -> None:
-        """More of its body."""
+        """Receive bytes of the body."""
 
     def end(self, error: str | None, *, is_aborted: bool = False) -> None:
-        """It has ended: whole, or with what went wrong, in words. What is said of it later counts less."""
+        """Receive the end, with an error message if the reply is incomplete. Later calls are ignored."""
 
 
 class CompositeObserver:
-    """Tells several of the same exchange."""
+    """Forwards one exchange to several observers."""
 
     def __init__(self, observers: Sequence[StreamObserver]) -> None:
         self._observers = observers
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """The reply begins."""
-        for tape in self._observers:
-            tape.head(status, headers)
+        """Forward the status and headers."""
+        for observer in self._observers:
+            observer.head(status, headers)
 
     def data(self, data: bytes) -> None:
-        """More of its body."""
-        for tape in self._observers:
-            tape.data(data)
+        """Forward bytes of the body."""
+        for observer in self._observers:
+            observer.data(data)
 
     def end(self, error: str | None, *, is_aborted: bool = False) -> None:
-        """It has ended."""
-        for tape in self._observers:
-            tape.end(error, is_aborted=is_aborted)
+        """Forward the end."""
+        for observer in self._observers:
+            observer.end(error, is_aborted=is_aborted)

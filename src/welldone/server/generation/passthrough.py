@@ -1,7 +1,7 @@
-"""Paths whose requests pass to an upstream, and whose replies come back, without a change.
+"""Passthrough endpoints: requests are forwarded to an upstream, and replies to the client, unchanged.
 
-The model's name in the body says which upstream is asked; what belongs to no model goes to the first one of the
-configuration. Batches are not here: they would spend what a key's limits forbid.
+The model in the body selects the upstream; endpoints without a model use the first upstream of the configuration.
+Batches are not among them: they would bypass the rate limits of a key.
 """
 
 import asyncio
@@ -33,26 +33,25 @@ from welldone.server.app import RequestContext, Route, RouteHandler
 from welldone.server.generation.token_cost import estimate_prompt_tokens
 from welldone.server.requests.upstream_body import PassthroughBody, is_multipart_form, read_upload_in_steps
 
-# One reply of an upstream that goes to the client as it comes, byte for byte.
-
-
-_USAGE_SCAN_BYTES = 1024  # at the start and at the end of a reply, where usage stands
+_USAGE_SCAN_BYTES = 1024  # usage is at the start or at the end of a reply
 _TOKENS = re.compile(rb'(?<!\\)"total_tokens"\s*:\s*(\d{1,9})\b')
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(?:;[ -~]*)?", re.ASCII)
 _ACTIVE_CONTENT = re.compile("html|xml|svg|script", re.IGNORECASE)
-"""Types that a browser runs: a picture as SVG may have scripts, and XML may say how it is made into a page."""
+"""Media types that a browser executes: SVG may have scripts, and XML may have stylesheets."""
 _CONTENT_SECURITY_POLICY = "sandbox; default-src 'none'"
-"""A file that a browser opens has no origin and runs nothing: it must not act as our page, which has the same one."""
+"""Without it a file opened in a browser would run scripts with the origin of the server's own pages."""
 _FORWARDED_HEADERS = ("content-disposition", "openai-model", "openai-version")
 
 
 class PassthroughExchange:
-    """One exchange. The client's stream is opened when the upstream's reply begins, and not before: until then
-    another upstream may be asked."""
+    """One exchange with an upstream, forwarded byte for byte.
+
+    The client's stream is opened when the upstream's reply starts: until then another upstream can be tried.
+    """
 
     def __init__(self, http_request: HttpRequest, headers: Mapping[str, str], *, write_s: float) -> None:
         self.has_begun = False
-        """Whether the client has heard something."""
+        """The client's stream is open."""
         self._http_request = http_request
         self._response_headers = headers
         self._write_s = write_s
@@ -60,26 +59,26 @@ class PassthroughExchange:
         self._wakeup = asyncio.Event()
         self._status = 0
         self._headers: Mapping[str, str] = {}
-        self._buffer = bytearray()  # what came before the stream was open; or an error
+        self._buffer = bytearray()  # data before the stream is open, or the body of an error
         self._first_bytes = b""
         self._last_bytes = b""
         self._stream: StreamingResponse | None = None
         self._exchange: Exchange | None = None
-        self._is_paused = False  # nothing is heard until the client has read
+        self._is_paused = False  # the exchange is paused until the client has read
         self._is_finished = False
         self._error: HttpClientError | None = None
         self._last_received_at = 0.0
 
     @property
     def tokens(self) -> int:
-        """What the reply says that it cost."""
+        """The `total_tokens` of the reply, or 0."""
         found = _TOKENS.findall(self._first_bytes) or _TOKENS.findall(self._last_bytes)
         return int(found[-1]) if found else 0
 
     async def run(
         self, lease: BackendLease, method: str, path: str, *, body: bytes, content_type: str, is_retry: bool = False
     ) -> AttemptFailure | None:
-        """Ask, and send on what comes; what went wrong, if something did."""
+        """Send the request and forward the reply. Returns the failure, or None."""
         self._last_received_at = self._loop.time()
         accept = self._http_request.headers.get("Accept", "")
         accept = accept if accept.isascii() and accept.isprintable() and accept else "*/*"
@@ -97,45 +96,45 @@ class PassthroughExchange:
         except HttpClientError as error:
             return connection_failure(error)
         self._exchange = exchange
-        trouble: AttemptFailure | None = CLIENT_DISCONNECTED
+        failure: AttemptFailure | None = CLIENT_DISCONNECTED
         try:
-            trouble = await self._receive_reply(exchange, lease)
+            failure = await self._receive_reply(exchange, lease)
         finally:
             exchange.close()
-            self._exchange = None  # it holds us: rings are left to the collector
-            if trouble is not None and self._stream is not None:
-                self._stream.abort()  # nobody shall take it for a whole reply
-        return trouble
+            self._exchange = None  # a reference cycle would wait for the garbage collector
+            if failure is not None and self._stream is not None:
+                self._stream.abort()  # without a regular end, so that the reply does not look complete
+        return failure
 
-    # What the exchange calls.
+    # Callbacks of the exchange.
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """The reply begins."""
+        """Receive the status and headers."""
         self._status, self._headers = status, headers
         self._wakeup.set()
 
     def data(self, data: bytes) -> None:
-        """More of it."""
+        """Receive bytes of the body."""
         self._last_received_at = self._loop.time()
         if self._stream is None:
             self._buffer += data
             if len(self._buffer) >= ERROR_LIMIT_BYTES and self._exchange is not None:
-                self._exchange.pause()  # more is wanted when the client's stream is open; of an error, none
+                self._exchange.pause()  # until the client's stream is open; the rest of an error is not needed
             self._wakeup.set()
             return
         self._write(self._stream, data)
         if self._stream.has_backpressure:
             self._is_paused = True
             if self._exchange is not None:
-                self._exchange.pause()  # now: the loop may read megabytes more before the task wakes
+                self._exchange.pause()  # at once: the loop may read megabytes before the task wakes
             self._wakeup.set()
 
     def end(self, error: HttpClientError | None) -> None:
-        """It has ended."""
+        """Receive the end of the body."""
         self._is_finished, self._error = True, error
         self._wakeup.set()
 
-    # What the handler's task does.
+    # The handler's task.
 
     async def _receive_reply(self, exchange: Exchange, lease: BackendLease) -> AttemptFailure | None:
         while not self._status and not self._is_finished:
@@ -153,8 +152,8 @@ class PassthroughExchange:
         stream = await self._http_request.start_stream(self._reply_headers(), status=self._status)
         self.has_begun = True
         self._stream = stream
-        kept, self._buffer = bytes(self._buffer), bytearray()
-        self._write(stream, kept)
+        buffered, self._buffer = bytes(self._buffer), bytearray()
+        self._write(stream, buffered)
         exchange.resume()
         return await self._forward_body(exchange, stream, lease)
 
@@ -170,10 +169,9 @@ class PassthroughExchange:
                     async with asyncio.timeout(self._write_s):
                         await stream.drain()
                 except TimeoutError:
-                    return AttemptFailure(
-                        ApiError(408, "The client does not read.", code="client_too_slow"), "left", False
-                    )
-                self._last_received_at = self._loop.time()  # the silence was not the upstream's
+                    message = f"The client has read nothing for {self._write_s:g} s."
+                    return AttemptFailure(ApiError(408, message, code="client_too_slow"), "left", False)
+                self._last_received_at = self._loop.time()  # the upstream is not to blame for the silence
                 exchange.resume()
             elif not await self._wait(lease.idle_s):
                 return timeout_failure(lease.idle_s)
@@ -183,7 +181,6 @@ class PassthroughExchange:
         return None
 
     async def _read_error(self, lease: BackendLease) -> AttemptFailure:
-        """What an error says."""
         with suppress(TimeoutError):
             async with asyncio.timeout(ERROR_BODY_TIMEOUT_S):
                 while not self._is_finished and len(self._buffer) < ERROR_LIMIT_BYTES:
@@ -193,7 +190,7 @@ class PassthroughExchange:
         return status_failure(self._status, self._headers, body, "input", lease.upstream)
 
     async def _wait(self, timeout_s: float) -> bool:
-        """Wait until something changes; whether the upstream is still to be waited for."""
+        """Wait for a change. Returns False if the upstream has been silent for `timeout_s`."""
         self._wakeup.clear()
         left_s = self._last_received_at + timeout_s - self._loop.time()
         if left_s <= 0:
@@ -204,56 +201,53 @@ class PassthroughExchange:
         return True
 
     def _reply_headers(self) -> dict[str, str]:
-        kind = self._headers.get("content-type", "")
-        passed = {name: self._headers[name] for name in _FORWARDED_HEADERS if name in self._headers}
-        if _ACTIVE_CONTENT.search(kind) and not passed.get("content-disposition", "").lower().startswith("attachment"):
-            passed["content-disposition"] = "attachment"
-        kind = kind if _MEDIA_TYPE.fullmatch(kind) else "application/octet-stream"
+        media_type = self._headers.get("content-type", "")
+        forwarded = {name: self._headers[name] for name in _FORWARDED_HEADERS if name in self._headers}
+        is_attachment = forwarded.get("content-disposition", "").lower().startswith("attachment")
+        if _ACTIVE_CONTENT.search(media_type) and not is_attachment:
+            forwarded["content-disposition"] = "attachment"
         return {
-            **passed,
-            "Content-Type": kind,
+            **forwarded,
+            "Content-Type": media_type if _MEDIA_TYPE.fullmatch(media_type) else "application/octet-stream",
             "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
             **self._response_headers,
         }
 
     def _write(self, stream: StreamingResponse, data: bytes) -> None:
         if data:
-            self._first_bytes += (
-                data[: _USAGE_SCAN_BYTES - len(self._first_bytes)]
-                if len(self._first_bytes) < _USAGE_SCAN_BYTES
-                else b""
-            )
+            if (missing := _USAGE_SCAN_BYTES - len(self._first_bytes)) > 0:
+                self._first_bytes += data[:missing]
             self._last_bytes = (self._last_bytes + data[-_USAGE_SCAN_BYTES:])[-_USAGE_SCAN_BYTES:]
             stream.write(data)
 
     def _disconnected(self) -> AttemptFailure:
-        error = self._error or HttpClientError("nothing came")
+        error = self._error or HttpClientError("no reply")
         return AttemptFailure(
             error_mapping.upstream_disconnected(str(error)), "lost", is_stale=error.is_stale, is_disconnect=True
         )
 
 
 LocalHandler: TypeAlias = Callable[[RequestContext, Json], Awaitable[HttpResponse | None]]
-"""Answers for a local model what was asked in this body."""
+"""Handles a request for a local model, given its body."""
 
-_ID = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"  # OpenAI's are `file-` and some letters
+_ID = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"  # OpenAI's start with `file-`
 _QUERY = re.compile(r"[A-Za-z0-9_.~=&%+,:\[\]-]{0,2048}")
 _KEYS_IN_QUERY = re.compile(r"(?:^|&)(?:api[-_]?key|key|access_token|token)=[^&]*", re.IGNORECASE)
-"""What some clients put into an address beside the header: a key, which is none of the upstream's business."""
+"""API keys that some clients repeat in the query: upstreams must not see them."""
 _API_PREFIX = "/v1"
 
 
 class PassthroughEndpoint(msgspec.Struct, frozen=True):
-    """A path, without `/v1`; `*` stands for an id."""
+    """A forwarded path, without `/v1`; `*` matches an id."""
 
     path: str
     endpoint: str
-    """What it is called in logs and metrics."""
+    """Name in logs and metrics."""
     methods: tuple[str, ...] = ("POST",)
     is_root: bool = False
-    """Whether servers have it at their root, and not below `/v1`."""
+    """Servers have the path at their root, not below `/v1`."""
     has_model: bool = True
-    """Whether its body names a model."""
+    """The body has a `model`."""
 
 
 PASSTHROUGH_ENDPOINTS = (
@@ -276,24 +270,24 @@ PASSTHROUGH_ENDPOINTS = (
     PassthroughEndpoint("/files/*", "files", ("GET", "DELETE"), has_model=False),
     PassthroughEndpoint("/files/*/content", "files", ("GET",), has_model=False),
 )
-"""All of them: OpenAI's, vLLM's and llama.cpp's."""
+"""Endpoints of OpenAI, vLLM and llama.cpp."""
 
 
 class PassthroughTargets(Protocol):
-    """Finds who answers."""
+    """Finds backends."""
 
     def find(self, ctx: RequestContext, name: object) -> Backend:
-        """Who answers for a model's name; ApiError where nobody does, or not for this client."""
+        """Return the backend of a model. Raises ApiError if there is none, or not for this client."""
 
     def first_upstream(self, ctx: RequestContext) -> Backend | None:
-        """The first upstream."""
+        """Return the first upstream."""
 
     def may_use(self, ctx: RequestContext, name: str) -> bool:
-        """Whether the client's key is good for a model; of no model: for all."""
+        """Whether the client's key allows a model; with an empty name: all models."""
 
 
 class PassthroughApi:
-    """The routes of these paths."""
+    """The routes of the passthrough endpoints."""
 
     def __init__(
         self,
@@ -305,28 +299,28 @@ class PassthroughApi:
         self._settings = settings
         self._targets = targets
         self._charge_tokens = charge_tokens
-        self._routes = [(_path_pattern(way), self._route(way, None)) for way in PASSTHROUGH_ENDPOINTS]
+        self._routes = [(_path_pattern(endpoint), self._route(endpoint, None)) for endpoint in PASSTHROUGH_ENDPOINTS]
 
     def find(self, path: str) -> Route | None:
-        """The route of a path without its `/v1`, where only upstreams answer."""
+        """Return the route of a path, without `/v1`, that only upstreams serve."""
         return next((route for pattern, route in self._routes if pattern.fullmatch(path)), None)
 
     def route_with_local(self, path: str, handler: LocalHandler) -> Route:
-        """The route of a path on which local models answer as well."""
-        return self._route(next(way for way in PASSTHROUGH_ENDPOINTS if way.path == path), handler)
+        """Return the route of a path that local models serve as well."""
+        return self._route(next(endpoint for endpoint in PASSTHROUGH_ENDPOINTS if endpoint.path == path), handler)
 
     def _route(self, endpoint: PassthroughEndpoint, local: LocalHandler | None) -> Route:
-        async def act(ctx: RequestContext) -> HttpResponse | None:
+        async def handle(ctx: RequestContext) -> HttpResponse | None:
             return await self._handle(ctx, endpoint, local)
 
-        actions: dict[str, RouteHandler] = dict.fromkeys(endpoint.methods, act)
-        return Route(endpoint.endpoint, actions, is_rate_limited=True)
+        handlers: dict[str, RouteHandler] = dict.fromkeys(endpoint.methods, handle)
+        return Route(endpoint.endpoint, handlers, is_rate_limited=True)
 
     async def _handle(
         self, ctx: RequestContext, endpoint: PassthroughEndpoint, local: LocalHandler | None
     ) -> HttpResponse | None:
         if ctx.request.method == "HEAD":
-            raise ApiError(405, "This path takes no HEAD.", code="method_not_allowed")
+            raise ApiError(405, "Method HEAD is not allowed for this path.", code="method_not_allowed")
         upload = await self._read_upload(ctx) if ctx.request.method == "POST" else PassthroughBody()
         backend = self._targets.find(ctx, upload.model) if endpoint.has_model else self._files_backend(ctx)
         if not isinstance(backend, LocalBackend):
@@ -334,54 +328,60 @@ class PassthroughApi:
                 await self._forward(ctx, endpoint, upload, backend)
             return None
         if local is None or upload.json is None:
-            raise ApiError(404, "Local models do not offer this.", code="not_found")
+            raise ApiError(404, "Local models do not support this endpoint.", code="not_found")
         return await local(ctx, upload.json)
 
     async def _read_upload(self, ctx: RequestContext) -> PassthroughBody:
-        call, settings = ctx.request, self._settings
-        if call.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise ApiError(415, "Send the body as it is, without Content-Encoding.", code="unsupported_encoding")
-        kind = call.headers.get("Content-Type")
-        limit = settings.upload_limit_bytes if is_multipart_form(kind) else settings.body_limit_bytes
-        data = await call.read_body(limit_bytes=limit, timeout_s=settings.body_s)
-        return await run_cooperatively(read_upload_in_steps(data, kind, is_browser="Origin" in call.headers))
+        request, settings = ctx.request, self._settings
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise ApiError(415, "Send the body without Content-Encoding.", code="unsupported_encoding")
+        content_type = request.headers.get("Content-Type")
+        limit = settings.upload_limit_bytes if is_multipart_form(content_type) else settings.body_limit_bytes
+        data = await request.read_body(limit_bytes=limit, timeout_s=settings.body_s)
+        return await run_cooperatively(read_upload_in_steps(data, content_type, is_browser="Origin" in request.headers))
 
     def _files_backend(self, ctx: RequestContext) -> Backend:
-        """Who keeps files. All who may ask see the same ones: so a key that is for some models only sees none."""
+        """Return the upstream that stores files. All clients share its files, so the key must allow all models."""
         backend = self._targets.first_upstream(ctx)
         if backend is None or not self._targets.may_use(ctx, ""):
-            raise ApiError(403, "The API key of this request is for models only.", code="not_allowed")
+            message = "The API key of this request allows only some models, and does not allow files."
+            raise ApiError(403, message, code="not_allowed")
         return backend
 
     async def _forward(
         self, ctx: RequestContext, endpoint: PassthroughEndpoint, upload: PassthroughBody, backend: Backend
     ) -> None:
-        """Ask one upstream, and another one if nothing has gone to the client yet.
+        """Forward to one upstream, and retry with another as long as nothing has been sent to the client.
 
         Raises:
-            ApiError: none has answered.
+            ApiError: all attempts failed.
         """
         avoid: set[str] = set()
+        reply_headers = {**ctx.headers, "X-Content-Type-Options": "nosniff"}
         for attempt in range(1, backend.max_attempts + 1):
-            async with backend.lease(avoid, None) as seat:
-                relay = PassthroughExchange(ctx.request, _reply_headers(ctx), write_s=self._settings.write_s)
+            async with backend.lease(avoid, None) as lease:
+                exchange = PassthroughExchange(ctx.request, reply_headers, write_s=self._settings.write_s)
                 try:
-                    trouble = await self._run_attempt(relay, seat, ctx, endpoint, upload, is_retry=attempt > 1)
-                except asyncio.CancelledError:
-                    if endpoint.has_model and upload.json is not None:  # the client has left, and the upstream works
-                        self._charge_tokens(ctx, relay.tokens or estimate_prompt_tokens(upload.json))
+                    failure = await self._run_attempt(exchange, lease, ctx, endpoint, upload, is_retry=attempt > 1)
+                except asyncio.CancelledError:  # the client has disconnected, but the upstream has worked
+                    if endpoint.has_model and upload.json is not None:
+                        self._charge_tokens(ctx, exchange.tokens or estimate_prompt_tokens(upload.json))
                     raise
-            if trouble is None or relay.has_begun:
-                self._record_result(ctx, relay, trouble)
+            if failure is None or exchange.has_begun:
+                if failure is not None:
+                    ctx.log_fields["error"] = failure.error.code
+                if exchange.tokens:
+                    ctx.log_fields["prompt_tokens"] = exchange.tokens
+                    self._charge_tokens(ctx, exchange.tokens)
                 return
-            may_do_better = trouble.is_stale or seat.is_gone or backend.has_alternative({seat.name})
-            if attempt == backend.max_attempts or not (trouble.is_retryable and may_do_better):
-                raise trouble.error
-            avoid.add(seat.name)
+            may_succeed = failure.is_stale or lease.is_gone or backend.has_alternative({lease.name})
+            if attempt == backend.max_attempts or not (failure.is_retryable and may_succeed):
+                raise failure.error
+            avoid.add(lease.name)
 
     async def _run_attempt(
         self,
-        relay: PassthroughExchange,
+        exchange: PassthroughExchange,
         lease: BackendLease,
         ctx: RequestContext,
         endpoint: PassthroughEndpoint,
@@ -394,19 +394,11 @@ class PassthroughApi:
             root = lease.address.prefix.removesuffix(_API_PREFIX)
             lease.address = msgspec.structs.replace(lease.address, prefix=root)
         body = upload.encode(lease.model) if method == "POST" else b""
-        trouble = await relay.run(
+        failure = await exchange.run(
             lease, method, _upstream_path(ctx), body=body, content_type=upload.content_type, is_retry=is_retry
         )
-        lease.report(trouble)
-        return trouble
-
-    def _record_result(self, ctx: RequestContext, relay: PassthroughExchange, failure: AttemptFailure | None) -> None:
-        """What the log and the limits are told."""
-        if failure is not None:
-            ctx.log_fields["error"] = failure.error.code
-        if relay.tokens:
-            ctx.log_fields["prompt_tokens"] = relay.tokens
-            self._charge_tokens(ctx, relay.tokens)
+        lease.report(failure)
+        return failure
 
 
 def _path_pattern(endpoint: PassthroughEndpoint) -> re.Pattern[str]:
@@ -414,12 +406,8 @@ def _path_pattern(endpoint: PassthroughEndpoint) -> re.Pattern[str]:
 
 
 def _upstream_path(ctx: RequestContext) -> str:
-    """The path below the API's start, and the query of those that have one."""
+    """Return the path without `/v1`, and the query without keys."""
     path, query = ctx.request.path.removeprefix(_API_PREFIX), _KEYS_IN_QUERY.sub("", ctx.request.query).strip("&")
     if not _QUERY.fullmatch(query):
-        raise ApiError(400, "The query of this address cannot be passed on.", code="invalid_query")
+        raise ApiError(400, "The query string has characters that cannot be forwarded.", code="invalid_query")
     return f"{path}?{query}" if query else path
-
-
-def _reply_headers(ctx: RequestContext) -> dict[str, str]:
-    return {**ctx.headers, "X-Content-Type-Options": "nosniff"}

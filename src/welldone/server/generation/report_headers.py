@@ -1,4 +1,4 @@
-"""What a reply tells of how it came to be, where that is wanted: what took how long, and what was mended."""
+"""Headers and trailers that report on a response: timing, repairs, and the upstream. Sent on request."""
 
 from collections.abc import Mapping
 
@@ -12,35 +12,35 @@ UPSTREAM_HEADER = "x-welldone-upstream"
 TIMING_HEADER = "Server-Timing"
 BROKEN_JSON_HEADER = "x-welldone-broken-json"
 PRINTED_CALLS_HEADER = "x-welldone-printed-calls"
-"""How many answers look like a tool call that the model wrote as text."""
+"""Number of choices that look like a tool call written as text."""
 REPORT_REQUEST_HEADER = "x-welldone-report"
-"""The header with which a client asks for it."""
-_RULES_LIMIT = 64  # in a header, which proxies cut at 4 to 8 KB
+"""Request header that asks for the report."""
+_RULES_LIMIT = 64  # proxies limit a header to 4 to 8 KB
 
 
 class ReportHeaders:
-    """The report on one answer."""
+    """The report on one response."""
 
     def __init__(self, request_id: str, times: StreamTimes, *, is_requested: bool, shows_upstreams: bool) -> None:
         self.request_id = request_id
         self.times = times
         self.upstream = ""
-        """Who answered last."""
+        """The upstream of the last attempt."""
         self.attempts = 0
         self.failed_attempts: list[str] = []
-        """Who did not answer, and why: `lab:timeout`."""
+        """Upstream and reason of each failed attempt: `lab:timeout`."""
         self._is_requested = is_requested
-        self._shows_upstreams = shows_upstreams  # whether this client may see the names of upstreams
+        self._shows_upstreams = shows_upstreams  # this client may see the names of upstreams
 
     def add_attempt(self, lease: BackendLease) -> None:
-        """A part is asked for here."""
+        """Count an attempt."""
         self.attempts += 1
         if lease.upstream is not None:
             self.upstream = lease.name
 
     @property
     def trailer_names(self) -> tuple[str, ...]:
-        """What a stream tells at its end."""
+        """Names of the trailers of a stream."""
         if not self._is_requested:
             return ()
         return (
@@ -52,30 +52,31 @@ class ReportHeaders:
         )
 
     def headers(self) -> Mapping[str, str]:
-        """What is known when the reply begins."""
+        """Return the headers at the start of the response."""
         if not self._is_requested:
             return {}
         return {TIMING_HEADER: self._timing(), **self._upstream_header()}
 
     def trailers(self, pipeline: StreamPipeline | BufferedPipeline | PassthroughRepairer) -> Mapping[str, str]:
-        """What is known when it has ended."""
+        """Return the trailers at its end."""
         if not self._is_requested:
             return {}
-        rules = [note.rule for note in pipeline.repair_log.entries()]
-        broken = f"content={pipeline.invalid_json_count}, arguments={pipeline.invalid_arguments_count}"
-        told = {
+        rules = [entry.rule for entry in pipeline.repair_log.entries()]
+        broken_json = f"content={pipeline.invalid_json_count}, arguments={pipeline.invalid_arguments_count}"
+        return {
             REPAIRS_HEADER: ", ".join(rules[:_RULES_LIMIT]),
-            BROKEN_JSON_HEADER: broken,
+            BROKEN_JSON_HEADER: broken_json,
             PRINTED_CALLS_HEADER: str(pipeline.text_tool_calls),
+            TIMING_HEADER: self._timing(),
+            # Again: the headers of a queued stream precede the choice of an upstream, and attempts may have failed.
+            **self._upstream_header(),
         }
-        # The upstream again: a stream that waited began before one was chosen, and an attempt may have failed since.
-        return {**told, TIMING_HEADER: self._timing(), **self._upstream_header()}
 
     def _upstream_header(self) -> dict[str, str]:
         return {UPSTREAM_HEADER: self.upstream} if self.upstream and self._shows_upstreams else {}
 
     def _timing(self) -> str:
-        """As https://www.w3.org/TR/server-timing/ has it, in milliseconds."""
+        """Format times in milliseconds (https://www.w3.org/TR/server-timing/)."""
         times = self.times
         known = (("queue", times.queued_s), ("first", times.ttft_s), ("total", times.elapsed_s))
         return ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in known if seconds is not None)

@@ -1,7 +1,7 @@
-"""The way of one answer: from the queue to the engine, and from the engine's bytes to the client's.
+"""Production of one response: queueing, upstream attempts and retries, and the stream to the client.
 
-The handler's task sleeps until something happens; the bytes of the answer pass by it, from socket to socket. It wakes
-to open the stream, to keep a silent line alive, to wait for a slow client, and at the end.
+The handler's task sleeps most of the time: the callbacks of the attempts forward the bytes from socket to socket. It
+wakes to open the stream, to send keep-alives, to wait for a slow client, and at the end.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from enum import Enum, auto
 from functools import cache, partial
 from typing import cast
 
@@ -33,7 +34,7 @@ from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import think_mode_for
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.server.body_budget import BodyBudget
-from welldone.server.generation.attempt import UpstreamAttempt, classify_failure
+from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
 from welldone.server.generation.observer import CompositeObserver, StreamObserver
 from welldone.server.generation.report_headers import ReportHeaders
 from welldone.server.generation.token_cost import TokenCost, estimate_prompt_tokens
@@ -43,12 +44,12 @@ from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import StreamTimes
 from welldone.server.requests.fields import ValidatedRequest
 
-_BUFFER_LIMIT_BYTES = 64 * 1024  # as much as asyncio lets wait for a client: more comes when the stream is open
-_KEEP_ALIVE_LIMIT = 45  # in a row: clients give up at some hundred lines without data, and a comment has two
-_WHOLE_LIMIT_BYTES = 256 * 2**20  # of a stream that is kept for a whole reply: a million tokens
-_DONE_GRACE_S = 2.0  # for a [DONE] after the usage: servers send both at once
-_USAGE_GRACE_S = 10.0  # for the usage after the last finish_reason; some servers send that reason on each chunk
-_CLOSE_GRACE_S = 0.5  # for what a server says after [DONE], which is nothing that counts
+_EARLY_LIMIT_BYTES = 64 * 1024  # output before the stream is open; asyncio's own high-water mark
+_KEEP_ALIVE_LIMIT = 45  # in a row: some clients give up after a hundred lines without data, and a comment has two
+_BUFFERED_LIMIT_BYTES = 256 * 2**20  # of a stream that becomes a whole reply: a million tokens
+_DONE_GRACE_S = 2.0  # wait for [DONE] after the usage: servers send both at once
+_USAGE_GRACE_S = 10.0  # wait for the usage after the last finish_reason; some servers send one with each chunk
+_CLOSE_GRACE_S = 0.5  # wait for the end of the body after [DONE]
 _NEVER_S = 86_400.0
 _UPSTREAM_PATHS = {
     Endpoint.CHAT: "/chat/completions",
@@ -64,8 +65,44 @@ _PROMPT_PARAMS = {
 }
 
 
+class ResponseState(Enum):
+    """State of a response, as seen by the client."""
+
+    WAITING = auto()
+    """The backend has not started its reply; the stream may be open, with keep-alives only."""
+    STARTED = auto()
+    """The backend has started its reply, and the client has received nothing of it."""
+    SENDING = auto()
+    """The client has received a part of the reply: from here on there is no retry."""
+    COMPLETE = auto()
+    """All parts have ended without failure."""
+    FAILED = auto()
+
+
+_NEXT_STATES = {
+    ResponseState.WAITING: (
+        ResponseState.STARTED,
+        ResponseState.SENDING,
+        ResponseState.COMPLETE,
+        ResponseState.FAILED,
+    ),
+    ResponseState.STARTED: (
+        ResponseState.WAITING,  # a retry, which discards the output
+        ResponseState.SENDING,
+        ResponseState.COMPLETE,
+        ResponseState.FAILED,
+    ),
+    ResponseState.SENDING: (ResponseState.COMPLETE, ResponseState.FAILED),
+    ResponseState.COMPLETE: (),
+    ResponseState.FAILED: (),
+}
+
+
+_RETRACTABLE_STATES = (ResponseState.WAITING, ResponseState.STARTED)
+
+
 class ResponseTask:
-    """One answer that is being given."""
+    """The production of one response."""
 
     def __init__(
         self,
@@ -98,9 +135,7 @@ class ResponseTask:
         self._headers = headers
         self._recorder = recorder
         self._capture = capture
-        self._reread_request = (
-            reread_request  # reads the request once more, when the model is loaded and its abilities are known
-        )
+        self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
         self._endpoint = Endpoint(request.endpoint)
         self._path = _UPSTREAM_PATHS[self._endpoint]
         self.param = _PROMPT_PARAMS[self._endpoint]
@@ -109,25 +144,21 @@ class ResponseTask:
         self._echo = echo or {}
         self._forwarded_headers = forwarded_headers or {}
         self._reasoning_fields = reasoning_fields
-        self._clock = cache(time.time)  # when the answer ended: a replay of it tells the same
+        self._clock = cache(time.time)  # read once: a replay in the inspector has the same time of completion
         self.pipeline = self._make_pipeline()
         self.error: ApiError | None = None
-        """Why there is no answer, if there is none."""
+        """Why the response failed."""
         self._stream: StreamingResponse | None = None
-        self._buffered = bytearray()  # what came before the stream was open
+        self._buffered = bytearray()  # output before the stream is open
         self._attempts = [UpstreamAttempt(self, number) for number in range(len(request.bodies))]
         self._ended_count = 0
-        self._is_started = False  # the engine has begun
-        self._has_sent = False  # the client has heard something of the answer
-        self._is_finished = False
+        self.state = ResponseState.WAITING
         self._wakeup = asyncio.Event()
-        self._last_sent_at = time.monotonic()  # when something was last sent
+        self._last_sent_at = time.monotonic()
         self._received_bytes = 0
         self._keep_alive_count = 0
-        self._is_paused = False  # nothing is heard until the client has read
+        self._is_paused = False  # attempts are paused until the client has read
         self._pending_attempts: deque[UpstreamAttempt] = deque()
-        self.is_complete = False
-        """Whether all of it came."""
         self.cost = TokenCost(prompt_copies=len(request.bodies) // request.prompt_count)
 
     def _make_pipeline(self) -> StreamPipeline | BufferedPipeline | PassthroughRepairer:
@@ -136,7 +167,7 @@ class ResponseTask:
         return self._pipeline_factory()()
 
     def _pipeline_factory(self) -> Callable[[], StreamPipeline | BufferedPipeline | PassthroughRepairer]:
-        """How a pipe for the request is made, once. It holds nothing of us: a watch may keep it for long."""
+        """Return a factory without a reference to this object: a capture may keep it for long."""
         request = self._request
         if self._endpoint in SAME_DIALECT_ENDPOINTS:
             return partial(
@@ -156,20 +187,29 @@ class ResponseTask:
             fan_out=FanOut(len(request.bodies), request.prompt_count, tuple(request.echo or ())),
             forced=request.forced_call,
             model=self.backend.reported_model,
-            dialect=copy.copy(self._dialect),  # it may keep the end of its answer: each pipe has one of its own
+            dialect=copy.copy(self._dialect),  # it has state: each pipeline needs its own
             reasoning=self._reasoning_fields,
         )
 
+    def _enter(self, state: ResponseState) -> None:
+        """Change the state, unless the response has ended or is already further."""
+        if state in _NEXT_STATES[self.state]:
+            self.state = state
+
+    @property
+    def _is_ended(self) -> bool:
+        return not _NEXT_STATES[self.state]
+
     @property
     def final(self) -> Json | None:
-        """The answer as an object, when it has come to its end, where its dialect has one."""
+        """The complete response as an object, if its dialect has one."""
         return self.pipeline.final_object
 
     async def run(self) -> HttpResponse | None:
-        """Give the answer; None where it was streamed.
+        """Produce the response; returns None if it was streamed.
 
         Raises:
-            ApiError: there is none, and nothing was sent.
+            ApiError: it failed before anything was sent.
         """
         self.backend.check_capacity()
         self._pending_attempts = deque(self._attempts)
@@ -181,101 +221,94 @@ class ResponseTask:
                 return None
             return await self._buffered_response()
         finally:
-            self._is_finished = True
+            self._enter(ResponseState.FAILED)  # unless it has ended before
             self._estimate_cost()
-            for part in self._attempts:
-                part.close()
+            for attempt in self._attempts:
+                attempt.close()
             for task in tasks:
                 task.cancel()
-            self._attempts = []  # they hold us: rings are left to the collector
+            self._attempts = []  # a reference cycle would wait for the garbage collector
             self._buffered.clear()
 
     def abort(self, error: ApiError) -> None:
-        """End the answer with an error, wherever it is."""
-        if self._is_finished or self.error is not None:
+        """End the response with an error."""
+        if self._is_ended or self.error is not None:
             return
         self.error = error
         if self._capture is not None:
             self._capture.fail(error.to_failure())
         try:
             self._send(self.pipeline.fail(error.to_failure()))
-        except Exception as mistake:  # noqa: BLE001 - whatever is wrong with us, the client hears an end
-            log.event(logging.ERROR, "an answer could not be ended", error=mistake)
+        except Exception as internal_error:  # noqa: BLE001 - the client gets an end of the stream in any case
+            log.event(logging.ERROR, "a response could not be ended", error=internal_error)
             self._send(self.pipeline.encode_failure(error.to_failure()))
         finally:
-            self._finish()
-
-    # What they cost.
+            self._end(ResponseState.FAILED)
 
     def _estimate_cost(self) -> None:
-        """Estimate the cost of what was asked for, unless the usage of a whole answer says it."""
-        if self.is_complete and self.pipeline.usage is not None:
+        """Estimate the token cost, unless the usage of a complete response has it."""
+        if self.state is ResponseState.COMPLETE and self.pipeline.usage is not None:
             return
-        prompts: dict[int, int] = {}  # choices of one prompt are asked for one after the other
-        for part in self._attempts:
-            if part.is_billable:
-                number = part.part_index // self.cost.prompt_copies
+        prompts: dict[int, int] = {}  # tokens by number of the prompt; its choices are consecutive parts
+        for attempt in self._attempts:
+            if attempt.is_billable:
+                number = attempt.part_index // self.cost.prompt_copies
                 if number not in prompts:
-                    prompts[number] = estimate_prompt_tokens(self._request.bodies[part.part_index])
+                    prompts[number] = estimate_prompt_tokens(self._request.bodies[attempt.part_index])
                 self.cost.prompt_tokens += prompts[number]
-                self.cost.completion_tokens += part.output_estimate.tokens(has_logprobs=self._has_logprobs)
-
-    def _count_wasted(self, attempt: UpstreamAttempt) -> None:
-        """Another attempt is made at a part."""
-        if attempt.is_billable:
-            received = attempt.output_estimate.tokens(has_logprobs=self._has_logprobs)
-            self.cost.wasted_tokens += estimate_prompt_tokens(self._request.bodies[attempt.part_index]) + received
+                self.cost.completion_tokens += attempt.output_estimate.tokens(has_logprobs=self._has_logprobs)
 
     @property
     def _has_logprobs(self) -> bool:
-        """Whether the length of a chunk says little of its text. Events of native streams repeat the request."""
+        """Whether chunks are longer than their text. Events of same-dialect streams repeat the request."""
         body = self._request.bodies[0]
-        wanted = (body.get("logprobs"), body.get("top_logprobs"))
-        return any(value not in (None, False) for value in wanted) or self._endpoint in SAME_DIALECT_ENDPOINTS
+        logprobs = (body.get("logprobs"), body.get("top_logprobs"))
+        return any(value not in (None, False) for value in logprobs) or self._endpoint in SAME_DIALECT_ENDPOINTS
 
-    # How the parts are asked for.
+    # Attempts and retries.
 
     async def _run_worker(self, *, is_first: bool) -> None:
-        """Ask for one part after the other, in one seat. What goes wrong ends the whole answer."""
+        """Run pending attempts one after the other, each with a leased slot. A final failure ends the response."""
         avoid: set[str] = set()
-        trouble: AttemptFailure | None = None
+        failure: AttemptFailure | None = None
         try:
-            while self._pending_attempts and not self._is_finished:
-                async with self.backend.lease(avoid, self._sticky) as seat:
-                    self.times.record_queued(seat.waited_s)
-                    trouble = await self._run_attempts(seat)
-                avoid.add(seat.name)
+            while self._pending_attempts and not self._is_ended:
+                async with self.backend.lease(avoid, self._sticky) as lease:
+                    self.times.record_queued(lease.waited_s)
+                    failure = await self._run_attempts(lease)
+                avoid.add(lease.name)
         except ApiError as error:
-            # One place is enough: who gets no second one has its parts asked for in the first.
-            if is_first or trouble is not None or error.status not in (429, 503):
-                self.abort(error if trouble is None else trouble.error)
+            # One slot is enough: if there is no second one, the first worker runs all attempts.
+            if is_first or failure is not None or error.status not in (429, 503):
+                self.abort(error if failure is None else failure.error)
         except EngineError as error:
             self.abort(engine_unavailable(error))
-        except Exception as error:  # noqa: BLE001 - the edge of a task: it logs, and the client gets an honest error
+        except Exception as error:  # noqa: BLE001 - outermost layer of a task: logged, and reported to the client
             self.fail(error)
 
     async def _run_attempts(self, lease: BackendLease) -> AttemptFailure | None:
-        """Ask for parts in this seat, until there are no more, or one is better asked for elsewhere."""
-        while self._pending_attempts and not self._is_finished:
-            part = self._pending_attempts.popleft()
-            trouble = await self._run_attempt(part, lease)
-            if trouble is None:
+        """Run pending attempts with this lease. Returns a failure that is to be retried elsewhere."""
+        while self._pending_attempts and not self._is_ended:
+            attempt = self._pending_attempts.popleft()
+            part = attempt.part_index
+            failure = await self._run_attempt(attempt, lease)
+            if failure is None:
                 continue
-            self.report.failed_attempts.append(f"{lease.name}:{trouble.outcome}")
-            if self._is_finished:
+            self.report.failed_attempts.append(f"{lease.name}:{failure.outcome}")
+            if self._is_ended:
                 continue
-            if not self._may_retry(part, trouble, lease):
-                self.abort(trouble.error)
+            if not self._may_retry(attempt, failure, lease):
+                self.abort(failure.error)
                 return None
-            if part.has_received:
+            if attempt.stage >= AttemptStage.RECEIVING:
                 self._discard_output()
-            self._count_wasted(part)
-            self._attempts[part.part_index] = UpstreamAttempt(
-                self, part.part_index, attempt_number=part.attempt_number + 1
-            )
-            self._pending_attempts.appendleft(self._attempts[part.part_index])
-            if self.backend.has_alternative({lease.name}) or not await lease.prepare_retry(trouble):
-                return trouble
+            if attempt.is_billable:
+                received = attempt.output_estimate.tokens(has_logprobs=self._has_logprobs)
+                self.cost.wasted_tokens += estimate_prompt_tokens(self._request.bodies[part]) + received
+            self._attempts[part] = UpstreamAttempt(self, part, attempt_number=attempt.attempt_number + 1)
+            self._pending_attempts.appendleft(self._attempts[part])
+            if self.backend.has_alternative({lease.name}) or not await lease.prepare_retry(failure):
+                return failure
         return None
 
     async def _run_attempt(self, attempt: UpstreamAttempt, lease: BackendLease) -> AttemptFailure | None:
@@ -283,41 +316,44 @@ class ResponseTask:
         self.times.record_sent()
         self._configure_pipeline(attempt, lease)
         async with self._body_budget.reserve(attempt):
-            if self._is_finished:
+            if self._is_ended:
                 return None
-            body = self._upstream_body(attempt.part_index, lease)
+            if self._reread_request is not None:
+                self._request = self._reread_request()
+                self._reread_request = None
+            body = {**self._request.bodies[attempt.part_index], "model": lease.model}
             encoded = [msgspec.json.encode(body)]
-            tape: StreamObserver | None = None
+            observer: StreamObserver | None = None
             if self._recorder is not None and lease.upstream is not None:
-                tape = self._recorder.begin(self._path, body, lease.name, self.report.request_id)
+                observer = self._recorder.begin(self._path, body, lease.name, self.report.request_id)
             if self._capture is not None:
-                watching = self._capture.begin_attempt(
+                capture = self._capture.begin_attempt(
                     attempt.part_index, lease.name, encoded[0], is_local=lease.upstream is None
                 )
-                tape = watching if tape is None else CompositeObserver((tape, watching))
-            # It is not held here while the answer comes: `n` parts would hold it n times.
+                observer = capture if observer is None else CompositeObserver((observer, capture))
+            # `pop`: this frame must not keep the body in memory during the reply, n times for n parts.
             return await attempt.run(
-                lease, self._path, encoded.pop(), tape, upstream_headers(lease, self._forwarded_headers)
+                lease, self._path, encoded.pop(), observer, upstream_headers(lease, self._forwarded_headers)
             )
 
     def _configure_pipeline(self, attempt: UpstreamAttempt, lease: BackendLease) -> None:
-        tuned = lease.upstream
-        if tuned is None:
+        upstream = lease.upstream
+        if upstream is None:
             return
-        think = think_mode_for(cast("ThinkMode", tuned.settings.think), self._request.bodies[attempt.part_index])
-        text = cast("TextMode", tuned.settings.text)
-        strict = frozenset(tuned.settings.strict)
-        reword = partial(error_mapping.sanitize_failure, secrets=tuned.secrets)
-        self.pipeline.configure(attempt.part_index, think=think, text=text, strict=strict, map_failure=reword)
+        think = think_mode_for(cast("ThinkMode", upstream.settings.think), self._request.bodies[attempt.part_index])
+        text = cast("TextMode", upstream.settings.text)
+        strict = frozenset(upstream.settings.strict)
+        sanitize = partial(error_mapping.sanitize_failure, secrets=upstream.secrets)
+        self.pipeline.configure(attempt.part_index, think=think, text=text, strict=strict, map_failure=sanitize)
         if self._capture is not None:
-            self._capture.tune(attempt.part_index, think=think, text=text, strict=strict, reword=reword)
+            self._capture.configure(attempt.part_index, think=think, text=text, strict=strict, map_failure=sanitize)
 
     def _may_retry(self, attempt: UpstreamAttempt, failure: AttemptFailure, lease: BackendLease) -> bool:
-        """Where nothing of the part has gone out yet, and somebody may do better."""
+        """Whether nothing of the part has been sent, and another attempt may succeed."""
         if (
             attempt.attempt_number >= self.backend.max_attempts
             or not failure.is_retryable
-            or (attempt.has_received and not self._is_retractable)
+            or (attempt.stage >= AttemptStage.RECEIVING and not self._is_retractable)
         ):
             return False
         if lease.upstream is None:
@@ -326,74 +362,68 @@ class ResponseTask:
 
     @property
     def _is_retractable(self) -> bool:
-        """Whether the client has heard nothing of what an upstream said, so that it can be taken back."""
-        return bool(self.backend.upstreams) and not self._has_sent and len(self._attempts) == 1
+        """Whether the output of an upstream can be discarded, since the client has received nothing of it."""
+        return bool(self.backend.upstreams) and self.state in _RETRACTABLE_STATES and len(self._attempts) == 1
 
     def _discard_output(self) -> None:
-        """Forget what was heard of the answer."""
         self._buffered.clear()
         self._is_paused = False
-        self._is_started = False
+        self._enter(ResponseState.WAITING)
         self._ended_count = 0
         self.pipeline = self._make_pipeline()
 
-    # What the parts call.
+    # Callbacks of the attempts.
 
     def fail(self, error: Exception) -> None:
-        """A mistake of ours."""
-        log.event(logging.ERROR, "an answer failed", error=error)
-        self.abort(ApiError(500, "The server failed. Its log says why.", code="internal_error"))
-
-    def _upstream_body(self, part: int, lease: BackendLease) -> Json:
-        if self._reread_request is not None:
-            self._request = self._reread_request()
-            self._reread_request = None
-        return {**self._request.bodies[part], "model": lease.model}
+        """Log an internal error and end the response with a 500."""
+        log.event(logging.ERROR, "a response failed", error=error)
+        message = f"Internal server error (request id {self.report.request_id}); see the server log."
+        self.abort(ApiError(500, message, code="internal_error"))
 
     def wake(self) -> None:
-        """The silence that is allowed has changed."""
+        """Wake the handler's task: a deadline has changed."""
         self._wakeup.set()
 
     def on_accepted(self) -> None:
-        """The engine has begun with a part."""
-        # Of an upstream the first word is waited for as well: it may be an error, which still gets its status.
-        if not self._is_started and not self.backend.upstreams:
+        """Note the start of a reply."""
+        # The first event of an upstream is awaited too: it may be an error, which then becomes an HTTP status.
+        if not self.backend.upstreams:
             self._mark_started()
 
     def on_data(self, data: bytes, part: int) -> bool:
-        """More of a part's stream; whether it has said something by now."""
-        if self._is_finished:
+        """Process bytes of a part's stream. Returns whether the part has produced an event by now."""
+        if self._is_ended:
             return False
         self._received_bytes += len(data)
         if self._capture is not None:
             self._capture.feed(data, part)
-        if self._received_bytes > _WHOLE_LIMIT_BYTES and self.pipeline.retains_output:
+        if self._received_bytes > _BUFFERED_LIMIT_BYTES and self.pipeline.retains_output:
             self.abort(reply_too_large())
             return False
-        said = self.pipeline.feed(data, part)
+        output = self.pipeline.feed(data, part)
         if self.pipeline.failure is not None:
-            self._fail_part(part, said)
+            self._fail_part(part, output)
             return True
         if not self.pipeline.has_part_started(part):
             if isinstance(self.pipeline, PassthroughRepairer):
-                self._send(said)  # that an answer will come: it has events for that
+                self._send(output)  # events before the first content, such as `response.created`
             return False
         self.times.record_chunk()
-        self._send(said)
+        self._send(output)
         if self.pipeline.is_part_stopped(part):
-            self._attempts[part].finish()  # the engine would go on, and is left at once
+            self._attempts[part].finish()  # at a stop string: the engine would generate on
         elif self.pipeline.is_part_done(part):
-            # Some servers leave the body open after this: nobody waits for them.
+            # Some servers leave the body open after [DONE].
             self._attempts[part].finish_after(_CLOSE_GRACE_S)
         elif self.pipeline.is_part_complete(part):
-            # Some servers send no [DONE] and leave the body open: the answer is whole all the same.
+            # Some servers send no [DONE] and leave the body open; the response is complete all the same.
             self._attempts[part].finish_after(_DONE_GRACE_S if self.pipeline.has_part_usage(part) else _USAGE_GRACE_S)
         else:
             self._enable_fast_path()
         return True
 
     def _enable_fast_path(self) -> None:
-        """Let plain text flow without a detour, once the stream is open."""
+        """Use the fast path for text chunks, once the stream is open."""
         if (
             self._stream is not None
             and len(self._attempts) == 1
@@ -403,63 +433,62 @@ class ResponseTask:
             self._attempts[0].enable_fast_path(self.pipeline, self._stream, self.times)
 
     def on_full_body(self, data: bytes, part: int) -> Iterator[None]:
-        """A part's reply, which was not streamed; each step takes a turn."""
-        if self._is_finished:
+        """Process a whole reply of a part, in steps between which the event loop may run."""
+        if self._is_ended:
             return
         self.times.record_chunk()
         if self._capture is not None:
             self._capture.buffered_reply(data, part)
-        for said in self.pipeline.feed_reply_in_steps(data, part):
+        for output in self.pipeline.feed_reply_in_steps(data, part):
             if self.pipeline.failure is not None:
-                self._fail_part(part, said)
+                self._fail_part(part, output)
                 return
-            self._send(said)
+            self._send(output)
             yield
-            if self._is_finished:
+            if self._is_ended:
                 return
 
     @property
     def has_content(self) -> bool:
-        """Whether what was heard last had something of the answer in it."""
+        """Whether the last data had content."""
         return self.pipeline.has_content
 
     @property
     def has_backpressure(self) -> bool:
-        """Whether the client takes less than it is given."""
+        """Whether the client reads too slowly."""
         return self._stream is not None and self._stream.has_backpressure
 
     def is_done(self, part: int) -> bool:
-        """Whether a part has said `[DONE]`."""
+        """Whether a part has sent `[DONE]`."""
         return self.pipeline.is_part_done(part)
 
     def on_end(self, part: int) -> None:
-        """A part's stream has ended."""
-        if self._is_finished:
+        """Process the end of a part's stream."""
+        if self._is_ended:
             return
         self._ended_count += 1
-        said = self._close_part(part)
+        output = self._close_part(part)
         if self.pipeline.failure is not None:
-            self._fail_part(part, said)
+            self._fail_part(part, output)
             return
-        self._send(said)
+        self._send(output)
         if self._ended_count == len(self._attempts):
-            self.is_complete = True
-            self._finish()
+            self._end(ResponseState.COMPLETE)
 
     def _fail_part(self, part: int, data: bytes | None) -> None:
-        """A part has failed by what it said: if nothing went out yet, whoever waits for the part decides."""
+        """Handle an error event or an invalid stream."""
         failure = self.pipeline.failure
         assert failure is not None
-        trouble = classify_failure(failure)
-        self._attempts[part].fail(trouble)
+        attempt_failure = classify_failure(failure)
+        self._attempts[part].fail(attempt_failure)
         if self._is_retractable:
-            self._discard_output()  # whoever waits for the part decides: another is asked, or this is a status
+            self._discard_output()  # the worker retries, or ends the response with an HTTP status
             return
         if self.backend.upstreams and self._stream is None:
-            self.error = trouble.error  # then it is a status
+            self.error = attempt_failure.error  # an HTTP status, since no stream is open
         self._send(data)
         self._send(self._close_part(part))
-        self._finish()
+        self._end(ResponseState.FAILED)
 
     def _close_part(self, part: int) -> bytes | None:
         if self._capture is not None:
@@ -467,13 +496,13 @@ class ResponseTask:
         return self.pipeline.close(part)
 
     def _mark_started(self) -> None:
-        self._is_started = True
+        self._enter(ResponseState.STARTED)
         self._wakeup.set()
 
-    # What the handler's task does.
+    # The handler's task.
 
     async def _buffered_response(self) -> HttpResponse:
-        while not self._is_finished:
+        while not self._is_ended:
             await self._wait(_NEVER_S)
         if self.error is not None:
             raise self.error
@@ -483,16 +512,17 @@ class ResponseTask:
         assert not isinstance(self.pipeline, StreamPipeline)
         if self._capture is not None:
             self._capture.send_body()
-        told = {**self.report.headers(), **self.report.trailers(self.pipeline)}
-        # The body of a long answer is made in a thread: that is Python code, so the event loop still gets its turns.
-        is_long = isinstance(self.pipeline, BufferedPipeline) and self.pipeline.is_body_slow
-        body = await asyncio.to_thread(self.pipeline.body) if is_long else self.pipeline.body()
-        return HttpResponse(200, body, headers={**self._headers(), **told})
+        report = {**self.report.headers(), **self.report.trailers(self.pipeline)}
+        # A long body is encoded in a thread: the GIL switches between them, so the event loop still runs.
+        is_slow = isinstance(self.pipeline, BufferedPipeline) and self.pipeline.is_body_slow
+        body = await asyncio.to_thread(self.pipeline.body) if is_slow else self.pipeline.body()
+        return HttpResponse(200, body, headers={**self._headers(), **report})
 
     async def _stream_response(self) -> None:
-        # A refusal that comes at once gets its status; who waits longer gets the head of the stream, and signs of life.
-        late = time.monotonic() + self._settings.early_s
-        while not (self._is_started or self._is_finished) and (left_s := late - time.monotonic()) > 0:
+        # An early error becomes an HTTP status. After `early_s` the stream is opened, and queued requests receive
+        # keep-alives.
+        early_end = time.monotonic() + self._settings.early_s
+        while self.state is ResponseState.WAITING and (left_s := early_end - time.monotonic()) > 0:
             await self._wait(left_s)
         if self.error is not None:
             raise self.error
@@ -504,7 +534,7 @@ class ResponseTask:
         pending, self._buffered = bytes(self._buffered), bytearray()
         self._send(pending)
         self._enable_fast_path()
-        while not self._is_finished:
+        while not self._is_ended:
             if self._is_paused or stream.has_backpressure:
                 await self._drain_client(stream)
             else:
@@ -512,29 +542,29 @@ class ResponseTask:
         await stream.end(self.report.trailers(self.pipeline))
 
     async def _wait(self, limit_s: float) -> None:
-        """Wait until something has changed, or the time is over. An engine that is silent for too long is given up."""
+        """Wait for a wakeup or the time limit. Attempts past their deadline time out."""
         self._wakeup.clear()
-        if self._is_finished:
+        if self._is_ended:
             return
         now = time.monotonic()
         left_s = limit_s
-        for part in self._attempts:
-            if part.is_running and not part.has_ended:
-                left_s = min(left_s, part.deadline - now)
-                if part.deadline <= now:
-                    part.time_out()
+        for attempt in self._attempts:
+            if attempt.is_running:
+                left_s = min(left_s, attempt.deadline - now)
+                if attempt.deadline <= now:
+                    attempt.time_out()
                     left_s = 0.0
         if left_s <= 0:
-            await asyncio.sleep(0)  # whoever waits for the part decides what becomes of it
+            await asyncio.sleep(0)  # the worker retries or aborts
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._wakeup.wait()
 
     def _keep_alive(self, stream: StreamingResponse) -> float:
-        """Send a sign of life if the line has been silent for so long; how long until the next is due."""
+        """Send a keep-alive if one is due. Returns the time until the next one."""
         now = time.monotonic()
-        sent_at = max(part.last_sent_at for part in self._attempts)
+        sent_at = max(attempt.last_sent_at for attempt in self._attempts)
         if sent_at > self._last_sent_at:
             self._last_sent_at = sent_at
             self._keep_alive_count = 0
@@ -550,45 +580,46 @@ class ResponseTask:
         return self._settings.keep_alive_s
 
     def _pause_upstreams(self) -> None:
-        """Hear no more until the client has read: now, since the loop may read megabytes more before the task wakes."""
+        """Stop reading until the client has read; at once, since the loop may read megabytes before the task wakes."""
         self._is_paused = True
-        for part in self._attempts:
-            part.pause()
+        for attempt in self._attempts:
+            attempt.pause()
         self._wakeup.set()
 
     async def _drain_client(self, stream: StreamingResponse) -> None:
-        """Wait for a client that reads more slowly than the engine writes; one that does not read at all is left."""
+        """Wait for a slow client; abort if it does not read at all."""
         self._pause_upstreams()
         self._is_paused = False
         try:
             async with asyncio.timeout(self._settings.write_s):
                 await stream.drain()
         except TimeoutError:
-            self.error = ApiError(408, "The client does not read.", code="client_too_slow")
-            self.pipeline.fail(self.error.to_failure())  # nobody hears it, but it is counted and logged
-            self._is_finished = True
+            message = f"The client has read nothing for {self._settings.write_s:g} s."
+            self.error = ApiError(408, message, code="client_too_slow")
+            self.pipeline.fail(self.error.to_failure())  # for logs and metrics only
+            self._enter(ResponseState.FAILED)
             stream.abort()
-        for part in self._attempts:
-            part.resume()
+        for attempt in self._attempts:
+            attempt.resume()
 
     def _send(self, data: bytes | None) -> None:
-        """Send bytes on, or keep them until the stream is open."""
+        """Send bytes to the client, or buffer them until the stream is open."""
         if not data:
             return
         stream = self._stream
         if stream is None:
             if not data.replace(KEEP_ALIVE, b""):
-                return  # a sign of life is no answer: a failure is still a status
+                return  # a keep-alive alone: a failure can still become an HTTP status
             self._buffered += data
             self._mark_started()
-            if len(self._buffered) > _BUFFER_LIMIT_BYTES:
+            if len(self._buffered) > _EARLY_LIMIT_BYTES:
                 self._pause_upstreams()
         else:
-            self._has_sent = True
+            self._enter(ResponseState.SENDING)
             self._keep_alive_count = 0
             self._last_sent_at = time.monotonic()
             stream.write(data)
 
-    def _finish(self) -> None:
-        self._is_finished = True
+    def _end(self, state: ResponseState) -> None:
+        self._enter(state)
         self._wakeup.set()

@@ -1,4 +1,4 @@
-"""Whom a request means: the name in it, as a local model or as the upstreams that have it."""
+"""Resolution of a model name to a backend: a local model or a group of upstreams. Sticky routing keys."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,52 +21,48 @@ from welldone.server.app import RequestContext
 from welldone.server.observe.metrics import Metrics
 from welldone.server.requests import fields
 
-# What a request has in common with those that should go where it goes, for the prompt cache that is there.
-
-
 _SESSION_HEADERS = ("x-session-id", "x-conversation-id", "x-session-affinity")
-"""Under which clients name their conversation: opencode's, llama.cpp's page, Cloudflare's."""
-_PROMPT_CHARACTERS = 1_024  # characters of a text that is continued: what cache blocks are made of
+"""Headers with a conversation id: of opencode, llama.cpp's web UI, Cloudflare."""
+_PROMPT_CHARACTERS = 1_024  # of a prompt that identify the conversation; prompt caches work in blocks
+_HINT_CANDIDATES = 256  # names compared for "did you mean": a thousand block the event loop for 100 ms
+_LISTED_NAMES = 8  # names in an error message
 
 
 def sticky_key(ctx: RequestContext, body: Json, upstreams: Sequence[Upstream]) -> str | None:
-    """The text by which an upstream is chosen; None where any will do."""
-    wishes = {upstream.settings.sticky for upstream in upstreams} - {"none"}
-    if not wishes or len(upstreams) < 2:
+    """Return the key of sticky routing: requests with the same key share an upstream and its prompt cache.
+
+    None if any upstream will do. The principal is always part of the key, so that clients cannot steer each other.
+    """
+    modes = {upstream.settings.sticky for upstream in upstreams} - {"none"}
+    if not modes or len(upstreams) < 2:
         return None
-    if "conversation" in wishes:
-        return f"conversation {ctx.principal} {_conversation_id(ctx, body)}"  # what another client says leads nowhere
+    if "conversation" in modes:
+        return f"conversation {ctx.principal} {_conversation_id(ctx, body)}"
     return f"key {ctx.principal}"
 
 
 def _conversation_id(ctx: RequestContext, body: Json) -> str:
-    """What the client calls it, else how it begins: that stays while it grows."""
-    for given in (*(ctx.request.headers.get(name) for name in _SESSION_HEADERS), body.get("prompt_cache_key")):
-        if isinstance(given, str) and given:
-            return given
-    return hashlib.blake2b(msgspec.json.encode(_conversation_start(body)), digest_size=16).hexdigest()
-
-
-def _conversation_start(body: Json) -> object:
-    """All up to the first word of the user."""
-    said = body.get("messages") or body.get("input")
-    if not isinstance(said, list):
-        return str(said or body.get("prompt"))[:_PROMPT_CHARACTERS]
-    users = (place for place, one in enumerate(said) if isinstance(one, dict) and one.get("role") == "user")
-    return said[: next(users, 0) + 1]
-
-
-_HINT_CANDIDATES = 256  # names for a hint: a thousand take 100 ms, in which nobody else is heard
-_LISTED_NAMES = 8  # names in an error: enough to see what there is
+    """Return the client's conversation id, or a hash of the start, which stays the same as the conversation grows."""
+    for value in (*(ctx.request.headers.get(name) for name in _SESSION_HEADERS), body.get("prompt_cache_key")):
+        if isinstance(value, str) and value:
+            return value
+    messages = body.get("messages") or body.get("input")
+    start: object
+    if isinstance(messages, list):  # up to the first message of the user
+        roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+        start = messages[: roles.index("user") + 1] if "user" in roles else messages[:1]
+    else:
+        start = str(messages or body.get("prompt"))[:_PROMPT_CHARACTERS]
+    return hashlib.blake2b(msgspec.json.encode(start), digest_size=16).hexdigest()
 
 
 class BackendResolver:
-    """Finds who answers. `gates` has those of the local models, by name."""
+    """Finds the backend for a model name. `queues` has the queues of the local models by name."""
 
     def __init__(
         self,
         settings: ServeSettings,
-        fleet: EngineSupervisor,
+        supervisor: EngineSupervisor,
         upstreams: UpstreamRegistry,
         queues: Mapping[str, RequestQueue],
         *,
@@ -76,76 +72,87 @@ class BackendResolver:
         on_report: Callable[[Upstream, AttemptFailure | None], None],
     ) -> None:
         self._settings = settings
-        self._fleet = fleet
+        self._supervisor = supervisor
         self._upstreams = upstreams
         self._keys = keys
         self._metrics = metrics
         self._send = send
         self._on_report = on_report
-        self._local_backends = {model.name: LocalBackend(model, queues[model.name], settings) for model in fleet.models}
+        self._local_backends = {
+            model.name: LocalBackend(model, queues[model.name], settings) for model in supervisor.models
+        }
         self._queues = {
             upstream.name: RequestQueue(
                 upstream.settings.limit, upstream.settings.queue, upstream.settings.queue_wait_s
             )
             for upstream in upstreams.all
         }
-        for name, gate in self._queues.items():
-            metrics.watch_upstream_queue(name, gate)
+        for name, queue in self._queues.items():
+            metrics.watch_upstream_queue(name, queue)
 
     def find(self, ctx: RequestContext, name: object) -> LocalBackend | UpstreamBackend:
-        """Who answers for a name; where there is one model, it need not be named.
+        """Return the backend for a model name. The name is optional if the server has one model.
 
         Raises:
-            ApiError: nobody, or not for this client.
+            ApiError: the model does not exist, or the client may not use it.
         """
         if not isinstance(name, str | None):
             raise fields.wrong_type("model", "a string", name)
-        found = self._resolve_default(ctx) if name in (None, "") else self._resolve_named(ctx, name)
-        ctx.model = found.name
-        return found
+        backend = self._resolve_default(ctx) if name in (None, "") else self._resolve_named(ctx, name)
+        ctx.model = backend.name
+        return backend
 
     def first_upstream(self, ctx: RequestContext) -> UpstreamBackend | None:
-        """The first upstream, for what belongs to no model: files, and the like."""
+        """Return the first upstream, for endpoints without a model, such as files."""
         if not self._upstreams.all:
             return None
         return self._upstream_backend(routing.UpstreamGroup("", (routing.UpstreamModel(self._upstreams.all[0], ""),)))
 
     def may_use(self, ctx: RequestContext, name: str) -> bool:
-        """Whether the client's key is good for a model."""
+        """Whether the client's key allows a model."""
         return self._keys.may_use(ctx.principal, name)
 
     def _resolve_default(self, ctx: RequestContext) -> LocalBackend | UpstreamBackend:
         group = self._upstreams.sole_model()
-        found: LocalBackend | UpstreamBackend | None = None
+        backend: LocalBackend | UpstreamBackend | None = None
         if len(self._local_backends) == 1 and not self._upstreams.all:
-            found = next(iter(self._local_backends.values()))
+            backend = next(iter(self._local_backends.values()))
         elif group is not None and not self._local_backends:
-            found = self._upstream_backend(group)
-        if found is None:
-            known = ", ".join(f"`{one}`" for one in self._visible_models(ctx)[:_LISTED_NAMES])
-            message = f"You must provide a model parameter: one of {known or 'those that GET /v1/models lists'}."
+            backend = self._upstream_backend(group)
+        if backend is None:
+            models = ", ".join(f"`{model}`" for model in self._visible_models(ctx)[:_LISTED_NAMES])
+            message = f"You must provide a model parameter: one of {models or 'those that GET /v1/models lists'}."
             raise ApiError(400, message, param="model", code="missing_model")
-        if not self.may_use(ctx, found.name):
+        if not self.may_use(ctx, backend.name):
             raise _model_not_allowed("the model of this server")
-        return found
+        return backend
 
     def _resolve_named(self, ctx: RequestContext, name: object) -> LocalBackend | UpstreamBackend:
-        """Who answers for this name. A name that the key is not for is a 403 whether or not it exists, and one that
-        leads to a model that the key is not for does not exist: so a key learns nothing of other models."""
-        found = self._look_up(ctx, name) if isinstance(name, str) else None
-        if found is not None:
-            return found
-        ctx.log_fields["wanted"] = str(name)[:64]
+        """Return the backend for a name.
+
+        A name that the key does not allow is a 403 whether or not it exists, and an allowed name for a model that the
+        key does not allow is a 404: so clients cannot probe for other models.
+        """
+        backend = self._look_up(ctx, name) if isinstance(name, str) else None
+        if backend is not None:
+            return backend
+        requested = str(name)[:64]
+        ctx.log_fields["requested_model"] = requested
         if isinstance(name, str) and not self.may_use(ctx, name):
-            raise _model_not_allowed(f"the model `{name[:64]}`")
-        raise self._model_not_found(ctx, name)
+            raise _model_not_allowed(f"the model `{requested}`")
+        models = self._visible_models(ctx)
+        available = ", ".join(f"`{model}`" for model in models[:_LISTED_NAMES])
+        hint = did_you_mean(requested, models[:_HINT_CANDIDATES])
+        message = f"The model `{requested}` does not exist here{hint}. There is: {available or 'none yet'}."
+        setting = "[routes]" if self._upstreams.all else "--alias"
+        raise ApiError(404, f"{message} More names: {setting}.", param="model", code="model_not_found")
 
     def _look_up(self, ctx: RequestContext, name: str) -> LocalBackend | UpstreamBackend | None:
         found = self._upstreams.resolve(name)
         if isinstance(found, routing.UpstreamGroup):
-            members = tuple(one for one in found.members if self._may_reach(ctx, name, one))
+            members = tuple(member for member in found.members if self._may_reach(ctx, name, member))
             return self._upstream_backend(msgspec.structs.replace(found, members=members)) if members else None
-        model = self._fleet.find(name if found is None else found.name)
+        model = self._supervisor.find(name if found is None else found.name)
         if model is None:
             return None
         pattern = None if found is None else found.pattern
@@ -153,11 +160,11 @@ class BackendResolver:
         return self._local_backends[model.name] if is_allowed else None
 
     def _may_reach(self, ctx: RequestContext, name: str, member: routing.UpstreamModel) -> bool:
-        """Whether the key is for this name, and for what the name leads to there.
+        """Whether the key allows this name, and the upstream's model behind it.
 
-        With a pattern clients choose the name. So the key must cover the whole pattern, or be for the model that is
-        asked for in the end, which must be one that the configuration, the upstream or the key names: many servers
-        answer with the model that they have, whatever they are asked for.
+        With a pattern clients choose the name. So the key must cover the whole pattern, or allow the upstream's model,
+        which must be named by the configuration, the upstream or the key: many servers ignore the requested name and
+        answer with the model that they have.
         """
         if self._key_covers(ctx, name, member.pattern):
             return True
@@ -165,8 +172,7 @@ class BackendResolver:
         return is_named and self.may_use(ctx, name) and self.may_use(ctx, member.model)
 
     def _key_covers(self, ctx: RequestContext, name: str, pattern: str | None) -> bool:
-        """Whether the key is for the name, and for every other name that the pattern matches. Only a `*` of the key's
-        pattern matches a `*`."""
+        """Whether the key allows the name and all other names of the pattern. A `*` matches only a `*` of the key."""
         return self.may_use(ctx, name) and (pattern is None or self.may_use(ctx, pattern))
 
     def _upstream_backend(self, group: routing.UpstreamGroup) -> UpstreamBackend:
@@ -180,18 +186,10 @@ class BackendResolver:
         )
 
     def _visible_models(self, ctx: RequestContext) -> list[str]:
-        """The names of models that the client's key is for."""
-        known = [model.name for model in self._fleet.models] + [str(one["id"]) for one in self._upstreams.list_models()]
-        return [one for one in known if self.may_use(ctx, one)]
-
-    def _model_not_found(self, ctx: RequestContext, name: object) -> ApiError:
-        known = self._visible_models(ctx)
-        shown = ", ".join(f"`{one}`" for one in known[:_LISTED_NAMES])
-        wanted = str(name)[:64]
-        hint = did_you_mean(wanted, known[:_HINT_CANDIDATES])
-        message = f"The model `{wanted}` does not exist here{hint}. There is: {shown or 'none yet'}."
-        more = "[routes]" if self._upstreams.all else "--alias"
-        return ApiError(404, f"{message} More names: {more}.", param="model", code="model_not_found")
+        """Return the names of the models that the client's key allows."""
+        names = [model.name for model in self._supervisor.models]
+        names += [str(model["id"]) for model in self._upstreams.list_models()]
+        return [name for name in names if self.may_use(ctx, name)]
 
 
 def _model_not_allowed(model: str) -> ApiError:

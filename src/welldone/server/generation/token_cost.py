@@ -1,6 +1,6 @@
-"""What an answer costs a key's limit of tokens where no usage says it: an estimate, made when the answer has ended.
+"""Estimated token cost of a response without usage, for the token limit of its API key.
 
-A client that leaves early gets no usage chunk, and the upstream has worked all the same.
+A stream that a client aborts has no usage chunk, but the upstream has generated tokens all the same.
 """
 
 import re
@@ -10,31 +10,31 @@ import msgspec
 from welldone.protocol.events import Json, Usage
 
 _TOKEN_BYTES = 4
-"""Of English text; OpenAI's rule of thumb. A request counts with its JSON, which is small beside long texts."""
+"""OpenAI's rule of thumb for English. The JSON syntax of a request is counted too: it is small beside long texts."""
 _EMBEDDED_MEDIA = re.compile(rb'"(?:url|image_url|data|file_data)": ?"[^"]{1024,}"')
 _MEDIA_TOKENS = 1_000
-"""Of a picture or a file that is sent as text: about what a picture of full size costs at OpenAI."""
+"""Cost of an embedded image or file: about that of a full-size image at OpenAI."""
 _ENVELOPE_BYTES = 512
-"""The most of a chunk that is not its text. Those of servers have 150 to 400 bytes."""
+"""Upper bound for the part of a chunk that is not text. Servers use 150 to 400 bytes."""
 
 
 def estimate_prompt_tokens(body: Json) -> int:
-    """About how many tokens the prompt of a request has."""
+    """Estimate the prompt tokens of a request."""
     encoded = msgspec.json.encode(body)
-    media = [found.end() - found.start() for found in _EMBEDDED_MEDIA.finditer(encoded)]
+    media = [match.end() - match.start() for match in _EMBEDDED_MEDIA.finditer(encoded)]
     return (len(encoded) - sum(media)) // _TOKEN_BYTES + len(media) * _MEDIA_TOKENS
 
 
 class OutputTokenEstimator:
-    """What came of one reply."""
+    """Counts chunks and bytes of one reply, to estimate its tokens."""
 
     def __init__(self) -> None:
         self.chunks = 0
         self.bytes = 0
-        self._shortest_chunk = _ENVELOPE_BYTES  # bytes of the shortest chunk: most begin with one that has no text
+        self._shortest_chunk = _ENVELOPE_BYTES  # most streams start with a chunk without text
 
     def add(self, data: bytes) -> None:
-        """More of it."""
+        """Count bytes of the reply."""
         chunks = data.count(b"data:")
         self.bytes += len(data)
         if chunks:
@@ -42,25 +42,24 @@ class OutputTokenEstimator:
             self._shortest_chunk = min(self._shortest_chunk, len(data) // chunks)
 
     def tokens(self, *, has_logprobs: bool) -> int:
-        """About how many tokens these are: one in each chunk, or more where chunks have longer texts. With log
-        probabilities the length of a chunk says nothing."""
+        """Estimate the tokens: one per chunk, or more for longer chunks, unless those are long by log probabilities."""
         text_bytes = 0 if has_logprobs else self.bytes - self.chunks * self._shortest_chunk
         return max(self.chunks, text_bytes // _TOKEN_BYTES)
 
 
 class TokenCost(msgspec.Struct):
-    """What the attempts at an answer have cost, as far as one can tell."""
+    """Estimated cost of all attempts at a response."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     wasted_tokens: int = 0
-    """Of attempts that began and did not end, after which another was made."""
+    """Tokens of attempts that failed and were retried."""
     prompt_copies: int = 1
-    """How often a prompt was sent that usage counts once: choices may be asked for one by one."""
+    """Requests per prompt, which usage counts once: choices may be requested one by one."""
 
     def billed_tokens(self, usage: Usage | None, *, is_complete: bool) -> int:
-        """The tokens to charge, where this was counted. Before the end of an answer counts are not final."""
+        """Return the tokens to charge. The usage of an incomplete response is only a lower bound."""
         counted = 0 if usage is None else usage.max_tokens_counted + usage.prompt_tokens * (self.prompt_copies - 1)
-        return self.wasted_tokens + (
-            counted if is_complete and counted else max(counted, self.prompt_tokens + self.completion_tokens)
-        )
+        if not (is_complete and counted):
+            counted = max(counted, self.prompt_tokens + self.completion_tokens)
+        return self.wasted_tokens + counted

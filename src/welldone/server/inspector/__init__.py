@@ -1,1 +1,1 @@
-"""The page of the server: captured streams, their repairs, and the state of the server."""
+"""The web page of the server: captured streams with their repairs, lint, and the state of the server."""

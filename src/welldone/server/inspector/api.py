@@ -1,4 +1,4 @@
-"""The paths of the page."""
+"""HTTP routes of the inspector: captures, lint, rule pages; the route table of the whole page."""
 
 import asyncio
 import re
@@ -16,31 +16,31 @@ from welldone.protocol.catalog import RULES_BY_ID
 from welldone.rules.rule_pages import read_page
 from welldone.server.app import RequestContext, Route, RouteHandler, json_response
 from welldone.server.inspector import lint
-from welldone.server.inspector.assets import ASSETS_PATH, AssetHandlers, AssetSource
+from welldone.server.inspector.assets import ASSETS_PATH, AssetHandlers, StaticSite
 from welldone.server.inspector.captures import CaptureStore
 from welldone.server.inspector.lint import LintJob, lint_in_child, run_lint_job
 from welldone.server.inspector.recent import RecentRequests
 from welldone.server.inspector.state import StateApi
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
 
-# What the stream inspector asks for: tapes of answers, the verdict on a captured stream, the page of a rule.
-
-
 CONCURRENT_LINTS = 1
-"""Captures that are judged at once: each takes some 100 MB, and a processor, for up to some seconds."""
+"""Captures linted at once. Each takes about 100 MB and one CPU core for up to a few seconds."""
 CONCURRENT_UPLOADS = 8
-"""Captures that are read at once, since slow senders must not keep others out: 64 MiB in all."""
-_BODY_LIMIT_BYTES = 2 * lint.LINT_LIMIT_BYTES  # of a request: a capture grows by a third in base64, and less as text
+"""Captures uploaded at once, 64 MiB in all: more than one, so that a slow upload does not block others."""
+_UPLOAD_LIMIT_BYTES = 2 * lint.LINT_LIMIT_BYTES  # base64 adds a third, JSON escapes usually less
 _THREAD_LIMIT_BYTES = 64 * 2**10
-"""A shorter capture is judged in a thread, within 50 ms; a longer one in a process of its own: threads share the
-interpreter with all streams."""
+"""Shorter captures are linted in a thread (under 50 ms), longer ones in a child process: a thread would compete with
+all streams for the interpreter lock."""
 _RETRY_S = 1.0
-_STEP_DIGITS = 9  # of a step's number
+_STEP_DIGITS = 9  # of a step number
 _CAPTURE_TOPIC = "tape"
+_RULE_FIELDS = ("id", "summary", "severity", "repairability", "repair", "affects", "endpoints")
+_API_PREFIX = "/page/api/"
+_NESTED_PATH = re.compile(r"^(/page/(?:assets|api/[a-z]+)/).+")
 
 
 class InspectorApi:
-    """Answers the inspector. `is_admin`: whether a principal may know of the servers behind this one."""
+    """Handlers of the inspector. `is_admin` decides whether a principal sees the servers behind this one."""
 
     def __init__(
         self, captures: CaptureStore, *, worker_sync: WorkerSync | None, body_s: float, is_admin: Callable[[str], bool]
@@ -56,35 +56,35 @@ class InspectorApi:
             worker_sync.register(_CAPTURE_TOPIC, self._encode_capture)
 
     async def get_capture(self, ctx: RequestContext) -> HttpResponse:
-        """`GET …/tapes/{id}?from=N`."""
-        question = {
+        """`GET …/tapes/{id}?from=N`: the steps of a capture from step N on, from whichever worker has it."""
+        query = {
             "principal": ctx.principal,
             "id": _last_path_segment(ctx),
             "from": _read_first_step(ctx.request.query),
         }
-        found = await self._encode_capture(question)
-        if not found and self._worker_sync is not None:
-            found = next(iter(await self._worker_sync.gather(_CAPTURE_TOPIC, question)), b"")
-        if not found:
-            raise ApiError(404, "There is no such tape: it is not there yet, or not any more.", code="not_found")
-        return HttpResponse(200, found)
+        body = await self._encode_capture(query)
+        if not body and self._worker_sync is not None:
+            body = next(iter(await self._worker_sync.gather(_CAPTURE_TOPIC, query)), b"")
+        if not body:
+            raise ApiError(404, "No capture has this id. It has not started yet, or was discarded.", code="not_found")
+        return HttpResponse(200, body)
 
-    async def _encode_capture(self, question: WorkerQuery) -> bytes:
-        """What this process has to say of a tape; nothing where it has none."""
-        principal = question["principal"]
-        watch = self._captures.find(principal, question["id"])
-        if watch is None:
+    async def _encode_capture(self, query: WorkerQuery) -> bytes:
+        """Return the capture as JSON; empty if this process does not have it."""
+        principal = query["principal"]
+        capture = self._captures.find(principal, query["id"])
+        if capture is None:
             return b""
-        return msgspec.json.encode(await watch.read_steps(question["from"], is_admin=self._is_admin(principal)))
+        return msgspec.json.encode(await capture.read_steps(query["from"], is_admin=self._is_admin(principal)))
 
     async def lint(self, ctx: RequestContext) -> HttpResponse:
-        """`POST …/lint`."""
+        """`POST …/lint`: findings in an uploaded capture, and its repaired form."""
         if self._uploads == CONCURRENT_UPLOADS:
             raise _too_many_lints()
         self._uploads += 1
         headers = ctx.request.headers
         try:
-            data = await ctx.request.read_body(limit_bytes=_BODY_LIMIT_BYTES, timeout_s=self._body_s)
+            data = await ctx.request.read_body(limit_bytes=_UPLOAD_LIMIT_BYTES, timeout_s=self._body_s)
         finally:
             self._uploads -= 1
         if not self._lint_slots.acquire(blocking=False):
@@ -95,32 +95,29 @@ class InspectorApi:
                 return HttpResponse(200, await lint_in_child(job))
             finally:
                 self._lint_slots.release()
-        # The room is free when the thread is, be it that nobody waits for it any more.
-        working = self._threads.submit(run_lint_job, job)
-        working.add_done_callback(lambda _: self._lint_slots.release())
-        return HttpResponse(200, await asyncio.wrap_future(working))
+        # A thread cannot be cancelled: its slot is free when it ends, even if the client has disconnected.
+        future = self._threads.submit(run_lint_job, job)
+        future.add_done_callback(lambda _: self._lint_slots.release())
+        return HttpResponse(200, await asyncio.wrap_future(future))
 
     async def get_rule(self, ctx: RequestContext) -> HttpResponse:
-        """`GET …/rules/{id}`."""
-        fault = RULES_BY_ID.get(_last_path_segment(ctx))
-        if fault is None:
-            raise ApiError(404, "There is no such rule.", code="not_found")
-        text = await asyncio.to_thread(read_page, fault.id)
-        told = {name: getattr(fault, name) for name in ("id", "rule", "severity", "mend", "how", "hurts", "endpoints")}
-        return json_response({**told, "page": text})
+        """`GET …/rules/{id}`: a catalogue entry with its page in Markdown."""
+        rule = RULES_BY_ID.get(_last_path_segment(ctx))
+        if rule is None:
+            raise ApiError(404, "No rule has this id; `welldone rules` lists all.", code="not_found")
+        page = await asyncio.to_thread(read_page, rule.id)
+        return json_response({**{name: getattr(rule, name) for name in _RULE_FIELDS}, "page": page})
 
 
 def _too_many_lints() -> ApiError:
-    return ApiError(429, "Another capture is being judged.", code="too_many_lints", retry_after_s=_RETRY_S)
+    return ApiError(429, "Another capture is being linted. Try again.", code="too_many_lints", retry_after_s=_RETRY_S)
 
 
 def _last_path_segment(ctx: RequestContext) -> str:
-    """The last name in the path."""
     return ctx.request.path.rpartition("/")[2]
 
 
 def _read_first_step(query: str) -> int:
-    """The step that is asked for first."""
     try:
         start = parse_qs(query, max_num_fields=1).get("from", ["0"])[-1]
     except ValueError:
@@ -130,35 +127,31 @@ def _read_first_step(query: str) -> int:
     return int(start)
 
 
-_API_PREFIX = "/page/api/"
-_NESTED_PATH = re.compile(r"^(/page/(?:assets|api/[a-z]+)/).+")
-
-
 class InspectorServices(NamedTuple):
-    """What a server with a page has besides."""
+    """What only a server with a page has."""
 
-    site: AssetSource
+    site: StaticSite
     recent: RecentRequests
     captures: CaptureStore
 
 
 def inspector_routes(assets: AssetHandlers, state: StateApi, inspector: InspectorApi) -> dict[str, Route]:
-    """All routes of the page. A path that ends with `*` has others below it."""
+    """Return all routes of the page by path. A path that ends with `*` matches everything below it."""
 
-    def shown(action: RouteHandler, *, is_open: bool = False) -> Route:
-        return Route("page", {"GET": action}, is_public=is_open)
+    def get(handler: RouteHandler, *, is_public: bool = False) -> Route:
+        return Route("page", {"GET": handler}, is_public=is_public)
 
     return {
-        "/": shown(assets.index, is_open=True),
-        f"{ASSETS_PATH}*": shown(assets.asset, is_open=True),
-        f"{_API_PREFIX}state": shown(state.get_state),
-        f"{_API_PREFIX}recordings/*": shown(state.get_recording),
-        f"{_API_PREFIX}tapes/*": shown(inspector.get_capture),
-        f"{_API_PREFIX}rules/*": shown(inspector.get_rule),
+        "/": get(assets.index, is_public=True),
+        f"{ASSETS_PATH}*": get(assets.asset, is_public=True),
+        f"{_API_PREFIX}state": get(state.get_state),
+        f"{_API_PREFIX}recordings/*": get(state.get_recording),
+        f"{_API_PREFIX}tapes/*": get(inspector.get_capture),
+        f"{_API_PREFIX}rules/*": get(inspector.get_rule),
         f"{_API_PREFIX}lint": Route("page", {"POST": inspector.lint}, is_rate_limited=True),
     }
 
 
 def wildcard_path(path: str) -> str:
-    """The path under which a route stands, for one that has names below it."""
+    """Return the `*` path that matches a path of the page; other paths are returned unchanged."""
     return _NESTED_PATH.sub(r"\1*", path)

@@ -1,7 +1,8 @@
-"""The page's files, ready to be sent: under a name that changes with their content, and compressed.
+"""Static files of the page: versioned, compressed, and sent with a strict content security policy.
 
-Modules import each other by relative paths. So it is the folder that has a name of its own, made of all that is in it:
-a browser may keep each file for ever, and never mixes the files of two versions.
+JavaScript modules import each other by relative paths. So the version is in the folder's name, which is a hash of all
+files: browsers cache each file for ever and never mix files of two versions. The files are public and contain nothing
+about the models; the page requests that from the API.
 """
 
 import asyncio
@@ -11,24 +12,21 @@ from collections.abc import Iterator
 from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from welldone.gateway.errors import ApiError
 from welldone.http.server import HttpResponse
 from welldone.server.app import RequestContext
 
-# The page's files as replies. They are open to all and say nothing of the models: the page asks for that itself.
-
-
 ASSETS_PATH = "/page/assets/"
-"""Where the files are, but for the document itself."""
+"""Path of all files except the document."""
 
 _CONTENT_SECURITY_POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
     "require-trusted-types-for 'script'"
 )
-"""Nothing from elsewhere, no script or style in the document itself, no frame around it, and no text that becomes
-markup: what a model says cannot do more than be read."""
+"""Same origin only, no inline script or style, no framing, no strings assigned as markup: the output of a model can
+only be displayed."""
 _SECURITY_HEADERS = {
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -37,74 +35,6 @@ _SECURITY_HEADERS = {
     "Vary": "Accept-Encoding, Origin",
 }
 _IMMUTABLE = "public, max-age=31536000, immutable"
-
-
-class Asset(Protocol):
-    """A file as it is sent."""
-
-    @property
-    def body(self) -> bytes: ...
-
-    @property
-    def gzipped(self) -> bytes: ...
-
-    @property
-    def content_type(self) -> str: ...
-
-    @property
-    def etag(self) -> str: ...
-
-
-class AssetSource(Protocol):
-    """All files of the page."""
-
-    @property
-    def index(self) -> Asset:
-        """The document."""
-
-    def find(self, path: str) -> Asset | None:
-        """The file at a path."""
-
-
-class AssetHandlers:
-    """Sends the page's files."""
-
-    def __init__(self, site: AssetSource) -> None:
-        self._site = site
-
-    async def index(self, ctx: RequestContext) -> HttpResponse:
-        """The document; it is asked for each time, since it names the files of this version."""
-        # The first who asks has the files read and compressed, which takes a while.
-        asset: Asset = await asyncio.to_thread(lambda: self._site.index)
-        return _asset_reply(ctx, asset, "no-cache")
-
-    async def asset(self, ctx: RequestContext) -> HttpResponse:
-        """A file that the document names."""
-        path = ctx.request.path.partition(ASSETS_PATH)[2]
-        asset = await asyncio.to_thread(self._site.find, path)
-        if asset is None:
-            raise ApiError(404, "The page has no such file: load it again, it may be of another version.")
-        return _asset_reply(ctx, asset, _IMMUTABLE)
-
-
-def _asset_reply(ctx: RequestContext, asset: Asset, cache_control: str) -> HttpResponse:
-    headers = {**_SECURITY_HEADERS, "Cache-Control": cache_control, "ETag": asset.etag}
-    if asset.etag in ctx.request.headers.get("If-None-Match", ""):
-        return HttpResponse(304, headers=headers)
-    if not _accepts_gzip(ctx.request.headers.get("Accept-Encoding", "")):
-        return HttpResponse(200, asset.body, asset.content_type, headers)
-    return HttpResponse(200, asset.gzipped, asset.content_type, {**headers, "Content-Encoding": "gzip"})
-
-
-def _accepts_gzip(accept_encoding: str) -> bool:
-    """Whether a client reads gzip: it names it, and not with a weight of zero."""
-    for item in accept_encoding.lower().split(","):
-        name, _, weight = item.partition(";")
-        if name.strip() == "gzip":
-            return weight.replace(" ", "").rstrip("0.") != "q="
-    return False
-
-
 _CONTENT_TYPES = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
@@ -115,11 +45,11 @@ _INDEX_FILE = "index.html"
 _ASSETS_PLACEHOLDER = "{{assets}}"
 _PRELOADS_PLACEHOLDER = "{{preloads}}"
 _MODULES_PREFIX = "js/"
-_GZIP_LEVEL = 9  # it is done once
+_GZIP_LEVEL = 9  # compressed once per process
 
 
 class StaticAsset(NamedTuple):
-    """A file as it is sent."""
+    """A file, ready to be sent."""
 
     body: bytes
     gzipped: bytes
@@ -128,10 +58,10 @@ class StaticAsset(NamedTuple):
 
 
 class StaticSite:
-    """All files of the page; they are read when the first is asked for.
+    """All files of the page, read on first use.
 
-    `prefix` is the path under which `find` is asked for, relative to the document so that a proxy may put both below
-    another path.
+    `prefix` is the path below which `find` looks files up. It is relative to the document, so that a reverse proxy can
+    mount both below another path.
     """
 
     def __init__(self, prefix: str, root: Traversable | None = None) -> None:
@@ -153,7 +83,7 @@ class StaticSite:
         return _build_asset(_INDEX_FILE, text.encode())
 
     def find(self, path: str) -> StaticAsset | None:
-        """The file at a path below the prefix; None where there is none, or not in this version."""
+        """Return the file at a path below the prefix; None if this version has no such file."""
         return self._assets.get(path)
 
     @cached_property
@@ -184,5 +114,43 @@ def _walk_files(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
 
 def _build_asset(name: str, body: bytes) -> StaticAsset:
     etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-    kind = _CONTENT_TYPES[name.rpartition(".")[2]]
-    return StaticAsset(body, gzip.compress(body, _GZIP_LEVEL, mtime=0), kind, etag)
+    content_type = _CONTENT_TYPES[name.rpartition(".")[2]]
+    return StaticAsset(body, gzip.compress(body, _GZIP_LEVEL, mtime=0), content_type, etag)
+
+
+class AssetHandlers:
+    """HTTP handlers of the static files."""
+
+    def __init__(self, site: StaticSite) -> None:
+        self._site = site
+
+    async def index(self, ctx: RequestContext) -> HttpResponse:
+        """`GET /`: the document. Never cached without revalidation, since it names the files of this version."""
+        # In a thread: the first request reads and compresses all files.
+        asset: StaticAsset = await asyncio.to_thread(lambda: self._site.index)
+        return _asset_response(ctx, asset, "no-cache")
+
+    async def asset(self, ctx: RequestContext) -> HttpResponse:
+        """`GET /page/assets/*`: a file that the document refers to."""
+        path = ctx.request.path.partition(ASSETS_PATH)[2]
+        asset = await asyncio.to_thread(self._site.find, path)
+        if asset is None:
+            raise ApiError(404, "This version of the page has no such file. Reload the page.")
+        return _asset_response(ctx, asset, _IMMUTABLE)
+
+
+def _asset_response(ctx: RequestContext, asset: StaticAsset, cache_control: str) -> HttpResponse:
+    headers = {**_SECURITY_HEADERS, "Cache-Control": cache_control, "ETag": asset.etag}
+    if asset.etag in ctx.request.headers.get("If-None-Match", ""):
+        return HttpResponse(304, headers=headers)
+    if not _accepts_gzip(ctx.request.headers.get("Accept-Encoding", "")):
+        return HttpResponse(200, asset.body, asset.content_type, headers)
+    return HttpResponse(200, asset.gzipped, asset.content_type, {**headers, "Content-Encoding": "gzip"})
+
+
+def _accepts_gzip(accept_encoding: str) -> bool:
+    for item in accept_encoding.lower().split(","):
+        name, _, weight = item.partition(";")
+        if name.strip() == "gzip":
+            return weight.replace(" ", "").rstrip("0.") != "q="  # q=0: not acceptable (RFC 9110 §12.4.2)
+    return False

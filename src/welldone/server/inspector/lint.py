@@ -1,4 +1,9 @@
-"""A captured reply judged and mended in one go: what `welldone lint` and `welldone fix` do, for the page."""
+"""Lint and repair of an uploaded capture: `welldone lint` and `welldone fix` for the page.
+
+Long captures are linted in a child process (`python -m welldone.server.inspector.lint`), so that seconds of work do not
+delay streams. The child reads a `LintJob` in MessagePack from stdin and writes to stdout a line with the status, then
+the body: a `LintResult`, or a `_LintError` if the status is not 200.
+"""
 
 import asyncio
 import base64
@@ -31,22 +36,29 @@ from welldone.rules.trace import (
     unreadable_reason,
 )
 from welldone.rules.view.view import ReplyKind, TraceView
-from welldone.server.inspector.captures import StepView, step_view
+from welldone.server.inspector.steps import StepView, step_view
 from welldone.server.requests import fields
 from welldone.server.requests.fields import read_body
 
 LINT_LIMIT_BYTES = 4 * 2**20
-"""The longest capture: what is longer takes more than two seconds to judge, and `welldone lint` does it."""
+"""The longest capture. Linting it takes about two seconds; `welldone lint` has no such limit."""
 LINT_LINES_LIMIT = 100_000
-"""Of a stream, for the same reason: each costs as much as some hundred bytes. It is one of 50,000 chunks."""
+"""The most lines of a stream (50,000 chunks): a line costs as much time as some hundred bytes."""
 LINT_STEPS_LIMIT = 2_000
-"""As many are told: a page draws them in a moment."""
+"""Steps in a result: as many as a browser renders without a visible delay."""
 LINT_FINDINGS_LIMIT = 2_000
+LINT_TIMEOUT_S = 60.0
+"""Enough for the longest capture on a busy machine; on an idle one it takes two seconds."""
 _PIECE_BYTES = 65_536
+_CHILD_ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
+"""Environment variables of the child. None contains a secret."""
+_CHILD_MODULE = "welldone.server.inspector.lint"
+_CHILD_NICENESS = 10  # streams have priority
+_ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
 
 
 class LintResult(msgspec.Struct):
-    """What the page is told."""
+    """Findings, repair steps and the repaired reply of one capture."""
 
     endpoint: str
     reply_kind: str
@@ -57,57 +69,62 @@ class LintResult(msgspec.Struct):
     error: Json | None
     usage: Json | None
     is_cut: bool
-    """Whether there are more steps, or findings."""
+    """Whether steps or findings were left out."""
 
 
 def lint_capture(
     capture: bytes, *, endpoint: str | None, request: Json | None, id_stem: str, created: int
 ) -> LintResult:
-    """All that is to say of a capture. It takes a while: not for the event loop. For `stem` and so on see `pipe_for`.
+    """Lint and repair a capture. CPU-bound: not for the event loop. For `id_stem` and `created` see `make_pipeline`.
 
     Raises:
-        ApiError: it cannot be read.
+        ApiError: the capture is not readable, or is too long.
     """
-    trace, times = _load_trace(capture, endpoint, request)
-    heard = TraceView(trace)
-    if heard.reply_kind is ReplyKind.STREAM and trace.body.count(b"\n") + trace.body.count(b"\r") > LINT_LINES_LIMIT:
+    trace, read_times = _load_trace(capture, endpoint, request)
+    reply_kind = TraceView(trace).reply_kind
+    if reply_kind is ReplyKind.STREAM and trace.body.count(b"\n") + trace.body.count(b"\r") > LINT_LINES_LIMIT:
         raise ApiError(
-            413, f"The stream has more than {LINT_LINES_LIMIT:,} lines: use welldone lint, which takes more."
+            413, f"The stream has more than {LINT_LINES_LIMIT:,} lines. Use welldone lint, which accepts more."
         )
     judgement = judge(trace)
-    is_stream = heard.reply_kind in (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM)
+    is_stream = reply_kind in (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM)
 
-    pipe = make_pipeline(Endpoint(trace.endpoint), trace.request, id_stem=id_stem, created=created, is_stream=is_stream)
-    is_fed = isinstance(pipe, StreamPipeline) or heard.reply_kind is ReplyKind.STREAM
+    pipeline = make_pipeline(
+        Endpoint(trace.endpoint), trace.request, id_stem=id_stem, created=created, is_stream=is_stream
+    )
+    is_incremental = isinstance(pipeline, StreamPipeline) or reply_kind is ReplyKind.STREAM
     steps: list[StepView] = []
-    said: list[bytes] = []
+    sent: list[bytes] = []
     for at_s, step in _replay_steps(
-        StreamReplay(pipe), _body_pieces(trace.body, times), is_incremental=is_fed, is_stream=is_stream
+        StreamReplay(pipeline),
+        _body_pieces(trace.body, read_times),
+        is_incremental=is_incremental,
+        is_stream=is_stream,
     ):
-        said.append(step.sent)
-        if len(said) <= LINT_STEPS_LIMIT:
+        sent.append(step.sent)
+        if len(sent) <= LINT_STEPS_LIMIT:
             steps.append(step_view(step, len(steps), at_s=at_s))
-    fixed = b"".join(said if is_stream else said[-1:])
+    fixed = b"".join(sent if is_stream else sent[-1:])
     return LintResult(
         endpoint=trace.endpoint,
-        reply_kind=heard.reply_kind.value,
+        reply_kind=reply_kind.value,
         verdict=judgement.verdict.value,
         findings=judgement.findings[:LINT_FINDINGS_LIMIT],
         steps=steps,
         fixed=fixed.decode("utf-8", "replace"),
-        error=None if pipe.failure is None else openai_error_object(pipe.failure)["error"],
-        usage=None if pipe.usage is None else usage_object(pipe.usage),
-        is_cut=len(said) > LINT_STEPS_LIMIT or len(judgement.findings) > LINT_FINDINGS_LIMIT,
+        error=None if pipeline.failure is None else openai_error_object(pipeline.failure)["error"],
+        usage=None if pipeline.usage is None else usage_object(pipeline.usage),
+        is_cut=len(sent) > LINT_STEPS_LIMIT or len(judgement.findings) > LINT_FINDINGS_LIMIT,
     )
 
 
 def _load_trace(capture: bytes, endpoint: str | None, request: Json | None) -> tuple[Trace, list[tuple[float, int]]]:
-    """The trace, and when its pieces came, as far as that is known."""
+    """Return the trace, and (time, size) of each read as far as they were recorded."""
     record = read_record(capture)
     trace = read_capture(capture) if record is None else read_trace(record, _record_body(record))
-    why = unreadable_reason(trace.body)
-    if why is not None:
-        raise invalid_request(why[0].upper() + why[1:] + ".", param="capture")
+    reason = unreadable_reason(trace.body)
+    if reason is not None:
+        raise invalid_request(reason[0].upper() + reason[1:] + ".", param="capture")
     if not has_content(trace):
         raise invalid_request("The capture is empty.", param="capture")
     request = trace.request if request is None else request
@@ -119,16 +136,18 @@ def _record_body(record: dict[str, Any]) -> bytes:
     try:
         body = inline_body(record)
     except ValueError:
-        raise invalid_request("The body in the trace is no text, or no base64.", param="capture") from None
+        message = "The trace has a 'body_text' that is not a string, or a 'body_base64' that is not base64."
+        raise invalid_request(message, param="capture") from None
     if body is None:
-        raise invalid_request("The trace names the file of its body; open that file.", param="capture", code="no_body")
+        message = "The trace names the file of its body instead of including it. Open that file."
+        raise invalid_request(message, param="capture", code="no_body")
     return body
 
 
 def _replay_steps(
     replay: StreamReplay, pieces: Iterator[tuple[float | None, bytes]], *, is_incremental: bool, is_stream: bool
 ) -> Iterator[tuple[float | None, StreamReplayStep]]:
-    """What is mended, step by step, each with its time; the last has the reply where that is no stream."""
+    """Yield each step with its time. If the reply is not a stream, the last step contains the whole reply."""
     at_s: float | None = None
     whole = bytearray()
     for at_s, piece in pieces:
@@ -142,32 +161,17 @@ def _replay_steps(
 
 
 def _body_pieces(body: bytes, times: list[tuple[float, int]]) -> Iterator[tuple[float | None, bytes]]:
-    """The body as it came, as far as that is known; the rest in pieces of which not too many steps come at once."""
+    """Yield the body split as it was read, as far as that was recorded; the rest in pieces of bounded length."""
     start = 0
     for at_s, size in times:
         yield at_s, body[start : start + size]
         start += size
-    for place in range(start, len(body), _PIECE_BYTES):
-        yield None, body[place : place + _PIECE_BYTES]
-
-
-# A capture judged in a process of its own: what takes seconds must not hold up streams.
-#
-# The request goes to the child's standard input, and its reply comes from standard output: a line with the status, and
-# the body, which is the error where the status is not 200.
-
-
-LINT_TIMEOUT_S = 60.0
-"""For a capture of the longest kind, on a busy machine; on a quiet one it takes two seconds."""
-_CHILD_ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
-"""Variables that the child gets: none has a secret."""
-_CHILD_MODULE = "welldone.server.inspector.lint"
-_ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
-_CHILD_NICENESS = 10  # streams go before it
+    for offset in range(start, len(body), _PIECE_BYTES):
+        yield None, body[offset : offset + _PIECE_BYTES]
 
 
 class LintJob(msgspec.Struct, frozen=True):
-    """A request for a verdict, as it came."""
+    """The body of a lint request, and the headers that decide how it is parsed."""
 
     data: bytes
     content_type: str | None
@@ -175,18 +179,16 @@ class LintJob(msgspec.Struct, frozen=True):
 
 
 class _LintError(msgspec.Struct, frozen=True):
-    """An error of the request."""
-
     message: str
     param: str | None = None
     code: str | None = None
 
 
 async def lint_in_child(job: LintJob) -> bytes:
-    """What is said of a capture.
+    """Run a job in a child process and return the `LintResult` as JSON.
 
     Raises:
-        ApiError: it cannot be read, takes too long, or there is no child.
+        ApiError: the capture is not readable or takes too long, or the child does not start.
     """
     try:
         child = await asyncio.create_subprocess_exec(
@@ -199,41 +201,41 @@ async def lint_in_child(job: LintJob) -> bytes:
             start_new_session=True,
         )
     except OSError:
-        raise ApiError(503, "No process can be started to judge it.", code="server_busy", retry_after_s=1.0) from None
+        message = "The server cannot start a process to lint this capture. Try again."
+        raise ApiError(503, message, code="server_busy", retry_after_s=1.0) from None
     try:
         async with asyncio.timeout(LINT_TIMEOUT_S):
-            said, _ = await child.communicate(msgspec.msgpack.encode(job))
+            output, _ = await child.communicate(msgspec.msgpack.encode(job))
     except TimeoutError:
-        message = f"It takes more than {LINT_TIMEOUT_S:g} seconds to judge this capture: use welldone lint."
+        message = f"Linting this capture takes more than {LINT_TIMEOUT_S:g} seconds. Use welldone lint."
         raise ApiError(413, message) from None
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    status, _, body = said.partition(b"\n")
+    status, _, body = output.partition(b"\n")
     if status == b"200":
         return body
-    if not status:
-        raise ApiError(413, "This capture takes too much memory or time to judge: use welldone lint.")
-    refusal = msgspec.json.decode(body, type=_LintError)
-    raise ApiError(int(status), refusal.message, param=refusal.param, code=refusal.code)
+    if not status:  # the kernel ended it
+        raise ApiError(413, "Linting this capture takes too much memory or time. Use welldone lint.")
+    error = msgspec.json.decode(body, type=_LintError)
+    raise ApiError(int(status), error.message, param=error.param, code=error.code)
 
 
 def run_lint_job(job: LintJob) -> bytes:
-    """What is said of a capture. It takes a while: not for the event loop."""
+    """Return the `LintResult` of a job as JSON. CPU-bound: not for the event loop."""
     body = read_body(job.data, job.content_type, is_browser=job.is_browser)
-    found = lint_capture(
+    result = lint_capture(
         _decode_capture(body),
         endpoint=fields.choice(body, "endpoint", _ENDPOINTS),
         request=fields.json_object(body, "request"),
         id_stem=secrets.token_hex(12),
         created=int(time.time()),
     )
-    return msgspec.json.encode(found)
+    return msgspec.json.encode(result)
 
 
 def _decode_capture(body: Json) -> bytes:
-    """The bytes of the capture, which came as text or in base64."""
     text, encoded = body.get("capture"), body.get("capture_base64")
     if isinstance(text, str):
         capture = text.encode()
@@ -241,28 +243,28 @@ def _decode_capture(body: Json) -> bytes:
         try:
             capture = base64.b64decode(encoded, validate=True)
         except ValueError:
-            raise invalid_request("This is no base64.", param="capture_base64") from None
+            raise invalid_request("'capture_base64' is not valid base64.", param="capture_base64") from None
     else:
         raise invalid_request(
             "The capture is missing: send it as text in 'capture', or in 'capture_base64'.", param="capture"
         )
     if len(capture) > LINT_LIMIT_BYTES:
         limit = LINT_LIMIT_BYTES // 2**20
-        raise ApiError(413, f"The capture has more than {limit} MiB: use welldone lint, which takes more.")
+        raise ApiError(413, f"The capture is longer than {limit} MiB. Use welldone lint, which accepts more.")
     return capture
 
 
 def main() -> None:
-    """What the child does."""
+    """Run as the child process."""
     os.nice(_CHILD_NICENESS)
     seconds = int(LINT_TIMEOUT_S)
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # also where its parent is gone
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # holds even if the parent has died
     job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=LintJob)
     try:
-        said = b"200\n" + run_lint_job(job)
+        output = b"200\n" + run_lint_job(job)
     except ApiError as error:
-        said = b"%d\n" % error.status + msgspec.json.encode(_LintError(error.message, error.param, error.code))
-    sys.stdout.buffer.write(said)
+        output = b"%d\n" % error.status + msgspec.json.encode(_LintError(error.message, error.param, error.code))
+    sys.stdout.buffer.write(output)
     sys.stdout.buffer.flush()
 
 

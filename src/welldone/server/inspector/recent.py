@@ -1,4 +1,4 @@
-"""The last requests, as the page shows them: what the log says of each, and never what was said in them."""
+"""Recent requests for the page: the fields of their log entries, never the content of a request or reply."""
 
 import time
 from collections import deque
@@ -10,26 +10,26 @@ from welldone.http.redaction import SecretRedactor
 from welldone.server.observe.log import Redactor, RequestLogEntry
 
 RECENT_LIMIT = 200
-"""More than a screen shows, and 100 KB as JSON."""
+"""More than a screen shows, and about 100 KB as JSON."""
 
 _CLIENT_FIELDS = ("request_id", "method", "path", "model", "error")
 _TEXT_LIMIT = 256  # characters of a path, a name or an error
 
 
 class RecentRequest(RequestLogEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """A request that is over."""
+    """A completed request."""
 
     at: float
-    """When it was over, in seconds since 1970."""
+    """When it ended, in Unix time."""
     is_recorded: bool = False
 
     def without_upstreams(self) -> "RecentRequest":
-        """The same, without a word of the servers behind this one."""
+        """Return a copy that does not mention upstreams."""
         return msgspec.structs.replace(self, upstream=None, failed=())
 
 
 class RecentRequests:
-    """A ring of them. To add one costs next to nothing: secrets are blotted out when somebody looks."""
+    """Ring buffer of completed requests. `add` is cheap: secrets are redacted when the rows are read."""
 
     def __init__(self, *, secrets: Iterable[str] = (), now: Callable[[], float] = time.time) -> None:
         self._secrets = SecretRedactor(secrets)
@@ -38,24 +38,24 @@ class RecentRequests:
         self._pending: deque[tuple[float, RequestLogEntry]] = deque(maxlen=RECENT_LIMIT)
         self._rows: deque[RecentRequest] = deque(maxlen=RECENT_LIMIT)
 
-    def add(self, line: RequestLogEntry) -> None:
-        """A request is over."""
-        self._pending.append((self._now(), line))
+    def add(self, entry: RequestLogEntry) -> None:
+        """Add a request that has just ended."""
+        self._pending.append((self._now(), entry))
 
     def rows(self, principal: str | None = None) -> list[RecentRequest]:
-        """The last ones, the newest first; only those of a principal where one is given."""
+        """Return the requests of a principal, or all; the newest first."""
         while self._pending:
             self._rows.append(self._row(*self._pending.popleft()))
         return [row for row in reversed(self._rows) if principal in (None, row.principal)]
 
-    def _row(self, at: float, line: RequestLogEntry) -> RecentRequest:
-        told = msgspec.structs.asdict(line)
-        told["path"] = line.path.partition("?")[0]  # some put a key behind it
-        # What clients chose is cleaned. Words of upstreams, and names that nobody has, are for the log alone.
-        told |= {name: self._clean(told[name]) for name in _CLIENT_FIELDS if told[name] is not None}
-        return RecentRequest(at=at, **told | {"reason": None, "wanted": None})
+    def _row(self, at: float, entry: RequestLogEntry) -> RecentRequest:
+        fields = msgspec.structs.asdict(entry)
+        fields["path"] = entry.path.partition("?")[0]  # some clients put a key in the query
+        # Fields that the client chose are redacted. Upstreams' messages and unknown model names are only logged.
+        fields |= {name: self._clean(fields[name]) for name in _CLIENT_FIELDS if fields[name] is not None}
+        return RecentRequest(at=at, **fields | {"reason": None, "requested_model": None})
 
     def _clean(self, text: str) -> str:
-        # A path may hold half a character, which JSON cannot.
-        whole = text.encode(errors="backslashreplace").decode()
-        return self._redactor.start_of(self._secrets.redact(whole), _TEXT_LIMIT)
+        # A path may contain lone surrogates, which JSON cannot encode.
+        encodable = text.encode(errors="backslashreplace").decode()
+        return self._redactor.start_of(self._secrets.redact(encodable), _TEXT_LIMIT)

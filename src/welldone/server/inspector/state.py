@@ -1,7 +1,7 @@
-"""What the page shows of the server: its models, its upstreams, its keys, and the last requests.
+"""Server state for the page: models, upstreams, keys, recent requests and recordings.
 
-Of several processes each knows a part. What is counted is the sum of all that answer; health and breakers of upstreams
-are those that the process which was asked has seen.
+With several workers, counts are summed over all that reply in time; health and circuit breakers of upstreams are those
+of the worker that handles the request.
 """
 
 import asyncio
@@ -30,52 +30,43 @@ from welldone.server.observe.metrics import TTFT_BUCKETS_S, Metrics
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
 
-# A trace on the disk as one record with its body in it.
-
-
 RECORDING_LIMIT_BYTES = 16 * 2**20
-"""Of a record and its body together: an answer of some 50,000 chunks. The page has to hold it several times."""
+"""The longest record and body together (some 50,000 chunks): the page holds several copies in memory."""
+_MODELS_LIMIT = 100  # of an upstream: some list thousands
+_FAILING_STATES = (ModelState.RESTARTING, ModelState.FAILED)
 
 
 def read_recording(folder: Path, name: str) -> bytes:
-    """The record of a trace, with `body_text`, or `body_base64` where the body is not text. It blocks.
+    """Read a recorded trace as one JSON record with `body_text`, or `body_base64` if the body is not UTF-8. Blocks.
 
     Raises:
-        ApiError: 404 where the files are gone, 413 where they are too long.
+        ApiError: 404 if the files do not exist, 413 if they are too long.
     """
     try:
         record, body = (_read_limited(folder / f"{name}.{kind}") for kind in ("json", "body"))
     except FileNotFoundError:
         raise recording_not_found() from None
     if len(record) + len(body) > RECORDING_LIMIT_BYTES:
-        size = f"more than {RECORDING_LIMIT_BYTES // 2**20} MiB"
-        message = f"This recording has {size}. It is in the folder of recordings, in {name}.json and {name}.body."
+        limit = f"{RECORDING_LIMIT_BYTES // 2**20} MiB"
+        message = f"This recording is longer than {limit}. Open {name}.json and {name}.body in the recordings folder."
         raise ApiError(413, message, code="recording_too_long")
-    whole: dict[str, Any] = msgspec.json.decode(record, type=dict[str, msgspec.Raw])  # it may hold a long request
-    del whole["body"]  # the name of a file that the client does not have
-    return msgspec.json.encode(whole | _body_fields(body))
+    fields: dict[str, Any] = msgspec.json.decode(record, type=dict[str, msgspec.Raw])  # the request may be long
+    del fields["body"]  # the name of a file on the server
+    try:
+        fields["body_text"] = body.decode()
+    except UnicodeDecodeError:
+        fields["body_base64"] = base64.b64encode(body).decode()
+    return msgspec.json.encode(fields)
 
 
 def recording_not_found() -> ApiError:
-    """The error for a recording that there is not, or not any more."""
+    """Return the 404 for a recording that does not exist, or no longer exists."""
     return ApiError(404, "There is no recording of this request.", code="not_found")
 
 
 def _read_limited(path: Path) -> bytes:
-    """A file, and one byte more than is taken of longer ones."""
     with path.open("rb") as file:
-        return file.read(RECORDING_LIMIT_BYTES + 1)
-
-
-def _body_fields(body: bytes) -> dict[str, str]:
-    try:
-        return {"body_text": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
-
-
-_MODELS_LIMIT = 100  # of an upstream: some list thousands, and nobody reads them here
-_FAILING_STATES = (ModelState.RESTARTING, ModelState.FAILED)
+        return file.read(RECORDING_LIMIT_BYTES + 1)  # one more, so that the caller sees that it is too long
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,24 +75,24 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: ModelState
     error: str | None
-    """Why it is not there, where it should be."""
+    """Why it restarts or failed."""
     slots: int
     running: int
     waiting: int
     queue: int
-    """How many may wait."""
+    """Capacity of the queue."""
     mean_wait_s: float | None
     context: int | None
     size_bytes: int | None
     parameters: int | None
     restarts: int
     idle_s: float | None
-    """For how long nobody has used it, where it is loaded."""
+    """Time since its last request; None unless it is loaded and idle."""
     capabilities: list[str]
 
 
 class LatencyQuantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """How long something took."""
+    """Quantiles of a latency in seconds."""
 
     p50: float | None
     p95: float | None
@@ -109,7 +100,7 @@ class LatencyQuantiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule, and how often it was broken."""
+    """A rule, and how often an upstream violated it."""
 
     rule: str
     count: int
@@ -123,7 +114,7 @@ class UpstreamView(msgspec.Struct, frozen=True, kw_only=True):
     is_healthy: bool
     trouble: str | None
     failing: str | None
-    """How the last request failed, while all recent ones do."""
+    """How the last request failed; None unless all recent requests failed."""
     breaker: str
     running: int
     waiting: int
@@ -132,12 +123,12 @@ class UpstreamView(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: float
     ttft_s: LatencyQuantiles
     findings: list[RuleCount]
-    """The most frequent first."""
+    """Most frequent first."""
     attempts: dict[str, int]
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """The reply to `GET /page/api/state`."""
 
     version: str
     now: float
@@ -145,7 +136,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     is_admin: bool
     has_metrics: bool
-    """Whether this client may read `/metrics`."""
+    """Whether the client may read `/metrics`."""
     principal: str
     is_recording: bool
     is_draining: bool
@@ -156,14 +147,14 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerCounts(msgspec.Struct, kw_only=True):
-    """What one process has counted, and the others have not."""
+    """Counts of one worker."""
 
     recent: list[RecentRequest]
     spent: dict[str, UsageTotals]
     upstreams: dict[str, UpstreamCounts]
 
     def add(self, other: "WorkerCounts") -> None:
-        """Both together."""
+        """Add the counts of another worker."""
         self.recent = sorted(self.recent + other.recent, key=lambda row: row.at, reverse=True)[:RECENT_LIMIT]
         for name, spent in other.spent.items():
             self.spent[name] = self.spent.get(name, UsageTotals()).plus(spent)
@@ -171,15 +162,15 @@ class WorkerCounts(msgspec.Struct, kw_only=True):
 
 
 class StateApi:
-    """Answers who asks for the state. `gates` has those of the local models, by name.
+    """Handlers of the server state. `queues` has the queue of each local model by name.
 
-    Who is no admin sees the models that he may use, his own key and his own requests.
+    Admins see everything; others see the models that they may use, their own key and their own requests.
     """
 
     def __init__(
         self,
         *,
-        fleet: EngineSupervisor,
+        supervisor: EngineSupervisor,
         queues: Mapping[str, RequestQueue],
         upstreams: UpstreamRegistry,
         metrics: Metrics,
@@ -192,7 +183,7 @@ class StateApi:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fleet = fleet
+        self._supervisor = supervisor
         self._queues = queues
         self._upstreams = upstreams
         self._metrics = metrics
@@ -211,12 +202,14 @@ class StateApi:
             worker_sync.register("recording", self._encode_recording_name)
 
     async def get_state(self, ctx: RequestContext) -> HttpResponse:
-        """All that this client may see."""
+        """`GET …/state`: everything that the client may see."""
         is_admin = self._keys.is_admin(ctx.principal)
-        whose = None if is_admin else ctx.principal
-        share = await self._all_worker_counts(whose)
-        named = self._limits.principals if whose is None else [whose]
-        models = [one for one in self._fleet.models if is_admin or self._keys.may_use(ctx.principal, one.name)]
+        principal = None if is_admin else ctx.principal
+        counts = await self._all_worker_counts(principal)
+        principals = self._limits.principals if principal is None else [principal]
+        models = [
+            model for model in self._supervisor.models if is_admin or self._keys.may_use(ctx.principal, model.name)
+        ]
         upstreams = self._upstreams.all if is_admin else ()
         state = ServerState(
             version=__version__,
@@ -229,14 +222,14 @@ class StateApi:
             is_recording=self._recorder is not None,
             is_draining=self._is_draining(),
             models=[self._model_view(model) for model in models],
-            upstreams=[self._upstream_view(upstream, share.upstreams[upstream.name]) for upstream in upstreams],
-            keys=[self._usage(name, share) for name in sorted({*named, *share.spent})],
-            recent=share.recent if is_admin else [row.without_upstreams() for row in share.recent],
+            upstreams=[self._upstream_view(upstream, counts.upstreams[upstream.name]) for upstream in upstreams],
+            keys=[self._usage(name, counts) for name in sorted({*principals, *counts.spent})],
+            recent=counts.recent if is_admin else [row.without_upstreams() for row in counts.recent],
         )
         return json_response(state)
 
     async def get_recording(self, ctx: RequestContext) -> HttpResponse:
-        """What was recorded of a request, as one record."""
+        """`GET …/recordings/{request id}`: a recorded trace as one JSON record, for admins."""
         self._keys.check_admin(ctx.principal)
         request_id = ctx.request.path.rpartition("/")[2]
         name = None if self._recorder is None else await self._find_recording_name(self._recorder, request_id)
@@ -244,64 +237,64 @@ class StateApi:
             raise recording_not_found()
         return HttpResponse(200, await asyncio.to_thread(read_recording, self._recorder.folder, name))
 
-    # What the processes tell each other.
+    # Exchange between workers.
 
     def _worker_counts(self, principal: str | None) -> WorkerCounts:
-        """What this process has counted; of one principal only where one is given."""
+        """Return the counts of this worker, for one principal or for all."""
         spent = self._limits.totals()
         rows = self._recent.rows(principal)
+        if self._recorder is not None:
+            find = self._recorder.find
+            rows = [msgspec.structs.replace(row, is_recorded=find(row.request_id) is not None) for row in rows]
         return WorkerCounts(
-            recent=rows if self._recorder is None else [self._with_recorded_flag(row, self._recorder) for row in rows],
+            recent=rows,
             spent={name: spent[name] for name in spent if principal in (None, name)},
             upstreams=self._metrics.upstream_counts() if principal is None else {},
         )
 
-    async def _encode_worker_counts(self, question: WorkerQuery) -> bytes:
-        return msgspec.json.encode(self._worker_counts(question.get("principal")))
+    async def _encode_worker_counts(self, query: WorkerQuery) -> bytes:
+        return msgspec.json.encode(self._worker_counts(query.get("principal")))
 
     async def _all_worker_counts(self, principal: str | None) -> WorkerCounts:
-        share = self._worker_counts(principal)
+        counts = self._worker_counts(principal)
         if self._worker_sync is not None:
-            for answer in await self._worker_sync.gather("state", {"principal": principal}):
-                share.add(msgspec.json.decode(answer, type=WorkerCounts))
-        return share
+            for reply in await self._worker_sync.gather("state", {"principal": principal}):
+                counts.add(msgspec.json.decode(reply, type=WorkerCounts))
+        return counts
 
-    async def _encode_recording_name(self, question: WorkerQuery) -> bytes:
-        name = None if self._recorder is None else self._recorder.find(str(question.get("id")))
+    async def _encode_recording_name(self, query: WorkerQuery) -> bytes:
+        name = None if self._recorder is None else self._recorder.find(str(query.get("id")))
         return (name or "").encode()
 
     async def _find_recording_name(self, recorder: TraceRecorder, request_id: str) -> str | None:
-        """The trace of a request. All processes write into one folder; who wrote it knows its name."""
+        # All workers write into one folder, but only the one that recorded a request has its file name.
         name = recorder.find(request_id)
         if name is None and self._worker_sync is not None:
             names = await self._worker_sync.gather("recording", {"id": request_id})
             name = names[0].decode() if names else None
         return name
 
-    # What is shown of each thing.
-
-    def _with_recorded_flag(self, row: RecentRequest, recorder: TraceRecorder) -> RecentRequest:
-        return msgspec.structs.replace(row, is_recorded=recorder.find(row.request_id) is not None)
+    # Views.
 
     def _usage(self, name: str, counts: WorkerCounts) -> RateLimitStatus:
         return msgspec.structs.replace(self._limits.status(name), spent=counts.spent.get(name, UsageTotals()))
 
     def _model_view(self, model: LocalModel) -> ModelView:
-        gate, listed = self._queues[model.name], models.model_object(model, 0)
+        queue, listed = self._queues[model.name], models.model_object(model, 0)
         error = model.last_error if model.state in _FAILING_STATES else None
-        abilities, facts = model.capabilities, model.metadata
+        loaded, metadata = model.capabilities, model.metadata
         return ModelView(
             id=model.name,
             state=model.state,
             error=None if error is None else error.message,
-            slots=gate.slots,
-            running=gate.running,
-            waiting=gate.waiting,
-            queue=gate.capacity - gate.slots,
-            mean_wait_s=gate.mean_wait_s if gate.admitted else None,
+            slots=queue.slots,
+            running=queue.running,
+            waiting=queue.waiting,
+            queue=queue.capacity - queue.slots,
+            mean_wait_s=queue.mean_wait_s if queue.admitted else None,
             context=listed.get("context_length"),
-            size_bytes=(abilities.size_bytes if abilities else 0) or (facts.size_bytes if facts else 0) or None,
-            parameters=(abilities.parameters if abilities else 0) or (facts.parameters if facts else 0) or None,
+            size_bytes=(loaded.size_bytes if loaded else 0) or (metadata.size_bytes if metadata else 0) or None,
+            parameters=(loaded.parameters if loaded else 0) or (metadata.parameters if metadata else 0) or None,
             restarts=model.restarts,
             idle_s=self._clock() - model.last_used if model.is_idle else None,
             capabilities=listed.get("capabilities", []),
@@ -319,7 +312,7 @@ class StateApi:
             breaker=upstream.breaker.state,
             running=counts.running,
             waiting=counts.waiting,
-            # Each process has a share of it.
+            # `settings.limit` is the share of one worker.
             limit=upstream.settings.limit * self._workers,
             models=list(models[:_MODELS_LIMIT]),
             retry_after_s=upstream.retry_after_s,

@@ -1,6 +1,6 @@
-"""Counts as plain numbers: cheap to add to while requests run, and read when someone asks for the page of metrics.
+"""Counters and histograms as plain numbers, converted to Prometheus families when /metrics is scraped.
 
-Adding belongs to one event loop; who reads in another thread gets a copy that was made in one step.
+Updates belong to one event loop; reads from other threads get an atomic copy.
 """
 
 from bisect import bisect_left
@@ -12,7 +12,7 @@ import msgspec
 
 
 class MetricSeries:
-    """One family of counters or gauges: a number for each set of labels."""
+    """A family of counters or gauges: one number per set of labels."""
 
     def __init__(self, name: str, help_text: str, labels: Sequence[str] = (), *, is_gauge: bool = False) -> None:
         self.name = name
@@ -22,16 +22,16 @@ class MetricSeries:
         self.values: dict[tuple[str, ...], float] = {}
 
     def add(self, number: float, *labels: str) -> None:
-        """Count so many more."""
+        """Add to the value of these labels."""
         self.values[labels] = self.values.get(labels, 0.0) + number
 
     def samples(self) -> tuple[tuple[tuple[str, ...], float], ...]:
-        """All numbers as they are now, with their labels."""
+        """All labels with their values."""
         return tuple(self.values.items())
 
 
 class Histogram:
-    """One family of histograms by one label. Unlike the library's it takes many observations in one go."""
+    """A family of histograms with one label. Unlike prometheus_client's, it accepts observations in bulk."""
 
     def __init__(self, name: str, help_text: str, bounds: tuple[float, ...], label: str, values: Iterable[str]) -> None:
         self.name = name
@@ -45,26 +45,26 @@ class Histogram:
             self.add_series(value)
 
     def add_series(self, value: str) -> None:
-        """Have a series for this value of the label."""
+        """Add a series for this value of the label."""
         self._sums[value] = 0.0
         self._counts[value] = [0] * len(self._names)
 
     def observe(self, value: str, seconds: float) -> None:
-        """One thing took so long."""
+        """Record one observation."""
         self._counts[value][bisect_left(self._bounds, seconds)] += 1
         self._sums[value] += seconds
 
     def add_many(self, value: str, counts: Sequence[int], total_s: float) -> None:
-        """Many things: how many up to each bound, and what all took together."""
+        """Record many observations: counts per bucket, and their sum."""
         self._counts[value] = [old + new for old, new in zip(self._counts[value], counts, strict=True)]
         self._sums[value] += total_s
 
     def counts(self, value: str) -> list[int]:
-        """How many were in each bucket; the last one has no bound."""
+        """Observations per bucket; the last one has no bound."""
         return list(self._counts[value])
 
     def samples(self) -> list[tuple[str, list[tuple[str, float]], float]]:
-        """For each value of the label: how many up to each bound, smaller ones included, and the sum."""
+        """For each value of the label: cumulative counts by bound, and the sum."""
         return [
             (value, list(zip(self._names, accumulate(counts), strict=True)), self._sums[value])
             for value, counts in tuple(self._counts.items())
@@ -72,19 +72,19 @@ class Histogram:
 
 
 class UpstreamCounts(msgspec.Struct):
-    """What one process has counted of an upstream."""
+    """Counts of an upstream in one process."""
 
     running: int
     waiting: int
     ttft_counts: list[int]
-    """How many first tokens came within each bound of time."""
+    """Times to first token, per bucket."""
     findings: dict[str, int]
-    """How often each rule was broken."""
+    """Repairs by rule."""
     attempts: dict[str, int]
-    """By how they ended."""
+    """Attempts by outcome."""
 
     def plus(self, other: "UpstreamCounts") -> "UpstreamCounts":
-        """Both together."""
+        """The sum."""
         return UpstreamCounts(
             running=self.running + other.running,
             waiting=self.waiting + other.waiting,
@@ -95,35 +95,35 @@ class UpstreamCounts(msgspec.Struct):
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], fraction: float) -> float | None:
-    """The time within which this share of all came, by a straight line in its bucket, as Prometheus draws it.
+    """Estimate a quantile by linear interpolation within its bucket, as Prometheus' histogram_quantile.
 
-    Beyond the last bound nothing is known: then it is that bound.
+    Beyond the last bound, that bound is returned.
     """
-    wanted = fraction * sum(counts)
-    if not wanted:
+    rank = fraction * sum(counts)
+    if not rank:
         return None
     below, start = 0, 0.0
     for bound, count in zip(bounds, counts, strict=False):
-        if below + count >= wanted:
-            return start + (bound - start) * (wanted - below) / count
+        if below + count >= rank:
+            return start + (bound - start) * (rank - below) / count
         below, start = below + count, bound
     return start
 
 
 class TokenRate:
-    """Tokens a second over the last requests: each new one makes the older ones count a tenth less."""
+    """Moving average of tokens per second: each request reduces the weight of earlier ones by a tenth."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
         self._seconds = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
-        """So many tokens took so long; 0 seconds: not known."""
+        """Add a request; 0 seconds: unknown."""
         if seconds > 0:
             self._tokens = 0.9 * self._tokens + tokens
             self._seconds = 0.9 * self._seconds + seconds
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens a second."""
+        """The average."""
         return self._tokens / self._seconds if self._seconds else 0.0

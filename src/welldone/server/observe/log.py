@@ -1,8 +1,8 @@
-"""The log: one line for each thing that happened, for people or for programs, without secrets.
+"""The server log: one line per event, as text or JSON, without secrets.
 
-It stands on `logging`, so that libraries' warnings get in too. What a line says is cleaned where it is made: keys are
-blotted out, and no character is left that could break a line or steer a terminal. A thread writes the lines, and where
-it cannot keep up (a full pipe, a slow disk) lines are dropped and counted: the server never waits for its log.
+It is based on `logging`, so that warnings of libraries appear too. The formatter redacts keys and escapes characters
+that could break a line or control a terminal. A thread writes the lines; if it cannot keep up (a full pipe, a slow
+disk), lines are dropped and counted: the server never waits for its log.
 """
 
 import contextlib
@@ -28,18 +28,17 @@ LOGGER = logging.getLogger("welldone")
 
 _MESSAGE_LIMIT = 4_096
 _VALUE_LIMIT = 1_024
-_LIST_LIMIT = 32  # rules that one stream broke; more say nothing more
-_TRACE_LIMIT = 6_144  # a traceback of forty calls
-_REDACTION_MARGIN = (
-    8  # so many times the limit is cleaned before it is cut: a secret that is cut in two would not be known
-)
+_LIST_LIMIT = 32  # items, such as the rules that a stream violates
+_TRACE_LIMIT = 6_144  # a traceback of 40 frames
+_REDACTION_MARGIN = 8
+"""Redact this multiple of the limit before truncating: a secret cut in two would not be recognised."""
 
 _LINES_LIMIT = 4_096
-"""Lines that may wait to be written. At the limits above they have 50 MB at worst, and usually one."""
+"""Lines that may wait for the writer: at most 50 MB, typically one."""
 
-_BATCH = 64  # lines for one write
+_BATCH = 64  # lines per write
 
-# A secret has a name before it, or a form that is known: those of OpenAI's keys, of ours and of Hugging Face's.
+# Secrets follow a known name, or have a known form: keys of OpenAI, welldone and Hugging Face.
 _NAMED_SECRET = r"""
     (?P<name>
         \bbearer\s+
@@ -53,8 +52,8 @@ _SECRET_FORMS = r"""
   | \bhf_[a-z0-9]{8,}
 """
 
-# What a terminal may obey or a reader may take for the end of a line, besides the controls below space: the rest of the
-# controls, the separators of lines and paragraphs, and the marks that turn the direction of writing.
+# Besides C0 controls: C1 controls, line and paragraph separators, and bidirectional controls, which a terminal may obey
+# or a reader may take for the end of a line.
 _UNSAFE_CHARACTERS = {
     **{code: f"\\x{code:02x}" for code in range(0x7F, 0xA0)},
     **{code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))},
@@ -66,7 +65,7 @@ _UNQUOTED = re.compile(r"[\w./:@+,-]+")
 
 
 class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is logged of a request, and no more: there is no field that a body or a header could get into."""
+    """The log fields of a request. None of them can contain a body or a header."""
 
     request_id: str
     principal: str
@@ -83,80 +82,80 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     error: str | None = None
     """The code of the error that ended it."""
     reason: str | None = None
-    """Its words, where the fault is not the client's."""
+    """The message of the error, if the server is at fault."""
     requested_model: str | None = None
-    """The name of a model that there is not, or not for this client."""
+    """The model of the request, if it does not exist or is not allowed for the key."""
     has_left: bool = False
-    """Whether the client left before the end."""
+    """Whether the client disconnected before the end."""
     repaired: tuple[str, ...] = ()
-    """The rules that the engine's stream broke."""
+    """The rules that the upstream's stream violated."""
     upstream: str | None = None
     failed: tuple[str, ...] = ()
-    """The attempts that failed, and how: `lab:timeout`."""
+    """Failed attempts as `NAME:OUTCOME`, such as `lab:timeout`."""
     broken_json: int | None = None
-    """How many texts or arguments that should be JSON are not."""
+    """Texts and tool call arguments with invalid JSON."""
     ignored_tools: int | None = None
-    """How many tools of the request were left out (`--unknown-tools ignore`)."""
+    """Tools of the request that were dropped (`--unknown-tools ignore`)."""
     printed_calls: int | None = None
-    """How many answers look like a tool call that the model wrote as text."""
+    """Choices that look like a tool call written as text."""
 
 
 def log_request(entry: RequestLogEntry) -> None:
-    """Log a request that is over."""
-    path = entry.path.partition("?")[0]  # some put a key behind it
+    """Log a finished request."""
+    path = entry.path.partition("?")[0]  # the query may contain a key
     fields: dict[str, FieldValue] = msgspec.to_builtins(msgspec.structs.replace(entry, path=path))
-    is_bad = entry.status >= 500 or (entry.status == 200 and entry.error is not None)
-    event(logging.WARNING if is_bad else logging.INFO, "request", fields)
+    has_failed = entry.status >= 500 or (entry.status == 200 and entry.error is not None)
+    event(logging.WARNING if has_failed else logging.INFO, "request", fields)
 
 
 def json_line(level: int, message: str, fields: Mapping[str, FieldValue]) -> str:
-    """A line as the log writes it for programs, without redaction: for a key that the user must receive."""
-    whole = {"ts": _time(time.time()), "level": logging.getLevelName(level).lower(), "event": message, **fields}
-    return msgspec.json.encode(whole).decode()
+    """A JSON log line without redaction: for a generated key that the user must see."""
+    line = {"ts": _time(time.time()), "level": logging.getLevelName(level).lower(), "event": message, **fields}
+    return msgspec.json.encode(line).decode()
 
 
 def event(
     level: int, message: str, fields: Mapping[str, FieldValue] | None = None, *, error: BaseException | None = None
 ) -> None:
-    """Log a thing that happened: a few words, and what belongs to them."""
+    """Log an event: a short message and fields."""
     LOGGER.log(level, message, extra={"fields": dict(fields or {})}, exc_info=error)
 
 
 class Redactor:
-    """Blots secrets out of texts: those that it was told, and what looks like one."""
+    """Replaces secrets in texts: the configured ones, and strings that look like keys."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        spelled = {spelling for secret in secrets if secret for spelling in _spellings(secret)}
-        # What was told counts as it is written; the rest in any case of letters.
-        known = [f"(?-i:{any_of_pattern(spelled)})"] if spelled else []
+        # Each secret as it is, and as it appears in Python's and JSON's quotes.
+        spellings = {
+            spelling
+            for secret in secrets
+            if secret
+            for spelling in (secret, repr(secret)[1:-1], msgspec.json.encode(secret).decode()[1:-1])
+        }
+        known = [f"(?-i:{any_of_pattern(spellings)})"] if spellings else []
         self._secret = re.compile("|".join([*known, _NAMED_SECRET, _SECRET_FORMS]), re.IGNORECASE | re.VERBOSE)
 
     def redact(self, text: str) -> str:
         """The text without secrets."""
-        return self._secret.sub(lambda found: (found["name"] or "") + HIDDEN, text)
+        return self._secret.sub(lambda match: (match["name"] or "") + HIDDEN, text)
 
     def line_of(self, text: str, limit: int) -> str:
-        """The first so many characters, clean, as one line that no terminal obeys."""
+        """The first `limit` characters, redacted, on one line without control characters."""
         return _escape_unsafe(self.start_of(text, limit)).translate(_CONTROLS)
 
     def start_of(self, text: str, limit: int) -> str:
-        """The first so many characters, clean."""
-        clean = self.redact(text[: limit * _REDACTION_MARGIN])
-        return clean if len(clean) <= limit else f"{clean[:limit]}…"
+        """The first `limit` characters, redacted."""
+        redacted = self.redact(text[: limit * _REDACTION_MARGIN])
+        return redacted if len(redacted) <= limit else f"{redacted[:limit]}…"
 
     def end_of(self, text: str, limit: int) -> str:
-        """The last so many characters, clean: of a traceback the end says most."""
-        clean = self.redact(text[-limit * _REDACTION_MARGIN :])
-        return clean if len(clean) <= limit else f"…{clean[-limit:]}"
-
-
-def _spellings(secret: str) -> tuple[str, ...]:
-    """The secret as it is, and as it stands in Python's and in JSON's quotes."""
-    return secret, repr(secret)[1:-1], msgspec.json.encode(secret).decode()[1:-1]
+        """The last `limit` characters, redacted: for tracebacks, whose end matters most."""
+        redacted = self.redact(text[-limit * _REDACTION_MARGIN :])
+        return redacted if len(redacted) <= limit else f"…{redacted[-limit:]}"
 
 
 class _LogLine(msgspec.Struct, frozen=True):
-    """A record, clean and bounded."""
+    """A redacted and truncated record."""
 
     time: str
     level: str
@@ -166,7 +165,7 @@ class _LogLine(msgspec.Struct, frozen=True):
 
 
 class LineFormatter(logging.Formatter):
-    """Makes the line of a record. Only this sees what a record held before it was cleaned."""
+    """Formats records. Only the formatter handles unredacted texts."""
 
     def __init__(self, style: Literal["text", "json"], redactor: Redactor) -> None:
         super().__init__()
@@ -174,7 +173,7 @@ class LineFormatter(logging.Formatter):
         self._redactor = redactor
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The line or lines, without the final newline."""
         fields = record.__dict__.get("fields", {})
         if record.name != LOGGER.name:
             fields = {"logger": record.name, **fields}
@@ -206,25 +205,25 @@ def _record_message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except (TypeError, ValueError, KeyError):
-        return str(record.msg)  # the arguments do not fit: a library's mistake, and still a line
+        return str(record.msg)  # a library passed the wrong arguments
 
 
 def _escape_unsafe(text: str) -> str:
-    """The text with odd characters spelled out, and such as UTF-8 can write."""
+    """Escape unsafe characters and lone surrogates."""
     return text.encode(errors="backslashreplace").decode().translate(_UNSAFE_CHARACTERS)
 
 
 def _as_json(line: _LogLine) -> str:
-    whole: dict[str, FieldValue] = {"ts": line.time, "level": line.level, "event": line.message, **line.fields}
+    values: dict[str, FieldValue] = {"ts": line.time, "level": line.level, "event": line.message, **line.fields}
     if line.trace:
-        whole["exception"] = line.trace
-    return msgspec.json.encode(whole).decode()
+        values["exception"] = line.trace
+    return msgspec.json.encode(values).decode()
 
 
 def _as_text(line: _LogLine) -> str:
-    said = " ".join(f"{name}={_format_value(value)}" for name, value in line.fields.items())
-    head = f"{line.time} {line.level:<7} {line.message.translate(_CONTROLS)} {said}".rstrip()
-    # Every line of ours begins with a time; what follows from an exception is set in, so that it cannot pose as one.
+    fields = " ".join(f"{name}={_format_value(value)}" for name, value in line.fields.items())
+    head = f"{line.time} {line.level:<7} {line.message.translate(_CONTROLS)} {fields}".rstrip()
+    # Log lines begin with a time; tracebacks are indented, so that their text cannot imitate one.
     trace = [f"    {part.translate(_CONTROLS)}" for part in line.trace.split("\n") if part]
     return "\n".join([head, *trace])
 
@@ -239,17 +238,17 @@ def _format_value(value: FieldValue) -> str:
 
 
 class LogStream(Protocol):
-    """Where lines are written."""
+    """A text stream."""
 
     def write(self, text: str, /) -> object:
-        """Write a piece."""
+        """Write text."""
 
     def flush(self) -> None:
-        """Let it out."""
+        """Flush the buffer."""
 
 
 class LogHandler(logging.Handler):
-    """Takes all records of the process from `start` to `close`, and writes them to a stream."""
+    """Writes all log records of the process to a stream, from `start` to `close`."""
 
     def __init__(
         self,
@@ -260,8 +259,8 @@ class LogHandler(logging.Handler):
         stream: LogStream | None = None,
     ) -> None:
         super().__init__()
-        self._overflowed = 0  # counted by those who log, one at a time
-        self._unwritten = 0  # counted by the thread
+        self._overflowed = 0  # counted under the handler's lock
+        self._unwritten = 0  # counted by the writer thread
         self._level = level
         self._stream: LogStream = sys.stderr if stream is None else stream
         self._lines: queue.Queue[str | None] = queue.Queue(_LINES_LIMIT)
@@ -271,11 +270,11 @@ class LogHandler(logging.Handler):
 
     @property
     def dropped(self) -> int:
-        """Lines that were lost because the writer did not keep up, or could not write."""
+        """Lines lost because the writer did not keep up or could not write."""
         return self._overflowed + self._unwritten
 
     def start(self) -> None:
-        """Begin to take records: ours from the level on, those of libraries from warnings on."""
+        """Start to handle records: welldone's from the configured level on, those of libraries from warnings on."""
         root = logging.getLogger()
         self._levels = root.level, LOGGER.level
         root.setLevel(max(logging.WARNING, self._level))
@@ -284,7 +283,7 @@ class LogHandler(logging.Handler):
         self._thread.start()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Stop, and write what waits; a stream that takes nothing is given up after a time."""
+        """Stop and flush, up to the timeout: the stream may be blocked."""
         if self._levels is not None:
             root = logging.getLogger()
             root.removeHandler(self)
@@ -299,10 +298,10 @@ class LogHandler(logging.Handler):
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand the line to the writer, or drop it."""
+        """Pass the line to the writer, or drop it."""
         try:
             self._lines.put_nowait(self.format(record))
-        except Exception:  # noqa: BLE001  # a full queue, or an argument that cannot be shown: neither costs a request
+        except Exception:  # noqa: BLE001 - a full queue or an unprintable argument must not fail a request
             self._overflowed += 1
 
     def __enter__(self) -> Self:
@@ -313,7 +312,6 @@ class LogHandler(logging.Handler):
         self.close()
 
     def _discard_queued(self) -> None:
-        """Lose what waits, and tell the thread to end when it can."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._lines.get_nowait()
@@ -321,16 +319,16 @@ class LogHandler(logging.Handler):
         self._lines.put_nowait(None)
 
     def _write_all(self) -> None:
-        """What the thread does: write what there is, up to a batch at a time, and wait for more."""
+        """The writer thread: write lines in batches."""
         is_open = True
-        told = 0
+        reported = 0
         while is_open:
             batch = self._next_batch()
             is_open = batch[-1] is not None
             lines = [line for line in batch if line is not None]
-            if self.dropped > told:
-                told = self.dropped
-                lines.append(self.format(_loss_record(told)))
+            if self.dropped > reported:
+                reported = self.dropped
+                lines.append(self.format(_loss_record(reported)))
             self._write_lines(lines)
 
     def _next_batch(self) -> list[str | None]:
@@ -343,31 +341,28 @@ class LogHandler(logging.Handler):
         try:
             self._stream.write("".join(f"{line}\n" for line in lines))
             self._stream.flush()
-        except (OSError, ValueError):  # the reader has gone, or the stream was closed
+        except (OSError, ValueError):  # a broken pipe, or a closed stream
             self._unwritten += len(lines)
 
 
 def _loss_record(lines: int) -> logging.LogRecord:
-    says = {"name": LOGGER.name, "levelno": logging.WARNING, "levelname": "WARNING", "msg": "log lines were dropped"}
-    return logging.makeLogRecord({**says, "fields": {"lines": lines}})
-
-
-# How the log is written, by the settings of a server.
+    values = {"name": LOGGER.name, "levelno": logging.WARNING, "levelname": "WARNING", "msg": "log lines were dropped"}
+    return logging.makeLogRecord({**values, "fields": {"lines": lines}})
 
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def log_style(settings: ServeSettings) -> Literal["text", "json"]:
-    """For people, or for programs."""
+    """The format of log lines."""
     return cast('Literal["text", "json"]', settings.log_format)
 
 
 def log_level(settings: ServeSettings) -> int:
-    """The least that is logged."""
+    """The minimum level of log lines."""
     return logging.ERROR if settings.quiet else _LEVELS[settings.log_level]
 
 
 def make_log_handler(settings: ServeSettings, secrets: Iterable[str], stream: LogStream | None = None) -> LogHandler:
-    """The log, which has not begun."""
+    """A log handler for these settings, not started."""
     return LogHandler(style=log_style(settings), level=log_level(settings), secrets=secrets, stream=stream)

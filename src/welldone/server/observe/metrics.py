@@ -1,8 +1,7 @@
-"""What is counted, for Prometheus: llama.cpp's own names where it has them, so that its dashboards go on, and ours.
+"""Prometheus metrics: llama.cpp's names where it has them, so that its dashboards work, and `welldone_*`.
 
-While requests run, counts are plain numbers. They become Prometheus's families when someone asks. Labels come from
-bounded sets only: what is in none is `other`. Counting belongs to one event loop; a page may be drawn in another
-thread.
+Counters are plain numbers, converted to Prometheus families on a scrape. Label values come from bounded sets; all
+others become `other`. Updates belong to one event loop; `render` may run in another thread.
 """
 
 import asyncio
@@ -24,13 +23,13 @@ from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
 
 __all__ = [
     "ENDPOINTS",
-    "TTFT_BUCKETS_S",
     "MODELS_LIMIT",
     "OTHER",
     "OUTCOMES",
-    "QueueStats",
+    "TTFT_BUCKETS_S",
     "DropCounter",
     "Metrics",
+    "QueueStats",
     "StreamTimes",
 ]
 
@@ -66,37 +65,37 @@ ENDPOINTS = frozenset(
 )
 
 OUTCOMES = frozenset({"unreachable", "no_room", "lost", "timeout", "garbage", "left"})
-"""How an attempt ends that got no status: no connection (`no_room`: this machine had none to give), it broke, nothing
-came in time, it was no HTTP, or the client left first."""
+"""Outcomes of attempts without a status: no connection (`no_room`: this machine has no resources for one), connection
+lost, timeout, response is not HTTP, client disconnected."""
 
 MODELS_LIMIT = 200
-"""Models that have numbers of their own. Upstreams may list thousands, and with a pattern clients choose the names."""
+"""Models with their own series. Upstreams may list thousands, and behind a pattern clients choose the names."""
 
 LABEL_LIMIT = 256
-"""Characters of a name that has numbers of its own. The longest names of models have some 100."""
+"""Characters of a label value. The longest model names have about 100."""
 
 _REASONS_LIMIT = 32
-"""Different reasons of failure. They are our own error codes, of which there are fewer."""
+"""Distinct reasons of stream failures: error codes, of which there are fewer."""
 
 _STATUSES = frozenset(str(status) for status in range(100, 600))
 _BREAKER_STATES = ("closed", "open", "half-open")
 
-# The smallest first token of a cached prompt takes some milliseconds; after a minute people have left.
+# A cached prompt has its first token within milliseconds; after a minute users have given up.
 TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 _REQUEST_BUCKETS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _QUEUE_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 
 _ENGINE_METRICS = {
     "llamacpp:n_decode_total": "Calls of llama_decode().",
-    "llamacpp:n_tokens_max": "Most tokens that a sequence has had.",
-    "llamacpp:n_busy_slots_per_decode": "Busy slots in a call of llama_decode(), on average.",
+    "llamacpp:n_tokens_max": "Largest number of tokens in a sequence.",
+    "llamacpp:n_busy_slots_per_decode": "Average number of busy slots per call of llama_decode().",
 }
-"""What only the engine itself can know. Kept as it last said."""
+"""Metrics that only the engine has; the last scraped values are reported."""
 _ENGINE_METRIC_LINE = re.compile(rf"^({'|'.join(_ENGINE_METRICS)}) ([0-9.e+]{{1,32}})$", re.MULTILINE)
 
 
 class QueueStats(Protocol):
-    """What runs and waits somewhere: a gate."""
+    """A queue of requests."""
 
     @property
     def running(self) -> int: ...
@@ -106,24 +105,24 @@ class QueueStats(Protocol):
 
 
 class DropCounter(Protocol):
-    """What drops some of what it is given: a recorder."""
+    """A recorder that may drop traces."""
 
     @property
     def dropped(self) -> int: ...
 
 
 class StoreStatus(Protocol):
-    """What may be away: the store of shared limits."""
+    """The store of shared limits."""
 
     @property
     def is_up(self) -> bool: ...
 
 
 class Metrics(Collector):
-    """All counts of one server.
+    """All metrics of one server process.
 
-    `models` and `upstreams` are the configured names. More models can be added, up to a limit; what has none of these
-    names is counted as `other`.
+    `models` and `upstreams` are the configured names. More models can be added, up to a limit; all other names are
+    counted as `other`.
     """
 
     def __init__(
@@ -160,13 +159,13 @@ class Metrics(Collector):
         PlatformCollector(registry=self._registry)
 
     def add_model(self, name: str) -> None:
-        """Give a model numbers of its own, if there is room for one more. A key that came as a name gets none."""
+        """Add series for a model, up to the limit. Names that look like secrets are not added."""
         if name in self._prompt_speed or len(self._prompt_speed) > MODELS_LIMIT:
             return
         if not _is_label(name) or self._redactor.redact(name) != name:
             return
-        for numbers in self._model_series:
-            numbers.add(0, name)
+        for series in self._model_series:
+            series.add(0, name)
         for histogram in self._histograms:
             if histogram.label == "model":
                 histogram.add_series(name)
@@ -174,20 +173,20 @@ class Metrics(Collector):
         self._prompt_speed[name] = TokenRate()
 
     def begin_stream(self) -> StreamTimes:
-        """A stream begins. Its times are handed back to `end`."""
+        """Count a new active stream; `end_stream` ends it."""
         return self.start_stream(self.new_stream_times())
 
     def new_stream_times(self) -> StreamTimes:
-        """The times of a stream that is to begin."""
+        """The timing of a stream that has not started."""
         return StreamTimes(self._clock)
 
     def start_stream(self, times: StreamTimes) -> StreamTimes:
-        """A stream begins. Its times are handed back to `end`."""
+        """Count a new active stream; `end_stream` ends it."""
         self._active_streams += 1
         return times
 
     def end_stream(self, times: StreamTimes, model: str) -> None:
-        """A stream has ended, however it did. A second call for the same one does nothing."""
+        """Record the end of a stream. Repeated calls do nothing."""
         if times.is_finished:
             return
         times.is_finished = True
@@ -200,11 +199,11 @@ class Metrics(Collector):
             self._queue_wait.observe(name, times.queued_s)
 
     def count_request(self, endpoint: str, model: str, status: int, duration_s: float) -> None:
-        """A request was answered. Who left before counts with the status that it would have got."""
+        """Count a finished request."""
         name = self._model_label(model)
-        where = endpoint if endpoint in ENDPOINTS else OTHER
+        endpoint = endpoint if endpoint in ENDPOINTS else OTHER
         code = str(status) if str(status) in _STATUSES else OTHER
-        self._requests.add(1, where, name, code)
+        self._requests.add(1, endpoint, name, code)
         self._request_duration.observe(name, duration_s)
 
     def count_tokens(
@@ -217,44 +216,44 @@ class Metrics(Collector):
         prompt_s: float = 0.0,
         completion_s: float = 0.0,
     ) -> None:
-        """A model has read and written so many tokens, in so many seconds of its own (0: not known).
+        """Count the tokens of an answer, and the engine's time for them (0: unknown).
 
-        `cached` of the prompt were known from before: llama.cpp's counts are of those that were read.
+        llama.cpp's counters exclude the `cached` prompt tokens.
         """
         name = self._model_label(model)
-        read = max(0, prompt - cached)
+        processed = prompt - min(max(cached, 0), prompt)  # upstreams report any number
         self._prompt_tokens.add(prompt, name)
-        self._llama_prompt_tokens.add(read, name)
+        self._llama_prompt_tokens.add(processed, name)
         for family in (self._completion_tokens, self._llama_predicted):
             family.add(completion, name)
         self._llama_prompt_s.add(prompt_s, name)
         self._llama_predicted_s.add(completion_s, name)
-        self._prompt_speed[name].add(read, prompt_s)
+        self._prompt_speed[name].add(processed, prompt_s)
         self._completion_speed[name].add(completion, completion_s)
 
     def count_repairs(self, rules: Iterable[str]) -> None:
-        """An engine's stream broke these rules, and was mended."""
+        """Count the repairs of a stream, by rule."""
         for rule in rules:
             self._findings.add(1, _rule_label(rule))
 
     def count_stream_failure(self, reason: str) -> None:
-        """A stream that had begun ended with an error: our code for it."""
+        """Count a stream that ended with an error event, by error code."""
         has_room = len(self._failures.values) < _REASONS_LIMIT and _is_label(reason)
         known = (reason,) in self._failures.values or has_room
         self._failures.add(1, reason if known else OTHER)
 
     def count_disconnect(self) -> None:
-        """A client left before its answer was whole."""
+        """Count a client that disconnected before the end of its answer."""
         self._disconnects.add(1)
 
     def set_engine_state(self, model: str, *, is_up: bool, restarts: int) -> None:
-        """How a model's engine is now."""
+        """Set the state of a model's engine."""
         name = self._model_label(model)
         self._engine_up.values[name,] = float(is_up)
         self._engine_restarts.values[name,] = float(restarts)
 
     def add_engine_metrics(self, model: str, text: str) -> None:
-        """What an engine's own metrics say that nobody else can know."""
+        """Import the metrics that only the engine has."""
         for name, number in _ENGINE_METRIC_LINE.findall(text):
             try:
                 self._engine_metrics[name].values[self._model_label(model),] = float(number)
@@ -262,171 +261,181 @@ class Metrics(Collector):
                 continue
 
     def watch_queue(self, model: str, queue: QueueStats) -> None:
-        """Show how many run and wait at this gate."""
+        """Report the running and queued requests of a model."""
         self._queues[self._model_label(model)] = queue
 
-    # Of upstreams. Their names are the configured ones.
+    # Upstreams, by their configured names.
 
     def count_upstream_attempt(self, name: str, outcome: int | str) -> None:
-        """A request was sent to an upstream, or should have been: its status, or one of `OUTCOMES`."""
-        word = str(outcome)
+        """Count an attempt at an upstream, by its status or one of `OUTCOMES`."""
+        label = str(outcome)
         self._attempts.add(1, name)
-        self._attempts_by_outcome.add(1, name, word if word in _STATUSES or word in OUTCOMES else OTHER)
+        self._attempts_by_outcome.add(1, name, label if label in _STATUSES or label in OUTCOMES else OTHER)
 
     def observe_upstream_times(self, name: str, times: StreamTimes) -> None:
-        """An upstream has given an answer, whole or not, at these times."""
+        """Record the times of an upstream's answer, complete or not."""
         self._upstream_inter_token.add_many(name, times.gaps, times.gaps_s)
         if times.upstream_ttft_s is not None:
             self._upstream_ttft.observe(name, times.upstream_ttft_s)
 
     def count_upstream_repairs(self, name: str, rules: Iterable[str]) -> None:
-        """An upstream's stream broke these rules, and was mended. Beside `findings`, which counts all streams."""
+        """Count the repairs of an upstream's stream, in addition to `count_repairs`."""
         for rule in rules:
             self._repairs.add(1, name, _rule_label(rule))
 
     def count_broken_json(self, name: str, *, content: int = 0, arguments: int = 0) -> None:
-        """So many texts, and so many arguments of tool calls, should have been JSON and are not."""
+        """Count invalid JSON in texts that should be JSON, and in arguments of tool calls."""
         self._broken_json.add(content, name, "content")
         self._broken_json.add(arguments, name, "arguments")
 
     def set_upstream_state(self, name: str, *, is_up: bool, breaker: str, is_failing: bool = False) -> None:
-        """How an upstream is now; `breaker` is closed, open or half-open."""
+        """Set the state of an upstream; `breaker` is closed, open or half-open."""
         self._upstream_up.values[name,] = float(is_up)
         self._upstream_failing.values[name,] = float(is_failing)
         for state in _BREAKER_STATES:
             self._breaker_state.values[name, state] = float(state == breaker)
 
     def watch_upstream_queue(self, name: str, queue: QueueStats) -> None:
-        """Show how many run and wait at an upstream's gate."""
+        """Report the running and queued requests of an upstream."""
         self._upstream_queues[name] = queue
 
     def upstream_counts(self) -> dict[str, UpstreamCounts]:
-        """What was counted of each upstream, and what runs there."""
+        """Counts and load of each upstream, for the web page."""
         if not self._upstreams:
             return {}
         findings, attempts = _group_by_first_label(self._repairs), _group_by_first_label(self._attempts_by_outcome)
         return {
             name: UpstreamCounts(
-                running=gate.running,
-                waiting=gate.waiting,
+                running=queue.running,
+                waiting=queue.waiting,
                 ttft_counts=self._upstream_ttft.counts(name),
                 findings=findings.get(name, {}),
                 attempts=attempts.get(name, {}),
             )
-            for name, gate in self._upstream_queues.items()
+            for name, queue in self._upstream_queues.items()
         }
 
     def watch_recorder(self, recorder: DropCounter) -> None:
-        """Show how many recordings were dropped."""
+        """Report the dropped recordings."""
         self._recorder = recorder
 
     def watch_store(self, store: StoreStatus) -> None:
-        """Say whether it is there."""
+        """Report whether the store is available."""
         self._store = store
 
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Show how many tasks there are: more and more of them tell of a leak before memory does."""
+        """Report the number of tasks: growth shows a leak before memory does."""
         self._loop = loop
 
     def render(self) -> tuple[str, bytes]:
-        """The content type and the body of the page."""
+        """The content type and the body of /metrics."""
         return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """All families, as they are now."""
+        """All metric families (prometheus_client's collector interface)."""
         yield from map(_to_prometheus, self._series)
         yield from map(_histogram_to_prometheus, self._histograms)
-        yield from (_to_prometheus(numbers) for numbers in self._engine_metrics.values() if numbers.values)
+        yield from (_to_prometheus(series) for series in self._engine_metrics.values() if series.values)
         yield from self._gauges()
         if self._upstreams:
             yield from self._upstream_gauges()
         if self._recorder is not None:
             dropped = self._recorder.dropped
-            yield CounterMetricFamily("welldone_recordings_dropped", "Recordings that were lost.", value=dropped)
+            yield CounterMetricFamily("welldone_recordings_dropped", "Recordings that were dropped.", value=dropped)
         if self._store is not None:
             is_up = int(self._store.is_up)
-            yield GaugeMetricFamily("welldone_limits_store_up", "Whether the store of limits is there.", value=is_up)
+            yield GaugeMetricFamily(
+                "welldone_limits_store_up", "Whether the store of limits is available.", value=is_up
+            )
         if self._loop is not None:
             tasks = len(asyncio.all_tasks(self._loop))
             yield GaugeMetricFamily("welldone_tasks", "Tasks of the event loop.", value=tasks)
 
     def _gauges(self) -> Iterator[Metric]:
-        running = {model: gate.running for model, gate in tuple(self._queues.items())}
-        waiting = {model: gate.waiting for model, gate in tuple(self._queues.items())}
-        reading = {model: speed.tokens_per_s for model, speed in tuple(self._prompt_speed.items())}
-        writing = {model: speed.tokens_per_s for model, speed in tuple(self._completion_speed.items())}
-        yield _gauge_family("llamacpp:requests_processing", "Requests that run.", running)
-        yield _gauge_family("llamacpp:requests_deferred", "Requests that wait for a slot.", waiting)
-        yield _gauge_family("welldone_queue_depth", "Requests that wait for a slot.", waiting)
-        yield _gauge_family("llamacpp:prompt_tokens_seconds", "Tokens of prompts read in a second, lately.", reading)
-        yield _gauge_family("llamacpp:predicted_tokens_seconds", "Tokens written in a second, lately.", writing)
-        yield GaugeMetricFamily("welldone_active_streams", "Answers that are being given.", value=self._active_streams)
-        info = GaugeMetricFamily("welldone_build_info", "The version that runs.", labels=["version"])
+        running = {model: queue.running for model, queue in tuple(self._queues.items())}
+        waiting = {model: queue.waiting for model, queue in tuple(self._queues.items())}
+        prompt_speed = {model: speed.tokens_per_s for model, speed in tuple(self._prompt_speed.items())}
+        completion_speed = {model: speed.tokens_per_s for model, speed in tuple(self._completion_speed.items())}
+        yield _gauge_family("llamacpp:requests_processing", "Running requests.", running)
+        yield _gauge_family("llamacpp:requests_deferred", "Queued requests.", waiting)
+        yield _gauge_family("welldone_queue_depth", "Queued requests.", waiting)
+        yield _gauge_family("llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", prompt_speed)
+        yield _gauge_family("llamacpp:predicted_tokens_seconds", "Generated tokens per second.", completion_speed)
+        yield GaugeMetricFamily("welldone_active_streams", "Answers in progress.", value=self._active_streams)
+        info = GaugeMetricFamily("welldone_build_info", "The running version.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
 
     def _upstream_gauges(self) -> Iterator[Metric]:
-        running = {name: gate.running for name, gate in tuple(self._upstream_queues.items())}
-        waiting = {name: gate.waiting for name, gate in tuple(self._upstream_queues.items())}
-        yield _gauge_family("welldone_upstream_running", "Requests that run there.", running, "upstream")
-        yield _gauge_family("welldone_upstream_waiting", "Requests that wait for a place there.", waiting, "upstream")
+        running = {name: queue.running for name, queue in tuple(self._upstream_queues.items())}
+        waiting = {name: queue.waiting for name, queue in tuple(self._upstream_queues.items())}
+        yield _gauge_family("welldone_upstream_running", "Running requests.", running, "upstream")
+        yield _gauge_family("welldone_upstream_waiting", "Queued requests.", waiting, "upstream")
 
     def _declare_work(self) -> None:
-        self._llama_prompt_tokens = self._by_model("llamacpp:prompt_tokens", "Tokens of prompts.")
-        self._llama_prompt_s = self._by_model("llamacpp:prompt_seconds", "Time that reading prompts took.")
-        self._llama_predicted = self._by_model("llamacpp:tokens_predicted", "Tokens written.")
-        self._llama_predicted_s = self._by_model("llamacpp:tokens_predicted_seconds", "Time that writing took.")
-        self._prompt_tokens = self._by_model("welldone_prompt_tokens", "Tokens of prompts.")
-        self._completion_tokens = self._by_model("welldone_completion_tokens", "Tokens of answers.")
+        self._llama_prompt_tokens = self._by_model("llamacpp:prompt_tokens", "Prompt tokens.")
+        self._llama_prompt_s = self._by_model("llamacpp:prompt_seconds", "Time of prompt processing.")
+        self._llama_predicted = self._by_model("llamacpp:tokens_predicted", "Generated tokens.")
+        self._llama_predicted_s = self._by_model("llamacpp:tokens_predicted_seconds", "Time of token generation.")
+        self._prompt_tokens = self._by_model("welldone_prompt_tokens", "Prompt tokens.")
+        self._completion_tokens = self._by_model("welldone_completion_tokens", "Completion tokens.")
         self._engine_metrics = {
-            name: MetricSeries(name.removesuffix("_total"), says, ["model"], is_gauge=not name.endswith("_total"))
-            for name, says in _ENGINE_METRICS.items()
+            name: MetricSeries(name.removesuffix("_total"), help_text, ["model"], is_gauge=not name.endswith("_total"))
+            for name, help_text in _ENGINE_METRICS.items()
         }
 
     def _declare_events(self) -> None:
         labels = ("endpoint", "model", "status")
-        self._requests = self._add_series("welldone_requests", "Requests that were answered.", labels)
-        self._findings = self._add_series("welldone_findings", "Rules that engines broke; all mended.", ["rule"])
+        self._requests = self._add_series("welldone_requests", "Finished requests.", labels)
+        self._findings = self._add_series("welldone_findings", "Repairs of streams, by rule.", ["rule"])
         self._failures = self._add_series("welldone_stream_failures", "Streams that ended with an error.", ["reason"])
-        self._disconnects = self._add_series("welldone_client_disconnects", "Clients that left before the end.", ())
+        self._disconnects = self._add_series(
+            "welldone_client_disconnects", "Clients that disconnected before the end.", ()
+        )
         self._disconnects.add(0)
-        self._engine_restarts = self._by_engine("welldone_engine_restarts", "Engines that were started again.")
-        self._engine_up = self._by_engine("welldone_engine_up", "Whether the engine answers.", is_gauge=True)
+        self._engine_restarts = self._by_engine("welldone_engine_restarts", "Restarts of engines.")
+        self._engine_up = self._by_engine("welldone_engine_up", "Whether the engine is ready.", is_gauge=True)
 
     def _declare_times(self) -> None:
         self._ttft = self._histogram_by_model(
-            "time_to_first_token", "From a request to its first token.", TTFT_BUCKETS_S
+            "time_to_first_token", "Time from a request to its first token.", TTFT_BUCKETS_S
         )
         self._inter_token = self._histogram_by_model(
-            "inter_token", "From one token of an answer to the next.", INTER_TOKEN_BUCKETS_S
+            "inter_token", "Time between two tokens of an answer.", INTER_TOKEN_BUCKETS_S
         )
         self._request_duration = self._histogram_by_model(
-            "request", "From a request to the end of its answer.", _REQUEST_BUCKETS_S
+            "request", "Time from a request to the end of its answer.", _REQUEST_BUCKETS_S
         )
-        self._queue_wait = self._histogram_by_model("queue", "How long requests waited for a slot.", _QUEUE_BUCKETS_S)
+        self._queue_wait = self._histogram_by_model("queue", "Time that requests were queued.", _QUEUE_BUCKETS_S)
 
     def _declare_upstreams(self) -> None:
         by_outcome = ("upstream", "status")
-        self._attempts = self._by_upstream("attempts", "Requests to the upstream, also failed ones.")
+        self._attempts = self._by_upstream("attempts", "Attempts at the upstream, including failed ones.")
         self._attempts_by_outcome = self._add_series(
-            "welldone_upstream_requests", "The same by how they ended.", by_outcome
+            "welldone_upstream_requests", "Attempts at the upstream, by status or outcome.", by_outcome
         )
-        self._repairs = self._add_series("welldone_repairs", "Rules that it broke; all mended.", ("upstream", "rule"))
+        self._repairs = self._add_series(
+            "welldone_repairs", "Repairs of the upstream's streams, by rule.", ("upstream", "rule")
+        )
         self._broken_json = self._add_series(
-            "welldone_broken_json", "What should have been JSON.", ("upstream", "what")
+            "welldone_broken_json", "Invalid JSON in texts or tool call arguments.", ("upstream", "what")
         )
-        self._upstream_up = self._by_upstream("up", "Whether the upstream answers.", is_gauge=True)
+        self._upstream_up = self._by_upstream("up", "Whether the upstream is healthy.", is_gauge=True)
         self._upstream_failing = self._by_upstream("failing", "Whether all recent requests failed.", is_gauge=True)
         self._breaker_state = self._add_series(
-            "welldone_upstream_breaker_state", "1 for the state that it is in.", ("upstream", "state"), is_gauge=True
+            "welldone_upstream_breaker_state",
+            "1 for the current state of the circuit breaker.",
+            ("upstream", "state"),
+            is_gauge=True,
         )
         for name in self._upstreams:
             self.count_broken_json(name)
-            self.set_upstream_state(name, is_up=True, breaker="closed")  # until somebody finds out otherwise
-        first = "From sending a request to the upstream to its first token."
-        self._upstream_ttft = self._histogram_by_upstream("time_to_first_token", first, TTFT_BUCKETS_S)
+            self.set_upstream_state(name, is_up=True, breaker="closed")  # until the first probe
+        self._upstream_ttft = self._histogram_by_upstream(
+            "time_to_first_token", "Time from an attempt at the upstream to its first token.", TTFT_BUCKETS_S
+        )
         self._upstream_inter_token = self._histogram_by_upstream(
-            "inter_token", "From one of its tokens to the next.", INTER_TOKEN_BUCKETS_S
+            "inter_token", "Time between two of its tokens.", INTER_TOKEN_BUCKETS_S
         )
 
     def _add_series(self, name: str, help_text: str, labels: Sequence[str], *, is_gauge: bool = False) -> MetricSeries:
@@ -434,30 +443,30 @@ class Metrics(Collector):
         return self._series[-1]
 
     def _by_engine(self, name: str, help_text: str, *, is_gauge: bool = False) -> MetricSeries:
-        """A number that is there for each model from the start: a series that appears later hides its first step."""
-        numbers = self._add_series(name, help_text, ["model"], is_gauge=is_gauge)
+        """A series per configured model, present from the start: increase() misses the first value of a new series."""
+        series = self._add_series(name, help_text, ["model"], is_gauge=is_gauge)
         for model in self._models[:-1]:
-            numbers.add(0, model)
-        return numbers
+            series.add(0, model)
+        return series
 
     def _by_model(self, name: str, help_text: str) -> MetricSeries:
-        """The same, also for models that are added: they have no engine of ours, and still tokens."""
+        """As `_by_engine`, also for models that `add_model` adds."""
         self._model_series.append(self._by_engine(name, help_text))
         return self._model_series[-1]
 
     def _by_upstream(self, name: str, help_text: str, *, is_gauge: bool = False) -> MetricSeries:
-        numbers = self._add_series(f"welldone_upstream_{name}", help_text, ["upstream"], is_gauge=is_gauge)
+        series = self._add_series(f"welldone_upstream_{name}", help_text, ["upstream"], is_gauge=is_gauge)
         for upstream in self._upstreams:
-            numbers.add(0, upstream)
-        return numbers
+            series.add(0, upstream)
+        return series
 
     def _histogram_by_model(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
         self._histograms.append(Histogram(f"welldone_{name}_seconds", help_text, bounds, "model", self._models))
         return self._histograms[-1]
 
     def _histogram_by_upstream(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
-        whole_name = f"welldone_upstream_{name}_seconds"
-        self._histograms.append(Histogram(whole_name, help_text, bounds, "upstream", self._upstreams))
+        full_name = f"welldone_upstream_{name}_seconds"
+        self._histograms.append(Histogram(full_name, help_text, bounds, "upstream", self._upstreams))
         return self._histograms[-1]
 
     def _model_label(self, name: str) -> str:
@@ -465,15 +474,14 @@ class Metrics(Collector):
 
 
 def _group_by_first_label(series: MetricSeries) -> dict[str, dict[str, int]]:
-    """Counts by their first label, and then by their second."""
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for (first, second), number in series.samples():
-        found.setdefault(first, {})[second] = int(number)
-    return found
+        counts.setdefault(first, {})[second] = int(number)
+    return counts
 
 
 def _is_label(text: str) -> bool:
-    """Whether a text of clients or upstreams may be a label: short, and without marks that end a line somewhere."""
+    """Whether a text from clients or upstreams may be a label value: short, without line separators."""
     return len(text) <= LABEL_LIMIT and text.isprintable()
 
 

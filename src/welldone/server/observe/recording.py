@@ -1,10 +1,10 @@
-"""What upstreams said, byte for byte and with its times, as traces that `lint`, `fix` and `mock` read.
+"""Recording of upstream responses (`--record`), as traces that `lint`, `fix` and `mock` read.
 
-A thread writes. What waits for it is bounded: where the disk cannot keep up, is full or broken, traces are lost and
-counted, and the server goes on. A trace is NAME.json and NAME.body; both appear when they are whole, or not at all.
+A thread writes the files, with a bounded queue: if the disk is too slow, full or broken, traces are dropped and
+counted. A trace is NAME.json and NAME.body; both appear when they are complete, or not at all.
 
-Headers of requests are never written, and those of replies only where they are known to be harmless. Secrets are
-blotted out of all but the body: that stays as it came, or is not written where a secret is found in it.
+Request headers are never recorded, response headers only from a list of harmless ones. Secrets are redacted everywhere
+but in the body: a body with a secret is not recorded.
 """
 
 import contextlib
@@ -29,28 +29,28 @@ from welldone.server.generation.observer import SAFE_HEADERS
 from welldone.server.observe import log
 
 WAITING_LIMIT_BYTES = 64 * 2**20
-"""What may wait for the disk, over all traces: a second of a slow disk."""
+"""Bytes that wait for the disk, over all traces: a second of a slow disk."""
 BODY_LIMIT_BYTES = 256 * 2**20
-"""Half of what `lint` reads."""
+"""Longest recorded body: half of what `lint` reads."""
 DISK_ERROR_PAUSE_S = 30.0
-"""How long nothing is recorded after the disk refused: a full one is not empty again in a moment."""
+"""Pause after a disk error: a full disk stays full for a while."""
 LOSS_LOG_INTERVAL_S = 60.0
-"""How often it is said that traces were lost."""
+"""Interval of warnings about dropped traces."""
 FINDABLE_TRACES = 200
-"""Finished traces that are found by the ids of their requests: as many as the page shows."""
+"""Finished traces that can be found by request id: as many as the web page lists."""
 CLOSE_S = 5.0
-"""How long the last traces may take to be written when the server ends."""
+"""Time at shutdown to write the last traces."""
 
-_FLUSH_BYTES = 16384  # what a trace holds before it goes to the writer: 16 MB for a thousand streams
-_PIECES_LIMIT = 2**20  # times that are kept of one trace; what comes later counts to its last piece
-_PIECE_BYTES = 16  # what a time and a size take in memory
+_FLUSH_BYTES = 16384  # buffered per trace: 16 MB for a thousand streams
+_PIECES_LIMIT = 2**20  # timestamps per trace; later data counts to the last one
+_PIECE_BYTES = 16  # memory of a timestamp and a size
 _NAME_LIMIT = 64
 _UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9.-]+")
 _encode = msgspec.json.encode
 
 
 class TraceRecorder:
-    """Takes traces from `start` to `close`. All but the writing is done in the thread of the event loop."""
+    """Records traces from `start` to `close`. Files are written in a thread; all else runs in the event loop."""
 
     def __init__(
         self, folder: Path, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
@@ -58,18 +58,18 @@ class TraceRecorder:
         self.clock = clock
         self.secrets = SecretRedactor(secrets)
         self.written = 0
-        """Traces that are on the disk."""
+        """Traces on the disk."""
         self.withheld = 0
-        """Traces that were not written, since a secret is in them."""
+        """Traces not written because they contain a secret."""
         self.folder = folder
-        self._findable: OrderedDict[str, str] = OrderedDict()  # changed by the writer, and looked at by the loop
-        self._lost = 0  # counted by the loop
-        self._unwritten = 0  # counted by the writer
+        self._findable: OrderedDict[str, str] = OrderedDict()  # written by the thread, read by the event loop
+        self._lost = 0  # counted by the event loop
+        self._unwritten = 0  # counted by the thread
         self._count = 0
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
         self._unfinished: set[_TraceFiles] = set()
-        # Each is counted by one thread: their difference is what waits.
+        # Each is written by one thread; the difference is what waits.
         self._reserved_bytes = 0
         self._released_bytes = 0
         self._is_closed = False
@@ -79,67 +79,67 @@ class TraceRecorder:
 
     @property
     def dropped(self) -> int:
-        """Traces that were lost: too large, too many for the disk, or refused by it."""
+        """Traces dropped: too large, too many for the disk, or disk errors."""
         return self._lost + self._unwritten
 
     def start(self) -> None:
-        """Begin. Raises `OSError` where there can be no such folder."""
+        """Create the folder and start the thread. Raises `OSError`."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Write what waits, for a while. What has not ended is lost."""
+        """Write the finished traces, up to `CLOSE_S`; unfinished ones are dropped."""
         self._is_closed = True
         self._jobs.put(None)
         self._thread.join(CLOSE_S)
 
     def begin(self, endpoint: str, request: Mapping[str, Any], upstream: str, request_id: str) -> "TraceWriter":
-        """A tape for one exchange, which begins now."""
-        facts = {"server": upstream, "endpoint": endpoint, "method": "POST", "request_id": request_id}
-        record = _encode({**facts, "request": request})
+        """Start the trace of an exchange."""
+        fields = {"server": upstream, "endpoint": endpoint, "method": "POST", "request_id": request_id}
+        record = _encode({**fields, "request": request})
         self._count += 1
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
-        # The process is named too: several may write into one folder.
+        # With the process id: several workers may write into one folder.
         names = [now, *(_safe_name(self.secrets.redact(name)) for name in (upstream, endpoint))]
         name = "_".join([*names, f"{os.getpid()}-{self._count:06}"])
         file = _TraceFiles(self.folder, name, self.secrets, request_id)
-        tape = TraceWriter(self, file, record)
-        if self.clock() < self._paused_until or not tape.reserve(len(record)):
-            tape.drop()
-        return tape
+        writer = TraceWriter(self, file, record)
+        if self.clock() < self._paused_until or not writer.reserve(len(record)):
+            writer.drop()
+        return writer
 
     def find(self, request_id: str) -> str | None:
-        """The name of the last trace of a request, if it is on the disk and not long ago."""
+        """The name of the last trace of a request, if it is finished and recent."""
         return self._findable.get(request_id)
 
     def reserve(self, size: int) -> bool:
-        """Room for so many bytes more; False where there is none."""
+        """Reserve bytes of the queue; False if it is full."""
         if self._is_closed or self._reserved_bytes - self._released_bytes + size > WAITING_LIMIT_BYTES:
             return False
         self._reserved_bytes += size
         return True
 
     def enqueue(self, job: Callable[[], None], size: int) -> None:
-        """Something for the writer, and how many bytes are free when it is done."""
+        """Queue a job for the thread; `size` bytes are released when it is done."""
         self._jobs.put((job, size))
 
     def count_drop(self) -> None:
-        """A trace was lost; it is said once in a while."""
+        """Count a dropped trace, and log a warning from time to time."""
         self._lost += 1
         now = self.clock()
         if now - self._loss_logged_at >= LOSS_LOG_INTERVAL_S:
             self._loss_logged_at = now
             log.event(logging.WARNING, "traces were not recorded", {"dropped": self.dropped})
 
-    # What the writer does.
+    # The methods below run in the thread.
 
     def add(self, file: "_TraceFiles", data: bytes) -> None:
-        """More of a body."""
+        """Append to the body of a trace."""
         self._unfinished.add(file)
         file.add(data)
 
     def finish(self, file: "_TraceFiles", record: bytes) -> None:
-        """The end of a trace."""
+        """Complete a trace."""
         self._unfinished.discard(file)
         if file.is_lost:
             return
@@ -156,13 +156,13 @@ class TraceRecorder:
             self._findable.popitem(last=False)
 
     def remove(self, file: "_TraceFiles") -> None:
-        """A trace that is not wanted any more."""
+        """Delete a dropped trace."""
         self._unfinished.discard(file)
         file.remove()
 
     def _write_all(self) -> None:
-        while (found := self._jobs.get()) is not None:
-            job, size = found
+        while (entry := self._jobs.get()) is not None:
+            job, size = entry
             try:
                 job()
             except OSError as error:
@@ -176,12 +176,12 @@ class TraceRecorder:
         self._paused_until = self.clock() + DISK_ERROR_PAUSE_S
         if not self._has_disk_error:
             self._has_disk_error = True
-            why = error.strerror or "the disk refused"
-            log.event(logging.ERROR, "recording is paused", {"why": why, "pause_s": DISK_ERROR_PAUSE_S})
+            reason = error.strerror or "disk error"
+            log.event(logging.ERROR, "recording is paused", {"reason": reason, "pause_s": DISK_ERROR_PAUSE_S})
 
 
 class TraceWriter:
-    """One exchange, as it comes. A tape that was dropped takes no more, without a word."""
+    """The trace of one exchange. After it was dropped, all calls are ignored."""
 
     def __init__(self, recorder: TraceRecorder, file: "_TraceFiles", record: bytes) -> None:
         self._recorder = recorder
@@ -193,17 +193,17 @@ class TraceWriter:
         self._sizes = array("Q")
         self._buffer: list[bytes] = []
         self._buffer_bytes = 0
-        self._reserved_bytes = 0  # all that it took and has not given to the writer
+        self._reserved_bytes = 0  # reserved and not yet queued
         self._size = 0
         self._is_finished = False
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """The reply begins."""
-        kept = [[name, value] for name, value in headers.items() if name.lower() in SAFE_HEADERS]
-        self._reply_fields = {"status": f"HTTP/1.1 {status}", "headers": kept, "head_s": self._now()}
+        """Record status and headers."""
+        safe = [[name, value] for name, value in headers.items() if name.lower() in SAFE_HEADERS]
+        self._reply_fields = {"status": f"HTTP/1.1 {status}", "headers": safe, "head_s": self._now()}
 
     def data(self, data: bytes) -> None:
-        """More of its body."""
+        """Record a piece of the body."""
         if self._is_finished:
             return
         self._size += len(data)
@@ -221,7 +221,7 @@ class TraceWriter:
             self._flush()
 
     def end(self, error: str | None, *, is_aborted: bool = False) -> None:
-        """It has ended: whole, or with what went wrong. `is_left`: it may have gone on, but nobody listened."""
+        """Record the end, complete or with an error. `is_aborted`: the client disconnected, and the rest is unknown."""
         if self._is_finished:
             return
         self._is_finished = True
@@ -232,14 +232,14 @@ class TraceWriter:
         self._recorder.enqueue(self._finish, self._reserved_bytes)
 
     def reserve(self, size: int) -> bool:
-        """Room for so many bytes more; False where there is none."""
+        """Reserve bytes of the queue; False if it is full."""
         if not self._recorder.reserve(size):
             return False
         self._reserved_bytes += size
         return True
 
     def drop(self) -> None:
-        """Give it up: nothing of it stays."""
+        """Drop the trace and delete its files."""
         self._is_finished = True
         self._buffer.clear()
         self._recorder.count_drop()
@@ -257,14 +257,14 @@ class TraceWriter:
             self._buffer_bytes = 0
 
     def _finish(self) -> None:
-        """The record, which the writer makes: it may be long."""
+        """Encode the record, in the thread: it may be long."""
         pieces = list(zip(self._times, self._sizes, strict=True))
         record = self._record[:-1] + b"," + _encode(self._reply_fields | {"pieces": pieces})[1:]
         self._recorder.finish(self._file, record)
 
 
 class _TraceFiles:
-    """The two files of a trace. Only the writer touches them; they have other names until they are whole."""
+    """The two files of a trace, with temporary names until they are complete. Used by the thread only."""
 
     def __init__(self, folder: Path, name: str, secrets: SecretRedactor, request_id: str) -> None:
         self.name = name
@@ -275,19 +275,19 @@ class _TraceFiles:
         self._record, self._body = folder / f"{name}.json", folder / self.body_name
         self._record_part, self._body_part = folder / f".{name}.json.part", folder / f".{name}.body.part"
         self._secrets = secrets
-        self._tail = b""  # where a secret may have begun
+        self._tail = b""  # may contain the beginning of a secret
 
     def add(self, data: bytes) -> None:
-        """More of the body. Raises `OSError`, and then all of it is lost."""
+        """Append to the body. After an `OSError` the trace is removed."""
         if self.is_lost or self.has_secret:
             return
-        seen = self._tail + data
-        self.has_secret = self._secrets.occur_in(seen)
-        self._tail = seen[max(0, len(seen) - self._secrets.longest_bytes + 1) :]
+        window = self._tail + data
+        self.has_secret = self._secrets.occur_in(window)
+        self._tail = window[max(0, len(window) - self._secrets.longest_bytes + 1) :]
         self._append(self._body_part, data)
 
     def finish(self, record: bytes) -> None:
-        """Write the record, and give both files their names. Raises `OSError` as `add` does."""
+        """Write the record and rename both files. After an `OSError` the trace is removed."""
         self._append(self._body_part, b"")
         self._append(self._record_part, record + b"\n")
         try:
@@ -298,14 +298,14 @@ class _TraceFiles:
             raise
 
     def remove(self) -> None:
-        """Leave nothing."""
+        """Delete the files."""
         self.is_lost = True
         with contextlib.suppress(OSError):
             self._body_part.unlink(missing_ok=True)
             self._record_part.unlink(missing_ok=True)
 
     def _append(self, path: Path, data: bytes) -> None:
-        # No file stays open between two pieces: a thousand streams would need more of them than a process may have.
+        # The file is closed after each piece: a thousand open files exceed the usual limit of descriptors.
         try:
             with open(path, "ab", opener=_private) as file:
                 file.write(data)
@@ -319,5 +319,5 @@ def _private(path: str, flags: int) -> int:
 
 
 def _safe_name(text: str) -> str:
-    """The text as part of a file's name."""
+    """The text as part of a file name."""
     return _UNSAFE_IN_NAME.sub("-", text)[:_NAME_LIMIT].strip(".-") or "x"

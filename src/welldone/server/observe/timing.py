@@ -1,4 +1,4 @@
-"""When the pieces of one answer came. A stream gathers its times by itself and hands them over once, at its end."""
+"""Timing of one answer. A stream collects its times itself; `Metrics` reads them once, at its end."""
 
 import time
 from bisect import bisect_left
@@ -23,19 +23,19 @@ INTER_TOKEN_BUCKETS_S = (
     2.5,
     10.0,
 )
-"""From a small model on a large GPU (1 ms) to a line that keep-alive comments hold open."""
+"""From a small model on a large GPU (1 ms) to a stream held open by keep-alive comments."""
 
 
 class StreamTimes:
-    """The times of one answer. `more` is called for every piece, and costs half a microsecond."""
+    """Times of one answer. `record_chunk` is called for every chunk and takes half a microsecond."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.queued_s: float | None = None
-        """The longest that a part of the request waited for a place."""
+        """Longest queue wait of an attempt."""
         self.ttft_s: float | None = None
-        """From the request to the first piece."""
+        """From the request to the first chunk."""
         self.gaps = [0] * (len(INTER_TOKEN_BUCKETS_S) + 1)
-        """How many pieces came after a time up to each bound."""
+        """Times between chunks, per bucket."""
         self.gaps_s = 0.0
         self.is_finished = False
         self._clock = clock
@@ -45,35 +45,35 @@ class StreamTimes:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a first piece came."""
+        """Whether the first chunk has arrived."""
         return self.ttft_s is not None
 
     @property
     def chunk_count(self) -> int:
-        """How many came."""
+        """Number of chunks."""
         return sum(self.gaps) + self.has_begun
 
     @property
     def elapsed_s(self) -> float:
-        """Since the request came."""
+        """Seconds since the request."""
         return self._clock() - self._began
 
     @property
     def upstream_ttft_s(self) -> float | None:
-        """From when the request was last sent on to the first piece."""
+        """From the last attempt to the first chunk."""
         return None if self.ttft_s is None else self.ttft_s - self._sent_s
 
     def record_queued(self, seconds: float) -> None:
-        """A part of the request waited so long for a place."""
+        """Record the queue wait of an attempt."""
         self.queued_s = max(self.queued_s or 0.0, seconds)
 
     def record_sent(self) -> None:
-        """The request is sent on now: what an earlier attempt took is not the fault of the one that answers."""
+        """Record the start of an attempt: earlier attempts do not count for the upstream that answers."""
         if self.ttft_s is None:
             self._sent_s = self._clock() - self._began
 
     def record_chunk(self) -> float:
-        """One more piece is here; the time that it is now."""
+        """Record a chunk and return the current time."""
         now = self._clock()
         if self.ttft_s is None:
             self.ttft_s = now - self._began

@@ -1,7 +1,7 @@
-"""What a server needs that is one of several processes on one port: what the others know, and what all know together.
+"""Worker sync: queries between the worker processes of one server, and merged metrics.
 
-Each process answers whoever connects to its socket, which stands in a folder that no other user can enter. A question
-is one line of JSON that says what is wanted. The answer is bytes and a mark that it is whole.
+Each worker listens on a Unix socket in a folder that other users cannot enter. A query is one line of JSON with a
+`topic`. The reply is bytes, followed by an end mark.
 """
 
 import asyncio
@@ -15,9 +15,6 @@ from typing import Any
 import msgspec
 
 from welldone.http.shared_memory import SharedNumbers
-
-# One page of metrics out of those of several processes, which are all written by `metrics`.
-
 
 _SUMMED_GAUGES = frozenset(
     {
@@ -33,7 +30,7 @@ _SUMMED_GAUGES = frozenset(
         "welldone_upstream_waiting",
     }
 )
-"""Gauges that count what is there now. Of all others (what is up, since when, how fast) the largest holds."""
+"""Gauges that are added up. For all others (up, start time, speed) the largest value is reported."""
 
 
 class _PageFamily(msgspec.Struct):
@@ -43,12 +40,12 @@ class _PageFamily(msgspec.Struct):
 
 
 def merge_metrics_pages(pages: Iterable[str], missing: int) -> str:
-    """The sum of the pages; `missing` is how many processes gave none."""
+    """Merge /metrics pages; `missing` is the number of workers without a reply."""
     families: dict[str, _PageFamily] = {}
     for page in pages:
         _add_page(page, families)
     lines = [
-        "# HELP welldone_workers_missing Processes of this server whose numbers are not in this page.",
+        "# HELP welldone_workers_missing Workers whose metrics are missing from this page.",
         "# TYPE welldone_workers_missing gauge",
         f"welldone_workers_missing {missing}",
     ]
@@ -59,14 +56,16 @@ def merge_metrics_pages(pages: Iterable[str], missing: int) -> str:
 
 
 def _add_page(page: str, families: dict[str, _PageFamily]) -> None:
-    """Add a page to the families. A line of help begins one, its type follows, and then its numbers."""
-    family, says = None, ""
-    for line in page.removesuffix("\n").split("\n"):  # a label may hold what Python takes for the end of a line
+    """Add a page. A family is a HELP line, a TYPE line, and samples."""
+    family, help_line = None, ""
+    for line in page.removesuffix("\n").split("\n"):  # not splitlines: labels may contain other line separators
         if line.startswith("# HELP "):
-            says = line
+            help_line = line
         elif line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
-            family = families.setdefault(name, _PageFamily([says, line], kind != "gauge" or name in _SUMMED_GAUGES))
+            family = families.setdefault(
+                name, _PageFamily([help_line, line], kind != "gauge" or name in _SUMMED_GAUGES)
+            )
         elif family is not None:
             series, _, text = line.rpartition(" ")
             number, old = float(text), family.values.get(series, 0.0)
@@ -74,43 +73,43 @@ def _add_page(page: str, families: dict[str, _PageFamily]) -> None:
 
 
 _TIMEOUT_S = 1.0
-"""For a sibling's answer: it is made in milliseconds, and who asks for metrics gives up after some seconds."""
+"""Timeout of a query. Replies take milliseconds; a scraper gives up after some seconds."""
 
 _QUERY_LIMIT_BYTES = 64 * 2**10
-"""Names and numbers: some hundred bytes."""
+"""Queries have some hundred bytes."""
 
 _ANSWER_LIMIT_BYTES = 32 * 2**20
-"""A page with the most models and a hundred upstreams has some 2 MB; the longest step of a tape some 25, as JSON."""
+"""A /metrics page with 200 models and 100 upstreams has about 2 MB; the longest part of a capture about 25, as JSON."""
 
 _END_MARK = b"\0"
-"""The last byte: an answer without it is not whole. Neither JSON nor a page of metrics can hold it."""
+"""Last byte of a complete reply. Neither JSON nor a /metrics page can contain it."""
 
 _METRICS_TOPIC = "metrics"
 
 WorkerQuery = Mapping[str, Any]
 QueryHandler = Callable[[WorkerQuery], Awaitable[bytes]]
-"""Answers a question, soon; nothing where there is nothing to say."""
+"""Handles a query quickly; an empty reply means no result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """One of several processes that serve together."""
+    """One of several worker processes of a server."""
 
     number: int
     """From 1 to `count`."""
     count: int
     sockets: tuple[socket.socket, ...]
-    """They listen, and all workers accept on them."""
+    """Listening sockets, shared by all workers."""
     bucket_storage: SharedNumbers
-    """For the rates of keys."""
+    """Shared rate limits."""
     folder: Path
-    """Where the workers' own sockets are."""
+    """Folder of the workers' Unix sockets."""
     on_ready: Callable[[], None]
-    """To be called when it serves."""
+    """Called when the worker is serving."""
 
 
 class WorkerSync:
-    """The other processes, as one of them sees them. `render` gives its own page, and may be called in a thread."""
+    """Connects a worker to the others. `render` returns its own /metrics page; it is called in a thread."""
 
     def __init__(self, worker: Worker, render: Callable[[], tuple[str, bytes]]) -> None:
         self._worker = worker
@@ -120,34 +119,34 @@ class WorkerSync:
 
     @property
     def count(self) -> int:
-        """How many processes there are, this one included."""
+        """Number of workers, including this one."""
         return self._worker.count
 
     def register(self, topic: str, handler: QueryHandler) -> None:
-        """Let the others ask this process for something."""
+        """Register the handler of a topic."""
         self._handlers[topic] = handler
 
     async def start(self) -> None:
-        """Begin to answer the others."""
+        """Start to answer queries."""
         path = self._path(self._worker.number)
         self._server = await asyncio.start_unix_server(self._serve_connection, path, limit=_QUERY_LIMIT_BYTES)
 
     async def stop(self) -> None:
-        """End that."""
+        """Stop answering queries."""
         if self._server is not None:
             self._server.close()
 
     async def gather(self, topic: str, query: WorkerQuery) -> list[bytes]:
-        """What the others answer. Who has nothing to say, or says it too late, is left out."""
-        return [answer for answer in await self._query_all(topic, query) if answer]
+        """The non-empty replies of the other workers; those that are late are left out."""
+        return [reply for reply in await self._query_all(topic, query) if reply]
 
     async def metrics_page(self) -> tuple[str, bytes]:
-        """The content type and the body of the page of all. Who does not answer in time is left out."""
-        answers = await self._query_all(_METRICS_TOPIC, {})
-        heard = [answer.decode() for answer in answers if answer is not None]
-        kind, own = await asyncio.to_thread(self._render)
-        text = await asyncio.to_thread(merge_metrics_pages, [own.decode(), *heard], len(answers) - len(heard))
-        return kind, text.encode()
+        """The content type and the body of the merged /metrics page; workers that are late are left out."""
+        replies = await self._query_all(_METRICS_TOPIC, {})
+        pages = [reply.decode() for reply in replies if reply is not None]
+        content_type, own = await asyncio.to_thread(self._render)
+        text = await asyncio.to_thread(merge_metrics_pages, [own.decode(), *pages], len(replies) - len(pages))
+        return content_type, text.encode()
 
     def _path(self, number: int) -> Path:
         return self._worker.folder / f"{number}.sock"
@@ -162,19 +161,19 @@ class WorkerSync:
             writer.close()
 
     async def _handle_query(self, query: WorkerQuery) -> bytes:
-        what = query.get("what")
-        if what == _METRICS_TOPIC:
+        topic = query.get("topic")
+        if topic == _METRICS_TOPIC:
             return (await asyncio.to_thread(self._render))[1]
-        answer = self._handlers.get(str(what))
-        return b"" if answer is None else await answer(query)
+        handler = self._handlers.get(str(topic))
+        return b"" if handler is None else await handler(query)
 
     async def _query_all(self, topic: str, query: WorkerQuery) -> list[bytes | None]:
         others = [number for number in range(1, self._worker.count + 1) if number != self._worker.number]
-        line = msgspec.json.encode({**query, "what": topic}) + b"\n"
+        line = msgspec.json.encode({**query, "topic": topic}) + b"\n"
         return await asyncio.gather(*(self._query_worker(number, line) for number in others))
 
     async def _query_worker(self, number: int, line: bytes) -> bytes | None:
-        """A sibling's answer, if it gives one in time."""
+        """The reply of another worker, if it is complete and in time."""
         body = bytearray()
         try:
             async with asyncio.timeout(_TIMEOUT_S):
@@ -191,7 +190,7 @@ class WorkerSync:
 
 
 async def _read_query(reader: asyncio.StreamReader) -> WorkerQuery:
-    """What is asked; nothing where it is too long, or cut."""
+    """Read a query; empty if it is too long or truncated."""
     try:
         return msgspec.json.decode(await reader.readline(), type=dict[str, Any])
     except (ValueError, msgspec.DecodeError):

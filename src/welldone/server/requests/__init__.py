@@ -1,4 +1,4 @@
-"""Bodies of requests: checked by a closed list of fields, and turned into what the engine gets. No I/O, no clock."""
+"""Request bodies: validation and translation into the bodies for engines and upstreams. No I/O, no clock."""
 
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import GENERATION_FIELDS, ValidatedRequest, read_body

@@ -1,4 +1,7 @@
-"""`/v1/chat/completions`: the body checked, and what the engine gets for each choice."""
+"""Validation of `/v1/chat/completions` and `/v1/completions` for local models.
+
+Each reader returns the engine's bodies, one per prompt and choice.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -23,7 +26,7 @@ from welldone.server.requests.sampling import (
     CHOICES_LIMIT,
     TOP_LOGPROBS_LIMIT,
     TOTAL_CHOICES_LIMIT,
-    UNKNOWN_ABILITIES,
+    UNKNOWN_CAPABILITIES,
     check_context_length,
     check_prompt_tokens,
     engine_request_facts,
@@ -38,19 +41,16 @@ from welldone.server.requests.sampling import (
 )
 from welldone.server.requests.tools import TOOLS_LIMIT, EngineTools, check_function_name, read_tools
 
-# The messages of a chat: each checked, and put in the one form that all engines read.
-
-
 MESSAGES_LIMIT = 4_096
-"""No common context holds more: each costs some tokens besides its text."""
+"""No common context holds more: each message takes some tokens besides its text."""
 CONTENT_PARTS_LIMIT = 1_024
-"""Parts of one message; a page of a book in as many lines has 40."""
+"""Content parts of one message; a page of a book, one part per line, has 40."""
 ALL_CONTENT_PARTS_LIMIT = 16_384
-"""Parts of all messages: 4 for each that may be there."""
+"""Content parts of all messages: 4 for each of `MESSAGES_LIMIT`."""
 ALL_TOOL_CALLS_LIMIT = 4_096
-"""Calls of all messages; one message may have as many as there may be tools."""
+"""Tool calls of all messages; one message may have `TOOLS_LIMIT`."""
 NAME_LIMIT = 256
-"""Characters of a name or an id; OpenAI's have 64 at most."""
+"""Characters of a name or an id; OpenAI's have at most 64."""
 
 CHAT_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _ENGINE_ROLES = {"developer": "system", "function": "tool"}
@@ -59,41 +59,41 @@ _LEGACY_CALL_ID = "call_{}"
 
 
 class ChatMessages(msgspec.Struct):
-    """The messages for the engine, and how much text they hold."""
+    """The messages for the engine, and the size of their text."""
 
     items: list[Json]
     text_bytes: int
 
 
-def read_messages(body: Json, abilities: ModelCapabilities) -> ChatMessages:
-    """What `messages` says."""
+def read_messages(body: Json, capabilities: ModelCapabilities) -> ChatMessages:
+    """Validate `messages` and convert each to the form that all engines accept."""
     if body.get("messages") is None:
         raise fields.missing("messages")
     values = fields.array(body, "messages", MESSAGES_LIMIT)
     if not values:
         message = "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array."
         raise invalid_request(message, param="messages", code="empty_array")
-    reader = _MessageReader(abilities)
-    items = [reader.read(value, f"messages[{place}]") for place, value in enumerate(values)]
+    reader = _MessageReader(capabilities)
+    items = [reader.read(value, f"messages[{index}]") for index, value in enumerate(values)]
     return ChatMessages(items, reader.text_bytes)
 
 
 def prepend_system_text(items: list[Json], text: str) -> list[Json]:
-    """The messages with a system message that begins with `text`; templates want at most one."""
+    """Return the messages with `text` at the start of the system message; templates allow at most one of those."""
     if items[0]["role"] == "system" and isinstance(items[0]["content"], str):
         return [{**items[0], "content": f"{text}\n\n{items[0]['content']}"}, *items[1:]]
     return [{"role": "system", "content": text}, *items]
 
 
 class _MessageReader:
-    def __init__(self, abilities: ModelCapabilities) -> None:
-        self._abilities = abilities
+    def __init__(self, capabilities: ModelCapabilities) -> None:
+        self._capabilities = capabilities
         self.text_bytes = 0
         self._media_count = 0
         self._parts_read = 0
         self._calls_read = 0
         self._argument_limits = JsonSizeLimits("arguments")  # of all calls together
-        self._legacy_calls = 0  # calls in the older form have no id: they are numbered
+        self._legacy_calls = 0  # a `function_call` has no id: its number becomes the id
 
     def read(self, value: object, param: str) -> Json:
         if not isinstance(value, dict):
@@ -106,21 +106,18 @@ class _MessageReader:
         if name is not None:
             out["name"] = name
         if role == "assistant":
-            self._add_assistant(value, out, param)
+            reasoning = value.get("reasoning_content")
+            reasoning = value.get("reasoning") if reasoning is None else reasoning
+            if reasoning is not None:
+                out["reasoning_content"] = self._text(reasoning, f"{param}.reasoning_content")
+            calls = self._tool_calls(value, param)
+            if calls:
+                out["tool_calls"] = calls
         elif role == "tool":
             out["tool_call_id"] = self._id(value, "tool_call_id", f"{param}.")
         elif role == "function":
             out["tool_call_id"] = _LEGACY_CALL_ID.format(max(self._legacy_calls - 1, 0))
         return out
-
-    def _add_assistant(self, value: Json, out: Json, param: str) -> None:
-        thought = value.get("reasoning_content")
-        thought = value.get("reasoning") if thought is None else thought
-        if thought is not None:
-            out["reasoning_content"] = self._text(thought, f"{param}.reasoning_content")
-        calls = self._tool_calls(value, param)
-        if calls:
-            out["tool_calls"] = calls
 
     def _content(self, value: Json, role: str, param: str) -> str | list[Json]:
         content = value.get("content")
@@ -138,7 +135,7 @@ class _MessageReader:
                 raise fields.wrong_type(f"{param}.content", "one of a string or array of objects", content)
 
     def _content_parts(self, parts: list[object], role: str, param: str) -> str | list[Json]:
-        """Texts are joined by line breaks, as llama.cpp does; only where there are pictures they stay parts."""
+        """Join text parts with line breaks, as llama.cpp does. With images or audio among them they stay parts."""
         if len(parts) > CONTENT_PARTS_LIMIT:
             raise fields.too_many(param, CONTENT_PARTS_LIMIT, len(parts))
         self._parts_read += len(parts)
@@ -148,7 +145,7 @@ class _MessageReader:
             raise invalid_request(
                 f"Invalid '{param}': empty array. Expected at least 1 part.", param=param, code="empty_array"
             )
-        out = [self._content_part(part, role, f"{param}[{place}]") for place, part in enumerate(parts)]
+        out = [self._content_part(part, role, f"{param}[{index}]") for index, part in enumerate(parts)]
         if all(part["type"] == "text" for part in out):
             return "\n".join(part["text"] for part in out)
         return out
@@ -160,13 +157,13 @@ class _MessageReader:
         if kind in ("text", "refusal"):
             return {"type": "text", "text": self._text(part.get(kind), f"{param}.{kind}")}
         if kind == "image_url" and role == "user":
-            return self._media_part(read_image, part, param, self._abilities.images, "pictures")
+            return self._media_part(read_image, part, param, self._capabilities.images, "images")
         if kind == "input_audio" and role == "user":
-            return self._media_part(read_audio, part, param, self._abilities.audio, "sound")
+            return self._media_part(read_audio, part, param, self._capabilities.audio, "audio")
         if kind is None:
             raise fields.missing(f"{param}.type")
-        words = ("text", "image_url", "input_audio") if role == "user" else ("text",)
-        raise fields.wrong_value(f"{param}.type", fields.string_or_type_name(kind), words)
+        allowed = ("text", "image_url", "input_audio") if role == "user" else ("text",)
+        raise fields.wrong_value(f"{param}.type", fields.string_or_type_name(kind), allowed)
 
     def _media_part(self, read: Callable[[Json, str], Json], part: Json, param: str, is_able: bool, noun: str) -> Json:
         if not is_able:
@@ -179,31 +176,31 @@ class _MessageReader:
         return read(part, param)
 
     def _tool_calls(self, value: Json, param: str) -> list[Json]:
-        old = fields.json_object(value, "function_call", f"{param}.")
-        if old is not None:
+        legacy_call = fields.json_object(value, "function_call", f"{param}.")
+        if legacy_call is not None:
             self._legacy_calls += 1
-            made = {"id": _LEGACY_CALL_ID.format(self._legacy_calls - 1), "function": old}
-            return [self._tool_call(made, param, f"{param}.function_call")]
+            call = {"id": _LEGACY_CALL_ID.format(self._legacy_calls - 1), "function": legacy_call}
+            return [self._tool_call(call, param, f"{param}.function_call")]
         calls = []
         given = fields.array(value, "tool_calls", TOOLS_LIMIT, f"{param}.") or []
         self._calls_read += len(given)
         if self._calls_read > ALL_TOOL_CALLS_LIMIT:
             raise _too_many_in_total("tool calls", ALL_TOOL_CALLS_LIMIT)
-        for place, call in enumerate(given):
-            where = f"{param}.tool_calls[{place}]"
-            if not isinstance(call, dict):
-                raise fields.wrong_type(where, "an object", call)
-            calls.append(self._tool_call(call, where, f"{where}.function"))
+        for index, item in enumerate(given):
+            call_param = f"{param}.tool_calls[{index}]"
+            if not isinstance(item, dict):
+                raise fields.wrong_type(call_param, "an object", item)
+            calls.append(self._tool_call(item, call_param, f"{call_param}.function"))
         return calls
 
-    def _tool_call(self, call: Json, param: str, inner: str) -> Json:
+    def _tool_call(self, call: Json, param: str, function_param: str) -> Json:
         if (call.get("type") or "function") != "function":
             raise fields.wrong_value(f"{param}.type", fields.string_or_type_name(call["type"]), ("function",))
         function = fields.json_object(call, "function", f"{param}.")
         if function is None:
-            raise fields.missing(inner)
-        name = check_function_name(function.get("name"), f"{inner}.name")
-        arguments = self._arguments(function.get("arguments"), f"{inner}.arguments")
+            raise fields.missing(function_param)
+        name = check_function_name(function.get("name"), f"{function_param}.name")
+        arguments = self._arguments(function.get("arguments"), f"{function_param}.arguments")
         return {
             "id": self._id(call, "id", f"{param}."),
             "type": "function",
@@ -211,16 +208,16 @@ class _MessageReader:
         }
 
     def _arguments(self, value: object, param: str) -> str:
-        """Engines read the arguments again: so they must be JSON that is whole and not deep."""
+        """Validate tool call arguments: engines parse them, so they must be complete JSON of limited depth."""
         text = self._text(value, param).strip() or "{}"
-        check_context_length(self.text_bytes, self._abilities.context, "messages")
+        check_context_length(self.text_bytes, self._capabilities.context, "messages")
         data = text.encode()
         try:
             self._argument_limits.check(data)
-            whole = decode_json(data)
+            arguments = decode_json(data)
         except ApiError:
-            whole = None
-        if not isinstance(whole, dict):
+            arguments = None
+        if not isinstance(arguments, dict):
             raise invalid_request(
                 f"Invalid '{param}': expected a JSON object as a string.", param=param, code="invalid_value"
             )
@@ -242,13 +239,13 @@ class _MessageReader:
 
 
 def _too_many_in_total(noun: str, limit: int) -> ApiError:
-    message = f"Invalid 'messages': at most {limit} {noun} are accepted in one request."
+    message = f"Invalid 'messages': too many {noun}. Expected at most {limit} in one request."
     return invalid_request(message, param="messages", code="array_above_max_length")
 
 
 def too_many_media() -> ApiError:
-    """More pictures than a request may have."""
-    return _too_many_in_total("pictures and sounds", MEDIA_LIMIT)
+    """Return the error for more images and audio clips than a request may have."""
+    return _too_many_in_total("images and audio clips", MEDIA_LIMIT)
 
 
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -256,120 +253,121 @@ TEMPLATE_KWARG_NAME = re.compile(r"[a-z_]{1,64}")
 TEMPLATE_KWARGS_LIMIT = 32
 TEMPLATE_KWARG_LENGTH = 4_096
 _END_TOKEN = re.compile(rb"<|\[EO")
-"""How all words begin that end an answer of some model: <|im_end|>, </s>, [EOS]."""
+"""The start of every end-of-generation token: <|im_end|>, </s>, [EOS]."""
 _CONTINUATION_FIELDS = ("continue_final_message", "add_generation_prompt")
 MODALITIES_LIMIT = 8  # there are two
-# What the engine itself gives the template: a client that gave it could say what others said.
+# Set by the engine itself: a client could forge messages of other roles with them.
 RESERVED_TEMPLATE_KWARGS = frozenset(
     ("tools", "messages", "add_generation_prompt", "tokenize", "bos_token", "eos_token")
 )
 
 
-def read_chat(body: Json, model: ModelSettings, abilities: ModelCapabilities | None) -> ValidatedRequest:
-    """A request for a chat, checked."""
-    able = abilities or UNKNOWN_ABILITIES
-    if not able.chat:
-        raise unsupported_by_model("chat: it makes embeddings or ranks")
-    asked = body
+def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
+    """Validate a chat request."""
+    capabilities = capabilities or UNKNOWN_CAPABILITIES
+    if not capabilities.chat:
+        raise unsupported_by_model("chat: it is an embedding or reranking model")
+    client_body = body
     body = with_defaults(body, model.defaults)
     stream = read_stream_flag(body)
-    engine = read_sampling(body, "chat", able)
-    top = _read_top_logprobs(body, engine)
-    _check_modalities(body)
-    messages = read_messages(body, able)
+    engine = read_sampling(body, "chat", capabilities)
+    top_logprobs = _read_top_logprobs(body, engine)
+    for index, value in enumerate(fields.array(body, "modalities", MODALITIES_LIMIT) or ()):
+        if value != "text":
+            raise fields.wrong_value(f"modalities[{index}]", fields.string_or_type_name(value), ("text",))
+    messages = read_messages(body, capabilities)
     budget = SchemaBudget()
-    tools = read_tools(body, able, budget)
-    if top is not None and tools.body and able.kind == "llama":
-        raise fields.unsupported("logprobs", "cannot be had together with tools.")
-    if tools.forced_call is not None:  # what was to end a text would cut the JSON of the call
+    tools = read_tools(body, capabilities, budget)
+    if top_logprobs is not None and tools.body and capabilities.kind == "llama":
+        raise fields.unsupported("logprobs", "cannot be used together with tools.")
+    if tools.forced_call is not None:  # a stop string would truncate the JSON of the call
         engine.pop("stop", None)
-    stops = extract_stop_strings(engine, able)
-    form = _apply_chat_constraint(body, engine, tools, budget, able)
-    if able.kind == "llama":
-        _check_jinja(model, tools, form)
+    stops = extract_stop_strings(engine, capabilities)
+    constraint = _apply_chat_constraint(body, engine, tools, budget, capabilities)
+    if capabilities.kind == "llama":
+        _check_jinja(model, tools, constraint)
         _check_continuation(body, messages.items[-1])
         if "response_format" in engine or "grammar" in engine:
             _check_prefill(messages.items[-1])
-    listed = msgspec.json.encode(tools.body.get("tools") or tools.template_tools or ())
-    check_context_length(messages.text_bytes + len(listed) - len("[]"), able.context, "messages")
-    kwargs = _template_kwargs(asked, model.defaults, able, tools)
+    tool_list = msgspec.json.encode(tools.body.get("tools") or tools.template_tools or ())
+    check_context_length(messages.text_bytes + len(tool_list) - len("[]"), capabilities.context, "messages")
+    kwargs = _template_kwargs(client_body, model.defaults, capabilities, tools)
     if kwargs:
         engine["chat_template_kwargs"] = kwargs
     items = messages.items if tools.system_text is None else prepend_system_text(messages.items, tools.system_text)
-    parts = expand_choices([{**engine, **tools.body, "messages": items}], body)
+    bodies = expand_choices([{**engine, **tools.body, "messages": items}], body)
+    facts = engine_request_facts(client_body, len(bodies), stops, tools.choice)
     return ValidatedRequest(
         endpoint="chat",
         model=model_name(body),
         is_stream=stream,
-        facts=msgspec.structs.replace(
-            engine_request_facts(asked, len(parts), stops, tools.choice), count_reasoning_tokens=able.kind == "llama"
-        ),
-        bodies=parts,
+        facts=msgspec.structs.replace(facts, count_reasoning_tokens=capabilities.kind == "llama"),
+        bodies=bodies,
         forced_call=tools.forced_call,
-        top_logprobs=top,
+        top_logprobs=top_logprobs,
     )
 
 
 def _apply_chat_constraint(
-    body: Json, engine_body: Json, tools: EngineTools, budget: SchemaBudget, abilities: ModelCapabilities
+    body: Json, engine_body: Json, tools: EngineTools, budget: SchemaBudget, capabilities: ModelCapabilities
 ) -> OutputConstraint:
-    """What the text must be, put into the engine's body. A forced call is stronger: OpenAI constrains texts only."""
-    is_command = abilities.kind == "command"
-    if is_command:  # it may be vLLM, which knows more of them
+    """Add the constraint of the text to the engine's body. A forced call overrides it: OpenAI constrains text only."""
+    is_command = capabilities.kind == "command"
+    if is_command:  # it may be vLLM, which supports more constraints
         engine_body |= {
             name: body[name] for name in (*VLLM_CONSTRAINT_FIELDS, *_CONTINUATION_FIELDS) if body.get(name) is not None
         }
         body = {name: value for name, value in body.items() if name not in VLLM_CONSTRAINT_FIELDS}
-    form = read_output_constraint(body, budget)
-    schema = form.schema if tools.schema is None else tools.schema
+    constraint = read_output_constraint(body, budget)
+    schema = constraint.schema if tools.schema is None else tools.schema
     if schema == ANY_OBJECT and is_command:
-        engine_body["response_format"] = {"type": "json_object"}  # every server knows it, and not every one schemas
+        engine_body["response_format"] = {"type": "json_object"}  # more servers support this than schemas
     elif schema is not None:
-        engine_body.pop("ignore_eos", None)  # where a schema is at its end, llama.cpp fails if it may not end
-        named = {"name": "answer", "schema": schema, "strict": True}
-        engine_body["response_format"] = {"type": "json_schema", "json_schema": named}
-    elif form.grammar is not None:
+        engine_body.pop("ignore_eos", None)  # llama.cpp fails at the end of a schema if EOS is not allowed
+        json_schema = {"name": "answer", "schema": schema, "strict": True}
+        engine_body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
+    elif constraint.grammar is not None:
         if tools.body:
-            raise fields.unsupported(form.param, "cannot be used together with tools.")
+            raise fields.unsupported(constraint.param, "cannot be used together with tools.")
         engine_body.pop("ignore_eos", None)
-        engine_body["grammar"] = form.grammar
-    return form
+        engine_body["grammar"] = constraint.grammar
+    return constraint
 
 
 def _check_jinja(model: ModelSettings, tools: EngineTools, constraint: OutputConstraint) -> None:
-    """Without a template of its own an engine drops constraints, and answers as if there were none."""
-    is_formed = constraint.schema is not None or constraint.grammar is not None
-    if model.jinja or not (tools.body or tools.schema or is_formed):
+    """Reject tools and constraints without Jinja: llama.cpp ignores them then."""
+    is_constrained = constraint.schema is not None or constraint.grammar is not None
+    if model.jinja or not (tools.body or tools.schema or is_constrained):
         return
-    why = "cannot be used with this model: the server runs it with --no-jinja. Start it with --jinja."
-    raise fields.unsupported("tools" if tools.body or tools.schema else constraint.param, why)
+    reason = "cannot be used with this model: the server runs it with --no-jinja. Start it with --jinja."
+    raise fields.unsupported("tools" if tools.body or tools.schema else constraint.param, reason)
 
 
 def _check_continuation(body: Json, last: Json) -> None:
-    """vLLM's fields for who speaks next. llama.cpp continues a last message of the assistant, and else begins one."""
+    """Check vLLM's continuation fields: llama.cpp always continues a final assistant message, and no other."""
     continues, begins = (fields.boolean(body, name) for name in _CONTINUATION_FIELDS)
     if continues and begins:
         message = "'continue_final_message' and 'add_generation_prompt' cannot both be true."
         raise invalid_request(message, param=_CONTINUATION_FIELDS[0], code="invalid_value")
-    is_begun = last["role"] == "assistant"
+    is_prefilled = last["role"] == "assistant"
     for name, value in zip(_CONTINUATION_FIELDS, (continues, None if begins is None else not begins), strict=True):
-        if value is not None and value is not is_begun:
-            why = "cannot be followed here: the last message is continued if it is the assistant's, and only then."
-            raise fields.unsupported(name, why)
+        if value is not None and value is not is_prefilled:
+            reason = "does not match the messages: the last one is continued if, and only if, it is the assistant's."
+            raise fields.unsupported(name, reason)
 
 
 def _check_prefill(last: Json) -> None:
-    """What the assistant has begun goes through the grammar first: a word that ends an answer ends llama.cpp there."""
+    """Reject end tokens in a prefill with a constraint: llama.cpp runs it through the grammar and aborts at one."""
     if last["role"] == "assistant" and _END_TOKEN.search(msgspec.json.encode(last)):
-        why = "cannot be had where the last message is the assistant's and has '<' or '[EO' in it."
-        raise fields.unsupported("response_format", why)
+        reason = "cannot be used if the last message is the assistant's and contains '<' or '[EO'."
+        raise fields.unsupported("response_format", reason)
 
 
 def _read_top_logprobs(body: Json, engine_body: Json) -> int | None:
-    """How many alternatives to show. The engine gives none at all where 0 are asked for: so 1 is."""
-    wanted = fields.boolean(body, "logprobs")
+    """Read `top_logprobs`. The engine gets at least 1: for 0 it sends no log probabilities at all."""
+    has_logprobs = fields.boolean(body, "logprobs")
     top = fields.integer(body, "top_logprobs", 0, TOP_LOGPROBS_LIMIT)
-    if not wanted:
+    if not has_logprobs:
         if top:
             message = "'top_logprobs' is only allowed when 'logprobs' is true."
             raise invalid_request(message, param="top_logprobs", code="invalid_value")
@@ -379,30 +377,23 @@ def _read_top_logprobs(body: Json, engine_body: Json) -> int | None:
     return top or 0
 
 
-def _check_modalities(body: Json) -> None:
-    for place, value in enumerate(fields.array(body, "modalities", MODALITIES_LIMIT) or ()):
-        if value != "text":
-            shown = value if isinstance(value, str) else fields.json_type_name(value)
-            raise fields.wrong_value(f"modalities[{place}]", shown, ("text",))
-
-
 def _template_kwargs(
-    body: Json, defaults: Mapping[str, object], abilities: ModelCapabilities, tools: EngineTools
+    body: Json, defaults: Mapping[str, object], capabilities: ModelCapabilities, tools: EngineTools
 ) -> Json:
-    """Values for the chat template: the operator's as they are, the client's if they are plain."""
+    """Return the variables of the chat template: the operator's unchanged, the client's if they are scalars."""
     given = fields.json_object(body, "chat_template_kwargs") or {}
     if len(given) > TEMPLATE_KWARGS_LIMIT:
         raise fields.too_many("chat_template_kwargs", TEMPLATE_KWARGS_LIMIT, len(given))
     out: Json = dict(fields.json_object(defaults, "chat_template_kwargs") or {})
     effort = fields.choice(body, "reasoning_effort", REASONING_EFFORTS)
-    if effort is not None and abilities.kind == "llama":
+    if effort is not None and capabilities.kind == "llama":
         out |= {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
     for name, value in given.items():
         param = f"chat_template_kwargs.{fields.shorten_value(name)}"
         if not TEMPLATE_KWARG_NAME.fullmatch(name) or name in RESERVED_TEMPLATE_KWARGS:
-            raise fields.unsupported(param, "cannot be given to the chat template.")
+            raise fields.unsupported(param, "cannot be passed to the chat template.")
         if isinstance(value, list | dict):
-            raise fields.wrong_type(param, "a plain value", value)
+            raise fields.wrong_type(param, "a string, number or boolean", value)
         if isinstance(value, str):
             fields.string(given, name, TEMPLATE_KWARG_LENGTH, "chat_template_kwargs.")
         out[name] = value
@@ -411,46 +402,46 @@ def _template_kwargs(
     return out
 
 
-# `/v1/completions`: the body checked, and what the engine gets for each prompt and choice.
-
-
 DEFAULT_MAX_TOKENS = 16
-"""OpenAI's default."""
+"""OpenAI's default for completions."""
 
 _COMPLETION_MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens", "n_predict")
 
 
-def read_completions(body: Json, model: ModelSettings, abilities: ModelCapabilities | None) -> ValidatedRequest:
-    """A request for a text to be continued, checked."""
-    able = abilities or UNKNOWN_ABILITIES
-    if not able.chat:
-        raise unsupported_by_model("completions: it makes embeddings or ranks")
-    asked = body
+def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
+    """Validate a completions request."""
+    capabilities = capabilities or UNKNOWN_CAPABILITIES
+    if not capabilities.chat:
+        raise unsupported_by_model("completions: it is an embedding or reranking model")
+    client_body = body
     body = with_defaults(body, model.defaults)
     stream = read_stream_flag(body)
-    engine = read_sampling(body, "completions", able)
-    stops = extract_stop_strings(engine, able)
+    engine = read_sampling(body, "completions", capabilities)
+    stops = extract_stop_strings(engine, capabilities)
     if not any(name in body for name in _COMPLETION_MAX_TOKENS_FIELDS):
         engine["max_tokens"] = DEFAULT_MAX_TOKENS
-    _apply_completion_constraint(body, engine, able.kind == "command")
-    top = fields.integer(body, "logprobs", 0, TOP_LOGPROBS_LIMIT)
-    if top is not None:
-        engine["logprobs"] = max(top, 1)
-    _check_best_of(body)
-    items = read_prompts(body, "prompt", TOTAL_CHOICES_LIMIT, able.context)
+    _apply_completion_constraint(body, engine, capabilities.kind == "command")
+    top_logprobs = fields.integer(body, "logprobs", 0, TOP_LOGPROBS_LIMIT)
+    if top_logprobs is not None:
+        engine["logprobs"] = max(top_logprobs, 1)
+    best_of = fields.integer(body, "best_of", 1, CHOICES_LIMIT)
+    if best_of is not None and best_of != (fields.integer(body, "n", 1, CHOICES_LIMIT) or 1):
+        raise fields.unsupported("best_of", "must equal 'n': this server does not rank answers.")
+    items = read_prompts(body, "prompt", TOTAL_CHOICES_LIMIT, capabilities.context)
     prompts = [
-        _read_prompt(item, f"prompt[{place}]" if len(items) > 1 else "prompt", able) for place, item in enumerate(items)
+        _read_prompt(item, f"prompt[{index}]" if len(items) > 1 else "prompt", capabilities)
+        for index, item in enumerate(items)
     ]
-    parts = expand_choices([{**engine, "prompt": prompt} for prompt in prompts], body)
+    bodies = expand_choices([{**engine, "prompt": prompt} for prompt in prompts], body)
     return ValidatedRequest(
         endpoint="completions",
         model=model_name(body),
         is_stream=stream,
-        facts=engine_request_facts(asked, len(parts), stops),
-        bodies=parts,
+        facts=engine_request_facts(client_body, len(bodies), stops),
+        bodies=bodies,
         prompt_count=len(prompts),
         echo=_read_echo(body, prompts),
-        top_logprobs=top,
+        top_logprobs=top_logprobs,
     )
 
 
@@ -458,22 +449,22 @@ def _apply_completion_constraint(body: Json, engine_body: Json, is_command: bool
     if is_command:
         engine_body |= {name: body[name] for name in VLLM_CONSTRAINT_FIELDS if body.get(name) is not None}
         body = {name: value for name, value in body.items() if name not in VLLM_CONSTRAINT_FIELDS}
-    form = read_output_constraint(body, SchemaBudget())
-    if form.schema is not None:
-        engine_body["json_schema"] = form.schema
-    elif form.grammar is not None:
-        engine_body["grammar"] = form.grammar
-    if form.schema is not None or form.grammar is not None:
-        engine_body.pop("ignore_eos", None)  # where a grammar is at its end, llama.cpp fails if it may not end
+    constraint = read_output_constraint(body, SchemaBudget())
+    if constraint.schema is not None:
+        engine_body["json_schema"] = constraint.schema
+    elif constraint.grammar is not None:
+        engine_body["grammar"] = constraint.grammar
+    if constraint.schema is not None or constraint.grammar is not None:
+        engine_body.pop("ignore_eos", None)  # llama.cpp fails at the end of a grammar if EOS is not allowed
 
 
-def _read_prompt(item: object, param: str, abilities: ModelCapabilities) -> str | list[int]:
+def _read_prompt(item: object, param: str, capabilities: ModelCapabilities) -> str | list[int]:
     if isinstance(item, str):
-        check_context_length(len(item.encode()), abilities.context, "prompt")
+        check_context_length(len(item.encode()), capabilities.context, "prompt")
         return item
     if not isinstance(item, list) or not item:
         raise fields.wrong_type(param, "a string or an array of token ids", item)
-    return check_prompt_tokens(item, param, abilities)
+    return check_prompt_tokens(item, param, capabilities)
 
 
 def _read_echo(body: Json, prompts: list[str | list[int]]) -> list[str] | None:
@@ -483,12 +474,5 @@ def _read_echo(body: Json, prompts: list[str | list[int]]) -> list[str] | None:
     if len(texts) < len(prompts):
         raise fields.unsupported("echo", "needs prompts of text, not of token ids.")
     if fields.integer(body, "logprobs", 0, TOP_LOGPROBS_LIMIT) is not None:
-        raise fields.unsupported("echo", "cannot be had with 'logprobs': those of a prompt are not known here.")
+        raise fields.unsupported("echo", "cannot be used with 'logprobs': the engine has none for the prompt.")
     return texts
-
-
-def _check_best_of(body: Json) -> None:
-    n = fields.integer(body, "n", 1, CHOICES_LIMIT) or 1
-    best = fields.integer(body, "best_of", 1, CHOICES_LIMIT)
-    if best is not None and best != n:
-        raise fields.unsupported("best_of", "must be the same as 'n': answers are not compared here.")

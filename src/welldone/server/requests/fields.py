@@ -1,7 +1,7 @@
-"""One field of a body: its type, its range, and what is said when it is wrong.
+"""Request bodies: JSON with size limits, typed fields with OpenAI's error messages, and the table of known fields.
 
-null is taken as not said, as OpenAI's own clients mean it. The words of an error name the field, the limit and the
-type that came; of the value itself at most `SHOWN_LIMIT` characters are repeated.
+`null` counts as absent, as in OpenAI's own clients. An error message names the field, the limit and the type of the
+value; it repeats at most `SHOWN_VALUE_LENGTH` characters of the value itself.
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -24,27 +24,24 @@ from welldone.protocol.json_budget import (
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.text_tool_calls import ForcedToolCall
 
-# The bytes of a body as a JSON object, or an error that says why not.
-#
-# What comes out is finite numbers, whole characters and at most `DEPTH_LIMIT` levels; what goes on to an engine is
-# encoded from it anew. So bytes that two parsers may read differently (a key twice, odd numbers) never reach the second.
-
+# A decoded body has finite numbers, valid UTF-8 and at most `JSON_DEPTH_LIMIT` levels. Engines receive a new encoding
+# of it, never the client's bytes: two parsers may disagree about duplicate keys or odd numbers.
 
 JSON_DEPTH_LIMIT = 64
-"""Levels of a body. OpenAI's deepest field, a schema of 10 levels, has about 30."""
+"""Nesting depth of a body. OpenAI's deepest field, a schema of 10 levels, needs about 30."""
 CONTAINERS_LIMIT = 50_000
-"""Arrays and objects of a body. A million of them take seconds to make, in which no other client is heard; these take
-25 ms. The longest list that is accepted, of messages, has 4,096: there are 12 for each."""
+"""Arrays and objects in a body. Decoding a million of them blocks the event loop for seconds; these take 25 ms.
+The longest accepted list, `messages`, has 4,096 elements: 12 containers for each."""
 STRINGS_LIMIT = 75_000
-"""Names and texts of a body, for the same reason: so many names of one object take 35 ms. There are 18 for each
-message."""
+"""Keys and string values in a body, for the same reason: one object with this many keys takes 35 ms. That is 18 for
+each message."""
 ELEMENTS_LIMIT = 1_000_000
-"""Elements of all arrays and objects: as many token ids as the longest context of a model has. They take 30 to
+"""Elements of all arrays and objects: enough for the token ids of the longest model context. Decoding takes 30 to
 50 ms."""
 DECIMALS_LIMIT = 50_000
-"""Numbers with a point or an exponent: those that lie between two that can be told apart take 1 us each."""
+"""Numbers with a decimal point or an exponent: the slowest to parse, halfway between two doubles, take 1 us each."""
 NEGATIVE_EXPONENTS_LIMIT = 4_096
-"""Numbers with a negative exponent: those near the smallest that there are take 2 us each."""
+"""Numbers with a negative exponent: subnormal ones take 2 us each."""
 
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 _URLENCODED_TYPE = "application/x-www-form-urlencoded"
@@ -53,9 +50,9 @@ _URLENCODED_TYPE = "application/x-www-form-urlencoded"
 def read_body_in_steps(
     data: bytes, content_type: str | None, *, is_browser: bool = False
 ) -> Generator[None, None, Json]:
-    """The JSON object that a request's body is, in steps of which each takes a turn.
+    """Decode a request body into a JSON object. Yields between slow steps, so that the event loop can run.
 
-    `is_browser`: whether it came with an Origin.
+    `is_browser`: the request has an Origin header.
     """
     _check_content_type(content_type, is_browser)
     if not data.strip():
@@ -73,12 +70,12 @@ def read_body_in_steps(
 
 
 def read_body(data: bytes, content_type: str | None, *, is_browser: bool = False) -> Json:
-    """The same at once, where nobody waits."""
+    """Decode a request body without yielding, for use outside an event loop."""
     return run_to_completion(read_body_in_steps(data, content_type, is_browser=is_browser))
 
 
 def decode_json(data: bytes) -> object:
-    """The value of strict JSON that is not deep. ApiError where it is none."""
+    """Decode strict JSON of limited depth. Raises ApiError if it is invalid."""
     try:
         return json_budget.decode(data)
     except _DECODE_ERRORS:
@@ -90,7 +87,7 @@ def _invalid_json() -> ApiError:
 
 
 class JsonSizeLimits:
-    """How much one JSON text, or several together, may hold: told before anything is made of them."""
+    """Size limits for one or several JSON texts together, enforced before any of them is decoded."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -101,18 +98,18 @@ class JsonSizeLimits:
         self._negative_exponents = NEGATIVE_EXPONENTS_LIMIT
 
     def check(self, data: bytes) -> None:
-        """Take what this text holds. ApiError where that is too much."""
+        """Count one more text. Raises ApiError if a limit is exceeded."""
         run_to_completion(self.check_in_steps(data))
 
     def check_in_steps(self, data: bytes) -> Generator[None, None, None]:
-        """The same in steps, of which each takes a turn."""
+        """Count one more text, yielding between slow steps."""
         if len(data) >= SMALL_TEXT_BYTES:
             yield
         split = yield from outside_strings_in_steps(data, self._strings)
         if len(data) >= SMALL_TEXT_BYTES:
             yield
         if split is None:
-            raise invalid_request(f"The {self._name} has more than {STRINGS_LIMIT} names and texts.")
+            raise invalid_request(f"The {self._name} has more than {STRINGS_LIMIT} keys and strings.")
         outside, strings = split
         self._strings -= strings
         found = count_json_syntax(outside)
@@ -136,21 +133,21 @@ class JsonSizeLimits:
 
 
 def _check_content_type(content_type: str | None, is_browser: bool) -> None:
-    """A page can send any site a form, but JSON only with that site's leave: so a browser must say that it is JSON."""
+    """Require a JSON content type from browsers: a page may post a form to any site without a CORS preflight."""
     kind = (content_type or "").partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return
-    if kind in ("", _URLENCODED_TYPE) and not is_browser:  # `curl -d` says form unless told otherwise
+    if kind in ("", _URLENCODED_TYPE) and not is_browser:  # the default of `curl -d`
         return
     raise ApiError(415, "The body must be JSON: send the header 'Content-Type: application/json'.")
 
 
 SHOWN_VALUE_LENGTH = 64
-"""Characters of a value in a message: enough to know it again, too few to fill a log."""
+"""Characters of a value in an error message: enough to recognise it, too few to fill a log."""
 
 
 def json_type_name(value: object) -> str:
-    """What a value is, in OpenAI's words."""
+    """Return the type of a value as OpenAI's error messages name it."""
     match value:
         case None:
             return "null"
@@ -169,49 +166,49 @@ def json_type_name(value: object) -> str:
 
 
 def shorten_value(value: str | float) -> str:
-    """A value, short enough for a message."""
-    text = (
-        str(value) if not isinstance(value, int) or abs(value) < 10**SHOWN_VALUE_LENGTH else "a number of many digits"
-    )
+    """Return the value as text of at most `SHOWN_VALUE_LENGTH` characters."""
+    if isinstance(value, int) and abs(value) >= 10**SHOWN_VALUE_LENGTH:  # `str` of a huge integer is slow, or raises
+        return "a number of many digits"
+    text = str(value)
     return text if len(text) <= SHOWN_VALUE_LENGTH else text[: SHOWN_VALUE_LENGTH - 1] + "…"
 
 
 def string_or_type_name(value: object) -> str:
-    """What a field has in place of a word that it knows: the word, or what kind of value it is."""
+    """Return a string as it is, and the type name of any other value."""
     return value if isinstance(value, str) else json_type_name(value)
 
 
 def wrong_type(param: str, expected: str, value: object) -> ApiError:
-    """A value of a type that the field cannot have."""
+    """Return the error for a value of the wrong type."""
     message = f"Invalid type for '{param}': expected {expected}, but got {json_type_name(value)} instead."
     return invalid_request(message, param=param, code="invalid_type")
 
 
 def wrong_value(param: str, value: str | float, allowed: Iterable[str]) -> ApiError:
-    """A value that is not among those that there are."""
+    """Return the error for a value that is not one of the allowed ones."""
     words = ", ".join(f"'{word}'" for word in allowed)
     message = f"Invalid value for '{param}': '{shorten_value(value)}'. Supported values are: {words}."
     return invalid_request(message, param=param, code="invalid_value")
 
 
 def missing(param: str) -> ApiError:
-    """A field that must be there."""
+    """Return the error for a required field that is absent."""
     return invalid_request(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
 def unsupported(param: str, reason: str) -> ApiError:
-    """A field, or a value of it, that cannot be followed here."""
+    """Return the error for a field, or a value of it, that this server does not support."""
     return invalid_request(f"Unsupported parameter: '{param}' {reason}", param=param, code="unsupported_parameter")
 
 
 def too_many(param: str, limit: int, count: int) -> ApiError:
-    """A list that is too long."""
+    """Return the error for an array that is too long."""
     message = f"Invalid '{param}': array too long. Expected at most {limit} elements, but got {count} instead."
     return invalid_request(message, param=param, code="array_above_max_length")
 
 
 def boolean(body: Json, name: str, path: str = "") -> bool | None:
-    """A yes or no, or None where nothing was said."""
+    """Read a boolean; None if it is absent."""
     value = body.get(name)
     if value is None or isinstance(value, bool):
         return value
@@ -219,7 +216,7 @@ def boolean(body: Json, name: str, path: str = "") -> bool | None:
 
 
 def integer(body: Json, name: str, low: int, high: int, path: str = "") -> int | None:
-    """A whole number within limits. 5.0 is one too: some clients know only decimals."""
+    """Read an integer in a range; None if it is absent. Accepts 5.0: some clients have only floats."""
     value = body.get(name)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -232,7 +229,7 @@ def integer(body: Json, name: str, low: int, high: int, path: str = "") -> int |
 
 
 def number(body: Json, name: str, low: float, high: float, path: str = "") -> float | None:
-    """A number within limits."""
+    """Read a number in a range; None if it is absent."""
     value = body.get(name)
     if value is None:
         return None
@@ -243,7 +240,7 @@ def number(body: Json, name: str, low: float, high: float, path: str = "") -> fl
 
 
 def string(body: Json, name: str, limit: int, path: str = "") -> str | None:
-    """A text of at most so many characters."""
+    """Read a string of at most `limit` characters; None if it is absent."""
     value = body.get(name)
     if value is None:
         return None
@@ -256,7 +253,7 @@ def string(body: Json, name: str, limit: int, path: str = "") -> str | None:
 
 
 def choice(body: Json, name: str, allowed: tuple[str, ...], path: str = "") -> str | None:
-    """One of a few words."""
+    """Read a string that must be one of `allowed`; None if it is absent."""
     value = body.get(name)
     if value is None:
         return None
@@ -268,7 +265,7 @@ def choice(body: Json, name: str, allowed: tuple[str, ...], path: str = "") -> s
 
 
 def json_object(body: Mapping[str, object], name: str, path: str = "") -> Json | None:
-    """An object."""
+    """Read an object; None if it is absent."""
     value = body.get(name)
     if value is None or isinstance(value, dict):
         return value
@@ -276,7 +273,7 @@ def json_object(body: Mapping[str, object], name: str, path: str = "") -> Json |
 
 
 def array(body: Mapping[str, object], name: str, limit: int, path: str = "") -> list[object] | None:
-    """A list of at most so many elements."""
+    """Read an array of at most `limit` elements; None if it is absent."""
     value = body.get(name)
     if value is None:
         return None
@@ -288,13 +285,13 @@ def array(body: Mapping[str, object], name: str, limit: int, path: str = "") -> 
 
 
 def strings(body: Json, name: str, count: int, length: int) -> list[str] | None:
-    """A list of texts, none of them empty or too long."""
+    """Read an array of at most `count` strings, each of 1 to `length` characters; None if it is absent."""
     values = array(body, name, count)
     if values is None:
         return None
     texts = []
-    for place, value in enumerate(values):
-        param = f"{name}[{place}]"
+    for index, value in enumerate(values):
+        param = f"{name}[{index}]"
         if not isinstance(value, str):
             raise wrong_type(param, "a string", value)
         if not value or len(value) > length:
@@ -309,15 +306,18 @@ def _check_range(value: float, low: float, high: float, param: str, unit: str) -
         return
     side, word, limit = ("below_min", "below minimum", low) if value < low else ("above_max", "above maximum", high)
     sign = ">=" if value < low else "<="
-    message = f"Invalid '{param}': {unit} {word} value. Expected a value {sign} {limit}, but got {shorten_value(value)} instead."
+    message = (
+        f"Invalid '{param}': {unit} {word} value. Expected a value {sign} {limit}, "
+        f"but got {shorten_value(value)} instead."
+    )
     raise invalid_request(message, param=param, code=f"{unit}_{side}_value")
 
 
-# What a client calls the fields of the chat that its request has become: errors must name what it has sent.
+# Responses, Anthropic and Ollama requests become chat requests; errors must name the fields that the client sent.
 
 
 def rename_error_param(error: ApiError, param_names: Mapping[str, str]) -> None:
-    """Give what is wrong the client's name, in the text too: some errors have it nowhere else."""
+    """Replace the parameter of an error by the client's name for it, in the message too."""
     param = error.param
     if param is None:
         return
@@ -326,8 +326,10 @@ def rename_error_param(error: ApiError, param_names: Mapping[str, str]) -> None:
 
 
 def client_param_name(param: str, param_names: Mapping[str, str]) -> str:
-    """A field as the client knows it. Of its beginnings the longest counts that has another name:
-    `messages[2].content` may be `input[5].content`."""
+    """Return the client's name of a chat parameter; the longest prefix in `param_names` is replaced.
+
+    `messages[2].content` may be `input[5].content`.
+    """
     end = len(param)
     while end > 0:
         if (name := param_names.get(param[:end])) is not None:
@@ -336,67 +338,59 @@ def client_param_name(param: str, param_names: Mapping[str, str]) -> str:
     return param
 
 
-# What a route's reader gives: the bodies for the engine, and what the reply must know of the request.
-
-
 class ValidatedRequest(msgspec.Struct, kw_only=True):
-    """A request that was checked. Nothing of the client's body is in it that was not."""
+    """A validated request: the bodies for the engine, and what the reply depends on."""
 
     endpoint: str
     """chat, completions, embeddings, rerank, tokenize or detokenize."""
     model: str | None = None
-    """As the client wrote it."""
+    """The model name as the client sent it."""
     is_stream: bool = False
     facts: RequestFacts = msgspec.field(default_factory=RequestFacts)
     bodies: list[Json]
-    """The engine's bodies, prompt by prompt and choice by choice. `model` is not in them."""
+    """The engine's bodies, ordered by prompt, then by choice, without `model`."""
     prompt_count: int = 1
-    """How many different prompts the parts have: the usage counts each once."""
+    """Distinct prompts in `bodies`: the usage counts each once."""
     forced_call: ForcedToolCall | None = None
-    """How a tool call is forced, if it is."""
     echo: list[str] | None = None
-    """The text of each prompt, where it is to be repeated before the answer."""
+    """The text of each prompt, if `echo` asks to repeat it before the answer."""
     top_logprobs: int | None = None
-    """How many alternatives a token shows; the engine gives at least one, also where none was asked for."""
+    """Alternatives shown per token. The engine always sends at least one, even for 0."""
     dimensions: int | None = None
-    """To how many numbers an embedding is cut."""
+    """Length to which an embedding is truncated."""
     is_base64: bool = False
-    """Whether embeddings are asked for as base64."""
+    """Embeddings are sent as base64."""
     documents: list[str] | None = None
-    """What is ranked, where the reply is to repeat it."""
+    """The documents to rank, if the reply repeats them."""
     has_pieces: bool = False
-    """Whether tokens are shown with their texts, in one object each, as llama.cpp does."""
+    """Tokens are objects with id and text (llama.cpp's `with_pieces`)."""
     has_token_texts: bool = False
-    """Whether the texts of tokens are shown beside them, as vLLM does."""
+    """The texts of the tokens are listed beside their ids (vLLM's `return_token_strs`)."""
 
 
-# What becomes of each field of a request for text: one table, which the code obeys and the docs print.
-#
-# A field that is not in it is dropped without a word: clients send all kinds of things, and an engine knows fields (of
-# slots, files, memory) that are not for clients.
-
+# The fields of chat and completions requests: one table for validation, OpenAPI and the docs. Other fields are dropped
+# silently: clients send all kinds of extensions, and an engine has fields (slots, files, memory) that are not for them.
 
 TextEndpoint = Literal["chat", "completions"]
 FieldKind = Literal["number", "integer", "window", "boolean", "choice"]
 
 DEFAULT_CONTEXT = 8192
-"""How far back a sampler looks at most where the model's context is not known: what a context is capped at unless
-asked."""
+"""Longest window of a sampler if the model's context is unknown: the context size that local models get by default."""
 
-_INT32_MAX = 2**31 - 1  # the engine's own integers have 32 bits
+_INT32_MAX = 2**31 - 1  # the engine's integers have 32 bits
 
 
 class FieldHandling(StrEnum):
-    """What is done with a field."""
+    """What the server does with a field."""
 
-    FORWARDED = "checked, then passed on"
-    TRANSLATED = "checked, then put in the engine's form"
-    IGNORED = "accepted, without effect here"
-    REJECTED = "refused: it cannot be followed here"
+    FORWARDED = "validated, then forwarded"
+    TRANSLATED = "validated, then translated for the engine"
+    IGNORED = "accepted and ignored"
+    REJECTED = "rejected"
 
 
 class RequestField(msgspec.Struct, frozen=True):
-    """A row: a field, and what is done with it."""
+    """One row of the table: a field and its handling."""
 
     name: str
     handling: FieldHandling
@@ -406,11 +400,11 @@ class RequestField(msgspec.Struct, frozen=True):
     high: float = 0
     choices: tuple[str, ...] = ()
     endpoint: TextEndpoint | None = None
-    """The endpoint that alone knows it."""
+    """The only endpoint that has the field."""
     engine_name: str = ""
-    """The engine's name for it, if that is another."""
+    """The engine's name for it, if it differs."""
     is_vllm: bool = False
-    """Whether it goes on to an engine that is a user's command, which may be vLLM."""
+    """Forwarded to an engine that is a user's command, which may be vLLM."""
 
 
 def _number_field(name: str, low: float, high: float, note: str = "", engine_name: str = "") -> RequestField:
@@ -424,7 +418,7 @@ def _integer_field(name: str, low: int, high: int, note: str = "") -> RequestFie
 
 
 def _window_field(name: str) -> RequestField:
-    # The engine makes room for as many tokens as are asked for: 2^31 of them cost 8 GB.
+    # The engine allocates the whole window: 2^31 tokens take 8 GB.
     return RequestField(
         name, FieldHandling.FORWARDED, "-1 (all) or more; at most the model's context", "window", -1, _INT32_MAX
     )
@@ -443,23 +437,23 @@ def _rejected_field(name: str, note: str, endpoint: TextEndpoint | None = None) 
 
 
 GENERATION_FIELDS: tuple[RequestField, ...] = (
-    # OpenAI's, that the engine knows by the same name. It allows temperatures up to 2; users of llama.cpp go higher.
+    # OpenAI's fields with the same name in the engine. It allows temperatures up to 2; users of llama.cpp go higher.
     _number_field("temperature", 0, 5),
     _number_field("top_p", 0, 1),
     _number_field("presence_penalty", -2, 2),
     _number_field("frequency_penalty", -2, 2),
-    # OpenAI's, that need more than a look at one number
+    # OpenAI's fields that need more than a range check
     _translated_field("model", "the model's name"),
     _translated_field("messages", "1 to 4,096 messages", "chat"),
-    _translated_field("prompt", "a text, token ids, or up to 64 of either", "completions"),
+    _translated_field("prompt", "a string, token ids, or an array of up to 64 of either", "completions"),
     _translated_field("stream", "true or false"),
     _translated_field(
         "stream_options", "with stream: include_usage, include_obfuscation, continuous_usage_stats (with include_usage)"
     ),
-    _translated_field("n", "1 to 8; with a list of prompts at most 64 answers in all"),
-    _translated_field("seed", "a 64-bit integer; answer k of n gets seed + k; -1: none"),
+    _translated_field("n", "1 to 8; with several prompts at most 64 choices in total"),
+    _translated_field("seed", "a 64-bit integer; choice k of n gets seed + k; -1: none"),
     _translated_field(
-        "stop", "a text or up to 16, each of 1 to 256 characters; looked for in the text, not in thoughts or calls"
+        "stop", "a string or up to 16, each of 1 to 256 characters; matched in the text, not in reasoning or tool calls"
     ),
     _translated_field("max_tokens", "1 or more, at most the model's context; -1: no limit"),
     _translated_field("max_completion_tokens", "the same as max_tokens"),
@@ -471,13 +465,13 @@ GENERATION_FIELDS: tuple[RequestField, ...] = (
     _translated_field("tools", "up to 128 functions", "chat"),
     _translated_field("tool_choice", "none, auto, required, a function, allowed_tools", "chat"),
     _translated_field("parallel_tool_calls", "true or false", "chat"),
-    _translated_field("functions", "the same as tools, as of old", "chat"),
-    _translated_field("function_call", "the same as tool_choice, as of old", "chat"),
+    _translated_field("functions", "legacy form of tools", "chat"),
+    _translated_field("function_call", "legacy form of tool_choice", "chat"),
     _translated_field("modalities", "text only", "chat"),
-    _translated_field("reasoning_effort", "given to the chat template; none: no thinking", "chat"),
+    _translated_field("reasoning_effort", "passed to the chat template; none: no thinking", "chat"),
     _translated_field("echo", "true or false; not with token ids", "completions"),
     _translated_field("best_of", "at most n", "completions"),
-    # llama.cpp's
+    # llama.cpp's fields
     _integer_field("top_k", -1, _INT32_MAX, "-1 or more; -1 and 0: all"),
     _number_field("min_p", 0, 1),
     _number_field("typical_p", 0, 1),
@@ -508,35 +502,35 @@ GENERATION_FIELDS: tuple[RequestField, ...] = (
         choices=("none", "auto", "deepseek", "deepseek-legacy"),
         endpoint="chat",
     ),
-    _translated_field("dry_sequence_breakers", "1 to 16 texts of 1 to 40 characters"),
-    _translated_field("samplers", "names of llama.cpp's samplers, in their order"),
-    _translated_field("json_schema", "a schema, within the limits of response_format"),
-    _translated_field("chat_template_kwargs", "plain values for the chat template", "chat"),
-    *_ignored_fields("user", "safety_identifier", "metadata", "store", note="nothing is kept of requests"),
+    _translated_field("dry_sequence_breakers", "1 to 16 strings of 1 to 40 characters"),
+    _translated_field("samplers", "names of llama.cpp's samplers, in order"),
+    _translated_field("json_schema", "a JSON schema, with the limits of response_format"),
+    _translated_field("chat_template_kwargs", "strings, numbers and booleans for the chat template", "chat"),
+    *_ignored_fields("user", "safety_identifier", "metadata", "store", note="requests are not stored"),
     *_ignored_fields("service_tier", "prompt_cache_key", "prompt_cache_retention", "prediction", "verbosity"),
     *_ignored_fields("n_probs", "timings_per_token", "return_progress", "return_tokens", "post_sampling_probs"),
-    # vLLM's that constrain the answer, or change the prompt: kept, or refused.
-    _translated_field("structured_outputs", "json or choice; regex, grammar and structural_tag are refused"),
-    _translated_field("guided_json", "a schema, within the limits of response_format; its text is read too"),
-    _translated_field("guided_choice", "up to 128 texts of 1 to 256 characters: the answer is one of them"),
+    # vLLM's fields that constrain the answer or change the prompt: implemented or rejected, never ignored
+    _translated_field("structured_outputs", "json or choice; regex, grammar and structural_tag are rejected"),
+    _translated_field("guided_json", "a JSON schema, or one as a string, with the limits of response_format"),
+    _translated_field("guided_choice", "up to 128 strings of 1 to 256 characters: the answer is one of them"),
     _translated_field("guided_json_object", "true or false"),
     _translated_field(
-        "continue_final_message", "as the messages say: true only if the last is the assistant's", "chat"
+        "continue_final_message", "must match the messages: true only if the last is the assistant's", "chat"
     ),
     _translated_field("add_generation_prompt", "the opposite of continue_final_message", "chat"),
     *(
-        RequestField(name, FieldHandling.REJECTED, "is not offered for local models.", is_vllm=True)
+        RequestField(name, FieldHandling.REJECTED, "is not supported by local models.", is_vllm=True)
         for name in (
             *("guided_regex", "guided_grammar", "guided_structural_tag", "use_beam_search", "min_tokens"),
             *("bad_words", "allowed_token_ids", "stop_token_ids", "logits_processors", "truncate_prompt_tokens"),
             *("include_stop_str_in_output", "chat_template", "documents"),
         )
     ),
-    # A few short rules of a grammar stop an engine, and all it serves, for minutes: rules that can be empty and are
-    # repeated, or that begin alike and call each other. No limit of size or depth tells those from harmless ones.
-    _rejected_field("grammar", "is not offered; use 'response_format' with a schema."),
+    # A few short grammar rules block an engine, and all its requests, for minutes: repeated rules that can be empty, or
+    # rules that start alike and call each other. No limit on size or depth separates those from harmless ones.
+    _rejected_field("grammar", "is not supported; use 'response_format' with a schema."),
     _rejected_field("web_search_options", "needs a web search, which this server does not have.", "chat"),
-    _rejected_field("audio", "needs a model that speaks.", "chat"),
+    _rejected_field("audio", "needs a model with audio output.", "chat"),
     _rejected_field("suffix", "is not supported.", "completions"),
 )
 
@@ -544,7 +538,7 @@ GENERATION_FIELDS_BY_NAME = {row.name: row for row in GENERATION_FIELDS}
 
 
 def read_forwarded_fields(body: Json, endpoint: TextEndpoint, context: int, *, is_command: bool) -> Json:
-    """The fields that go to the engine as they are, checked; and an error for those that cannot be followed.
+    """Validate and return the fields that the engine receives unchanged. Raises ApiError for unsupported fields.
 
     `is_command`: the engine is a user's command.
     """

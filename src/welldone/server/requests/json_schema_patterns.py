@@ -1,7 +1,7 @@
-"""Regular expressions of schemas: whether an engine can follow one, and how a list of texts becomes one.
+"""Regular expressions in JSON schemas: cost limits, and generation of a pattern from a list of strings.
 
-llama.cpp turns a pattern into a grammar. What can be empty and is repeated makes it try the same place in very many
-ways: `((a?){1000}){1000}` stops it for minutes. A pattern that it cannot read it ignores, so only the cost is judged.
+llama.cpp converts a pattern into a grammar. Repeating something that can be empty makes it explore exponentially many
+parses: `((a?){1000}){1000}` blocks it for minutes. It ignores patterns that it cannot parse, so only cost is checked.
 """
 
 import re
@@ -11,21 +11,21 @@ from typing import NamedTuple
 import msgspec
 
 PATTERN_CHOICES_LIMIT = 64
-"""Places where a pattern can go on in more than one way. A version number by semver.org has 22."""
+"""Alternatives and optional parts of a pattern. The pattern for versions at semver.org has 22."""
 PATTERN_REPEAT_LIMIT = 2_000
-"""Repetitions, multiplied where one is inside another: llama.cpp's own limit for one."""
+"""Repetitions, multiplied when nested: llama.cpp's own limit for a single one."""
 
 _PATTERN_TOKEN = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]?|\((?:\?[:=!]|\?<[=!])?|[)|]|[^\\\[()|]", re.DOTALL)
 _QUANTIFIER = re.compile(r"([?*+])|\{(\d{1,9})?(,)?(\d{1,9})?\}")
 _INVALID_QUANTIFIER = re.compile(r"\{[^}\d]*\d[^}]*\}?")
-"""What llama.cpp takes for a number of times too, though it is none: ` 2`, `+2`, `-1`, `2x`, or more than there are."""
-_INVALID_REPEAT = "has a number of times that cannot be"
+"""Invalid counts that llama.cpp parses nevertheless: ` 2`, `+2`, `-1`, `2x`, or out of range."""
+_INVALID_REPEAT = "has an invalid repetition count"
 _RANGE = re.compile(r"([^\\])-([^\\])|\\.", re.DOTALL)
 _PATTERN_ESCAPES = {ord(letter): "\\" + letter for letter in '\\^$.[]()|{}*+?"'}
 
 
 class _PrefixSpan(NamedTuple):
-    """Texts that are the same up to a depth."""
+    """A range of sorted strings with a common prefix of length `depth`."""
 
     start: int
     end: int
@@ -33,10 +33,8 @@ class _PrefixSpan(NamedTuple):
 
 
 class _PatternGroup:
-    """What was read of a group."""
-
     def __init__(self) -> None:
-        self.can_be_empty = False  # by one of its branches that is whole
+        self.can_be_empty = False  # through one of its finished branches
         self.is_empty_so_far = True
         self.repeats = 0
 
@@ -46,15 +44,15 @@ class _PatternGroup:
 
 
 def pattern_problem(text: str) -> str | None:
-    """Why a pattern cannot be followed, or None where it can."""
+    """Return why a pattern is rejected, or None."""
     groups = [_PatternGroup()]
-    choices = place = 0
-    while place < len(text) and (found := _PATTERN_TOKEN.match(text, place)):
-        token, place = found[0], found.end()
+    choices = offset = 0
+    while offset < len(text) and (found := _PATTERN_TOKEN.match(text, offset)):
+        token, offset = found[0], found.end()
         if token == "{" and _INVALID_QUANTIFIER.match(text, found.start()):
             return _INVALID_REPEAT
-        if token[0] == "[" and _has_reversed_range(token):  # llama.cpp finds nothing that fits, and breaks off
-            return "has a range that runs backwards"
+        if token[0] == "[" and _has_reversed_range(token):  # llama.cpp aborts: no token matches
+            return "has a reversed range"
         if token[0] == "(":
             groups.append(_PatternGroup())
             continue
@@ -66,11 +64,11 @@ def pattern_problem(text: str) -> str | None:
         if token == ")" and len(groups) > 1:
             atom = groups.pop()
             atom.end_branch()
-        low, high, place = _read_quantifier(text, place)
-        if high < low:  # llama.cpp makes rules for it without end
+        low, high, offset = _read_quantifier(text, offset)
+        if high < low:  # llama.cpp generates rules without end
             return _INVALID_REPEAT
         if atom.can_be_empty and high > 1:
-            return "repeats what can be empty"
+            return "repeats a part that can be empty"
         choices += low != high
         group = groups[-1]
         group.repeats += max(atom.repeats, 1) * high if high > 1 else atom.repeats
@@ -81,15 +79,14 @@ def pattern_problem(text: str) -> str | None:
 
 
 def _has_reversed_range(characters: str) -> bool:
-    """Whether one of the ranges between the brackets begins after its end."""
     ranges = _RANGE.findall(characters[1:].removeprefix("^").removesuffix("]"))
     return any(first > last for first, last in ranges)
 
 
 def pattern_of_values(values: list[str]) -> str:
-    """A pattern for exactly these texts, as they stand in JSON. What several begin with stands in it once.
+    """Return a pattern that matches exactly these strings, JSON-escaped, with common prefixes factored out.
 
-    Texts in their order lie together by what they begin with. No recursion: a text may begin with another, and so on.
+    Strings with a common prefix are adjacent when sorted. Iterative: prefixes may nest as deep as the list is long.
     """
     texts = sorted({msgspec.json.encode(value).decode()[1:-1] for value in values})
     out = ["^"]
@@ -110,16 +107,16 @@ def pattern_of_values(values: list[str]) -> str:
 
 
 def _split_span(texts: list[str], span: _PrefixSpan) -> Iterator[_PrefixSpan]:
-    """A span cut where the letter at its depth changes."""
+    """Split a span where the character at its depth changes."""
     start = span.start
-    for place in range(start + 1, span.end + 1):
-        if place == span.end or texts[place][span.depth] != texts[start][span.depth]:
-            yield _PrefixSpan(start, place, span.depth)
-            start = place
+    for index in range(start + 1, span.end + 1):
+        if index == span.end or texts[index][span.depth] != texts[start][span.depth]:
+            yield _PrefixSpan(start, index, span.depth)
+            start = index
 
 
 def _common_prefix_end(first: str, last: str, depth: int) -> int:
-    """To where two texts are the same, which they are up to `depth`."""
+    """Return the length of the common prefix, which is at least `depth`."""
     end = min(len(first), len(last))
     if first[depth:end] == last[depth:end]:
         return end
@@ -128,11 +125,11 @@ def _common_prefix_end(first: str, last: str, depth: int) -> int:
     return depth
 
 
-def _read_quantifier(text: str, place: int) -> tuple[int, int, int]:
-    """The least and most times of what was just read, and where the pattern goes on."""
-    found = _QUANTIFIER.match(text, place)
+def _read_quantifier(text: str, offset: int) -> tuple[int, int, int]:
+    """Return the minimum, the maximum (capped where unbounded) and the offset after the quantifier."""
+    found = _QUANTIFIER.match(text, offset)
     if found is None:
-        return 1, 1, place
+        return 1, 1, offset
     sign, low, comma, high = found.groups()
     if sign:
         return {"?": (0, 1), "*": (0, 2), "+": (1, 2)}[sign] + (found.end(),)

@@ -1,6 +1,6 @@
-"""Pictures and sound in a message: only as data in the request itself, checked before a decoder sees them.
+"""Images and audio in a message: inline data only, validated before a decoder reads it.
 
-No address is ever fetched for a client: who may choose what a server fetches can reach all that the server can reach.
+The server never fetches a URL for a client: that would let clients reach the server's network (SSRF).
 """
 
 import binascii
@@ -11,16 +11,16 @@ from welldone.protocol.events import Json
 from welldone.server.requests import fields
 
 MEDIA_LIMIT = 20
-"""Pictures and sounds in one request; each costs the engine hundreds of tokens, and no common context holds more."""
+"""Images and audio clips per request; each takes hundreds of tokens, and no common context holds more."""
 PIXELS_LIMIT = 64_000_000
-"""A picture is small as a file and large in memory: this many pixels are 256 MB. Cameras make up to 50 million."""
+"""Pixels of one image: 256 MB when decoded, however small the file. Cameras have up to 50 million."""
 
 _AUDIO_FORMATS = ("wav", "mp3")
-_SIDE_LIMIT = 65_500  # of a JPEG, the format with the smallest; others say more only to do harm
+_SIDE_LIMIT = 65_500  # of a JPEG, the lowest limit of all formats; larger values elsewhere are attacks
 
 
 def read_image(part: Json, param: str) -> Json:
-    """The part for the engine, of a part with `image_url`."""
+    """Validate an `image_url` part and return it for the engine."""
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
     param = f"{param}.image_url.url" if isinstance(image, dict) else f"{param}.image_url"
@@ -28,25 +28,25 @@ def read_image(part: Json, param: str) -> Json:
         raise fields.wrong_type(param, "a string", url)
     head, comma, data = url.partition(",")
     if not head.startswith("data:") or not comma:
-        message = f"Invalid '{param}': pictures are accepted only as data, 'data:image/png;base64,…'; none is fetched."
+        message = f"Invalid '{param}': this server does not fetch images. Send the image as 'data:image/png;base64,…'."
         raise invalid_request(message, param=param, code="invalid_image_url")
     if not head.endswith(";base64"):
         raise _invalid_image(param, "expected base64")
-    picture = _decode_base64(data, param)
-    kind = image_format(picture)
+    decoded = _decode_base64(data, param)
+    kind = image_format(decoded)
     if kind is None:
         raise _invalid_image(param, "expected a PNG, JPEG, WebP, GIF or BMP")
-    size = image_size(picture, kind)
+    size = image_size(decoded, kind)
     if size is None:
         raise _invalid_image(param, f"the {kind} is damaged")
     width, height = size
     if not 0 < width * height <= PIXELS_LIMIT or max(size) > _SIDE_LIMIT:
-        raise _invalid_image(param, f"{width} x {height} pixels; at most {PIXELS_LIMIT} are accepted")
+        raise _invalid_image(param, f"expected at most {PIXELS_LIMIT} pixels, but got {width} x {height}")
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
 
 
 def read_audio(part: Json, param: str) -> Json:
-    """The part for the engine, of a part with `input_audio`."""
+    """Validate an `input_audio` part and return it for the engine."""
     audio = fields.json_object(part, "input_audio", f"{param}.")
     if audio is None:
         raise fields.missing(f"{param}.input_audio")
@@ -60,7 +60,7 @@ def read_audio(part: Json, param: str) -> Json:
 
 
 def image_format(data: bytes) -> str | None:
-    """The format, by the first bytes; what the client calls it does not count."""
+    """Return the image format by magic number; the client's media type is ignored."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -75,7 +75,7 @@ def image_format(data: bytes) -> str | None:
 
 
 def image_size(data: bytes, image_format: str) -> tuple[int, int] | None:
-    """Width and height, from the head of the file; None where it has none."""
+    """Return width and height from the file header; None if it is truncated or damaged."""
     try:
         match image_format:
             case "png":
@@ -84,7 +84,7 @@ def image_size(data: bytes, image_format: str) -> tuple[int, int] | None:
                 return struct.unpack_from("<HH", data, 6)
             case "bmp":
                 width, height = struct.unpack_from("<ii", data, 18)
-                return abs(width), abs(height)  # a negative height: the rows begin at the top
+                return abs(width), abs(height)  # negative height: rows from top to bottom
             case "webp":
                 return _webp_size(data)
             case _:
@@ -109,19 +109,19 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    place = 2
-    while place + 4 <= len(data):
-        if data[place] != 0xFF:
+    offset = 2
+    while offset + 4 <= len(data):
+        if data[offset] != 0xFF:
             return None
-        marker = data[place + 1]
+        marker = data[offset + 1]
         if marker == 0xFF:  # padding
-            place += 1
+            offset += 1
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack_from(">HH", data, place + 5)
+            height, width = struct.unpack_from(">HH", data, offset + 5)
             return width, height
         else:
-            (length,) = struct.unpack_from(">H", data, place + 2)
-            place += 2 + length
+            (length,) = struct.unpack_from(">H", data, offset + 2)
+            offset += 2 + length
     return None
 
 

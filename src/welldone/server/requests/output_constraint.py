@@ -1,4 +1,4 @@
-"""Constraints on the text of an answer: JSON, JSON by a schema, or one of several texts."""
+"""Constraints on the text of an answer: any JSON object, a JSON schema, or a list of choices."""
 
 import re
 
@@ -8,7 +8,8 @@ from welldone.gateway.errors import invalid_request
 from welldone.protocol.events import Json
 from welldone.server.requests import fields
 from welldone.server.requests.fields import JsonSizeLimits, decode_json
-from welldone.server.requests.json_schema import ALTERNATIVES_LIMIT, SchemaBudget, check_schema
+from welldone.server.requests.json_schema import SchemaBudget, check_schema
+from welldone.server.requests.json_schema_cost import ALTERNATIVES_LIMIT
 
 SCHEMA_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 RESPONSE_FORMAT_TYPES = ("text", "json_object", "json_schema")
@@ -16,48 +17,49 @@ ANY_OBJECT: Json = {"type": "object"}
 
 
 GUIDED_CHOICE_LENGTH = 256
-"""Characters of one text to choose; a label has some ten."""
+"""Characters of one choice; a label has about ten."""
 
 GUIDED_KINDS = ("json", "json_object", "choice", "regex", "grammar", "structural_tag")
-"""What vLLM's `structured_outputs` may be by. Its older fields are `guided_` and the same word; those that cannot be
-kept here are refused by `table.py`."""
+"""Kinds of vLLM's `structured_outputs`. The older fields are `guided_` plus the kind; `GENERATION_FIELDS` rejects the
+unsupported ones."""
 VLLM_CONSTRAINT_FIELDS = ("structured_outputs", *(f"guided_{kind}" for kind in GUIDED_KINDS))
 _GBNF_SPECIAL = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
 class OutputConstraint(msgspec.Struct, frozen=True):
-    """What the text of an answer must be; anything where both are None."""
+    """The constraint on the text of an answer; none if schema and grammar are None."""
 
     schema: Json | None = None
     grammar: str | None = None
-    """In llama.cpp's GBNF, made here: clients' own are refused (`grammar` in `table.py`)."""
+    """A generated grammar in llama.cpp's GBNF; `GENERATION_FIELDS` rejects grammars of clients."""
     param: str = "response_format"
-    """The field that asks for it."""
+    """The field that sets the constraint."""
 
 
 def read_output_constraint(body: Json, budget: SchemaBudget) -> OutputConstraint:
-    """The constraint of `response_format`, llama.cpp's `json_schema`, or vLLM's `structured_outputs` and `guided_*`.
+    """Read `response_format`, llama.cpp's `json_schema`, or vLLM's `structured_outputs` and `guided_*`.
 
     Raises:
-        ApiError: it is wrong, cannot be kept here, or there is more than one.
+        ApiError: the constraint is invalid or not supported, or there is more than one.
     """
-    forms = [OutputConstraint(found)] if (found := _read_response_format(body, budget)) is not None else []
+    constraints: list[OutputConstraint] = []
+    schema = _read_response_format(body, budget)
+    if schema is not None:
+        constraints.append(OutputConstraint(schema))
     if body.get("json_schema") is not None:
-        forms.append(OutputConstraint(check_schema(body["json_schema"], "json_schema", budget), param="json_schema"))
-    guided = [_guided_constraint(kind, value, param, budget) for kind, value, param in _read_vllm_constraints(body)]
-    forms += [form for form in guided if form is not None]
-    if len(forms) > 1:
-        message = f"'{forms[1].param}' and '{forms[0].param}' cannot be used together."
-        raise invalid_request(message, param=forms[1].param, code="invalid_value")
-    return forms[0] if forms else OutputConstraint()
-
-
-def _read_vllm_constraints(body: Json) -> list[tuple[str, object, str]]:
-    """Each constraint in vLLM's words: its kind, its value and what the client calls it."""
-    table = fields.json_object(body, "structured_outputs") or {}
-    named = [(kind, table.get(kind), f"structured_outputs.{kind}") for kind in GUIDED_KINDS]
-    named += [(kind, body.get(f"guided_{kind}"), f"guided_{kind}") for kind in ("json", "json_object", "choice")]
-    return [(kind, value, param) for kind, value, param in named if value is not None]
+        schema = check_schema(body["json_schema"], "json_schema", budget)
+        constraints.append(OutputConstraint(schema, param="json_schema"))
+    structured = fields.json_object(body, "structured_outputs") or {}
+    guided = [(kind, structured.get(kind), f"structured_outputs.{kind}") for kind in GUIDED_KINDS]
+    guided += [(kind, body.get(f"guided_{kind}"), f"guided_{kind}") for kind in ("json", "json_object", "choice")]
+    for kind, value, param in guided:
+        if value is not None and (constraint := _guided_constraint(kind, value, param, budget)) is not None:
+            constraints.append(constraint)
+    if len(constraints) > 1:
+        first, second = constraints[0].param, constraints[1].param
+        message = f"'{second}' and '{first}' cannot be used together."
+        raise invalid_request(message, param=second, code="invalid_value")
+    return constraints[0] if constraints else OutputConstraint()
 
 
 def _guided_constraint(kind: str, value: object, param: str, budget: SchemaBudget) -> OutputConstraint | None:
@@ -71,7 +73,9 @@ def _guided_constraint(kind: str, value: object, param: str, budget: SchemaBudge
         return OutputConstraint(ANY_OBJECT, param=param) if fields.boolean({param: value}, param) else None
     if kind == "choice":
         return OutputConstraint(grammar=_choice_grammar(value, param), param=param)
-    raise fields.unsupported(param, "is not offered for local models; use a JSON schema ('json') or a list ('choice').")
+    raise fields.unsupported(
+        param, "is not supported by local models; use a JSON schema ('json') or a list ('choice')."
+    )
 
 
 def _choice_grammar(value: object, param: str) -> str:
@@ -88,31 +92,27 @@ def _escape_gbnf(found: re.Match[str]) -> str:
 
 
 def _read_response_format(body: Json, budget: SchemaBudget) -> Json | None:
-    wanted = fields.json_object(body, "response_format")
-    if wanted is None:
+    response_format = fields.json_object(body, "response_format")
+    if response_format is None:
         return None
-    kind = fields.choice(wanted, "type", RESPONSE_FORMAT_TYPES, "response_format.")
+    kind = fields.choice(response_format, "type", RESPONSE_FORMAT_TYPES, "response_format.")
     if kind is None:
         raise fields.missing("response_format.type")
     if kind == "text":
         return None
     if kind == "json_object":
-        own = wanted.get("schema")  # llama.cpp takes a schema here too
-        return ANY_OBJECT if own is None else check_schema(own, "response_format.schema", budget)
-    return _read_named_schema(wanted, budget)
-
-
-def _read_named_schema(response_format: Json, budget: SchemaBudget) -> Json:
+        schema = response_format.get("schema")  # llama.cpp accepts a schema here too
+        return ANY_OBJECT if schema is None else check_schema(schema, "response_format.schema", budget)
     param = "response_format.json_schema"
-    named = fields.json_object(response_format, "json_schema", "response_format.")
-    if named is None:
+    json_schema = fields.json_object(response_format, "json_schema", "response_format.")
+    if json_schema is None:
         raise fields.missing(param)
-    name = fields.string(named, "name", 64, f"{param}.")
+    name = fields.string(json_schema, "name", 64, f"{param}.")
     if name is not None and not SCHEMA_NAME.fullmatch(name):
         message = (
             f"Invalid '{param}.name': expected letters, digits, '_' and '-', but got '{fields.shorten_value(name)}'."
         )
         raise invalid_request(message, param=f"{param}.name", code="invalid_value")
-    fields.boolean(named, "strict", f"{param}.")
-    schema = named.get("schema")
+    fields.boolean(json_schema, "strict", f"{param}.")
+    schema = json_schema.get("schema")
     return ANY_OBJECT if schema is None else check_schema(schema, f"{param}.schema", budget)

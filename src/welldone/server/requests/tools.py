@@ -1,8 +1,8 @@
-"""Tools: what the client offers, and how a call is brought about.
+"""Tools of a chat request for a local model, and forced tool calls.
 
-Where a call is demanded, llama.cpp lets free text come first and does not know names. So it is made to write JSON: the
-tools are shown to the model by its chat template (or by a system message, where the template knows none) and a schema
-leaves it no other answer. `wire/forced.py` turns the text into calls.
+For a required call llama.cpp allows free text first and ignores the name of the function. So the model is forced to
+write JSON: its chat template lists the tools (or a system message, if the template has no tools), and a schema
+constrains the answer. `protocol/text_tool_calls.py` converts the text into tool calls.
 """
 
 import re
@@ -10,21 +10,21 @@ import re
 import msgspec
 
 from welldone.engines.capabilities import ModelCapabilities
-from welldone.gateway.errors import invalid_request
+from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
 from welldone.protocol.text_tool_calls import ForcedCallShape, ForcedToolCall
 from welldone.server.requests import fields
 from welldone.server.requests.json_schema import SchemaBudget, check_schema, reroot
 
 TOOLS_LIMIT = 128
-"""OpenAI's."""
+"""OpenAI's limit."""
 FORCED_CALLS_LIMIT = 8
-"""Calls in one forced answer; a model that does not stop would call for ever."""
+"""Calls in one forced answer; without a limit a small model repeats calls until its context is full."""
 DESCRIPTION_LIMIT = 65_536
-"""Characters; OpenAI's limit was 1,024 and is no longer held by clients."""
+"""Characters. OpenAI's limit was 1,024; clients no longer keep to it."""
 
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-"""Anthropic's length; OpenAI's 64 are too few for the names that agents make of MCP servers and their tools."""
+"""Anthropic's length; OpenAI's 64 characters are too few for names that agents build from MCP servers and tools."""
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOL_CHOICE_MODES = ("none", "auto", "required")
 _TOOL_LIST_PROMPT = "You can call these functions, given as JSON:\n"
@@ -33,19 +33,19 @@ _PLAIN_TEXT_PROMPT = "\nAnswer in plain words."
 
 
 class EngineTools(msgspec.Struct, kw_only=True):
-    """The tools of one request."""
+    """The tools of one request, in the form that the engine needs."""
 
     body: Json = msgspec.field(default_factory=dict)
-    """What goes into the engine's body."""
+    """Fields of the engine's body."""
     template_tools: list[Json] | None = None
-    """What the chat template is to show, where the engine must not know of it."""
+    """Tools for the chat template only: the engine itself must not parse calls."""
     system_text: str | None = None
-    """What the first message must say, where the chat template cannot."""
+    """The list of tools for a system message, if the chat template has no tools."""
     schema: Json | None = None
-    """What the answer must be, where a call is forced."""
+    """Schema of the answer for a forced call."""
     forced_call: ForcedToolCall | None = None
     choice: str | Json = "none"
-    """The choice in its plain form."""
+    """`tool_choice` in chat form."""
 
 
 class _ToolChoice(msgspec.Struct, frozen=True):
@@ -54,74 +54,96 @@ class _ToolChoice(msgspec.Struct, frozen=True):
     allowed: frozenset[str] | None = None
 
 
-def read_tools(body: Json, abilities: ModelCapabilities, budget: SchemaBudget) -> EngineTools:
-    """What `tools`, `tool_choice` and their older forms ask for."""
-    is_empty = body.get("tools") in (None, {})  # some clients send an empty object for none
+def read_tools(body: Json, capabilities: ModelCapabilities, budget: SchemaBudget) -> EngineTools:
+    """Read `tools`, `tool_choice`, `parallel_tool_calls` and the legacy `functions` and `function_call`."""
+    is_empty = body.get("tools") in (None, {})  # some clients send an empty object
     field = "tools" if not is_empty and fields.array(body, "tools", TOOLS_LIMIT) else "functions"
     tools = _read_tool_list(body, field, budget)
     choice = _read_tool_choice(body, field, {tool["function"]["name"] for tool in tools})
     is_parallel = fields.boolean(body, "parallel_tool_calls")
-    if field == "functions":  # of old there was one call
+    if field == "functions":  # the legacy form has one call
         is_parallel = False
     if choice.allowed is not None:
         tools = [tool for tool in tools if tool["function"]["name"] in choice.allowed]
     if not tools or choice.mode == "none":
         return EngineTools()
-    said: str | Json = choice.mode
+    tool_choice: str | Json = choice.mode
     if choice.name is not None:
-        said = {"type": "function", "function": {"name": choice.name}}
-    if abilities.kind == "command":
-        return EngineTools(body=_engine_tool_fields(tools, said, is_parallel), choice=said)
-    listed = _TOOL_LIST_PROMPT + msgspec.json.encode(tools).decode()
+        tool_choice = {"type": "function", "function": {"name": choice.name}}
+    engine_fields: Json = {"tools": tools, "tool_choice": tool_choice}
+    if is_parallel is not None:
+        engine_fields["parallel_tool_calls"] = is_parallel
+    if capabilities.kind == "command":
+        return EngineTools(body=engine_fields, choice=tool_choice)
+    tool_list = _TOOL_LIST_PROMPT + msgspec.json.encode(tools).decode()
     if choice.mode == "auto":
-        system = None if abilities.tools else listed + _PLAIN_TEXT_PROMPT
-        return EngineTools(body=_engine_tool_fields(tools, said, is_parallel), system_text=system, choice=said)
-    wanted = [tool for tool in tools if choice.name in (None, tool["function"]["name"])]
+        system_text = None if capabilities.tools else tool_list + _PLAIN_TEXT_PROMPT
+        return EngineTools(body=engine_fields, system_text=system_text, choice=tool_choice)
+    candidates = [tool for tool in tools if choice.name in (None, tool["function"]["name"])]
+    allows_several = is_parallel is True and choice.name is None
+    if len(candidates) == 1 and not allows_several:
+        function = candidates[0]["function"]
+        schema: Json = function["parameters"]
+        forced_call = ForcedToolCall(ForcedCallShape.ARGUMENTS, function["name"], choice.name is not None)
+    else:
+        schema = _named_calls_schema(candidates, allows_several)
+        forced_call = ForcedToolCall(ForcedCallShape.CALL)
     return EngineTools(
-        template_tools=tools if abilities.tools else None,
-        system_text=None if abilities.tools else listed + _CALL_ONLY_PROMPT,
-        schema=_forced_schema(wanted, is_parallel is True and choice.name is None),
-        forced_call=_forced_call(wanted, is_parallel is True and choice.name is None, choice.name is not None),
-        choice=said,
+        template_tools=tools if capabilities.tools else None,
+        system_text=None if capabilities.tools else tool_list + _CALL_ONLY_PROMPT,
+        schema=schema,
+        forced_call=forced_call,
+        choice=tool_choice,
     )
 
 
 def check_function_name(value: object, param: str) -> str:
-    """The name of a function."""
+    """Validate the name of a function."""
     if value is None:
         raise fields.missing(param)
     if not isinstance(value, str):
         raise fields.wrong_type(param, "a string", value)
     if not FUNCTION_NAME.fullmatch(value):
-        message = f"Invalid '{param}': '{fields.shorten_value(value)}' has other than 1 to 128 of letters, digits, '_', '.', '-'."
+        message = (
+            f"Invalid '{param}': '{fields.shorten_value(value)}'. Expected 1 to 128 of the characters "
+            "a-z, A-Z, 0-9, '_', '.' and '-'."
+        )
         raise invalid_request(message, param=param, code="invalid_value")
     return value
 
 
-def _engine_tool_fields(tools: list[Json], choice: str | Json, is_parallel: bool | None) -> Json:
-    out: Json = {"tools": tools, "tool_choice": choice}
-    if is_parallel is not None:
-        out["parallel_tool_calls"] = is_parallel
-    return out
+def unsupported_tool_type(param: str, kind: str, client_tool_type: str) -> ApiError:
+    """Return the error for a tool that the server would have to run; clients run those of `client_tool_type`."""
+    if kind == "namespace":  # Codex sends the tools of MCP servers like this
+        message = (
+            f"Invalid value for '{param}': 'namespace'. Functions in a namespace are not supported: send each as a "
+            f"tool of type '{client_tool_type}', or start the server with --unknown-tools ignore."
+        )
+    else:
+        message = (
+            f"Invalid value for '{param}': '{fields.shorten_value(kind)}'. This server runs no tools; supported: "
+            f"'{client_tool_type}'. Omit the tool, or start the server with --unknown-tools ignore."
+        )
+    return invalid_request(message, param=param, code="unsupported_value")
 
 
 def _read_tool_list(body: Json, field: str, budget: SchemaBudget) -> list[Json]:
     tools: list[Json] = []
     names: set[str] = set()
-    for place, item in enumerate(fields.array(body, field, TOOLS_LIMIT) or ()):
-        param = f"{field}[{place}]"
+    for index, item in enumerate(fields.array(body, field, TOOLS_LIMIT) or ()):
+        param = f"{field}[{index}]"
         if not isinstance(item, dict):
             raise fields.wrong_type(param, "an object", item)
         function: Json | None = item
         if field == "tools":
             fields.choice(item, "type", ("function",), f"{param}.")
             param += ".function"
-            function = fields.json_object(item, "function", f"tools[{place}].")
+            function = fields.json_object(item, "function", f"tools[{index}].")
         if function is None:
             raise fields.missing(param)
         tool = _read_function(function, param, budget)
         if tool["name"] in names:
-            message = f"Invalid '{param}.name': there are two tools of the name '{tool['name']}'."
+            message = f"Invalid '{param}.name': there is another tool with the name '{tool['name']}'."
             raise invalid_request(message, param=f"{param}.name", code="invalid_value")
         names.add(tool["name"])
         tools.append({"type": "function", "function": tool})
@@ -129,7 +151,7 @@ def _read_tool_list(body: Json, field: str, budget: SchemaBudget) -> list[Json]:
 
 
 def _read_function(function: Json, param: str, budget: SchemaBudget) -> Json:
-    """The function as engines read it: what is null is left out, and the parameters are always there."""
+    """Return the function without null fields, and always with `parameters`."""
     out: Json = {"name": check_function_name(function.get("name"), f"{param}.name")}
     description = fields.string(function, "description", DESCRIPTION_LIMIT, f"{param}.")
     if description is not None:
@@ -179,36 +201,27 @@ def _parse_tool_choice(value: object, param: str) -> _ToolChoice:
 
 def _read_allowed_tools(value: Json, param: str) -> _ToolChoice:
     names = set()
-    for place, item in enumerate(fields.array(value, "tools", TOOLS_LIMIT, f"{param}.") or ()):
+    for index, item in enumerate(fields.array(value, "tools", TOOLS_LIMIT, f"{param}.") or ()):
         if not isinstance(item, dict):
-            raise fields.wrong_type(f"{param}.tools[{place}]", "an object", item)
-        function = fields.json_object(item, "function", f"{param}.tools[{place}].") or item
-        names.add(check_function_name(function.get("name"), f"{param}.tools[{place}].function.name"))
+            raise fields.wrong_type(f"{param}.tools[{index}]", "an object", item)
+        function = fields.json_object(item, "function", f"{param}.tools[{index}].") or item
+        names.add(check_function_name(function.get("name"), f"{param}.tools[{index}].function.name"))
     mode = fields.choice(value, "mode", ("auto", "required"), f"{param}.")
     return _ToolChoice(mode or "auto", None, frozenset(names))
 
 
-def _forced_call(candidates: list[Json], is_parallel: bool, is_named: bool) -> ForcedToolCall:
-    if len(candidates) == 1 and not is_parallel:
-        return ForcedToolCall(ForcedCallShape.ARGUMENTS, candidates[0]["function"]["name"], is_named)
-    return ForcedToolCall(ForcedCallShape.CALL)
-
-
-def _forced_schema(candidates: list[Json], is_parallel: bool) -> Json:
-    """What the answer must be: the arguments of the one tool, or calls with a name."""
-    if len(candidates) == 1 and not is_parallel:
-        parameters: Json = candidates[0]["function"]["parameters"]
-        return parameters
-    places: Json = {}
+def _named_calls_schema(candidates: list[Json], allows_several: bool) -> Json:
+    """Return the schema of one call with name and arguments, or of an array of such calls."""
+    definitions: Json = {}
     calls = []
     for number, tool in enumerate(candidates):
-        place = f"#/$defs/tool{number}"
-        places[f"tool{number}"] = reroot(tool["function"]["parameters"], place)
-        properties = {"name": {"const": tool["function"]["name"]}, "arguments": {"$ref": place}}
+        pointer = f"#/$defs/tool{number}"
+        definitions[f"tool{number}"] = reroot(tool["function"]["parameters"], pointer)
+        properties = {"name": {"const": tool["function"]["name"]}, "arguments": {"$ref": pointer}}
         required = ["name", "arguments"]
         call = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
         calls.append(call)
-    choice: Json = {"anyOf": calls}
-    if is_parallel:
-        choice = {"type": "array", "items": choice, "minItems": 1, "maxItems": FORCED_CALLS_LIMIT}
-    return {**choice, "$defs": places}
+    schema: Json = {"anyOf": calls}
+    if allows_several:
+        schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": FORCED_CALLS_LIMIT}
+    return {**schema, "$defs": definitions}

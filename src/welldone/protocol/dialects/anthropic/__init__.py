@@ -1,4 +1,4 @@
-"""The dialect of Anthropic's Messages API: /v1/messages."""
+"""Dialect of Anthropic's Messages API (/v1/messages)."""
 
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect

@@ -1,7 +1,7 @@
-"""The blocks of a message, one after the other, however their server mixed them.
+"""Sequencer of content blocks: writes one block after the other, however the server interleaves them.
 
-Text and thoughts end where another block begins; what still comes of them goes on in a block of its own. The input of
-a tool cannot go on elsewhere: blocks that begin before it is whole wait for it.
+Text and thinking blocks end when another block starts; later deltas of them open a new block. Tool input cannot be
+split over blocks: blocks that start before it is complete are queued.
 """
 
 from collections import deque
@@ -18,13 +18,10 @@ from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.text_filters import BufferedText, ByteBudget, is_valid_json
 from welldone.protocol.tool_calls import JsonEndDetector
 
-# The shapes of blocks and deltas, as servers send them and as they should be.
-
-
 TOOL_USE_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-"""Blocks whose input comes as JSON, in pieces."""
+"""Blocks whose input is streamed as JSON."""
 STREAMED_INPUT_BLOCKS = TOOL_USE_BLOCKS - {"mcp_tool_use"}
-"""Those whose input all clients read in pieces; of the others some read only what the start tells."""
+"""Blocks whose input deltas all clients read; for the others some clients read only the start."""
 DELTA_MEMBERS = {
     "text_delta": "text",
     "citations_delta": "citation",
@@ -32,20 +29,19 @@ DELTA_MEMBERS = {
     "signature_delta": "signature",
     "input_json_delta": "partial_json",
 }
-"""What a delta adds, by its type."""
+"""Payload member of a delta by type."""
 _TYPE_DEFINING_MEMBERS = {"text": "text", "thinking": "thinking", "tool_use": "name"}
-"""The member that tells the type of a block which does not say it."""
+"""Member that identifies the type of a block without `type`."""
 _STRING_MEMBERS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
 
 
 def complete_block(block: Json) -> Json | None:
-    """A block with its type and that type's members; None where its type cannot be told."""
+    """Add the missing members of a block; None if its type is unknown."""
     kind = block.get("type")
     if not isinstance(kind, str) or not kind:
-        found = [name for name, member in _TYPE_DEFINING_MEMBERS.items() if member in block]
-        if not found:
+        kind = next((name for name, member in _TYPE_DEFINING_MEMBERS.items() if member in block), None)
+        if kind is None:
             return None
-        kind = found[0]
     full = {**block, "type": kind}
     if kind in TOOL_USE_BLOCKS:
         name = block.get("name")
@@ -56,56 +52,55 @@ def complete_block(block: Json) -> Json | None:
     return full
 
 
-def _initial_input(given: object, kind: str) -> Json | str:
-    """The input that a start tells. As a text it may be cut: then it is kept as text, where deltas can say it."""
-    text = bytes(given).decode() if isinstance(given, msgspec.Raw) else given
+def _initial_input(value: object, kind: str) -> Json | str:
+    """Return the input in a start. Incomplete text stays text if it can be sent as a delta."""
+    text = bytes(value).decode() if isinstance(value, msgspec.Raw) else value
     if not isinstance(text, str):
         return as_object(text)
-    value = parse_strict(text.encode())
-    is_text = kind in STREAMED_INPUT_BLOCKS and not isinstance(value, dict)
-    return text.strip() if is_text else as_object(value)
+    parsed = parse_strict(text.encode())
+    is_text = kind in STREAMED_INPUT_BLOCKS and not isinstance(parsed, dict)
+    return text.strip() if is_text else as_object(parsed)
 
 
 def initial_deltas(block: Json) -> list[tuple[Json, Json]]:
-    """What a start says already, as deltas: some clients read nothing else."""
-    found: list[Json] = []
+    """Convert the content of a start to deltas: some clients read only deltas."""
+    deltas: list[Json] = []
     if block["type"] == "text":
-        cited = [one for one in as_list(block.get("citations")) if isinstance(one, dict)]
-        found = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
-        found += [{"type": "citations_delta", "citation": one} for one in cited]
+        citations = [citation for citation in as_list(block.get("citations")) if isinstance(citation, dict)]
+        deltas = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
+        deltas += [{"type": "citations_delta", "citation": citation} for citation in citations]
     elif block["type"] == "thinking":
-        found = [{"type": f"{name}_delta", name: block[name]} for name in ("thinking", "signature") if block[name]]
-    return [(delta, {}) for delta in found]
+        deltas = [{"type": f"{name}_delta", name: block[name]} for name in ("thinking", "signature") if block[name]]
+    return [(delta, {}) for delta in deltas]
 
 
 def without_content(block: Json) -> Json:
-    """A start that says nothing yet; a call keeps its input until it is known whether deltas say it again."""
+    """Empty a start. A tool call keeps its input, which deltas may or may not repeat."""
     if block["type"] == "text":
         return block | {"text": ""} | ({"citations": []} if isinstance(block.get("citations"), list) else {})
     return block | {"thinking": "", "signature": ""} if block["type"] == "thinking" else block
 
 
 def normalise_delta(delta: Json) -> Json | None:
-    """A delta with its type, and what it adds in the right form; None where it adds nothing that can be read."""
+    """Add the type of a delta and normalise its payload; None if it has none."""
     kind = delta.get("type")
     if not isinstance(kind, str):
-        found = [kind for kind, member in DELTA_MEMBERS.items() if member in delta]
-        if not found:
+        kind = next((name for name, member in DELTA_MEMBERS.items() if member in delta), None)
+        if kind is None:
             return None
-        kind = found[0]
     member = DELTA_MEMBERS.get(kind)
     if member is None:
         return delta
     value = delta.get(member)
     if kind == "input_json_delta" and isinstance(value, dict):
         value = msgspec.json.encode(value).decode()
-    is_right = isinstance(value, dict if kind == "citations_delta" else str)
-    return {**delta, "type": kind, member: value} if is_right else None
+    is_valid = isinstance(value, dict if kind == "citations_delta" else str)
+    return {**delta, "type": kind, member: value} if is_valid else None
 
 
-_MAX_QUEUED_BYTES = 16 * 1024 * 1024  # of blocks that wait for another: as much as one frame may have
-_MAX_QUEUED_BLOCKS = 128  # blocks that wait: as many calls as OpenAI's clients allow
-_QUEUED_DELTA_OVERHEAD_BYTES = 256  # what a piece that waits costs in memory besides its text
+_MAX_QUEUED_BYTES = 16 * 1024 * 1024  # the limit of one frame
+_MAX_QUEUED_BLOCKS = 128  # OpenAI's limit for tools
+_QUEUED_DELTA_OVERHEAD_BYTES = 256  # memory per queued delta besides its text
 _BLOCK_TYPES_BY_DELTA = {
     "text_delta": frozenset({"text"}),
     "citations_delta": frozenset({"text"}),
@@ -113,17 +108,17 @@ _BLOCK_TYPES_BY_DELTA = {
     "signature_delta": frozenset({"thinking"}),
     "input_json_delta": TOOL_USE_BLOCKS,
 }
-"""The blocks that a delta can be of."""
+"""Block types that a delta can extend."""
 
 
 class _BlockState:
-    """One block as far as it was heard."""
+    """A block and the input received for it."""
 
     def __init__(self, index: int | None, start: Json, more: Json, room: ByteBudget) -> None:
-        self.index = index  # as its server counts
+        self.index = index  # as numbered by the server
         self.kind: str = start["type"]
         is_emptied = self.kind in STREAMED_INPUT_BLOCKS
-        self.initial_input: Json | str = start["input"] if is_emptied else {}  # input that its start told
+        self.initial_input: Json | str = start["input"] if is_emptied else {}
         self.start = {**start, "input": {}} if is_emptied else start
         self.more = more
         self.queued_deltas: list[tuple[Json, Json]] = []
@@ -131,50 +126,50 @@ class _BlockState:
         self.has_input = False
         self._end = JsonEndDetector()
         self._input = BufferedText(room)
-        self._joiner = CharacterJoiner()  # of characters that come in halves
+        self._joiner = CharacterJoiner()  # surrogate pairs split over deltas
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing can follow that may not stand in another block."""
+        """Whether later deltas can go to another block."""
         return self.is_stopped or self.kind not in TOOL_USE_BLOCKS or self._end.is_complete
 
     @property
     def is_broken(self) -> bool:
-        """Whether it has an input that is no JSON object. Asked once."""
+        """Whether its input is not a JSON object. May be read once."""
         return self.has_input and self._input.take_is_invalid(is_object=True)
 
     def accepts(self, delta: Json) -> bool:
-        """Whether a delta can be of this block; of a block that we do not know, one that we do not know can."""
+        """Whether a delta can extend this block. An unknown delta can extend an unknown block."""
         kinds = _BLOCK_TYPES_BY_DELTA.get(delta["type"])
         return self.kind not in BLOCK_TEXT_DELTAS if kinds is None else self.kind in kinds
 
     def receive_delta(self, delta: Json) -> Json:
-        """A delta with whole characters only. Of a call's input, look at it, to know when it is whole."""
+        """Join split characters in a delta, and track whether tool input is complete."""
         kind, member = BLOCK_TEXT_DELTAS.get(self.kind, ("", ""))
         if delta["type"] != kind:
             return delta
-        piece = self._joiner.feed(delta[member])
-        if piece and self.kind in TOOL_USE_BLOCKS:
+        text = self._joiner.feed(delta[member])
+        if text and self.kind in TOOL_USE_BLOCKS:
             self.has_input = True
-            self._end.feed(piece)
-            self._input.add(piece)
-        return delta if piece == delta[member] else {**delta, member: piece}
+            self._end.feed(text)
+            self._input.add(text)
+        return delta if text == delta[member] else {**delta, member: text}
 
     def flush(self) -> str:
-        """What is left at the end: a half of a character that never found its other one."""
+        """Return the unmatched half of a split character at the end."""
         return self._joiner.close()
 
 
 class BlockSequencer:
-    """Hands blocks to a scribe, each in its turn. `mint` makes ids of tools."""
+    """Passes blocks to an emitter, one at a time."""
 
     def __init__(self, emitter: MessagesEmitter, repair_log: RepairLog, next_tool_id: Callable[[], str]) -> None:
         self.failure: Failure | None = None
-        """Why the message cannot go on, where it cannot."""
+        """Set if the message cannot continue."""
         self.has_tool_use = False
-        """Whether there is a tool for the client to run."""
+        """Whether there is a call of a client tool."""
         self.broken_inputs = 0
-        """How many tools have an input that is no JSON object."""
+        """Number of tool calls whose input is not a JSON object."""
         self._emitter = emitter
         self._repair_log = repair_log
         self._next_tool_id = next_tool_id
@@ -183,25 +178,24 @@ class BlockSequencer:
         self._queued: deque[_BlockState] = deque()
         self._queued_bytes = 0
         self._count = 0
-        self._initial_count = 0  # of them, those that the start of the message had; not all servers count these
-        self._ended: dict[int, bool] = {}  # the numbers of blocks that have ended, and whether their server said so
+        self._initial_count = 0  # blocks in message_start, which not all servers count
+        self._ended: dict[int, bool] = {}  # index of an ended block -> whether the server ended it
         self._ids: set[str] = set()
 
     def start_block(self, index: object, block: Json, more: Json) -> bytes:
-        """A block begins."""
+        """Start a block."""
         number = _block_index(index)
         full = complete_block(block)
         if full != block:
             self._repair_log.record(catalog.msg.BLOCK_START_FULL, block)
         if full is None:
-            return b""  # its deltas will tell what it is
+            return b""  # the first delta will identify the type
         deltas = initial_deltas(full)
-        twin = next(
-            (one for one in self._open_blocks() if one.index == number and _is_same_block(one.start, full)), None
-        )
-        if twin is not None:
-            self._repair_log.record(catalog.msg.BLOCK_SEQUENTIAL, index)
-            return self._add_deltas(twin, deltas)
+        for open_block in self._open_blocks():
+            is_same = all(open_block.start.get(name) == full.get(name) for name in ("type", "id"))
+            if is_same and open_block.index == number:
+                self._repair_log.record(catalog.msg.BLOCK_SEQUENTIAL, index)
+                return self._add_deltas(open_block, deltas)
         if number not in (self._count, self._count - self._initial_count):
             self._repair_log.record(catalog.msg.BLOCK_INDEX, index)
         if deltas or (full["type"] in STREAMED_INPUT_BLOCKS and full["input"]):
@@ -211,16 +205,16 @@ class BlockSequencer:
         return self._begin_block(_BlockState(number, without_content(full), more, self._room), deltas)
 
     def add_whole_blocks(self, content: list[object]) -> bytes:
-        """Whole blocks, one after the other. What a stream must do is not asked of them."""
-        notes, self._repair_log = self._repair_log, RepairLog()
+        """Write complete blocks. Stream rules do not apply to them, so nothing is logged."""
+        repair_log, self._repair_log = self._repair_log, RepairLog()
         blocks = [scrub_object(block) for block in content if isinstance(block, dict)]
         out = [self.start_block(self._count, block, {}) + self.stop_block(self._count - 1, {}) for block in blocks]
-        self._repair_log = notes
+        self._repair_log = repair_log
         self._initial_count = self._count
         return b"".join(out)
 
     def add_delta(self, index: object, delta: Json, more: Json) -> bytes:
-        """More of a block."""
+        """Extend a block."""
         added = normalise_delta(delta)
         if added != delta:
             self._repair_log.record(catalog.msg.DELTA_TYPE, delta)
@@ -235,14 +229,14 @@ class BlockSequencer:
         return self._add_block_delta(target, added, more)
 
     def stop_block(self, index: object, more: Json) -> bytes:
-        """A block ends."""
+        """End a block."""
         number = _block_index(index)
-        live = self._open_blocks()
-        targets = [one for one in live if one.index == number] if number is not None else live[:1]
+        open_blocks = self._open_blocks()
+        targets = [block for block in open_blocks if block.index == number] if number is not None else open_blocks[:1]
         if number is None:
             self._repair_log.record(catalog.msg.BLOCK_INDEX, index)
         else:
-            if not targets and self._ended.get(number, True):  # else we have ended it already
+            if not targets and self._ended.get(number, True):  # else we ended it already
                 self._repair_log.record(catalog.msg.BLOCK_START_FIRST, index)
             self._ended[number] = True
         for target in targets:
@@ -252,11 +246,11 @@ class BlockSequencer:
         return self._close_current(more) + self._release_queued()
 
     def close_all(self) -> bytes:
-        """The message ends, and so do its blocks."""
-        live = self._open_blocks()
-        if any(not block.is_stopped for block in live):
+        """End all open blocks at the end of the message."""
+        open_blocks = self._open_blocks()
+        if any(not block.is_stopped for block in open_blocks):
             self._repair_log.record(catalog.msg.BLOCK_STOP)
-        for block in live:
+        for block in open_blocks:
             block.is_stopped = True
         return self._close_current({}) + self._release_queued()
 
@@ -264,28 +258,27 @@ class BlockSequencer:
         return [*([] if self._current is None else [self._current]), *self._queued]
 
     def _block_for_delta(self, number: int | None, delta: Json) -> _BlockState | None:
-        """The block that a delta is of, if it has begun and not ended."""
         fitting = [block for block in self._open_blocks() if block.accepts(delta)]
         for block in fitting:
             if block.index == number and number is not None:
                 return block
-        # A number that is missing, or of a block whose end was said, is a mistake: it can only mean what is open.
+        # A missing index, or that of a block that the server ended, can only refer to an open block.
         is_wrong = number is None or self._ended.get(number, False)
         return fitting[-1] if fitting and is_wrong else None
 
     def _begin_with_delta(self, number: int | None, delta: Json, more: Json) -> bytes:
-        """A block begins with its first delta: its start never came, or it has ended already."""
+        """Start a block with a delta, after a missing start or an early end."""
         kind = delta["type"]
         if any(block.index == number for block in self._open_blocks()):
             self._repair_log.record(catalog.msg.DELTA_TYPE, delta)
-        elif number is not None and not self._ended.get(number, True):  # we have ended it, and not its server
+        elif number is not None and not self._ended.get(number, True):  # we ended it, not the server
             self._repair_log.record(catalog.msg.BLOCK_SEQUENTIAL, delta)
         else:
             self._repair_log.record(catalog.msg.BLOCK_START_FIRST, delta)
         if kind == "input_json_delta" and delta["partial_json"].strip():
             self.failure = bad_stream_failure("the input of a tool that has no name, or has ended")
         if kind not in ("text_delta", "thinking_delta"):
-            return b""  # alone it says nothing
+            return b""  # such a delta does not identify a block
         member = DELTA_MEMBERS[kind]
         start = {"type": member, member: ""} | ({"signature": ""} if member == "thinking" else {})
         return self._begin_block(_BlockState(number, start, {}, self._room), [(delta, more)])
@@ -321,13 +314,13 @@ class BlockSequencer:
     def _count_queued(self, *values: Json) -> None:
         self._queued_bytes += _QUEUED_DELTA_OVERHEAD_BYTES + len(msgspec.json.encode(values))
         if self._queued_bytes > _MAX_QUEUED_BYTES or len(self._queued) > _MAX_QUEUED_BLOCKS:
-            self.failure = bad_stream_failure("blocks that are mixed beyond what can be kept")
+            self.failure = bad_stream_failure("interleaved blocks that exceed the buffer limit")
 
     def _open_block(self, block: _BlockState) -> bytes:
         self._current = block
         opened = self._emitter.open_block(block.start, block.more)
-        waiting, block.queued_deltas = block.queued_deltas, []
-        return opened + b"".join([self._emit_delta(block, delta, more) for delta, more in waiting])
+        queued, block.queued_deltas = block.queued_deltas, []
+        return opened + b"".join([self._emit_delta(block, delta, more) for delta, more in queued])
 
     def _emit_delta(self, block: _BlockState, delta: Json, more: Json) -> bytes:
         kind, member = BLOCK_TEXT_DELTAS.get(block.kind, ("", ""))
@@ -336,7 +329,6 @@ class BlockSequencer:
         return self._emitter.add_delta(delta, more)
 
     def _close_current(self, more: Json) -> bytes:
-        """The current block ends, if there is one."""
         block, self._current = self._current, None
         if block is None:
             return b""
@@ -344,17 +336,14 @@ class BlockSequencer:
             self._ended[block.index] = block.is_stopped
         last = block.flush()
         if block.initial_input and not block.has_input:
-            last = (
-                block.initial_input
-                if isinstance(block.initial_input, str)
-                else msgspec.json.encode(block.initial_input).decode()
-            )
+            initial = block.initial_input
+            last = initial if isinstance(initial, str) else msgspec.json.encode(initial).decode()
             self.broken_inputs += not is_valid_json(last, is_object=True)
         self.broken_inputs += block.is_broken
         return (self._emitter.add_text(last) if last else b"") + self._emitter.close_block(more)
 
     def _release_queued(self) -> bytes:
-        """Say the blocks that waited, up to one that goes on."""
+        """Write queued blocks, up to one that is still open."""
         out = b""
         while self._queued and self._current is None:
             block = self._queued.popleft()
@@ -365,7 +354,7 @@ class BlockSequencer:
         return out
 
     def _ensure_tool_id(self, block: Json) -> bool:
-        """Whether a tool has a name; give it an id, where it has none of its own."""
+        """Give a tool call a unique id; False (and `failure`) if it has no name."""
         if not block["name"]:
             self.failure = bad_stream_failure("a tool without a name")
             return False
@@ -378,8 +367,3 @@ class BlockSequencer:
 
 def _block_index(index: object) -> int | None:
     return index if type(index) is int and index >= 0 else None
-
-
-def _is_same_block(start: Json, other: Json) -> bool:
-    """Whether two starts are of one block."""
-    return start["type"] == other["type"] and start.get("id") == other.get("id")

@@ -1,19 +1,17 @@
-"""The one maker of a Messages stream's events: it names and numbers them, and keeps their order.
+"""Encoder of Messages events: message_start, content blocks in sequence, message_delta, message_stop.
 
-The start of the message, its blocks one after the other, why it stopped, the end.
+`MessagesEmitter` writes a stream, `MessagesAccumulator` builds the message for a non-streamed reply.
 """
 
 import msgspec
 
 from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic.objects import anthropic_error_object
-from welldone.protocol.dialects.chat import escape_line_breaks
+from welldone.protocol.dialects.chat import TEXT_MARKER, TEXT_MARKER_BYTES, escape_line_breaks
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.lenient_json import normalise_object_text, parse_strict, scrub_object
 
 _encode = msgspec.json.Encoder().encode
-_TEXT_MARKER = "\x00text\x00"
-_TEXT_MARKER_BYTES = _encode(_TEXT_MARKER)
 
 BLOCK_TEXT_DELTAS = {
     "text": ("text_delta", "text"),
@@ -22,11 +20,11 @@ BLOCK_TEXT_DELTAS = {
     "server_tool_use": ("input_json_delta", "partial_json"),
     "mcp_tool_use": ("input_json_delta", "partial_json"),
 }
-"""How a block's text goes on: the type of the delta, and its member."""
+"""Delta type and member that extend the text of a block, by block type."""
 
 
 def encode_event(name: str, body: Json) -> bytes:
-    """One named event, whose data says its name again as its type."""
+    """Encode an event; its data repeats the name as `type`."""
     return sse.named_frame(name, escape_line_breaks(_encode({"type": name, **body})))
 
 
@@ -34,103 +32,96 @@ PING = encode_event("ping", {})
 
 
 def encode_error_event(failure: Failure) -> bytes:
-    """The event that ends a stream which failed."""
+    """Encode the event that ends a failed stream."""
     return encode_event("error", anthropic_error_object(failure))
 
 
 class MessagesEmitter:
-    """Bytes of a right stream. A piece of text costs one string encode: all else of its event is made beforehand."""
+    """Writes the events of one message. Text deltas come from a template: only the text itself is encoded."""
 
     def __init__(self) -> None:
         self.has_started = False
         self.block: str | None = None
-        """The type of the block that is open, if one is."""
+        """Type of the open block."""
         self._index = -1
-        self._text_template: tuple[bytes, bytes] = (
-            b"",
-            b"",
-        )  # an event with more of the open block's text, without that text
+        self._text_template = b"", b""  # text delta of the open block, before and after the text
 
     def start_message(self, message: Json) -> bytes:
-        """The message begins; it is empty yet."""
+        """Start the message; its content is empty."""
         self.has_started = True
         return encode_event("message_start", {"message": message})
 
     def open_block(self, block: Json, more: Json | None = None) -> bytes:
-        """A block begins; the one before it ends. `more`: unknown members of the event."""
-        before = self.close_block()
+        """Start a block and end the previous one. `more` has unknown members of the event."""
+        closed = self.close_block()
         self._index += 1
         kind = self.block = str(block["type"])
         if kind in BLOCK_TEXT_DELTAS:
             delta, member = BLOCK_TEXT_DELTAS[kind]
-            marked = self.add_delta({"type": delta, member: _TEXT_MARKER})
-            first, _, last = marked.rpartition(_TEXT_MARKER_BYTES)
-            self._text_template = first, last
-        return before + encode_event(
+            before, _, after = self.add_delta({"type": delta, member: TEXT_MARKER}).rpartition(TEXT_MARKER_BYTES)
+            self._text_template = before, after
+        return closed + encode_event(
             "content_block_start", {"index": self._index, "content_block": block, **(more or {})}
         )
 
     def add_text(self, text: str) -> bytes:
-        """More text of the open block: what is said, thought, or the JSON of a tool's input."""
+        """Extend the open block: its text, thinking, or the JSON of its tool input."""
         payload = _encode(text)
         before, after = self._text_template
         return before + (payload if payload.isascii() else escape_line_breaks(payload)) + after
 
     def add_delta(self, delta: Json, more: Json | None = None) -> bytes:
-        """More of the open block, of any kind."""
+        """Write a delta of the open block."""
         return encode_event("content_block_delta", {"index": self._index, "delta": delta, **(more or {})})
 
     def forward_event(self, value: Json) -> bytes:
-        """An event that is not known, as it came."""
+        """Write an unknown event unchanged."""
         return sse.named_frame(str(value["type"]), escape_line_breaks(_encode(value)))
 
     def close_block(self, more: Json | None = None) -> bytes:
-        """The open block ends, if one is open."""
+        """End the open block, if any."""
         if self.block is None:
             return b""
         self.block = None
         return encode_event("content_block_stop", {"index": self._index, **(more or {})})
 
     def end_message(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
-        """Why the message stopped, what was counted, and its end. `last`: unknown members of the last event."""
-        stopped = encode_event("message_delta", {"delta": delta, "usage": usage, **(more or {})})
-        return self.close_block() + stopped + encode_event("message_stop", last or {})
-
-
-# A scribe that sends nothing: it keeps the message that its events make, for a client that asked for no stream.
+        """Write message_delta with its unknown members `more`, and message_stop with `last`."""
+        message_delta = encode_event("message_delta", {"delta": delta, "usage": usage, **(more or {})})
+        return self.close_block() + message_delta + encode_event("message_stop", last or {})
 
 
 class MessagesAccumulator(MessagesEmitter):
-    """The message as it grows."""
+    """Builds the message instead of writing events; all methods return no bytes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.message: Json = {}
         self.dropped_calls = 0
-        """How many calls have an input in which no object can be read."""
+        """Number of tool calls removed because their input is not an object."""
         self._content: list[Json] = []
-        self._pieces: list[str] = []
+        self._texts: list[str] = []
 
     def start_message(self, message: Json) -> bytes:
-        """The message begins."""
+        """Start the message."""
         self.has_started = True
         self.message = {**message, "content": self._content}
         return b""
 
     def open_block(self, block: Json, more: Json | None = None) -> bytes:
-        """A block begins."""
+        """Start a block."""
         self.close_block()
         self.block = str(block["type"])
         self._content.append(dict(block))
         return b""
 
     def add_text(self, text: str) -> bytes:
-        """More text of the open block."""
-        self._pieces.append(text)
+        """Extend the open block."""
+        self._texts.append(text)
         return b""
 
     def add_delta(self, delta: Json, more: Json | None = None) -> bytes:
-        """More of the open block, of any kind; one that is not known has no place in a whole message."""
+        """Apply a delta to the open block."""
         block = self._content[-1]
         match delta["type"]:
             case "citations_delta":
@@ -140,36 +131,33 @@ class MessagesAccumulator(MessagesEmitter):
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case kind if self.block in BLOCK_TEXT_DELTAS and BLOCK_TEXT_DELTAS[self.block][0] == kind:
-                self._pieces.append(delta[BLOCK_TEXT_DELTAS[self.block][1]])
+                self._texts.append(delta[BLOCK_TEXT_DELTAS[self.block][1]])
             case _:
                 block.update({name: value for name, value in delta.items() if name != "type"})
         return b""
 
     def forward_event(self, value: Json) -> bytes:
-        """An event that is not known has no place in a whole message."""
+        """Ignore an unknown event."""
         return b""
 
     def close_block(self, more: Json | None = None) -> bytes:
-        """The open block ends, if one is open."""
-        text, self._pieces = "".join(self._pieces), []
+        """End the open block, if any."""
+        text, self._texts = "".join(self._texts), []
         kind, self.block = self.block, None
         if kind in ("text", "thinking"):
             self._content[-1][kind] = text
         elif text.strip():
-            self._end_tool_use(text)
+            value = parse_strict(text.encode())
+            tool_input = scrub_object(value) if isinstance(value, dict) else normalise_object_text(text)
+            if tool_input is None:
+                self._content.pop()
+                self.dropped_calls += 1
+            else:
+                self._content[-1]["input"] = tool_input
         return b""
 
-    def _end_tool_use(self, text: str) -> None:
-        value = parse_strict(text.encode())
-        given = scrub_object(value) if isinstance(value, dict) else normalise_object_text(text)
-        if given is None:
-            self._content.pop()
-            self.dropped_calls += 1
-        else:
-            self._content[-1]["input"] = given
-
     def end_message(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
-        """Why the message stopped, and what was counted."""
+        """Add stop reason and usage."""
         self.close_block()
         self.message = {**self.message, **delta, "usage": {**self.message["usage"], **usage}, **(more or {})}
         return b""

@@ -1,4 +1,4 @@
-"""The objects of Anthropic's Messages API: the message, its blocks, its counts, why it stopped, and errors."""
+"""Objects of Anthropic's Messages API: messages, blocks, usage, stop reasons and errors."""
 
 from collections.abc import Mapping
 
@@ -11,19 +11,16 @@ from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.finish_reasons import outcome_of
 from welldone.protocol.lenient_json import scrub_object
 
-# Usage in Anthropic's words: tokens that were read from a cache are counted apart.
-
-
 USAGE_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _CHAT_DETAIL_FIELDS = frozenset({"prompt_tokens_details", "completion_tokens_details"})
-"""Details in chat's words: those that Anthropic has a word for are translated."""
-_MAX_SAFE_INTEGER = 2**53  # what every client can hold in a number
+"""Details in chat's format; those with an equivalent are converted."""
+_MAX_SAFE_INTEGER = 2**53  # of IEEE 754 doubles, as in JavaScript
 
 
 def anthropic_usage_object(usage: Usage | None) -> Json:
-    """Tokens as Anthropic counts them: those of the prompt that were cached stand apart. Unknown is 0.
+    """Convert usage: Anthropic counts cached prompt tokens separately. Missing counts are 0.
 
-    Unknown members are carried on.
+    Unknown members are kept.
     """
     if usage is None:
         return {
@@ -39,30 +36,30 @@ def anthropic_usage_object(usage: Usage | None) -> Json:
         "cache_read_input_tokens": cached,
         "output_tokens": usage.completion_tokens,
     }
-    thought = _detail(usage, "completion_tokens_details", "reasoning_tokens")
-    if thought is not None:
-        counts["output_tokens_details"] = {"thinking_tokens": thought}
+    thinking = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    if thinking is not None:
+        counts["output_tokens_details"] = {"thinking_tokens": thinking}
     return {name: value for name, value in usage.extra_fields.items() if name not in _CHAT_DETAIL_FIELDS} | counts
 
 
-def usage_from_counts(counted: Mapping[str, int]) -> Usage | None:
-    """The same counts in our words; None while they are not known."""
-    fresh, written, cached, completion = (counted.get(name) for name in USAGE_COUNTS)
-    if fresh is None or completion is None:
+def usage_from_counts(counts: Mapping[str, int]) -> Usage | None:
+    """Convert Anthropic's counts; None if input or output tokens are missing."""
+    uncached, cache_writes, cached, completion = (counts.get(name) for name in USAGE_COUNTS)
+    if uncached is None or completion is None:
         return None
-    prompt = fresh + (written or 0) + (cached or 0)
+    prompt = uncached + (cache_writes or 0) + (cached or 0)
     return Usage(prompt, completion, prompt + completion, {"prompt_tokens_details": {"cached_tokens": cached or 0}})
 
 
 def valid_counts(usage: Json) -> Json:
-    """A usage object without counts that are none."""
+    """Remove invalid counts from a usage object."""
     bad = [name for name in USAGE_COUNTS if name in usage and not _is_count(usage[name])]
     nulls = [name for name in bad if usage[name] is None and name.startswith("cache")]
     return {name: value for name, value in scrub_object(usage).items() if name not in bad or name in nulls}
 
 
 def with_default_counts(usage: Json, **counts: int) -> Json:
-    """A usage object that has these counts, if it had others or none."""
+    """Add missing counts to a usage object."""
     return usage | {name: count for name, count in counts.items() if name not in usage}
 
 
@@ -77,8 +74,7 @@ def _detail(usage: Usage, group: str, name: str) -> int | None:
 
 
 ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION = "anthropic-version", "2023-06-01"
-"""The header by which Anthropic's clients are known, and the version that one means who names none: there has been no
-later one."""
+"""Header that identifies Anthropic's clients, and the default version, which is also the latest."""
 STOP_REASONS = frozenset(
     {
         "end_turn",
@@ -123,7 +119,7 @@ _STOP_REASON_BY_FINISH_REASON = {
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
-# Words of other servers, and ours, for what Anthropic's clients know by a type of its own. All else is an api_error.
+# Error types and codes of other servers and of welldone. All others become api_error.
 _ERROR_TYPE_BY_CODE = {
     "400": "invalid_request_error",
     **{str(status): kind for status, kind in _ERROR_TYPE_BY_STATUS.items()},
@@ -149,7 +145,7 @@ _ERROR_TYPE_BY_CODE = {
 def message_object(
     envelope: Envelope, usage: Json, *, content: list[Json], reason: str | None, stop: str | None
 ) -> Json:
-    """A message."""
+    """Return a message."""
     return {
         "id": envelope.id,
         "type": "message",
@@ -163,37 +159,38 @@ def message_object(
 
 
 def text_block(text: str = "") -> Json:
-    """A block of visible text."""
+    """Return a text block."""
     return {"type": "text", "text": text}
 
 
 def thinking_block(text: str = "", signature: str = "") -> Json:
-    """A block of thoughts. Clients require a signature, and send it back; what no one signed has an empty one."""
+    """Return a thinking block. Clients require a signature and send it back; it is empty if there is none."""
     return {"type": "thinking", "thinking": text, "signature": signature}
 
 
 def tool_use_block(id: str, name: str, input: Json | msgspec.Raw, more: Json) -> Json:
-    """A call of a tool."""
+    """Return a tool call."""
     return {**more, "type": "tool_use", "id": id, "name": name, "input": input}
 
 
 def content_blocks(answer: CollectedChoice) -> list[Json]:
-    """The blocks of a whole answer, in the order in which they would have streamed."""
+    """Return the blocks of an answer, in streaming order."""
     blocks = [thinking_block(answer.reasoning)] if answer.reasoning else []
     blocks += [text_block(text) for text in (answer.text, answer.refusal) if text]
     return blocks + [
-        tool_use_block(call.id, call.name, given, call.extra_fields) for call, given in complete_tool_calls(answer)
+        tool_use_block(call.id, call.name, arguments, call.extra_fields)
+        for call, arguments in complete_tool_calls(answer)
     ]
 
 
 def stop_reason_and_sequence(
     reason: str, stop: str | None, *, has_tool_use: bool, has_refusal: bool
 ) -> tuple[str, str | None]:
-    """Why a message stopped, and at which of the request's stop sequences, out of a choice's finish."""
+    """Convert a finish reason to a stop reason and, if one matched, the stop sequence."""
     if reason == "length":
         return "max_tokens", None
     if has_tool_use and reason != "content_filter":
-        return "tool_use", None  # also of a call that was forced, which OpenAI ends with `stop`
+        return "tool_use", None  # also for forced calls, for which OpenAI sends `stop`
     if has_refusal:
         return "refusal", None
     if stop is not None:
@@ -202,10 +199,9 @@ def stop_reason_and_sequence(
 
 
 def normalise_stop_reason(word: str) -> str | None:
-    """The stop reason for a word of any provider; None for an interrupted answer.
+    """Map the finish or stop reason of any provider to a stop reason; None for an interrupted answer.
 
-    A word that no provider documents stays as it is: Anthropic adds words, and its clients take one that they do not
-    know for neither an end nor a call. What is no word at all is no reason.
+    An undocumented identifier is kept: Anthropic adds reasons, and its clients tolerate unknown ones.
     """
     if word in STOP_REASONS:
         return word
@@ -216,12 +212,12 @@ def normalise_stop_reason(word: str) -> str | None:
 
 
 def error_type_for_status(status: int) -> str:
-    """Anthropic's word for what a status says."""
+    """Return the error type for an HTTP status."""
     return _ERROR_TYPE_BY_STATUS.get(status, "api_error" if status >= 500 else "invalid_request_error")
 
 
 def anthropic_error_object(failure: Failure) -> Json:
-    """An error as Anthropic writes it."""
+    """Return an error in Anthropic's format."""
     more = dict(failure.extra_fields)
     request = more.pop("request_id", None)
     error = {"type": _failure_error_type(failure), "message": failure.message}

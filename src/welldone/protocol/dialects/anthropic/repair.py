@@ -1,4 +1,4 @@
-"""A Messages stream, mended within its own dialect: what only Anthropic's API can say is carried on."""
+"""Pass-through repair of /v1/messages: features that only Anthropic's API has are kept."""
 
 from collections.abc import Callable
 from itertools import count
@@ -34,18 +34,18 @@ from welldone.protocol.finish_reasons import finish_word, interrupted_failure
 from welldone.protocol.lenient_json import as_list, as_object, clean_unicode, parse_lenient, scrub_object
 from welldone.protocol.repair_log import RepairLog
 
-_PENDING_EVENTS_LIMIT = 64  # unknown events before a message has started; a server that sends more is broken
+_PENDING_EVENTS_LIMIT = 64  # unknown events before message_start; more come only from a broken server
 _STOP_FIELDS = ("stop_reason", "stop_sequence")
 _START_FIELDS = ("id", "type", "role", *_STOP_FIELDS)
-_NORMAL_STOP_REASONS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a message that was not cut short
+_NORMAL_STOP_REASONS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a complete message
 _DELTA_TEXT_MEMBERS = dict(BLOCK_TEXT_DELTAS.values())
 _INPUT_NOT_OBJECT = "a tool call whose input is not a JSON object"
 
 
 class MessagesRepairer(PassthroughRepairer):
-    """Mends one stream, or one whole reply, of a server that speaks Anthropic's dialect.
+    """Repairs one stream or non-streamed reply of an Anthropic-compatible server.
 
-    Why the message stopped is held back until its end, so that whatever comes late still finds its place before it.
+    message_delta is held back until the end of the message, so that late blocks come before it.
     """
 
     _UNKNOWN_EVENT_RULE: ClassVar[catalog.Rule] = catalog.msg.NO_UNKNOWN_EVENTS
@@ -66,9 +66,9 @@ class MessagesRepairer(PassthroughRepairer):
         self._next_tool_id = _tool_id_generator(fallback.id)
         self._blocks = BlockSequencer(self._emitter, self.repair_log, self._next_tool_id)
         self._token_counts: dict[str, int] = {}
-        self._pending_events: list[Json] = []  # unknown events: the message must have started before them
-        self._early_stop_reason: object = None  # a reason to stop that was told before anything was said
-        # What message_delta tells, until the end.
+        self._pending_events: list[Json] = []  # unknown events before message_start
+        self._early_stop_reason: object = None  # stop_reason in message_start
+        # Merged members of message_delta, sent at the end.
         self._delta: Json = {}
         self._usage_at_end: Json = {}
         self._extra_members: Json = {}
@@ -88,17 +88,17 @@ class MessagesRepairer(PassthroughRepairer):
 
     @property
     def is_done(self) -> bool:
-        """Whether the message has ended, or failed."""
+        """Whether the message has ended or failed."""
         return self._is_ended or self.failure is not None
 
     @property
     def is_complete(self) -> bool:
-        """Whether it was said why the message stopped, and no block is open: only `message_stop` is missing."""
+        """Whether only message_stop is missing."""
         return self._stop_reason() is not None and self._emitter.block is None and not self.is_done
 
     @property
     def has_started(self) -> bool:
-        """Whether something of a message was heard."""
+        """Whether the message has started."""
         return self._emitter.has_started
 
     def _reply_object(self, failure: Failure | None) -> Json:
@@ -135,7 +135,7 @@ class MessagesRepairer(PassthroughRepairer):
         return out
 
     def _forward_unknown_event(self, value: Json, name: str) -> bytes:
-        """Forward an event of a newer version of the API; what is of no version, or of another dialect, is dropped."""
+        """Forward an event of a newer API version; drop foreign data and events of other dialects."""
         if read_error(value, b"", RepairLog()) is not None:
             return self._on_error(value)
         self.repair_log.record(catalog.msg.NO_UNKNOWN_EVENTS, value)
@@ -151,11 +151,11 @@ class MessagesRepairer(PassthroughRepairer):
         if frame.event == "ping":
             self.repair_log.record(catalog.msg.PING_FORM, data.decode("utf-8", "replace"))
             return self._keep_alive_bytes()
-        if frame.event == "error" and not any(isinstance(one, dict) for one in parse_lenient(data)):
-            said = data.decode("utf-8", "replace").strip()
-            self.repair_log.record(catalog.msg.ERROR_EVENT, said)
+        if frame.event == "error" and not any(isinstance(parsed, dict) for parsed in parse_lenient(data)):
+            message = data.decode("utf-8", "replace").strip()
+            self.repair_log.record(catalog.msg.ERROR_EVENT, message)
             self._has_error = True
-            return self._fail(Failure(said or "unknown error"))
+            return self._fail(Failure(message or "unknown error"))
         return super()._repair_irregular_data(data, value, frame)
 
     def _handle_done(self) -> bytes:
@@ -166,8 +166,6 @@ class MessagesRepairer(PassthroughRepairer):
         if self.is_done:
             return b""
         return PING if self.has_started else KEEP_ALIVE
-
-    # The events of a message.
 
     def _on_message_start(self, value: Json) -> bytes:
         if self.has_started:
@@ -186,13 +184,13 @@ class MessagesRepairer(PassthroughRepairer):
         return self._emit_message_start(full) + self._blocks.add_whole_blocks(as_list(content))
 
     def _emit_message_start(self, message: Json) -> bytes:
-        """The start of the message, and the unknown events that came before it."""
-        waiting, self._pending_events = self._pending_events, []
+        """Write message_start, then the unknown events received before it."""
+        pending, self._pending_events = self._pending_events, []
         started = self._emitter.start_message(message)
-        return started + b"".join([self._emitter.forward_event(scrub_object(value)) for value in waiting])
+        return started + b"".join([self._emitter.forward_event(scrub_object(value)) for value in pending])
 
     def _ensure_started(self) -> bytes:
-        """The start of the message, where its server has forgotten it."""
+        """Write message_start if the server omitted it."""
         if self.has_started:
             return b""
         self.repair_log.record(catalog.msg.START_FIRST)
@@ -207,35 +205,34 @@ class MessagesRepairer(PassthroughRepairer):
         )
 
     def _on_block_delta(self, value: Json) -> bytes:
-        begun = self._ensure_started()
+        started = self._ensure_started()
         delta = value.get("delta")
         if not isinstance(delta, dict):
             self.repair_log.record(catalog.msg.DELTA_TYPE, value)
-            return begun
+            return started
         is_plain = all(type(item) is str for item in delta.values())  # the common case
         more = _unknown_members(value, "index", "delta")
-        return begun + self._blocks.add_delta(value.get("index"), delta if is_plain else scrub_object(delta), more)
+        return started + self._blocks.add_delta(value.get("index"), delta if is_plain else scrub_object(delta), more)
 
     def _on_block_stop(self, value: Json) -> bytes:
         return self._ensure_started() + self._blocks.stop_block(value.get("index"), _unknown_members(value, "index"))
 
     def _on_message_delta(self, value: Json) -> bytes:
-        """Why the message stopped, and what was counted: said at its end, once."""
-        begun = self._ensure_started()
+        started = self._ensure_started()
         self._has_delta = True
         delta, usage = value.get("delta"), valid_counts(as_object(value.get("usage")))
         if not isinstance(delta, dict):
             delta = {name: value.get(name) for name in _STOP_FIELDS}
             self.repair_log.record(catalog.msg.DELTA_SENT, value)
         elif delta and delta.get("stop_reason") is None and self._stop_reason() is not None:
-            self.repair_log.record(catalog.msg.DELTA_SENT, value)  # clients take the last word, which says nothing
+            self.repair_log.record(catalog.msg.DELTA_SENT, value)  # clients use the last stop_reason, which is null
         if "output_tokens" not in usage:
             self.repair_log.record(catalog.msg.USAGE_DELTA, value.get("usage"))
         self._update_counts(usage)
         _merge_members(self._usage_at_end, usage)
         _merge_members(self._delta, scrub_object(delta))
         _merge_members(self._extra_members, _unknown_members(value, "delta", "usage", *_STOP_FIELDS))
-        return begun
+        return started
 
     def _on_message_stop(self, value: Json) -> bytes:
         return self._ensure_started() + self._end_message(_unknown_members(value))
@@ -251,7 +248,7 @@ class MessagesRepairer(PassthroughRepairer):
         return self._fail(self._upstream_failure(failure, value, catalog.msg.ERROR_EVENT))
 
     def _upstream_failure(self, failure: Failure, value: Json, shape: catalog.Rule) -> Failure:
-        """A failure that the server told of; note in what `value`, which told it, is not of Anthropic's shape."""
+        """Log deviations of an error from Anthropic's format; return the failure with its request id."""
         error = as_object(value.get("error"))
         if value.get("type") != "error" or not isinstance(error.get("message"), str):
             self.repair_log.record(shape, value)
@@ -262,46 +259,41 @@ class MessagesRepairer(PassthroughRepairer):
             return failure
         return msgspec.structs.replace(failure, extra_fields={**failure.extra_fields, "request_id": request})
 
-    # A reply that was not streamed.
-
     def _repair_reply(self, value: Json) -> bytes:
         content = value.get("content")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
-        # With a member `message` and a type it is an error to all who read it.
+        # Clients read any object with `message` and `type` as an error.
         failure = read_error(value, b"", RepairLog()) or read_error({"type": "error", **value}, b"", RepairLog())
         if failure is not None:
             return self._fail(self._upstream_failure(failure, value, catalog.msg.ERROR_BODY))
         if not isinstance(content, list):
             self.repair_log.record(catalog.msg.WHOLE_SHAPE, value)
-            return self._fail(bad_stream_failure("a reply that is no message"))
+            return self._fail(bad_stream_failure("a reply that is not a message"))
         word = finish_word(value.get("stop_reason"))
-        kept = BlockSequencer(self._accumulator, RepairLog(), self._next_tool_id)
+        blocks = BlockSequencer(self._accumulator, RepairLog(), self._next_tool_id)
         self._accumulator.start_message(self._complete_message(value))
-        kept.add_whole_blocks(content)
-        if kept.failure is not None:
-            return self._fail(kept.failure)
-        if word is None and not kept.has_tool_use:
+        blocks.add_whole_blocks(content)
+        if blocks.failure is not None:
+            return self._fail(blocks.failure)
+        if word is None and not blocks.has_tool_use:
             return self._fail(incomplete_stream_failure("the server's reply has no stop_reason"))
-        reason = self._repaired_stop_reason(word or "tool_use", kept)
+        reason = self._repaired_stop_reason(word or "tool_use", blocks)
         if reason is None:
             return self._fail(interrupted_failure(str(word), value["stop_reason"], field="stop_reason"))
         if self._accumulator.dropped_calls and reason in _NORMAL_STOP_REASONS:
             return self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
-        why = {"stop_reason": reason, "stop_sequence": _nonempty_string(value.get("stop_sequence"))}
-        self._accumulator.end_message(why, self._final_counts())
+        delta = {"stop_reason": reason, "stop_sequence": _nonempty_string(value.get("stop_sequence"))}
+        self._accumulator.end_message(delta, self._final_counts())
         self._log_whole_reply(value)
         self._is_ended = True
         if not self._is_stream:
             return b""
-        # What is wrong with the events of a whole message is no fault of a stream: nothing more is noted.
-        told = BlockSequencer(self._emitter, RepairLog(), self._next_tool_id)
-        begun = self._emitter.start_message(self._complete_message(value))
-        return (
-            begun
-            + told.add_whole_blocks(self._accumulator.message["content"])
-            + self._emitter.end_message(why, self._final_counts())
-        )
+        # Stream rules do not apply to the generated events: use a log of their own.
+        blocks = BlockSequencer(self._emitter, RepairLog(), self._next_tool_id)
+        started = self._emitter.start_message(self._complete_message(value))
+        content_events = blocks.add_whole_blocks(self._accumulator.message["content"])
+        return started + content_events + self._emitter.end_message(delta, self._final_counts())
 
     def _log_whole_reply(self, value: Json) -> None:
         message = self._accumulator.message
@@ -311,21 +303,19 @@ class MessagesRepairer(PassthroughRepairer):
         if message["content"] != value.get("content"):
             self.repair_log.record(catalog.msg.WHOLE_CONTENT, value.get("content"))
 
-    # The end.
-
     def _finish_stream(self) -> bytes:
         if self._is_ended:
             return b""
         self.repair_log.record(catalog.msg.NO_EARLY_EOF)
         if self._stop_reason() is None:
-            return self._fail_incomplete("the server's stream ended before the message was whole")
+            return self._fail_incomplete("the server's stream ended before the message was complete")
         return self._end_message()
 
     def _error_bytes(self, failure: Failure) -> bytes:
         return encode_error_event(failure)
 
     def _end_message(self, last: Json | None = None) -> bytes:
-        """What is open ends, and so does the message; `last` are unknown members of its last event."""
+        """End the open blocks and the message; `last` has unknown members of message_stop."""
         out = self._blocks.close_all()
         word = self._stop_reason()
         if word is None:
@@ -350,7 +340,7 @@ class MessagesRepairer(PassthroughRepairer):
         return finish_word(self._delta.get("stop_reason"))
 
     def _repaired_stop_reason(self, word: str, blocks: BlockSequencer) -> str | None:
-        """Why the message stopped, in Anthropic's words, and as its blocks say; None where it was interrupted."""
+        """Map the stop reason and make it consistent with the blocks; None for an interrupted message."""
         if word not in STOP_REASONS:
             self.repair_log.record(catalog.msg.STOP_REASON, word)
         reason = normalise_stop_reason(word)
@@ -360,10 +350,8 @@ class MessagesRepairer(PassthroughRepairer):
         self.repair_log.record(catalog.msg.STOP_REASON_TOOL_USE, reason)
         return "tool_use" if blocks.has_tool_use else "end_turn"
 
-    # What is told of a message.
-
     def _complete_message(self, message: Json) -> Json:
-        """A message with all that clients need, and nothing said yet."""
+        """Add missing members to a message, and empty it."""
         usage = valid_counts(as_object(message.get("usage")))
         self._update_counts(usage)
         return scrub_object(message) | {
@@ -378,12 +366,11 @@ class MessagesRepairer(PassthroughRepairer):
         }
 
     def _update_counts(self, usage: Json) -> None:
-        """Counts are of the whole message: later ones stand for those before."""
+        # Counts are cumulative: later ones replace earlier ones.
         self._token_counts |= {name: usage[name] for name in USAGE_COUNTS if usage.get(name) is not None}
         self.usage = usage_from_counts(self._token_counts)
 
     def _final_counts(self) -> Json:
-        """The counts at the end of the message."""
         return with_default_counts(self._usage_at_end, output_tokens=self._token_counts.get("output_tokens", 0))
 
 
@@ -392,18 +379,18 @@ def _nonempty_string(value: object) -> str | None:
 
 
 def _unknown_members(value: Json, *names: str) -> Json:
-    """The members of an event that we do not know, less those by which an error is known."""
+    """Return the unknown members of an event, except those that identify an error."""
     known = ("type", "error", "message", *names)
     return scrub_object({name: item for name, item in value.items() if name not in known})
 
 
 def _merge_members(into: Json, fields: Json) -> None:
-    """Add what was told later; null tells nothing."""
+    """Update members, ignoring null for those that are present."""
     into.update({name: value for name, value in fields.items() if value is not None or name not in into})
 
 
 def _tool_id_generator(message_id: str) -> Callable[[], str]:
-    """Makes ids of tools out of a message's id, so that the same input gives the same bytes."""
+    """Derive tool ids from the message id: the same input gives the same bytes."""
     stem = message_id.rpartition("_")[2]
     numbers = count(1)
     return lambda: f"toolu_{stem}{next(numbers)}"

@@ -1,4 +1,4 @@
-"""The dialect of /v1/messages: events as its stream, and as its whole reply."""
+"""Writer of /v1/messages: events of an answer as a stream and as one reply."""
 
 from typing import ClassVar, assert_never
 
@@ -39,20 +39,16 @@ from welldone.protocol.fields import usage_from_timings
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
 
-_MAX_QUEUED_CHARACTERS = (
-    4 * 1024 * 1024
-)  # said between two pieces of one call: far more than any model's longest answer
-
-
+_MAX_QUEUED_CHARACTERS = 4 * 1024 * 1024
+"""Limit of text between two argument deltas of one call: far more than any model's longest answer."""
 _CUSTOM_INPUT_START, _CUSTOM_INPUT_END = f'{{"{CUSTOM_INPUT_MEMBER}":"', '"}'
-"""What stands around the text of a custom call."""
+"""JSON around the text of a custom tool call."""
 
 
 class MessagesWriter:
-    """A right stream of messages, of one choice.
+    """Writes a Messages stream of one choice.
 
-    `stops` are the request's stop sequences. Blocks come one after the other: what is said between two pieces of one
-    call's arguments waits until that call has ended.
+    Blocks are sequential: text that arrives between two argument deltas of a call is queued until the call ends.
     """
 
     def __init__(
@@ -67,13 +63,13 @@ class MessagesWriter:
         self._usage_source = usage_source
         self._stop_sequences = stop_sequences
         self._includes_thinking = includes_thinking
-        self._automaton = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
+        self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
         self._emitter = MessagesEmitter()
-        self._open_event_type: type[Event] | None = None  # what the open block is of
+        self._open_event_type: type[Event] | None = None  # event type of the open block
         self._queued: list[Text | Reasoning | Refusal] = []
         self._queued_characters = 0
-        self._pending_call: ToolCall | None = None  # a call that has no arguments yet: its block has not begun
-        self._is_custom = False  # the open call is a custom one
+        self._pending_call: ToolCall | None = None  # a call without arguments so far: its block is not open yet
+        self._is_custom = False  # whether the open call is of a custom tool
         self._has_tool_use = False
         self._has_refusal = False
         self._timings: Json | None = None
@@ -82,28 +78,28 @@ class MessagesWriter:
         self._upstream_stop_sequence: str | None = None
 
     def send(self, event: Event) -> bytes:
-        """The bytes that say `event`; none where it is said later, or cannot be said here.
+        """Return the bytes for `event`; empty if it is sent later or not supported.
 
         Raises:
-            OutOfTurnError: it may not come now.
+            EventOrderError: the event is not allowed now.
         """
-        self._automaton.accept(event)
+        self._state_machine.accept(event)
         if type(event) is Text and self._open_event_type is Text:
             return self._emitter.add_text(event.text)
         return self._send(event)
 
     def accepts_text(self, index: int) -> bool:
-        """Whether text may come now, and would go out at once."""
-        return self._open_event_type is Text and self._automaton.accepts_text(index)
+        """Whether text is allowed now and would extend the open block."""
+        return self._open_event_type is Text and self._state_machine.accepts_text(index)
 
     def end(self) -> bytes:
-        """Why the message stopped, what was counted, and its end; nothing after a failure.
+        """Return message_delta and message_stop; nothing after a failure.
 
         Raises:
-            OutOfTurnError: something is still open.
+            EventOrderError: the choice is unfinished.
         """
-        is_failed = self._automaton.stream_state is StreamState.FAILED
-        self._automaton.end()
+        is_failed = self._state_machine.stream_state is StreamState.FAILED
+        self._state_machine.end()
         finish = self._finish
         if is_failed or finish is None:
             return b""
@@ -132,7 +128,7 @@ class MessagesWriter:
                 self._usage = event
                 return b""
             case Failure():
-                # What is open stays open: a client might run a call whose block has ended.
+                # Leave the open block open: a client would run a call whose block has ended.
                 return encode_error_event(event)
             case KeepAlive():
                 return PING if self._emitter.has_started else KEEP_ALIVE
@@ -140,7 +136,7 @@ class MessagesWriter:
                 self._read_extra_fields(event)
                 return b""
             case ChoiceStart() | Logprobs():
-                return b""  # the message begins when there is something to say; probabilities have no place in it
+                return b""  # message_start is sent with the first content; logprobs are not supported
             case _:
                 assert_never(event)
 
@@ -160,13 +156,13 @@ class MessagesWriter:
         return opened + self._emitter.add_text(event.text)
 
     def _write_arguments(self, text: str) -> bytes:
-        """More of a call's arguments; none where they only had members that a block cannot be given later."""
+        """Extend the arguments of the open call."""
         if not text or self._open_event_type is not ToolCall:
             return b""
         return self._open_tool_use() + self._emitter.add_text(_json_string_fragment(text) if self._is_custom else text)
 
     def _open_tool_use(self) -> bytes:
-        """The block of a call begins with its arguments: a client would run one that was cut before them."""
+        """Open the block of a call with its first arguments: a client would run a call that is cut before them."""
         call, self._pending_call = self._pending_call, None
         if call is None:
             return b""
@@ -175,7 +171,7 @@ class MessagesWriter:
         return opened + (self._emitter.add_text(_CUSTOM_INPUT_START) if call.is_custom else b"")
 
     def _ensure_started(self) -> bytes:
-        """The start of the message, once: as late as can be, since it says how long the prompt is."""
+        """Write message_start, as late as possible, since it contains the prompt tokens."""
         if self._emitter.has_started:
             return b""
         usage = anthropic_usage_object(self._known_usage()) | {"output_tokens": 0}
@@ -183,30 +179,30 @@ class MessagesWriter:
         return self._emitter.start_message(message_object(self._envelope, usage, content=[], reason=None, stop=None))
 
     def _end_block(self, *, is_cut: bool = False) -> bytes:
-        """End what is open, and say what waited for its end."""
+        """End the open block and write the queued text."""
         ended = self._close_block(is_cut=is_cut)
-        held, self._queued, self._queued_characters = self._queued, [], 0
-        return ended + b"".join(map(self._write_text, held)) + self._close_block()
+        queued, self._queued, self._queued_characters = self._queued, [], 0
+        return ended + b"".join(map(self._write_text, queued)) + self._close_block()
 
     def _close_block(self, *, is_cut: bool = False) -> bytes:
-        said, self._open_event_type = self._open_event_type, None
+        event_type, self._open_event_type = self._open_event_type, None
         last = b""
-        if said is ToolCall and is_cut:
+        if event_type is ToolCall and is_cut:
             self._pending_call = None
-        elif said is ToolCall:
-            is_bare = self._pending_call is not None
+        elif event_type is ToolCall:
+            is_empty = self._pending_call is not None
             last = self._open_tool_use()
             if self._is_custom:
                 last += self._emitter.add_text(_CUSTOM_INPUT_END)
-            elif is_bare:
+            elif is_empty:
                 last += self._emitter.add_text("{}")
-        elif said is Reasoning:
-            # Some clients take a thought along only if a signature came, be it empty.
+        elif event_type is Reasoning:
+            # Some clients keep a thinking block only if it has a signature, even an empty one.
             last = self._emitter.add_delta({"type": "signature_delta", "signature": ""})
         return last + self._emitter.close_block()
 
     def _read_extra_fields(self, event: UnknownFields) -> None:
-        """Two unknown fields tell what this dialect can say: llama.cpp's counts, and vLLM's stop string."""
+        """Read llama.cpp's `timings` and vLLM's `stop_reason`, which have an equivalent in this dialect."""
         timings, stop = event.fields.get("timings"), event.fields.get("stop_reason")
         if event.location is FieldLocation.CHUNK and isinstance(timings, dict):
             self._timings = timings
@@ -214,20 +210,19 @@ class MessagesWriter:
             self._upstream_stop_sequence = stop
 
     def _known_usage(self) -> Usage | None:
-        """What is known of the tokens by now."""
         known = self._usage or self._usage_source()
         return usage_from_timings(self._timings) if known is None and self._timings is not None else known
 
 
 def _json_string_fragment(text: str) -> str:
-    """A piece of text as it stands in a JSON string."""
+    """Escape text for use inside a JSON string."""
     return msgspec.json.encode(text)[1:-1].decode()
 
 
 class MessagesDialect(TranslatedDialect):
-    """Answers as /v1/messages gives them. `stops` are the request's stop sequences.
+    """Dialect of /v1/messages.
 
-    `shows_thoughts`: who did not ask for thinking looks for the text in the first block.
+    Without `includes_thinking` thinking is omitted: clients that did not request it expect text in the first block.
     """
 
     REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = True
@@ -237,18 +232,18 @@ class MessagesDialect(TranslatedDialect):
         self._includes_thinking = includes_thinking
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> MessagesWriter:
-        """The writer of a stream."""
+        """Return a stream writer."""
         return MessagesWriter(
             envelope, usage_source, stop_sequences=self._stop_sequences, includes_thinking=self._includes_thinking
         )
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
-        """The reply to a request that did not ask for a stream."""
+        """Encode a non-streamed reply."""
         answer = reply.choices.get(0) or CollectedChoice()
         if not self._includes_thinking:
             answer = msgspec.structs.replace(answer, reasoning="")
-        told = answer.choice_fields.get("stop_reason")
-        stop = answer.stop_string or (told if told in self._stop_sequences else None)
+        upstream_stop = answer.choice_fields.get("stop_reason")  # vLLM's stop string
+        stop = answer.stop_string or (upstream_stop if upstream_stop in self._stop_sequences else None)
         reason, stop = stop_reason_and_sequence(
             answer.finish_reason, stop, has_tool_use=bool(answer.tool_calls), has_refusal=bool(answer.refusal)
         )
@@ -258,11 +253,11 @@ class MessagesDialect(TranslatedDialect):
         return escape_line_breaks(msgspec.json.encode(message))
 
     def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
-        """Calls have objects; in a stream they are text, which clients read themselves."""
+        """Allow one choice; tool arguments must be objects in a non-streamed reply."""
         return msgspec.structs.replace(
             super().restrict(facts, is_stream=is_stream), needs_object_arguments=not is_stream
         )
 
     def final_error_bytes(self, failure: Failure) -> bytes:
-        """An error event; nothing follows it."""
+        """Encode an error event, which ends the stream."""
         return encode_error_event(failure)

@@ -1,4 +1,4 @@
-"""The dialect of /v1/responses."""
+"""Dialect of OpenAI's Responses API (/v1/responses)."""
 
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.responses.writer import ResponsesDialect

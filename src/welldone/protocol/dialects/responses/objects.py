@@ -1,4 +1,4 @@
-"""The objects of the Responses dialect: a Response, its items and parts, and its error."""
+"""Objects of the Responses dialect: Response, items, parts, usage and errors."""
 
 from collections.abc import Callable
 from types import NoneType
@@ -10,41 +10,38 @@ from welldone.protocol.fields import read_usage
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.protocol.repair_log import RepairLog
 
-# Usage in the words of the Responses dialect.
-
-
 _USAGE_FIELD_NAMES = {
     "prompt_tokens": "input_tokens",
     "completion_tokens": "output_tokens",
     "prompt_tokens_details": "input_tokens_details",
     "completion_tokens_details": "output_tokens_details",
 }
-"""Chat's words for the same things."""
+"""Members of chat's usage and their names in this dialect."""
 _USAGE_DETAILS = {"input_tokens_details": "cached_tokens", "output_tokens_details": "reasoning_tokens"}
 
 
 def responses_usage_object(usage: Usage) -> Json:
-    """Usage as OpenAI writes it here, with its unknown members; details that the upstream did not send are 0."""
-    read, written = (
+    """Convert usage. Unknown members are kept; missing details are 0."""
+    prompt_details, completion_details = (
         as_object(usage.extra_fields.get(name)) for name in ("prompt_tokens_details", "completion_tokens_details")
     )
     counts: Json = {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": _complete_details(read, "cached_tokens", "cache_write_tokens"),
+        "input_tokens_details": _complete_details(prompt_details, "cached_tokens", "cache_write_tokens"),
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": _complete_details(written, "reasoning_tokens"),
+        "output_tokens_details": _complete_details(completion_details, "reasoning_tokens"),
         "total_tokens": usage.total_tokens,
     }
     return {name: value for name, value in usage.extra_fields.items() if name not in _USAGE_FIELD_NAMES} | counts
 
 
 def _complete_details(details: Json, *names: str) -> Json:
-    """Details with these counts as integers: Codex fails where one is missing or null."""
+    # Codex fails if one of these counts is missing or null.
     return details | {name: details[name] if type(details.get(name)) is int else 0 for name in names}
 
 
 def parse_responses_usage(usage: Json) -> Usage | None:
-    """The counts of a usage object, in the words of either dialect; None where they cannot be known."""
+    """Parse a usage object with the names of either dialect; None if counts are missing."""
     renamed = {
         name: usage.get(ours, usage.get(name))
         for name, ours in _USAGE_FIELD_NAMES.items()
@@ -54,7 +51,7 @@ def parse_responses_usage(usage: Json) -> Usage | None:
 
 
 def complete_usage(upstream_usage: Json, usage: Usage) -> Json:
-    """A usage object with all that it must have, and all else that was told."""
+    """Add the required members to a usage object."""
     if is_complete_usage(upstream_usage):
         return upstream_usage
     ours = responses_usage_object(usage)
@@ -63,14 +60,14 @@ def complete_usage(upstream_usage: Json, usage: Usage) -> Json:
 
 
 def is_complete_usage(usage: Json) -> bool:
-    """Whether a usage object has all that it must have."""
+    """Whether a usage object has all required members."""
     counts = [usage.get(name) for name in ("input_tokens", "output_tokens", "total_tokens")]
     counts += [as_object(usage.get(name)).get(detail) for name, detail in _USAGE_DETAILS.items()]
     return all(type(count) is int for count in counts)
 
 
 Clock: TypeAlias = Callable[[], float]
-"""Gives the time of day in seconds."""
+"""Returns the Unix time in seconds."""
 
 RESPONSE_DEFAULTS: Json = {
     "background": False,
@@ -96,7 +93,7 @@ RESPONSE_DEFAULTS: Json = {
     "truncation": "disabled",
     "user": None,
 }
-"""What a Response repeats of its request, where the request does not say."""
+"""Members that a Response repeats from its request, with the defaults for absent ones."""
 
 RESPONSE_STATE_MEMBERS = frozenset(
     {
@@ -104,7 +101,7 @@ RESPONSE_STATE_MEMBERS = frozenset(
         *("error", "incomplete_details", "model", "output", "usage"),
     }
 )
-"""Members of a Response that tell of the answer, and not of its request."""
+"""Members of a Response that describe the answer, not the request."""
 RESPONSE_MEMBER_TYPES: dict[str, tuple[type, ...]] = {
     "background": (bool, NoneType),
     "frequency_penalty": (int, float, NoneType),
@@ -128,12 +125,12 @@ RESPONSE_MEMBER_TYPES: dict[str, tuple[type, ...]] = {
     "top_p": (int, float, NoneType),
     "truncation": (str, NoneType),
 }
-"""Members of a Response that OpenAI's or Open Responses' schema requires besides those of `OURS`, with their types."""
+"""Types of further members that OpenAI's or Open Responses' schema requires."""
 _ITEM_MEMBER_TYPES: dict[str, dict[str, type]] = {
     "message": {"role": str, "content": list},
     "reasoning": {"summary": list},
 }
-"""Members that an item of these types has, beside its id and status."""
+"""Required members of an item besides id and status, by item type."""
 _PART_MEMBER_TYPES: dict[str, dict[str, type]] = {
     "output_text": {"text": str, "annotations": list},
     "refusal": {"refusal": str},
@@ -146,7 +143,7 @@ _FUNCTION_MEMBERS: dict[str, tuple[type, str | None]] = {
     "parameters": (dict, None),
     "strict": (bool, None),
 }
-"""Members that a function among `tools` always has, with their types and what stands for a missing one."""
+"""Required members of a function in `tools`, with type and default."""
 _CALL_MEMBERS = frozenset({"id", "type", "status", "call_id", "name", "arguments", "input"})
 _ERROR_CODES = {
     "invalid_request_error": "invalid_prompt",
@@ -156,7 +153,7 @@ _ERROR_CODES = {
 
 
 def response_object(envelope: Envelope, echo: Json) -> Json:
-    """A Response that has just begun; `echo` is what it repeats of its request."""
+    """Return a Response in progress; `echo` has the members of its request."""
     return {
         "id": envelope.id,
         "object": "response",
@@ -172,18 +169,18 @@ def response_object(envelope: Envelope, echo: Json) -> Json:
 
 
 def completed_at(status: str, clock: Clock | None) -> int | None:
-    """When a Response was completed; null for one that ended otherwise, or where there is no clock."""
+    """Return the completion time; None for another status or without a clock."""
     return int(clock()) if status == "completed" and clock is not None else None
 
 
 def has_member_type(name: str, value: object) -> bool:
-    """Whether a member of a Response has one of its types. To Python, but not to JSON, a bool is an integer."""
+    """Whether a member of a Response has one of its types (in Python a bool is an int too)."""
     kinds = RESPONSE_MEMBER_TYPES.get(name, (object,))
     return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds or object in kinds)
 
 
 def complete_tools(tools: list[Any]) -> list[Any]:
-    """Tools, each function with all members that it must have."""
+    """Add the required members to each function."""
     return [
         tool | _complete_function(tool) if isinstance(tool, dict) and tool.get("type") == "function" else tool
         for tool in tools
@@ -196,34 +193,34 @@ def _complete_function(tool: Json) -> Json:
 
 
 def is_schema_item(item: Json) -> bool:
-    """Whether an item has what its schema requires beside its id and status, and its parts have it too."""
-    parts = [part for place in ("content", "summary") for part in as_list(item.get(place))]
+    """Whether an item and its parts have the required members; id and status are not checked."""
+    parts = [part for name in ("content", "summary") for part in as_list(item.get(name))]
     return _has_required_members(item, _ITEM_MEMBER_TYPES) and all(is_schema_part(as_object(part)) for part in parts)
 
 
 def is_schema_part(part: Json) -> bool:
-    """Whether a part has what its schema requires."""
+    """Whether a part has the required members."""
     return _has_required_members(part, _PART_MEMBER_TYPES)
 
 
 def _has_required_members(value: Json, shapes: dict[str, dict[str, type]]) -> bool:
     kind = value.get("type")
     members = shapes.get(kind, {}) if isinstance(kind, str) else {}
-    return all(isinstance(value.get(name), wanted) for name, wanted in members.items())
+    return all(isinstance(value.get(name), type) for name, type in members.items())
 
 
 def message_item(id: str) -> Json:
-    """A message that has just begun."""
+    """Return an empty message."""
     return {"id": id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
 
 
 def reasoning_item(id: str) -> Json:
-    """Reasoning that has just begun."""
+    """Return an empty reasoning item."""
     return {"id": id, "type": "reasoning", "status": "in_progress", "summary": [], "content": []}
 
 
 def call_item(id: str, call: ToolCall) -> Json:
-    """A call of a function, or of a custom tool, that has just begun."""
+    """Return a function or custom tool call without arguments."""
     return {
         "id": id,
         "type": "custom_tool_call" if call.is_custom else "function_call",
@@ -236,12 +233,12 @@ def call_item(id: str, call: ToolCall) -> Json:
 
 
 def extra_call_members(more: Json) -> Json:
-    """Members of a call that OpenAI's does not have, less those that would be taken for its own."""
+    """Return the unknown members of a call that do not collide with its own."""
     return {key: value for key, value in more.items() if key not in _CALL_MEMBERS}
 
 
 def part_object(kind: str) -> Json:
-    """A part of this kind that has just begun."""
+    """Return an empty part of this type."""
     match kind:
         case "output_text":
             return {"type": kind, "annotations": [], "logprobs": [], "text": ""}
@@ -252,7 +249,7 @@ def part_object(kind: str) -> Json:
 
 
 def text_logprobs(value: Json) -> list[Json]:
-    """Chat's log probabilities of text, in the shape of this dialect."""
+    """Convert chat's log probabilities."""
     entries = value.get("content") or []
     return [
         _logprob_entry(entry) | {"top_logprobs": list(map(_logprob_entry, entry["top_logprobs"]))} for entry in entries
@@ -260,7 +257,7 @@ def text_logprobs(value: Json) -> list[Json]:
 
 
 def response_error_object(failure: Failure) -> Json:
-    """Why a Response failed. Clients act by its code."""
+    """Return the error of a failed Response. Clients depend on its code."""
     code = failure.code or _ERROR_CODES.get(failure.type, "server_error")
     error = {"code": code, "message": failure.message}
     return error if failure.param is None else error | {"param": failure.param}

@@ -1,7 +1,7 @@
-"""The items of a stream that is mended: found by whatever its server says of them, opened late, closed whole.
+"""Repair of the output items of a Responses stream.
 
-Servers leave out ids and indices, change them, or give all items the same; they say a text only at its end, or never
-close it. What they mean is told by the id first, then by the index, then by what is open.
+Servers omit ids and indices, change them, or reuse them; they send text only in done events, or never send done events.
+An event is matched to its item by id, then by index, then by what is open.
 """
 
 from collections import deque
@@ -33,70 +33,63 @@ from welldone.protocol.json_budget import exceeds_blocking_budget
 from welldone.protocol.lenient_json import CharacterJoiner, as_list, as_object, parse_strict
 from welldone.protocol.repair_log import RepairLog
 
-# The items that a server lists at its end, beside those that it streamed.
-
-
 PART_LISTS = ("content", "summary")
-"""Where an item has its parts."""
+"""Members of an item that contain parts."""
 STABLE_ITEM_MEMBERS = ("id", "type", "call_id", "name", "arguments", "input")
-"""What an item says the same when it is closed and at the end."""
+"""Members that are equal in output_item.done and in the final output."""
 
 
 def match_items(items: list[OutputItem], listed: list[Json]) -> list[OutputItem | None]:
-    """The item that each one of a server's list is: by its names, and else by its type; None for a new one."""
-    left = {item.index: item for item in items}
-    named = {name: item for item in items for name in _item_keys(item.value)}
-    found = [next((named[name] for name in _item_keys(theirs) if name in named), None) for theirs in listed]
-    matched = [None if item is None else left.pop(item.index, None) for item in found]
+    """Match the items of a final output to the streamed ones: by id, else by type; None for a new item."""
+    unmatched = {item.index: item for item in items}
+    by_key = {key: item for item in items for key in _item_keys(item.value)}
+    found = [next((by_key[key] for key in _item_keys(value) if key in by_key), None) for value in listed]
+    matched = [None if item is None else unmatched.pop(item.index, None) for item in found]
     by_kind: dict[str, deque[OutputItem]] = {}
-    for item in left.values():
+    for item in unmatched.values():
         by_kind.setdefault(item.kind, deque()).append(item)
-    for number, theirs in enumerate(listed):
-        others = by_kind.get(str(theirs.get("type")))
-        if matched[number] is None and others:
-            matched[number] = others.popleft()
+    for number, value in enumerate(listed):
+        candidates = by_kind.get(str(value.get("type")))
+        if matched[number] is None and candidates:
+            matched[number] = candidates.popleft()
     return matched
 
 
 def item_content(value: Json) -> list[object]:
-    """What an item says, with all its texts."""
-    parts = [as_object(part) for place in PART_LISTS for part in as_list(value.get(place))]
+    """Return the stable members and texts of an item, for comparison."""
+    parts = [as_object(part) for name in PART_LISTS for part in as_list(value.get(name))]
     return [*map(value.get, STABLE_ITEM_MEMBERS), *(part.get("text", part.get("refusal")) for part in parts)]
 
 
 def _item_keys(value: Json) -> list[tuple[str, str]]:
-    """What an item is known by."""
-    names = (value.get("id"), value.get("call_id"))
-    return [(str(value.get("type")), name) for name in names if isinstance(name, str)]
-
-
-# The texts of items: parts and the input of calls, found by whatever a server says of them, and closed whole.
+    ids = (value.get("id"), value.get("call_id"))
+    return [(str(value.get("type")), id) for id in ids if isinstance(id, str)]
 
 
 LOCATOR_MEMBERS = frozenset({"type", "sequence_number", "item_id", "output_index", "content_index", "summary_index"})
-"""The members that tell of whom an event is."""
+"""Members that identify the item and part of an event."""
 _LIST_MEMBERS: dict[str, type | UnionType] = {"annotations": list, "logprobs": list | None}
 
 
 class TextRepairer:
-    """Says what a server says of texts, with the right names."""
+    """Repairs events about parts and tool input."""
 
     def __init__(self, emitter: ResponsesEmitter, repair_log: RepairLog) -> None:
         self._emitter = emitter
         self._repair_log = repair_log
-        self._parts: dict[
-            tuple[int, str, int], TextAccumulator
-        ] = {}  # by item, name of the index, and the server's index
-        self._added_parts: dict[TextAccumulator, Json] = {}  # as they were added: some servers say all at once there
-        self._joiners: dict[TextAccumulator, CharacterJoiner] = {}  # of characters that come in halves
+        # By item index, index member, and the server's index.
+        self._parts: dict[tuple[int, str, int], TextAccumulator] = {}
+        # Parts as added: some servers send the whole text there.
+        self._added_parts: dict[TextAccumulator, Json] = {}
+        self._joiners: dict[TextAccumulator, CharacterJoiner] = {}  # surrogate pairs split over deltas
 
     def is_part_open(self, item: OutputItem, value: Json, kind: str) -> bool:
-        """Whether the part that an event is about has begun, and not ended."""
+        """Whether the part of an event is open."""
         part = self._part_at(item, value, kind)
         return part is not None and part.is_part_open
 
     def find_part(self, item: OutputItem, value: Json, kind: str) -> TextAccumulator | None:
-        """The part of this type that an event is about; None where it never began."""
+        """Return the part of an event, if it has this type and was started."""
         part = self._part_at(item, value, kind)
         if part is not None and part.kind == kind:
             return part
@@ -109,10 +102,9 @@ class TextRepairer:
         return self._parts.get((item.index, name, index_or_missing(value.get(name))))
 
     def open_part(self, item: OutputItem, kind: str, value: Json, given: Json) -> TextAccumulator:
-        """A part begins, as its server gave it in an event."""
-        way = PART_TEXTS[kind]
-        begun = part_object(kind) | _without_invalid_lists(given) | {"type": kind, way.member: ""}
-        part = self._emitter.open_part(item, begun, extra_members(value, "part"))
+        """Start a part; `given` is the part in the event `value`."""
+        empty = part_object(kind) | _without_invalid_lists(given) | {"type": kind, PART_TEXTS[kind].member: ""}
+        part = self._emitter.open_part(item, empty, extra_members(value, "part"))
         self._added_parts[part] = given
         name = INDEX_MEMBER_OF_PART[kind]
         self._parts[item.index, name, part.address[name]] = part
@@ -121,20 +113,20 @@ class TextRepairer:
         return part
 
     def check_index(self, part: TextAccumulator, value: Json) -> None:
-        """Note an index that is not the part's."""
+        """Log an index that is not that of the part."""
         name = INDEX_MEMBER_OF_PART[part.kind]
         if value.get(name) != part.address[name]:
             self._repair_log.record(catalog.resp.CONTENT_INDEX, value)
 
     def add_text(self, accumulator: TextAccumulator, text: str, members: Json) -> None:
-        """More of a text."""
+        """Extend a text."""
         accumulator.logprobs += self._take_logprobs(accumulator, members)
         self._emitter.add_text(
             accumulator, self._joiners.setdefault(accumulator, CharacterJoiner()).feed(text), members
         )
 
     def finish_text(self, accumulator: TextAccumulator, value: Json) -> None:
-        """A text is whole, as an event says."""
+        """Close a text with the value of a done event."""
         members = extra_members(value, accumulator.spec.member)
         self._take_logprobs(accumulator, members)
         if (
@@ -146,25 +138,25 @@ class TextRepairer:
         self._emitter.close_text(accumulator, members)
 
     def close_parts(self, item: OutputItem, parts: list[TextAccumulator], upstream: object) -> None:
-        """The parts of an item that is whole, as its server lists them."""
+        """Close the parts of a finished item; `upstream` is the list of the server."""
         is_summary = parts is item.summary
         listed = [as_object(part) for part in as_list(upstream)]
         kinds = [kind for kind, name in INDEX_MEMBER_OF_PART.items() if (name == "summary_index") == is_summary]
         fitting = [
             part for part in listed if part.get("type") in kinds and ITEM_TYPE_OF_PART[part["type"]] == item.kind
         ]
-        for part in fitting[len(parts) :]:
-            self._repair_log.record(part_added_rule(part["type"]), part)
-            self.open_part(item, part["type"], {}, {})
-        for place, strand in enumerate(parts):
-            told = fitting[place] if place < len(fitting) and fitting[place]["type"] == strand.kind else {}
-            if strand.is_part_open or (strand.text and told.get(strand.spec.member) != strand.text):
+        for new_part in fitting[len(parts) :]:
+            self._repair_log.record(part_added_rule(new_part["type"]), new_part)
+            self.open_part(item, new_part["type"], {}, {})
+        for index, part in enumerate(parts):
+            value = fitting[index] if index < len(fitting) and fitting[index]["type"] == part.kind else {}
+            if part.is_part_open or (part.text and value.get(part.spec.member) != part.text):
                 self._repair_log.record(catalog.resp.DONE_EVENTS, upstream)
-            if strand.is_part_open:
-                self.close_part(strand, told, {})
+            if part.is_part_open:
+                self.close_part(part, value, {})
 
     def close_part(self, part: TextAccumulator, upstream: Json, members: Json) -> None:
-        """A part is whole."""
+        """Close a part."""
         whole = upstream.get(part.spec.member)
         if part.is_open:
             self._repair_log.record(catalog.resp.DONE_EVENTS, upstream)
@@ -174,26 +166,26 @@ class TextRepairer:
         self._emitter.close_part(part, _without_invalid_lists(upstream), members)
 
     def reconcile_text(self, accumulator: TextAccumulator, whole: object, given: object = None) -> None:
-        """A text is whole: what its server says only now goes out first."""
-        said = accumulator.text
+        """Compare a text with its full value `whole`; send a missing rest as a delta."""
+        sent = accumulator.text
         half = self._joiners.pop(accumulator, CharacterJoiner()).close()
         if given is None:
             given = self._added_parts.pop(accumulator, {}).get(accumulator.spec.member)
         if not isinstance(whole, str) or not whole:
-            if said:
+            if sent:
                 self._repair_log.record(catalog.resp.DONE_EVENTS, whole)
-            whole = said + half or given
-        if not isinstance(whole, str) or whole == said:
+            whole = sent + half or given
+        if not isinstance(whole, str) or whole == sent:
             return
-        if whole.startswith(said):
+        if whole.startswith(sent):
             self._repair_log.record(catalog.resp.DELTAS, whole)
-            self._emitter.add_text(accumulator, whole[len(said) :])
+            self._emitter.add_text(accumulator, whole[len(sent) :])
         else:
             self._repair_log.record(catalog.resp.DELTA_EQUALS_DONE, whole)
             accumulator.pieces = [whole]
 
     def _take_logprobs(self, accumulator: TextAccumulator, members: Json) -> list[Json]:
-        """The log probabilities among the members of an event of a text; what is no list of them is taken out."""
+        """Return the `logprobs` among the members of an event; remove them if they are not a list."""
         if not accumulator.extra_members:
             return []
         logprobs = members.get("logprobs")
@@ -205,49 +197,48 @@ class TextRepairer:
 
 
 def extra_members(value: Json, *names: str) -> Json:
-    """The members of an event that are its server's own matter."""
+    """Return the members of an event other than locators and `names`."""
     return {key: item for key, item in value.items() if key not in LOCATOR_MEMBERS and key not in names}
 
 
 def index_or_missing(value: object) -> int:
-    """An index; one that no item and no part has where it is none."""
+    """Return an index; -1 if it is not an integer."""
     return value if type(value) is int else -1
 
 
 def _without_invalid_lists(part: Json) -> Json:
-    """A part without lists that are none."""
     return {key: value for key, value in part.items() if isinstance(value, _LIST_MEMBERS.get(key, object))}
 
 
 def part_added_rule(kind: str) -> catalog.Rule:
-    """The fault of a part that was not added as it should be."""
+    """Return the rule that a missing part.added event violates."""
     return catalog.resp.REASONING_PARTS if ITEM_TYPE_OF_PART[kind] == "reasoning" else catalog.resp.PART_ADDED_FIRST
 
 
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _CALL_IDENTITY = ("call_id", "name")
 _ITEM_WITHOUT_ID = "shell_call"
-"""The events of these items have no `item_id`."""
+"""Item type whose events have no `item_id`."""
 
 
 class OutputRepairer:
-    """Says what a server says of its items, in the right order and with the right names."""
+    """Repairs events about output items."""
 
     def __init__(self, emitter: ResponsesEmitter, repair_log: RepairLog, id_stem: str) -> None:
         self.invalid_arguments_count = 0
-        """How many calls had arguments that are no JSON object, though nothing had cut them."""
+        """Number of complete calls whose arguments are not a JSON object."""
         self._emitter = emitter
         self._repair_log = repair_log
-        self._id_stem = id_stem  # of ids that have to be made
+        self._id_stem = id_stem  # of generated ids
         self._by_id: dict[str, OutputItem] = {}
         self._by_index: dict[int, OutputItem] = {}
-        self._last_by_type: dict[str | None, OutputItem] = {}  # by type; of all types by None
+        self._last_by_type: dict[str | None, OutputItem] = {}  # None: of any type
         self._ids: set[str] = set()
-        self._added_items: dict[OutputItem, Json] = {}  # as they were added: some servers say all at once there
+        self._added_items: dict[OutputItem, Json] = {}  # as added: some servers send the whole item there
         self._text_repairer = TextRepairer(emitter, repair_log)
 
     def process_event(self, value: Json, kind: str) -> None:
-        """Say one of the events that tell of the output."""
+        """Repair and write an event about the output."""
         if kind in TEXT_EVENTS:
             self._on_text(value, TEXT_EVENTS[kind])
         elif kind == ITEM_ADDED:
@@ -266,28 +257,28 @@ class OutputRepairer:
             self._emitter.emit(kind, {}, value)
 
     def finish_output(self, output: object, status: str) -> None:
-        """All items, as the server lists them at its end: what is still open is closed, as `status`."""
-        listed = [as_object(theirs) for theirs in as_list(output)]
+        """Reconcile the items with the final output of the server; close open items with `status`."""
+        listed = [as_object(value) for value in as_list(output)]
         known = match_items(self._emitter.items, listed)
         pairs = list(zip(self._emitter.items, listed, strict=False))
-        is_same = all(item.is_open or item_content(item.value) == item_content(theirs) for item, theirs in pairs)
+        is_same = all(item.is_open or item_content(item.value) == item_content(value) for item, value in pairs)
         if not is_same or len(self._emitter.items) != len(listed):
             self._repair_log.record(catalog.resp.FINAL_OUTPUT, output)
-        for theirs, found in zip(listed, known, strict=True):
-            item = found or self._open_item(theirs, {})
+        for value, found in zip(listed, known, strict=True):
+            item = found or self._open_item(value, {})
             if item is None:
                 continue
             if item.is_open:
-                self._repair_log.record(catalog.resp.DONE_EVENTS, theirs)
-                self._close_item(item, theirs, status)
-            # It may tell more here than when it was closed.
+                self._repair_log.record(catalog.resp.DONE_EVENTS, value)
+                self._close_item(item, value, status)
+            # The final output may have more members than output_item.done.
             fixed = (*STABLE_ITEM_MEMBERS, "status") if item.kind in ITEMS_WITH_STATUS else STABLE_ITEM_MEMBERS
-            said_before = {name: item.value[name] for name in fixed if name in item.value}
-            item.value = item.completed(theirs) | said_before
+            sent = {name: item.value[name] for name in fixed if name in item.value}
+            item.value = item.completed(value) | sent
         self.close_all(status)
 
     def check_whole_output(self, output: object) -> None:
-        """Note what is wrong with the items of a reply that was not streamed."""
+        """Log violations in the items of a non-streamed reply."""
         for item in map(as_object, as_list(output)):
             is_call = item.get("type") == "function_call"
             if is_call and not all(
@@ -301,16 +292,13 @@ class OutputRepairer:
                 self._repair_log.record(catalog.resp.OBJECT_SCHEMA, item)
 
     def close_all(self, status: str) -> None:
-        """All that is still open is closed."""
+        """Close all open items."""
         for item in self._emitter.items:
             if item.is_open:
                 self._repair_log.record(catalog.resp.DONE_EVENTS, item.value)
                 self._close_item(item, {}, status)
 
-    # What is heard.
-
     def _on_item_added(self, value: Json) -> None:
-        """An item begins."""
         given = as_object(value.get("item"))
         if self._is_repeated(given, value.get("output_index")):
             self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, value)
@@ -328,25 +316,23 @@ class OutputRepairer:
             self._repair_log.record(catalog.resp.FUNCTION_IDS, value)
 
     def _on_item_done(self, value: Json) -> None:
-        """An item is whole."""
-        theirs = as_object(value.get("item"))
-        kind = theirs.get("type")
-        if not is_schema_item(theirs):
+        final = as_object(value.get("item"))
+        kind = final.get("type")
+        if not is_schema_item(final):
             self._repair_log.record(catalog.resp.OBJECT_SCHEMA, value)
-        about = {"item_id": theirs.get("id"), "output_index": value.get("output_index")}
-        item = self._find_item(about, kind if isinstance(kind, str) else None)
+        locators = {"item_id": final.get("id"), "output_index": value.get("output_index")}
+        item = self._find_item(locators, kind if isinstance(kind, str) else None)
         if item is None:
             self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, value)
-            item = self._open_item(theirs, {"output_index": value.get("output_index")})
+            item = self._open_item(final, {"output_index": value.get("output_index")})
         if item is None:
             return
         if item.is_open:
-            self._close_item(item, theirs, "completed", extra_members(value, "item"))
+            self._close_item(item, final, "completed", extra_members(value, "item"))
         else:
             self._repair_log.record(catalog.resp.DONE_EVENTS, value)
 
     def _on_part_added(self, value: Json) -> None:
-        """A part of an item begins."""
         given = as_object(value.get("part"))
         kind = self._part_type(value, given)
         if not is_schema_part(given):
@@ -359,31 +345,28 @@ class OutputRepairer:
             self._text_repairer.check_index(part, value)
 
     def _on_part_done(self, value: Json) -> None:
-        """A part is whole."""
-        theirs = as_object(value.get("part"))
-        if not is_schema_part(theirs):
+        final = as_object(value.get("part"))
+        if not is_schema_part(final):
             self._repair_log.record(catalog.resp.OBJECT_SCHEMA, value)
-        part = self._text_for_event(value, self._part_type(value, theirs))
+        part = self._text_for_event(value, self._part_type(value, final))
         if part is None or not part.is_part_open:
             self._repair_log.record(catalog.resp.DONE_EVENTS, value)
         else:
-            self._text_repairer.close_part(part, theirs, extra_members(value, "part"))
+            self._text_repairer.close_part(part, final, extra_members(value, "part"))
 
     def _on_text(self, value: Json, kind: str) -> None:
-        """More of a text, or all of it."""
-        strand = self._text_for_event(value, kind)
+        text = self._text_for_event(value, kind)
         is_delta = value["type"] in TEXT_DELTA_EVENTS
         if is_delta and not isinstance(value.get("delta"), str):
             self._repair_log.record(catalog.resp.DELTAS, value)
-        elif strand is None or not strand.is_open:
+        elif text is None or not text.is_open:
             self._repair_log.record(catalog.resp.DONE_EVENTS, value)
         elif is_delta:
-            self._text_repairer.add_text(strand, value["delta"], extra_members(value, "delta"))
+            self._text_repairer.add_text(text, value["delta"], extra_members(value, "delta"))
         else:
-            self._text_repairer.finish_text(strand, value)
+            self._text_repairer.finish_text(text, value)
 
     def _on_annotation(self, value: Json) -> None:
-        """A text gets an annotation."""
         part = self._text_for_event(value, "output_text")
         if part is None or not part.is_part_open:
             self._repair_log.record(catalog.resp.DONE_EVENTS, value)
@@ -392,7 +375,6 @@ class OutputRepairer:
         self._emitter.emit(value["type"], part.address, extra_members(value))
 
     def _on_hosted_tool_step(self, value: Json, kind: str) -> None:
-        """A tool of the server does something."""
         item = self._find_item(value, kind)
         if item is None or not item.is_open:
             self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST if item is None else catalog.resp.DONE_EVENTS, value)
@@ -400,10 +382,8 @@ class OutputRepairer:
             address = {"output_index": item.index} if kind == _ITEM_WITHOUT_ID else item.address
             self._emitter.emit(value["type"], address, extra_members(value))
 
-    # Items.
-
     def _find_item(self, value: Json, kind: str | None) -> OutputItem | None:
-        """The item of this type that an event is about; None where it never began."""
+        """Return the item of an event, if it has this type and was started."""
         id, index = value.get("item_id"), value.get("output_index")
         found = [self._by_id.get(id) if isinstance(id, str) else None, self._by_index.get(index_or_missing(index))]
         last = self._last_by_type.get(kind)
@@ -417,7 +397,7 @@ class OutputRepairer:
         return item
 
     def _is_repeated(self, given: Json, index: object) -> bool:
-        """Whether an item was added before; some servers give many items the same id."""
+        """Whether an item was added before. Some servers give several items the same id."""
         id = given.get("id")
         item = self._by_id.get(id) if isinstance(id, str) else None
         if item is None or item.kind != given.get("type") or item.value.get("call_id") != given.get("call_id"):
@@ -425,14 +405,14 @@ class OutputRepairer:
         return type(index) is not int or self._by_index.get(index) is item
 
     def _open_item(self, given: Json, value: Json) -> OutputItem | None:
-        """A new item out of one that a server gave in an event; None where nobody could use it."""
+        """Start an item; `given` is the item in the event `value`. None if it lacks its type or name."""
         kind = given.get("type")
         if not isinstance(kind, str) or not kind:
             self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, given)
             return None
         if kind in CLIENT_TOOL_CALLS and not _is_nonempty_string(given.get("name")):
             self._repair_log.record(catalog.resp.FUNCTION_IDS, given)
-            return None  # it may have a name when it is whole
+            return None  # output_item.done may have the name
         id = given.get("id")
         if not _is_nonempty_string(id) or id in self._ids:
             self._repair_log.record(
@@ -442,23 +422,22 @@ class OutputRepairer:
         item = self._emitter.open_item(self._initial_item(given | {"id": id}), extra_members(value, "item"))
         self._ids.add(item.id)
         self._last_by_type[kind] = self._last_by_type[None] = item
-        for name in (item.id, given.get("id")):
-            if isinstance(name, str):
-                self._by_id[name] = item
+        for known_id in (item.id, given.get("id")):
+            if isinstance(known_id, str):
+                self._by_id[known_id] = item
         if type(index := value.get("output_index")) is int:
             self._by_index[index] = item
         self._added_items[item] = given
         return item
 
     def _make_item_id(self, kind: str) -> str:
-        """An id for the next item, which no other has."""
         id = f"{_ID_PREFIXES.get(kind, 'item')}_{self._id_stem}_{len(self._emitter.items)}"
         while id in self._ids:
             id += "_"
         return id
 
     def _initial_item(self, value: Json) -> Json:
-        """An item as it begins: nothing of what it will say is said yet."""
+        """Empty an item for output_item.added, and add its missing members."""
         kind = value["type"]
         if kind in CLIENT_TOOL_CALLS and not _is_nonempty_string(value.get("call_id")):
             self._repair_log.record(catalog.resp.FUNCTION_IDS, value)
@@ -472,15 +451,15 @@ class OutputRepairer:
         return value | {CALL_TEXTS[kind].member: ""} if kind in CALL_TEXTS else value
 
     def _close_item(self, item: OutputItem, upstream: Json, status: str, members: Json | None = None) -> None:
-        """An item is whole: as its server says, and else as it was said. Its own word for its `status` comes first."""
+        """Close an item; `upstream` is its final value. Its own status takes precedence over `status`."""
         given = self._added_items.pop(item, {})
         if item.kind in CLIENT_TOOL_CALLS and any(
             upstream.get(name, item.value[name]) != item.value[name] for name in _CALL_IDENTITY
         ):
             self._repair_log.record(catalog.resp.FUNCTION_IDS, upstream)
-        for place, parts in zip(PART_LISTS, (item.content, item.summary), strict=True):
-            listed = upstream.get(place)
-            self._text_repairer.close_parts(item, parts, listed if parts or listed else given.get(place))
+        for name, parts in zip(PART_LISTS, (item.content, item.summary), strict=True):
+            listed = upstream.get(name)
+            self._text_repairer.close_parts(item, parts, listed if parts or listed else given.get(name))
         if item.arguments is not None and item.arguments.is_open:
             self._repair_log.record(catalog.resp.ARGS_DONE, upstream)
             self._text_repairer.reconcile_text(
@@ -495,18 +474,15 @@ class OutputRepairer:
         self._emitter.close_item(item, status, upstream, members)
 
     def _final_status(self, item: OutputItem, upstream: Json, status: str) -> str:
-        told = upstream.get("status")
-        is_known = told in ("completed", "incomplete") if item.kind in ITEMS_WITH_STATUS else told != "in_progress"
-        if isinstance(told, str) and is_known:
-            return told
+        own = upstream.get("status")
+        is_final = own in ("completed", "incomplete") if item.kind in ITEMS_WITH_STATUS else own != "in_progress"
+        if isinstance(own, str) and is_final:
+            return own
         if upstream and (item.kind in ITEMS_WITH_STATUS or "status" in item.value):
             self._repair_log.record(catalog.resp.ITEM_STATUS, upstream)
         return status
 
-    # Parts, and other texts.
-
     def _part_type(self, value: Json, part: Json) -> str:
-        """The type of the part that an event is about."""
         if value["type"].startswith("response.reasoning_summary"):
             return "summary_text"
         kind = part.get("type")
@@ -516,7 +492,7 @@ class OutputRepairer:
         return "reasoning_text" if item is not None and item.kind == "reasoning" else "output_text"
 
     def _item_for_part(self, value: Json, kind: str) -> OutputItem | None:
-        """The item that a part is of: a new one where it was not added; None where it is closed."""
+        """Return the item of a part, starting it if necessary; None if it is closed."""
         item = self._find_item(value, ITEM_TYPE_OF_PART[kind])
         if item is None:
             self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, value)
@@ -526,25 +502,24 @@ class OutputRepairer:
         return item if item is not None and item.is_open else None
 
     def _text_for_event(self, value: Json, kind: str) -> TextAccumulator | None:
-        """The text that an event is about; a part that was not added begins now."""
+        """Return the text of an event, starting its part if necessary; None if it is closed."""
         if kind in CALL_TEXTS:
             item = self._find_item(value, kind)
             if item is None:
                 self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, value)
             return None if item is None or not item.is_open else item.arguments
-        speaker = self._item_for_part(value, kind)
-        if speaker is None:
+        item = self._item_for_part(value, kind)
+        if item is None:
             return None
-        part = self._text_repairer.find_part(speaker, value, kind)
+        part = self._text_repairer.find_part(item, value, kind)
         if part is None:
             self._repair_log.record(part_added_rule(kind), value)
-            part = self._text_repairer.open_part(speaker, kind, _locator_members(value), {})
+            part = self._text_repairer.open_part(item, kind, _locator_members(value), {})
         self._text_repairer.check_index(part, value)
         return part
 
 
 def _locator_members(value: Json) -> Json:
-    """What tells of whom an event is, and nothing else of it."""
     return {key: item for key, item in value.items() if key in LOCATOR_MEMBERS}
 
 

@@ -1,9 +1,9 @@
-"""A stream of /v1/responses that is mended within its own dialect."""
+"""Pass-through repair of /v1/responses."""
 
 from typing import ClassVar
 
 from welldone.protocol import catalog, sse
-from welldone.protocol.dialects.chat import openai_error_object as error_body
+from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.dialects.responses.emitter import (
     ITEMS_WITH_STATUS,
     OUTPUT_EVENTS,
@@ -34,19 +34,19 @@ from welldone.protocol.lenient_json import as_list, as_object, scrub_object
 from welldone.protocol.repair_log import RepairLog
 
 _REQUIRED_MEMBERS = ("id", "object", "created_at", "model", "status", "output")
-"""Members of a Response without which clients fail."""
-_PENDING_EVENTS_LIMIT = 64  # unknown events before a Response has begun; a server that sends more is broken
+"""Members of a Response that clients need."""
+_PENDING_EVENTS_LIMIT = 64  # unknown events before response.created; more come only from a broken server
 _EVENT_ENVELOPE = frozenset({"type", "sequence_number"})
 _UNFINISHED_STATUSES = frozenset({"queued", "in_progress", "cancelled"})
-"""What has become of a Response that can be asked for later, but has no stream."""
+"""Statuses of a Response that can be retrieved later, but not streamed."""
 _NULLABLE_MEMBERS = frozenset({"completed_at", "error", "incomplete_details", "usage"})
-"""Members that may be null, but are always there."""
+"""Required members that may be null."""
 
 
 class ResponsesRepairer(PassthroughRepairer):
-    """Mends one stream of responses. `echo` is what a Response repeats of its request, where its server does not.
+    """Repairs one stream or non-streamed reply. A Response repeats `echo`, the members of its request.
 
-    `clock`: the time of day, for `completed_at` where its server does not send it; without one it is null.
+    `clock` supplies `completed_at` if the server does not send it; without a clock it is null.
     """
 
     _UNKNOWN_EVENT_RULE: ClassVar[catalog.Rule] = catalog.resp.NO_UNKNOWN_EVENTS
@@ -73,30 +73,30 @@ class ResponsesRepairer(PassthroughRepairer):
             self._emitter, self.repair_log, fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         )
         self._clock = clock
-        self._upstream_completed_at: float | None = None  # completed_at as its server told it
-        self._next_sequence_number = 0  # that the next event should have
-        self._has_sentinel = False  # [DONE], or the name of the last event: the server had sent all of its output
-        self._pending_events: list[Json] = []  # unknown events: the Response must have begun before them
-        self._upstream_failure: Failure | None = None  # by an error event
-        self._final_event_members: Json = {}  # members of the last event beside the Response
-        self._upstream_usage: Json = {}  # usage as its server told it
+        self._upstream_completed_at: float | None = None  # completed_at of the server
+        self._next_sequence_number = 0
+        self._has_sentinel = False  # [DONE] or the name of the terminal event was received
+        self._pending_events: list[Json] = []  # unknown events before response.created
+        self._upstream_failure: Failure | None = None  # from an error event
+        self._final_event_members: Json = {}  # unknown members of the terminal event
+        self._upstream_usage: Json = {}  # usage of the server
 
     @property
     def is_done(self) -> bool:
-        """Whether the event that ends an answer has come, or a failure."""
+        """Whether the Response has ended or failed."""
         return self.final_object is not None
 
     @property
     def has_started(self) -> bool:
-        """Whether something of an answer was heard, and not only that it will come."""
+        """Whether output or an error was received."""
         return bool(self._emitter.items) or self._upstream_failure is not None or self.is_done
 
     def record_fast_path(self, events: int) -> None:
-        """So many events were counted elsewhere."""
+        """Count events that bypassed the repairer."""
         self._next_sequence_number += events
 
     def _reply_object(self, failure: Failure | None) -> Json:
-        return (self.final_object or {}) if failure is None else error_body(failure)
+        return (self.final_object or {}) if failure is None else openai_error_object(failure)
 
     def _scrub_event(self, value: Json) -> Json:
         text = value.get("delta") if str(value.get("type")) in TEXT_DELTA_EVENTS else None
@@ -112,7 +112,7 @@ class ResponsesRepairer(PassthroughRepairer):
             return b""
         if kind == "keepalive":
             return self._on_keepalive(value)
-        if kind == "error" or has_error(value):  # clients take the second for a failure, whatever its type is
+        if kind == "error" or has_error(value):  # clients read any event with `error` as a failure
             return self._on_error_event(value, kind)
         if kind != name:
             self.repair_log.record(catalog.resp.EVENT_NAME, name)
@@ -120,7 +120,7 @@ class ResponsesRepairer(PassthroughRepairer):
         return self._dispatch_response_event(value | {"type": kind}, kind) + self._emitter.drain()
 
     def _dispatch_response_event(self, value: Json, kind: str) -> bytes:
-        """Say an event anew; the bytes of a failure, if it is one."""
+        """Repair and buffer an event; return the bytes of a failure."""
         if kind in TERMINAL_EVENTS:
             return self._on_response_end(value, kind)
         if kind in PROGRESS_EVENTS:
@@ -139,7 +139,7 @@ class ResponsesRepairer(PassthroughRepairer):
         return b""
 
     def _forward_unknown_event(self, value: Json, kind: str) -> None:
-        """Forward an event of a newer version of the API; what is of no version is dropped."""
+        """Forward an event of a newer API version; drop others."""
         self.repair_log.record(catalog.resp.NO_UNKNOWN_EVENTS, kind)
         if kind.startswith("response.") and len(self._pending_events) < _PENDING_EVENTS_LIMIT:
             self._pending_events.append(value)
@@ -147,12 +147,12 @@ class ResponsesRepairer(PassthroughRepairer):
     def _repair_reply(self, value: Json) -> bytes:
         if value.get("object") != "response" and "output" not in value:
             failure = read_error(value, b"", self.repair_log)
-            return self._fail(failure or bad_stream_failure("a reply that is no Response"))
+            return self._fail(failure or bad_stream_failure("a reply that is not a Response"))
         self._ensure_created(value, {})
         self._check_response(value)
         self._read_usage(value.get("usage"), is_due=value.get("status") != "failed")
         self._output_repairer.check_whole_output(value.get("output"))
-        self.repair_log.mute()  # what follows are events that nobody expects of a whole reply
+        self.repair_log.mute()  # stream rules do not apply to the generated events
         status = value.get("status")
         if status in _UNFINISHED_STATUSES and not self._is_stream:
             self.final_object = self._emitter.response | {"status": status, "output": value.get("output") or []}
@@ -163,7 +163,7 @@ class ResponsesRepairer(PassthroughRepairer):
             status = "completed"
         kind = f"response.{status}"
         if kind not in TERMINAL_EVENTS:
-            return self._fail(incomplete_stream_failure("the server's response has no status that is known"))
+            return self._fail(incomplete_stream_failure("the server's response has an unknown status"))
         return self._on_response_end({"response": value}, kind) + self._emitter.drain()
 
     def _keep_alive_bytes(self) -> bytes:
@@ -173,7 +173,7 @@ class ResponsesRepairer(PassthroughRepairer):
 
     def _repair_irregular_data(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
         if not frame.ended and frame.event == "response.completed":
-            self._has_sentinel = True  # cut inside its last event, whose name had come
+            self._has_sentinel = True  # truncated inside the terminal event
         return super()._repair_irregular_data(data, value, frame)
 
     def _handle_done(self) -> bytes:
@@ -190,7 +190,7 @@ class ResponsesRepairer(PassthroughRepairer):
         self.repair_log.record(catalog.resp.TERMINAL_ONCE)
         items = self._emitter.items
         if not self._has_sentinel or not items or any(item.is_open for item in items):
-            return self._fail_incomplete("the server's stream ended before the response was whole")
+            return self._fail_incomplete("the server's stream ended before the response was complete")
         self._end_response("completed", {})
         return self._emitter.drain()
 
@@ -208,18 +208,20 @@ class ResponsesRepairer(PassthroughRepairer):
         return self._keep_alive_bytes()
 
     def _on_error_event(self, value: Json, kind: str) -> bytes:
-        """An error event, which should be followed by `response.failed`; or an error in the shape of chat."""
-        inner = as_object(value.get("error"))  # OpenAI sends both shapes
+        """Handle an error event, which `response.failed` should follow, or an error in chat's format."""
+        inner = as_object(value.get("error"))  # OpenAI uses both formats
         error = value.get("error") or {key: item for key, item in value.items() if key not in _EVENT_ENVELOPE}
-        failure = read_error({"error": error}, b"", RepairLog()) or bad_stream_failure("an error that says nothing")
+        failure = read_error({"error": error}, b"", RepairLog()) or bad_stream_failure("an error without a message")
         if value.get("type") != "error" or not _is_complete_error(inner or value, is_inner=bool(inner)):
             self.repair_log.record(catalog.resp.ERROR, value)
             return self._fail(failure)
         self._ensure_created({}, {})
         self._check_sequence_number(value)
-        self._upstream_failure = told = failure if self._map_failure is None else self._map_failure(failure)
-        said = told.extra_fields | {"code": told.code, "message": told.message, "param": told.param}
-        self._emitter.emit("error", {"error": {"type": told.type, **said}} if inner else said)
+        if self._map_failure is not None:
+            failure = self._map_failure(failure)
+        self._upstream_failure = failure
+        members = failure.extra_fields | {"code": failure.code, "message": failure.message, "param": failure.param}
+        self._emitter.emit("error", {"error": {"type": failure.type, **members}} if inner else members)
         return self._emitter.drain()
 
     def _check_sequence_number(self, value: Json) -> None:
@@ -228,10 +230,7 @@ class ResponsesRepairer(PassthroughRepairer):
             self.repair_log.record(catalog.resp.SEQUENCE_NUMBER, number)
         self._next_sequence_number = (number if type(number) is int else self._next_sequence_number) + 1
 
-    # The Response.
-
     def _on_response_progress(self, value: Json, kind: str) -> None:
-        """An event that carries a Response that goes on."""
         response = as_object(value.get("response"))
         is_first = not self._emitter.has_started
         if is_first != (kind == "response.created"):
@@ -239,13 +238,13 @@ class ResponsesRepairer(PassthroughRepairer):
         self._ensure_created(response, _event_members(value) if kind == "response.created" else {})
         self._check_response(response)
         if self._emitter.items:
-            self._emitter.keep_alive()  # a Response that goes on would have to say again all that was said
+            self._emitter.keep_alive()  # a progress event would have to repeat all output so far
         elif kind != "response.created":
             self._emitter.response |= _echoed_members(response) | {"status": kind.removeprefix("response.")}
             self._emitter.emit_response(kind, _event_members(value))
 
     def _ensure_created(self, response: Json, others: Json) -> None:
-        """`response.created`, once: from what its server says of the Response, and else from what is known."""
+        """Write response.created if necessary, with the members of `response`."""
         if self._emitter.has_started:
             return
         named = {name: response[name] for name in ("id", "created_at", "model") if _is_member_valid(name, response)}
@@ -256,7 +255,7 @@ class ResponsesRepairer(PassthroughRepairer):
         self._emitter.emit_response("response.created", others)
 
     def _check_response(self, response: Json) -> None:
-        """Note in what a Response is not whole, or not the one that was begun."""
+        """Log missing members of a Response, and a changed id."""
         if not all(_is_member_valid(name, response) for name in _REQUIRED_MEMBERS):
             self.repair_log.record(catalog.resp.CREATED_FULL, response)
         elif not _matches_schema(response):
@@ -265,18 +264,17 @@ class ResponsesRepairer(PassthroughRepairer):
             self.repair_log.record(catalog.resp.RESPONSE_ID, response["id"])
 
     def _on_response_end(self, value: Json, kind: str) -> bytes:
-        """The event that carries a Response that has ended."""
         response = as_object(value.get("response"))
         if not self._emitter.has_started:
             self.repair_log.record(catalog.resp.CREATED_FIRST, kind)
             self._ensure_created(response, {})
         self._check_response(response)
         status = kind.removeprefix("response.")
-        told = response.get("status")
-        if told != status:
-            self.repair_log.record(catalog.resp.TERMINAL_ONCE, told)
-        if status == "completed" and told in ("incomplete", "failed", "cancelled"):
-            status = "failed" if told == "cancelled" else str(told)
+        own_status = response.get("status")
+        if own_status != status:
+            self.repair_log.record(catalog.resp.TERMINAL_ONCE, own_status)
+        if status == "completed" and own_status in ("incomplete", "failed", "cancelled"):
+            status = "failed" if own_status == "cancelled" else str(own_status)
         self._emitter.response |= _echoed_members(response)
         self._upstream_completed_at = _timestamp(response.get("completed_at"))
         self._final_event_members = _event_members(value)
@@ -286,15 +284,15 @@ class ResponsesRepairer(PassthroughRepairer):
         )
         if status == "failed":
             return self._fail(self._response_failure(response.get("error")))
-        cut = {"incomplete_details": _incomplete_details(response)} if status == "incomplete" else {}
-        self._end_response(status, cut)
+        changes = {"incomplete_details": _incomplete_details(response)} if status == "incomplete" else {}
+        self._end_response(status, changes)
         return b""
 
     def _response_failure(self, error: object) -> Failure:
-        told = as_object(error)
-        if not isinstance(told.get("message"), str) or not isinstance(told.get("code"), str):
+        members = as_object(error)
+        if not isinstance(members.get("message"), str) or not isinstance(members.get("code"), str):
             self.repair_log.record(catalog.resp.ERROR, error)
-        return read_error({"error": told}, b"", RepairLog()) or bad_stream_failure("a failure without an error")
+        return read_error({"error": members}, b"", RepairLog()) or bad_stream_failure("a failure without an error")
 
     def _read_usage(self, upstream_usage: object, *, is_due: bool) -> None:
         usage = parse_responses_usage(as_object(upstream_usage))
@@ -307,19 +305,19 @@ class ResponsesRepairer(PassthroughRepairer):
         if not is_complete_usage(self._upstream_usage):
             self.repair_log.record(catalog.resp.USAGE, upstream_usage)
 
-    def _end_response(self, status: str, changed: Json) -> None:
+    def _end_response(self, status: str, changes: Json) -> None:
         usage = None if self.usage is None else complete_usage(self._upstream_usage, self.usage)
         self.invalid_arguments_count = self._output_repairer.invalid_arguments_count
         completed = (
             completed_at(status, self._clock) if self._upstream_completed_at is None else self._upstream_completed_at
         )
         self.final_object = self._emitter.end_response(
-            status, changed | {"completed_at": completed, "usage": usage}, self._final_event_members
+            status, changes | {"completed_at": completed, "usage": usage}, self._final_event_members
         )
 
 
 def _is_output_complete(output: object) -> bool:
-    """Whether each item of a Response that has no status tells that it is whole."""
+    """Whether all items that have a status are completed."""
     items = [as_object(item) for item in as_list(output)]
     return bool(items) and all(
         item.get("status") == "completed" for item in items if item.get("type") in ITEMS_WITH_STATUS
@@ -327,36 +325,35 @@ def _is_output_complete(output: object) -> bool:
 
 
 def _is_complete_error(error: Json, *, is_inner: bool) -> bool:
-    """Whether an error has what clients read of it: in a member of its own, or in the event itself."""
-    is_whole = isinstance(error.get("type"), str) if is_inner else error.keys() >= {"code", "param"}
-    return is_whole and isinstance(error.get("message"), str) and isinstance(error.get("code"), str | None)
+    """Whether an error has the members that clients read, in `error` (`is_inner`) or in the event itself."""
+    is_full = isinstance(error.get("type"), str) if is_inner else error.keys() >= {"code", "param"}
+    return is_full and isinstance(error.get("message"), str) and isinstance(error.get("code"), str | None)
 
 
 def _event_members(value: Json) -> Json:
-    """The members of an event beside its Response."""
     return {key: item for key, item in value.items() if key != "response"}
 
 
 def _echoed_members(response: Json) -> Json:
-    """What a Response repeats of its request, and whatever else its server tells in it."""
-    told = {
+    """Return the valid members of a Response that do not describe its state."""
+    members = {
         key: value
         for key, value in response.items()
         if key not in RESPONSE_STATE_MEMBERS and has_member_type(key, value)
     }
-    return told | {"tools": complete_tools(told["tools"])} if "tools" in told else told
+    return members | {"tools": complete_tools(members["tools"])} if "tools" in members else members
 
 
 def _matches_schema(response: Json) -> bool:
-    """Whether a Response has what its schema requires besides what clients fail without, and usage at its end."""
+    """Whether a Response has the members that its schema requires beyond `_REQUIRED_MEMBERS`."""
     status = response["status"]
     optional = _NULLABLE_MEMBERS - {"usage"} if status in ("completed", "incomplete") else _NULLABLE_MEMBERS
     if not response.keys() >= RESPONSE_MEMBER_TYPES.keys() | optional or not all(
         has_member_type(name, response[name]) for name in RESPONSE_MEMBER_TYPES
     ):
         return False
-    is_explained = status != "incomplete" or _incomplete_details(response) == response["incomplete_details"]
-    return is_explained and bool(complete_tools(response["tools"]) == response["tools"])
+    has_details = status != "incomplete" or _incomplete_details(response) == response["incomplete_details"]
+    return has_details and bool(complete_tools(response["tools"]) == response["tools"])
 
 
 def _timestamp(value: object) -> float | None:
@@ -373,6 +370,6 @@ def _is_member_valid(name: str, response: Json) -> bool:
 
 
 def _incomplete_details(response: Json) -> Json:
-    """Why an answer was cut; mostly there was no more room."""
+    """Return the reason of an incomplete answer; the default is the most common one."""
     details = as_object(response.get("incomplete_details"))
     return details if isinstance(details.get("reason"), str) else {"reason": "max_output_tokens"}

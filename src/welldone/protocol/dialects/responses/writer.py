@@ -1,4 +1,4 @@
-"""The dialect of /v1/responses: events as its stream, and as its whole reply."""
+"""Writer of /v1/responses: events of an answer as a stream and as one reply."""
 
 from collections.abc import Callable
 from typing import ClassVar, assert_never
@@ -44,14 +44,14 @@ from welldone.protocol.events import (
 from welldone.protocol.state import StreamStateMachine
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Finish reasons of an answer that is not whole, in the words of this dialect."""
+"""Reason of an incomplete Response by finish reason."""
 
 
 class ResponsesWriter:
-    """A right stream of responses, of one choice. `on_end` is told the Response as it was said last.
+    """Writes a stream of one choice; calls `on_end` with the final Response.
 
-    `is_summary`: reasoning goes out as a summary of it, since that is what the client asked for. `is_silent`: no bytes
-    are made, only the Response. `clock`: the time of day, for `completed_at`; without one it is null.
+    With `is_summary` reasoning is sent as a summary. With `is_silent` only the Response is built. `clock` supplies
+    `completed_at`; without it that is null.
     """
 
     def __init__(
@@ -65,51 +65,51 @@ class ResponsesWriter:
         is_silent: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self._automaton = StreamStateMachine(state.CHAT_TRANSITIONS, is_ordered=True)
+        self._state_machine = StreamStateMachine(state.CHAT_TRANSITIONS, is_ordered=True)
         self._emitter = ResponsesEmitter(response_object(envelope, echo), is_silent=is_silent)
         self._id_stem = envelope.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         self._usage_source = usage_source
         self._on_end = on_end
         self._clock = clock
         self._reasoning_part_type = "summary_text" if is_summary else "reasoning_text"
-        self._item: OutputItem | None = None  # what is being said
+        self._item: OutputItem | None = None  # open item and part
         self._part: TextAccumulator | None = None
-        self._text: TextAccumulator | None = None  # the same, if it is a text that nothing waits to ride on
-        self._logprobs: list[Json] = []  # those of what comes next
-        # Said with its log probabilities, when the call that is being said has come to its end.
+        self._text: TextAccumulator | None = None  # the open part, if it is text and no logprobs are pending
+        self._logprobs: list[Json] = []  # of the next text
+        # Text with its logprobs that is written after the open call.
         self._queued: list[tuple[Text | Reasoning | Refusal, list[Json]]] = []
         self._usage: Usage | None = None
         self._finish_reason = ""
 
     def send(self, event: Event) -> bytes:
-        """The bytes that say `event`; none where it is said later.
+        """Return the bytes for `event`; empty if it is sent later or not supported.
 
         Raises:
-            OutOfTurnError: it may not come now.
+            EventOrderError: the event is not allowed now.
         """
-        self._automaton.accept(event)
+        self._state_machine.accept(event)
         if type(event) is Text and self._text is not None:
             return self._emitter.encode_delta(self._text, event.text)
         self._write_event(event)
         return self._emitter.drain()
 
     def accepts_text(self, index: int) -> bool:
-        """Whether text may come now, with nothing that waits to ride on it."""
-        return self._text is not None and self._automaton.accepts_text(index)
+        """Whether text is allowed now and would be a delta without logprobs."""
+        return self._text is not None and self._state_machine.accepts_text(index)
 
     def end(self) -> bytes:
-        """The bytes that end the stream: usage comes last, and the last event has it.
+        """Return the terminal event, which contains the usage.
 
         Raises:
-            OutOfTurnError: something is still open.
+            EventOrderError: the choice is unfinished.
         """
-        self._automaton.end()
+        self._state_machine.end()
         if self._emitter.final_response is None:
-            cut = _INCOMPLETE_REASONS.get(self._finish_reason)
-            if cut is None:
+            reason = _INCOMPLETE_REASONS.get(self._finish_reason)
+            if reason is None:
                 self._end_response("completed", {})
             else:
-                self._end_response("incomplete", {"incomplete_details": {"reason": cut}})
+                self._end_response("incomplete", {"incomplete_details": {"reason": reason}})
         return self._emitter.drain()
 
     def _write_event(self, event: Event) -> None:
@@ -133,11 +133,11 @@ class ResponsesWriter:
                 self._logprobs += text_logprobs(value)
                 self._text = None
             case Text() | Reasoning() | Refusal():
-                said = event, self._take_logprobs()
+                logprobs = self._take_logprobs()
                 if self._item is not None and self._item.arguments is not None:
-                    self._queued.append(said)  # more of the call's arguments may follow
+                    self._queued.append((event, logprobs))  # more arguments of the call may follow
                 else:
-                    self._write_text(*said)
+                    self._write_text(event, logprobs)
             case ToolCall():
                 self._take_logprobs()
                 self._close_all("completed")
@@ -150,7 +150,7 @@ class ResponsesWriter:
                 self._finish_reason = reason
                 self._close_all("incomplete" if reason in _INCOMPLETE_REASONS else "completed")
             case UnknownFields():
-                pass  # this dialect has no place for them
+                pass  # not supported by this dialect
             case _:
                 assert_never(event)
 
@@ -161,12 +161,14 @@ class ResponsesWriter:
 
     def _end_response(self, status: str, changes: Json) -> None:
         usage = self._usage or self._usage_source()
-        counted = None if usage is None else responses_usage_object(usage)
-        ended = {"completed_at": completed_at(status, self._clock), "usage": counted}
-        self._on_end(self._emitter.end_response(status, changes | ended))
+        final = {
+            "completed_at": completed_at(status, self._clock),
+            "usage": None if usage is None else responses_usage_object(usage),
+        }
+        self._on_end(self._emitter.end_response(status, changes | final))
 
     def _take_logprobs(self) -> list[Json]:
-        """The log probabilities that came with what is said now; only text has a place for them."""
+        """Return and clear the pending logprobs; only text can carry them."""
         logprobs, self._logprobs = self._logprobs, []
         return logprobs
 
@@ -185,7 +187,7 @@ class ResponsesWriter:
                 assert_never(event)
 
     def _open_part(self, item: str, kind: str) -> TextAccumulator:
-        """The part that more is said of; what is of another kind is closed."""
+        """Return the open part if it has this type; else close it and open another."""
         if self._part is not None:
             if self._part.kind == kind:
                 return self._part
@@ -202,16 +204,16 @@ class ResponsesWriter:
         return self._part
 
     def _add_arguments(self, event: ToolArguments) -> None:
-        item = self._emitter.items[-1]  # a call has begun, and nothing else since
+        item = self._emitter.items[-1]  # the open call
         item.value |= extra_call_members(event.extra_fields)
         if event.text and item.arguments is not None:
             self._emitter.add_text(item.arguments, event.text)
 
     def _close_all(self, status: str) -> None:
-        """Close what is open; then say what waited for that, and close it too."""
-        waiting, self._queued = self._queued, []
+        """Close the open item, then write the queued text and close it too."""
+        queued, self._queued = self._queued, []
         self._close_item(status)
-        for event, logprobs in waiting:
+        for event, logprobs in queued:
             self._write_text(event, logprobs)
         self._close_item(status)
 
@@ -224,21 +226,17 @@ class ResponsesWriter:
 
     def _close_part(self, part: TextAccumulator) -> None:
         if part.kind == "output_text":
-            part.logprobs += self._take_logprobs()  # no text came that they could ride on
+            part.logprobs += self._take_logprobs()  # no further text came
         self._emitter.close_part(part)
         self._part = self._text = None
 
     def _make_item_id(self, prefix: str) -> str:
-        """The id of the next item: made of the stream's own, so that the same input gives the same bytes."""
+        """Derive the id of the next item from that of the stream: the same input gives the same bytes."""
         return f"{prefix}_{self._id_stem}_{len(self._emitter.items)}"
 
 
 class ResponsesDialect(TranslatedDialect):
-    """Answers as /v1/responses gives them.
-
-    `echo`: what a Response repeats of its request. `is_summary`: the client asked for a summary of the reasoning.
-    `clock`: the time of day.
-    """
+    """Dialect of /v1/responses. For `echo`, `is_summary` and `clock` see `response_object` and `ResponsesWriter`."""
 
     BUFFERS_OUTPUT: ClassVar[bool] = True
 
@@ -248,7 +246,7 @@ class ResponsesDialect(TranslatedDialect):
         self._is_summary = is_summary
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> ResponsesWriter:
-        """The writer of a stream."""
+        """Return a stream writer."""
         return self._make_responses_writer(envelope, usage_source, is_silent=False)
 
     def _make_responses_writer(
@@ -265,7 +263,7 @@ class ResponsesDialect(TranslatedDialect):
         )
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
-        """The reply to a request that did not ask for a stream: what the stream of the same answer ends with."""
+        """Encode a non-streamed reply: the final Response of the equivalent stream."""
         writer = self._make_responses_writer(envelope, lambda: reply.usage, is_silent=True)
         for event in _replayed_events(reply.choices.get(0) or CollectedChoice()):
             writer.send(event)
@@ -273,7 +271,7 @@ class ResponsesDialect(TranslatedDialect):
         return escape_line_breaks(msgspec.json.encode(self.final_object))
 
     def final_error_bytes(self, failure: Failure) -> bytes:
-        """An error event: what came before it, and its numbers, are not known."""
+        """Encode an error event; the sequence number of the stream is not known here."""
         error = response_error_object(failure)
         return encode_event({"type": "error", "sequence_number": 0, "param": None, **error})
 
@@ -282,7 +280,6 @@ class ResponsesDialect(TranslatedDialect):
 
 
 def _replayed_events(answer: CollectedChoice) -> list[Event]:
-    """The events that an answer may have been."""
     events: list[Event] = [ChoiceStart(0)]
     if answer.reasoning:
         events.append(Reasoning(0, answer.reasoning))

@@ -1,1 +1,1 @@
-"""The server described as OpenAPI 3.1: `GET /openapi.json`. Limits and words are those that the readers obey."""
+"""OpenAPI 3.1 description of the server (`GET /openapi.json`), built from the limits that the validators use."""

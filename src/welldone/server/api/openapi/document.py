@@ -1,4 +1,4 @@
-"""The document as a whole: paths, components, keys, and the errors of each path in the shape that its clients know."""
+"""The OpenAPI document: operations, components, security schemes, and error responses in the format of each API."""
 
 from collections.abc import Iterable, Mapping
 
@@ -23,9 +23,6 @@ from welldone.server.api.openapi.schemas import (
 from welldone.server.api.responses import PAGE_LIMIT, SORT_ORDERS
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS
 
-# What each path takes and gives, by method. A path has `*` where a name or an id stands, as in `serve/routes.py`.
-
-
 EVENT_STREAM_TYPE = "text/event-stream"
 NDJSON_TYPE = "application/x-ndjson"
 JSON_TYPE = "application/json"
@@ -36,13 +33,13 @@ class Operation(msgspec.Struct, frozen=True):
 
     summary: str
     reply: Json
-    """The schema of a reply, by its content type."""
+    """Schemas of the reply by content type."""
     body: Json | None = None
-    """The schema of the request's body, if it has one."""
+    """Schema of the request body."""
     queries: Json = {}
-    """The schemas of its query's fields."""
+    """Schemas of the query parameters."""
     statuses: tuple[int, ...] = ()
-    """Those that only it has."""
+    """Error statuses besides the common ones."""
 
 
 def _json_reply(component: str) -> Json:
@@ -50,7 +47,7 @@ def _json_reply(component: str) -> Json:
 
 
 def _streamed_reply(component: str, stream_type: str = EVENT_STREAM_TYPE) -> Json:
-    return {**_json_reply(component), stream_type: {"description": "Where `stream` is true"}}
+    return {**_json_reply(component), stream_type: {"description": "If `stream` is true"}}
 
 
 _OBJECT_REPLY: Json = {JSON_TYPE: OBJECT}
@@ -63,43 +60,47 @@ _MODELS_REPLY: Json = {
 }
 _HEALTH_REPLY = _json_reply("Status")
 _RERANK_OPERATION = Operation(
-    "Documents by how well they fit a query", _json_reply("Ranks"), component_ref("RankRequest")
+    "Rank documents by relevance to a query", _json_reply("RerankResults"), component_ref("RerankRequest")
 )
-_MODEL_OPERATION = Operation("A model", _MODEL_REPLY)
+_MODEL_OPERATION = Operation("Get a model", _MODEL_REPLY)
 
-OPERATIONS: dict[str, dict[str, Operation]] = {
-    "/chat/completions": {"POST": Operation("A chat", _streamed_reply("ChatCompletion"), component_ref("ChatRequest"))},
-    "/chat/completions/input_tokens": {
-        "POST": Operation("The tokens of a chat's prompt", _json_reply("ResponseTokens"), component_ref("ChatRequest"))
+OPERATIONS: dict[str, dict[str, Operation]] = {  # `*` in a path matches a name or an id, as in `server/routes.py`
+    "/chat/completions": {
+        "POST": Operation("Create a chat completion", _streamed_reply("ChatCompletion"), component_ref("ChatRequest"))
     },
-    "/completions": {
+    "/chat/completions/input_tokens": {
         "POST": Operation(
-            "Text that goes on from a prompt", _streamed_reply("Completion"), component_ref("CompletionRequest")
+            "Count the prompt tokens of a chat", _json_reply("ResponseTokens"), component_ref("ChatRequest")
         )
     },
+    "/completions": {
+        "POST": Operation("Create a text completion", _streamed_reply("Completion"), component_ref("CompletionRequest"))
+    },
     "/embeddings": {
-        "POST": Operation("Vectors of texts", _json_reply("Embeddings"), component_ref("EmbeddingsRequest"))
+        "POST": Operation("Create embeddings", _json_reply("Embeddings"), component_ref("EmbeddingsRequest"))
     },
     "/rerank": {"POST": _RERANK_OPERATION},
     "/reranking": {"POST": _RERANK_OPERATION},
-    "/tokenize": {"POST": Operation("A text as tokens", _json_reply("Tokens"), component_ref("TokensRequest"))},
+    "/tokenize": {"POST": Operation("Convert text to tokens", _json_reply("Tokens"), component_ref("TokenizeRequest"))},
     "/detokenize": {
-        "POST": Operation("Tokens as a text", _json_reply("TextOfTokens"), component_ref("TextOfTokensRequest"))
+        "POST": Operation("Convert tokens to text", _json_reply("DetokenizedText"), component_ref("DetokenizeRequest"))
     },
-    "/responses": {"POST": Operation("A response", _streamed_reply("Response"), component_ref("ResponseRequest"))},
+    "/responses": {
+        "POST": Operation("Create a response", _streamed_reply("Response"), component_ref("ResponseRequest"))
+    },
     "/responses/input_tokens": {
         "POST": Operation(
-            "The tokens of a response's input", _json_reply("ResponseTokens"), component_ref("ResponseRequest")
+            "Count the input tokens of a response", _json_reply("ResponseTokens"), component_ref("ResponseRequest")
         )
     },
     "/responses/*": {
-        "GET": Operation("A response that was kept", _json_reply("Response")),
-        "DELETE": Operation("The end of a response that was kept", _json_reply("ResponseDeleted")),
+        "GET": Operation("Get a stored response", _json_reply("Response")),
+        "DELETE": Operation("Delete a stored response", _json_reply("ResponseDeleted")),
     },
-    "/responses/*/cancel": {"POST": Operation("Ends a response in the background", _json_reply("Response"))},
+    "/responses/*/cancel": {"POST": Operation("Cancel a background response", _json_reply("Response"))},
     "/responses/*/input_items": {
         "GET": Operation(
-            "What was said before a response",
+            "List the input items of a response",
             _json_reply("ResponseItems"),
             queries={
                 "limit": non_nullable(integer(1, PAGE_LIMIT)),
@@ -110,74 +111,76 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
     },
     "/messages": {
         "POST": Operation(
-            "A chat in Anthropic's form", _streamed_reply("AnthropicMessage"), component_ref("AnthropicRequest")
+            "Create a message (Anthropic's API)", _streamed_reply("AnthropicMessage"), component_ref("AnthropicRequest")
         )
     },
     "/messages/count_tokens": {
         "POST": Operation(
-            "The tokens that a message would take",
+            "Count the input tokens of a message (Anthropic's API)",
             _json_reply("AnthropicTokens"),
             component_ref("AnthropicTokensRequest"),
         )
     },
     "/api/chat": {
         "POST": Operation(
-            "A chat in Ollama's form", _streamed_reply("OllamaChat", NDJSON_TYPE), component_ref("OllamaChatRequest")
+            "Create a chat completion (Ollama's API)",
+            _streamed_reply("OllamaChat", NDJSON_TYPE),
+            component_ref("OllamaChatRequest"),
         )
     },
     "/api/generate": {
         "POST": Operation(
-            "Text in Ollama's form",
+            "Generate text (Ollama's API)",
             _streamed_reply("OllamaGenerate", NDJSON_TYPE),
             component_ref("OllamaGenerateRequest"),
         )
     },
-    "/api/tags": {"GET": Operation("The models, in Ollama's form", _json_reply("OllamaTags"))},
-    "/api/version": {"GET": Operation("The version, in Ollama's form", _json_reply("OllamaVersion"))},
-    "/models": {"GET": Operation("The models; in Anthropic's form for who sends `anthropic-version`", _MODELS_REPLY)},
+    "/api/tags": {"GET": Operation("List models (Ollama's API)", _json_reply("OllamaTags"))},
+    "/api/version": {"GET": Operation("Get the version (Ollama's API)", _json_reply("OllamaVersion"))},
+    "/models": {
+        "GET": Operation("List models; in Anthropic's format with the header `anthropic-version`", _MODELS_REPLY)
+    },
     "/models/*": {"GET": _MODEL_OPERATION},
     "/models/load": {
         "GET": _MODEL_OPERATION,
-        "POST": Operation(
-            "Begins to load a local model. For admins", _json_reply("Done"), component_ref("LoadRequest")
-        ),
+        "POST": Operation("Start to load a local model. For admins", _json_reply("Done"), component_ref("LoadRequest")),
     },
     "/models/unload": {
         "GET": _MODEL_OPERATION,
         "POST": Operation(
-            "Unloads a local model. For admins", _json_reply("Done"), component_ref("LoadRequest"), statuses=(409,)
+            "Unload a local model. For admins", _json_reply("Done"), component_ref("LoadRequest"), statuses=(409,)
         ),
     },
-    "/health": {"GET": Operation("Whether requests can be answered", _HEALTH_REPLY)},
-    "/livez": {"GET": Operation("Whether the server runs", _HEALTH_REPLY)},
-    "/readyz": {"GET": Operation("The same as `/health`", _HEALTH_REPLY)},
-    "/metrics": {"GET": Operation("Figures for Prometheus", {"text/plain": TEXT})},
-    "/slots": {"GET": Operation("Which slots are busy", _json_reply("Slots"))},
+    "/health": {"GET": Operation("Readiness: whether requests can be served", _HEALTH_REPLY)},
+    "/livez": {"GET": Operation("Liveness: whether the server runs", _HEALTH_REPLY)},
+    "/readyz": {"GET": Operation("Same as `/health`", _HEALTH_REPLY)},
+    "/metrics": {"GET": Operation("Prometheus metrics", {"text/plain": TEXT})},
+    "/slots": {"GET": Operation("List slots and whether they are busy", _json_reply("Slots"))},
     "/openapi.json": {"GET": Operation("This document", _OBJECT_REPLY)},
-    "/": {"GET": Operation("The page", {"text/html": TEXT})},
-    "/page/assets/*": {"GET": Operation("A file of the page", {"*/*": ANY})},
-    "/page/api/state": {"GET": Operation("What the page shows of the server", _OBJECT_REPLY)},
+    "/": {"GET": Operation("The web page", {"text/html": TEXT})},
+    "/page/assets/*": {"GET": Operation("An asset of the web page", {"*/*": ANY})},
+    "/page/api/state": {"GET": Operation("State of the server, for the web page", _OBJECT_REPLY)},
     "/page/api/recordings/*": {"GET": Operation("A recording", {"*/*": ANY})},
-    "/page/api/tapes/*": {"GET": Operation("What a request of the page was answered", _OBJECT_REPLY)},
-    "/page/api/rules/*": {"GET": Operation("A rule of the stream", _OBJECT_REPLY)},
+    "/page/api/tapes/*": {"GET": Operation("Capture of a response, for the inspector", _OBJECT_REPLY)},
+    "/page/api/rules/*": {"GET": Operation("A conformance rule", _OBJECT_REPLY)},
     "/page/api/lint": {
-        "POST": Operation("Judges a stream that was captured", _OBJECT_REPLY, non_nullable(object_schema()))
+        "POST": Operation("Check a captured stream against the rules", _OBJECT_REPLY, non_nullable(object_schema()))
     },
 }
 
 PASSTHROUGH_OPERATIONS: dict[str, dict[str, Operation]] = {
-    way.path: {
+    endpoint.path: {
         method: Operation(
-            "Passes to an upstream, whose reply comes back as it is",
+            "Forwarded to an upstream; its reply is returned unchanged",
             {"*/*": ANY},
             OBJECT if method == "POST" else None,
         )
-        for method in way.methods
+        for method in endpoint.methods
     }
-    for way in PASSTHROUGH_ENDPOINTS
-    if way.path not in OPERATIONS
+    for endpoint in PASSTHROUGH_ENDPOINTS
+    if endpoint.path not in OPERATIONS
 }
-"""What is there only where there are upstreams."""
+"""Operations of servers with upstreams."""
 
 
 API_PREFIX = "/v1"
@@ -185,9 +188,9 @@ OPEN_PATHS = ("/health", "/livez", "/readyz", "/", "/page/assets/*")
 """Paths that need no key."""
 
 _DESCRIPTION = (
-    "Local models and upstreams behind one API. Every path stands with `/v1` and without. The limits of fields are "
-    "those of local models: an upstream has its own, and gets what it is sent. A field that is not listed is dropped "
-    "for local models. null is the same as silence."
+    "Local models and upstreams behind one API. Every path is available with and without `/v1`. The limits of fields "
+    "are those of local models: upstreams have their own, and get all fields. For local models, fields that are not "
+    "listed are dropped. null counts as absent."
 )
 _SECURITY_SCHEMES: Json = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -197,12 +200,12 @@ _SECURITY_SCHEMES: Json = {
 _COMMON_ERROR_STATUSES = (400, 401, 403, 404, 405, 426, 429, 500, 503)
 _BODY_ERROR_STATUSES = (408, 413, 415, 502, 504)
 _ERROR_COMPONENTS = {"/messages": "AnthropicError", "/api/": "OllamaError"}
-"""Whose errors the clients of paths that begin so know; the others know OpenAI's."""
-_PASSTHROUGH_PATHS = frozenset(way.path for way in PASSTHROUGH_ENDPOINTS)
+"""Error components by prefix of the path; OpenAI's for all others."""
+_PASSTHROUGH_PATHS = frozenset(endpoint.path for endpoint in PASSTHROUGH_ENDPOINTS)
 
 
 def openapi_document(paths: Mapping[str, Iterable[str]], *, has_upstreams: bool) -> Json:
-    """The document of a server with these paths, each with its methods."""
+    """Return the document of a server with these paths and methods."""
     known = {**OPERATIONS, **PASSTHROUGH_OPERATIONS}
     return {
         "openapi": "3.1.0",
@@ -227,7 +230,7 @@ def openapi_document(paths: Mapping[str, Iterable[str]], *, has_upstreams: bool)
 
 
 def full_openapi_document() -> Json:
-    """The document of a server that has all there is."""
+    """Return the document of a server with all endpoints."""
     return openapi_document({**OPERATIONS, **PASSTHROUGH_OPERATIONS}, has_upstreams=True)
 
 
@@ -244,20 +247,20 @@ def _path_parameters(path: str) -> Json:
 
 
 def _operation_object(path: str, method: str, operation: Operation, *, has_upstreams: bool) -> Json:
-    made: Json = {
+    out: Json = {
         "operationId": "_".join([method.lower(), *_operation_id_words(path)]),
         "summary": operation.summary,
         "responses": _response_objects(path, operation, is_passthrough=has_upstreams and path in _PASSTHROUGH_PATHS),
     }
     if path in OPEN_PATHS:
-        made["security"] = []
+        out["security"] = []
     if operation.queries:
-        made["parameters"] = [
+        out["parameters"] = [
             {"name": name, "in": "query", "schema": schema} for name, schema in operation.queries.items()
         ]
     if operation.body is not None:
-        made["requestBody"] = {"required": True, "content": _request_content(path, operation.body)}
-    return made
+        out["requestBody"] = {"required": True, "content": _request_content(path, operation.body)}
+    return out
 
 
 def _operation_id_words(path: str) -> list[str]:
@@ -272,24 +275,22 @@ def _request_content(path: str, body: Json) -> Json:
 
 
 def _response_objects(path: str, operation: Operation, *, is_passthrough: bool) -> Json:
-    """The replies by status. What passes comes back with whatever an upstream says."""
-    found: Json = {"200": {"description": operation.summary, "content": _media_types(operation.reply)}}
+    """Return the responses by status. A passthrough endpoint may have any."""
+    out: Json = {"200": {"description": operation.summary, "content": _media_types(operation.reply)}}
     if is_passthrough:
-        return {**found, "default": {"description": "What the upstream said", "content": {"*/*": {}}}}
-    of_bodies = _BODY_ERROR_STATUSES if operation.body is not None else ()
-    statuses = [
-        one
-        for one in (*_COMMON_ERROR_STATUSES, *of_bodies, *operation.statuses)
-        if not (one == 401 and path in OPEN_PATHS)
-    ]
-    shape = next((name for start, name in _ERROR_COMPONENTS.items() if path.startswith(start)), "Error")
+        return {**out, "default": {"description": "The upstream's reply", "content": {"*/*": {}}}}
+    body_statuses = _BODY_ERROR_STATUSES if operation.body is not None else ()
+    statuses = {*_COMMON_ERROR_STATUSES, *body_statuses, *operation.statuses}
+    if path in OPEN_PATHS:
+        statuses.discard(401)
+    component = next((name for start, name in _ERROR_COMPONENTS.items() if path.startswith(start)), "Error")
     for status in sorted(statuses):
-        found[str(status)] = {
+        out[str(status)] = {
             "description": ERROR_TYPES[status],
-            "content": _media_types({JSON_TYPE: component_ref(shape)}),
+            "content": _media_types({JSON_TYPE: component_ref(component)}),
         }
-    return found
+    return out
 
 
 def _media_types(content: Json) -> Json:
-    return {kind: {"schema": schema} for kind, schema in content.items()}
+    return {media_type: {"schema": schema} for media_type, schema in content.items()}

@@ -1,4 +1,4 @@
-"""What the server sends, by dialect. Members may be added to any of these, by an upstream or by a newer server."""
+"""Schemas of replies. Upstreams and newer servers may add properties to all of them."""
 
 from welldone.protocol.dialects.anthropic.objects import STOP_REASONS, USAGE_COUNTS
 from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
@@ -25,13 +25,13 @@ _EMBEDDING_VECTOR = any_of({"type": "array", "items": {"type": "number"}}, TEXT)
 
 
 def list_reply(items: Json) -> Json:
-    """A list as OpenAI writes it."""
+    """Return the schema of a list in OpenAI's format."""
     return reply_object({"object": {"const": "list"}, "data": {"type": "array", "items": items}})
 
 
 def _completion_reply(endpoint: Endpoint, content: Json) -> Json:
     choice = {"index": COUNT, **content, "logprobs": NULLABLE_OBJECT, "finish_reason": TEXT}
-    members = {
+    properties = {
         "id": TEXT,
         "object": {"const": REPLY_OBJECT[endpoint]},
         "created": COUNT,
@@ -39,12 +39,12 @@ def _completion_reply(endpoint: Endpoint, content: Json) -> Json:
         "choices": {"type": "array", "items": reply_object(choice)},
         "usage": component_ref("Usage"),
     }
-    return reply_object(members, "usage")
+    return reply_object(properties, "usage")
 
 
 def _assistant_message_reply() -> Json:
     call = reply_object({"id": TEXT, "type": {"const": "function"}, "function": _FUNCTION_CALL})
-    members = {
+    properties = {
         "role": {"const": "assistant"},
         "content": NULLABLE_TEXT,
         "refusal": NULLABLE_TEXT,
@@ -52,11 +52,11 @@ def _assistant_message_reply() -> Json:
         "tool_calls": {"type": "array", "items": call, "minItems": 1},
         "function_call": _FUNCTION_CALL,
     }
-    return reply_object(members, "reasoning_content", "tool_calls", "function_call")
+    return reply_object(properties, "reasoning_content", "tool_calls", "function_call")
 
 
 def _response_reply() -> Json:
-    own = {
+    properties = {
         "id": TEXT,
         "object": {"const": "response"},
         "created_at": {"type": "number"},
@@ -68,12 +68,12 @@ def _response_reply() -> Json:
         "output": _OBJECT_ARRAY,
         "usage": NULLABLE_OBJECT,
     }
-    return reply_object(own | dict.fromkeys(RESPONSE_DEFAULTS, ANY), "user")
+    return reply_object(properties | dict.fromkeys(RESPONSE_DEFAULTS, ANY), "user")
 
 
 def _ollama_reply(content_field: str, content: Json) -> Json:
     counts = dict.fromkeys(("prompt_eval_count", "eval_count"), COUNT)
-    members = {
+    properties = {
         "model": TEXT,
         "created_at": TEXT,
         content_field: content,
@@ -81,7 +81,7 @@ def _ollama_reply(content_field: str, content: Json) -> Json:
         "done_reason": TEXT,
         **counts,
     }
-    return reply_object(members, "done_reason", *counts)
+    return reply_object(properties, "done_reason", *counts)
 
 
 REPLY_COMPONENTS: Json = {
@@ -129,7 +129,7 @@ REPLY_COMPONENTS: Json = {
             "usage": _PROMPT_USAGE,
         }
     ),
-    "Ranks": reply_object(
+    "RerankResults": reply_object(
         {
             "model": TEXT,
             "results": {
@@ -148,7 +148,7 @@ REPLY_COMPONENTS: Json = {
         },
         "token_strs",
     ),
-    "TextOfTokens": reply_object({"content": TEXT, "prompt": TEXT}),
+    "DetokenizedText": reply_object({"content": TEXT, "prompt": TEXT}),
     "Status": reply_object({"status": {"const": "ok"}}),
     "Done": reply_object({"success": {"const": True}}),
     "Slots": {

@@ -1,4 +1,4 @@
-"""The bodies of all other requests: the dialects' own, vectors, tokens, and what admins ask for."""
+"""Schemas of all other requests: Responses, Anthropic, Ollama, embeddings, rerank, tokens and model loading."""
 
 from welldone.protocol.events import Json
 from welldone.server.api.openapi import schemas
@@ -21,7 +21,16 @@ from welldone.server.api.openapi.schemas import (
     string,
     text_or_token_ids,
 )
-from welldone.server.requests import anthropic, ollama, responses, sampling, tools, vectors
+from welldone.server.requests import (
+    anthropic,
+    anthropic_messages,
+    ollama,
+    response_items,
+    responses,
+    sampling,
+    tools,
+    vectors,
+)
 from welldone.server.requests.fields import GENERATION_FIELDS_BY_NAME, RequestField
 from welldone.server.requests.media import MEDIA_LIMIT
 from welldone.server.requests.vectors import DIMENSIONS_LIMIT, DOCUMENTS_LIMIT, INPUTS_LIMIT, TOP_N_LIMIT
@@ -36,7 +45,7 @@ _RESPONSES_TOOL = dict.fromkeys(("name", "description", "parameters", "strict"),
 _RESPONSES_FORMAT = dict.fromkeys(("name", "description", "schema", "strict"), ANY)
 
 _RESPONSES_FIELD_SCHEMAS: Json = {
-    "input": any_of(TEXT, array(component_ref("ResponseItem"), responses.ITEMS_LIMIT)),
+    "input": any_of(TEXT, array(component_ref("ResponseItem"), response_items.ITEMS_LIMIT)),
     "instructions": NULLABLE_TEXT,
     "previous_response_id": string(responses.METADATA_VALUE_LENGTH),
     "store": BOOLEAN,
@@ -76,10 +85,12 @@ _ANTHROPIC_FIELD_SCHEMAS: Json = {
     "messages": {
         "type": "array",
         "minItems": 1,
-        "maxItems": anthropic.MESSAGES_LIMIT,
+        "maxItems": anthropic_messages.MESSAGES_LIMIT,
         "items": non_nullable(
             object_schema(
-                {"role": non_nullable(enum_schema(anthropic.ROLES)), "content": _ANTHROPIC_CONTENT}, "role", "content"
+                {"role": non_nullable(enum_schema(anthropic_messages.ROLES)), "content": _ANTHROPIC_CONTENT},
+                "role",
+                "content",
             ),
         ),
     },
@@ -113,28 +124,28 @@ _OLLAMA_IMAGES = array({**TEXT, "minLength": 1}, MEDIA_LIMIT)
 
 
 def _responses_request() -> Json:
-    members = _field_schemas(responses.RESPONSES_FIELDS, _RESPONSES_FIELD_SCHEMAS, (None, False, 0, "", {}))
-    others: Json = {"additionalProperties": True, "description": "Any other field is read as one of a chat."}
-    return {**non_nullable(object_schema({"model": _MODEL_NAME, **members})), **others}
+    properties = _field_schemas(responses.RESPONSES_FIELDS, _RESPONSES_FIELD_SCHEMAS, (None, False, 0, "", {}))
+    others: Json = {"additionalProperties": True, "description": "Other fields are read as fields of a chat."}
+    return {**non_nullable(object_schema({"model": _MODEL_NAME, **properties})), **others}
 
 
 def _anthropic_request(*required: str) -> Json:
-    members = _field_schemas(anthropic.ANTHROPIC_FIELDS, _ANTHROPIC_FIELD_SCHEMAS, (None, [], {}, ""))
-    return non_nullable(object_schema(members, "messages", *required))
+    properties = _field_schemas(anthropic.ANTHROPIC_FIELDS, _ANTHROPIC_FIELD_SCHEMAS, (None, [], {}, ""))
+    return non_nullable(object_schema(properties, "messages", *required))
 
 
 def _ollama_chat_request() -> Json:
-    said = non_nullable(
+    message = non_nullable(
         object_schema(
             {"role": string(64), "content": NULLABLE_TEXT, "thinking": NULLABLE_TEXT, "images": _OLLAMA_IMAGES}
         )
     )
-    lists = {"messages": array(said, ollama.MESSAGES_LIMIT), "tools": array(ANY, ollama.MESSAGES_LIMIT)}
-    return non_nullable(object_schema(_OLLAMA_FIELD_SCHEMAS | lists))
+    arrays = {"messages": array(message, ollama.MESSAGES_LIMIT), "tools": array(ANY, ollama.MESSAGES_LIMIT)}
+    return non_nullable(object_schema(_OLLAMA_FIELD_SCHEMAS | arrays))
 
 
 def _ollama_generate_request() -> Json:
-    refused: Json = {name: const_values(None, False, "", 0, [], {}) for name in ollama.UNSUPPORTED_FIELDS}
+    rejected: Json = {name: const_values(None, False, "", 0, [], {}) for name in ollama.UNSUPPORTED_FIELDS}
     return non_nullable(
         object_schema(
             {
@@ -142,7 +153,7 @@ def _ollama_generate_request() -> Json:
                 "prompt": NULLABLE_TEXT,
                 "system": NULLABLE_TEXT,
                 "images": _OLLAMA_IMAGES,
-                **refused,
+                **rejected,
             }
         )
     )
@@ -196,7 +207,7 @@ _LOAD_REQUEST = non_nullable(object_schema({"model": _MODEL_NAME, "force": BOOLE
 _MESSAGE_ITEM: Json = {
     "id": NULLABLE_TEXT,
     "type": enum_schema(("message",)),
-    "role": non_nullable(enum_schema(responses.ITEM_ROLES)),
+    "role": non_nullable(enum_schema(response_items.ITEM_ROLES)),
     "content": ANY,
     "status": ANY,
 }
@@ -204,14 +215,12 @@ _BLOCK_SOURCE = non_nullable(object_schema({"type": TEXT, "media_type": ANY, "da
 
 
 def _input_item(kind: str, *optional: str, **members: Json) -> Json:
-    """An item of a response's input."""
     return non_nullable(
         object_schema({"id": NULLABLE_TEXT, **_typed_properties(kind, optional, members)}, "type", *members)
     )
 
 
 def _content_block(kind: str, *optional: str, **members: Json) -> Json:
-    """A content block of Anthropic's."""
     return non_nullable(object_schema(_typed_properties(kind, (*optional, "cache_control"), members), "type", *members))
 
 
@@ -220,7 +229,7 @@ def _typed_properties(kind: str, optional: tuple[str, ...], members: Json) -> Js
 
 
 def _named_union(prefix: str, members: Json) -> Json:
-    """A component for each, and one that is any of them: generators of clients name their types after components."""
+    """Return a component per member and one for the union: client generators name types after components."""
     names = {f"{prefix}{name}": schema for name, schema in members.items()}
     return {**names, prefix: any_of(*map(component_ref, names))}
 
@@ -233,9 +242,9 @@ REQUEST_EXAMPLES: Json = {
     "ResponseRequest": {"model": _EXAMPLE_MODEL, "input": "Hello!"},
     "AnthropicRequest": {"model": _EXAMPLE_MODEL, "max_tokens": 64, **_EXAMPLE_MESSAGES},
     "EmbeddingsRequest": {"model": _EXAMPLE_MODEL, "input": ["Hello!"]},
-    "RankRequest": {"query": "Who purrs?", "documents": ["a cat", "a dog"]},
+    "RerankRequest": {"query": "Who purrs?", "documents": ["a cat", "a dog"]},
 }
-"""A right body, of those that people write by hand."""
+"""Example bodies."""
 
 REQUEST_COMPONENTS: Json = {
     **_named_union(
@@ -273,8 +282,8 @@ REQUEST_COMPONENTS: Json = {
     "OllamaChatRequest": _ollama_chat_request(),
     "OllamaGenerateRequest": _ollama_generate_request(),
     "EmbeddingsRequest": _EMBEDDINGS_REQUEST,
-    "RankRequest": _RERANK_REQUEST,
-    "TokensRequest": _TOKENIZE_REQUEST,
-    "TextOfTokensRequest": _DETOKENIZE_REQUEST,
+    "RerankRequest": _RERANK_REQUEST,
+    "TokenizeRequest": _TOKENIZE_REQUEST,
+    "DetokenizeRequest": _DETOKENIZE_REQUEST,
     "LoadRequest": _LOAD_REQUEST,
 }

@@ -1,4 +1,7 @@
-"""The bodies of requests for text: a row of `requests/table.py` is a member, with the limits of whoever reads it."""
+"""JSON schema helpers, and the schemas of chat and completions requests.
+
+Each row of `GENERATION_FIELDS` is a property, with the limits of the validators.
+"""
 
 import re
 from typing import Literal
@@ -14,14 +17,13 @@ from welldone.server.requests.chat import (
     TEMPLATE_KWARGS_LIMIT,
 )
 from welldone.server.requests.fields import GENERATION_FIELDS, FieldHandling, RequestField
-from welldone.server.requests.json_schema import ALTERNATIVES_LIMIT
+from welldone.server.requests.json_schema_cost import ALTERNATIVES_LIMIT
 
-# JSON schemas of small things, as the readers of `requests/fields.py` take them: null is the same as not said.
-
+# Most schemas are nullable, as the validators in `requests/fields.py` treat null as absent.
 
 ANY: Json = {}
 OBJECT: Json = {"type": "object", "additionalProperties": True}
-"""Whatever its members are. That is said: some generators of clients read silence as an object without any."""
+"""Explicit, since some client generators take the default for an object without properties."""
 NULLABLE_OBJECT: Json = {"type": ["object", "null"], "additionalProperties": True}
 EMPTY_OBJECT: Json = {"type": "object", "maxProperties": 0}
 _EMPTY_ARRAY: Json = {"type": "array", "items": {}, "maxItems": 0}
@@ -29,53 +31,52 @@ BOOLEAN: Json = {"type": ["boolean", "null"]}
 COUNT: Json = {"type": "integer", "minimum": 0}
 TEXT: Json = {"type": "string"}
 NULLABLE_TEXT: Json = {"type": ["string", "null"]}
-"""As long as a body may be."""
 
 
 def number(low: float, high: float) -> Json:
-    """A number within limits."""
+    """Return the schema of a number in a range."""
     return {"type": ["number", "null"], "minimum": low, "maximum": high}
 
 
 def integer(low: int, high: int) -> Json:
-    """A whole number within limits."""
+    """Return the schema of an integer in a range."""
     return {"type": ["integer", "null"], "minimum": low, "maximum": high}
 
 
 def string(max_length: int, min_length: int = 0) -> Json:
-    """A text of so many characters."""
+    """Return the schema of a string with a length range."""
     return {"type": ["string", "null"], "maxLength": max_length} | ({"minLength": min_length} if min_length else {})
 
 
 def pattern_string(pattern: re.Pattern[str]) -> Json:
-    """A text that is all of a pattern."""
+    """Return the schema of a string that matches a whole pattern."""
     return {"type": "string", "pattern": f"^{pattern.pattern}$"}
 
 
 def enum_schema(values: tuple[str, ...]) -> Json:
-    """One of a few words."""
+    """Return the schema of an enum of strings."""
     return {"enum": [*values, None]}
 
 
 def array(items: Json, max_items: int, min_items: int = 0) -> Json:
-    """A list of so many elements."""
+    """Return the schema of an array with a length range."""
     return {"type": ["array", "null"], "items": items, "maxItems": max_items} | (
         {"minItems": min_items} if min_items else {}
     )
 
 
 def object_schema(properties: Json | None = None, *required: str) -> Json:
-    """An object, which may have others beside these."""
+    """Return the schema of an object that may have other properties too."""
     return {"type": ["object", "null"], **_properties(properties, required)} if properties else NULLABLE_OBJECT
 
 
 def any_of(*schemas: Json) -> Json:
-    """Any of several."""
+    """Return the union of schemas."""
     return {"anyOf": list(schemas)}
 
 
 def const_values(*values: object) -> Json:
-    """One of a few values of several kinds, where generators of clients know no `enum`."""
+    """Return the schema of constants of mixed types, for which client generators do not support `enum`."""
     return any_of(*map(_const_schema, values))
 
 
@@ -92,26 +93,27 @@ def _const_schema(value: object) -> Json:
 
 
 def non_nullable(schema: Json) -> Json:
-    """The same, where null is not taken for silence."""
+    """Return the schema without null."""
     if "enum" in schema:
-        return {**schema, "enum": [word for word in schema["enum"] if word is not None]}
+        return {**schema, "enum": [value for value in schema["enum"] if value is not None]}
     kinds = schema["type"]
     return {**schema, "type": kinds[0] if isinstance(kinds, list) else kinds}
 
 
 def reply_object(properties: Json, *optional: str) -> Json:
-    """An object that the server sends: all of these are there but the optional ones, and perhaps others."""
-    return {"type": "object", **_properties(properties, tuple(one for one in properties if one not in optional))}
+    """Return the schema of an object that the server sends; all properties but the optional ones are required."""
+    required = tuple(name for name in properties if name not in optional)
+    return {"type": "object", **_properties(properties, required)}
 
 
 def component_ref(component: str) -> Json:
-    """What stands among the components under a name."""
+    """Return a reference to a component."""
     return {"$ref": f"#/components/schemas/{component}"}
 
 
 def _properties(properties: Json, required: tuple[str, ...]) -> Json:
-    listed: Json = {"properties": properties}
-    return {**listed, "required": list(required)} if required else listed
+    out: Json = {"properties": properties}
+    return {**out, "required": list(required)} if required else out
 
 
 _EMPTY_VALUES: tuple[object, ...] = (None, "", {}, [], 0, False)
@@ -188,16 +190,16 @@ _ENDPOINT_FIELD_SCHEMAS: dict[str, Json] = {
     "chat": {"logprobs": BOOLEAN},
     "completions": {"logprobs": _TOP_LOGPROBS},
 }
-"""Where the two differ."""
+"""Fields that differ between the endpoints."""
 
 
 def text_or_token_ids(max_items: int) -> Json:
-    """A text, a list of token ids, or a list of either."""
+    """Return the schema of a string, an array of token ids, or an array of either."""
     return any_of(TEXT, _TOKEN_IDS, non_nullable(array(any_of(TEXT, _TOKEN_IDS), max_items, 1)))
 
 
 def generation_request(endpoint: Literal["chat", "completions"]) -> Json:
-    """The body of a request."""
+    """Return the schema of a chat or completions request."""
     known = {
         **_TRANSLATED_FIELD_SCHEMAS,
         "prompt": text_or_token_ids(sampling.TOTAL_CHOICES_LIMIT),
@@ -212,17 +214,17 @@ def generation_request(endpoint: Literal["chat", "completions"]) -> Json:
 
 
 def field_schema(field: RequestField, known: Json, empty: tuple[object, ...] = _EMPTY_VALUES) -> Json:
-    """What a field may be. `known`: those that a reader of their own reads; `empty`: what a refused one may be."""
+    """Return the schema of a field. `known`: schemas by name; `empty`: values allowed for a rejected field."""
     match field.handling:
         case FieldHandling.IGNORED:
-            kind: Json = ANY
+            schema: Json = ANY
         case FieldHandling.REJECTED:
-            kind = const_values(*empty)
+            schema = const_values(*empty)
         case FieldHandling.TRANSLATED:
-            kind = known[field.name]
+            schema = known[field.name]
         case _:
-            kind = known.get(field.name) or _forwarded_field_schema(field)
-    return {**kind, "description": "; ".join(filter(None, (field.note, field.handling.value)))}
+            schema = known.get(field.name) or _forwarded_field_schema(field)
+    return {**schema, "description": "; ".join(filter(None, (field.note, field.handling.value)))}
 
 
 def _forwarded_field_schema(field: RequestField) -> Json:
@@ -259,19 +261,16 @@ def _role_component(role: str) -> str:
 
 
 def _message_schema(role: str) -> Json:
-    members: Json = {"role": {"const": role}, "content": _MESSAGE_CONTENT, "name": string(chat.NAME_LIMIT)}
-    match role:
-        case "assistant":
-            said = {
-                **members,
-                "content": any_of(_MESSAGE_CONTENT, _NULL),
-                "tool_calls": array(component_ref("ToolCall"), tools.TOOLS_LIMIT),
-            }
-            return non_nullable(object_schema(said, "role"))
-        case "tool":
-            return non_nullable(object_schema({**members, "tool_call_id": _CALL_ID}, "role", "content", "tool_call_id"))
-        case _:
-            return non_nullable(object_schema(members, "role", "content"))
+    properties: Json = {"role": {"const": role}, "content": _MESSAGE_CONTENT, "name": string(chat.NAME_LIMIT)}
+    required = ["role", "content"]
+    if role == "assistant":
+        properties["content"] = any_of(_MESSAGE_CONTENT, _NULL)
+        properties["tool_calls"] = array(component_ref("ToolCall"), tools.TOOLS_LIMIT)
+        required = ["role"]
+    elif role == "tool":
+        properties["tool_call_id"] = _CALL_ID
+        required.append("tool_call_id")
+    return non_nullable(object_schema(properties, *required))
 
 
 CHAT_COMPONENTS: Json = {

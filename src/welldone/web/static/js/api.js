@@ -1,8 +1,8 @@
-// Requests to the server that the page came from, with the key where one is needed.
+// Requests to the server of this page, with the API key if it needs one.
 
 import { askKey, forgetKey, key } from "./key.js";
 
-/** A reply that is an error, in the server's own words. */
+/** An error response, with the message of the server. */
 export class ApiError extends Error {
   /**
    * @param {string} message
@@ -13,13 +13,13 @@ export class ApiError extends Error {
     this.status = status;
     this.code = code;
     this.headers = headers;
-    /** The reply as it came. */
+    /** The response body. */
     this.body = body;
   }
 }
 
-// The server's own words are for those who write clients.
-const WHOSE_KEY = "Whoever runs the server has one: of --api-key, or of a [keys] table in welldone.toml.";
+// Instead of the server's message, which is for developers of clients.
+const KEY_SOURCE = "The operator of the server has set it with --api-key, or in a [keys] table of welldone.toml.";
 const NO_KEY = "This server needs a key.";
 
 /**
@@ -35,10 +35,10 @@ export function makeApi(base) {
       if (reply.ok) return reply;
       const error = await readError(reply);
       if (reply.status !== 401) throw error;
-      // Another request may have got a key meanwhile.
+      // Another request may have asked for the key in the meantime.
       if (sent !== key()) continue;
       forgetKey();
-      if ((await askKey(WHOSE_KEY)) === null) throw new ApiError(NO_KEY, error);
+      if ((await askKey(KEY_SOURCE)) === null) throw new ApiError(NO_KEY, error);
     }
   }
 
@@ -76,6 +76,6 @@ async function readError(reply) {
     const { error } = JSON.parse(body);
     return new ApiError(String(error.message), { ...facts, code: error.code ?? null });
   } catch {
-    return new ApiError(`The server answered ${reply.status}.`, facts);
+    return new ApiError(`The server returned ${reply.status}.`, facts);
   }
 }

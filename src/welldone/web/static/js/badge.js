@@ -1,4 +1,4 @@
-// A word or a number on a coloured ground.
+// Badge: a word or a number on a coloured background.
 
 import { h } from "./dom.js";
 

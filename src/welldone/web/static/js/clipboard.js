@@ -1,14 +1,14 @@
-// Copying.
+// Copying to the clipboard.
 
 import { toast } from "./dialog.js";
 import { h } from "./dom.js";
 
 /**
- * A button that copies what is there when it is pressed.
+ * A button that copies the text at the time of the click.
  *
- * @param {string} label what a screen reader says
+ * @param {string} label accessible name
  * @param {() => string} text
- * @param {string} [title] what is on the button
+ * @param {string} [title] visible text
  */
 export function copyButton(label, text, title = "Copy") {
   const props = { class: "quiet mini", "aria-label": label, title: label };
@@ -16,18 +16,18 @@ export function copyButton(label, text, title = "Copy") {
 }
 
 /**
- * Put a text on the clipboard, and say whether that worked.
+ * Copy a text and show whether it worked.
  *
  * @param {string} text
  */
 export async function copy(text) {
-  if (await hasTaken(text)) toast("Copied.");
-  else toast("The browser does not let this page copy.", "error");
+  if (await writeText(text)) toast("Copied.");
+  else toast("The browser did not allow copying.", "error");
 }
 
 /** @param {string} text */
-async function hasTaken(text) {
-  // Browsers have `clipboard` only where the page is local or came by HTTPS.
+async function writeText(text) {
+  // `navigator.clipboard` exists only in secure contexts (HTTPS or localhost).
   if (!navigator.clipboard) return copyBySelection(text);
   try {
     await navigator.clipboard.writeText(text);
@@ -41,7 +41,7 @@ async function hasTaken(text) {
 function copyBySelection(text) {
   const focused = document.activeElement;
   const area = h("textarea", { value: text, class: "sr-only" });
-  // Within an open dialog, since nothing outside of it can be selected.
+  // In an open modal dialog, since nothing outside of it can be selected.
   (document.querySelector("dialog[open]") ?? document.body).append(area);
   area.select();
   const isCopied = document.execCommand("copy");

@@ -1,4 +1,4 @@
-// Dialogs, and short messages that go away by themselves.
+// Modal dialogs and toasts.
 
 import { h } from "./dom.js";
 import { visible } from "./text.js";
@@ -7,15 +7,15 @@ import { visible } from "./text.js";
 
 /** @typedef {{label: string, value: string, kind?: "primary" | "danger" | "quiet"}} Action */
 
-const MOST_TOASTS = 3; // more than a person reads at once
+const MAX_TOASTS = 3; // more are not read
 const INFO_MS = 6_000; // time to read two lines
-const ACTION_MS = 12_000; // and to reach for a button
+const ACTION_MS = 12_000; // and to reach a button
 
 let names = 0;
 
 /**
- * A dialog over the page, until the person chooses: the value of the action, or null where they leave with Escape.
- * The primary action is what Enter does. `accept` may keep it open.
+ * Show a modal dialog. Resolves to the value of the chosen action, or null after Escape. Enter chooses the primary
+ * action. If `accept` returns false, the dialog stays open.
  *
  * @param {{title: string, body: Child | Child[], actions?: Action[], accept?: (value: string) => boolean}} parts
  * @returns {Promise<string | null>}
@@ -64,11 +64,11 @@ function makeAction({ label, value, kind }, choose) {
 }
 
 /**
- * Whether the person is sure.
+ * Ask for confirmation.
  *
  * @param {string} title
  * @param {string} text
- * @param {string} label of the button that does it
+ * @param {string} label of the confirming button
  */
 export async function confirm(title, text, label) {
   const actions = /** @type {Action[]} */ ([
@@ -79,7 +79,7 @@ export async function confirm(title, text, label) {
 }
 
 /**
- * A short message, whoever wrote it. An error stays until it is dismissed.
+ * Show a toast; the message may be untrusted. An error stays until it is dismissed.
  *
  * @param {string} message
  * @param {"info" | "error"} [kind]
@@ -88,11 +88,11 @@ export async function confirm(title, text, label) {
 export function toast(message, kind = "info", action) {
   const regions = { info: region("info", "status"), error: region("error", "alert") };
   const shown = [...document.querySelectorAll(".toast")];
-  // What is said again takes the place of what was said.
+  // A repeated message replaces the earlier one.
   const text = visible(message);
-  const again = shown.filter((other) => other.querySelector(".toast-text")?.textContent === text);
-  const others = shown.filter((other) => !again.includes(other));
-  for (const gone of [...again, ...others.slice(0, Math.max(0, others.length - MOST_TOASTS + 1))]) gone.remove();
+  const same = shown.filter((other) => other.querySelector(".toast-text")?.textContent === text);
+  const others = shown.filter((other) => !same.includes(other));
+  for (const gone of [...same, ...others.slice(0, Math.max(0, others.length - MAX_TOASTS + 1))]) gone.remove();
   regions[kind].append(makeToast(text, kind, action));
 }
 
@@ -106,7 +106,7 @@ function makeToast(text, kind, action) {
   const go = () => {
     const hadFocus = box.contains(document.activeElement);
     box.remove();
-    // Who was in it goes on in the page.
+    // Move the focus out of the removed element.
     if (hadFocus) document.querySelector("main")?.focus();
   };
   if (action) {
@@ -122,7 +122,7 @@ function makeToast(text, kind, action) {
 }
 
 /**
- * The place of toasts, which is read out when something is put into it.
+ * The live region for toasts.
  *
  * @param {string} kind
  * @param {"status" | "alert"} role

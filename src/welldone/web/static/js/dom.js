@@ -1,11 +1,11 @@
-// Elements, made without markup: what is text stays text, whoever wrote it.
+// Builds elements without markup: text stays text, even if it is untrusted.
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 /** @typedef {Record<string, unknown>} Props */
 
 /**
- * An element. Props: `class`, `dataset`, `on` (listeners by event), properties of the element (`value`, `disabled`,
- * `hidden`), and attributes for all else (`aria-label`, `role`, `for`). What is null, undefined or false is left out.
+ * Create an element. Props: `class`, `dataset`, `on` (listeners by event), properties of the element (`value`, `hidden`,
+ * `disabled`), and attributes otherwise (`aria-label`, `role`, `for`). Null, undefined and false are skipped.
  *
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
@@ -15,14 +15,14 @@
  */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
-  if (element instanceof HTMLButtonElement) element.type = "button"; // or it would send the form that it stands in
+  if (element instanceof HTMLButtonElement) element.type = "button"; // the default is "submit"
   for (const [name, value] of Object.entries(props)) setProp(element, name, value);
   append(element, children);
   return element;
 }
 
 /**
- * An element of SVG; props are attributes, but for `class` and `on`.
+ * Create an SVG element. Props are attributes, except `class` and `on`.
  *
  * @template {keyof SVGElementTagNameMap} Tag
  * @param {Tag} tag
@@ -41,7 +41,7 @@ export function svg(tag, props = {}, ...children) {
 }
 
 /**
- * Put these in the place of all that is in an element.
+ * Replace the children of an element.
  *
  * @param {Element} element
  * @param {...(Child | Child[])} children

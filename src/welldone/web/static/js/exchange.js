@@ -1,19 +1,18 @@
-// One request and all that came back of it, frame by frame with its times. The chat reads the answer out of it, the
-// inspector shows it.
+// One request and its response, frame by frame with times. The chat reads the answer from it; the inspector shows it.
 
 import { ApiError } from "./api.js";
 import { randomName } from "./random.js";
 import { Cutter, Frame, sizeOf } from "./sse.js";
 
-/** Beyond these nothing more is kept of a stream, only counted: some 100 MB of a browser's memory. */
-const MOST_FRAMES = 50_000;
-const MOST_BYTES = 32 * 2 ** 20;
-const BURST_MS = 15; // of frames in a row: as long as a frame of the screen
-const WAITED_MS = 1; // who waited for the network so long has let the page work meanwhile
-const BATCH = 50; // frames between two looks at the clock
+/** Frames beyond these limits are counted but not kept: some 100 MB of memory. */
+const MAX_FRAMES = 50_000;
+const MAX_BYTES = 32 * 2 ** 20;
+const BURST_MS = 15; // time to process frames before yielding: one display frame
+const WAITED_MS = 1; // a longer wait for the network was a chance to paint
+const BATCH = 50; // frames between two checks of the clock
 
 /**
- * Tells of "head", of each "frame" (its detail) and of the "end".
+ * Dispatches "head", "frame" (with the frame as detail) and "end".
  */
 export class Exchange extends EventTarget {
   #page;
@@ -32,9 +31,9 @@ export class Exchange extends EventTarget {
     this.#page = page;
     this.path = path;
     this.body = body;
-    /** The name under which the server keeps what upstreams say. */
-    this.tape = randomName(16);
-    /** On the browser's own clock. */
+    /** Id under which the server captures the streams of upstreams. */
+    this.captureId = randomName(16);
+    /** As performance.now(). */
     this.began = 0;
     this.startedAt = new Date();
     /** @type {number | null} */
@@ -59,17 +58,17 @@ export class Exchange extends EventTarget {
     return this.headers.find(([name]) => name === "x-request-id")?.[1] ?? null;
   }
 
-  /** How many frames came that were not kept. */
+  /** Number of frames that were received but not kept. */
   get droppedFrames() {
     return this.frameCount - this.frames.length;
   }
 
-  /** Milliseconds since the request began. */
+  /** Milliseconds since the start of the request. */
   now() {
     return performance.now() - this.began;
   }
 
-  /** Ask, and hear all of the reply. It never throws: `outcome` and `error` say how it ended. */
+  /** Send the request and read the response. Never throws: see `outcome` and `error`. */
   async run() {
     this.began = performance.now();
     this.startedAt = new Date();
@@ -78,10 +77,10 @@ export class Exchange extends EventTarget {
       const reply = await this.#page.api(this.path, {
         json: this.body,
         signal: this.#abort.signal,
-        headers: { "x-welldone-tape": this.tape },
+        headers: { "x-welldone-tape": this.captureId },
       });
       this.#head(reply);
-      await this.#hear(reply);
+      await this.#readBody(reply);
       this.outcome = "whole";
     } catch (error) {
       this.#fail(error);
@@ -90,7 +89,7 @@ export class Exchange extends EventTarget {
     this.dispatchEvent(new Event("end"));
   }
 
-  /** Leave. The server hears it, and its slot is free again. */
+  /** Abort the request, which frees its slot on the server. */
   stop() {
     this.#abort.abort();
   }
@@ -105,28 +104,28 @@ export class Exchange extends EventTarget {
   }
 
   /** @param {Response} reply */
-  async #hear(reply) {
+  async #readBody(reply) {
     const reader = reply.body?.getReader();
     for (let isDone = false; reader && !isDone; ) {
-      const asked = this.now();
+      const waitedFrom = this.now();
       const { done, value } = await reader.read();
       isDone = done;
       const at = this.now();
-      if (at - asked > WAITED_MS) this.#restedAt = at;
+      if (at - waitedFrom > WAITED_MS) this.#restedAt = at;
       const texts = value ? this.#cutter.feed(value) : this.#cutter.close();
-      // While the page was busy, thousands of frames may have come.
+      // Thousands of frames may have arrived while the page was busy.
       for (let from = 0; from < texts.length; from += BATCH) {
-        await this.#breathe();
+        await this.#yieldToPage();
         this.#frames(texts.slice(from, from + BATCH), at);
       }
     }
   }
 
   /**
-   * After a burst, let the page paint and hear a key, which may be the one that stops. A page that is not seen has
-   * nothing to paint, and its timers are slow.
+   * After a burst, yield so that the page can paint and handle input, such as the stop button. Not in a hidden page,
+   * which has nothing to paint and slow timers.
    */
-  async #breathe() {
+  async #yieldToPage() {
     if (document.hidden || this.now() - this.#restedAt < BURST_MS) return;
     await new Promise((resolve) => setTimeout(resolve));
     this.#restedAt = this.now();
@@ -135,7 +134,7 @@ export class Exchange extends EventTarget {
 
   /**
    * @param {string[]} texts
-   * @param {number} at when they came
+   * @param {number} at when they arrived
    */
   #frames(texts, at) {
     for (const raw of texts) {
@@ -143,7 +142,7 @@ export class Exchange extends EventTarget {
       const frame = new Frame({ n: ++this.frameCount, at, gap: at - this.#lastAt, byte: this.bytes, size, raw });
       this.#lastAt = at;
       this.bytes += size;
-      if (this.frames.length < MOST_FRAMES && this.bytes <= MOST_BYTES) this.frames.push(frame);
+      if (this.frames.length < MAX_FRAMES && this.bytes <= MAX_BYTES) this.frames.push(frame);
       this.dispatchEvent(new CustomEvent("frame", { detail: frame }));
     }
   }
@@ -162,7 +161,7 @@ export class Exchange extends EventTarget {
       this.headAt = this.now();
       this.#frames([error.body], this.headAt);
     } else {
-      this.error = this.status === null ? "The server cannot be reached." : "The connection broke off.";
+      this.error = this.status === null ? "The server cannot be reached." : "The connection was lost.";
     }
   }
 }

@@ -1,13 +1,13 @@
-// Files that the person saves or picks.
+// Saving and opening of files.
 
 import { toast } from "./dialog.js";
 import { h } from "./dom.js";
 import { bytes } from "./format.js";
 
-const SAVED_MS = 60_000; // by then the browser has read what it saves
+const SAVED_MS = 60_000; // the browser has read the blob by then
 
 /**
- * Save as a file.
+ * Save a text as a file.
  *
  * @param {string} name
  * @param {string} text
@@ -20,9 +20,9 @@ export function save(name, text, type = "application/json") {
 }
 
 /**
- * Let the person pick a file; null where they pick none.
+ * Open the file picker; null if it is cancelled.
  *
- * @param {string} [accept] which files can be picked
+ * @param {string} [accept] file types
  * @returns {Promise<File | null>}
  */
 export function pick(accept = "") {
@@ -35,10 +35,10 @@ export function pick(accept = "") {
 }
 
 /**
- * The bytes of a file; null, and a message, where they cannot be had.
+ * Read a file; null, with a toast, if that fails.
  *
  * @param {File} file
- * @param {number} limit of bytes
+ * @param {number} limit in bytes
  */
 export async function read(file, limit) {
   if (file.size > limit) {

@@ -1,8 +1,8 @@
-// Numbers as people read them.
+// Formatting of numbers.
 
 const plain = new Intl.NumberFormat("en");
 
-/** What stands where there is no number. */
+/** Placeholder for a missing number. */
 export const NOTHING = "–";
 
 /** @param {number | null | undefined} value */
@@ -21,7 +21,7 @@ export function plural(value, noun) {
 }
 
 /**
- * A time, in the unit that fits.
+ * A duration, in a suitable unit.
  *
  * @param {number | null | undefined} ms
  */

@@ -1,9 +1,9 @@
-// JSON as text, of values that servers made.
+// Serialization of untrusted values.
 
-const TOO_DEEP = "(nested too deep to be written)";
+const TOO_DEEP = "(nested too deeply)";
 
 /**
- * A browser reads JSON of any depth, but can only write so much of it before its stack ends.
+ * JSON.parse accepts deeper nesting than JSON.stringify, which overflows the stack.
  *
  * @param {unknown} value
  * @param {number} [indent]

@@ -1,38 +1,37 @@
-// The key that opens the server. It lives here, in memory, and nowhere else: not in a URL, not in the browser's
-// storage.
+// The API key of the server. Kept only in memory: never in a URL or in browser storage.
 
 import { dialog, toast } from "./dialog.js";
 import { h } from "./dom.js";
 import { visible } from "./text.js";
 
-// A header cannot carry other characters.
+// The characters that a header value can contain.
 const POSSIBLE = /^[\x21-\x7e]+$/;
 
 /** @type {string | null} */
 let known = null;
-/** The last key was not taken. */
+/** The server rejected the last key. */
 let wasWrong = false;
-/** The person was asked and gave none. What polls must not ask again and again: the button does. */
+/** The user gave no key when asked. Polling must not ask again; the button does. */
 let isDeclined = false;
 /** @type {Promise<string | null> | null} */
 let asking = null;
 
-/** Tells of "needed", when the server wants a key, and of "change", when the person gave or forgot one. */
+/** Dispatches "needed" when the server requires a key, and "change" when the user set or removed one. */
 export const keyNews = new EventTarget();
 
-/** The key, if it was given. */
+/** The key, or null. */
 export function key() {
   return known;
 }
 
-/** It was wrong. */
+/** The server rejected it. */
 export function forgetKey() {
   wasWrong = known !== null;
   known = null;
 }
 
 /**
- * Ask for the key; null where the person gives none. All who ask at the same time share one dialog.
+ * Ask for the key; null if the user gives none. Concurrent calls share one dialog.
  *
  * @param {string} reason
  * @returns {Promise<string | null>}
@@ -46,7 +45,7 @@ export function askKey(reason) {
   return asking;
 }
 
-/** The person wants to go on, so they may be asked again. */
+/** Allow asking again, after an action of the user. */
 export function mayAskAgain() {
   isDeclined = false;
 }
@@ -74,7 +73,7 @@ async function askOnce(reason) {
 /** @param {string} reason */
 function makeField(reason) {
   const error = h("p", { id: "key-error", class: "error", role: "alert" });
-  if (wasWrong) error.textContent = "The server did not take that key.";
+  if (wasWrong) error.textContent = "The server rejected this key.";
   const input = h("input", {
     id: "key-input",
     type: "password",
@@ -88,7 +87,7 @@ function makeField(reason) {
   const value = () => input.value.trim();
   const isGood = () => {
     if (POSSIBLE.test(value())) return true;
-    error.textContent = value() ? "A key has only printable ASCII characters and no spaces." : "Type the key first.";
+    error.textContent = value() ? "A key has only printable ASCII characters and no spaces." : "Enter the key.";
     input.setAttribute("aria-invalid", "true");
     input.focus();
     return false;
@@ -100,7 +99,7 @@ function makeField(reason) {
       { class: "field" },
       h("label", { for: "key-input" }, "Key"),
       h("div", { class: "key-row" }, input, makeShowButton(input)),
-      h("p", { id: "key-hint", class: "soft small" }, "It is kept in memory until this page is closed or loaded anew."),
+      h("p", { id: "key-hint", class: "soft small" }, "It is kept in memory until this page is closed or reloaded."),
       error,
     ),
   ];
@@ -118,9 +117,9 @@ function makeShowButton(input) {
   return button;
 }
 
-/** The button that changes or forgets the key. It appears when the server wants one. */
+/** The button to change or remove the key. Shown when the server requires one. */
 export function makeKeyButton() {
-  const button = h("button", { class: "quiet", hidden: true, title: "The key of this server" }, "Key");
+  const button = h("button", { class: "quiet", hidden: true, title: "API key of this server" }, "Key");
   button.addEventListener("click", () => void manage());
   keyNews.addEventListener("needed", () => {
     button.hidden = false;
@@ -130,25 +129,25 @@ export function makeKeyButton() {
 
 async function manage() {
   const chosen = known === null ? "change" : await askWhat();
-  if (chosen === "forget") {
+  if (chosen === "remove") {
     known = null;
     isDeclined = true;
     keyNews.dispatchEvent(new Event("change"));
-    toast("The key is forgotten.");
+    toast("The key was removed.");
   } else if (chosen === "change") {
     isDeclined = false;
     wasWrong = false;
-    await askKey("Give the key that requests of this page are sent with.");
+    await askKey("Enter the key for the requests of this page.");
   }
 }
 
 function askWhat() {
   return dialog({
     title: "Key",
-    body: h("p", {}, "A key is in use. It is only in this page's memory."),
+    body: h("p", {}, "A key is set. It is kept only in the memory of this page."),
     actions: [
       { label: "Cancel", value: "", kind: "quiet" },
-      { label: "Forget key", value: "forget", kind: "danger" },
+      { label: "Remove key", value: "remove", kind: "danger" },
       { label: "Change key", value: "change", kind: "primary" },
     ],
   });

@@ -10,16 +10,16 @@ import { h } from "./dom.js";
 const known = new Map();
 
 const MAC_SIGNS = { Alt: "⌥", Ctrl: "⌃", Meta: "⌘", Shift: "⇧" };
-// Heard where they are typed; here they are only told of.
+// Handled elsewhere; here only for the list.
 const IN_THE_CHAT = [
   ["Enter", "Send the message"],
-  ["Shift+Enter", "Begin a new line of the message"],
-  ["Esc", "Stop the answer, or close what lies over the chat"],
+  ["Shift+Enter", "New line"],
+  ["Esc", "Stop the answer, or close a panel"],
 ];
 const ARROWS = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→" };
 
 /**
- * @param {string} combo such as "Alt+I", "Ctrl+Enter", "/"
+ * @param {string} combo for example "Alt+I", "Ctrl+Enter", "/"
  * @param {string} label
  * @param {() => void} act
  */
@@ -28,13 +28,13 @@ export function shortcut(combo, label, act) {
   known.set(combo, { combo: parse(combo), label, act });
 }
 
-/** Show the list of them. */
+/** Show the list of shortcuts. */
 export function showShortcuts() {
   const others = [...known].map(([combo, { label }]) => [combo, label]);
   const rows = [...IN_THE_CHAT, ...others, ["?", "Show this list"]].map(([combo, label]) =>
     h("tr", {}, h("td", {}, caps(combo)), h("td", {}, label)),
   );
-  const head = h("tr", {}, h("th", { scope: "col" }, "Keys"), h("th", { scope: "col" }, "What they do"));
+  const head = h("tr", {}, h("th", { scope: "col" }, "Keys"), h("th", { scope: "col" }, "Action"));
   const table = h("table", { class: "shortcuts" }, h("thead", {}, head), h("tbody", {}, rows));
   void dialog({ title: "Keyboard shortcuts", body: table });
 }
@@ -74,9 +74,9 @@ export function parse(combo) {
  */
 export function matches(event, combo) {
   if (event.altKey !== combo.alt || event.ctrlKey !== combo.ctrl || event.metaKey !== combo.meta) return false;
-  const isSign = /^[^\p{L}\p{N}]$/u.test(combo.key); // which needs Shift on some keyboards and not on others
+  const isSign = /^[^\p{L}\p{N}]$/u.test(combo.key); // needs Shift on some keyboard layouts
   if (!isSign && event.shiftKey !== combo.shift) return false;
-  // The Option key of a Mac makes other letters: the place of the key says which was meant.
+  // Option on a Mac changes the character: use the physical key.
   if (combo.alt && codeOf(combo.key) === event.code) return true;
   return event.key.toLowerCase() === combo.key.toLowerCase();
 }
@@ -89,7 +89,7 @@ function codeOf(key) {
 }
 
 /**
- * Whether keys are typed into it.
+ * Whether an element takes text input.
  *
  * @param {EventTarget | null} target
  */
@@ -100,7 +100,7 @@ function isField(target) {
 }
 
 /**
- * A combo as key caps.
+ * A shortcut as <kbd> elements.
  *
  * @param {string} combo
  */

@@ -1,5 +1,4 @@
-// Small choices that the browser remembers: looks, never secrets. Where it may not store anything, they last as long as
-// the page.
+// Preferences in localStorage, never secrets. Without storage they last until the page is closed.
 
 /** @type {Map<string, string>} */
 const here = new Map();
@@ -22,6 +21,6 @@ export function remember(name, value) {
   try {
     localStorage.setItem(name, value);
   } catch {
-    // It is full, or the browser was told to keep nothing.
+    // Storage is full or disabled.
   }
 }

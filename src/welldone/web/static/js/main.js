@@ -1,4 +1,4 @@
-// The page: its views, and what stands in the bar above them.
+// Entry point: the views and the top bar.
 
 import { makeApi } from "./api.js";
 import { makeChat } from "./chat/index.js";
@@ -81,7 +81,7 @@ function makeInspectorButton(page) {
   button.addEventListener("click", () => open(room.hidden));
   page.bus.addEventListener("trace", () => open(true));
   page.bus.addEventListener("close-inspector", () => open(false));
-  // On a narrow screen the inspector lies over the chat: it waits until it is wanted.
+  // On a narrow screen the inspector covers the chat: start closed.
   const isWide = matchMedia("(min-width: 1100px)").matches;
   open(isWide && recall(OPEN) !== "false");
   return button;
@@ -98,14 +98,14 @@ function viewOf(hash) {
 /** @param {string} id */
 function byId(id) {
   const found = document.getElementById(id);
-  if (!found) throw new Error(`there is no #${id}`);
+  if (!found) throw new Error(`#${id} is missing`);
   return found;
 }
 
 /** @param {string} name */
 function byClass(name) {
   const found = document.querySelector(`.${name}`);
-  if (!(found instanceof HTMLElement)) throw new Error(`there is no .${name}`);
+  if (!(found instanceof HTMLElement)) throw new Error(`.${name} is missing`);
   return found;
 }
 

@@ -1,4 +1,4 @@
-// What JSON calls an object.
+// Type guard for JSON objects.
 
 /**
  * @param {unknown} value

@@ -1,4 +1,4 @@
-// Rules: a link to one, and its page.
+// Rules: links, and the dialog with a rule page.
 
 import { badge } from "./badge.js";
 import { dialog, toast } from "./dialog.js";
@@ -15,12 +15,12 @@ const TONES = /** @type {Record<string, Tone>} */ ({
 });
 
 /**
- * Opens the page of a rule, wherever it stands.
+ * A link that opens the page of a rule; `Rules` handles the click.
  *
  * @param {string} rule
  */
 export function ruleLink(rule) {
-  return h("button", { class: "link mono", title: "Show the rule's page", dataset: { rule } }, visible(rule));
+  return h("button", { class: "link mono", title: "Show the rule page", dataset: { rule } }, visible(rule));
 }
 
 /** @param {string} severity */
@@ -28,7 +28,7 @@ export function severityBadge(severity) {
   return badge(severity, TONES[severity]);
 }
 
-/** The pages of rules, each asked for once. */
+/** Rule pages, each requested once. */
 export class Rules {
   #page;
   /** @type {Map<string, Promise<RulePage>>} */
@@ -52,7 +52,7 @@ export class Rules {
     if (known) return known;
     const asked = /** @type {Promise<RulePage>} */ (this.#page.json(`page/api/rules/${encodeURIComponent(id)}`));
     this.#asked.set(id, asked);
-    // It may be there another time.
+    // Do not cache a failure.
     asked.catch(() => this.#asked.delete(id));
     return asked;
   }
@@ -69,7 +69,7 @@ export class Rules {
 }
 
 /**
- * A page without its title, which the dialog has.
+ * A page without its title, which the dialog shows.
  *
  * @param {string} page
  */

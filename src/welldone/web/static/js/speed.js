@@ -1,8 +1,8 @@
-// How fast a model speaks.
+// Output speed.
 
 /**
- * Tokens per second, of the time between the first and the last: how long the first one took is another figure. Null
- * where they came at once, or nobody counted them.
+ * Tokens per second between the first and the last token (TTFT excluded). Null if they arrived at once, or without a
+ * token count.
  *
  * @param {number | null} tokens
  * @param {number | null} firstAt milliseconds

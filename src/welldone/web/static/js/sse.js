@@ -1,32 +1,32 @@
-// Frames out of the bytes of a stream, however they are cut. Nothing is mended here: the inspector shows what came.
+// Splits the bytes of a stream into SSE frames, without any repair: the inspector shows exactly what was received.
 
 const END = /\r\n\r\n|\n\n|\r\r/g;
 const encoder = new TextEncoder();
 
-/** One frame as it came. */
+/** One frame as received. */
 export class Frame {
   /**
    * @param {{n: number, at: number, gap: number, byte: number, size: number, raw: string}} facts
    */
   constructor({ n, at, gap, byte, size, raw }) {
-    /** From 1. */
+    /** Number, from 1. */
     this.n = n;
-    /** Milliseconds since the request began, when its last byte came. */
+    /** When its last byte arrived, in milliseconds since the start of the request. */
     this.at = at;
-    /** Milliseconds since the frame before it; of the first, since the head of the reply. */
+    /** Milliseconds since the previous frame, or since the response headers. */
     this.gap = gap;
-    /** Where it begins in the body. */
+    /** Offset in the body. */
     this.byte = byte;
     this.size = size;
     this.raw = raw;
     const { event, data, isComment } = parse(raw);
     this.event = event;
-    /** Its data lines, joined; null where it has none. */
+    /** Its data lines, joined; null if it has none. */
     this.data = data;
     this.isComment = isComment;
   }
 
-  /** The data as JSON; undefined where it is none. */
+  /** The data as JSON; undefined if it is not JSON. */
   get json() {
     if (this.data === null || this.data === "[DONE]") return undefined;
     try {
@@ -37,27 +37,27 @@ export class Frame {
   }
 }
 
-/** Cuts a stream into the texts of its frames. */
+/** Splits a stream into the texts of its frames. */
 export class Cutter {
   #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   #rest = "";
 
   /**
-   * The frames that these bytes complete.
+   * Returns the frames that these bytes complete.
    *
    * @param {Uint8Array} bytes
    * @returns {string[]}
    */
   feed(bytes) {
     const text = this.#decoder.decode(bytes, { stream: true });
-    // An end may lie across the cut: three characters before it are looked at once more.
+    // The end of a frame may be split between two reads: scan the last three characters again.
     const from = Math.max(0, this.#rest.length - 3);
     this.#rest += text;
     return this.#take(from);
   }
 
   /**
-   * What is left when the stream has ended.
+   * Returns the rest at the end of the stream.
    *
    * @returns {string[]}
    */
@@ -84,7 +84,7 @@ export class Cutter {
 }
 
 /**
- * How many bytes a text has on the wire.
+ * Size of a text in UTF-8.
  *
  * @param {string} text
  */

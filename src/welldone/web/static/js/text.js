@@ -1,31 +1,31 @@
-// Untrusted text as it can be shown: what cannot be seen, or changes the order of what is seen, is shown as a mark.
+// Makes invisible and bidirectional control characters of untrusted text visible.
 
-/** Piece of text that a browser lays out quickly even where it has no break in it; measured in Chromium. */
+/** Length of text that a browser lays out quickly even without a line break; measured in Chromium. */
 export const PIECE = 16 * 1024;
 
-// Controls but tab and newline, bidi controls, zero-width and filler characters, annotations, variation selectors and
-// tags of plane 14, and halves of surrogate pairs.
+// Controls except tab and newline, bidi controls, zero-width and filler characters, annotations, variation selectors,
+// tags of plane 14, and lone surrogates.
 const HIDDEN = new RegExp(
   "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f" +
     "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb" +
     "\\u{e0000}-\\u{e0fff}\\p{Cs}]",
   "gu",
 );
-// Emoji and scripts are joined by characters that cannot be seen; between two of these they belong to the text.
+// Invisible joiners between two of these characters (emoji, scripts) belong to the text.
 const JOINED = /^(?:\p{Extended_Pictographic}|\p{Emoji_Modifier}|\ufe0f|(?!\p{Script=Latin})[\p{L}\p{M}])$/u;
 const HAN = /^\p{Script=Han}$/u;
-// The flags of parts of a country are a black flag, letters of plane 14, and an end.
+// Flags of subdivisions: a black flag, tag characters of plane 14, and a cancel tag.
 const FLAG = /\u{1f3f4}[\u{e0030}-\u{e0039}\u{e0061}-\u{e007a}]{3,6}\u{e007f}/gu;
 
 /**
- * The text with marks (␛, ⟨U+202E⟩) in the place of what hides.
+ * Replace hidden characters by visible marks (␛, ⟨U+202E⟩).
  *
  * @param {string} text
  */
 export function visible(text) {
   if (text.search(HIDDEN) < 0) return text;
   if (!text.includes("\u{1f3f4}")) return marked(text);
-  // Flags are left as they are, and what lies between them is looked at.
+  // Flags stay; the text between them is checked.
   let shown = "";
   let from = 0;
   for (const flag of text.matchAll(FLAG)) {
@@ -41,7 +41,7 @@ function marked(text) {
 }
 
 /**
- * Whether a hidden character is part of what people write: a joiner within emoji or a script, a variant of a Han sign.
+ * Whether a hidden character is legitimate: a joiner in emoji or a script, a variation selector of a Han character.
  *
  * @param {string} found
  * @param {number} at
@@ -58,7 +58,7 @@ function belongs(found, at, text) {
 }
 
 /**
- * The character that ends at a place, of one unit of UTF-16 or two.
+ * The character that ends at an index, of one or two UTF-16 units.
  *
  * @param {string} text
  * @param {number} at
@@ -71,13 +71,13 @@ export function characterBefore(text, at) {
 /** @param {string} character */
 function mark(character) {
   const code = /** @type {number} */ (character.codePointAt(0));
-  if (code < 0x20) return String.fromCharCode(0x2400 + code); // a picture of the control
+  if (code < 0x20) return String.fromCharCode(0x2400 + code); // symbol for the control character
   if (code === 0x7f) return "\u2421";
   return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
 /**
- * The text in pieces of at most `size`, cut behind a line where there is one, and never within a character.
+ * Split a text into pieces of at most `size`, after a line end if possible, and never within a character.
  *
  * @param {string} text
  * @param {number} [size]
@@ -95,11 +95,11 @@ export function pieces(text, size = PIECE) {
 }
 
 /**
- * The first of them.
+ * The first piece.
  *
  * @param {string} text
  * @param {number} size
- * @param {number} [from] where it begins
+ * @param {number} [from] start index
  */
 export function firstPiece(text, size, from = 0) {
   const piece = text.slice(from, from + size);

@@ -1,5 +1,4 @@
-// Light or dark: as the system has it and changes it, or as the person chose. theme-early.js does the same before the
-// first paint.
+// Light or dark theme: that of the system, or the one the user chose. theme-early.js applies it before the first paint.
 
 import { h } from "./dom.js";
 import { recall, remember } from "./local.js";
@@ -10,7 +9,7 @@ const SIGNS = { system: "◐", light: "☀", dark: "☾" };
 
 /** @typedef {typeof MODES[number]} Mode */
 
-/** The button that changes it. */
+/** The button that changes the theme. */
 export function makeThemeButton() {
   const system = matchMedia("(prefers-color-scheme: dark)");
   let mode = kept();

@@ -1,4 +1,4 @@
-// The answer that the chunks of a stream make, as far as they came.
+// Accumulates the chunks of a stream into an answer.
 
 import { isRecord } from "../record.js";
 import { tokensPerSecond } from "../speed.js";
@@ -13,7 +13,7 @@ import { tokensPerSecond } from "../speed.js";
  * @property {{place: number, name: string, piece: string}[]} calls which tool call it belongs to, and its new arguments
  */
 
-const MOST_CALLS = 128; // as many as OpenAI lets a request have tools
+const MAX_CALLS = 128; // OpenAI's limit of tools per request
 
 export class Answer {
   content = "";
@@ -37,14 +37,14 @@ export class Answer {
   thoughtFrom = null;
   /** @type {number | null} */
   thoughtUntil = null;
-  /** How many characters it has. */
+  /** Number of characters. */
   size = 0;
   /** @type {Map<number, number>} where the call with an index stands in `calls` */
   #places = new Map();
 
   /**
    * @param {unknown} chunk the JSON of a frame
-   * @param {number} at when it came
+   * @param {number} at when it arrived
    * @returns {News}
    */
   feed(chunk, at) {
@@ -75,7 +75,7 @@ export class Answer {
    */
   #hear(delta, news) {
     news.content = textOf(delta.content);
-    // Servers do not agree on the name.
+    // The field name differs between servers.
     news.reasoning = textOf(delta.reasoning_content) || textOf(delta.reasoning);
     news.refusal = textOf(delta.refusal);
     this.content += news.content;
@@ -109,7 +109,7 @@ export class Answer {
     const known = this.#places.get(index);
     if (known !== undefined) return known;
     const place = this.calls.length;
-    if (place === MOST_CALLS) return place;
+    if (place === MAX_CALLS) return place;
     this.calls.push({ id: "", type: "function", function: { name: "", arguments: "" } });
     this.#places.set(index, place);
     return place;

@@ -1,4 +1,4 @@
-// A tool call as a card: its name, its arguments as they come, and a place for its result.
+// A tool call as a card: its name, its arguments while they stream, and an input for its result.
 
 import { badge } from "../badge.js";
 import { h } from "../dom.js";
@@ -9,7 +9,7 @@ export class CallCard {
   #name = h("code");
   #arguments = h("div", { class: "call-arguments" });
   #json = new LiveJson(this.#arguments);
-  #result = h("textarea", { rows: 2, placeholder: "What the tool gives back", spellcheck: false });
+  #result = h("textarea", { rows: 2, placeholder: "Result of the tool", spellcheck: false });
   #field = h("label", { class: "call-result", hidden: true }, "Result", this.#result);
 
   constructor() {
@@ -22,7 +22,7 @@ export class CallCard {
     );
   }
 
-  /** What was typed as its result. */
+  /** The result that the user typed. */
   get result() {
     return this.#result.value;
   }
@@ -40,7 +40,7 @@ export class CallCard {
     this.#json.end();
   }
 
-  /** @param {boolean} isWaiting whether a result is wanted */
+  /** @param {boolean} isWaiting whether it waits for a result */
   setWaiting(isWaiting) {
     this.#field.hidden = !isWaiting;
   }

@@ -1,4 +1,4 @@
-// The box in which a message is written, with the buttons that send it and stop its answer.
+// The message input, with buttons to send and to stop.
 
 import { h } from "../dom.js";
 
@@ -9,7 +9,7 @@ export class Composer {
   #stopButton = h("button", { hidden: true, title: "Esc" }, "Stop");
 
   /**
-   * @param {(text: string) => boolean} send whether it was taken; if not, the text stays
+   * @param {(text: string) => boolean} send returns false to keep the text
    * @param {() => void} stop
    */
   constructor(send, stop) {
@@ -34,23 +34,23 @@ export class Composer {
     this.#box.focus();
   }
 
-  /** @param {boolean} isReady whether there is a model to talk to */
+  /** @param {boolean} isReady whether a model is available */
   setReady(isReady) {
     this.#sendButton.disabled = !isReady;
   }
 
-  /** @param {boolean} isRunning whether an answer comes now */
+  /** @param {boolean} isRunning whether an answer is streaming */
   setRunning(isRunning) {
     const hadFocus = document.activeElement === this.#stopButton || document.activeElement === this.#sendButton;
     this.#sendButton.hidden = isRunning;
     this.#stopButton.hidden = !isRunning;
-    // A button that vanishes must not take the focus with it.
+    // Keep the focus when the button disappears.
     if (hadFocus) this.focus();
   }
 
   /** @param {KeyboardEvent} event */
   #typed(event) {
-    // While letters are put together (Japanese, Chinese), Enter belongs to that. Safari says it only by this number.
+    // During IME composition Enter confirms the input. Safari reports that only by key code 229.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
     event.preventDefault();
     this.#submit();

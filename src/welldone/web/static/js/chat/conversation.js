@@ -1,5 +1,5 @@
-// Conversations as plain values: their messages, what an edit drops, and the request that goes to the server.
-// Messages have OpenAI's shape; what is known about how an answer came stands beside it in `answer`.
+// Conversations as plain values: messages, edits, and the request body. Messages have OpenAI's shape, with details of
+// an answer beside it in `answer`.
 
 import { randomName } from "../random.js";
 import { readOptions } from "./options.js";
@@ -43,10 +43,10 @@ import { readOptions } from "./options.js";
  * @property {number} updated_at
  */
 
-const TITLE_LENGTH = 48; // about two lines of the list
+const TITLE_LENGTH = 48; // about two lines in the list
 const UNTITLED = "New conversation";
 
-/** A name for a conversation or a message. */
+/** Random id of a conversation or a message. */
 export function newId() {
   return randomName(12);
 }
@@ -69,14 +69,14 @@ export function newMessage(role, content) {
 }
 
 /**
- * Its given name, else its first words.
+ * The title, or the first words.
  *
  * @param {Conversation} conversation
  */
 export function titleOf({ title, messages }) {
   if (title) return title;
   const first = messages.find(({ role }) => role === "user")?.content ?? "";
-  // Only the beginning is looked at: a message may be long.
+  // Only the beginning: a message may be long.
   const words = first.slice(0, 4 * TITLE_LENGTH).replace(/\s+/g, " ").trim();
   if (words.length <= TITLE_LENGTH) return words || UNTITLED;
   const cut = words.slice(0, TITLE_LENGTH);
@@ -85,7 +85,7 @@ export function titleOf({ title, messages }) {
 }
 
 /**
- * What to keep when an answer is asked for again: all before it; or, of a message of a person, all up to it.
+ * Messages to keep when an answer is regenerated: all before it; for a user message, all up to it.
  *
  * @param {Message[]} messages
  * @param {Message} message
@@ -96,7 +96,7 @@ export function keptForRetry(messages, message) {
 }
 
 /**
- * The messages without one. The results of its tool calls go with it: they answer nothing then.
+ * Delete a message, and the results of its tool calls.
  *
  * @param {Message[]} messages
  * @param {Message} message
@@ -112,7 +112,7 @@ export function without(messages, message) {
 }
 
 /**
- * The tool calls at the end that wait for their results.
+ * Tool calls at the end that wait for results.
  *
  * @param {Message[]} messages
  * @returns {ToolCall[]}
@@ -123,7 +123,7 @@ export function waitingCalls(messages) {
 }
 
 /**
- * The body of the request for the next answer. Only what was set is in it.
+ * The request body for the next answer. Contains only settings that are set.
  *
  * @param {Conversation} conversation
  * @param {string} model
@@ -141,7 +141,7 @@ export function requestBody({ system, options, messages }, model) {
 }
 
 /**
- * A message as the server is told it; nothing for an answer of which nothing came.
+ * A message as sent to the server; nothing for an empty answer.
  *
  * @param {Message} message
  * @returns {Record<string, unknown>[]}
@@ -150,7 +150,7 @@ function asSent({ role, content, refusal, tool_calls, tool_call_id, answer }) {
   if (role === "tool") return [{ role, content, tool_call_id }];
   if (role === "user") return [{ role, content }];
   const text = content || refusal || null;
-  // Calls of an answer that broke off may be cut in the middle.
+  // Tool calls of an interrupted answer may be incomplete.
   const calls = answer && answer.outcome !== "whole" ? [] : (tool_calls ?? []);
   if (calls.length) return [{ role, content: text, tool_calls: calls }];
   return text === null ? [] : [{ role, content: text }];

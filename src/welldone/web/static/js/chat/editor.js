@@ -1,10 +1,10 @@
-// A box in which a message is changed.
+// Editor of a message.
 
 import { h } from "../dom.js";
 
 /**
  * @param {string} text
- * @param {string} label of the button that keeps it
+ * @param {string} label of the save button
  * @param {{save: (text: string) => void, cancel: () => void}} acts
  */
 export function makeEditor(text, label, { save, cancel }) {

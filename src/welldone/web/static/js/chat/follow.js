@@ -1,42 +1,42 @@
-// Keeps the end of a growing text in sight, unless its reader went up to read.
+// Keeps the end of a growing text in view, unless the user scrolls up.
 
 import { h } from "../dom.js";
 
-const NEAR = 40; // pixels from the end that still count as the end: two lines
+const NEAR = 40; // pixels from the end that count as the end: two lines
 
 export class Follow {
-  #room;
+  #container;
   #isFollowing = true;
   #last = 0;
 
   /**
-   * @param {HTMLElement} room that scrolls
+   * @param {HTMLElement} container that scrolls
    * @param {HTMLElement} text that grows in it
    */
-  constructor(room, text) {
-    this.#room = room;
+  constructor(container, text) {
+    this.#container = container;
     this.button = h("button", { class: "jump", hidden: true }, "↓ Jump to the end");
     this.button.addEventListener("click", () => this.toEnd());
-    room.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    container.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     const grown = new ResizeObserver(() => this.#grown());
     grown.observe(text);
-    grown.observe(room);
+    grown.observe(container);
   }
 
-  /** Go to the end, and stay there. */
+  /** Scroll to the end and follow it. */
   toEnd() {
     this.#isFollowing = true;
     this.#grown();
   }
 
   #grown() {
-    if (this.#isFollowing) this.#room.scrollTop = this.#room.scrollHeight;
+    if (this.#isFollowing) this.#container.scrollTop = this.#container.scrollHeight;
     this.#showButton();
   }
 
   #scrolled() {
-    const { scrollTop } = this.#room;
-    // Text may have grown since the last scroll: only who went up has left the end.
+    const { scrollTop } = this.#container;
+    // The text may have grown since the last scroll: only scrolling up stops following.
     if (scrollTop < this.#last - 1) this.#isFollowing = false;
     if (this.#distance() < NEAR) this.#isFollowing = true;
     this.#last = scrollTop;
@@ -44,7 +44,7 @@ export class Follow {
   }
 
   #distance() {
-    const { scrollHeight, scrollTop, clientHeight } = this.#room;
+    const { scrollHeight, scrollTop, clientHeight } = this.#container;
     return scrollHeight - scrollTop - clientHeight;
   }
 

@@ -1,4 +1,4 @@
-// The playground: a conversation with a model, the others beside it, and its settings.
+// The chat view: a conversation, the list of conversations, and settings.
 
 import { copy } from "../clipboard.js";
 import { toast } from "../dialog.js";
@@ -17,7 +17,7 @@ import { makeWelcome } from "./welcome.js";
 /** @import { Conversation, Message } from "./conversation.js" */
 /** @import { Acts } from "./message.js" */
 
-const ENDS = { whole: "Answer complete", stopped: "Answer stopped", broken: "The answer broke off" };
+const ENDS = { whole: "Answer complete", stopped: "Answer stopped", broken: "Answer interrupted" };
 
 /**
  * @param {HTMLElement} root
@@ -30,7 +30,7 @@ export function makeChat(root, page) {
   root.addEventListener("keydown", (event) => chat.typed(event));
   shortcut("Alt+N", "New conversation", () => chat.create());
   shortcut("Alt+M", "Write a message", () => chat.focus());
-  // Models may have been loaded in the server's view.
+  // Models may have been loaded in the server view.
   window.addEventListener("hashchange", () => root.hidden || void chat.models.refresh());
   void chat.start();
 }
@@ -79,7 +79,7 @@ class Chat {
   async start() {
     void this.models.refresh();
     const newest = await this.library.start();
-    // Who was quick has begun one already.
+    // The user may have started one already.
     if (newest && !this.#conversation.messages.length) await this.open(newest);
     else this.#rest();
   }
@@ -111,7 +111,7 @@ class Chat {
     } else this.#stop();
   }
 
-  /** Another conversation is shown. */
+  /** Show another conversation. */
   #turnTo() {
     this.library.sidebar.close();
     this.#show();
@@ -120,7 +120,7 @@ class Chat {
     void this.library.refresh();
   }
 
-  /** Go to the message box, unless that brings up the keyboard of a phone before anybody wants to write. */
+  /** Focus the message input, except on touch devices, where that opens the keyboard. */
   #rest() {
     if (matchMedia("(pointer: fine)").matches) this.focus();
   }
@@ -145,14 +145,14 @@ class Chat {
   }
 
   /**
-   * Say something, and hear the answer; false where it cannot be sent now.
+   * Send a message; false if it cannot be sent now.
    *
    * @param {string} text
    */
   #send(text) {
     if (!this.#canAsk()) return false;
     if (waitingCalls(this.#conversation.messages).length) {
-      toast("The model waits for the results of its tool calls.");
+      toast("The model waits for results of its tool calls.");
       this.thread.focusResult();
       return false;
     }
@@ -172,7 +172,7 @@ class Chat {
     this.focus();
   }
 
-  /** Whether there is a model, and nothing wrong in the settings; else the person is led there. */
+  /** Whether a request can be sent. Otherwise shows what is missing or invalid. */
   #canAsk() {
     const { errors } = readOptions(this.#conversation.options);
     const wrong = FIELDS.find(({ name }) => name in errors);
@@ -180,12 +180,12 @@ class Chat {
       toast(`${wrong.label} cannot be sent. ${errors[wrong.name]}`, "error");
       this.settings.open(wrong.name);
     } else if (!this.models.model) {
-      toast("There is no model to talk to yet.", "error");
+      toast("No model is available yet.", "error");
     }
     return !wrong && this.models.model !== "" && !this.#runs.has(this.#conversation.id);
   }
 
-  /** Ask for the next answer of the conversation that is shown. */
+  /** Request the next answer in the current conversation. */
   async #ask() {
     const conversation = this.#conversation;
     const { model, isCold } = this.models;
@@ -197,7 +197,7 @@ class Chat {
     this.#show();
     this.thread.toEnd();
     void this.library.save(conversation);
-    // One that was deleted meanwhile must not come back.
+    // Do not restore a conversation deleted in the meantime.
     const isWanted = () => this.#runs.get(conversation.id) === run;
     const outcome = await run.go(() => isWanted() && this.#save(conversation));
     if (isWanted()) this.#runs.delete(conversation.id);
@@ -211,8 +211,8 @@ class Chat {
   }
 
   /**
-   * Stop the answer under way and wait until it is settled, before a message is touched. Whether that is still there:
-   * meanwhile another conversation may be shown.
+   * Stop a running answer and wait for its end before a message is changed. Returns whether the message still exists:
+   * another conversation may be shown by then.
    *
    * @param {Message} message
    */
@@ -254,7 +254,7 @@ class Chat {
   }
 
   /**
-   * Bring messages back that were deleted. What was said since stays behind them.
+   * Restore deleted messages. Later messages stay after them.
    *
    * @param {string} id of their conversation
    * @param {Message[]} before

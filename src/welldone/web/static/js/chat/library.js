@@ -1,4 +1,4 @@
-// The conversations that are kept: their list, and what a person does with them there.
+// Stored conversations: the list and its actions.
 
 import { dialog, toast } from "../dialog.js";
 import { h } from "../dom.js";
@@ -7,7 +7,7 @@ import { count } from "../format.js";
 import { titleOf } from "./conversation.js";
 import { Sidebar } from "./sidebar.js";
 import { MemoryStore, openStore, StoreError } from "./store.js";
-import { MOST_BYTES, read, TransferError, write } from "./transfer.js";
+import { MAX_BYTES, read, TransferError, write } from "./transfer.js";
 
 /** @import { Conversation } from "./conversation.js" */
 /** @import { Head, Store } from "./store.js" */
@@ -22,7 +22,7 @@ import { MOST_BYTES, read, TransferError, write } from "./transfer.js";
  */
 
 const TITLE_LENGTH = 120;
-const NOT_LASTING = "This browser keeps nothing here: conversations are gone when the page is closed. Export them.";
+const NO_STORAGE = "This browser does not store conversations: they are lost when the page is closed. Export them.";
 
 export class Library {
   #chat;
@@ -46,16 +46,16 @@ export class Library {
     });
   }
 
-  /** The id of the conversation that was changed last. */
+  /** Id of the conversation that was changed last. */
   async start() {
     this.#store = await openStore();
-    this.sidebar.note(this.#store.isLasting ? "" : NOT_LASTING);
+    this.sidebar.note(this.#store.isLasting ? "" : NO_STORAGE);
     const [newest] = await this.refresh();
     return newest?.id;
   }
 
   /**
-   * A conversation as it is now: what is shown or answered may be newer than what was kept.
+   * The current state of a conversation, which may be newer than the stored one.
    *
    * @param {string} id
    */
@@ -64,7 +64,7 @@ export class Library {
   }
 
   /**
-   * Keep conversations; false, and a message, where the browser refuses.
+   * Store conversations; false, with a toast, if the browser rejects it.
    *
    * @param {...Conversation} conversations
    */
@@ -74,7 +74,7 @@ export class Library {
     return isKept;
   }
 
-  /** Show the list as it is now. */
+  /** Update the list. */
   async refresh() {
     const heads = await this.#store.heads();
     const listed = heads.filter(({ id }) => this.#found?.has(id) ?? true);
@@ -140,7 +140,7 @@ export class Library {
 
   async #import() {
     const file = await pick(".json,application/json");
-    const data = file && (await readFile(file, MOST_BYTES));
+    const data = file && (await readFile(file, MAX_BYTES));
     if (!data) return;
     try {
       const conversations = read(new TextDecoder().decode(data));

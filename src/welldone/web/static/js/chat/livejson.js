@@ -1,5 +1,4 @@
-// Text that should be JSON, shown with line breaks and indents while it comes. What turns out to be none is shown as
-// any other answer.
+// Pretty-prints a JSON answer while it streams. An answer that turns out not to be JSON is shown as usual.
 
 import { Live } from "../markdown/index.js";
 import { Pretty } from "./pretty.js";

@@ -1,4 +1,4 @@
-// What the articles of all messages have in common, and the article of a message that a person or a tool wrote.
+// The <article> of a message; complete for user, tool and system messages.
 
 import { h } from "../dom.js";
 import { count } from "../format.js";
@@ -18,10 +18,10 @@ import { makeEditor } from "./editor.js";
  */
 
 const WHO = { user: "You", assistant: "Assistant", tool: "Tool" };
-const LONG = 20_000; // characters of a message that are shown at first
+const LONG = 20_000; // characters shown before "more"
 
 /**
- * The frame of a message: who wrote it, a body, a foot, and the buttons.
+ * The parts of every message: author, body, footer, buttons.
  *
  * @param {Message} message
  * @param {Acts} acts
@@ -48,7 +48,7 @@ export function makeArticle(message, acts) {
 }
 
 /**
- * The article of what a person or a tool said: text as it is.
+ * The article of a user or tool message, as plain text.
  *
  * @param {Message} message
  * @param {Acts} acts
@@ -76,7 +76,7 @@ export function makeSystem(text, edit) {
 }
 
 /**
- * Text as it was written; the rest of a long one waits until it is wanted.
+ * Plain text; the rest of a long one is shown on demand.
  *
  * @param {string} text
  */
@@ -93,7 +93,7 @@ function plainText(text) {
 }
 
 /**
- * Put an editor in the place of a message's text.
+ * Replace the text of a message by an editor.
  *
  * @param {HTMLElement} body
  * @param {Message} message

@@ -1,4 +1,4 @@
-// The models that can be talked to, and which one was picked.
+// The list of chat models, and the selected one.
 
 import { fill, h } from "../dom.js";
 import { key, keyNews, mayAskAgain } from "../key.js";
@@ -13,7 +13,7 @@ import { visible } from "../text.js";
  * @property {{value?: string}} [status]
  */
 
-const PICKED = "welldone.model"; // not a secret: the name of the model that was used last
+const PICKED = "welldone.model"; // name of the model used last
 
 export class ModelPicker {
   #page;
@@ -22,7 +22,7 @@ export class ModelPicker {
   #trouble = h("span", { class: "models-trouble", hidden: true });
   /** @type {Listed[]} */
   #models = [];
-  /** The one to pick when the models are known. */
+  /** The model to select when the list arrives. */
   #wanted = recall(PICKED) ?? "";
 
   /**
@@ -32,7 +32,7 @@ export class ModelPicker {
   constructor(page, changed) {
     this.#page = page;
     this.#changed = changed;
-    // Another key may have other models. While the first list is awaited, the new key is tried anyway.
+    // Another key may see other models. While the first list is pending, it is requested with the new key anyway.
     keyNews.addEventListener("change", () => {
       const isAwaited = !this.#models.length && this.#trouble.hidden;
       if (key() !== null && !isAwaited) void this.refresh();
@@ -47,17 +47,17 @@ export class ModelPicker {
     );
   }
 
-  /** The name of the model that is picked; empty: there is none. */
+  /** Name of the selected model; empty if none. */
   get model() {
     return this.#models.some(({ id }) => id === this.#select.value) ? this.#select.value : "";
   }
 
-  /** Whether the server says that it must be loaded first. */
+  /** Whether the server must load it first. */
   get isCold() {
     return !isLoaded(this.#models.find(({ id }) => id === this.model));
   }
 
-  /** Ask the server for its models. */
+  /** Request the list of models. */
   async refresh() {
     if (!this.#models.length) fill(this.#select, h("option", {}, "Loading the models…"));
     try {
@@ -69,7 +69,7 @@ export class ModelPicker {
   }
 
   /**
-   * Pick a model if the server has it, or when it is known to have it.
+   * Select a model, now or when the list arrives, if the server has it.
    *
    * @param {string} id
    */
@@ -86,7 +86,7 @@ export class ModelPicker {
     this.#models = models;
     this.#trouble.hidden = true;
     this.#select.disabled = !models.length;
-    fill(this.#select, models.length ? models.map(optionOf) : h("option", {}, "No model can chat"));
+    fill(this.#select, models.length ? models.map(optionOf) : h("option", {}, "No chat models"));
     if (models.some(({ id }) => id === wanted)) this.#select.value = wanted;
     this.#changed();
   }
@@ -116,7 +116,7 @@ function optionOf(model) {
 }
 
 /**
- * What upstreams do not say of their models counts as loaded.
+ * Models without a state, as of upstreams, count as loaded.
  *
  * @param {Listed | undefined} model
  */

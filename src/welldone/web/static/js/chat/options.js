@@ -1,5 +1,4 @@
-// The settings of a conversation: what a person typed, and the fields of a request that it becomes. What is empty is
-// left to the server.
+// Settings of a conversation: parsing of user input into request fields. Empty settings are not sent.
 
 import { isRecord } from "../record.js";
 
@@ -22,7 +21,7 @@ const EXAMPLE_TOOLS = JSON.stringify(
       type: "function",
       function: {
         name: "get_weather",
-        description: "The weather in a city, now",
+        description: "Current weather in a city",
         parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
       },
     },
@@ -43,7 +42,7 @@ const EXAMPLE_SCHEMA = JSON.stringify(
 
 /** @type {Field[]} */
 export const FIELDS = [
-  { name: "temperature", label: "Temperature", kind: "number", hint: "0: always the likeliest word" },
+  { name: "temperature", label: "Temperature", kind: "number", hint: "0: always the likeliest token" },
   { name: "top_p", label: "Top p", kind: "number" },
   { name: "top_k", label: "Top k", kind: "integer" },
   { name: "min_p", label: "Min p", kind: "number" },
@@ -64,7 +63,7 @@ export const FIELDS = [
     label: "Tools (JSON)",
     kind: "tools",
     isWide: true,
-    hint: "A list, as OpenAI has it",
+    hint: "A list in OpenAI's format",
     example: EXAMPLE_TOOLS,
   },
   { name: "tool_choice", label: "Tool choice", kind: "choice", choices: ["auto", "none", "required"] },
@@ -74,15 +73,15 @@ export const FIELDS = [
     label: "JSON schema",
     kind: "schema",
     isWide: true,
-    hint: "The answer keeps to it",
+    hint: "The answer follows it",
     example: EXAMPLE_SCHEMA,
   },
 ];
 
-/** These mean nothing without tools, and servers refuse them. */
+/** Servers reject these without tools. */
 const NEED_TOOLS = ["tool_choice", "parallel_tool_calls"];
 
-/** What was typed cannot be sent. */
+/** Invalid input. */
 class OptionError extends Error {}
 
 /**
@@ -150,7 +149,7 @@ function readInteger(typed) {
 /** @param {string} typed */
 function readTools(typed) {
   const tools = readJson(typed);
-  if (!Array.isArray(tools)) throw new OptionError("This is not a list: write [ before it and ] behind it.");
+  if (!Array.isArray(tools)) throw new OptionError("This is not a list: enclose it in [ and ].");
   if (!tools.length) throw new OptionError("The list is empty.");
   tools.forEach(checkTool);
   return tools;
@@ -175,7 +174,7 @@ function checkTool(tool, at) {
 /** @param {string} typed */
 function readSchema(typed) {
   const schema = readJson(typed);
-  if (!isRecord(schema)) throw new OptionError("A schema is an object: { … }.");
+  if (!isRecord(schema)) throw new OptionError("A schema must be an object: { … }.");
   return schema;
 }
 

@@ -1,17 +1,16 @@
-// JSON with line breaks and indents while it still comes. What is not JSON passes through, but for white space between
-// its values.
+// Streaming pretty-printer for JSON. Other text passes through, except for white space between values.
 
 const STEP = "  ";
-const MOST_DEPTH = 20; // deeper lines would only move out of sight
-const MOST_LETTERS = 100_000; // a letter may become a line of forty spaces: what is longer goes on as it came
+const MAX_DEPTH = 20; // deeper indents would leave the screen
+const MAX_CHARACTERS = 100_000; // one character may become a line of forty spaces: longer text passes through
 
-/** Feed it pieces; it gives the piece to show for each. */
+/** Returns the text to show for each piece. */
 export class Pretty {
   #depth = 0;
   #isInString = false;
   #isEscaped = false;
   #hasJustOpened = false;
-  #left = MOST_LETTERS;
+  #left = MAX_CHARACTERS;
 
   /**
    * @param {string} piece
@@ -58,13 +57,13 @@ export class Pretty {
   /** @param {string} letter */
   #close(letter) {
     this.#depth = Math.max(0, this.#depth - 1);
-    // An empty object stays on its line.
+    // An empty object stays on one line.
     const start = this.#hasJustOpened ? "" : this.#line();
     this.#hasJustOpened = false;
     return start + letter;
   }
 
   #line() {
-    return `\n${STEP.repeat(Math.min(this.#depth, MOST_DEPTH))}`;
+    return `\n${STEP.repeat(Math.min(this.#depth, MAX_DEPTH))}`;
   }
 }

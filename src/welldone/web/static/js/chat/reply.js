@@ -1,4 +1,4 @@
-// The article of an answer. One that comes from the store is told in one piece what one that streams hears bit by bit.
+// The <article> of an answer. A stored answer is added at once, a streaming one in pieces.
 
 import { badge } from "../badge.js";
 import { h } from "../dom.js";
@@ -13,7 +13,7 @@ import { makeArticle } from "./message.js";
 /** @import { AnswerFacts, Message } from "./conversation.js" */
 /** @import { Acts } from "./message.js" */
 
-const LENGTH_HINT = "The answer was cut: it met Max tokens, or the context is full.";
+const LENGTH_HINT = "The answer was cut: it reached Max tokens, or the context is full.";
 
 export class Reply {
   #message;
@@ -46,7 +46,7 @@ export class Reply {
     this.#results.addEventListener("click", () => acts.sendResults(this.#cards.map(({ result }) => result)));
   }
 
-  /** It streams. */
+  /** Start streaming. */
   begin() {
     this.element.classList.add("is-running");
     this.#typing.hidden = false;
@@ -64,7 +64,7 @@ export class Reply {
     for (const { place, name, piece } of calls) this.#card(place).hear(name, piece);
   }
 
-  /** It is whole, or nothing more comes of it. */
+  /** End streaming, complete or not. */
   end() {
     this.element.classList.remove("is-running");
     this.#typing.hidden = true;
@@ -77,13 +77,13 @@ export class Reply {
     this.#trouble.replaceChildren(...troubles(answer, this.#hasHeard));
   }
 
-  /** @param {boolean} isWaiting whether its tool calls wait for their results */
+  /** @param {boolean} isWaiting whether its tool calls wait for results */
   setWaiting(isWaiting) {
     for (const card of this.#cards) card.setWaiting(isWaiting);
     this.#results.hidden = !isWaiting;
   }
 
-  /** Go to where the first result is typed. */
+  /** Focus the first result input. */
   focusResult() {
     this.#cards[0]?.focus();
   }
@@ -100,7 +100,7 @@ export class Reply {
 }
 
 /**
- * The article of an answer that was kept.
+ * The article of a stored answer.
  *
  * @param {Message} message
  * @param {Acts} acts
@@ -116,7 +116,7 @@ export function makeReply(message, acts) {
   return reply;
 }
 
-/** What the model thought, folded. */
+/** The reasoning, collapsed. */
 class Thoughts {
   #summary = h("summary", {}, "Reasoning");
   #time = h("span", { class: "soft" });
@@ -152,14 +152,14 @@ function factsLine({ model, completion_tokens, tokens_per_s, ttft_ms, finish_rea
     visible(model),
     completion_tokens !== null && `${count(completion_tokens)} tokens`,
     tokens_per_s !== null && `${rate(tokens_per_s)} tokens/s`,
-    ttft_ms !== null && `first after ${duration(ttft_ms)}`,
+    ttft_ms !== null && `first token after ${duration(ttft_ms)}`,
     finish_reason !== null && !["stop", "length", "tool_calls"].includes(finish_reason) && visible(finish_reason),
   ];
   return said.filter(Boolean).join(" · ");
 }
 
 /**
- * What went wrong with an answer, if anything did.
+ * The errors and warnings of an answer.
  *
  * @param {AnswerFacts} facts
  * @param {boolean} hasBegun
@@ -171,8 +171,8 @@ function troubles({ outcome, error, finish_reason }, hasBegun) {
     shown.push(h("p", { class: "mark" }, badge("length", "warn"), " ", LENGTH_HINT));
   }
   if (outcome === "broken") {
-    const what = h("strong", {}, hasBegun ? "The answer broke off. " : "There is no answer. ");
-    shown.push(h("div", { class: "trouble", role: "alert" }, what, visible(error ?? "Nobody said why.")));
+    const what = h("strong", {}, hasBegun ? "The answer was interrupted. " : "There is no answer. ");
+    shown.push(h("div", { class: "trouble", role: "alert" }, what, visible(error ?? "The server gave no reason.")));
   }
   return shown;
 }

@@ -1,4 +1,4 @@
-// One answer under way: it asks, lets the article grow, and keeps what came.
+// One running answer: sends the request, updates the article, saves the result.
 
 import { Exchange } from "../exchange.js";
 import { Answer } from "./answer.js";
@@ -9,10 +9,10 @@ import { Reply } from "./reply.js";
 /** @import { AnswerFacts, Conversation } from "./conversation.js" */
 /** @import { Acts } from "./message.js" */
 
-const SAVE_MS = 2_000; // what a crash may cost
-const MOST_CHARACTERS = 16 * 2 ** 20; // of an answer, as much as the page keeps in memory
-const TOO_LONG = "The answer is longer than this page can keep, so it was stopped.";
-const NO_END = "The stream ended without an end of the answer.";
+const SAVE_MS = 2_000; // at most this much is lost in a crash
+const MAX_CHARACTERS = 16 * 2 ** 20; // of an answer in memory
+const TOO_LONG = "The answer exceeds the limit of this page and was stopped.";
+const NO_END = "The stream ended without a finish_reason.";
 
 export class Run {
   #answer = new Answer();
@@ -39,9 +39,9 @@ export class Run {
   }
 
   /**
-   * To the end of the answer, however that comes.
+   * Run until the end of the answer. Never throws.
    *
-   * @param {() => void} save what came is in the conversation
+   * @param {() => void} save stores the conversation
    * @returns {Promise<AnswerFacts["outcome"]>}
    */
   go(save) {
@@ -73,12 +73,12 @@ export class Run {
   /** @param {Frame} frame */
   #hear(frame) {
     this.reply.hear(this.#answer.feed(frame.json, frame.at));
-    if (this.#answer.size <= MOST_CHARACTERS) return;
+    if (this.#answer.size <= MAX_CHARACTERS) return;
     this.#isTooLong = true;
     this.stop();
   }
 
-  /** How it ended. */
+  /** The outcome. */
   #end() {
     const { outcome, error } = this.#exchange;
     if (this.#isTooLong) return this.#facts("broken", TOO_LONG);

@@ -1,4 +1,4 @@
-// The panel with the system prompt and the settings of a conversation.
+// The settings panel: system prompt and request parameters of a conversation.
 
 import { badge } from "../badge.js";
 import { fill, h } from "../dom.js";
@@ -28,7 +28,7 @@ export class Settings {
       "section",
       { id: "settings", class: "settings", "aria-label": "Settings", hidden: true },
       h("div", { class: "settings-head" }, h("h2", {}, "Settings"), close),
-      h("p", { class: "soft small" }, "For this conversation. What is empty is left to the server."),
+      h("p", { class: "soft small" }, "For this conversation. Empty settings are not sent."),
       h("div", { class: "field wide" }, h("label", { for: this.#system.id }, "System prompt"), this.#system),
       FIELDS.map((field) => this.#makeField(field)),
     );
@@ -38,7 +38,7 @@ export class Settings {
     return !this.element.hidden;
   }
 
-  /** @param {string} [name] of the field to go to */
+  /** @param {string} [name] of the field to focus */
   open(name) {
     this.element.hidden = false;
     this.button.setAttribute("aria-expanded", "true");
@@ -76,7 +76,7 @@ export class Settings {
     this.#changed();
   }
 
-  /** Say what cannot be sent, where it was typed; and how many are set. */
+  /** Show errors at their fields, and the number of settings set. */
   #check() {
     const { options, system } = this.#conversation ?? { options: {}, system: "" };
     const { errors } = readOptions(options);
@@ -119,7 +119,7 @@ export class Settings {
       if (input instanceof HTMLTextAreaElement) input.setSelectionRange(0, 0);
       input.scrollTop = 0;
     };
-    const title = `Put an example in ${label}`;
+    const title = `Insert an example into ${label}`;
     return h("button", { class: "quiet mini", "aria-label": title, on: { click: put } }, "Example");
   }
 }

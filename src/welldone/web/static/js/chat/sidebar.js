@@ -1,4 +1,4 @@
-// The list of conversations. On a narrow screen it is a drawer over the chat.
+// The list of conversations; a drawer on narrow screens.
 
 import { fill, h } from "../dom.js";
 import { visible } from "../text.js";
@@ -17,7 +17,7 @@ import { visible } from "../text.js";
  * @property {() => void} importFile
  */
 
-const PAUSE_MS = 200; // between two keys of who types on
+const PAUSE_MS = 200; // debounce of typing
 
 export class Sidebar {
   #acts;
@@ -72,25 +72,25 @@ export class Sidebar {
 
   /**
    * @param {Head[]} heads
-   * @param {string} current the id of the one that is shown
+   * @param {string} current id of the current conversation
    */
   show(heads, current) {
     const shown = JSON.stringify([heads, current]);
-    if (shown === this.#shown) return; // as mostly: an answer is saved again and again while it comes
+    if (shown === this.#shown) return; // usual: a streaming answer is saved repeatedly
     this.#shown = shown;
     const focused = this.#list.contains(document.activeElement) ? document.activeElement : null;
     fill(this.#list, heads.map((head) => this.#item(head, head.id === current)));
-    // The list was made anew under who stood in it.
+    // Restore the focus after the list was rebuilt.
     if (focused instanceof HTMLElement) this.#focus(focused.dataset.key ?? "");
   }
 
-  /** @param {string} key of a button, which may be gone */
+  /** @param {string} key of a button, which may not exist any more */
   #focus(key) {
     const same = this.#list.querySelector(`[data-key="${key}"]`);
     (same instanceof HTMLElement ? same : this.#search).focus();
   }
 
-  /** @param {string} text what should be known of where conversations are kept; empty: nothing */
+  /** @param {string} text warning about storage; empty: none */
   note(text) {
     this.#note.textContent = text;
     this.#note.hidden = !text;

@@ -1,11 +1,11 @@
-// Where conversations are kept: in the browser's IndexedDB, or in memory where it has none (as in private windows).
+// Storage of conversations: IndexedDB, or memory if it is not available (as in private windows).
 
 import { titleOf } from "./conversation.js";
 
 /** @import { Conversation } from "./conversation.js" */
 
 /**
- * @typedef {{id: string, title: string, updated_at: number}} Head what the list shows of a conversation
+ * @typedef {{id: string, title: string, updated_at: number}} Head list entry of a conversation
  *
  * @typedef {object} Store
  * @property {boolean} isLasting whether it is still there when the page comes again
@@ -21,7 +21,7 @@ const VERSION = 1;
 const HEADS = "heads";
 const WHOLE = "conversations";
 
-/** The browser has no room, or may not keep it. */
+/** Storage is full or not allowed. */
 export class StoreError extends Error {}
 
 /** @returns {Promise<Store>} */
@@ -29,7 +29,7 @@ export async function openStore() {
   try {
     return new BrowserStore(await openDatabase());
   } catch {
-    // Some browsers have no IndexedDB for some windows, and each says so in another way.
+    // Browsers report a missing IndexedDB in different ways.
     return new MemoryStore();
   }
 }
@@ -44,7 +44,7 @@ function openDatabase() {
     };
     opening.onsuccess = () => resolve(opening.result);
     opening.onerror = () => reject(opening.error);
-    opening.onblocked = () => reject(new StoreError("Another tab holds an older version."));
+    opening.onblocked = () => reject(new StoreError("Another tab has an older version open."));
   });
 }
 
@@ -56,7 +56,7 @@ class BrowserStore {
   /** @param {IDBDatabase} database */
   constructor(database) {
     this.#database = database;
-    // A newer version of the page in another tab must not wait for this one.
+    // Do not block an upgrade by a newer version of the page in another tab.
     database.onversionchange = () => database.close();
   }
 
@@ -199,7 +199,7 @@ function storeError(error) {
   const isFull = error instanceof DOMException && error.name === "QuotaExceededError";
   return new StoreError(
     isFull
-      ? "The browser has no room left for conversations. Export and delete some."
-      : "The browser does not keep this conversation. Export it before you leave.",
+      ? "The browser storage is full. Export and delete some conversations."
+      : "The browser did not store this conversation. Export it before you leave.",
   );
 }

@@ -1,4 +1,4 @@
-// The messages of a conversation, one article each. Articles stay as they are while others come and go.
+// The messages of a conversation, one article each. Existing articles are kept while others are added or removed.
 
 import { fill, h } from "../dom.js";
 import { waitingCalls } from "./conversation.js";
@@ -27,7 +27,7 @@ export class Thread {
     this.#acts = acts;
     this.#welcome = welcome;
     const all = h("div", { class: "messages" }, this.#system, this.#list);
-    // An answer is announced when it is complete, not word by word.
+    // Announce an answer when it is complete, not word by word.
     const log = h(
       "div",
       { class: "log", role: "log", "aria-label": "Messages", "aria-live": "off", tabIndex: 0 },
@@ -39,10 +39,10 @@ export class Thread {
   }
 
   /**
-   * Show what has changed in a conversation, or another one.
+   * Show a conversation, or update it.
    *
    * @param {Conversation} conversation
-   * @param {Run | undefined} run the answer to it that is under way
+   * @param {Run | undefined} run its running answer
    */
   show({ messages, system }, run) {
     this.showSystem(messages.length ? system : "");
@@ -59,7 +59,7 @@ export class Thread {
   }
 
   /**
-   * A message was changed: its article is made anew.
+   * Rebuild the article of a changed message.
    *
    * @param {Message} message
    */
@@ -78,7 +78,7 @@ export class Thread {
     this.#follow.toEnd();
   }
 
-  /** Go to where the result of a tool call is typed. */
+  /** Focus the result input of a tool call. */
   focusResult() {
     const view = [...this.#views.values()].at(-1);
     if (view instanceof Reply) view.focusResult();

@@ -1,5 +1,5 @@
-// Conversations as a file, and back. A file is untrusted: it is checked whole before any of it is taken, and only the
-// fields that are known are.
+// Export and import of conversations. Files are untrusted: a file is validated completely before anything is imported,
+// and only known fields are.
 
 import { isRecord } from "../record.js";
 import { newId } from "./conversation.js";
@@ -9,15 +9,15 @@ import { FIELDS } from "./options.js";
 
 const FORMAT = "welldone.conversations";
 const VERSION = 1;
-export const MOST_BYTES = 64 * 2 ** 20; // some thousand long conversations; a browser reads it in a second
-const MOST_CONVERSATIONS = 5_000;
-const MOST_MESSAGES = 5_000; // each becomes an element of the page
-const MOST_CALLS = 1_000; // of tools, in a conversation: each becomes a card, which takes longer to draw
+export const MAX_BYTES = 64 * 2 ** 20; // thousands of long conversations; parsed in about a second
+const MAX_CONVERSATIONS = 5_000;
+const MAX_MESSAGES = 5_000; // each becomes an element
+const MAX_CALLS = 1_000; // tool calls of a conversation: each becomes a card, which is slow to draw
 const ROLES = /** @type {const} */ (["user", "assistant", "tool"]);
 const OUTCOMES = /** @type {const} */ (["whole", "stopped", "broken"]);
-const LAST_DAY = 8.64e15; // what a Date can be
+const LAST_DAY = 8.64e15; // limit of Date
 
-/** The file cannot be taken; its message says why. */
+/** The file is invalid. */
 export class TransferError extends Error {}
 
 /**
@@ -29,16 +29,16 @@ export function write(conversations, now) {
 }
 
 /**
- * The conversations of a file, under new names: what is there already stays as it is.
+ * The conversations of a file, with new ids: existing ones are not overwritten.
  *
  * @param {string} text
  * @returns {Conversation[]}
  */
 export function read(text) {
   const file = parse(text);
-  if (!isRecord(file) || file.format !== FORMAT) throw new TransferError("This is not a file of conversations.");
-  if (file.version !== VERSION) throw new TransferError("A newer version of this page wrote this file.");
-  const list = new Part(file, "").at("conversations").list(MOST_CONVERSATIONS);
+  if (!isRecord(file) || file.format !== FORMAT) throw new TransferError("This is not an export of conversations.");
+  if (file.version !== VERSION) throw new TransferError("This file was written by a newer version of this page.");
+  const list = new Part(file, "").at("conversations").list(MAX_CONVERSATIONS);
   if (!list.length) throw new TransferError("There are no conversations in this file.");
   return list.map(({ value }, at) => readConversation(new Part(value, `Conversation ${at + 1}`)));
 }
@@ -59,11 +59,11 @@ function parse(text) {
 function readConversation(one) {
   const messages = one
     .at("messages")
-    .list(MOST_MESSAGES)
+    .list(MAX_MESSAGES)
     .map(({ value }, at) => readMessage(new Part(value, `${one.where}, message ${at + 1}`)));
   const calls = messages.reduce((sum, { tool_calls: some = [] }) => sum + some.length, 0);
-  if (calls > MOST_CALLS) {
-    throw new TransferError(`${one.where} has ${calls} tool calls; at most ${MOST_CALLS} are taken.`);
+  if (calls > MAX_CALLS) {
+    throw new TransferError(`${one.where} has ${calls} tool calls; the limit is ${MAX_CALLS}.`);
   }
   return {
     id: newId(),
@@ -93,7 +93,7 @@ function readMessage(one) {
   for (const name of /** @type {const} */ (["reasoning_content", "refusal", "tool_call_id"])) {
     if (one.has(name)) message[name] = one.at(name).text();
   }
-  if (one.has("tool_calls")) message.tool_calls = one.at("tool_calls").list(MOST_CALLS).map(readCall);
+  if (one.has("tool_calls")) message.tool_calls = one.at("tool_calls").list(MAX_CALLS).map(readCall);
   if (one.has("answer")) message.answer = readFacts(one.at("answer"));
   return message;
 }
@@ -131,7 +131,7 @@ function readFacts(facts) {
   };
 }
 
-/** A part of a file, with the words for where it stands. */
+/** A value in a file, with its location for error messages. */
 class Part {
   /**
    * @param {unknown} value
@@ -142,7 +142,7 @@ class Part {
     this.where = where;
   }
 
-  /** @param {string} name of a field, which may be missing */
+  /** @param {string} name of an optional field */
   at(name) {
     if (!isRecord(this.value)) throw this.#isNot("an object");
     const joint = this.where.includes(": ") ? "." : ": ";
@@ -154,12 +154,12 @@ class Part {
     return this.at(name).value !== undefined;
   }
 
-  /** @param {number} most */
-  list(most) {
+  /** @param {number} limit */
+  list(limit) {
     const { value, where } = this;
     if (!Array.isArray(value)) throw this.#isNot("a list");
-    if (value.length <= most) return Array.from(value, (one) => new Part(one, where));
-    throw new TransferError(`${where} has ${value.length} entries; at most ${most} are taken.`);
+    if (value.length <= limit) return Array.from(value, (one) => new Part(one, where));
+    throw new TransferError(`${where} has ${value.length} entries; the limit is ${limit}.`);
   }
 
   text() {

@@ -1,4 +1,4 @@
-// What an empty conversation shows.
+// The start screen of an empty conversation.
 
 import { fill, h } from "../dom.js";
 import { visible } from "../text.js";
@@ -21,7 +21,7 @@ export function makeWelcome(send) {
     h("h2", {}, "Talk to ", name),
     h("p", { class: "soft" }, "Try one of these, or write your own message below."),
     h("div", { class: "examples" }, examples),
-    h("p", { class: "soft small" }, "The inspector shows each frame of the answer as it comes over the wire."),
+    h("p", { class: "soft small" }, "The inspector shows each frame of the stream as it arrives."),
   );
   /** @param {string} model */
   const setModel = (model) => fill(name, visible(model || "a model"));

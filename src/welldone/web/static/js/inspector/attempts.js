@@ -1,4 +1,4 @@
-// Which servers were asked, one after the other.
+// The attempts of an exchange, in order.
 
 import { badge } from "../badge.js";
 import { fill, h } from "../dom.js";
@@ -22,8 +22,8 @@ export class AttemptList {
 /** @param {Attempt} attempt */
 function attemptItem({ server, status, error, began_s, is_local }) {
   const tone = error || (status ?? 0) >= 400 ? "bad" : status === null ? "" : "good";
-  const answer = status !== null ? String(status) : error ? "no answer" : "no answer yet";
-  return h("li", { class: "small" }, badge(answer, tone),
-    ` ${visible(server)}${is_local ? " (local model)" : ""}, asked at ${seconds(began_s)}`,
-    error && error !== answer && h("span", { class: "is-error" }, `: ${visible(error)}`));
+  const result = status !== null ? String(status) : error ? "no response" : "no response yet";
+  return h("li", { class: "small" }, badge(result, tone),
+    ` ${visible(server)}${is_local ? " (local model)" : ""}, started at ${seconds(began_s)}`,
+    error && error !== result && h("span", { class: "is-error" }, `: ${visible(error)}`));
 }

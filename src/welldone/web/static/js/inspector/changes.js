@@ -1,13 +1,13 @@
-// What a repair changed in a chunk: the fields that differ between the upstream's JSON and ours.
+// Fields of a chunk that a repair changed.
 
 import { isRecord } from "../record.js";
 
-/** @typedef {{path: string, before: unknown, after: unknown}} Change A side that has no such field has undefined. */
+/** @typedef {{path: string, before: unknown, after: unknown}} Change undefined: the field is missing on that side */
 
-/** More than these nobody reads one by one. */
-const MOST_CHANGES = 40;
-/** Far deeper than any chunk, and far from the end of the stack. */
-const DEEPEST = 30;
+/** More would not be read. */
+const MAX_CHANGES = 40;
+/** Deeper than any real chunk, and far below the stack limit. */
+const MAX_DEPTH = 30;
 
 /**
  * @param {unknown} before
@@ -29,9 +29,9 @@ export function changes(before, after) {
  * @param {number} depth
  */
 function compare(path, before, after, found, depth) {
-  if (before === after || found.length >= MOST_CHANGES) return;
+  if (before === after || found.length >= MAX_CHANGES) return;
   const areAlike = isRecord(before) ? isRecord(after) : Array.isArray(before) && Array.isArray(after);
-  if (!areAlike || depth > DEEPEST) {
+  if (!areAlike || depth > MAX_DEPTH) {
     found.push({ path: path || "(all)", before, after });
     return;
   }
@@ -44,7 +44,7 @@ function compare(path, before, after, found, depth) {
 
 /**
  * @param {Record<string, unknown> | undefined} holder
- * @param {string} name such as "__proto__", which is a field like others
+ * @param {string} name may be "__proto__", which is an ordinary field here
  */
 function own(holder, name) {
   return holder && Object.hasOwn(holder, name) ? holder[name] : undefined;

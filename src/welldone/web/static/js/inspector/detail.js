@@ -1,4 +1,4 @@
-// All that is known of one frame: its bytes, its JSON, the events that it became, what was repaired.
+// Details of one frame: bytes, JSON, events, repairs.
 
 import { badge } from "../badge.js";
 import { copyButton } from "../clipboard.js";
@@ -10,32 +10,32 @@ import { visible } from "../text.js";
 import { changes } from "./changes.js";
 import { rawHex, rawText } from "./raw.js";
 import { jsonOf, read } from "./reading.js";
-import { mended, ruleItem, shortly } from "./ruleitem.js";
+import { repairLine, ruleItem, shorten } from "./ruleitem.js";
 import { frameOf } from "./sources.js";
 import { bytesOf } from "./trace.js";
 import { tree } from "./tree.js";
 
 /** @import { Item } from "./sources.js" */
 
-/** @typedef {{isHex: boolean}} Looks how it was last looked at */
+/** @typedef {{isHex: boolean}} ViewState display options, kept between frames */
 
-/** The kind of a step for which nothing came. */
+/** Kind of a step without a frame of the upstream. */
 export const NO_FRAME = "no frame";
-const MOST_STEPS = 20;
-const MOST_EVENTS = 50;
+const MAX_STEPS = 20;
+const MAX_EVENTS = 50;
 
 /**
  * @param {Item} item
- * @param {Looks} looks
+ * @param {ViewState} view
  * @param {() => void} close
  */
-export function makeDetail(item, looks, close) {
+export function makeDetail(item, view, close) {
   const { frame } = item;
   const json = jsonOf(frame);
   return [
     head(item, close),
-    item.repairs > 0 && notes(item.steps),
-    bytesPart(item, looks),
+    item.repairs > 0 && repairList(item.steps),
+    bytesPart(item, view),
     changesPart(item),
     json !== undefined && h("section", {}, title("JSON", copyButton("Copy JSON", () => pretty(json))), tree(json)),
     events(item.steps),
@@ -47,7 +47,7 @@ export function makeDetail(item, looks, close) {
  * @param {() => void} close
  */
 function head({ frame, hasTime }, close) {
-  const when = hasTime ? ` at ${duration(frame.at)}, ${duration(frame.gap)} after the one before` : "";
+  const when = hasTime ? ` at ${duration(frame.at)}, ${duration(frame.gap)} after the previous frame` : "";
   return h(
     "div",
     { class: "detail-head" },
@@ -66,25 +66,26 @@ function title(text, ...tools) {
 }
 
 /**
- * What the upstream said beside what we were sent for it.
+ * The bytes of the upstream beside the bytes sent to the client.
  *
  * @param {Item} item
- * @param {Looks} looks
+ * @param {ViewState} view
  */
-function bytesPart({ frame, steps, said }, looks) {
-  const heard = steps.map((step) => step.heard).join("");
-  const heardBytes = () => joined(steps.map(bytesOf));
-  const saidBytes = () => new TextEncoder().encode(said);
+function bytesPart({ frame, steps, sent }, view) {
+  const received = steps.map((step) => step.received).join("");
+  const receivedBytes = () => concatenate(steps.map(bytesOf));
+  const sentBytes = () => new TextEncoder().encode(sent);
   const columns = h("div", { class: "detail-columns" });
   const fill = () => {
-    const upstream = column("Upstream", shown(heard, "Nothing: what was held back, or is missing.", heardBytes, looks));
-    const ours = column("Sent to you", shown(said, "Nothing: it was held back, or left out.", saidBytes, looks));
-    columns.replaceChildren(...(steps.length ? [upstream, ours] : [ours]));
-    toggle.setAttribute("aria-pressed", String(looks.isHex));
+    const left = bytesView(received, "Nothing: sent from held-back or missing data.", receivedBytes, view);
+    const right = bytesView(sent, "Nothing: held back or dropped.", sentBytes, view);
+    const sentColumn = column("Sent to you", right);
+    columns.replaceChildren(...(steps.length ? [column("Upstream", left), sentColumn] : [sentColumn]));
+    toggle.setAttribute("aria-pressed", String(view.isHex));
   };
   const toggle = h("button", { class: "quiet mini", on: {
     click: () => {
-      looks.isHex = !looks.isHex;
+      view.isHex = !view.isHex;
       fill();
     },
   } }, "Hex");
@@ -94,13 +95,13 @@ function bytesPart({ frame, steps, said }, looks) {
 
 /**
  * @param {string} text
- * @param {string} why what is said where there is none
+ * @param {string} emptyText shown if there are no bytes
  * @param {() => Uint8Array} data
- * @param {Looks} looks
+ * @param {ViewState} view
  */
-function shown(text, why, data, looks) {
-  if (text === "") return h("p", { class: "soft small" }, why);
-  return looks.isHex ? rawHex(data()) : rawText(text);
+function bytesView(text, emptyText, data, view) {
+  if (text === "") return h("p", { class: "soft small" }, emptyText);
+  return view.isHex ? rawHex(data()) : rawText(text);
 }
 
 /**
@@ -112,7 +113,7 @@ function column(name, content) {
 }
 
 /** @param {Uint8Array[]} parts */
-function joined(parts) {
+function concatenate(parts) {
   const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
   for (const part of parts) {
@@ -123,23 +124,23 @@ function joined(parts) {
 }
 
 /** @param {Step[]} steps */
-function notes(steps) {
-  const found = steps.slice(0, MOST_STEPS).flatMap((step) => step.notes);
-  const items = found.map((note) => ruleItem(note, note.count, mended(note)));
+function repairList(steps) {
+  const found = steps.slice(0, MAX_STEPS).flatMap((step) => step.repairs);
+  const items = found.map((repair) => ruleItem(repair, repair.count, repairLine(repair)));
   return h("section", {}, title("Repairs"), h("ul", { class: "repairs" }, items));
 }
 
 /**
- * The fields that differ between the upstream's chunk and ours, where both are one chunk.
+ * Fields that differ between the chunk received and the chunk sent, if there is exactly one of each.
  *
  * @param {Item} item
  */
-function changesPart({ steps, said }) {
-  const spoken = steps.filter((step) => step.said !== "");
-  const [step] = spoken;
-  if (!step || spoken.length > 1 || step.notes.length === 0) return null;
+function changesPart({ steps, sent }) {
+  const sentSteps = steps.filter((step) => step.sent !== "");
+  const [step] = sentSteps;
+  if (!step || sentSteps.length > 1 || step.repairs.length === 0) return null;
   const before = jsonOf(frameOf(step));
-  const after = jsonOf(frameOf({ ...step, heard: said }));
+  const after = jsonOf(frameOf({ ...step, received: sent }));
   if (!isRecord(before) || !isRecord(after)) return null;
   const rows = changes(before, after).map((change) =>
     h("tr", {}, h("th", { scope: "row", class: "mono" }, visible(change.path)),
@@ -154,15 +155,15 @@ function changesPart({ steps, said }) {
 
 /** @param {unknown} field */
 function value(field) {
-  return field === undefined ? "(none)" : shortly(jsonText(field));
+  return field === undefined ? "(none)" : shorten(jsonText(field));
 }
 
 /** @param {Step[]} steps */
 function events(steps) {
-  const found = steps.slice(0, MOST_STEPS).flatMap((step) => step.events).slice(0, MOST_EVENTS);
+  const found = steps.slice(0, MAX_STEPS).flatMap((step) => step.events).slice(0, MAX_EVENTS);
   if (found.length === 0) return null;
   const rows = found.map(({ type, ...fields }) =>
-    h("li", {}, badge(visible(type)), " ", h("code", {}, shortly(jsonText(fields)))),
+    h("li", {}, badge(visible(type)), " ", h("code", {}, shorten(jsonText(fields)))),
   );
   return h("section", {}, title("Events"), h("ul", { class: "events" }, rows));
 }

@@ -1,4 +1,4 @@
-// One exchange in the inspector's memory: its frames, the upstream's, and what is made of them.
+// One exchange in the inspector: its frames, its capture, and the totals and repairs computed from them.
 
 import { clock } from "../format.js";
 import { visible } from "../text.js";
@@ -6,23 +6,23 @@ import { Join } from "./join.js";
 import { read } from "./reading.js";
 import { Repairs } from "./repairs.js";
 import { sentSource, upstreamSource } from "./sources.js";
-import { Tape } from "./tape.js";
+import { UpstreamCapture } from "./capture.js";
 import { Totals } from "./totals.js";
 
 /** @import { Exchange } from "../exchange.js" */
 
-const MOST_ENTRIES = 20;
-/** What all of them may have; the oldest lose their frames first. */
-const MOST_BYTES = 64 * 2 ** 20;
-/** Frames that are read between two looks at the clock. */
+const MAX_ENTRIES = 20;
+/** Of all entries together; the oldest lose their frames first. */
+const MAX_BYTES = 64 * 2 ** 20;
+/** Frames read between two checks of the clock. */
 const BATCH = 50;
 
 export class Entry {
   join = new Join();
   totals = new Totals();
   repairs = new Repairs();
-  /** Its frames were given up. */
-  isForgotten = false;
+  /** Its frames were discarded to save memory. */
+  isDiscarded = false;
 
   /**
    * @param {Page} page
@@ -30,58 +30,59 @@ export class Entry {
    */
   constructor(page, exchange) {
     this.exchange = exchange;
-    this.tape = new Tape(page, exchange);
-    this.sent = sentSource(exchange, () => this.tape.steps, this.join);
-    this.upstream = upstreamSource(() => this.tape.steps);
+    this.capture = new UpstreamCapture(page, exchange);
+    this.sent = sentSource(exchange, () => this.capture.steps, this.join);
+    this.upstream = upstreamSource(() => this.capture.steps);
   }
 
   /**
-   * Read what is new, for as long as there is time. Whether something is left.
+   * Process new frames and steps until the deadline. Returns whether some are left.
    *
-   * @param {number} until on the browser's clock
+   * @param {number} until deadline, as performance.now()
    */
   advance(until) {
     const { frames } = this.exchange;
-    const { totals, tape } = this;
+    const { totals, capture } = this;
     while (totals.read < frames.length && performance.now() < until) {
       for (const frame of frames.slice(totals.read, totals.read + BATCH)) totals.add(frame);
     }
-    this.repairs.advance(tape.steps, tape.attempts);
-    this.join.advance(frames, tape.steps);
+    this.repairs.advance(capture.steps, capture.attempts);
+    this.join.advance(frames, capture.steps);
     return totals.read < frames.length;
   }
 
   get title() {
     const { startedAt, body, path, status, outcome } = this.exchange;
-    // An error event is the last one, or stands before [DONE]. The totals may not have come so far.
-    const isBroken = this.totals.error !== null || this.exchange.frames.slice(-2).some((one) => read(one).kind === "error");
+    // An error event is last, or just before [DONE]. Checked here, since the totals may lag behind.
+    const lastFrames = this.exchange.frames.slice(-2);
+    const isBroken = this.totals.error !== null || lastFrames.some((frame) => read(frame).kind === "error");
     const end = isBroken ? "broken" : status;
     const facts = [clock(startedAt), visible(String(body.model ?? path)), outcome === "whole" ? end : outcome];
-    return facts.join(" · ") + (this.isForgotten ? " (frames not kept)" : "");
+    return facts.join(" · ") + (this.isDiscarded ? " (frames not kept)" : "");
   }
 
-  /** Bytes that are kept of it. */
+  /** Bytes held in memory. */
   get size() {
-    return this.isForgotten ? 0 : this.exchange.bytes + this.tape.size;
+    return this.isDiscarded ? 0 : this.exchange.bytes + this.capture.size;
   }
 
-  forget() {
-    this.isForgotten = true;
+  discard() {
+    this.isDiscarded = true;
     this.exchange.frames = [];
-    this.tape.drop();
+    this.capture.drop();
   }
 }
 
 /**
- * Keep within bounds.
+ * Enforce the limits.
  *
- * @param {Entry[]} entries the newest first
+ * @param {Entry[]} entries newest first
  */
 export function trim(entries) {
-  for (const gone of entries.splice(MOST_ENTRIES)) gone.forget();
+  for (const oldest of entries.splice(MAX_ENTRIES)) oldest.discard();
   let size = 0;
-  for (const [place, entry] of entries.entries()) {
+  for (const [index, entry] of entries.entries()) {
     size += entry.size;
-    if (place > 0 && size > MOST_BYTES && entry.exchange.outcome !== "running") entry.forget();
+    if (index > 0 && size > MAX_BYTES && entry.exchange.outcome !== "running") entry.discard();
   }
 }

@@ -1,4 +1,4 @@
-// A list of frames with the detail of the chosen one. The live stream and a linted capture are both shown by it.
+// A list of frames with the details of the selected one, for live streams and linted captures.
 
 import { fill, h } from "../dom.js";
 import { bytes, duration, NOTHING, plural } from "../format.js";
@@ -10,11 +10,11 @@ import { VirtualList } from "./virtual.js";
 /** @import { Frame } from "../sse.js" */
 /** @import { Item, Source } from "./sources.js" */
 
-/** Gaps from here on are marked: a person notices them. */
+/** Longer gaps are marked: people notice them. */
 const LONG_GAP_MS = 300;
-/** The bar of a gap is empty up to the first of these, and full from the second on. */
+/** The bar of a gap is empty below the first value and full above the second. */
 const [HEAT_FROM_MS, HEAT_TO_MS] = [5, 2_000];
-const PREVIEW_LETTERS = 160;
+const PREVIEW_CHARACTERS = 160;
 const COLUMNS = ["#", "Time", "Gap", "Size", "Kind", "Fix", "Content"];
 
 /** @type {WeakMap<Frame, {kind: string, preview: string}>} */
@@ -24,7 +24,7 @@ const skimmed = new WeakMap();
 const NO_FRAMES = {
   count: () => 0,
   item: () => {
-    throw new Error("there is no frame");
+    throw new Error("no frames");
   },
 };
 
@@ -33,7 +33,7 @@ export class FrameView {
   #detail;
   /** @type {Source} */
   #source = NO_FRAMES;
-  #looks = { isHex: false };
+  #view = { isHex: false };
   #shown = "";
 
   /** @param {string} label */
@@ -53,7 +53,7 @@ export class FrameView {
   }
 
   /**
-   * Show other frames.
+   * Show the frames of another source.
    *
    * @param {Source} source
    */
@@ -64,7 +64,7 @@ export class FrameView {
     this.update();
   }
 
-  /** There may be more of them, or more may be known. */
+  /** Repaint after the source has grown or changed. */
   update() {
     this.#list.show(this.#source.count());
     if (!this.#detail.hidden) this.#showDetail();
@@ -79,13 +79,13 @@ export class FrameView {
     const index = this.#list.chosen;
     if (index < 0 || index >= this.#source.count()) return;
     const item = this.#source.item(index);
-    // While a stream goes on, only what is new of the frame makes its detail anew.
+    // Rebuild the details only if the frame has more steps than before.
     const shown = `${index}/${item.steps.length}`;
     if (shown === this.#shown) return;
     this.#shown = shown;
     const hadFocus = this.#detail.contains(document.activeElement);
     this.#detail.hidden = false;
-    fill(this.#detail, ...makeDetail(item, this.#looks, () => this.#close()));
+    fill(this.#detail, ...makeDetail(item, this.#view, () => this.#close()));
     this.#detail.scrollTop = 0;
     if (hadFocus) this.#focusDetail();
   }
@@ -110,9 +110,9 @@ export class FrameView {
  * @param {Item} item
  * @param {HTMLElement} row
  */
-function paintRow(cells, { frame, hasTime, repairs, breaking, said }, row) {
-  // What is sent without a frame of the upstream, such as what was held back until the end, has a row too.
-  const { kind, preview } = frame.raw === "" ? { kind: NO_FRAME, preview: oneLine(said) } : skim(frame);
+function paintRow(cells, { frame, hasTime, repairs, breaking, sent }, row) {
+  // Output without a frame of the upstream, such as held-back text, has a row too.
+  const { kind, preview } = frame.raw === "" ? { kind: NO_FRAME, preview: oneLine(sent) } : skim(frame);
   const texts = [
     String(frame.n),
     hasTime ? duration(frame.at) : NOTHING,
@@ -122,20 +122,20 @@ function paintRow(cells, { frame, hasTime, repairs, breaking, said }, row) {
     breaking ? `✎ ${breaking}` : repairs ? "·" : "",
     preview,
   ];
-  cells.forEach((cell, place) => {
-    if (cell.textContent !== texts[place]) cell.textContent = texts[place];
+  cells.forEach((cell, column) => {
+    if (cell.textContent !== texts[column]) cell.textContent = texts[column];
   });
   row.dataset.kind = kind;
   row.classList.toggle("is-repaired", breaking > 0);
   row.classList.toggle("is-late", hasTime && frame.gap >= LONG_GAP_MS);
   row.style.setProperty("--heat", hasTime ? heat(frame.gap).toFixed(2) : "0");
   const others = repairs - breaking;
-  const told = [breaking && plural(breaking, "repair"), others && plural(others, "minor repair")];
-  cells[5].setAttribute("aria-label", told.filter(Boolean).join(", ") || "no repairs");
+  const labels = [breaking && plural(breaking, "repair"), others && plural(others, "minor repair")];
+  cells[5].setAttribute("aria-label", labels.filter(Boolean).join(", ") || "no repairs");
 }
 
 /**
- * What a row says of a frame. It is read once, not at each painting: it may have megabytes.
+ * Kind and preview of a frame. Cached: parsing at each repaint would be slow for frames of megabytes.
  *
  * @param {Frame} frame
  */
@@ -149,7 +149,7 @@ function skim(frame) {
 }
 
 /**
- * Frames that came together have no gap between them.
+ * Frames of the same read have a gap of exactly 0.
  *
  * @param {number} gap
  */
@@ -159,7 +159,7 @@ function gapText(gap) {
 
 /** @param {string} text */
 function oneLine(text) {
-  return visible(text.slice(0, PREVIEW_LETTERS)).replace(/\r\n|\r|\n/g, "⏎");
+  return visible(text.slice(0, PREVIEW_CHARACTERS)).replace(/\r\n|\r|\n/g, "⏎");
 }
 
 /** @param {number} gap */

@@ -1,8 +1,8 @@
-// Figures about the gaps between the frames of a stream.
+// Statistics of the gaps between frames.
 
 /** @typedef {{at: number, gap: number}} Dot milliseconds */
 
-/** A gap is a stall when it is so many times the usual one, and so long that people see it. */
+/** A gap is a stall if it is this many times the median, and long enough to be noticed. */
 const STALL_TIMES = 10;
 const STALL_MS = 200;
 
@@ -30,7 +30,7 @@ function quantile(sorted, share) {
 }
 
 /**
- * The gaps of an upstream's frames.
+ * Times and gaps of the upstream's frames.
  *
  * @param {Step[]} steps
  * @returns {Dot[]}
@@ -43,7 +43,7 @@ export function upstreamDots(steps) {
   for (const { at_s } of steps) {
     if (at_s === null) continue;
     const at = at_s * 1000;
-    // The first has none: when the head came is not known.
+    // The first frame has no gap: the time of the headers is not recorded.
     if (before !== null) dots.push({ at, gap: Math.max(0, at - before) });
     before = at;
   }

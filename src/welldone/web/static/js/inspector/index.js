@@ -1,4 +1,4 @@
-// The stream inspector: what goes over the wire, frame by frame, beside the chat.
+// The stream inspector: the bytes of an exchange, frame by frame, beside the chat.
 
 import { copyButton } from "../clipboard.js";
 import { toast } from "../dialog.js";
@@ -17,13 +17,13 @@ import { makeTabs } from "./tabs.js";
 import { TimelineView } from "./timeline.js";
 import { figures } from "./totals.js";
 import { TotalsBar } from "./totalsbar.js";
-import { ourTrace, upstreamTrace } from "./trace.js";
-import { whyEmpty } from "./why.js";
+import { sentTrace, upstreamTrace } from "./trace.js";
+import { whyEmpty } from "./messages.js";
 
 /** @import { Exchange } from "../exchange.js" */
 /** @import { Side } from "./sides.js" */
 
-/** How long frames are read before the page is painted again: most of a frame of the screen. */
+/** Time to process frames before each repaint: most of a display frame. */
 const WORK_MS = 12;
 
 /**
@@ -41,7 +41,7 @@ class Inspector {
   #entry = null;
   /** @type {Side} */
   #side = "sent";
-  #isPlanned = false;
+  #isPaintScheduled = false;
   #rules;
   #frames;
   #repairs;
@@ -67,14 +67,14 @@ class Inspector {
     this.#repairs = new RepairsView(this.#rules, (step) => this.#showStep(step));
     this.#request = new RequestView(page);
     this.#lint = new LintView(page);
-    const rooms = {
-      Frames: this.#framesRoom(),
+    const panels = {
+      Frames: this.#framesPanel(),
       Repairs: this.#repairs.element,
       Timeline: this.#timeline.element,
       Request: this.#request.element,
       Lint: this.#lint.element,
     };
-    this.#tabs = makeTabs("Inspector", rooms, () => this.#plan());
+    this.#tabs = makeTabs("Inspector", panels, () => this.#schedulePaint());
     this.#tabs.show("Frames");
     root.append(this.#head(), this.#totals.element, this.#tabs.bar, ...this.#tabs.panels);
     this.#listen();
@@ -96,8 +96,8 @@ class Inspector {
     );
   }
 
-  #framesRoom() {
-    const saveButton = h("button", { class: "quiet mini", title: "Save what is listed as a trace",
+  #framesPanel() {
+    const saveButton = h("button", { class: "quiet mini", title: "Save the listed frames as a trace",
       on: { click: () => this.#save() } }, "Save trace");
     const tools = h("div", { class: "frames-tools" }, this.#sides.element,
       saveButton, copyButton("Copy", () => this.#listed()));
@@ -109,7 +109,7 @@ class Inspector {
     bus.addEventListener("exchange", (event) => this.#add(/** @type {CustomEvent<Exchange>} */ (event).detail));
     bus.addEventListener("trace", (event) => {
       this.#tabs.show("Lint");
-      void this.#lint.openCapture(/** @type {CustomEvent<Capture>} */ (event).detail);
+      void this.#lint.openCapture(/** @type {CustomEvent<CaptureFile>} */ (event).detail);
     });
     this.root.addEventListener("dragover", (event) => {
       event.preventDefault();
@@ -117,14 +117,14 @@ class Inspector {
     });
     this.root.addEventListener("dragleave", () => this.root.classList.remove("is-target"));
     this.root.addEventListener("drop", (event) => this.#drop(event));
-    new MutationObserver(() => this.#seen()).observe(this.root, { attributeFilter: ["hidden"] });
+    new MutationObserver(() => this.#visibilityChanged()).observe(this.root, { attributeFilter: ["hidden"] });
   }
 
-  /** The server is asked about the upstream only while somebody looks. */
-  #seen() {
-    if (this.root.hidden) this.#entry?.tape.leave();
-    else this.#entry?.tape.watch();
-    this.#plan();
+  /** Poll the capture only while the inspector is visible. */
+  #visibilityChanged() {
+    if (this.root.hidden) this.#entry?.capture.leave();
+    else this.#entry?.capture.watch();
+    this.#schedulePaint();
   }
 
   /** @param {DragEvent} event */
@@ -142,10 +142,10 @@ class Inspector {
     const entry = new Entry(this.page, exchange);
     this.#entries.unshift(entry);
     trim(this.#entries);
-    const isShown = () => entry === this.#entry && this.#plan();
+    const isShown = () => entry === this.#entry && this.#schedulePaint();
     exchange.addEventListener("head", isShown);
     exchange.addEventListener("frame", isShown);
-    entry.tape.addEventListener("change", isShown);
+    entry.capture.addEventListener("change", isShown);
     exchange.addEventListener("end", () => {
       trim(this.#entries);
       this.#fillChoice();
@@ -156,9 +156,9 @@ class Inspector {
 
   /** @param {Entry} entry */
   #select(entry) {
-    this.#entry?.tape.leave();
+    this.#entry?.capture.leave();
     this.#entry = entry;
-    if (!this.root.hidden) entry.tape.watch();
+    if (!this.root.hidden) entry.capture.watch();
     this.#fillChoice();
     this.#show(this.#side);
   }
@@ -174,7 +174,7 @@ class Inspector {
     this.#side = side;
     this.#sides.press(side);
     if (this.#entry) this.#frames.open(this.#entry[side]);
-    this.#plan();
+    this.#schedulePaint();
   }
 
   /** @param {number} step */
@@ -184,19 +184,19 @@ class Inspector {
     this.#frames.choose(step);
   }
 
-  #plan() {
-    if (this.#isPlanned) return;
-    this.#isPlanned = true;
+  #schedulePaint() {
+    if (this.#isPaintScheduled) return;
+    this.#isPaintScheduled = true;
     requestAnimationFrame(() => {
-      this.#isPlanned = false;
+      this.#isPaintScheduled = false;
       if (!this.root.hidden) this.#paint();
     });
   }
 
   #paint() {
     const entry = this.#entry;
-    if (entry?.advance(performance.now() + WORK_MS)) this.#plan();
-    const repairs = entry?.tape.isKnown ? entry.repairs : null;
+    if (entry?.advance(performance.now() + WORK_MS)) this.#schedulePaint();
+    const repairs = entry?.capture.isKnown ? entry.repairs : null;
     this.#totals.update(entry ? figures(entry.exchange, entry.totals, repairs) : []);
     const rules = repairs?.listed.length ?? 0;
     this.#tabs.mark("Repairs", rules ? count(rules) : "", repairs?.hasBreaking ?? false);
@@ -212,13 +212,13 @@ class Inspector {
 
   #paintFrames() {
     const entry = this.#entry;
-    const why = whyEmpty(entry, this.#side);
-    this.#empty.hidden = why === "";
-    this.#empty.textContent = why;
+    const message = whyEmpty(entry, this.#side);
+    this.#empty.hidden = message === "";
+    this.#empty.textContent = message;
     this.#frames.element.hidden = entry === null || entry[this.#side].count() === 0;
-    const upstream = entry?.tape.isKnown ? entry.tape.steps.length : null;
+    const upstream = entry?.capture.isKnown ? entry.capture.steps.length : null;
     this.#sides.count({ sent: entry?.exchange.frames.length ?? null, upstream });
-    this.#attempts.update(entry?.tape.attempts ?? []);
+    this.#attempts.update(entry?.capture.attempts ?? []);
     this.#frames.update();
   }
 
@@ -226,17 +226,17 @@ class Inspector {
     const entry = this.#entry;
     if (!entry) return "";
     if (this.#side === "sent") return entry.exchange.frames.map(({ raw }) => raw).join("");
-    return entry.tape.steps.map(({ heard }) => heard).join("");
+    return entry.capture.steps.map(({ received }) => received).join("");
   }
 
   #save() {
     const entry = this.#entry;
-    if (!entry || entry.isForgotten || entry[this.#side].count() === 0) {
-      toast("There is nothing to save yet", "error");
+    if (!entry || entry.isDiscarded || entry[this.#side].count() === 0) {
+      toast("There is nothing to save yet.", "error");
       return;
     }
-    const { exchange, tape } = entry;
-    const { name, record } = this.#side === "sent" ? ourTrace(exchange) : upstreamTrace(exchange, tape);
+    const { exchange, capture } = entry;
+    const { name, record } = this.#side === "sent" ? sentTrace(exchange) : upstreamTrace(exchange, capture);
     save(name, JSON.stringify(record));
   }
 }

@@ -1,25 +1,25 @@
-// Which frames of the upstream became a frame of ours. What was said for all steps, in a row, is what we were sent, but
-// for comments that keep the connection alive: so it is enough to walk along both.
+// Maps each frame sent to the client to the steps it came from. The concatenated output of all steps equals the bytes
+// sent, except for keep-alive comments: so one pass over both is enough.
 
 /** @import { Frame } from "../sse.js" */
 
 /**
- * The steps of a frame: from `from` to before `to`. Those before `own` belong to an earlier frame too.
+ * Steps of a frame: `from` up to, excluding, `to`. Steps before `own` are shared with an earlier frame.
  *
  * @typedef {{from: number, own: number, to: number}} Range
  */
 
-/** Walks on when there are more frames or more steps. */
+/** Incremental: `advance` continues when there are more frames or steps. */
 export class Join {
   /** @type {(Range | null)[]} */
   #ranges = [];
   #step = 0;
   #offset = 0;
-  /** Steps before it belong to a frame already. */
+  /** Steps before it are assigned. */
   #taken = 0;
 
   /**
-   * Join what can be joined by now.
+   * Assign as many frames as possible.
    *
    * @param {Frame[]} frames
    * @param {Step[]} steps
@@ -35,17 +35,17 @@ export class Join {
   }
 
   /**
-   * The steps of a frame, by its place; null where there are none, or not yet.
+   * The steps of the frame at an index; null if it has none, or is not assigned yet.
    *
-   * @param {number} place
+   * @param {number} index
    */
-  of(place) {
-    return this.#ranges[place] ?? null;
+  of(index) {
+    return this.#ranges[index] ?? null;
   }
 
   /**
-   * Where a text ends in what was said, if it comes next. "other": something else comes next, so it is a comment of
-   * the server itself. "unknown": it is not known yet what comes next.
+   * Where the text ends in the output of the steps, if it comes next. "other": something else comes next, so it is a
+   * keep-alive of the server. "unknown": the next step has not arrived.
    *
    * @param {string} raw
    * @param {Step[]} steps
@@ -54,13 +54,13 @@ export class Join {
   #match(raw, steps) {
     let [step, offset, done] = [this.#step, this.#offset, 0];
     while (done < raw.length) {
-      const said = steps[step]?.said;
-      if (said === undefined) return "unknown";
-      const size = Math.min(said.length - offset, raw.length - done);
-      if (said.slice(offset, offset + size) !== raw.slice(done, done + size)) return "other";
+      const sent = steps[step]?.sent;
+      if (sent === undefined) return "unknown";
+      const size = Math.min(sent.length - offset, raw.length - done);
+      if (sent.slice(offset, offset + size) !== raw.slice(done, done + size)) return "other";
       done += size;
       offset += size;
-      if (offset === said.length && done < raw.length) [step, offset] = [step + 1, 0];
+      if (offset === sent.length && done < raw.length) [step, offset] = [step + 1, 0];
     }
     return { step, offset };
   }
@@ -72,8 +72,8 @@ export class Join {
   #take({ step, offset }, steps) {
     this.#ranges.push({ from: Math.min(this.#step, step), own: this.#taken, to: step + 1 });
     this.#taken = step + 1;
-    const isSaid = offset === steps[step].said.length;
-    this.#step = isSaid ? step + 1 : step;
-    this.#offset = isSaid ? 0 : offset;
+    const isStepDone = offset === steps[step].sent.length;
+    this.#step = isStepDone ? step + 1 : step;
+    this.#offset = isStepDone ? 0 : offset;
   }
 }

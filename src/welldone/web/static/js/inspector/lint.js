@@ -1,4 +1,4 @@
-// A captured stream, pasted or dropped: what is wrong with it, and how it reads when it is fixed.
+// Lint of a captured stream, pasted or dropped: its findings, and the repaired stream.
 
 import { ApiError } from "../api.js";
 import { badge } from "../badge.js";
@@ -12,21 +12,21 @@ import { FrameView } from "./frames.js";
 import { line, ruleItem } from "./ruleitem.js";
 import { upstreamSource } from "./sources.js";
 
-/** What the server takes. */
-const MOST_BYTES = 4 * 2 ** 20;
-/** Frames that are named of each rule. */
-const MOST_LINKS = 8;
-/** What is put into the text field of a file; more makes browsers slow. The file itself is sent as it is. */
-const MOST_SHOWN = 200_000;
+/** The server's limit. */
+const MAX_BYTES = 4 * 2 ** 20;
+/** Links to frames per rule. */
+const MAX_LINKS = 8;
+/** Characters of a file in the text field: more makes browsers slow. The file itself is uploaded unchanged. */
+const MAX_SHOWN = 200_000;
 const ENDPOINTS = ["chat", "completions", "responses", "messages"];
 const VERDICTS = /** @type {const} */ ({
-  right: { tone: "good", name: "Right:", text: "every client reads it as it was meant." },
-  lax: { tone: "warn", name: "Lax:", text: "most clients cope with it." },
-  wrong: { tone: "bad", name: "Wrong:", text: "it breaks clients." },
+  pass: { tone: "good", name: "Pass:", text: "no violations." },
+  warn: { tone: "warn", name: "Warn:", text: "violations that most clients tolerate." },
+  fail: { tone: "bad", name: "Fail:", text: "violations that break clients." },
 });
 
 /**
- * What is to be linted, exactly: a text field would change its line ends.
+ * The exact capture: a text field would change its line ends.
  *
  * @typedef {{name: string, size: number, text?: string, base64?: string, request?: object}} Loaded
  */
@@ -35,18 +35,18 @@ export class LintView {
   #page;
   #text = h("textarea", { id: "lint-text", class: "mono", rows: 6, spellcheck: false,
     placeholder: "data: {\"choices\": … — paste a stream here, or drop a file" });
-  #endpoint = h("select", {}, h("option", { value: "" }, "guess it"),
+  #endpoint = h("select", {}, h("option", { value: "" }, "detect"),
     ENDPOINTS.map((name) => h("option", { value: name }, name)));
   #about = h("p", { class: "small soft", role: "status" });
-  #result = h("div", { class: "lint-result" });
+  #output = h("div", { class: "lint-result" });
   #frames;
   #button = h("button", { class: "primary", on: { click: () => void this.#lint() } }, "Lint and fix");
   #saveButton = h("button", { disabled: true, on: { click: () => this.#save() } }, "Save fixed");
   /** @type {Loaded | null} */
   #loaded = null;
-  /** @type {Linted | null} */
-  #linted = null;
-  /** Of the question that was asked last: the answer to an older one is not wanted. */
+  /** @type {LintResult | null} */
+  #result = null;
+  /** Aborts the last request when a new one starts. */
   #abort = new AbortController();
 
   /** @param {Page} page */
@@ -64,26 +64,26 @@ export class LintView {
       h("div", { class: "lint-tools" }, this.#button, openButton, this.#saveButton,
         h("label", { class: "lint-endpoint" }, "Endpoint", this.#endpoint)),
       this.#about,
-      this.#result,
+      this.#output,
       this.#frames.element,
     );
     this.#typed();
   }
 
-  /** Show what is there: it was made while nothing of it could be seen. */
+  /** Paint again: the content was made while the panel was hidden. */
   update() {
     if (!this.#frames.element.hidden) this.#frames.update();
   }
 
   /** @param {File} file */
   async openFile(file) {
-    const data = await read(file, MOST_BYTES);
+    const data = await read(file, MAX_BYTES);
     if (!data) return;
     this.#load({ name: file.name, size: data.length, base64: base64(data) }, new TextDecoder().decode(data));
     await this.#lint();
   }
 
-  /** @param {Capture} capture */
+  /** @param {CaptureFile} capture */
   async openCapture({ name, text, request }) {
     this.#load({ name, size: sizeOf(text), text, ...(request ? { request } : {}) }, text);
     await this.#lint();
@@ -96,9 +96,10 @@ export class LintView {
   #load(loaded, text) {
     this.#loaded = loaded;
     this.#button.disabled = false;
-    this.#text.value = text.slice(0, MOST_SHOWN);
-    const isCut = text.length > MOST_SHOWN;
-    this.#tell(`${loaded.name}, ${bytes(loaded.size)}, is linted as it is${isCut ? "; its start is shown" : ""}.`);
+    this.#text.value = text.slice(0, MAX_SHOWN);
+    const isCut = text.length > MAX_SHOWN;
+    const cutText = isCut ? "; only its start is shown" : "";
+    this.#setStatus(`${loaded.name}, ${bytes(loaded.size)}, is linted unchanged${cutText}.`);
   }
 
   async #pick() {
@@ -109,65 +110,65 @@ export class LintView {
   #typed() {
     this.#loaded = null;
     const size = sizeOf(this.#text.value);
-    const limit = `at most ${bytes(MOST_BYTES)}`;
-    const about = size ? `${bytes(size)} of ${limit}.` : `The output of curl, with or without its head; ${limit}.`;
-    this.#tell(about, size > MOST_BYTES);
-    this.#button.disabled = size === 0 || size > MOST_BYTES;
+    const limit = `at most ${bytes(MAX_BYTES)}`;
+    const about = size ? `${bytes(size)} of ${limit}.` : `The output of curl, with or without headers; ${limit}.`;
+    this.#setStatus(about, size > MAX_BYTES);
+    this.#button.disabled = size === 0 || size > MAX_BYTES;
   }
 
   /**
    * @param {string} text
    * @param {boolean} [isError]
    */
-  #tell(text, isError = false) {
+  #setStatus(text, isError = false) {
     this.#about.textContent = visible(text);
     this.#about.classList.toggle("is-error", isError);
   }
 
   async #lint() {
     const loaded = this.#loaded ?? { name: "capture.sse", size: sizeOf(this.#text.value), text: this.#text.value };
-    if (loaded.size > MOST_BYTES) {
-      this.#tell(`It has ${bytes(loaded.size)}; ${bytes(MOST_BYTES)} are the most that is linted here.`, true);
+    if (loaded.size > MAX_BYTES) {
+      this.#setStatus(`${bytes(loaded.size)}: the limit is ${bytes(MAX_BYTES)}. Use welldone lint.`, true);
       return;
     }
     const { text, base64: data, request } = loaded;
     const endpoint = this.#endpoint.value || undefined;
-    const asked = { ...(data === undefined ? { capture: text } : { capture_base64: data }), endpoint, request };
+    const body = { ...(data === undefined ? { capture: text } : { capture_base64: data }), endpoint, request };
     this.#abort.abort();
     this.#abort = new AbortController();
     const { signal } = this.#abort;
     try {
-      this.#show(await this.#page.json("page/api/lint", { json: asked, signal }));
+      this.#show(await this.#page.json("page/api/lint", { json: body, signal }));
     } catch (error) {
       if (signal.aborted) return;
       this.#clear();
-      this.#tell(error instanceof ApiError ? error.message : "The server cannot be reached.", true);
+      this.#setStatus(error instanceof ApiError ? error.message : "The server cannot be reached.", true);
     }
   }
 
   #clear() {
-    this.#linted = null;
+    this.#result = null;
     this.#saveButton.disabled = true;
     this.#frames.element.hidden = true;
-    fill(this.#result);
+    fill(this.#output);
   }
 
-  /** @param {Linted} linted */
-  #show(linted) {
-    this.#linted = linted;
+  /** @param {LintResult} result */
+  #show(result) {
+    this.#result = result;
     this.#saveButton.disabled = false;
     this.#frames.element.hidden = false;
-    this.#frames.open(upstreamSource(() => linted.steps));
-    const { tone, name, text } = VERDICTS[linted.verdict];
-    const { findings, error } = linted;
+    this.#frames.open(upstreamSource(() => result.steps));
+    const { tone, name, text } = VERDICTS[result.verdict];
+    const { findings, error } = result;
     fill(
-      this.#result,
+      this.#output,
       h("p", { role: "status" },
         badge(name, tone), ` ${text} `,
-        h("span", { class: "soft small" }, `Read as ${linted.endpoint}, ${linted.form}.`),
-        copyButton("Copy fixed", () => linted.fixed, "Copy fixed")),
-      linted.is_cut && h("p", { class: "small" }, "Not all of its frames are listed: there are too many."),
-      error && h("p", { class: "small" }, `It carries an error: ${visible(error.message)}`),
+        h("span", { class: "soft small" }, `Read as ${result.endpoint}, ${result.reply_kind}.`),
+        copyButton("Copy fixed", () => result.fixed, "Copy fixed")),
+      result.is_cut && h("p", { class: "small" }, "Too many frames or findings: only the first are listed."),
+      error && h("p", { class: "small" }, `The reply contains an error: ${visible(error.message)}`),
       findings.length > 0 && h("ul", { class: "repairs", "aria-label": "Findings" },
         byRule(findings).map((same) => this.#finding(same))),
     );
@@ -177,13 +178,13 @@ export class LintView {
   #finding(same) {
     const first = same[0];
     const framed = same.filter(({ frame }) => frame !== null);
-    const left = framed.length - MOST_LINKS;
+    const left = framed.length - MAX_LINKS;
     return ruleItem(
       first,
       same.length,
-      first.hurts.length > 0 && line("hurts: ", first.hurts.join("; ")),
-      h("div", { class: "small frame-links" }, framed.length === 0 && "in the reply as a whole",
-        framed.slice(0, MOST_LINKS).map((finding) => this.#frameLink(finding)), left > 0 && `and ${count(left)} more`),
+      first.affects.length > 0 && line("affects: ", first.affects.join("; ")),
+      h("div", { class: "small frame-links" }, framed.length === 0 && "in the whole reply",
+        framed.slice(0, MAX_LINKS).map((finding) => this.#frameLink(finding)), left > 0 && `and ${count(left)} more`),
     );
   }
 
@@ -195,14 +196,14 @@ export class LintView {
 
   /** @param {Finding} finding */
   #choose({ byte }) {
-    this.#frames.choose(this.#linted?.steps.findIndex((step) => step.byte === byte) ?? -1);
+    this.#frames.choose(this.#result?.steps.findIndex((step) => step.byte === byte) ?? -1);
     this.#frames.element.scrollIntoView({ block: "nearest" });
   }
 
   #save() {
-    if (!this.#linted) return;
+    if (!this.#result) return;
     const name = (this.#loaded?.name ?? "capture.sse").replace(/\.[^.]*$/, "");
-    save(`${name}.fixed.sse`, this.#linted.fixed, "text/event-stream");
+    save(`${name}.fixed.sse`, this.#result.fixed, "text/event-stream");
   }
 }
 
@@ -223,8 +224,8 @@ function byRule(findings) {
 
 /** @param {Uint8Array} data */
 function base64(data) {
-  let letters = "";
-  // A call takes only so many arguments.
-  for (let at = 0; at < data.length; at += 8192) letters += String.fromCharCode(...data.subarray(at, at + 8192));
-  return btoa(letters);
+  let characters = "";
+  // In pieces: a call takes a limited number of arguments.
+  for (let at = 0; at < data.length; at += 8192) characters += String.fromCharCode(...data.subarray(at, at + 8192));
+  return btoa(characters);
 }

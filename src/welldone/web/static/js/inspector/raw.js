@@ -1,13 +1,13 @@
-// Bytes as text, exactly: line ends are marked, what cannot be seen is made visible. Or as hexadecimal numbers.
+// Exact bytes as text, with marked line ends and visible control characters, or as a hex dump.
 
 import { h } from "../dom.js";
 import { count } from "../format.js";
 import { visible } from "../text.js";
 
-/** What is shown at once. A frame of megabytes is cut here, or the page would be busy for seconds; it can be copied. */
-const MOST_LETTERS = 20_000;
-const MOST_LINES = 400;
-const MOST_HEX_BYTES = 4_096;
+/** Display limits: rendering a frame of megabytes would block the page for seconds. Copying has no limit. */
+const MAX_CHARACTERS = 20_000;
+const MAX_LINES = 400;
+const MAX_HEX_BYTES = 4_096;
 const HEX_WIDTH = 16;
 
 /**
@@ -15,11 +15,11 @@ const HEX_WIDTH = 16;
  * @returns {HTMLElement}
  */
 export function rawText(text) {
-  const lines = text.slice(0, MOST_LETTERS).match(/[^\r\n]*(?:\r\n|\r|\n|$)/g) ?? [];
-  const shown = lines.slice(0, MOST_LINES);
+  const lines = text.slice(0, MAX_CHARACTERS).match(/[^\r\n]*(?:\r\n|\r|\n|$)/g) ?? [];
+  const shown = lines.slice(0, MAX_LINES);
   const pre = h("pre", { class: "raw", tabIndex: 0 }, shown.flatMap(rawLine));
   const left = text.length - shown.join("").length;
-  if (left > 0) pre.append(h("span", { class: "soft" }, `\n… ${count(left)} more characters: copy it to have them`));
+  if (left > 0) pre.append(h("span", { class: "soft" }, `\n… ${count(left)} more characters; use Copy to get all`));
   return pre;
 }
 
@@ -37,8 +37,8 @@ function rawLine(line) {
  */
 export function rawHex(bytes) {
   const lines = [];
-  for (let at = 0; at < Math.min(bytes.length, MOST_HEX_BYTES); at += HEX_WIDTH) lines.push(hexLine(bytes, at));
-  if (bytes.length > MOST_HEX_BYTES) lines.push(`… ${count(bytes.length - MOST_HEX_BYTES)} more bytes`);
+  for (let at = 0; at < Math.min(bytes.length, MAX_HEX_BYTES); at += HEX_WIDTH) lines.push(hexLine(bytes, at));
+  if (bytes.length > MAX_HEX_BYTES) lines.push(`… ${count(bytes.length - MAX_HEX_BYTES)} more bytes`);
   return h("pre", { class: "raw hex", tabIndex: 0 }, lines.join("\n"));
 }
 
@@ -49,6 +49,6 @@ export function rawHex(bytes) {
 function hexLine(bytes, at) {
   const row = [...bytes.slice(at, at + HEX_WIDTH)];
   const hex = row.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
-  const letters = row.map((byte) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : "·")).join("");
-  return `${at.toString(16).padStart(4, "0")}  ${hex.padEnd(HEX_WIDTH * 3 - 1)}  ${letters}`;
+  const characters = row.map((byte) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : "·")).join("");
+  return `${at.toString(16).padStart(4, "0")}  ${hex.padEnd(HEX_WIDTH * 3 - 1)}  ${characters}`;
 }

@@ -1,5 +1,4 @@
-// What a frame is for a person who skims a list: its kind, and the text that it carries. It reads what servers really
-// send, in every dialect, and gives up on nothing: what it does not know has the name that the server gave it.
+// Classifies a frame of any dialect for the list: its kind and its text. Tolerant: an unknown type becomes the kind.
 
 import { jsonText } from "../json.js";
 import { isRecord } from "../record.js";
@@ -8,15 +7,15 @@ import { isRecord } from "../record.js";
 
 /** @typedef {{prompt: number | null, completion: number | null}} Tokens */
 /**
- * `isToken`: it carries something that the model said. `tokens`: what it says of the usage, if it does.
+ * `isToken`: contains output of the model. `tokens`: the usage, if the frame has one.
  *
  * @typedef {{kind: string, text: string, isToken: boolean, tokens: Tokens | null}} Reading
  */
-/** @typedef {{kind: string, text: string}} Said */
+/** @typedef {{kind: string, text: string}} Content */
 
-/** A chunk may be several things at once. The first of these is its kind. */
+/** A chunk may have several contents. The first in this order is its kind. */
 const RANKS = ["error", "tool call", "text", "reasoning", "refusal", "finish", "role", "usage"];
-const SPOKEN = new Set(["tool call", "text", "reasoning", "refusal"]);
+const MODEL_OUTPUT = new Set(["tool call", "text", "reasoning", "refusal"]);
 
 /**
  * @param {Frame} frame
@@ -27,18 +26,18 @@ export function read(frame) {
   if (frame.isComment) return plain("comment", frame.raw.trim());
   const json = jsonOf(frame);
   if (!isRecord(json)) return plain(frame.data === null ? frame.event || "other" : "not JSON", frame.data ?? frame.raw);
-  const said = readObject(json, frame.event);
-  const first = said[0] ?? { kind: frame.event || "empty", text: "" };
+  const contents = readObject(json, frame.event);
+  const first = contents[0] ?? { kind: frame.event || "empty", text: "" };
   return {
     kind: first.kind,
-    text: said.map(({ kind, text }, place) => (place === 0 ? text : `${kind}: ${text}`)).join(" · "),
-    isToken: said.some(({ kind, text }) => SPOKEN.has(kind) && text !== ""),
+    text: contents.map(({ kind, text }, index) => (index === 0 ? text : `${kind}: ${text}`)).join(" · "),
+    isToken: contents.some(({ kind, text }) => MODEL_OUTPUT.has(kind) && text !== ""),
     tokens: tokensOf(json),
   };
 }
 
 /**
- * The JSON of a frame, or of a reply that is no stream.
+ * The JSON of a frame, or of a reply that is not a stream.
  *
  * @param {Frame} frame
  * @returns {unknown}
@@ -64,75 +63,75 @@ function plain(kind, text) {
 /**
  * @param {Record<string, unknown>} json
  * @param {string} event
- * @returns {Said[]}
+ * @returns {Content[]}
  */
 function readObject(json, event) {
   const type = typeof json.type === "string" ? json.type : event;
-  /** @type {Said[]} */
-  const said = [];
-  if (json.error) said.push({ kind: "error", text: errorText(json.error) });
-  if (Array.isArray(json.choices)) said.push(...json.choices.filter(isRecord).flatMap(readChoice));
-  else if (isRecord(json.message) && json.done !== undefined) said.push(...readParts(json.message));
-  else if (type && !json.error) said.push(readTyped(json, type));
+  /** @type {Content[]} */
+  const contents = [];
+  if (json.error) contents.push({ kind: "error", text: errorText(json.error) });
+  if (Array.isArray(json.choices)) contents.push(...json.choices.filter(isRecord).flatMap(readChoice));
+  else if (isRecord(json.message) && json.done !== undefined) contents.push(...readParts(json.message));
+  else if (type && !json.error) contents.push(readTyped(json, type));
   const tokens = tokensOf(json);
-  if (tokens) said.push({ kind: "usage", text: `${tokens.prompt ?? "?"} + ${tokens.completion ?? "?"} tokens` });
-  return said.sort((one, other) => rank(one.kind) - rank(other.kind));
+  if (tokens) contents.push({ kind: "usage", text: `${tokens.prompt ?? "?"} + ${tokens.completion ?? "?"} tokens` });
+  return contents.sort((one, other) => rank(one.kind) - rank(other.kind));
 }
 
 /** @param {string} kind */
 function rank(kind) {
-  const place = RANKS.indexOf(kind);
-  // A name of the server's own says more than the usage beside it.
-  return place < 0 ? RANKS.indexOf("usage") - 0.5 : place;
+  const index = RANKS.indexOf(kind);
+  // An unknown type ranks just before the usage.
+  return index < 0 ? RANKS.indexOf("usage") - 0.5 : index;
 }
 
 /**
  * @param {Record<string, unknown>} choice
- * @returns {Said[]}
+ * @returns {Content[]}
  */
 function readChoice(choice) {
   const parts = choice.delta ?? choice.message;
-  const said = isRecord(parts) ? readParts(parts) : [];
-  if (typeof choice.text === "string" && choice.text) said.push({ kind: "text", text: choice.text });
-  if (choice.finish_reason) said.push({ kind: "finish", text: String(choice.finish_reason) });
-  if (choice.index) for (const one of said) one.text = `[${choice.index}] ${one.text}`;
-  return said;
+  const contents = isRecord(parts) ? readParts(parts) : [];
+  if (typeof choice.text === "string" && choice.text) contents.push({ kind: "text", text: choice.text });
+  if (choice.finish_reason) contents.push({ kind: "finish", text: String(choice.finish_reason) });
+  if (choice.index) for (const one of contents) one.text = `[${choice.index}] ${one.text}`;
+  return contents;
 }
 
 /**
- * @param {Record<string, unknown>} parts a delta, or a whole message
- * @returns {Said[]}
+ * @param {Record<string, unknown>} parts a delta or a message
+ * @returns {Content[]}
  */
 function readParts(parts) {
-  /** @type {Said[]} */
-  const said = [];
+  /** @type {Content[]} */
+  const contents = [];
   for (const call of Array.isArray(parts.tool_calls) ? parts.tool_calls.filter(isRecord) : []) {
-    said.push({ kind: "tool call", text: callText(call) });
+    contents.push({ kind: "tool call", text: callText(call) });
   }
-  if (parts.function_call) said.push({ kind: "tool call", text: callText({ function: parts.function_call }) });
+  if (parts.function_call) contents.push({ kind: "tool call", text: callText({ function: parts.function_call }) });
   const texts = {
     text: parts.content,
     reasoning: parts.reasoning_content ?? parts.reasoning ?? parts.thinking,
     refusal: parts.refusal,
   };
-  for (const [kind, text] of Object.entries(texts)) if (text) said.push({ kind, text: textOf(text) });
-  if (parts.role && said.length === 0) said.push({ kind: "role", text: String(parts.role) });
-  return said;
+  for (const [kind, text] of Object.entries(texts)) if (text) contents.push({ kind, text: textOf(text) });
+  if (parts.role && contents.length === 0) contents.push({ kind: "role", text: String(parts.role) });
+  return contents;
 }
 
 /** @param {Record<string, unknown>} call */
 function callText(call) {
-  const asked = [call.function, call.custom].find(isRecord) ?? {};
-  const named = typeof asked.name === "string" && asked.name ? `${asked.name} ` : "";
-  return named + textOf(asked.arguments ?? asked.input ?? "");
+  const called = [call.function, call.custom].find(isRecord) ?? {};
+  const prefix = typeof called.name === "string" && called.name ? `${called.name} ` : "";
+  return prefix + textOf(called.arguments ?? called.input ?? "");
 }
 
 /**
- * A frame of a dialect whose frames name their types.
+ * A frame of a dialect with a `type` in each frame (Responses, Messages).
  *
  * @param {Record<string, unknown>} json
  * @param {string} type
- * @returns {Said}
+ * @returns {Content}
  */
 function readTyped(json, type) {
   const { delta } = json;
@@ -143,7 +142,7 @@ function readTyped(json, type) {
     const kind = delta.stop_reason ? "finish" : deltaKind(String(delta.type ?? type));
     return { kind, text: textOf(text) };
   }
-  return { kind: type.replace(/^response\./, ""), text: briefly(json.content_block ?? json.item ?? "") };
+  return { kind: type.replace(/^response\./, ""), text: summarize(json.content_block ?? json.item ?? "") };
 }
 
 /** @param {string} type */
@@ -155,7 +154,7 @@ function deltaKind(type) {
 }
 
 /** @param {unknown} part */
-function briefly(part) {
+function summarize(part) {
   if (!isRecord(part)) return "";
   return [part.type, part.name].filter((word) => typeof word === "string").join(" ");
 }

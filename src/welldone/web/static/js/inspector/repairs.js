@@ -1,48 +1,48 @@
-// The repairs of a stream, grouped by rule.
+// Repairs of a stream, grouped by rule.
 
 import { fill, h } from "../dom.js";
 import { count, plural } from "../format.js";
-import { line, mended, ruleItem } from "./ruleitem.js";
-import { ending, whyNoRepairs } from "./why.js";
+import { line, repairLine, ruleItem } from "./ruleitem.js";
+import { ending, whyNoRepairs } from "./messages.js";
 
 /** @import { Rules } from "../rules.js" */
 /** @import { Entry } from "./entry.js" */
 
-/** The severity of rules that break a client where they are broken. */
+/** Severity of rules whose violation breaks clients. */
 const BREAKS = "breaks";
-/** Severities, the worst first. */
+/** Severities, worst first. */
 const ORDER = [BREAKS, "tolerated", "style"];
 
 /**
- * The repairs by one rule. `first`: the first step with it. `isExpected`: a minor deviation of the engine of a local
- * model, which is in most of its answers.
+ * Repairs of one rule. `first`: the first step with one. `isExpected`: a minor deviation of a local engine, which is
+ * in most of its responses.
  *
- * @typedef {{note: StepNote, count: number, first: number, isExpected: boolean}} Repaired
+ * @typedef {{repair: StepRepair, count: number, first: number, isExpected: boolean}} RuleRepairs
  */
 
-/** @param {StepNote} note */
+/** @param {StepRepair} repair */
 export function isBreaking({ severity }) {
   return severity === BREAKS;
 }
 
-/** Counted while steps arrive. */
+/** Incremental count of repairs. */
 export class Repairs {
-  /** @type {Map<string, Repaired>} */
+  /** @type {Map<string, RuleRepairs>} */
   byRule = new Map();
   #read = 0;
 
   /**
-   * @param {Step[]} steps all of them, also those that were counted
+   * @param {Step[]} steps all steps, including those already counted
    * @param {Attempt[]} attempts
    */
   advance(steps, attempts) {
     for (; this.#read < steps.length; this.#read += 1) {
-      const { notes, attempt } = steps[this.#read];
-      for (const note of notes) this.#add(note, this.#read, attempts[attempt]?.is_local ?? false);
+      const { repairs, attempt } = steps[this.#read];
+      for (const repair of repairs) this.#add(repair, this.#read, attempts[attempt]?.is_local ?? false);
     }
   }
 
-  /** Those that are news, the worst and most frequent first. */
+  /** Repairs except the expected ones, worst and most frequent first. */
   get listed() {
     return sorted([...this.byRule.values()].filter(({ isExpected }) => !isExpected));
   }
@@ -51,27 +51,30 @@ export class Repairs {
     return sorted([...this.byRule.values()].filter(({ isExpected }) => isExpected));
   }
 
-  /** Whether one of them is of a rule that breaks clients. */
+  /** Whether a listed repair is of a rule that breaks clients. */
   get hasBreaking() {
-    return this.listed.some(({ note }) => isBreaking(note));
+    return this.listed.some(({ repair }) => isBreaking(repair));
   }
 
   /**
-   * @param {StepNote} note
+   * @param {StepRepair} repair
    * @param {number} step
    * @param {boolean} isLocal
    */
-  #add(note, step, isLocal) {
-    const known = this.byRule.get(note.rule);
-    if (known) known.count += note.count;
-    else this.byRule.set(note.rule, { note, count: note.count, first: step, isExpected: isLocal && !isBreaking(note) });
+  #add(repair, step, isLocal) {
+    const known = this.byRule.get(repair.rule);
+    if (known) known.count += repair.count;
+    else {
+      const isExpected = isLocal && !isBreaking(repair);
+      this.byRule.set(repair.rule, { repair, count: repair.count, first: step, isExpected });
+    }
   }
 }
 
-/** @param {Repaired[]} repaired */
+/** @param {RuleRepairs[]} repaired */
 function sorted(repaired) {
-  /** @param {Repaired} one */
-  const rank = ({ note }) => ORDER.indexOf(note.severity);
+  /** @param {RuleRepairs} one */
+  const rank = ({ repair }) => ORDER.indexOf(repair.severity);
   return repaired.sort((one, other) => rank(one) - rank(other) || other.count - one.count);
 }
 
@@ -82,7 +85,7 @@ export class RepairsView {
 
   /**
    * @param {Rules} rules
-   * @param {(step: number) => void} select shows a step of the upstream
+   * @param {(step: number) => void} select called with a step to show
    */
   constructor(rules, select) {
     this.#rules = rules;
@@ -95,45 +98,46 @@ export class RepairsView {
     const listed = entry?.repairs.listed ?? [];
     const expected = entry?.repairs.expected ?? [];
     const end = entry && ending(entry);
-    const why = listed.length ? "" : whyNoRepairs(entry);
-    const shown = JSON.stringify([end, why, [...listed, ...expected].map(({ note, count: times }) => [note.rule, times])]);
+    const message = listed.length ? "" : whyNoRepairs(entry);
+    const counts = [...listed, ...expected].map(({ repair, count: times }) => [repair.rule, times]);
+    const shown = JSON.stringify([end, message, counts]);
     if (shown === this.#shown) return;
     this.#shown = shown;
     fill(
       this.element,
       end && h("p", { class: end.isBad ? "insp-empty is-error" : "insp-empty", role: "status" }, end.text),
-      why && h("p", { class: "insp-empty" }, why),
+      message && h("p", { class: "insp-empty" }, message),
       listed.length > 0 && h("ul", { class: "repairs" }, listed.map((repaired) => this.#item(repaired))),
       expected.length > 0 && this.#expected(expected),
     );
   }
 
-  /** @param {Repaired[]} expected */
+  /** @param {RuleRepairs[]} expected */
   #expected(expected) {
     const summary = `${plural(expected.length, "known deviation")} of the local engine, repaired`;
     return h("details", { class: "insp-expected" }, h("summary", { class: "soft" }, summary),
       h("ul", { class: "repairs" }, expected.map((repaired) => this.#item(repaired))));
   }
 
-  /** @param {Repaired} repaired */
-  #item({ note, count: times, first }) {
-    const hurts = h("div");
-    void this.#hurts(note.rule, hurts);
+  /** @param {RuleRepairs} repaired */
+  #item({ repair, count: times, first }) {
+    const affects = h("div");
+    void this.#showAffects(repair.rule, affects);
     const go = h("button", { class: "link", on: { click: () => this.#select(first) } },
       `upstream's frame ${count(first + 1)}`);
-    return ruleItem(note, times, mended(note), hurts, line("first in ", go));
+    return ruleItem(repair, times, repairLine(repair), affects, line("first in ", go));
   }
 
   /**
    * @param {string} rule
-   * @param {HTMLElement} room
+   * @param {HTMLElement} element
    */
-  async #hurts(rule, room) {
+  async #showAffects(rule, element) {
     try {
-      const { hurts } = await this.#rules.find(rule);
-      if (hurts.length) fill(room, line("hurts: ", hurts.join("; ")));
+      const { affects } = await this.#rules.find(rule);
+      if (affects.length) fill(element, line("affects: ", affects.join("; ")));
     } catch {
-      // The list is whole without it: the rule's own page says why it cannot be had.
+      // Optional: the rule page itself reports the failure.
     }
   }
 }

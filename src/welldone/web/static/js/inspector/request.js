@@ -1,4 +1,4 @@
-// The request of an exchange: its JSON, and the same request for other programs.
+// The request of an exchange as JSON, curl, Python and JavaScript.
 
 import { copyButton } from "../clipboard.js";
 import { fill, h } from "../dom.js";
@@ -7,13 +7,13 @@ import { curl, javascript, literal, python } from "./snippets.js";
 import { makeTabs } from "./tabs.js";
 
 /** @import { Exchange } from "../exchange.js" */
-/** @import { Asked } from "./snippets.js" */
+/** @import { RequestSpec } from "./snippets.js" */
 
-/** What is shown of each; a picture in a request may have megabytes. All of it is copied. */
-const MOST_LETTERS = 50_000;
+/** Display limit: images in a request may have megabytes. Copying has no limit. */
+const MAX_CHARACTERS = 50_000;
 
 const WRITERS = {
-  JSON: (/** @type {Asked} */ asked) => literal(asked.body),
+  JSON: (/** @type {RequestSpec} */ request) => literal(request.body),
   curl,
   Python: python,
   JavaScript: javascript,
@@ -21,15 +21,15 @@ const WRITERS = {
 
 export class RequestView {
   #page;
-  #rooms;
+  #panels;
   /** @type {Exchange | null} */
   #exchange = null;
 
   /** @param {Page} page */
   constructor(page) {
     this.#page = page;
-    this.#rooms = Object.fromEntries(Object.keys(WRITERS).map((name) => [name, h("div")]));
-    const tabs = makeTabs("The request as", this.#rooms);
+    this.#panels = Object.fromEntries(Object.keys(WRITERS).map((name) => [name, h("div")]));
+    const tabs = makeTabs("The request as", this.#panels);
     tabs.show("JSON");
     this.element = h("div", { class: "insp-scroll request-view" }, tabs.bar, tabs.panels);
     this.#fill();
@@ -44,9 +44,9 @@ export class RequestView {
 
   #fill() {
     for (const [name, write] of Object.entries(WRITERS)) {
-      const room = this.#rooms[name];
+      const room = this.#panels[name];
       if (this.#exchange) fill(room, ...snippet(name, write({ ...this.#exchange, base: this.#page.base })));
-      else fill(room, h("p", { class: "insp-empty" }, "The request is shown here, ready to be pasted elsewhere."));
+      else fill(room, h("p", { class: "insp-empty" }, "The request is shown here as JSON and as code."));
     }
   }
 }
@@ -56,8 +56,8 @@ export class RequestView {
  * @param {string} text
  */
 function snippet(name, text) {
-  const isLong = text.length > MOST_LETTERS;
-  const shown = isLong ? `${text.slice(0, MOST_LETTERS)}\n… cut here: copy it to have it all` : text;
+  const isLong = text.length > MAX_CHARACTERS;
+  const shown = isLong ? `${text.slice(0, MAX_CHARACTERS)}\n… cut here; use Copy to get all` : text;
   return [
     h("div", { class: "snippet-tools" }, copyButton(`Copy ${name}`, () => text)),
     h("pre", { class: "raw", tabIndex: 0, "aria-label": name }, visible(shown)),

@@ -1,4 +1,4 @@
-// What is said of a rule that was broken, as an item of a list.
+// List item for a violated rule.
 
 import { badge } from "../badge.js";
 import { h } from "../dom.js";
@@ -8,28 +8,28 @@ import { visible } from "../text.js";
 
 /** @import { Child } from "../dom.js" */
 
-/** @typedef {{rule: string, severity: string, heard: string, wanted: string}} Broken */
+/** @typedef {{rule: string, severity: string, observed: string, expected: string}} Broken */
 
-const MOST_LETTERS = 300; // some lines: more is not read
+const MAX_CHARACTERS = 300; // a few lines
 
 /**
  * @param {Broken} broken
  * @param {number} times
  * @param {...Child} more lines
  */
-export function ruleItem({ rule, severity, heard, wanted }, times, ...more) {
+export function ruleItem({ rule, severity, observed, expected }, times, ...more) {
   return h(
     "li",
     { class: severity === "breaks" ? "" : "is-quiet" },
     h("div", { class: "rule-head" }, ruleLink(rule), severityBadge(severity), badge(`× ${count(times)}`)),
-    heard && line("heard ", h("code", { class: "was" }, shortly(heard))),
-    wanted && line("wanted ", h("code", { class: "now" }, shortly(wanted))),
+    observed && line("observed ", h("code", { class: "was" }, shorten(observed))),
+    expected && line("expected ", h("code", { class: "now" }, shorten(expected))),
     more,
   );
 }
 
 /**
- * A small line with the name of what it says.
+ * A labelled line.
  *
  * @param {string} name
  * @param {...(Child | Child[])} words
@@ -39,15 +39,15 @@ export function line(name, ...words) {
 }
 
 /**
- * How it was repaired.
+ * How a violation was repaired.
  *
- * @param {StepNote} note
+ * @param {StepRepair} repair
  */
-export function mended({ mend, how }) {
-  return line("repair: ", visible([mend, how].filter(Boolean).join(": ")));
+export function repairLine({ repairability, repair }) {
+  return line("repair: ", visible([repairability, repair].filter(Boolean).join(": ")));
 }
 
-/** @param {string} text that may be of any length */
-export function shortly(text) {
-  return visible(text.length > MOST_LETTERS ? `${text.slice(0, MOST_LETTERS)}…` : text);
+/** @param {string} text of any length */
+export function shorten(text) {
+  return visible(text.length > MAX_CHARACTERS ? `${text.slice(0, MAX_CHARACTERS)}…` : text);
 }

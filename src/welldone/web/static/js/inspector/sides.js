@@ -1,4 +1,4 @@
-// Whose frames are listed: those we were sent, or the upstream's.
+// Switch between the frames sent to the client and those of the upstream.
 
 import { h } from "../dom.js";
 import { count } from "../format.js";
@@ -6,7 +6,7 @@ import { count } from "../format.js";
 /** @typedef {"sent" | "upstream"} Side */
 
 const NAMES = /** @type {const} */ ({ sent: "Sent to you", upstream: "Upstream" });
-const HINTS = { sent: "What came out of welldone, repaired", upstream: "What the model's server said, as it came" };
+const HINTS = { sent: "The repaired stream, as sent to you", upstream: "The stream of the upstream, as received" };
 const SIDES = /** @type {Side[]} */ (Object.keys(NAMES));
 
 export class SideSwitch {
@@ -24,11 +24,11 @@ export class SideSwitch {
 
   /** @param {Side} side */
   press(side) {
-    SIDES.forEach((other, place) => this.#buttons[place].setAttribute("aria-pressed", String(other === side)));
+    SIDES.forEach((other, index) => this.#buttons[index].setAttribute("aria-pressed", String(other === side)));
   }
 
   /**
-   * How many frames each has; null where that is not known.
+   * Show the number of frames on each side; null if unknown.
    *
    * @param {Record<Side, number | null>} counts
    */
@@ -40,7 +40,7 @@ export class SideSwitch {
   }
 }
 
-/** The grid says how many rows it has: there is no need to hear it here too. */
+/** Hidden from screen readers, which read the row count of the grid. */
 function makeCount() {
   return h("span", { class: "soft small", "aria-hidden": "true" });
 }

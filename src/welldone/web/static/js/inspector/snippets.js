@@ -1,13 +1,13 @@
-// The same request, as people would write it by hand: a chat that streams, as all that this page asks. The key is never
-// in it: it is taken from the environment.
+// The request as code, as a person would write it: a streaming chat, like all requests of this page. The key is never
+// included: the code reads it from the environment.
 
 import { jsonText } from "../json.js";
 
-/** @typedef {{path: string, body: Record<string, unknown>, base: URL}} Asked */
+/** @typedef {{path: string, body: Record<string, unknown>, base: URL}} RequestSpec */
 
 const JSON_INDENT = 2;
 
-/** What the method of Python's package takes by name. All else is said in `extra_body`, or it would refuse it. */
+/** Keyword arguments of the method in OpenAI's Python package. It accepts other fields only in `extra_body`. */
 const NAMED = new Set(
   (
     "model messages audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens " +
@@ -17,7 +17,7 @@ const NAMED = new Set(
   ).split(" "),
 );
 
-/** @param {Asked} asked */
+/** @param {RequestSpec} request */
 export function curl({ path, body, base }) {
   return [
     `curl -N ${quoted(new URL(path, base).href)}`,
@@ -27,7 +27,7 @@ export function curl({ path, body, base }) {
   ].join(" \\\n  ");
 }
 
-/** @param {Asked} asked */
+/** @param {RequestSpec} request */
 export function python({ body, base }) {
   const fields = Object.entries(body);
   const lines = fields.filter(([name]) => NAMED.has(name)).map(([name, value]) => `${name}=${pythonLiteral(value, 1)}`);
@@ -47,7 +47,7 @@ print()
 `;
 }
 
-/** @param {Asked} asked */
+/** @param {RequestSpec} request */
 export function javascript({ body, base }) {
   return `import OpenAI from "openai";
 
@@ -64,14 +64,14 @@ console.log();
 }
 
 /**
- * A value as JSON, which JavaScript reads too. What cannot be seen is escaped: nothing hides in what is pasted.
+ * A value as JSON, which is also JavaScript. Invisible characters are escaped, so that nothing hides in pasted code.
  *
  * @param {unknown} value
  */
 export function literal(value) {
   return jsonText(value, JSON_INDENT).replace(
     /[\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]/g,
-    (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`,
+    (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );
 }
 
@@ -83,7 +83,7 @@ export function literal(value) {
 function pythonLiteral(value, depth) {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
-  // Python's strings and numbers may be written as JSON writes them.
+  // JSON strings and numbers are valid Python.
   if (typeof value !== "object") return literal(value);
   const [open, close] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
   const items = Array.isArray(value)
@@ -95,7 +95,7 @@ function pythonLiteral(value, depth) {
 }
 
 /**
- * A word of a shell: within single quotes all is as it stands, but for themselves.
+ * Quote for a POSIX shell.
  *
  * @param {string} text
  */

@@ -1,4 +1,4 @@
-// What a list of frames can show: those we were sent, or those of the upstream.
+// Sources of a frame list: the frames sent to the client, or those of the upstream.
 
 import { Frame, sizeOf } from "../sse.js";
 import { isBreaking } from "./repairs.js";
@@ -7,10 +7,10 @@ import { isBreaking } from "./repairs.js";
 /** @import { Join } from "./join.js" */
 
 /**
- * One frame, the steps of the upstream that it comes from or is, and what we were sent for it. `repairs`: how many there
- * are in it. `breaking`: how many of them are of rules that break clients.
+ * One frame with its steps and the bytes sent for it. `repairs`: the number of repairs. `breaking`: those of rules that
+ * break clients.
  *
- * @typedef {{frame: Frame, hasTime: boolean, steps: Step[], repairs: number, breaking: number, said: string}} Item
+ * @typedef {{frame: Frame, hasTime: boolean, steps: Step[], repairs: number, breaking: number, sent: string}} Item
  */
 /** @typedef {{count: () => number, item: (index: number) => Item}} Source */
 
@@ -26,9 +26,9 @@ export function sentSource(exchange, steps, join) {
     const frame = exchange.frames[index];
     const range = join.of(index);
     const all = range ? steps().slice(Math.min(range.from, range.own), range.to) : [];
-    // What was repaired in a step counts at the first frame that came of it.
+    // Repairs of a step count at the first frame that it caused.
     const own = range ? steps().slice(range.own, range.to) : [];
-    return { frame, hasTime: true, steps: all, ...countRepairs(own), said: frame.raw };
+    return { frame, hasTime: true, steps: all, ...countRepairs(own), sent: frame.raw };
   };
   return { count: () => exchange.frames.length, item };
 }
@@ -45,7 +45,7 @@ export function upstreamSource(steps) {
     const step = steps()[index];
     const frame = frames.get(step) ?? frameOf(step, steps()[index - 1]);
     frames.set(step, frame);
-    return { frame, hasTime: step.at_s !== null, steps: [step], ...countRepairs([step]), said: step.said };
+    return { frame, hasTime: step.at_s !== null, steps: [step], ...countRepairs([step]), sent: step.sent };
   };
   return { count: () => steps().length, item };
 }
@@ -57,14 +57,14 @@ export function upstreamSource(steps) {
 export function frameOf(step, before) {
   const at = (step.at_s ?? 0) * 1000;
   const gap = Math.max(0, at - (before?.at_s ?? step.at_s ?? 0) * 1000);
-  const size = step.heard_base64 === undefined ? sizeOf(step.heard) : atob(step.heard_base64).length;
-  return new Frame({ n: step.n + 1, at, gap, byte: step.byte, size, raw: step.heard });
+  const size = step.received_base64 === undefined ? sizeOf(step.received) : atob(step.received_base64).length;
+  return new Frame({ n: step.n + 1, at, gap, byte: step.byte, size, raw: step.received });
 }
 
 /** @param {Step[]} steps */
 function countRepairs(steps) {
-  const notes = steps.flatMap((step) => step.notes);
-  /** @param {StepNote[]} some */
-  const sum = (some) => some.reduce((total, note) => total + note.count, 0);
-  return { repairs: sum(notes), breaking: sum(notes.filter(isBreaking)) };
+  const all = steps.flatMap((step) => step.repairs);
+  /** @param {StepRepair[]} some */
+  const sum = (some) => some.reduce((total, repair) => total + repair.count, 0);
+  return { repairs: sum(all), breaking: sum(all.filter(isBreaking)) };
 }

@@ -1,4 +1,4 @@
-// Tabs: one of several panels is shown. Arrow keys go from tab to tab.
+// Tabs with panels. Arrow keys move between tabs (WAI-ARIA tabs pattern).
 
 import { h } from "../dom.js";
 
@@ -10,39 +10,39 @@ let made = 0;
  * @property {HTMLElement[]} panels
  * @property {() => string} shown
  * @property {(name: string) => void} show
- * @property {(name: string, mark: string, isWarning: boolean) => void} mark puts a number beside a name
+ * @property {(name: string, mark: string, isWarning: boolean) => void} mark sets the badge of a tab
  */
 
 /**
  * @param {string} label
- * @param {Record<string, HTMLElement>} rooms what is in each panel, by its name
- * @param {(name: string) => void} [shows] told when another one is shown
+ * @param {Record<string, HTMLElement>} contents content of each panel by name
+ * @param {(name: string) => void} [onShow] called when another panel is shown
  * @returns {Tabs}
  */
-export function makeTabs(label, rooms, shows = () => {}) {
+export function makeTabs(label, contents, onShow = () => {}) {
   const id = `tabs-${++made}`;
-  const names = Object.keys(rooms);
+  const names = Object.keys(contents);
   const marks = names.map(() => h("span", { class: "badge", "aria-hidden": "true", hidden: true }));
-  const tabs = names.map((name, place) =>
-    h("button", { class: "quiet mini insp-tab", role: "tab", id: `${id}-tab-${place}`,
-      "aria-controls": `${id}-panel-${place}`, on: { click: () => show(name) } }, name, marks[place]),
+  const tabs = names.map((name, index) =>
+    h("button", { class: "quiet mini insp-tab", role: "tab", id: `${id}-tab-${index}`,
+      "aria-controls": `${id}-panel-${index}`, on: { click: () => show(name) } }, name, marks[index]),
   );
-  const panels = names.map((name, place) =>
-    h("div", { class: "insp-panel", role: "tabpanel", id: `${id}-panel-${place}`,
-      "aria-labelledby": `${id}-tab-${place}`, hidden: true }, rooms[name]),
+  const panels = names.map((name, index) =>
+    h("div", { class: "insp-panel", role: "tabpanel", id: `${id}-panel-${index}`,
+      "aria-labelledby": `${id}-tab-${index}`, hidden: true }, contents[name]),
   );
   let shown = "";
 
   /** @param {string} name */
   const show = (name) => {
     shown = name;
-    names.forEach((other, place) => {
+    names.forEach((other, index) => {
       const isShown = other === name;
-      tabs[place].setAttribute("aria-selected", String(isShown));
-      tabs[place].tabIndex = isShown ? 0 : -1;
-      panels[place].hidden = !isShown;
+      tabs[index].setAttribute("aria-selected", String(isShown));
+      tabs[index].tabIndex = isShown ? 0 : -1;
+      panels[index].hidden = !isShown;
     });
-    shows(name);
+    onShow(name);
   };
 
   /** @param {KeyboardEvent} event */

@@ -1,4 +1,4 @@
-// When frames came: a dot for each, its time along and its gap upwards. What it shows is said in words too.
+// Timeline of frames: a dot for each, with its time on the x axis and its gap on the y axis, and a summary in text.
 
 import { fill, h } from "../dom.js";
 import { count, duration } from "../format.js";
@@ -9,21 +9,21 @@ import { gapFigures, upstreamDots } from "./gaps.js";
 
 /** @typedef {ReturnType<typeof gapFigures>} Figures */
 
-/** It is drawn anew at most so often: with 50,000 dots that is work. */
+/** Minimum time between redraws: drawing 50,000 dots is expensive. */
 const REDRAW_MS = 250;
 const HEIGHT = 220;
 const LEFT = 52;
 const BELOW = 24;
 const ABOVE = 10;
-/** The axis of gaps: each line is ten times the one below. What is shorter lies on the lowest. */
+/** Grid lines of the logarithmic gap axis. Shorter gaps are drawn on the lowest. */
 const LINES_MS = [0.1, 1, 10, 100, 1_000, 10_000, 100_000];
 
 export class TimelineView {
   #canvas = h("canvas", { class: "timeline", "aria-hidden": "true" });
-  #words = h("p", { class: "small", role: "status" });
+  #summary = h("p", { class: "small", role: "status" });
   #figures = h("div");
   #slider = h("input", { type: "range", min: "0", max: "0", value: "0", "aria-label": "Frame on the timeline" });
-  #told = h("output", { class: "small mono" }, "Move along the timeline to read it.");
+  #reading = h("output", { class: "small mono" }, "Point at the timeline, or use the slider, to see a frame.");
   /** @type {Entry | null} */
   #entry = null;
   #drawnAt = 0;
@@ -34,8 +34,8 @@ export class TimelineView {
     this.element = h("div", { class: "insp-scroll timeline-view" }, this.#figures, this.#canvas,
       h("p", { class: "legend small soft" }, h("span", { class: "legend-sent" }, "▪ sent to you"),
         h("span", { class: "legend-upstream" }, "▫ upstream"), h("span", { class: "legend-stall" }, "▲ stall")),
-      this.#slider, this.#told, this.#words);
-    this.#slider.addEventListener("input", () => this.#tell(Number(this.#slider.value)));
+      this.#slider, this.#reading, this.#summary);
+    this.#slider.addEventListener("input", () => this.#showFrame(Number(this.#slider.value)));
     this.#canvas.addEventListener("pointermove", (event) => this.#point(event));
     new ResizeObserver(() => this.#redraw()).observe(this.#canvas);
     new MutationObserver(() => this.#redraw()).observe(document.documentElement, { attributeFilter: ["data-theme"] });
@@ -44,7 +44,7 @@ export class TimelineView {
   /** @param {Entry | null} entry */
   update(entry) {
     this.#entry = entry;
-    const state = entry && [entry.exchange.tape, entry.exchange.frames.length, entry.tape.steps.length].join();
+    const state = entry && [entry.exchange.captureId, entry.exchange.frames.length, entry.capture.steps.length].join();
     if (state === this.#drawn) return;
     clearTimeout(this.#timer);
     const wait = this.#drawnAt + REDRAW_MS - performance.now();
@@ -56,11 +56,11 @@ export class TimelineView {
     const entry = this.#entry;
     if (!entry || !this.#canvas.clientWidth) return;
     const { frames } = entry.exchange;
-    this.#drawn = [entry.exchange.tape, frames.length, entry.tape.steps.length].join();
+    this.#drawn = [entry.exchange.captureId, frames.length, entry.capture.steps.length].join();
     this.#drawnAt = performance.now();
-    const upstream = upstreamDots(entry.tape.steps);
+    const upstream = upstreamDots(entry.capture.steps);
     const ours = gapFigures(frames);
-    this.#say(entry, ours, gapFigures(upstream));
+    this.#showFigures(entry, ours, gapFigures(upstream));
     this.#slider.max = String(Math.max(0, frames.length - 1));
     new Plot(this.#canvas, frames, upstream).draw(entry.totals.firstTokenAt, ours.stalls);
   }
@@ -70,7 +70,7 @@ export class TimelineView {
    * @param {Figures} ours
    * @param {Figures} theirs
    */
-  #say({ exchange, totals }, ours, theirs) {
+  #showFigures({ exchange, totals }, ours, theirs) {
     const names = ["Gaps", "p50", "p95", "max", "stalls"];
     const row = (/** @type {string} */ name, /** @type {Figures} */ { p50, p95, max, stalls }) =>
       h("tr", {}, h("th", { scope: "row" }, name), [duration(p50), duration(p95), duration(max), count(stalls.length)]
@@ -79,19 +79,19 @@ export class TimelineView {
     fill(this.#figures, h("table", {}, h("thead", {}, h("tr", {}, titles)),
       h("tbody", {}, row("Sent to you", ours), theirs.max !== null && row("Upstream", theirs))));
     const stalls = ours.stalls.slice(0, 5).map((dot) => `${duration(dot.gap)} before ${duration(dot.at)}`);
-    this.#words.textContent =
-      `The first token came after ${duration(totals.firstTokenAt)}, ${count(exchange.frames.length)} frames in ` +
+    this.#summary.textContent =
+      `First token after ${duration(totals.firstTokenAt)}, ${count(exchange.frames.length)} frames in ` +
       `${duration(exchange.frames.at(-1)?.at)}. ` +
       (stalls.length ? `Stalls: ${stalls.join(", ")}${ours.stalls.length > 5 ? ", and more" : ""}.` : "No stalls.");
   }
 
-  /** @param {number} place */
-  #tell(place) {
-    const frame = this.#entry?.exchange.frames[place];
+  /** @param {number} index */
+  #showFrame(index) {
+    const frame = this.#entry?.exchange.frames[index];
     if (!frame) return;
     const text = `frame ${count(frame.n)} at ${duration(frame.at)}, gap ${duration(frame.gap)}`;
-    this.#told.textContent = text;
-    this.#slider.value = String(place);
+    this.#reading.textContent = text;
+    this.#slider.value = String(index);
     this.#slider.setAttribute("aria-valuetext", text);
   }
 
@@ -100,12 +100,12 @@ export class TimelineView {
     const frames = this.#entry?.exchange.frames ?? [];
     const span = frames.at(-1)?.at ?? 0;
     const at = ((event.offsetX - LEFT) / (this.#canvas.clientWidth - LEFT)) * span;
-    this.#tell(nearest(frames, at));
+    this.#showFrame(nearest(frames, at));
   }
 }
 
 /**
- * The place of the last dot up to a time.
+ * The index of the last dot at or before a time.
  *
  * @param {Dot[]} dots sorted by time
  * @param {number} at
@@ -120,7 +120,6 @@ function nearest(dots, at) {
   return Math.max(0, low);
 }
 
-/** One drawing. */
 class Plot {
   /**
    * @param {HTMLCanvasElement} canvas

@@ -1,4 +1,4 @@
-// The figures of one exchange, kept while its frames arrive.
+// Totals of one exchange, updated while frames arrive.
 
 import { bytes, count, duration, NOTHING, plural, rate } from "../format.js";
 import { tokensPerSecond } from "../speed.js";
@@ -16,11 +16,11 @@ const OUTCOMES = /** @type {const} */ ({
   stopped: { value: "stopped", tone: "warn" },
   failed: { value: "failed", tone: "bad" },
 });
-const BROKEN = /** @type {const} */ ({ value: "broken", tone: "bad" }); // the stream itself said so
+const BROKEN = /** @type {const} */ ({ value: "broken", tone: "bad" }); // the stream contains an error event
 
-/** What frames told so far. */
+/** Totals of the frames read so far. */
 export class Totals {
-  /** How many frames were read. */
+  /** Number of frames read. */
   read = 0;
   /** @type {number | null} */
   firstTokenAt = null;
@@ -30,7 +30,7 @@ export class Totals {
   prompt = null;
   /** @type {number | null} */
   completion = null;
-  /** @type {string | null} what the stream's own error event says */
+  /** @type {string | null} message of the stream's error event */
   error = null;
 
   /** @param {Frame} frame */
@@ -52,17 +52,18 @@ export class Totals {
 }
 
 /**
- * The totals as they are shown.
+ * The totals for display.
  *
  * @param {Exchange} exchange
  * @param {Totals} totals
- * @param {Repairs | null} repairs null where nobody knows
+ * @param {Repairs | null} repairs null if there is no capture
  * @returns {Figure[]}
  */
 export function figures(exchange, totals, repairs) {
   const { status, requestId } = exchange;
+  const isBroken = exchange.outcome === "whole" && totals.error !== null;
   return [
-    { label: "Outcome", ...(exchange.outcome === "whole" && totals.error !== null ? BROKEN : OUTCOMES[exchange.outcome]) },
+    { label: "Outcome", ...(isBroken ? BROKEN : OUTCOMES[exchange.outcome]) },
     { label: "Status", value: String(status ?? NOTHING), ...((status ?? 0) >= 400 ? { tone: "bad" } : {}) },
     { label: "TTFT", value: duration(totals.firstTokenAt) },
     { label: "Time", value: duration(exchange.endedAt ?? (exchange.began ? exchange.now() : null)) },

@@ -1,4 +1,4 @@
-// The totals as they are shown. Their places stay while the values change, so that one can be read or copied.
+// The bar of totals. Elements stay in place while values change, so that they can be selected and copied.
 
 import { copy } from "../clipboard.js";
 import { fill, h } from "../dom.js";
@@ -17,18 +17,18 @@ export class TotalsBar {
     const labels = figures.map(({ label }) => label).join();
     if (labels !== this.#labels) this.#make(figures);
     this.#labels = labels;
-    figures.forEach(({ value, tone }, place) => {
-      const room = this.#values[place];
-      if (room.textContent !== value) room.textContent = value;
-      room.dataset.tone = tone ?? "";
+    figures.forEach(({ value, tone }, index) => {
+      const element = this.#values[index];
+      if (element.textContent !== value) element.textContent = value;
+      element.dataset.tone = tone ?? "";
     });
   }
 
   /** @param {Figure[]} figures */
   #make(figures) {
     this.#values = figures.map(({ label, copies }) => (copies ? copyable(label) : h("span")));
-    const pairs = figures.map(({ label }, place) =>
-      h("div", {}, h("dt", {}, label), h("dd", {}, this.#values[place])));
+    const pairs = figures.map(({ label }, index) =>
+      h("div", {}, h("dt", {}, label), h("dd", {}, this.#values[index])));
     fill(this.#list, pairs);
   }
 }

@@ -1,17 +1,17 @@
-// An exchange as a trace, which `welldone lint`, `fix` and `mock` read, and the inspector too.
+// An exchange as a trace file for `welldone lint`, `fix` and `mock`, and for the inspector.
 
 /** @import { Exchange } from "../exchange.js" */
-/** @import { Tape } from "./tape.js" */
+/** @import { UpstreamCapture } from "./capture.js" */
 
 /** @typedef {{name: string, record: object}} Trace */
 
 /**
- * What we were sent.
+ * The trace of the stream sent to the client.
  *
  * @param {Exchange} exchange
  * @returns {Trace}
  */
-export function ourTrace(exchange) {
+export function sentTrace(exchange) {
   const { frames, status, headers, path, body, outcome, error } = exchange;
   const record = {
     server: "welldone",
@@ -21,51 +21,51 @@ export function ourTrace(exchange) {
     request: body,
     status: status === null ? null : `HTTP/1.1 ${status}`,
     headers,
-    // One that we left may have gone on.
+    // A stopped response may have continued.
     body_complete: outcome === "stopped" ? null : outcome === "whole" && exchange.droppedFrames === 0,
     ...(error === null && outcome !== "stopped" ? {} : { error: error ?? "stopped" }),
-    pieces: pieces(frames.map(({ at, size }) => [at / 1000, size])),
+    pieces: mergeReads(frames.map(({ at, size }) => [at / 1000, size])),
     body_text: frames.map(({ raw }) => raw).join(""),
   };
   return { name: fileName(exchange, "sent"), record };
 }
 
 /**
- * What the upstream said: of several attempts the last one, of several parts the first one.
+ * The trace of the upstream's stream: the last attempt at the first part.
  *
  * @param {Exchange} exchange
- * @param {Tape} tape
+ * @param {UpstreamCapture} capture
  * @returns {Trace}
  */
-export function upstreamTrace(exchange, tape) {
-  const part = tape.steps[0]?.part ?? 0;
-  const ours = tape.steps.filter((step) => step.part === part);
-  const attempt = Math.max(...ours.map((step) => step.attempt), 0);
-  const asked = tape.attempts[attempt];
-  const steps = ours.filter((step) => step.attempt === attempt);
-  const heard = steps.map(bytesOf);
+export function upstreamTrace(exchange, capture) {
+  const part = capture.steps[0]?.part ?? 0;
+  const partSteps = capture.steps.filter((step) => step.part === part);
+  const attempt = Math.max(...partSteps.map((step) => step.attempt), 0);
+  const target = capture.attempts[attempt];
+  const steps = partSteps.filter((step) => step.attempt === attempt);
+  const received = steps.map(bytesOf);
   const record = {
-    server: asked?.server ?? "upstream",
+    server: target?.server ?? "upstream",
     endpoint: `/${exchange.path}`,
     method: "POST",
     request_id: exchange.requestId,
-    request: tape.request,
-    status: asked?.status ? `HTTP/1.1 ${asked.status}` : null,
-    headers: asked?.headers ?? [],
-    body_complete: exchange.outcome === "stopped" ? null : tape.isDone && !tape.isCut && !asked?.error,
-    ...(asked?.error ? { error: asked.error } : {}),
-    pieces: pieces(steps.map((step, place) => [step.at_s ?? 0, heard[place].length])),
-    ...bodyOf(steps, heard),
+    request: capture.request,
+    status: target?.status ? `HTTP/1.1 ${target.status}` : null,
+    headers: target?.headers ?? [],
+    body_complete: exchange.outcome === "stopped" ? null : capture.isDone && !capture.isCut && !target?.error,
+    ...(target?.error ? { error: target.error } : {}),
+    pieces: mergeReads(steps.map((step, index) => [step.at_s ?? 0, received[index].length])),
+    ...bodyOf(steps, received),
   };
   return { name: fileName(exchange, "upstream"), record };
 }
 
 /**
- * Bytes that came together are one piece.
+ * Merge reads with the same time.
  *
  * @param {[number, number][]} timed seconds and sizes
  */
-function pieces(timed) {
+function mergeReads(timed) {
   /** @type {[number, number][]} */
   const found = [];
   for (const [at, size] of timed) {
@@ -78,24 +78,24 @@ function pieces(timed) {
 
 /**
  * @param {Step[]} steps
- * @param {Uint8Array[]} heard
+ * @param {Uint8Array[]} received
  */
-function bodyOf(steps, heard) {
-  if (steps.every((step) => step.heard_base64 === undefined)) {
-    return { body_text: steps.map((step) => step.heard).join("") };
+function bodyOf(steps, received) {
+  if (steps.every((step) => step.received_base64 === undefined)) {
+    return { body_text: steps.map((step) => step.received).join("") };
   }
-  const letters = heard.map((bytes) => [...bytes].map((byte) => String.fromCharCode(byte)).join(""));
-  return { body_base64: btoa(letters.join("")) };
+  const characters = received.map((bytes) => [...bytes].map((byte) => String.fromCharCode(byte)).join(""));
+  return { body_base64: btoa(characters.join("")) };
 }
 
 /**
- * The bytes of an upstream's frame.
+ * The bytes received for a step.
  *
  * @param {Step} step
  */
 export function bytesOf(step) {
-  if (step.heard_base64 === undefined) return new TextEncoder().encode(step.heard);
-  return Uint8Array.from(atob(step.heard_base64), (letter) => letter.charCodeAt(0));
+  if (step.received_base64 === undefined) return new TextEncoder().encode(step.received);
+  return Uint8Array.from(atob(step.received_base64), (characters) => characters.charCodeAt(0));
 }
 
 /**

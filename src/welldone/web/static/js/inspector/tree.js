@@ -1,12 +1,12 @@
-// JSON as a tree that is folded where it is deep. What is folded is only made when it is opened.
+// JSON as a tree, collapsed below some depth. Collapsed nodes are built when they are opened.
 
 import { h } from "../dom.js";
 import { visible } from "../text.js";
 
-/** Levels that are open from the start: a chunk's tool call has its name on the seventh. */
+/** Levels that start expanded: the name of a tool call in a chunk is on level seven. */
 const OPEN_DEPTH = 7;
-const MOST_ITEMS = 200;
-const MOST_LETTERS = 5_000;
+const MAX_ITEMS = 200;
+const MAX_CHARACTERS = 5_000;
 
 /**
  * @param {unknown} value
@@ -28,22 +28,22 @@ function node(name, value, depth) {
   const entries = Object.entries(value);
   const isList = Array.isArray(value);
   if (entries.length === 0) return h("div", { class: "tree-leaf" }, label, isList ? "[]" : "{}");
-  const room = h("div", { class: "tree-room" });
+  const children = h("div", { class: "tree-children" });
   const fill = () => {
-    if (room.childElementCount) return;
-    room.append(...entries.slice(0, MOST_ITEMS).map(([inner, item]) => node(inner, item, depth + 1)));
-    const left = entries.length - MOST_ITEMS;
-    if (left > 0) room.append(h("div", { class: "soft" }, `… ${left} more`));
+    if (children.childElementCount) return;
+    children.append(...entries.slice(0, MAX_ITEMS).map(([inner, item]) => node(inner, item, depth + 1)));
+    const left = entries.length - MAX_ITEMS;
+    if (left > 0) children.append(h("div", { class: "soft" }, `… ${left} more`));
   };
   const isOpen = depth < OPEN_DEPTH;
   if (isOpen) fill();
   const size = h("span", { class: "soft" }, isList ? `[${entries.length}]` : `{${entries.length}}`);
-  return h("details", { open: isOpen, on: { toggle: fill } }, h("summary", {}, label, size), room);
+  return h("details", { open: isOpen, on: { toggle: fill } }, h("summary", {}, label, size), children);
 }
 
 /** @param {unknown} value */
 function leaf(value) {
   const text = JSON.stringify(value);
-  const shown = text.length > MOST_LETTERS ? `${text.slice(0, MOST_LETTERS)}… (${text.length} characters)` : text;
+  const shown = text.length > MAX_CHARACTERS ? `${text.slice(0, MAX_CHARACTERS)}… (${text.length} characters)` : text;
   return h("span", { class: `tree-${value === null ? "null" : typeof value}` }, visible(shown));
 }

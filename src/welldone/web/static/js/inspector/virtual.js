@@ -1,52 +1,52 @@
-// A list of any length that has only those rows in the document which can be seen.
+// Virtual list: only visible rows are in the document.
 
 import { h } from "../dom.js";
 
-/** How high a row is, as in the style sheet; a finger needs more room than a pointer. */
+/** Height of a row, as in the style sheet; higher for touch. */
 const ROW_PX = 24;
-const FINGER_ROW_PX = 36;
-/** Rows above and below what can be seen, so that fast scrolling shows no holes. */
+const TOUCH_ROW_PX = 36;
+/** Extra rows above and below the viewport, so that fast scrolling shows no gaps. */
 const SPARE = 8;
-/** More rows than any screen shows. */
-const MOST_ROWS = 150;
+/** More rows than fit any screen. */
+const MAX_ROWS = 150;
 
 let lists = 0;
 
 /**
- * @typedef {object} Looks
+ * @typedef {object} ListOptions
  * @property {string} label
  * @property {string[]} columns
- * @property {(cells: HTMLElement[], index: number, row: HTMLElement) => void} paint puts what is known of a row into
- *   its cells, which had another row's before
- * @property {(index: number) => void} choose a row was chosen
- * @property {() => void} open Enter was pressed on the chosen row
+ * @property {(cells: HTMLElement[], index: number, row: HTMLElement) => void} paint fills the cells of a
+ *   row, which are reused
+ * @property {(index: number) => void} choose called when a row is selected
+ * @property {() => void} open called when Enter is pressed on the selected row
  */
 
 export class VirtualList {
-  #looks;
+  #options;
   #grid;
   #space;
   /** @type {{row: HTMLElement, cells: HTMLElement[]}[]} */
   #pool = [];
   #count = 0;
   #chosen = -1;
-  #putTop = 0;
+  #ownScrollTop = 0;
   #height = 0;
   #id = `list-${++lists}`;
-  #rowPx = matchMedia("(pointer: coarse)").matches ? FINGER_ROW_PX : ROW_PX;
+  #rowPx = matchMedia("(pointer: coarse)").matches ? TOUCH_ROW_PX : ROW_PX;
 
-  /** @param {Looks} looks */
-  constructor(looks) {
-    this.#looks = looks;
-    /** Whether the end is kept in sight. It is, until a reader scrolls away from it. */
+  /** @param {ListOptions} options */
+  constructor(options) {
+    this.#options = options;
+    /** Whether to keep the end in view: until the user scrolls away from it. */
     this.isFollowing = true;
     this.#space = h("div", { class: "virtual-space", role: "rowgroup" });
-    const titles = looks.columns.map((title, place) =>
-      h("span", { class: `cell cell-${place}`, role: "columnheader" }, title),
+    const titles = options.columns.map((title, slot) =>
+      h("span", { class: `cell cell-${slot}`, role: "columnheader" }, title),
     );
     this.#grid = h(
       "div",
-      { class: "virtual", role: "grid", tabIndex: 0, "aria-label": looks.label, "aria-rowcount": "1" },
+      { class: "virtual", role: "grid", tabIndex: 0, "aria-label": options.label, "aria-rowcount": "1" },
       h("div", { class: "virtual-head", role: "rowgroup" },
         h("div", { class: "virtual-titles", role: "row", "aria-rowindex": "1" }, titles)),
       this.#space,
@@ -62,7 +62,7 @@ export class VirtualList {
     return this.#chosen;
   }
 
-  /** Show that many rows, and follow the end if that is wanted. @param {number} count */
+  /** Set the number of rows, and scroll to the end if `isFollowing`. @param {number} count */
   show(count) {
     if (count !== this.#count) {
       this.#count = count;
@@ -73,7 +73,7 @@ export class VirtualList {
     this.paint();
   }
 
-  /** Forget what was chosen, and follow the end again. */
+  /** Clear the selection, and follow the end again. */
   reset() {
     this.#chosen = -1;
     this.isFollowing = true;
@@ -87,30 +87,30 @@ export class VirtualList {
     this.isFollowing = false;
     this.#reveal(this.#chosen);
     this.paint();
-    this.#looks.choose(this.#chosen);
+    this.#options.choose(this.#chosen);
   }
 
   focus() {
     this.#grid.focus();
   }
 
-  /** Paint the rows that can be seen. */
+  /** Paint the visible rows. */
   paint() {
     const first = Math.max(0, Math.floor(this.#grid.scrollTop / this.#rowPx) - SPARE);
-    const seen = Math.ceil(this.#grid.clientHeight / this.#rowPx);
-    const wanted = Math.min(seen + 2 * SPARE, MOST_ROWS, this.#count - first);
-    while (this.#pool.length < wanted) this.#addRow();
-    this.#pool.forEach(({ row, cells }, place) => {
-      row.hidden = place >= wanted;
-      if (!row.hidden) this.#paintRow(row, cells, first + place);
+    const fitting = Math.ceil(this.#grid.clientHeight / this.#rowPx);
+    const visibleRows = Math.min(fitting + 2 * SPARE, MAX_ROWS, this.#count - first);
+    while (this.#pool.length < visibleRows) this.#addRow();
+    this.#pool.forEach(({ row, cells }, slot) => {
+      row.hidden = slot >= visibleRows;
+      if (!row.hidden) this.#paintRow(row, cells, first + slot);
     });
-    const active = this.#chosen >= first && this.#chosen < first + wanted ? this.#rowId(this.#chosen) : "";
+    const active = this.#chosen >= first && this.#chosen < first + visibleRows ? this.#rowId(this.#chosen) : "";
     if (active) this.#grid.setAttribute("aria-activedescendant", active);
     else this.#grid.removeAttribute("aria-activedescendant");
   }
 
   #addRow() {
-    const cells = this.#looks.columns.map((_, place) => h("span", { class: `cell cell-${place}`, role: "gridcell" }));
+    const cells = this.#options.columns.map((_, slot) => h("span", { class: `cell cell-${slot}`, role: "gridcell" }));
     const row = h("div", { class: "virtual-row", role: "row" }, cells);
     this.#pool.push({ row, cells });
     this.#space.append(row);
@@ -127,7 +127,7 @@ export class VirtualList {
     row.setAttribute("aria-rowindex", String(index + 2));
     row.setAttribute("aria-selected", String(index === this.#chosen));
     row.style.transform = `translateY(${index * this.#rowPx}px)`;
-    this.#looks.paint(cells, index, row);
+    this.#options.paint(cells, index, row);
   }
 
   /** @param {number} index */
@@ -135,36 +135,36 @@ export class VirtualList {
     return `${this.#id}-${index}`;
   }
 
-  /** What is known of the chosen row opens below the list, and takes some of its room: the row stays in sight. */
+  /** The details of the selected row open below the list and make it smaller: keep the row in view. */
   #resized() {
     const { scrollTop, clientHeight } = this.#grid;
     const top = this.#chosen * this.#rowPx;
-    const wasSeen = this.#chosen >= 0 && top + this.#rowPx > scrollTop && top < scrollTop + this.#height;
+    const wasVisible = this.#chosen >= 0 && top + this.#rowPx > scrollTop && top < scrollTop + this.#height;
     this.#height = clientHeight;
-    if (wasSeen) this.#reveal(this.#chosen);
+    if (wasVisible) this.#reveal(this.#chosen);
     this.paint();
   }
 
   #scrolled() {
     const { scrollTop, clientHeight, scrollHeight } = this.#grid;
     const isAtEnd = scrollTop + clientHeight > scrollHeight - this.#rowPx;
-    // What we did ourselves says nothing about the reader.
-    if (Math.abs(scrollTop - this.#putTop) > 1) this.isFollowing = isAtEnd;
-    this.#putTop = scrollTop;
+    // Ignore our own scrolling.
+    if (Math.abs(scrollTop - this.#ownScrollTop) > 1) this.isFollowing = isAtEnd;
+    this.#ownScrollTop = scrollTop;
     this.paint();
   }
 
   /** @param {number} top */
   #scrollTo(top) {
     this.#grid.scrollTop = top;
-    this.#putTop = this.#grid.scrollTop;
+    this.#ownScrollTop = this.#grid.scrollTop;
   }
 
   /** @param {number} index */
   #reveal(index) {
     const { scrollTop, clientHeight } = this.#grid;
     const top = index * this.#rowPx;
-    // The titles stay above the rows, and take the room of one.
+    // The sticky header takes the height of one row.
     const room = clientHeight - this.#rowPx;
     if (top < scrollTop) this.#scrollTo(top);
     else if (top + this.#rowPx > scrollTop + room) this.#scrollTo(top + this.#rowPx - room);
@@ -189,7 +189,7 @@ export class VirtualList {
       PageUp: () => this.choose(at - page),
       Home: () => this.choose(0),
       End: () => this.choose(this.#count - 1),
-      Enter: () => (at < 0 ? this.choose(0) : this.#looks.open()),
+      Enter: () => (at < 0 ? this.choose(0) : this.#options.open()),
     };
     const act = keys[event.key];
     if (!act) return;

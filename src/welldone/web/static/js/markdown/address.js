@@ -1,10 +1,9 @@
-// Where a link leads, as it is written: behind its label, or bare in the text.
+// Parses link destinations, after a label or bare in the text.
 
-import { DEEPEST } from "./lines.js";
+import { MAX_DEPTH } from "./lines.js";
 
 /**
- * The `(address "title")` behind a label. It ends at the next bracket that opens, and at a space: so this looks no
- * further than the next such target.
+ * The `(address "title")` after a label. Stops at the next opening bracket or space, so that the scan is bounded.
  *
  * @param {string} text
  * @param {number} at
@@ -36,7 +35,7 @@ function angleAddress(text, from) {
 }
 
 /**
- * Brackets in the address are part of it if they close.
+ * Balanced brackets belong to the address.
  *
  * @param {string} text
  * @param {number} from
@@ -45,7 +44,7 @@ function plainAddress(text, from) {
   let depth = 0;
   let at = from;
   for (; at < text.length && !/\s/.test(text[at]); at += 1) {
-    if (text[at] === "(" && ++depth > DEEPEST) return null;
+    if (text[at] === "(" && ++depth > MAX_DEPTH) return null;
     if (text[at] === ")" && --depth < 0) break;
   }
   return depth <= 0 ? { value: text.slice(from, at), end: at } : null;
@@ -62,7 +61,7 @@ function skipSpace(text, at) {
 }
 
 /**
- * An address in running text without the signs of the sentence behind it.
+ * An address in running text without trailing punctuation.
  *
  * @param {string} address
  */

@@ -1,21 +1,21 @@
-// A block of code: its language, a button that copies it, and a box of its own to scroll in.
+// A code block: language, copy button, scrollable content.
 
 import { copyButton } from "../clipboard.js";
 import { h } from "../dom.js";
 import { firstPiece, PIECE, visible } from "../text.js";
 
-const LONGEST_INFO = 64; // what fits above the code
+const LONGEST_INFO = 64; // fits above the code
 
-/** Code that may still grow. It is shown in pieces, so that a browser can lay them out one by one. */
+/** Growing code, split into pieces that the browser can lay out one by one. */
 export class CodeBlock {
   #code = h("code", { dir: "ltr" });
   #piece = h("span");
-  /** What stands in the last piece as it was written. */
+  /** Source of the last piece. */
   #last = "";
   #text = "";
   #tail = "";
 
-  /** @param {string} info what stands behind the fence: a language, mostly */
+  /** @param {string} info info string after the fence, usually a language */
   constructor(info) {
     const box = h("pre", { tabIndex: 0, role: "group", "aria-label": "Code" }, this.#code);
     const button = copyButton("Copy code", () => (this.#text + this.#tail).replace(/\n$/, ""));
@@ -34,7 +34,7 @@ export class CodeBlock {
   }
 
   /**
-   * Show what may yet change behind it.
+   * Show text after it that may still change.
    *
    * @param {string} tail
    */
@@ -43,7 +43,7 @@ export class CodeBlock {
     this.#piece.textContent = visible(this.#last + tail);
   }
 
-  /** @param {string} piece the start of what stands in the last one */
+  /** @param {string} piece start of the last piece */
   #settle(piece) {
     this.#piece.textContent = visible(piece);
     this.#piece.className = "md-settled";

@@ -1,4 +1,4 @@
-// Emphasis: which signs open and close it, as CommonMark has it.
+// Emphasis: matching of delimiter runs, as in CommonMark.
 
 import { characterBefore } from "../text.js";
 
@@ -8,7 +8,7 @@ const SPACE = /^\s$/;
 const SIGN = /^[\p{P}\p{S}]$/u;
 
 /**
- * What opens and closes, with the signs that stand for it where it is only text.
+ * A matched pair, with its delimiters for use as text.
  *
  * @typedef {object} Pair
  * @property {(inlines: Inline[]) => Inline} make
@@ -18,7 +18,7 @@ const SIGN = /^[\p{P}\p{S}]$/u;
  * @property {boolean} [isText]
  */
 
-/** A sign such as `**`, of which some may be used up; or a piece that is finished. */
+/** A delimiter run such as `**`, partly used up; or a finished piece. */
 export class Token {
   /** @type {Pair[]} */
   opens = [];
@@ -30,7 +30,7 @@ export class Token {
   /**
    * @param {Inline | null} inline
    * @param {string} sign
-   * @param {number} left how many of the sign are left
+   * @param {number} left number of delimiters left
    */
   constructor(inline, sign = "", left = 0) {
     this.inline = inline;
@@ -41,7 +41,7 @@ export class Token {
 }
 
 /**
- * Whether a sign may open or close, by what stands around it.
+ * Whether a delimiter run can open or close, from the characters around it.
  *
  * @param {string} text
  * @param {number} at
@@ -55,20 +55,20 @@ export function flanks(text, at, length, sign) {
   const [isSignBefore, isSignAfter] = [SIGN.test(before), SIGN.test(after)];
   const isLeft = !isSpaceAfter && (!isSignAfter || isSpaceBefore || isSignBefore);
   const isRight = !isSpaceBefore && (!isSignBefore || isSpaceAfter || isSignAfter);
-  // An underscore within a word is part of the word.
+  // An underscore within a word is a part of the word.
   if (sign !== "_") return { canOpen: isLeft, canClose: isRight };
   return { canOpen: isLeft && (!isRight || isSignBefore), canClose: isRight && (!isLeft || isSignAfter) };
 }
 
 /**
- * Match signs with each other: those that belong together get a pair.
+ * Match delimiter runs into pairs.
  *
  * @param {Token[]} signs
  */
 export function matchEmphasis(signs) {
-  /** Those that wait for what closes them. @type {Token[]} */
+  /** Openers without a closer yet. @type {Token[]} */
   const openers = [];
-  /** Below this no opener was found for such a closer. @type {Map<string, number>} */
+  /** Below this index there is no opener for such a closer. @type {Map<string, number>} */
   const floors = new Map();
   for (const token of signs) {
     if (token.canClose) closeEmphasis(token, openers, floors);
@@ -110,7 +110,7 @@ function closeEmphasis(closer, openers, floors) {
  */
 function fits(opener, closer) {
   if (opener.sign !== closer.sign) return false;
-  // CommonMark's rule of three, which keeps `*a**b*` one emphasis.
+  // CommonMark's rule of three: `*a**b*` is one emphasis.
   const isMixed = opener.canClose || closer.canOpen;
   return !isMixed || (opener.length + closer.length) % 3 !== 0 || (opener.length % 3 === 0 && closer.length % 3 === 0);
 }

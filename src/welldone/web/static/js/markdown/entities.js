@@ -1,8 +1,8 @@
-// Characters that are written by name or number, as in &amp; and &#8364;.
+// Character references such as &amp; and &#8364;.
 
 const ENTITY = /&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([A-Za-z]{2,8}));/y;
 
-// Those that models write. Others stay as they are.
+// Those that models use. Others are left unchanged.
 /** @type {Record<string, string>} */
 const NAMED = {
   amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", reg: "®", trade: "™", hellip: "…",
@@ -12,7 +12,7 @@ const NAMED = {
 };
 
 /**
- * The entity that stands at a place of the text, if one does.
+ * The character reference at an index, if any.
  *
  * @param {string} text
  * @param {number} at

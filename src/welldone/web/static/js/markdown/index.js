@@ -1,4 +1,4 @@
-// Markdown as elements, for text that anybody may have written.
+// Renders untrusted Markdown as elements.
 
 import { h } from "../dom.js";
 import { Live } from "./live.js";
@@ -7,10 +7,10 @@ import { renderBlock } from "./render.js";
 
 export { Live };
 
-const AT_ONCE = 64 * 1024; // what takes longer is painted frame by frame
+const AT_ONCE = 64 * 1024; // longer text is painted in several frames
 
 /**
- * A whole text.
+ * Render a complete text.
  *
  * @param {string} text
  * @returns {DocumentFragment}

@@ -1,10 +1,10 @@
-// The inside of a paragraph: emphasis, code, links. Each part of the text is looked at a bounded number of times, so
-// that no text takes longer than its length.
+// Inline parser: emphasis, code, links. Each part of the text is scanned a bounded number of times: linear time for any
+// input.
 
 import { targetAt, withoutTail } from "./address.js";
 import { flanks, matchEmphasis, Token } from "./emphasis.js";
 import { entityAt } from "./entities.js";
-import { DEEPEST } from "./lines.js";
+import { MAX_DEPTH } from "./lines.js";
 import { safeHref } from "./links.js";
 
 /** @import { Pair } from "./emphasis.js" */
@@ -37,11 +37,11 @@ class Scan {
   #plain = "";
   /** @type {Token[]} */
   #tokens = [];
-  /** Numbers of the tokens that may open or close emphasis. @type {number[]} */
+  /** Indexes of tokens that may open or close emphasis. @type {number[]} */
   #delimiters = [];
   /** @type {Bracket[]} */
   #brackets = [];
-  /** What is sought and not found once is not sought again. @type {Set<string>} */
+  /** Searches that failed are not repeated. @type {Set<string>} */
   #missing = new Set();
 
   /** @param {string} text */
@@ -80,7 +80,7 @@ class Scan {
     else this.#keep(1);
   }
 
-  /** @param {number} length of what is text after all */
+  /** @param {number} length of plain text */
   #keep(length) {
     this.#plain += this.text.slice(this.#at, this.#at + length);
     this.#at += length;
@@ -112,7 +112,7 @@ class Scan {
   }
 
   /**
-   * Formulas are shown as they were written.
+   * Formulas are shown as source.
    *
    * @param {string} open
    * @param {string} close
@@ -121,7 +121,7 @@ class Scan {
     const end = this.#missing.has(close) ? -1 : this.text.indexOf(close, this.#at + open.length);
     if (end < 0) {
       this.#missing.add(close);
-      // Without an end, `\(` is but a bracket that is not to count, and `$$` is text.
+      // Without an end, `\(` is an escaped bracket, and `$$` is text.
       if (open[0] === "\\") this.#at += 1;
       this.#keep(open[0] === "\\" ? 1 : 2);
       return;
@@ -196,7 +196,7 @@ class Scan {
     closer.closes.push(pair);
     this.#tokens.push(closer);
     this.#at = target.end;
-    // A link holds no other link; a picture may stand in one.
+    // A link contains no other link, but may contain an image.
     if (!bracket.isImage) this.#brackets.length = 0;
   }
 
@@ -222,7 +222,7 @@ class Scan {
     const shown = found ? withoutTail(found[0]) : "";
     const href = safeHref(shown);
     if (!href) {
-      this.#keep(found?.[0].length ?? 1); // whole, so that nothing in it is looked at again
+      this.#keep(found?.[0].length ?? 1); // at once, so that it is not scanned again
       return;
     }
     this.#add({ type: "link", href, title: "", inlines: [{ type: "text", text: shown }] });
@@ -253,7 +253,7 @@ class Scan {
   }
 
   /**
-   * Match the signs above a place in the stack, and take them from it.
+   * Match the delimiters above an index of the stack, and remove them.
    *
    * @param {number} bottom
    */
@@ -263,7 +263,7 @@ class Scan {
 }
 
 /**
- * The tree out of the tokens. What is nested too deep, or a link in a link, is left as it was written.
+ * Build the tree. Nesting beyond the limit, and links in links, stay as source text.
  *
  * @param {Token[]} tokens
  * @returns {Inline[]}
@@ -288,10 +288,10 @@ function assemble(tokens) {
     else if (inline?.type === "link" && isInLink()) top().inlines.push(...inline.inlines);
     else if (inline) top().inlines.push(inline);
     addText(top().inlines, token.sign.repeat(token.left));
-    // The pair that was found last is the outermost.
+    // The last pair found is the outermost.
     for (const pair of token.opens.reverse()) {
       const isLabel = Boolean(pair.isLabel) && isInLink();
-      if (isLabel || stack.length > DEEPEST) {
+      if (isLabel || stack.length > MAX_DEPTH) {
         pair.isText = true;
         pair.isLabel = isLabel;
         addText(top().inlines, isLabel ? "" : pair.open);
@@ -313,7 +313,7 @@ function addText(inlines, text) {
 }
 
 /**
- * How often the character at a place is repeated.
+ * Length of the run of the character at an index.
  *
  * @param {string} text
  * @param {number} at
@@ -325,7 +325,7 @@ function runLength(text, at) {
 }
 
 /**
- * Where runs of backticks begin, by their length. All are found in one walk: to seek each of them anew takes too long.
+ * Positions of backtick runs by length. Found in one pass, so that the time stays linear.
  *
  * @param {string} text
  */
@@ -343,7 +343,7 @@ function findTicks(text) {
 }
 
 /**
- * The next run of this length; asked for from left to right.
+ * The next run of this length; must be called from left to right.
  *
  * @param {ReturnType<typeof findTicks>} ticks
  * @param {number} length

@@ -1,9 +1,9 @@
-// What a line of Markdown is, by itself.
+// Classification of single Markdown lines.
 
 /** @typedef {{indent: number, sign: string, length: number, info: string}} Fence */
 /** @typedef {{sign: string, start: number | null, indent: number, content: number, isEmpty: boolean}} Marker */
 
-export const DEEPEST = 16; // more than people nest
+export const MAX_DEPTH = 16; // deeper than people nest
 export const HEADING = /^ {0,3}(#{1,6})(?:[ \t]|$)/;
 export const QUOTE = /^ {0,3}>/;
 const FENCE = /^( {0,3})(`{3,}|~{3,})([^]*)$/;
@@ -16,7 +16,7 @@ export function isBlank(line) {
 }
 
 /**
- * How many columns a line is indented; a tab goes to the next fourth.
+ * Indent of a line in columns; tab stops every four columns.
  *
  * @param {string} line
  */
@@ -27,7 +27,7 @@ export function indentOf(line) {
 }
 
 /**
- * A line without this many columns of its indent.
+ * Remove columns of indent from a line.
  *
  * @param {string} line
  * @param {number} columns
@@ -61,7 +61,7 @@ export function fenceOf(line) {
   const found = FENCE.exec(line);
   if (!found) return null;
   const [, { length: indent }, { length, 0: sign }, info] = found;
-  // Backticks behind backticks are code within a line.
+  // Backticks after backticks: inline code, not a fence.
   return sign === "`" && info.includes("`") ? null : { indent, sign, length, info: info.trim() };
 }
 
@@ -77,7 +77,7 @@ export function isFenceEnd(line, fence) {
 }
 
 /**
- * A line of code without the indent of its fence.
+ * Remove the indent of the fence from a line of code.
  *
  * @param {string} line
  * @param {Fence} fence
@@ -95,7 +95,7 @@ export function markerOf(line) {
   if (!found) return null;
   const [whole, { length: indent }, sign, number, point, { length: space }] = found;
   const isEmpty = whole.length === line.length;
-  // Five spaces or more are one, and an indented block.
+  // Five or more spaces: one space and an indented block.
   const content = isEmpty || space > 4 ? indent + sign.length + 1 : whole.length;
   return { sign: point ?? sign, start: number === undefined ? null : Number(number), indent, content, isEmpty };
 }
@@ -107,11 +107,11 @@ export function markerOf(line) {
  * @param {number} depth
  */
 export function interrupts(line, depth) {
-  if (!BEGINS.test(line)) return false; // as most lines do
+  if (!BEGINS.test(line)) return false; // most lines
   if (fenceOf(line) || HEADING.test(line) || isRule(line)) return true;
-  if (depth >= DEEPEST) return false;
+  if (depth >= MAX_DEPTH) return false;
   if (QUOTE.test(line)) return true;
   const marker = markerOf(line);
-  // A number at the start of a line is mostly just that.
+  // A number at the start of a line is usually not a list.
   return marker !== null && !marker.isEmpty && (marker.start === null || marker.start === 1);
 }

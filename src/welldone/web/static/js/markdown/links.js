@@ -1,10 +1,9 @@
-// Which addresses a text may link to.
+// Validation of link addresses.
 
 const SAFE = /^(?:https?:\/\/|mailto:)[^\s]/i;
 
 /**
- * The address in the browser's own form; null where it is none that a person can safely follow. Names and passwords in
- * it only hide where it leads.
+ * The normalized address; null if it is not safe to follow. User names and passwords in it only obscure the target.
  *
  * @param {string} address
  */
@@ -15,7 +14,7 @@ export function safeHref(address) {
 }
 
 /**
- * Where it leads, in a few words: the host, or who gets the mail.
+ * The target in short: the host, or the mail address.
  *
  * @param {string} href
  */

@@ -1,5 +1,5 @@
-// Markdown that grows. What is finished stays as it is; only the last block is read anew, and not more often than the
-// screen is painted.
+// Incremental Markdown renderer. Finished blocks are kept; only the last block is parsed again, at most once per frame
+// of the display.
 
 import { h } from "../dom.js";
 import { firstPiece, isLow } from "../text.js";
@@ -12,30 +12,30 @@ import { renderBlock } from "./render.js";
 /** @import { Fence } from "./lines.js" */
 /** @import { Cut } from "./parse.js" */
 
-const STEP = 4 * 1024; // of text at a time: some milliseconds of work at worst
-// The last block is read and laid out anew at each paint: a long one is cut where it can be.
+const STEP = 4 * 1024; // characters at a time: a few milliseconds at worst
+// The last block is parsed and laid out at each paint: a long one is split where possible.
 const LONG_BLOCK = 8 * 1024;
 const LONG_LINES = 200;
-const LONGEST_BLOCK = 64 * 1024; // and where it cannot be without harm, only beyond this
+const LONGEST_BLOCK = 64 * 1024; // split here even where it changes the rendering
 const BUDGET_MS = 8; // half of a frame at 60 Hz
-const REST = 3; // paint a quarter of the time at most
-const MOST_MARKDOWN = 512 * 1024; // a book; beyond it text is plain
-const MANY_ELEMENTS = 1_000; // lay out within a frame
-const MOST_ELEMENTS = 10_000; // more than the longest answers that people read
-const AT_ONCE = 32 * 1024; // so much is painted at the end without waiting for frames
+const REST = 3; // spend at most a quarter of the time painting
+const MAX_MARKDOWN = 512 * 1024; // a book; longer text is shown as plain text
+const MANY_ELEMENTS = 1_000; // laid out within a display frame
+const MAX_ELEMENTS = 10_000; // more than any readable answer
+const AT_ONCE = 32 * 1024; // characters painted at the end without waiting for frames
 
-/** A line that may yet become something else: it is shown when more of it has come. */
+/** An incomplete line that may change its meaning: shown when more of it has arrived. */
 const UNDECIDED = /^[ >]*(?:[-=*_#+|:`~ ]{1,8}|\d{1,3}[.)])$/;
 
 export class Live {
   #waiting = "";
-  /** What has come and is not finished. */
+  /** Received text that is not finished. */
   #rest = "";
-  /** What shows the rest, and goes when it is read anew. @type {HTMLElement[]} */
+  /** Elements of the unfinished rest, replaced at the next paint. @type {HTMLElement[]} */
   #drafts = [];
   #read = 0;
   #elements = 0;
-  /** A fence that is open. @type {{block: CodeBlock, fence: Fence, isWithinLine: boolean} | null} */
+  /** The open fence. @type {{block: CodeBlock, fence: Fence, isWithinLine: boolean} | null} */
   #code = null;
   /** @type {Plain | null} */
   #plain = null;
@@ -46,7 +46,7 @@ export class Live {
   /** @param {HTMLElement} root */
   constructor(root) {
     this.root = root;
-    /** All that came. */
+    /** The complete source so far. */
     this.text = "";
     root.classList.add("markdown", "keeps-lines");
   }
@@ -58,7 +58,7 @@ export class Live {
     this.#plan();
   }
 
-  /** It is whole. */
+  /** The text is complete. */
   end() {
     this.#isEnded = true;
     if (this.#waiting.length <= AT_ONCE) this.#paint(Infinity);
@@ -87,12 +87,12 @@ export class Live {
     if (this.#waiting) this.#plan();
   }
 
-  /** Read some of what waits, and put the blocks that it finishes on the page. */
+  /** Parse some pending text, and append the blocks that it finishes. */
   #step() {
     this.#take();
     if (!this.#plain && this.#code) this.#grow(this.#code);
     if (!this.#plain && !this.#code) this.#blocks();
-    if (this.#read > MOST_MARKDOWN || this.#elements > MOST_ELEMENTS) this.#beginPlain();
+    if (this.#read > MAX_MARKDOWN || this.#elements > MAX_ELEMENTS) this.#beginPlain();
     if (!this.#plain) return;
     this.#plain.append(this.#rest);
     this.#rest = "";
@@ -100,7 +100,7 @@ export class Live {
 
   #take() {
     let size = Math.min(STEP, this.#waiting.length);
-    // Neither a character nor the end of a line is cut.
+    // Do not split a character or a line end.
     const isCut = isLow(this.#waiting.charCodeAt(size)) || this.#waiting[size - 1] === "\r";
     if (isCut && (size < this.#waiting.length || !this.#isEnded)) size -= 1;
     const text = this.#waiting.slice(0, size);
@@ -114,11 +114,11 @@ export class Live {
     const cuts = cutBlocks(lines);
     const last = cuts[cuts.length - 1];
     if (!last) {
-      // Blank lines; the last may be the indent of what comes.
+      // Blank lines; the last may be the indent of the next block.
       this.#rest = this.#rest.length > LONG_BLOCK ? "" : lines[lines.length - 1];
       return;
     }
-    // A line that is not whole may become something else, and what the line before it is depends on it.
+    // An incomplete line may change its meaning, and that of the line before it.
     const isSure = last.from + 2 < lines.length;
     if (isSure && (last.from > 0 || last.fence)) {
       for (const cut of cuts.slice(0, -1)) this.#add(cut);
@@ -135,22 +135,22 @@ export class Live {
   #add(cut) {
     const element = renderBlock(cut.block());
     this.#elements += element.getElementsByTagName("*").length + 1;
-    // In a long text, what is not on the screen need not be laid out.
+    // In a long text, skip the layout of off-screen blocks.
     if (this.#elements > MANY_ELEMENTS) element.classList.add("md-far");
     this.root.append(element);
     return element;
   }
 
-  /** Finish the part of a long block that can be cut off; whether there was one. */
+  /** Finish the splittable part of a long block. Returns whether there was one. */
   #cutLong() {
     const at = cutAt(this.#rest);
     if (at === 0) return false;
     const lines = this.#rest.slice(0, at).split("\n");
     const cuts = cutBlocks(lines);
-    // It goes on without a gap.
+    // Continue without a gap.
     for (const cut of cuts) this.#add(cut).classList.add("md-long");
     const last = cuts[cuts.length - 1];
-    // The rows that come belong to the same columns.
+    // Later rows belong to the same columns.
     const head = last?.isTable ? `${lines[last.from]}\n${lines[last.from + 1]}\n` : "";
     this.#rest = head.length < LONG_BLOCK / 2 ? head + this.#rest.slice(at) : this.#rest.slice(at);
     return true;
@@ -170,7 +170,7 @@ export class Live {
   }
 
   /**
-   * Add the lines that are whole, up to the fence that closes.
+   * Add complete lines, up to the closing fence.
    *
    * @param {{block: CodeBlock, fence: Fence, isWithinLine: boolean}} code
    */
@@ -197,7 +197,7 @@ export class Live {
     code.block.append(text);
   }
 
-  /** Show what is not finished. */
+  /** Show the unfinished rest. */
   #draft() {
     if (this.#code) {
       this.#draftCode(this.#code);
@@ -211,7 +211,7 @@ export class Live {
 
   /** @param {{block: CodeBlock, fence: Fence, isWithinLine: boolean}} code */
   #draftCode({ block, fence, isWithinLine }) {
-    // It may become the fence that closes.
+    // It may become the closing fence.
     const isEnd = !isWithinLine && this.#rest.trim() !== "" && /^[`~]*$/.test(this.#rest.trim());
     const isHeld = isEnd && (!this.#isEnded || isFenceEnd(this.#rest, fence));
     block.showTail(isHeld ? "" : isWithinLine ? this.#rest : codeLine(this.#rest, fence));
@@ -221,14 +221,14 @@ export class Live {
     if (this.#plain) return;
     this.#code = null;
     this.#plain = new Plain(() => this.text);
-    const note = h("p", { class: "soft small" }, "Too long to be shown as Markdown: from here on it is as it came.");
+    const note = h("p", { class: "soft small" }, "Too long for Markdown: the rest is shown as plain text.");
     this.root.append(note, this.#plain.element);
   }
 }
 
 /**
- * Where a block that is long is best cut; 0 where it is not to be cut: before a line that is not indented, or within a
- * line that is too long. What is indented may be code in a list, which a cut would spoil.
+ * Where to split a long block: before a line that is not indented, or within a line that is too long; 0 for nowhere.
+ * Indented lines may be code in a list, which a split would break.
  *
  * @param {string} text
  */
@@ -244,7 +244,7 @@ function cutAt(text) {
 
 /**
  * @param {string} text
- * @param {number} count of lines
+ * @param {number} count number of lines
  */
 function endOfLine(text, count) {
   let at = -1;

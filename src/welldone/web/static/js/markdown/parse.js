@@ -1,11 +1,11 @@
-// Markdown as a tree of plain values: the blocks. CommonMark's usual parts and GitHub's tables, task lists and
-// strikethrough. HTML is text, and pictures are links: nothing is ever loaded. Each line is looked at a bounded number
-// of times for each level of nesting, and levels are bounded.
+// Block parser: Markdown to a tree of plain values. The common parts of CommonMark, and GitHub's tables, task lists and
+// strikethrough. HTML is text and images are links: nothing is ever loaded. Each line is scanned a bounded number of
+// times per level of nesting, and the depth is bounded.
 
 import { parseInline } from "./inline.js";
 import {
   codeLine,
-  DEEPEST,
+  MAX_DEPTH,
   fenceOf,
   HEADING,
   indentOf,
@@ -22,7 +22,7 @@ import { cutTable, tableAt } from "./table.js";
 /** @import { Inline } from "./inline.js" */
 /** @import { Fence, Marker } from "./lines.js" */
 
-/** @typedef {{isDone: boolean | null, blocks: Block[]}} Item isDone is null where it is no task */
+/** @typedef {{isDone: boolean | null, blocks: Block[]}} Item isDone: null if it is not a task */
 /** @typedef {"left" | "right" | "center" | null} Align */
 /**
  * @typedef {{type: "paragraph", inlines: Inline[]}
@@ -33,7 +33,7 @@ import { cutTable, tableAt } from "./table.js";
  *   | {type: "list", start: number | null, isTight: boolean, items: Item[]}
  *   | {type: "table", aligns: Align[], head: Inline[][], rows: Inline[][][]}} Block
  */
-/** A block without its inside, and the lines it takes; `fence` where one is open. */
+/** A block whose content is not parsed yet, with its lines; `fence` if one is open. */
 /** @typedef {{block: () => Block, from: number, to: number, fence?: Fence, isTable?: boolean}} Cut */
 
 const UNDERLINE = /^ {0,3}(=+|-+) *$/;
@@ -57,7 +57,7 @@ function parseLines(lines, depth) {
 }
 
 /**
- * Where blocks begin and end. The inside of each is read when its `block` is called.
+ * Split into blocks. The content of each is parsed when its `block` is called.
  *
  * @param {string[]} lines
  * @param {number} [depth]
@@ -96,8 +96,8 @@ function blockAt(lines, at, depth) {
     return { from: at, to: at + 1, block: () => ({ type: "heading", level, inlines: parseInline(text) }) };
   }
   if (isRule(line)) return { from: at, to: at + 1, block: () => ({ type: "rule" }) };
-  if (depth < DEEPEST && QUOTE.test(line)) return cutQuote(lines, at, depth);
-  const marker = depth < DEEPEST ? markerOf(line) : null;
+  if (depth < MAX_DEPTH && QUOTE.test(line)) return cutQuote(lines, at, depth);
+  const marker = depth < MAX_DEPTH ? markerOf(line) : null;
   if (marker) return cutList(lines, at, marker, depth);
   const aligns = tableAt(lines, at);
   if (aligns) return cutTable(lines, at, aligns);
@@ -164,7 +164,7 @@ function withoutQuote(line) {
 }
 
 /**
- * Whether a line that lacks the signs of its quote or item goes on with the paragraph before it.
+ * Whether a line without the markers of its quote or item continues the paragraph (lazy continuation).
  *
  * @param {string} line
  * @param {string} before
@@ -204,7 +204,7 @@ function cutList(lines, from, first, depth) {
 }
 
 /**
- * The marker of the next item of a list, if one stands here.
+ * The marker of the next list item, if any.
  *
  * @param {string[]} lines
  * @param {number} at
@@ -217,7 +217,7 @@ function siblingAt(lines, at, first) {
 }
 
 /**
- * The line behind an item: blank lines at its end are not part of it.
+ * The line after an item, without trailing blank lines.
  *
  * @param {string[]} lines
  * @param {number} from
@@ -230,7 +230,7 @@ function itemEnd(lines, from, marker, depth) {
   for (let at = end; at < lines.length; at += 1) {
     const line = lines[at];
     if (isBlank(line)) {
-      // An item that begins with a blank line has nothing behind it.
+      // An item that begins with a blank line ends there.
       if (marker.isEmpty && at === from + 1) break;
     } else if (indentOf(line) >= marker.content || (end === at && !markerOf(line) && continues(line, before, depth))) {
       end = at + 1;
@@ -252,7 +252,7 @@ function itemLines(lines, from, to, marker) {
 }
 
 /**
- * Whether a blank line lies between two lines of the item that are its own.
+ * Whether a blank line is between two lines of the item itself (a loose list).
  *
  * @param {string[]} lines
  * @param {number} from
@@ -325,7 +325,7 @@ function skipBlank(lines, at) {
 }
 
 /**
- * A heading without the signs that close it.
+ * A heading without closing #s.
  *
  * @param {string} text
  */

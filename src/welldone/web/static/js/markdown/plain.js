@@ -1,4 +1,4 @@
-// Text that is too long to be read as Markdown: shown as it is, in pieces, and only its two ends where it is huge.
+// Text too long for Markdown: shown as plain text in pieces, and only its start and end if it is huge.
 
 import { copy } from "../clipboard.js";
 import { h } from "../dom.js";
@@ -6,16 +6,16 @@ import { save } from "../files.js";
 import { count } from "../format.js";
 import { firstPiece, PIECE, visible } from "../text.js";
 
-/** So much is shown at once; the browser keeps some ten bytes for each character shown. */
-const MOST_SHOWN = 1.5 * 2 ** 20;
-const TAIL = 4; // pieces of the end
+/** Characters shown at once; a browser needs about ten bytes for each. */
+const MAX_SHOWN = 1.5 * 2 ** 20;
+const TAIL = 4; // pieces at the end
 
-/** Text that may still grow. */
+/** Growing plain text. */
 export class Plain {
   #shown = 0;
   #last = "";
   #piece = makePiece();
-  /** Pieces that are not shown, but for the newest of them. @type {string[]} */
+  /** Hidden pieces, except the newest. @type {string[]} */
   #hidden = [];
   #hiddenLength = 0;
   #isAll = false;
@@ -23,7 +23,7 @@ export class Plain {
   #label = h("span");
   #all = h("button", { class: "mini" });
 
-  /** @param {() => string} whole all of the text, to copy or to save */
+  /** @param {() => string} whole returns the complete text */
   constructor(whole) {
     const buttons = [
       this.#all,
@@ -52,7 +52,7 @@ export class Plain {
 
   /** @param {string} text */
   #settle(text) {
-    if (this.#isAll || this.#shown < MOST_SHOWN) {
+    if (this.#isAll || this.#shown < MAX_SHOWN) {
       this.#shown += text.length;
       this.#piece.textContent = visible(text);
       const next = makePiece();
@@ -73,11 +73,11 @@ export class Plain {
   #showBar() {
     const gone = this.#hidden.slice(0, Math.max(0, this.#hidden.length - TAIL));
     const hidden = this.#hiddenLength - this.#hidden.slice(gone.length).reduce((sum, text) => sum + text.length, 0);
-    this.#label.textContent = `${count(hidden)} characters are not shown here.`;
+    this.#label.textContent = `${count(hidden)} characters are hidden.`;
     this.#all.textContent = `Show all (${(this.whole().length / 1e6).toFixed(1)} MB)`;
   }
 
-  /** A few pieces at each frame, so that the page stays quick. */
+  /** A few pieces per frame, so that the page stays responsive. */
   #showAll() {
     this.#isAll = true;
     this.bar.hidden = true;
@@ -95,6 +95,6 @@ export class Plain {
 
 /** @param {string} [text] */
 function makePiece(text = "") {
-  // The direction is that of the piece: a browser looks for its first letter at each change.
+  // dir="auto" per piece: the browser scans for the first letter at each change.
   return h("div", { class: "md-settled", dir: "auto" }, visible(text));
 }

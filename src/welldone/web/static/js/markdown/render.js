@@ -1,4 +1,4 @@
-// The tree as elements.
+// Renders the tree as elements.
 
 import { h } from "../dom.js";
 import { visible } from "../text.js";
@@ -9,8 +9,8 @@ import { placeOf } from "./links.js";
 /** @import { Block } from "./parse.js" */
 
 const TAGS = /** @type {const} */ ({ emphasis: "em", strong: "strong", strike: "del" });
-const HEADINGS = /** @type {const} */ (["h3", "h4", "h5", "h6", "h6", "h6"]); // below the headings of the page itself
-// A name of a host, as people would read one in the text of a link.
+const HEADINGS = /** @type {const} */ (["h3", "h4", "h5", "h6", "h6", "h6"]); // below the headings of the page
+// A host name in the text of a link.
 const HOST = /[\p{L}\p{N}-]\.[\p{L}]{2}/u;
 
 /**
@@ -62,8 +62,7 @@ function makeBox(isDone) {
 }
 
 /**
- * The text of an item: without a direction of its own, since that of the list is found by it. A browser puts the marks
- * of items by the list's direction.
+ * The text of an item, without `dir`: the list takes its direction, and with it the side of its markers, from the text.
  *
  * @param {Inline[]} inlines
  * @param {boolean} isTight
@@ -125,7 +124,7 @@ function renderLink({ href, title, inlines }) {
   const rel = "noopener noreferrer nofollow";
   const anchor = h("a", { href, target: "_blank", rel, title: hint }, renderInlines(inlines));
   const text = anchor.textContent ?? "";
-  // A text that reads like another address must not hide where the link leads.
+  // A text that looks like another address must not hide the target of the link.
   const isOther = HOST.test(text) && !text.toLowerCase().includes(place.toLowerCase());
   if (!text.trim()) anchor.append(place);
   else if (isOther) anchor.append(h("span", { class: "md-host" }, ` (${place})`));

@@ -1,15 +1,15 @@
-// Tables, as GitHub has them.
+// Tables of GitHub Flavored Markdown.
 
 import { parseInline } from "./inline.js";
 import { interrupts, isBlank } from "./lines.js";
 
 /** @import { Align, Block, Cut } from "./parse.js" */
 
-const MOST_COLUMNS = 64; // more than fit on a screen
+const MAX_COLUMNS = 64; // more than fit a screen
 const DELIMITER = /^ *:?-+:? *$/;
 
 /**
- * The alignments of the columns of a table that begins here, if one does.
+ * Column alignments of a table that starts here, if any.
  *
  * @param {string[]} lines
  * @param {number} at
@@ -20,7 +20,7 @@ export function tableAt(lines, at) {
   if (next === undefined || !next.includes("-") || !(next.includes("|") || next.includes(":"))) return null;
   if (!lines[at].includes("|")) return null;
   const cells = cellsOf(next);
-  if (cells.length > MOST_COLUMNS || !cells.every((cell) => DELIMITER.test(cell))) return null;
+  if (cells.length > MAX_COLUMNS || !cells.every((cell) => DELIMITER.test(cell))) return null;
   return cellsOf(lines[at]).length === cells.length ? cells.map(alignOf) : null;
 }
 
@@ -46,7 +46,7 @@ export function cutTable(lines, from, aligns) {
   /** @param {string} line */
   const row = (line) => {
     const cells = cellsOf(line);
-    // What is beyond the last column stays in it: nothing is lost.
+    // Extra cells are kept in the last column.
     const kept = cells.slice(0, aligns.length - 1).concat(cells.slice(aligns.length - 1).join(" | ") || []);
     return kept.map((cell) => parseInline(cell.trim()));
   };
@@ -56,7 +56,7 @@ export function cutTable(lines, from, aligns) {
 }
 
 /**
- * The cells of a row; `\|` is a sign within a cell.
+ * The cells of a row; `\|` is a character of a cell.
  *
  * @param {string} line
  */

@@ -1,14 +1,14 @@
-// Says that what is shown may be old, and why.
+// Banner shown when the state is outdated, with the reason.
 
 import { h } from "../dom.js";
 import { visible } from "../text.js";
 
 export class Banner {
-  #words = h("span");
-  #again = h("button", { class: "mini", dataset: { act: "again" } }, "Try now");
+  #text = h("span");
+  #retry = h("button", { class: "mini", dataset: { act: "retry" } }, "Try now");
 
   constructor() {
-    // It stays when it is empty: who listens hears only of what was there before.
+    // Never removed: screen readers only announce changes of live regions that already exist.
     this.element = h("div", { class: "server-banner", role: "status" });
   }
 
@@ -16,24 +16,24 @@ export class Banner {
     if (this.element.hasChildNodes()) this.element.replaceChildren();
   }
 
-  /** @param {number} pauseMs until somebody asks again */
-  isAway(pauseMs) {
-    this.#show(`The server does not answer. What you see is old. Next try in ${Math.round(pauseMs / 1000)} s.`);
+  /** @param {number} pauseMs until the next poll */
+  unreachable(pauseMs) {
+    this.#show(`The server does not respond. This state is outdated. Next try in ${Math.round(pauseMs / 1000)} s.`);
   }
 
-  /** @param {string} message the server's own words */
-  refused(message) {
-    this.#show(`The server does not tell: ${visible(message)}`);
+  /** @param {string} message of the server */
+  failed(message) {
+    this.#show(`The server returned an error: ${visible(message)}`);
   }
 
   needsKey() {
-    this.#show("The server needs a key. The button Key above takes it.");
-    this.#again.remove();
+    this.#show("The server needs a key. Enter it with the Key button above.");
+    this.#retry.remove();
   }
 
-  /** @param {string} words */
-  #show(words) {
-    this.#words.textContent = words;
-    if (this.#again.parentNode === null) this.element.replaceChildren(this.#words, this.#again);
+  /** @param {string} text */
+  #show(text) {
+    this.#text.textContent = text;
+    if (this.#retry.parentNode === null) this.element.replaceChildren(this.#text, this.#retry);
   }
 }

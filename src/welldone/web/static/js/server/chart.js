@@ -1,4 +1,4 @@
-// A chart of lines over the last minutes, with a cursor for pointers and keys, and a table for those who read it.
+// Line chart of the last minutes, with a cursor for pointer and keyboard, and a table for screen readers.
 
 import { h, svg } from "../dom.js";
 import { clock, NOTHING } from "../format.js";
@@ -7,15 +7,15 @@ import { niceTicks } from "./scale.js";
 
 /** @import { Point } from "./measures.js" */
 
-/** @typedef {{key: string, name: string, colour: string}} Line a colour is the name of one of the page's */
+/** @typedef {{key: string, name: string, colour: string}} Line colour: a colour name of the style sheet */
 /** @typedef {(value: number) => string} Format */
-/** @typedef {{title: string, lines: Line[], format: Format, least?: number}} Kind `least` is on its scale */
+/** @typedef {{title: string, lines: Line[], format: Format, least?: number}} Kind least: minimum of the y scale */
 
 const HEIGHT = 132;
 const EDGE = { left: 52, right: 8, top: 8, bottom: 20 };
-const DASHES = ["", "5 3", "1.5 3"]; // colours alone are not for everybody
-const MOST_PAUSE_MS = 10_000; // a longer pause is a hole in the line
-const TABLE_STEP = 15; // every so many points make a row: half a minute
+const DASHES = ["", "5 3", "1.5 3"]; // distinguishable without colours
+const MAX_PAUSE_MS = 10_000; // a longer pause is a gap in the line
+const TABLE_STEP = 15; // points per table row: half a minute
 
 export class Chart {
   #kind;
@@ -29,7 +29,7 @@ export class Chart {
   /** @type {Point[]} */
   #points = [];
   #span = 1;
-  /** @type {number | null} The time of the point that the cursor is at. */
+  /** @type {number | null} Time of the point at the cursor. */
   #cursor = null;
 
   /** @param {Kind} kind */
@@ -43,8 +43,8 @@ export class Chart {
   }
 
   /**
-   * @param {Point[]} points the oldest first
-   * @param {number} spanMs how far back the chart goes
+   * @param {Point[]} points oldest first
+   * @param {number} spanMs range of the x axis
    */
   draw(points, spanMs) {
     this.#points = points;
@@ -77,7 +77,7 @@ export class Chart {
     this.#setCursor(this.#points[Math.min(last, Math.max(0, to))].at);
   }
 
-  /** Where the cursor is; at the newest point where there is none. */
+  /** Index of the point at the cursor; the newest point if there is none. */
   #index() {
     const found = this.#cursor === null ? -1 : this.#points.findIndex(({ at }) => at === this.#cursor);
     return found < 0 ? this.#points.length - 1 : found;
@@ -114,9 +114,9 @@ export class Chart {
   }
 
   #paint() {
-    this.#paintWords();
+    this.#paintLegend();
     if (this.#details.open) patchChildren(this.#rows, [this.#table()]);
-    if (this.#width === 0) return; // it is not shown
+    if (this.#width === 0) return; // hidden
     const { lines, format, least = 0 } = this.#kind;
     const most = Math.max(least, ...lines.flatMap(({ key }) => this.#points.map(({ values }) => values[key] ?? 0)));
     const ticks = niceTicks(most);
@@ -131,10 +131,10 @@ export class Chart {
     ]);
   }
 
-  /** The values at the cursor, or the newest; the same for those who hear them. */
-  #paintWords() {
+  /** Values at the cursor, or the newest, in the legend and for screen readers. */
+  #paintLegend() {
     const point = this.#points[this.#index()];
-    const words = this.#kind.lines.map(({ key, name }) => `${name} ${this.#word(point?.values[key])}`);
+    const words = this.#kind.lines.map(({ key, name }) => `${name} ${this.#format(point?.values[key])}`);
     const when = point === undefined ? "" : clock(new Date(point.at));
     this.#when.textContent = this.#cursor === null ? "" : when;
     patchChildren(this.#legend, this.#kind.lines.map((line, n) => this.#drawName(line, n, point)));
@@ -156,12 +156,12 @@ export class Chart {
       {},
       svg("svg", { width: 18, height: 10, "aria-hidden": true }, svg("line", sample)),
       ` ${name} `,
-      h("b", {}, this.#word(point?.values[key])),
+      h("b", {}, this.#format(point?.values[key])),
     );
   }
 
   /** @param {number | null | undefined} value */
-  #word(value) {
+  #format(value) {
     return value === null || value === undefined ? NOTHING : this.#kind.format(value);
   }
 
@@ -177,12 +177,12 @@ export class Chart {
   }
 
   #drawTimes() {
-    const places = /** @type {const} */ ([
+    const ticks = /** @type {const} */ ([
       [0, "start", ago(this.#span)],
       [0.5, "middle", ago(this.#span / 2)],
       [1, "end", "now"],
     ]);
-    return places.map(([share, anchor, word]) =>
+    return ticks.map(([share, anchor, word]) =>
       svg("text", { x: EDGE.left + this.#inner() * share, y: HEIGHT - 4, "text-anchor": anchor }, word),
     );
   }
@@ -199,9 +199,9 @@ export class Chart {
       const value = values[key] ?? null;
       const x = this.#x(at);
       if (value === null || x < EDGE.left) continue;
-      const place = `${x.toFixed(1)} ${y(value).toFixed(1)}`;
-      // A point alone is a line to itself, which round ends make a dot.
-      path += at - last > MOST_PAUSE_MS ? `M${place}L${place}` : `L${place}`;
+      const point = `${x.toFixed(1)} ${y(value).toFixed(1)}`;
+      // A single point is a line to itself, drawn as a dot by round line caps.
+      path += at - last > MAX_PAUSE_MS ? `M${point}L${point}` : `L${point}`;
       last = at;
     }
     return svg("path", { class: `line ${colour}`, d: path, "stroke-dasharray": DASHES[n] });
@@ -225,7 +225,7 @@ export class Chart {
     const heads = lines.map(({ name }) => h("th", { scope: "col", class: "number" }, name));
     /** @param {Point} point */
     const drawRow = ({ at, values }) => {
-      const cells = lines.map(({ key }) => h("td", { class: "number" }, this.#word(values[key])));
+      const cells = lines.map(({ key }) => h("td", { class: "number" }, this.#format(values[key])));
       return h("tr", {}, h("th", { scope: "row" }, clock(new Date(at))), cells);
     };
     return h(

@@ -1,4 +1,4 @@
-// The charts of the last minutes: up to ten, as long as the page has been looking.
+// Charts of up to the last ten minutes, since the page was opened.
 
 import { duration } from "../format.js";
 import { Chart } from "./chart.js";
@@ -9,9 +9,9 @@ import { Ring } from "./series.js";
 /** @import { Kind } from "./chart.js" */
 /** @import { Point } from "./measures.js" */
 
-const SPANS_MS = [60_000, 120_000, 300_000]; // while there is not more to show
-const MOST_SPAN_MS = 600_000;
-const MOST_POINTS = 300; // one in two seconds, for as long as the charts go back
+const SPANS_MS = [60_000, 120_000, 300_000]; // used until more data is available
+const MAX_SPAN_MS = 600_000;
+const MAX_POINTS = 300; // one in two seconds
 
 const large = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const small = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
@@ -57,7 +57,7 @@ const KINDS = [
   {
     title: "In flight and waiting",
     format: number,
-    least: 3, // so that the scale has whole numbers only
+    least: 3, // so that the ticks are whole numbers
     lines: [
       { key: "running", name: "in flight", colour: "info" },
       { key: "waiting", name: "waiting", colour: "warn" },
@@ -74,7 +74,7 @@ const KINDS = [
     lines: [
       { key: "failed", name: "broken streams", colour: "bad" },
       { key: "broken", name: "5xx", colour: "warn" },
-      { key: "left", name: "clients left", colour: "info" },
+      { key: "left", name: "client disconnects", colour: "info" },
     ],
   },
 ];
@@ -84,11 +84,11 @@ export function makeCharts(root) {
   const charts = KINDS.map((kind) => new Chart(kind));
   const measures = new Measures();
   /** @type {Ring<Point>} */
-  const points = new Ring(MOST_POINTS);
+  const points = new Ring(MAX_POINTS);
   root.append(...charts.map(({ element }) => element));
 
   return {
-    /** @param {string} text a page of metrics, as it is now */
+    /** @param {string} text current metrics page */
     add(text) {
       points.push(measures.add(readMetrics(text), Date.now()));
       const span = spanOf(points.items);
@@ -98,11 +98,11 @@ export function makeCharts(root) {
 }
 
 /**
- * How far back the charts go, so that the first minute is not lost in the corner of ten.
+ * Range of the x axis: grows with the data, so that the first minute fills the chart.
  *
  * @param {Point[]} points
  */
 function spanOf(points) {
   const age = (points.at(-1)?.at ?? 0) - (points[0]?.at ?? 0);
-  return SPANS_MS.find((span) => age <= span) ?? MOST_SPAN_MS;
+  return SPANS_MS.find((span) => age <= span) ?? MAX_SPAN_MS;
 }

@@ -1,22 +1,22 @@
-// Which of the recent requests are shown.
+// Filter of the recent requests.
 
-/** @typedef {{model: string, status: string, text: string}} Filter "" is any; a status is "2", "4", "5", or "mended" */
+/** @typedef {{model: string, status: string, text: string}} Filter "" matches all; status: 2, 4, 5 or "repaired" */
 
 /**
  * @param {RecentRequest} request
  * @param {Filter} filter
  */
-export function isWanted(request, { model, status, text }) {
+export function matches(request, { model, status, text }) {
   if (model !== "" && request.model !== model) return false;
-  if (status === "mended" && !request.mended?.length) return false;
+  if (status === "repaired" && !request.repaired?.length) return false;
   if (/^\d$/.test(status) && !String(request.status).startsWith(status)) return false;
-  return text === "" || wordsOf(request).includes(text.toLowerCase());
+  return text === "" || searchText(request).includes(text.toLowerCase());
 }
 
 /** @param {RecentRequest} request */
-function wordsOf(request) {
-  const { method, path, model, principal, request_id: id, upstream, error, mended = [], failed = [] } = request;
-  return [method, path, request.status, model, principal, id, upstream, error, ...mended, ...failed]
+function searchText(request) {
+  const { method, path, model, principal, request_id: id, upstream, error, repaired = [], failed = [] } = request;
+  return [method, path, request.status, model, principal, id, upstream, error, ...repaired, ...failed]
     .join(" ")
     .toLowerCase();
 }

@@ -1,4 +1,4 @@
-// The server view: models, upstreams, queues, keys, charts and the last requests, while somebody looks.
+// The server view: models, upstreams, queues, keys, charts and recent requests. Polls while it is visible.
 
 import { ApiError } from "../api.js";
 import { toast } from "../dialog.js";
@@ -32,12 +32,12 @@ class ServerView {
   #poller;
   #banner = new Banner();
   #about = h("p", { class: "soft small" });
-  #less = h("p", { class: "notice-line", hidden: true }, LESS);
-  #rooms = makeRooms();
-  /** Hidden until there is something to see. */
-  #all = h("div", { class: "server", hidden: true }, this.#about, this.#less);
-  #charts = makeCharts(this.#rooms.Charts.body);
-  #recent = makeRecent(this.#rooms["Recent requests"].body);
+  #limited = h("p", { class: "notice-line", hidden: true }, LIMITED_VIEW);
+  #sections = makeSections();
+  /** Hidden until the first state arrives. */
+  #all = h("div", { class: "server", hidden: true }, this.#about, this.#limited);
+  #charts = makeCharts(this.#sections.Charts.body);
+  #recent = makeRecent(this.#sections["Recent requests"].body);
   #loader;
   /** @type {ServerState | null} */
   #state = null;
@@ -51,25 +51,25 @@ class ServerView {
     this.#page = page;
     this.#poller = new Poller({
       ask: (signal) => this.#ask(signal),
-      trouble: (error, pauseMs) => this.#onTrouble(error, pauseMs),
+      onFailure: (error, pauseMs) => this.#onFailure(error, pauseMs),
       pauseMs: PAUSE_MS,
     });
     this.#loader = new Loader(page, () => this.#onLoader());
-    this.#all.append(...Object.values(this.#rooms).map(({ element }) => element));
+    this.#all.append(...Object.values(this.#sections).map(({ element }) => element));
     root.append(this.#banner.element, this.#all);
     root.addEventListener("click", (event) => this.#onClick(event));
-    document.addEventListener("visibilitychange", () => this.#settle());
-    keyNews.addEventListener("change", () => this.#again());
+    document.addEventListener("visibilitychange", () => this.#startOrStop());
+    keyNews.addEventListener("change", () => this.#restart());
   }
 
   /** @param {boolean} isShown */
   show(isShown) {
     this.#isShown = isShown;
-    this.#settle();
+    this.#startOrStop();
   }
 
-  /** Nothing is asked while nobody can see it. */
-  #settle() {
+  /** Poll only while the view is visible. */
+  #startOrStop() {
     if (this.#isShown && !document.hidden) this.#poller.start();
     else this.#poller.stop();
   }
@@ -91,13 +91,13 @@ class ServerView {
     this.#all.hidden = false;
     const text = aboutServer(state);
     if (this.#about.textContent !== text) this.#about.textContent = text;
-    this.#less.hidden = state.is_admin;
-    this.#rooms.Upstreams.element.hidden = !state.is_admin;
-    this.#rooms.Charts.element.hidden = !state.has_metrics;
-    patchChildren(this.#rooms.Models.body, drawModels(state, this.#loader.pending));
-    patchChildren(this.#rooms.Upstreams.body, drawUpstreams(state));
-    patchChildren(this.#rooms.Queue.body, drawQueue(state));
-    patchChildren(this.#rooms.Keys.body, drawUsage(state));
+    this.#limited.hidden = state.is_admin;
+    this.#sections.Upstreams.element.hidden = !state.is_admin;
+    this.#sections.Charts.element.hidden = !state.has_metrics;
+    patchChildren(this.#sections.Models.body, drawModels(state, this.#loader.pending));
+    patchChildren(this.#sections.Upstreams.body, drawUpstreams(state));
+    patchChildren(this.#sections.Queue.body, drawQueue(state));
+    patchChildren(this.#sections.Keys.body, drawUsage(state));
     this.#recent.draw(state);
   }
 
@@ -105,14 +105,14 @@ class ServerView {
    * @param {unknown} error
    * @param {number} pauseMs
    */
-  #onTrouble(error, pauseMs) {
+  #onFailure(error, pauseMs) {
     if (error instanceof ApiError && error.status === 401) {
-      // The reader did not give a key: nobody asks again by itself, and what an older key has shown is gone.
+      // The user gave no key: stop polling, and hide what an earlier key has shown.
       this.#poller.stop();
       this.#all.hidden = true;
       this.#banner.needsKey();
-    } else if (error instanceof ApiError) this.#banner.refused(error.message);
-    else this.#banner.isAway(pauseMs);
+    } else if (error instanceof ApiError) this.#banner.failed(error.message);
+    else this.#banner.unreachable(pauseMs);
   }
 
   #onLoader() {
@@ -125,18 +125,18 @@ class ServerView {
     const button = target instanceof Element ? target.closest("[data-act]") : null;
     if (!(button instanceof HTMLElement)) return;
     const { act, name = "" } = button.dataset;
-    if (act === "again") this.#again();
+    if (act === "retry") this.#restart();
     else if (act === "open") void this.#open(name);
     else if (act === "load") void this.#loader.load(name);
     else if (act === "unload") void this.#loader.unload(name);
   }
 
-  #again() {
+  #restart() {
     this.#poller.stop();
-    this.#settle();
+    this.#startOrStop();
   }
 
-  /** @param {string} id of a request that was recorded */
+  /** @param {string} id of a recorded request */
   async #open(id) {
     try {
       const reply = await this.#page.api(`page/api/recordings/${encodeURIComponent(id)}`);
@@ -147,7 +147,7 @@ class ServerView {
   }
 }
 
-const LESS = "You see the models that you may use, your own key and your own requests. Admins see more.";
+const LIMITED_VIEW = "You see the models you may use, your own key and your own requests. Admins see everything.";
 
 /** @param {ServerState} state */
 function aboutServer(state) {
@@ -155,31 +155,31 @@ function aboutServer(state) {
   return [
     `welldone ${version}`,
     `up ${duration(Math.floor(uptime) * 1000).replace(/\.00(?= s)/, "")}`,
-    workers > 1 && `${workers} processes`,
-    isRecording && "records streams",
-    isDraining && "is ending: no new requests",
-    principal === "anonymous" ? "no key is set" : `your key is ${principal}`,
+    workers > 1 && `${workers} workers`,
+    isRecording && "recording",
+    isDraining && "shutting down: no new requests",
+    principal === "anonymous" ? "no key required" : `your key: ${principal}`,
   ]
     .filter(Boolean)
     .join(" · ");
 }
 
-function makeRooms() {
+function makeSections() {
   return {
-    Models: makeRoom("Models"),
-    Upstreams: makeRoom("Upstreams"),
-    Queue: makeRoom("Queue"),
-    Keys: makeRoom("Keys"),
-    Charts: makeRoom("Charts", "charts"),
-    "Recent requests": makeRoom("Recent requests"),
+    Models: makeSection("Models"),
+    Upstreams: makeSection("Upstreams"),
+    Queue: makeSection("Queue"),
+    Keys: makeSection("Keys"),
+    Charts: makeSection("Charts", "charts"),
+    "Recent requests": makeSection("Recent requests"),
   };
 }
 
 /**
  * @param {string} title
- * @param {string} [looks]
+ * @param {string} [className]
  */
-function makeRoom(title, looks = "") {
-  const body = h("div", { class: looks });
+function makeSection(title, className = "") {
+  const body = h("div", { class: className });
   return { body, element: h("section", { class: "room", "aria-label": title }, h("h2", {}, title), body) };
 }

@@ -1,14 +1,14 @@
-// Loads and unloads models by hand.
+// Loading and unloading of models.
 
 import { ApiError } from "../api.js";
 import { confirm, toast } from "../dialog.js";
 
-const BUSY = 409; // the model answers somebody
+const BUSY = 409; // the model has running requests
 
 export class Loader {
   #page;
   #changed;
-  /** Models of which something was asked that is not answered yet. */
+  /** Models with a pending request. */
   pending = /** @type {Set<string>} */ (new Set());
 
   /**
@@ -26,21 +26,21 @@ export class Loader {
   }
 
   /**
-   * Who would end somebody's answers is asked whether he means it.
+   * Asks for confirmation if running requests would fail.
    *
    * @param {string} model
    */
   async unload(model) {
-    const refusal = await this.#ask("models/unload", { model });
-    if (refusal?.status !== BUSY) return;
-    const text = "Answers that it gives now would end with an error.";
+    const failure = await this.#ask("models/unload", { model });
+    if (failure?.status !== BUSY) return;
+    const text = "Running requests would end with an error.";
     if (await confirm(`Unload ${model}?`, text, "Unload")) await this.#ask("models/unload", { model, force: true });
   }
 
   /**
    * @param {string} path
    * @param {{model: string, force?: boolean}} body
-   * @returns {Promise<ApiError | null>} how the server refused it
+   * @returns {Promise<ApiError | null>} error of the server
    */
   async #ask(path, body) {
     if (this.pending.has(body.model)) return null;
@@ -50,9 +50,9 @@ export class Loader {
       await this.#page.api(path, { json: body });
       return null;
     } catch (error) {
-      const refusal = error instanceof ApiError ? error : null;
-      if (refusal?.status !== BUSY) toast(refusal?.message ?? "The server does not answer.", "error");
-      return refusal;
+      const failure = error instanceof ApiError ? error : null;
+      if (failure?.status !== BUSY) toast(failure?.message ?? "The server does not respond.", "error");
+      return failure;
     } finally {
       this.pending.delete(body.model);
       this.#changed();

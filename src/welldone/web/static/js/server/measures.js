@@ -1,22 +1,22 @@
-// What the charts show, out of one page of metrics after the other.
+// Chart values computed from successive metrics pages.
 
 import { bucketsOf, increases, quantile, Ring, sum } from "./series.js";
 
 /** @import { Metrics } from "./prometheus.js" */
 /** @import { Buckets } from "./series.js" */
 
-/** @typedef {{at: number, values: Record<string, number | null>}} Point at a time in ms; null: nothing is known */
+/** @typedef {{at: number, values: Record<string, number | null>}} Point at: time in ms; null: no data */
 /** @typedef {{seconds: number, counts: Record<string, number>, first: Buckets, gaps: Buckets}} Step */
 
-/** The page's own questions are no work that somebody wants to see. */
+/** Endpoints of the page itself, left out of the charts. */
 const OWN = new Set(["page", "metrics", "health"]);
 
-/** Rates of the last 10 s, and quantiles of the last 30 s: over less they jump, and show nothing. */
+/** Rates over 10 s and quantiles over 30 s: shorter windows are too noisy. */
 const RATE_STEPS = 5;
 const QUANTILE_STEPS = 15;
 
-/** After a longer pause (five times the usual) nobody knows what was between. */
-const MOST_PAUSE_MS = 10_000;
+/** After a longer pause (five times the usual) the windows start again. */
+const MAX_PAUSE_MS = 10_000;
 
 const COUNTERS = {
   prompt: "welldone_prompt_tokens_total",
@@ -36,13 +36,13 @@ export class Measures {
 
   /**
    * @param {Metrics} metrics
-   * @param {number} at when they were true, in ms
+   * @param {number} at time of the metrics in ms
    * @returns {Point}
    */
   add(metrics, at) {
     const last = this.#last;
     this.#last = { metrics, at };
-    if (last === null || at - last.at > MOST_PAUSE_MS) this.#steps = new Ring(QUANTILE_STEPS);
+    if (last === null || at - last.at > MAX_PAUSE_MS) this.#steps = new Ring(QUANTILE_STEPS);
     else if (at > last.at) this.#steps.push(makeStep(last.metrics, metrics, (at - last.at) / 1000));
     return { at, values: { ...gauges(metrics), ...rates(this.#steps.items), ...quantiles(this.#steps.items) } };
   }

@@ -1,14 +1,14 @@
-// The local models: how they are, and buttons to load and unload them.
+// Table of local models, with buttons to load and unload them.
 
 import { badge } from "../badge.js";
 import { h } from "../dom.js";
 import { bytes, count, duration, NOTHING } from "../format.js";
-import { bar, said, table } from "./parts.js";
+import { bar, textOrDash, table } from "./parts.js";
 
 /** @import { Child } from "../dom.js" */
 /** @import { Column } from "./parts.js" */
 
-const LOOKS = /** @type {const} */ ({
+const STATE_BADGES = /** @type {const} */ ({
   unloaded: ["unloaded", ""],
   loading: ["loading", "info"],
   ready: ["ready", "good"],
@@ -20,19 +20,19 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFracti
 
 /**
  * @param {ServerState} state
- * @param {Set<string>} pending the models of which something was asked that is not answered yet
+ * @param {Set<string>} pending models with a pending request
  * @returns {Node[]}
  */
 export function drawModels(state, pending) {
   const { models, is_admin: isAdmin } = state;
-  if (models.length === 0) return [h("p", { class: "soft" }, "No models run on this machine.")];
+  if (models.length === 0) return [h("p", { class: "soft" }, "There are no local models.")];
   const columns = isAdmin ? [...COLUMNS, actions(pending)] : COLUMNS;
   return [table("Models", columns, models, ({ id }) => id)];
 }
 
 /** @type {Column<ModelState>[]} */
 const COLUMNS = [
-  { title: "Model", cell: ({ id, capabilities }) => [said(id), about(capabilities)] },
+  { title: "Model", cell: ({ id, capabilities }) => [textOrDash(id), about(capabilities)] },
   { title: "State", cell: drawState },
   { title: "Slots busy", cell: ({ running, slots }) => bar(running, slots, `${running} of ${slots}`) },
   { title: "Waiting", isNumber: true, cell: ({ waiting, queue }) => `${count(waiting)} of ${count(queue)}` },
@@ -53,9 +53,9 @@ function actions(pending) {
     cell: ({ id, state }) => {
       const act = state === "unloaded" || state === "failed" || state === "stopped" ? "load" : "unload";
       const word = act === "load" ? "Load" : "Unload";
-      // It is not disabled outright, which would take the focus away from it.
-      const looks = { class: "mini", "aria-label": `${word} ${id}`, "aria-disabled": String(pending.has(id)) };
-      return h("button", { ...looks, dataset: { act, name: id } }, word);
+      // aria-disabled: `disabled` would remove the focus.
+      const props = { class: "mini", "aria-label": `${word} ${id}`, "aria-disabled": String(pending.has(id)) };
+      return h("button", { ...props, dataset: { act, name: id } }, word);
     },
   };
 }
@@ -65,11 +65,11 @@ function actions(pending) {
  * @returns {Child[]}
  */
 function drawState({ id, state, error }) {
-  const [word, kind] = LOOKS[state];
+  const [word, kind] = STATE_BADGES[state];
   return [
     badge(word, kind),
     state === "loading" && h("progress", { class: "loading", "aria-label": `Loading ${id}` }),
-    error !== null && h("div", { class: "reason" }, said(error)),
+    error !== null && h("div", { class: "reason" }, textOrDash(error)),
   ];
 }
 
@@ -79,7 +79,7 @@ function about(capabilities) {
 }
 
 /**
- * Without parts of seconds, which would only flicker.
+ * Whole seconds: fractions would only flicker.
  *
  * @param {number} seconds
  */

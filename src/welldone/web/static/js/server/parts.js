@@ -1,4 +1,4 @@
-// What the tables of this view are made of.
+// Building blocks of the tables in this view.
 
 import { h, svg } from "../dom.js";
 import { NOTHING } from "../format.js";
@@ -12,23 +12,23 @@ import { visible } from "../text.js";
  */
 
 /**
- * A table; with the looks "cards" its rows become cards where there is little room. Its roles are written out, which
- * looks would take away.
+ * A table. With the class "cards" its rows become cards on narrow screens. Roles are explicit, since CSS `display`
+ * removes the implicit ones.
  *
  * @template Row
  * @param {string} title
- * @param {Column<Row>[]} columns the first names the row
+ * @param {Column<Row>[]} columns the first is the row header
  * @param {Row[]} rows
  * @param {(row: Row) => string} keyOf
- * @param {string} [looks]
+ * @param {string} [className]
  */
-export function table(title, columns, rows, keyOf, looks = "cards") {
+export function table(title, columns, rows, keyOf, className = "cards") {
   const heads = columns.map(({ title: head, isNumber }) =>
     h("th", { role: "columnheader", scope: "col", class: isNumber ? "number" : "" }, head),
   );
   return h(
     "table",
-    { class: looks, role: "table", "aria-label": title },
+    { class: className, role: "table", "aria-label": title },
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)),
     h("tbody", { role: "rowgroup" }, rows.map((row) => drawRow(columns, row, keyOf(row)))),
   );
@@ -44,20 +44,20 @@ function drawRow(columns, row, key) {
   const cells = columns.map(({ title, isNumber, cell }, n) => {
     const inside = [cell(row)].flat().filter((child) => child !== null && child !== undefined && child !== false);
     const isEmpty = inside.length === 0 || inside[0] === NOTHING;
-    const looks = { class: `${isNumber ? "number" : ""}${isEmpty ? " empty" : ""}`.trim(), dataset: { label: title } };
-    if (n === 0) return h("th", { role: "rowheader", scope: "row", ...looks }, inside);
-    return h("td", { role: "cell", ...looks }, isEmpty ? NOTHING : inside);
+    const props = { class: `${isNumber ? "number" : ""}${isEmpty ? " empty" : ""}`.trim(), dataset: { label: title } };
+    if (n === 0) return h("th", { role: "rowheader", scope: "row", ...props }, inside);
+    return h("td", { role: "cell", ...props }, isEmpty ? NOTHING : inside);
   });
   return h("tr", { role: "row", dataset: { key } }, cells);
 }
 
 /**
- * So much of a whole, as a bar beside the words that say the same.
+ * A share as a bar with a text.
  *
  * @param {number} part
  * @param {number} whole
  * @param {string} text
- * @param {boolean} [isTight] little is left
+ * @param {boolean} [isTight] nearly used up
  */
 export function bar(part, whole, text, isTight = part >= whole) {
   const share = whole > 0 ? Math.min(1, Math.max(0, part / whole)) : 0;
@@ -75,10 +75,10 @@ export function bar(part, whole, text, isTight = part >= whole) {
 }
 
 /**
- * A name or a message that others have written.
+ * Untrusted text, or a dash if empty.
  *
  * @param {string | null | undefined} text
  */
-export function said(text) {
+export function textOrDash(text) {
   return text ? visible(text) : NOTHING;
 }

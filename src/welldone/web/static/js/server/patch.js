@@ -1,8 +1,8 @@
-// Makes a part of the page look like a newly drawn one, and keeps the elements that are still there: so a reader keeps
-// the focus, the selection, the scroll position and what was unfolded.
+// Patches the DOM to match newly built elements and keeps existing ones, so that focus, selection, scroll position and
+// open details survive.
 
 /**
- * Elements with a `data-key` are found again by it, others by their place. Listeners are not carried over: who draws
+ * Elements with a `data-key` are matched by it, others by position. Listeners are not carried over: who draws
  * anew listens further up.
  *
  * @param {Element} parent
@@ -10,27 +10,27 @@
  */
 export function patchChildren(parent, wanted) {
   const kept = keep(parent, wanted);
-  let place = parent.firstChild;
+  let cursor = parent.firstChild;
   for (const want of wanted) {
     const key = keyOf(want);
-    const have = key === null ? place : (kept.get(key) ?? null);
+    const have = key === null ? cursor : (kept.get(key) ?? null);
     if (have === null || !isAlike(have, want)) {
-      parent.insertBefore(want, place);
+      parent.insertBefore(want, cursor);
       continue;
     }
-    if (have !== place) parent.insertBefore(have, place);
+    if (have !== cursor) parent.insertBefore(have, cursor);
     patchNode(have, want);
-    place = have.nextSibling;
+    cursor = have.nextSibling;
   }
-  while (place !== null) {
-    const next = place.nextSibling;
-    place.remove();
-    place = next;
+  while (cursor !== null) {
+    const next = cursor.nextSibling;
+    cursor.remove();
+    cursor = next;
   }
 }
 
 /**
- * Removes what has a key that is no longer wanted, so that nothing else must move.
+ * Remove elements whose keys are gone, so that the others need not move.
  *
  * @param {Element} parent
  * @param {Node[]} wanted
@@ -78,7 +78,7 @@ function patchNode(have, want) {
  */
 function patchAttributes(have, want) {
   for (const name of have.getAttributeNames()) {
-    // What a reader has unfolded stays so.
+    // Keep details open that the user has opened.
     if (name !== "open" && !want.hasAttribute(name)) have.removeAttribute(name);
   }
   for (const { name, value } of want.attributes) {

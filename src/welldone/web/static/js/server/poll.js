@@ -1,42 +1,42 @@
-// Asks again and again, one question at a time, and less often while there is no answer.
+// Polls one request at a time, with exponential backoff while requests fail.
 
-/** A question that got no answer for so long is given up: the server is on this machine, or near. */
-const PATIENCE_MS = 15_000;
-const MOST_PAUSE_MS = 30_000; // so that the page finds a server that is back within half a minute
+/** Timeout of a request: the server is local or near. */
+const TIMEOUT_MS = 15_000;
+const MAX_PAUSE_MS = 30_000; // so that a restarted server is found within half a minute
 
 export class Poller {
   #ask;
-  #trouble;
+  #onFailure;
   #pause;
-  /** @type {AbortController | null} Of the round that runs; null: none does. */
+  /** @type {AbortController | null} Of the running loop; null: stopped. */
   #round = null;
 
   /**
-   * @param {object} how
-   * @param {(signal: AbortSignal) => Promise<void>} how.ask
-   * @param {(error: unknown, pauseMs: number) => void} how.trouble is told of each failure, and when it goes on
-   * @param {number} how.pauseMs between an answer and the next question
+   * @param {object} options
+   * @param {(signal: AbortSignal) => Promise<void>} options.ask
+   * @param {(error: unknown, pauseMs: number) => void} options.onFailure called at each failure
+   * @param {number} options.pauseMs between a response and the next request
    */
-  constructor({ ask, trouble, pauseMs }) {
+  constructor({ ask, onFailure, pauseMs }) {
     this.#ask = ask;
-    this.#trouble = trouble;
+    this.#onFailure = onFailure;
     this.#pause = pauseMs;
   }
 
-  /** Ask now, and go on. */
+  /** Poll now, then regularly. */
   start() {
     if (this.#round !== null) return;
     this.#round = new AbortController();
     void this.#go(this.#round.signal);
   }
 
-  /** What is under way is given up. */
+  /** Stop, and abort a running request. */
   stop() {
     this.#round?.abort();
     this.#round = null;
   }
 
-  /** Do not wait for the next question. */
+  /** Poll now. */
   hurry() {
     if (this.#round === null) return;
     this.stop();
@@ -49,13 +49,13 @@ export class Poller {
     while (!signal.aborted) {
       let pause = this.#pause;
       try {
-        await within(PATIENCE_MS, signal, this.#ask);
+        await within(TIMEOUT_MS, signal, this.#ask);
         failures = 0;
       } catch (error) {
         if (signal.aborted) return;
         failures += 1;
-        pause = Math.min(this.#pause * 2 ** (failures - 1), MOST_PAUSE_MS);
-        this.#trouble(error, pause);
+        pause = Math.min(this.#pause * 2 ** (failures - 1), MAX_PAUSE_MS);
+        this.#onFailure(error, pause);
       }
       await sleep(pause, signal);
     }
@@ -69,7 +69,7 @@ export class Poller {
  */
 async function within(ms, signal, act) {
   const one = new AbortController();
-  const timer = setTimeout(() => one.abort(new Error("It took too long.")), ms);
+  const timer = setTimeout(() => one.abort(new Error("The request timed out.")), ms);
   const stop = () => one.abort();
   signal.addEventListener("abort", stop);
   try {

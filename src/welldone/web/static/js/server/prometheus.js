@@ -1,14 +1,14 @@
-// Reads a page of metrics: Prometheus's text format.
+// Parser of the Prometheus text format.
 
 /** @typedef {{labels: Record<string, string>, value: number}} Sample */
-/** @typedef {Map<string, Map<string, Sample>>} Metrics the samples by their name, and of one name by their labels */
+/** @typedef {Map<string, Map<string, Sample>>} Metrics samples by name, then by labels */
 
 const LINE = /^([A-Za-z_:][\w:]*)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?[ \t]+(\S+)/;
 const LABEL = /([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"/g;
 const NUMBERS = /** @type {Record<string, number>} */ ({ "+Inf": Infinity, "-Inf": -Infinity });
 
 /**
- * What is no sample (comments, and lines that nobody understands) is left out.
+ * Comments and unknown lines are skipped.
  *
  * @param {string} text
  * @returns {Metrics}

@@ -1,45 +1,45 @@
-// What runs and what waits, wherever it does.
+// Table of running and queued requests per model and upstream.
 
 import { h } from "../dom.js";
 import { count, seconds } from "../format.js";
-import { bar, said, table } from "./parts.js";
+import { bar, textOrDash, table } from "./parts.js";
 
 /** @import { Column } from "./parts.js" */
 
-/** @typedef {{where: string, running: number, places: number, waiting: number, wait: number | null}} Place */
+/** @typedef {{where: string, running: number, slots: number, waiting: number, wait: number | null}} Queue */
 
 /**
  * @param {ServerState} state
  * @returns {Node[]}
  */
 export function drawQueue({ models, upstreams }) {
-  const places = [
-    ...models.map((model) => ({ where: model.id, places: model.slots, wait: model.mean_wait_s, ...busy(model) })),
-    ...upstreams.map((one) => ({ where: one.name, places: one.limit, wait: null, ...busy(one) })),
+  const queues = [
+    ...models.map((model) => ({ where: model.id, slots: model.slots, wait: model.mean_wait_s, ...busy(model) })),
+    ...upstreams.map((one) => ({ where: one.name, slots: one.limit, wait: null, ...busy(one) })),
   ];
-  if (places.length === 0) return [h("p", { class: "soft" }, "Nothing runs on this machine.")];
-  const [running, waiting] = [total(places, "running"), total(places, "waiting")];
-  const words = `In all ${count(running)} running, ${count(waiting)} waiting.`;
-  return [h("p", { class: "soft small" }, words), table("Queue", COLUMNS, places, ({ where }) => where, "")];
+  if (queues.length === 0) return [h("p", { class: "soft" }, "There are no models or upstreams.")];
+  const [running, waiting] = [total(queues, "running"), total(queues, "waiting")];
+  const words = `Total: ${count(running)} running, ${count(waiting)} waiting.`;
+  return [h("p", { class: "soft small" }, words), table("Queue", COLUMNS, queues, ({ where }) => where, "")];
 }
 
-/** @type {Column<Place>[]} */
+/** @type {Column<Queue>[]} */
 const COLUMNS = [
-  { title: "Where", cell: ({ where }) => said(where) },
-  { title: "Running", cell: ({ running, places }) => bar(running, places, `${count(running)} of ${count(places)}`) },
+  { title: "Where", cell: ({ where }) => textOrDash(where) },
+  { title: "Running", cell: ({ running, slots }) => bar(running, slots, `${count(running)} of ${count(slots)}`) },
   { title: "Waiting", isNumber: true, cell: ({ waiting }) => count(waiting) },
   { title: "Mean wait", isNumber: true, cell: ({ wait }) => seconds(wait) },
 ];
 
-/** @param {{running: number, waiting: number}} gate */
+/** @param {{running: number, waiting: number}} queue */
 function busy({ running, waiting }) {
   return { running, waiting };
 }
 
 /**
- * @param {Place[]} places
- * @param {"running" | "waiting"} what
+ * @param {Queue[]} queues
+ * @param {"running" | "waiting"} field
  */
-function total(places, what) {
-  return places.reduce((all, place) => all + place[what], 0);
+function total(queues, field) {
+  return queues.reduce((all, queue) => all + queue[field], 0);
 }

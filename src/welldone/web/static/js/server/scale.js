@@ -1,4 +1,4 @@
-// The scale of a chart: round numbers that people would write beside it.
+// Axis ticks of a chart: round numbers.
 
 /**
  * Ticks from zero to at least `most`, at most `limit` of them above zero.

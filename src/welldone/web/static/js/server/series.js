@@ -1,11 +1,11 @@
-// Numbers over time: what has come to counters, and quantiles of histograms.
+// Time series: increases of counters and quantiles of histograms.
 
 /** @import { Metrics, Sample } from "./prometheus.js" */
 
-/** @typedef {Map<number, number>} Buckets how many were at most so much */
+/** @typedef {Map<number, number>} Buckets cumulative counts by upper bound */
 
 /**
- * The last so many of something.
+ * Ring buffer.
  *
  * @template T
  */
@@ -15,7 +15,7 @@ export class Ring {
   /** @param {number} size */
   constructor(size) {
     this.#size = size;
-    /** @type {T[]} The oldest first. */
+    /** @type {T[]} Oldest first. */
     this.items = [];
   }
 
@@ -27,8 +27,8 @@ export class Ring {
 }
 
 /**
- * What has come to each series of a counter between two pages. One that was not there has begun at zero, and so has one
- * that is less than before: the server was started again.
+ * Increase of each series of a counter between two pages. A new series started at zero; so did one that decreased,
+ * since the server was restarted.
  *
  * @param {Metrics} before
  * @param {Metrics} now
@@ -51,7 +51,7 @@ export function sum(samples) {
 }
 
 /**
- * The buckets of a histogram, of all its series together.
+ * The buckets of a histogram, summed over all series.
  *
  * @param {Iterable<Sample>} samples
  * @returns {Buckets}
@@ -67,8 +67,8 @@ export function bucketsOf(samples) {
 }
 
 /**
- * The value that a share `q` of all is at most, as if those of a bucket were spread evenly over it. Null where nothing
- * was counted. What is above the last bound counts as that bound: nobody knows more.
+ * Quantile `q` by linear interpolation within a bucket, like histogram_quantile() of Prometheus. Null without
+ * observations. Observations above the last finite bound count as that bound.
  *
  * @param {Buckets} buckets
  * @param {number} q

@@ -1,21 +1,21 @@
-// The upstreams: whether they answer, how fast, and which rules they break.
+// Table of upstreams: health, latency, attempts and repairs.
 
 import { badge } from "../badge.js";
 import { h } from "../dom.js";
 import { count, NOTHING, seconds } from "../format.js";
 import { ruleLink } from "../rules.js";
-import { bar, said, table } from "./parts.js";
+import { bar, textOrDash, table } from "./parts.js";
 
 /** @import { Child } from "../dom.js" */
 /** @import { Column } from "./parts.js" */
 
-const RULES_SHOWN = 5; // the rest is folded away
+const RULES_SHOWN = 5; // the rest is collapsed
 const MODELS_SHOWN = 3;
 
 const BREAKER = /** @type {const} */ ({
   closed: ["closed", ""],
   open: ["open", "bad"],
-  "half-open": ["half-open: trying", "warn"],
+  "half-open": ["half-open: probing", "warn"],
 });
 
 /**
@@ -23,13 +23,13 @@ const BREAKER = /** @type {const} */ ({
  * @returns {Node[]}
  */
 export function drawUpstreams({ upstreams }) {
-  if (upstreams.length === 0) return [h("p", { class: "soft" }, "No upstreams are set up.")];
+  if (upstreams.length === 0) return [h("p", { class: "soft" }, "No upstreams are configured.")];
   return [table("Upstreams", COLUMNS, upstreams, ({ name }) => name)];
 }
 
 /** @type {Column<UpstreamState>[]} */
 const COLUMNS = [
-  { title: "Upstream", cell: ({ name, kind, models }) => [said(name), about(kind, models)] },
+  { title: "Upstream", cell: ({ name, kind, models }) => [textOrDash(name), about(kind, models)] },
   { title: "Health", cell: drawHealth },
   { title: "Breaker", cell: drawBreaker },
   { title: "Running", cell: ({ running, limit }) => bar(running, limit, `${count(running)} of ${count(limit)}`) },
@@ -45,9 +45,9 @@ const COLUMNS = [
  * @param {string[]} models
  */
 function about(kind, models) {
-  const shown = models.slice(0, MODELS_SHOWN).map(said).join(", ");
+  const shown = models.slice(0, MODELS_SHOWN).map(textOrDash).join(", ");
   const more = models.length > MODELS_SHOWN ? ` and ${models.length - MODELS_SHOWN} more` : "";
-  const words = [kind === null ? "" : said(kind), shown + more].filter((word) => word !== "").join(": ");
+  const words = [kind === null ? "" : textOrDash(kind), shown + more].filter((word) => word !== "").join(": ");
   return words !== "" && h("div", { class: "soft small about" }, words);
 }
 
@@ -57,10 +57,11 @@ function about(kind, models) {
  */
 function drawHealth({ is_healthy: isHealthy, failing, trouble }) {
   return [
-    isHealthy ? badge(failing === null ? "answers" : "requests fail", failing === null ? "good" : "bad")
-      : badge("does not answer", "bad"),
-    isHealthy && failing !== null && h("div", { class: "reason" }, `All recent requests failed; the last: ${said(failing)}`),
-    trouble !== null && h("div", { class: "reason" }, said(trouble)),
+    isHealthy ? badge(failing === null ? "healthy" : "requests fail", failing === null ? "good" : "bad")
+      : badge("unreachable", "bad"),
+    isHealthy && failing !== null
+      && h("div", { class: "reason" }, `All recent requests failed; the last: ${textOrDash(failing)}`),
+    trouble !== null && h("div", { class: "reason" }, textOrDash(trouble)),
   ];
 }
 

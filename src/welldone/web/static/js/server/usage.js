@@ -1,26 +1,26 @@
-// The keys: what is left of their limits, and what they have spent.
+// Table of keys: remaining limits and usage.
 
 import { h } from "../dom.js";
 import { count } from "../format.js";
-import { bar, said, table } from "./parts.js";
+import { bar, textOrDash, table } from "./parts.js";
 
 /** @import { Column } from "./parts.js" */
 
-const TIGHT = 0.1; // of a limit: the next requests may be refused
+const TIGHT = 0.1; // of a limit: the next requests may be rejected
 
 /**
  * @param {ServerState} state
  * @returns {Node[]}
  */
 export function drawUsage({ keys }) {
-  if (keys.length === 0) return [h("p", { class: "soft" }, "Nobody has asked for anything yet.")];
-  const words = "What is left of each minute's limits, and what was used since the server began.";
+  if (keys.length === 0) return [h("p", { class: "soft" }, "No requests yet.")];
+  const words = "What is left of the limits per minute, and the usage since the server started.";
   return [h("p", { class: "soft small" }, words), table("Keys", COLUMNS, keys, ({ name }) => name)];
 }
 
 /** @type {Column<KeyState>[]} */
 const COLUMNS = [
-  { title: "Key", cell: ({ name }) => said(name) },
+  { title: "Key", cell: ({ name }) => textOrDash(name) },
   { title: "Requests left", cell: ({ requests }) => drawLimit(requests) },
   { title: "Tokens left", cell: ({ tokens }) => drawLimit(tokens) },
   { title: "Requests", isNumber: true, cell: ({ spent }) => count(spent.requests) },

@@ -1,0 +1,163 @@
+"""Benchmark of the protocol core: CPU time per chunk, compared with other ways to process it in the same run.
+
+Machines differ, so the ratios count. Each number is the best of several rounds.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import httpx2
+import openai
+from openai.types.chat import ChatCompletionChunk
+
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.chat import ChatDialect, ChatWriter
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import ChoiceStart, Text
+from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.request_facts import RequestFacts
+
+ENVELOPE = Envelope("chatcmpl-tKuwrrGl4hhXNZgHdcS3mAeG4W8qOlDR", 1794706576, "smollm2", "b0-b21e4de7")
+TEXTS = [" there", " are", " three", " colours", ":", " red", ",", " green", " and", " blue", ".\n", " naïve"]
+OFFICIAL_LIMIT, JSON_LIMIT, WRITE_LIMIT, DIALECT_LIMIT = 0.1, 4.0, 0.4, 2.0
+
+
+def correct_stream(chunks: int) -> bytes:
+    """Stream as the chat writer sends it."""
+    writer = ChatWriter(ENVELOPE)
+    texts = (writer.send(Text(0, TEXTS[number % len(TEXTS)])) for number in range(chunks))
+    return b"".join([writer.send(ChoiceStart(0)), *texts])
+
+
+def llama_stream(chunks: int) -> bytes:
+    """The same text as llama.cpp sends it: role without content, changing `created`, no logprobs."""
+    envelope = {"id": ENVELOPE.id, "model": ENVELOPE.model, "system_fingerprint": ENVELOPE.fingerprint}
+
+    def frame(number: int, delta: dict[str, object]) -> bytes:
+        choice = {"finish_reason": None, "index": 0, "delta": delta}
+        chunk = {
+            "choices": [choice],
+            "created": ENVELOPE.created + number // 50,
+            **envelope,
+            "object": "chat.completion.chunk",
+        }
+        return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+
+    texts = (frame(number, {"content": TEXTS[number % len(TEXTS)]}) for number in range(chunks))
+    return b"".join([frame(0, {"role": "assistant", "content": None}), *texts])
+
+
+def run_pipeline(stream: bytes, dialect: Dialect | None = None) -> None:
+    """Run reader, repair and writer with one frame per read."""
+    pipeline = StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, dialect=dialect)
+    for frame in stream.split(b"\n\n")[:-1]:
+        pipeline.feed(frame + b"\n\n")
+
+
+def bare_json(stream: bytes) -> None:
+    """Decode and encode each chunk, as a proxy that parses chunks does."""
+    for frame in stream.split(b"\n\n")[:-1]:
+        json.dumps(json.loads(frame[6:]))
+
+
+def official_client(stream: bytes) -> None:
+    """Read the same bytes from memory with the official Python client."""
+    frames = [frame + b"\n\n" for frame in stream.split(b"\n\n")[:-1]]
+
+    class Body(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield from frames
+
+    request = httpx2.Request("POST", "http://127.0.0.1/")
+    response = httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Body(), request=request)
+    client = openai.OpenAI(api_key="none", base_url="http://127.0.0.1/")
+    for _ in openai.Stream(cast_to=ChatCompletionChunk, response=response, client=client):
+        pass
+
+
+def write_texts(chunks: int, dialect: Dialect) -> None:
+    """Write the text events of a stream."""
+    writer = dialect.make_writer(ENVELOPE, lambda: None)
+    writer.send(ChoiceStart(0))
+    for number in range(chunks):
+        writer.send(Text(0, TEXTS[number % len(TEXTS)]))
+
+
+def dump_texts(chunks: int) -> None:
+    """Encode the same chunks with `json.dumps`, as SSE frames."""
+    for number in range(chunks):
+        choice = {"index": 0, "delta": {"content": TEXTS[number % len(TEXTS)]}, "logprobs": None, "finish_reason": None}
+        chunk = {
+            "id": ENVELOPE.id,
+            "object": "chat.completion.chunk",
+            "created": ENVELOPE.created,
+            "model": ENVELOPE.model,
+            "system_fingerprint": ENVELOPE.fingerprint,
+            "choices": [choice],
+        }
+        _ = f"data: {json.dumps(chunk)}\n\n".encode()
+
+
+def cost(work: Callable[[], None], chunks: int, rounds: int) -> float:
+    """Return the CPU time per chunk in microseconds."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.process_time()
+        work()
+        best = min(best, time.process_time() - start)
+    return best / chunks * 1e6
+
+
+def main() -> None:
+    """Run the benchmark and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chunks", type=int, default=20_000, help="chunks in a stream (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the best counts (default: %(default)s)")
+    options = parser.parse_args()
+    chunks, rounds = options.chunks, options.rounds
+    few = max(1, chunks // 10)  # the official client is slow
+    correct, llama, short = correct_stream(chunks), llama_stream(chunks), correct_stream(few)
+
+    pipeline = cost(lambda: run_pipeline(correct), chunks, rounds)
+    pipeline_llama = cost(lambda: run_pipeline(llama), chunks, rounds)
+    bare = cost(lambda: bare_json(correct), chunks, rounds)
+    official = cost(lambda: official_client(short), few, rounds)
+    write = cost(lambda: write_texts(chunks, ChatDialect(RequestFacts())), chunks, rounds)
+    responses = cost(lambda: write_texts(chunks, ResponsesDialect({})), chunks, rounds)
+    messages = cost(lambda: write_texts(chunks, MessagesDialect()), chunks, rounds)
+    to_responses = cost(lambda: run_pipeline(llama, ResponsesDialect({})), chunks, rounds)
+    to_messages = cost(lambda: run_pipeline(llama, MessagesDialect()), chunks, rounds)
+    dump = cost(lambda: dump_texts(chunks), chunks, rounds)
+
+    print(f"CPU per chunk, best of {rounds} rounds of {chunks:,} text chunks ({len(correct) // chunks} bytes each)\n")
+    for name, figure in (
+        ("reader -> repair -> writer, correct stream", pipeline),
+        ("reader -> repair -> writer, llama.cpp stream", pipeline_llama),
+        ("llama.cpp stream, translated to /v1/responses", to_responses),
+        ("llama.cpp stream, translated to /v1/messages", to_messages),
+        ("json.loads + json.dumps", bare),
+        ("official Python client", official),
+        ("writing a text chunk", write),
+        ("writing a text delta of /v1/responses", responses),
+        ("writing a text delta of /v1/messages", messages),
+        ("json.dumps of the same chunk, framed", dump),
+    ):
+        print(f"  {name:<52} {figure:8.2f} µs")
+    print("\nratios")
+    for name, ratio, limit in (
+        ("reader -> repair -> writer / official client", pipeline / official, OFFICIAL_LIMIT),
+        ("reader -> repair -> writer / JSON round trip", pipeline / bare, JSON_LIMIT),
+        ("llama.cpp stream / JSON round trip", pipeline_llama / bare, JSON_LIMIT),
+        ("writing / json.dumps", write / dump, WRITE_LIMIT),
+        ("writing for /v1/responses / for chat", responses / write, DIALECT_LIMIT),
+        ("writing for /v1/messages / for chat", messages / write, DIALECT_LIMIT),
+    ):
+        print(f"  {name:<52} {ratio:8.2f}    {'within' if ratio <= limit else 'OVER'} the limit of {limit}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,344 @@
+"""The most expensive requests and replies on every endpoint, next to a stream that must not be delayed."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import CHAT, LIMIT_S, ClientReply, exchange, send_request
+from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, RESPONSES
+from faults.heartbeat import BEAT_MS, beating
+from tests.live.server import Running
+from tests.live.upstream import gateway, upstream
+from welldone.mock.script import HELLO_REPLY, JSON_HEADERS, MockChunk, MockReply
+from welldone.mock.server import MockHttpRequest
+
+HELD_UP_MS = 50
+"""Longest gap of a stream on a quiet machine."""
+TRIES = 6
+"""Attempts for a request that exceeds the limit; the shortest gap counts."""
+BODY_BYTES = 4_000_000
+FRAME_BYTES = 6_200_000
+"""Slightly below the maximum size of a body and of a frame."""
+STATUSES = frozenset((200, 400, 404, 413, 429, 502))
+"""Accepted statuses: success, client errors and bad upstream replies, but no internal error."""
+LINT = "/page/api/lint"
+PATHS = {
+    CHAT: '"messages":[{"role":"user","content":"hi"}],"max_tokens":4',
+    COMPLETIONS: '"prompt":"hi","max_tokens":4',
+    RESPONSES: '"input":"hi","store":false',
+    MESSAGES: '"messages":[{"role":"user","content":"hi"}],"max_tokens":4',
+    OLLAMA_CHAT: '"messages":[{"role":"user","content":"hi"}],"stream":false',
+    OLLAMA_GENERATE: '"prompt":"hi","stream":false',
+    "/v1/embeddings": '"input":"hi"',
+    "/v1/rerank": '"query":"q","documents":["a"]',
+    "/tokenize": '"content":"hi"',
+    "/detokenize": '"tokens":[1]',
+    "/v1/messages/count_tokens": '"messages":[{"role":"user","content":"hi"}]',
+    "/v1/responses/input_tokens": '"input":"hi"',
+    LINT: '"capture":"data: {}"',
+    "/models/load": '"load":true',
+}
+"""Every path with a body, and its required fields."""
+
+
+class Value(NamedTuple):
+    """A JSON value of any length that is expensive to decode."""
+
+    name: str
+    before: str
+    unit: str
+    after: str
+    most: int = 10**9
+    """As many units as a request may have."""
+
+    def text(self, size: int) -> str:
+        """Return the value with this size in bytes."""
+        count = min(self.most, size // len(self.unit.encode()))
+        return self.before + self.unit * count + self.after
+
+
+VALUES = (
+    Value("numbers that are almost nothing", "[", "8.5e-323,", "1]"),
+    Value("as many of them as are taken", "[", "8.5e-323,", "1]", 4_000),
+    Value("decimals between two", "[", "9007199254740993.0,", "1]", 49_000),
+    Value("numbers of 250 digits", "[", "9" * 250 + ",", "1]"),
+    Value("numbers", "[", "1,", "1]", 990_000),
+    Value("lists", "[", "[],", "1]"),
+    Value("as many lists as are taken", "[", "[1],", "1]", 49_000),
+    Value("objects", "[", '{"":1},', "1]", 49_000),
+    Value("texts", "[", '"",', "1]", 74_000),
+    Value("brackets", "", "[", ""),
+    Value("60 levels", "[", "[" * 60 + "]" * 60 + ",", "1]", 800),
+    Value("escapes", '"', "\\n", '"'),
+    Value("escaped emoji", '"', "\\ud83d\\ude00", '"'),
+    Value("half emoji", '"', "\\ud83d", '"'),
+    Value("letters", '"', "a", '"'),
+    Value("quotes", '"', '\\"', '"'),
+    Value("umlauts", '"', "ä", '"'),
+    Value("less-than signs", '"', "<", '"'),
+)
+_CALL = '"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":%s}}]}'
+_ENVELOPE = '{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,%s}]}'
+_NAMES = "{" + ",".join(f'"name{number}":1' for number in range(74_000)) + "}"
+
+
+def requests(size: int) -> Iterator[tuple[str, str, bytes]]:
+    """Yield requests that are expensive to parse: name, path and body."""
+    texts = {value.name: value.text(size) for value in VALUES} | {"names": _NAMES[:size]}
+    for path, needed in PATHS.items():
+        for name, text in texts.items():
+            yield f"{name} for {path}", path, f'{{"model":"hello",{needed},"extra":{text}}}'.encode()
+        yield f"a list as model for {path}", path, f'{{{needed},"model":{VALUES[4].text(size)}}}'.encode()
+    yield from _lists(size)
+    for value in VALUES:
+        frame = f'data: {{"choices":[{{"index":0,"delta":{{"content":{value.text(size // 3)}}}}}]}}\n\n'
+        yield f"a capture of {value.name}", LINT, msgspec.json.encode({"capture": frame})
+
+
+def _lists(size: int) -> Iterator[tuple[str, str, bytes]]:
+    """Long lists in the list fields of each path."""
+    for path in (CHAT, MESSAGES, OLLAMA_CHAT, RESPONSES):
+        field = "input" if path == RESPONSES else "messages"
+        for role in ("system", "user", "assistant"):
+            message = {"role": role, "content": "x"}
+            for count in (4_000, 16_000, 37_000):
+                many = [message] * (count * size // BODY_BYTES) + [{"role": "user", "content": "x"}]
+                body = {"model": "hello", "max_tokens": 4, "store": False, "stream": False, field: many}
+                yield f"{count:,} messages of {role} for {path}", path, msgspec.json.encode(body)
+    tool = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(100)}}
+    for path in (CHAT, MESSAGES, RESPONSES):
+        named = [{"name": f"f{number}", "parameters": tool, "input_schema": tool} for number in range(120)]
+        tools = [{"type": "function", "function": one, **one} for one in named]
+        needed = msgspec.json.decode(f"{{{PATHS[path]}}}")
+        yield f"120 tools for {path}", path, msgspec.json.encode({"model": "hello", "tools": tools, **needed})
+
+
+def frames(size: int) -> dict[str, Callable[[], MockReply]]:
+    """Expensive upstream replies by name: one frame in a valid stream, or a buffered reply. Built on demand."""
+    members: dict[str, Callable[[], str]] = {}
+    for value in VALUES:
+        text = partial(value.text, size)
+        members[f"{value.name} beside"] = partial(_filled, '"delta":{"content":"x"},"extra":%s', text)
+        if value.before == '"':
+            members[f"{value.name} as text"] = partial(_filled, '"delta":{"content":%s}', text)
+            members[f"{value.name} as arguments"] = partial(_filled, _CALL, text)
+    members["names beside"] = partial(_filled, '"delta":{"content":"x"},"extra":%s', lambda: _NAMES[:size])
+    for count in (5_000, size // 64):
+        entries = Value("", "[", '{"token":"x","logprob":-1.5,"bytes":[120],"top_logprobs":[]},', "{}]", count).text
+        filled = partial(_filled, '"delta":{"content":"x"},"logprobs":{"content":%s}', partial(entries, 2 * size))
+        members[f"{count:,} log probabilities"] = filled
+    out: dict[str, Callable[[], MockReply]] = {
+        f"a frame of {name}": partial(_frame, text) for name, text in members.items()
+    }
+    for name in ("letters as text", "escapes as arguments", "umlauts as text", "brackets beside", "names beside"):
+        out[f"a frame with CRLF of {name}"] = partial(_crlf_frame, members[name])
+    out |= {f"a whole reply of {name}": partial(_whole, text) for name, text in members.items()}
+    bad = b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n'
+    out["a frame that is no UTF-8"] = lambda: _stream(bad % (b"\xff" * size))
+    out["many frames that are no UTF-8"] = lambda: _stream(bad % b"\xff" * (size // 400))
+    out["a frame of lines"] = lambda: _stream(b"x\n" * (size // 2) + b"\n")
+    out["a frame of data lines"] = lambda: _stream(b"data: 1\n" * (size // 80) + b"\n")
+    out["empty frames"] = lambda: _stream(b"data:\n\n" * (size // 70))
+    return out
+
+
+def _filled(form: str, text: Callable[[], str]) -> str:
+    return form % text()
+
+
+def _frame(members: Callable[[], str]) -> MockReply:
+    return _stream(b"data: " + (_ENVELOPE % members()).encode() + b"\n\n")
+
+
+def _crlf_frame(members: Callable[[], str]) -> MockReply:
+    return _stream(b"event: message\r\ndata: " + (_ENVELOPE % members()).encode() + b"\r\n\r\n")
+
+
+def _whole(members: Callable[[], str]) -> MockReply:
+    chunk = (_ENVELOPE % members()).encode()
+    whole = chunk.replace(b'"delta":{', b'"finish_reason":"stop","message":{"role":"assistant",')
+    return MockReply((MockChunk(base64=whole),), headers=JSON_HEADERS, framing="length")
+
+
+def _stream(frame: bytes) -> MockReply:
+    role, _, stop, done = HELLO_REPLY.pieces
+    return MockReply((role, MockChunk(base64=frame), stop, done))
+
+
+class Request(NamedTuple):
+    """Request that is expensive to parse, or whose reply is."""
+
+    name: str
+    path: str
+    body: bytes
+
+
+class Servers(NamedTuple):
+    """The server whose stream is measured, and one without a measured stream."""
+
+    received: Running
+    other: Running
+
+
+class Results(NamedTuple):
+    """Measured gaps and problems."""
+
+    times: int
+    problems: list[str]
+    worst: dict[str, float]
+    """Longest gap of the stream in milliseconds, by request."""
+
+
+class Listener:
+    """Reader of the measured stream, in its own process."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    async def silence_ms(self) -> float:
+        """Return the longest gap since the previous call."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write("\n")
+        stdin.flush()
+        async with asyncio.timeout(LIMIT_S):
+            return float(await asyncio.to_thread(stdout.readline))
+
+
+@contextmanager
+def listening(server: Running) -> Iterator[Listener]:
+    """Read a stream until the context ends."""
+    words = [sys.executable, "-m", "faults.stream_reader", str(server.port), server.key or ""]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Listener(process)
+        finally:
+            process.kill()
+
+
+def turns(context: CaseContext) -> Outcome:
+    """Run every request and every reply, one after the other."""
+    replies = frames(context.times(FRAME_BYTES, 60_000))
+    names = list(replies)
+
+    def choose(seen: MockHttpRequest) -> MockReply:
+        body, seen.body = seen.body, ""
+        start = body.find('"model":"frame ')
+        return HELLO_REPLY if start < 0 else replies[names[int(body[start + 15 : body.index('"', start + 15)])]]()
+
+    heartbeat = '[upstreams.heartbeat]\nurl = "%s"\nmodels = ["heartbeat"]\nprobe_s = 0\n'
+    with (
+        beating() as beats,
+        upstream(choose) as fine,
+        gateway(context.folder, fine.url, more=heartbeat % beats) as server,
+        gateway(_folder(context, "other"), fine.url) as other,
+        listening(server) as listener,
+    ):
+        results = asyncio.run(_all(context, Servers(server, other), listener, names))
+    by_reply = {name: ms for name, ms in results.worst.items() if name.rsplit(", /", 1)[0] in replies}
+    by_request = {name: ms for name, ms in results.worst.items() if name not in by_reply}
+    figures = (
+        Figure("wrong responses", len(results.problems), most=0),
+        Figure("longest pause caused by a request", _longest(by_request), "ms", most=HELD_UP_MS, is_timing=True),
+        Figure("longest pause caused by an upstream reply", _longest(by_reply), "ms", most=HELD_UP_MS, is_timing=True),
+    )
+    slowest = [max(one, key=one.__getitem__, default="none") for one in (by_request, by_reply)]
+    return Outcome(
+        results.times, f"slowest request: {slowest[0]}; slowest reply: {slowest[1]}", figures, tuple(results.problems)
+    )
+
+
+def _longest(results: dict[str, float]) -> float:
+    return max(results.values(), default=BEAT_MS) - BEAT_MS
+
+
+def _folder(context: CaseContext, name: str) -> Path:
+    folder = context.folder / name
+    folder.mkdir()
+    return folder
+
+
+async def _all(context: CaseContext, servers: Servers, listener: Listener, names: list[str]) -> Results:
+    results = Results(0, [], {})
+    await listener.silence_ms()
+    for name, path, body in _chosen(context, servers.received, names):
+        context.note(name)
+        results.worst[name] = await _measure(results, servers, listener, Request(name, path, body))
+    for name, body in await _references(servers.received):
+        results.worst[name] = await _measure(results, servers, listener, Request(name, RESPONSES, body))
+    return results._replace(times=len(results.worst))
+
+
+async def _measure(results: Results, servers: Servers, listener: Listener, request: Request) -> float:
+    """Gap of the stream during a request. If it is too long, the gap that the machine alone causes is subtracted:
+    the one while another server gets the same request."""
+    ours = await _shortest(results, servers.received, listener, request)
+    if ours <= HELD_UP_MS + BEAT_MS:
+        return ours
+    alone = await _shortest(results, servers.other, listener, request)
+    return ours - max(0.0, alone - BEAT_MS)
+
+
+async def _shortest(results: Results, server: Running, listener: Listener, request: Request) -> float:
+    """Shortest gap of some attempts while they exceed the limit: a machine may also stall by itself."""
+    shortest = float("inf")
+    for _ in range(TRIES):
+        received = await send_request(server, request.body, path=request.path)
+        shortest = min(shortest, await listener.silence_ms())
+        if why := _problem(received):
+            results.problems.append(f"{request.name}: {why}")
+        if shortest <= HELD_UP_MS + BEAT_MS:
+            break
+    return shortest
+
+
+def _chosen(context: CaseContext, server: Running, names: list[str]) -> Iterator[tuple[str, str, bytes]]:
+    every = context.times(1, 31)
+    yield from (one for index, one in enumerate(requests(context.times(BODY_BYTES, 60_000))) if index % every == 0)
+    for index, name in enumerate(names):
+        for number, path in enumerate((CHAT, MESSAGES, RESPONSES, OLLAMA_CHAT)):
+            if (index + number) % every == 0:
+                for is_stream in (True, False):
+                    needed = msgspec.json.decode(f"{{{PATHS[path]}}}")
+                    body = {**needed, "model": f"frame {index}", "stream": is_stream}
+                    yield f"{name}, {path}{' as a stream' if is_stream else ''}", path, msgspec.json.encode(body)
+
+
+async def _references(server: Running) -> list[tuple[str, bytes]]:
+    """References to the items of a response that was stored, and its continuation."""
+    items = [{"role": "user", "content": "x" * 200}] * 8_000
+    made = await send_request(server, msgspec.json.encode({"model": "hello", "input": items}), path=RESPONSES)
+    name = msgspec.json.decode(made.body)["id"]
+    first = f"msg_{name.removeprefix('resp_')}_in0"
+    head = f"GET {RESPONSES}/{name}/input_items?limit=100 HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+    listed = f"{head}Connection: close\r\nAuthorization: Bearer {server.key}\r\n\r\n"
+    received = await exchange(server.port, listed.encode())
+    assert received.status == 200
+    return [
+        *(
+            (f"{count:,} references", msgspec.json.encode({"model": "hello", "input": [{"id": first}] * count}))
+            for count in (200, 1_000, 16_000)
+        ),
+        (
+            "a response that goes on",
+            msgspec.json.encode({"model": "hello", "input": "x", "previous_response_id": name}),
+        ),
+    ]
+
+
+def _problem(received: ClientReply) -> str | None:
+    if received.status in STATUSES and received.is_whole:
+        return None
+    return f"{received.status}, {'' if received.is_whole else 'broken off, '}{received.body[:150]!r}"
+
+
+CASES = (Case("turns", "the most expensive requests and replies on every endpoint, next to a stream", turns),)

@@ -1,0 +1,130 @@
+"""Steps of a captured stream as the page shows them: bytes received, events, repairs, bytes sent."""
+
+import base64
+from collections.abc import Sequence
+from sys import getsizeof
+
+import msgspec
+
+from welldone.http.redaction import SecretRedactor
+from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.events import (
+    ChoiceStart,
+    Event,
+    Failure,
+    Finish,
+    Json,
+    KeepAlive,
+    Logprobs,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+    UnknownFields,
+    Usage,
+)
+from welldone.protocol.lenient_json import clean_unicode
+from welldone.protocol.repair_log import RepairEntry
+from welldone.protocol.replay import StreamReplayStep
+
+_EVENT_TYPES: dict[type[Event], str] = {
+    ChoiceStart: "opening",
+    Text: "text",
+    Reasoning: "reasoning",
+    Refusal: "refusal",
+    ToolCall: "tool_call",
+    ToolArguments: "tool_arguments",
+    Logprobs: "logprobs",
+    Finish: "finish",
+    Usage: "usage",
+    Failure: "failure",
+    KeepAlive: "keep_alive",
+    UnknownFields: "extra",
+}
+_OVERHEAD_BYTES = 512  # memory of a step without its strings
+_UNENCODABLE_EVENTS = msgspec.Raw(b'[{"type":"unshown"}]')
+"""Stands for events that cannot be encoded as JSON: lone surrogates, deep nesting."""
+
+
+class RepairView(msgspec.Struct, frozen=True):
+    """A violation that was repaired in a frame."""
+
+    rule: str
+    severity: str
+    repairability: str
+    repair: str
+    expected: str
+    observed: str
+    count: int
+
+
+class StepView(msgspec.Struct, frozen=True):
+    """One frame, or one write that no frame caused."""
+
+    n: int
+    """Counted from 0 over all parts and attempts."""
+    part: int
+    attempt: int
+    """Index of the attempt that received it."""
+    at_s: float | None
+    """When its last byte arrived, since the start of the request; None if times were not recorded."""
+    byte: int
+    received: str
+    events: msgspec.Raw
+    repairs: list[RepairView]
+    sent: str
+    received_base64: str | msgspec.UnsetType = msgspec.UNSET
+    """Set only if the bytes are not valid UTF-8."""
+
+    @property
+    def size(self) -> int:
+        """Approximate memory. `getsizeof`, since a string with one emoji takes four bytes per character."""
+        texts = sum(map(getsizeof, (self.received, self.received_base64, self.sent)))
+        return _OVERHEAD_BYTES + texts + len(bytes(self.events)) + 200 * len(self.repairs)
+
+
+def step_view(
+    step: StreamReplayStep,
+    n: int,
+    *,
+    attempt: int = 0,
+    at_s: float | None = None,
+    secrets: SecretRedactor | None = None,
+) -> StepView:
+    """Return the view of a step. Secrets are redacted in what was received; what was sent contains none."""
+    encoded: str | msgspec.UnsetType = msgspec.UNSET
+    try:
+        received = step.received.decode()
+    except UnicodeDecodeError:
+        received, encoded = step.received.decode("utf-8", "replace"), base64.b64encode(step.received).decode()
+    events, repairs = _encode_events(step.events), [_repair_view(entry) for entry in step.repairs]
+    if secrets is not None and secrets.occur_in(step.received):
+        received, encoded = secrets.redact(received), msgspec.UNSET
+        events = msgspec.Raw(secrets.redact_json(bytes(events)))
+        repairs = [msgspec.structs.replace(repair, observed=secrets.redact(repair.observed)) for repair in repairs]
+    sent = step.sent.decode("utf-8", "replace")
+    return StepView(n, step.part, attempt, at_s, step.byte, received, events, repairs, sent, encoded)
+
+
+def _encode_events(events: Sequence[Event | Json]) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.json.encode([_event_object(event) for event in events]))
+    except (RecursionError, UnicodeEncodeError):
+        return _UNENCODABLE_EVENTS
+
+
+def _event_object(event: Event | Json) -> Json:
+    if isinstance(event, dict):
+        return {"type": "", **event}
+    fields = msgspec.structs.asdict(event)
+    if isinstance(event, Failure):
+        fields["error_type"] = fields.pop("type")
+    return {"type": _EVENT_TYPES[type(event)], **fields}
+
+
+def _repair_view(entry: RepairEntry) -> RepairView:
+    rule = RULES_BY_ID[entry.rule]
+    # `observed` may contain lone surrogates, which JSON cannot encode.
+    observed = clean_unicode(entry.observed)
+    return RepairView(entry.rule, rule.severity, rule.repairability, rule.repair, rule.summary, observed, entry.count)

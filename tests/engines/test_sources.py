@@ -1,0 +1,119 @@
+"""Model sources, safe file names and redirects."""
+
+import pytest
+
+from tests.table import table
+from welldone.engines.models.download import resolve_redirect
+from welldone.engines.models.install import HubSource, PullError, PullErrorKind, WebSource, parse_source, safe_file_name
+
+
+@table(
+    ("text", "source"),
+    [
+        ("hf:own-er/rep.o/a.gguf", HubSource("own-er/rep.o", "a.gguf", None)),
+        ("hf:owner/repo/sub/dir/a.gguf@v1.0", HubSource("owner/repo", "sub/dir/a.gguf", "v1.0")),
+        ("hf:owner/repo/a b.gguf@refs/pr/3", HubSource("owner/repo", "a b.gguf", "refs/pr/3")),
+        ("https://host/x/a.gguf?download=true", WebSource("https://host/x/a.gguf?download=true")),
+        ("https://host:8443/a%20b.gguf", WebSource("https://host:8443/a%20b.gguf")),
+        ("http://127.0.0.1:80/a.gguf", WebSource("http://127.0.0.1:80/a.gguf")),
+        ("http://localhost/a.gguf", WebSource("http://localhost/a.gguf")),
+        ("http://[::1]/a.gguf", WebSource("http://[::1]/a.gguf")),
+    ],
+)
+def test_sources_are_parsed(text: str, source: WebSource | HubSource) -> None:
+    assert parse_source(text) == source
+
+
+@table(
+    ("text", "message"),
+    [
+        ("", "use default, hf:"),
+        ("defaullt", "use default, hf:"),
+        ("owner/repo/a.gguf", "did you mean 'hf:owner/repo/a.gguf'"),
+        ("./a.gguf", "welldone serve -m ./a.gguf"),
+        ("hf:owner/a.gguf", "is not a model source"),
+        ("hf:owner/repo/a.safetensors", "does not end in .gguf"),
+        ("hf:owner/repo/../../a.gguf", "leaves its repository"),
+        ("hf:owner/repo/a.gguf@b c", "is not a model source"),
+        ("http://example.com/a.gguf", "not encrypted"),
+        ("http://127.0.0.1.example.com/a.gguf", "not encrypted"),
+        ("https:///a.gguf", "not the URL of a file"),
+        ("https://host:port/a.gguf", "is not a URL"),
+        ("https://[::1/a.gguf", "is not a URL"),
+        ("https://host/a.html", "does not end in .gguf"),
+        ("https://host/", "does not end in .gguf"),
+        ("https://host/a b.gguf", "percent-encoded"),
+        ("https://host/ä.gguf", "percent-encoded"),
+        ("https://host/a.gguf\r\nHost: b", "percent-encoded"),
+        ("https://user:hunter2@host/a.gguf", "remove it"),
+        ("ftp://host/a.gguf", "is not a model source"),
+        ("file:///etc/passwd", "is not a model source"),
+    ],
+)
+def test_an_invalid_source_is_a_user_error(text: str, message: str) -> None:
+    with pytest.raises(PullError, match=message) as raised:
+        parse_source(text)
+    assert raised.value.kind is PullErrorKind.USER_ERROR
+    assert "hunter2" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@table(
+    ("text", "name"),
+    [
+        ("a.gguf", "a.gguf"),
+        ("Model-7B.Q4_K_M.gguf", "Model-7B.Q4_K_M.gguf"),
+        ("x/../../a.gguf", "a.gguf"),
+        ("x\\..\\a.gguf", "a.gguf"),
+        ("..a.gguf", "a.gguf"),
+        ("-rf.gguf", "rf.gguf"),
+        ("a b\0c\n.gguf", "a-b-c-.gguf"),
+        ("ä.GGUF", "gguf"),
+        ("m ä.GGUF", "m-.gguf"),
+        ("a" * 300 + ".gguf", "a" * 200 + ".gguf"),
+    ],
+)
+def test_file_names_are_reduced_to_safe_characters(text: str, name: str) -> None:
+    if name == "gguf":
+        with pytest.raises(PullError):
+            safe_file_name(text)
+    else:
+        assert safe_file_name(text) == name
+
+
+def test_a_source_expands_to_all_files_of_a_split_model() -> None:
+    web = WebSource("https://host/x/a-00002-of-00002.gguf?t=1")
+    assert [file.url for file in web.files()] == [f"https://host/x/a-0000{n}-of-00002.gguf?t=1" for n in (1, 2)]
+    hub = HubSource("o/r", "q/a-00001-of-00002.gguf", "main")
+    assert [str(file) for file in hub.files()] == [f"hf:o/r/q/a-0000{n}-of-00002.gguf@main" for n in (1, 2)]
+
+
+@table(
+    ("url", "location", "target"),
+    [
+        ("https://a/x.gguf", "https://b/y?sig=1", "https://b/y?sig=1"),
+        ("https://a/x.gguf", "/y", "https://a/y"),
+        ("http://127.0.0.1:1/x.gguf", "http://127.0.0.1:2/y", "http://127.0.0.1:2/y"),
+        ("http://127.0.0.1:1/x.gguf", "https://b/y", "https://b/y"),
+    ],
+)
+def test_a_safe_redirect_is_followed(url: str, location: str, target: str) -> None:
+    assert resolve_redirect(url, location) == target
+
+
+@table(
+    ("url", "location"),
+    [
+        ("https://a/x.gguf", "http://127.0.0.1/y"),
+        ("https://a/x.gguf", "http://b/y"),
+        ("https://a/x.gguf", "file:///etc/passwd"),
+        ("https://a/x.gguf", "https://user:hunter2@b/y"),
+        ("https://a/x.gguf", ""),
+        ("http://127.0.0.1:1/x.gguf", "http://example.com/y"),
+    ],
+)
+def test_an_unsafe_redirect_is_rejected(url: str, location: str) -> None:
+    with pytest.raises(PullError) as raised:
+        resolve_redirect(url, location)
+    assert raised.value.kind is PullErrorKind.UNREACHABLE
+    assert "hunter2" not in str(raised.value)

@@ -1,0 +1,129 @@
+"""Fast path and slow path of a pipeline give the same bytes and the same log."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.recorded.traces import recorded_traces
+from tests.table import table
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.fast_path import TransferFraming
+from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.request_facts import RequestFacts
+
+ENVELOPE = Envelope("chatcmpl-x", 1, "m")
+STREAMS = {one.name: one.trace.body for one in recorded_traces() if one.trace.body.count(b"chat.completion.chunk") > 12}
+FACTS = RequestFacts(include_usage=True, is_usage_forced=True)
+
+
+def make_pipeline(facts: RequestFacts = FACTS, strict: frozenset[str] = frozenset()) -> StreamPipeline:
+    return StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, facts=facts, strict=strict)
+
+
+def through(pipeline: StreamPipeline, pieces: list[bytes]) -> tuple[bytes, list[object]]:
+    """Bytes sent, and the log."""
+    sent = b"".join(pipeline.feed(piece) for piece in pieces) + pipeline.close()
+    return sent, [
+        (repair.rule, repair.count, repair.frame, repair.byte, repair.observed)
+        for repair in pipeline.repair_log.entries()
+    ]
+
+
+def frames(body: bytes) -> list[bytes]:
+    """One frame per read, as servers send them, so that the fast path is used."""
+    return [frame + b"\n\n" for frame in body.split(b"\n\n") if frame]
+
+
+@table("body", STREAMS.values(), ids=STREAMS.keys())
+def test_a_recorded_stream_gives_the_same_bytes_on_both_paths(body: bytes) -> None:
+    pieces = frames(body)
+    assert through(make_pipeline(), pieces) == through(make_pipeline(), [b"".join(pieces)])
+
+
+CHUNK = '{"id":"x","object":"chat.completion.chunk","created":%d,"model":"m","choices":[%s]%s}'
+TEXT = '{"index":%d,"delta":{%s"content":%s},"logprobs":null,"finish_reason":%s%s}'
+
+
+def text_frame(
+    text: str, index: int = 0, role: str = "", finish: str = "null", more: str = "", top: str = "", created: int = 1
+) -> bytes:
+    choice = TEXT % (index, role, json.dumps(text, ensure_ascii=False), finish, more)
+    return f"data: {CHUNK % (created, choice, top)}\n\n".encode(errors="surrogatepass")
+
+
+OTHER_FRAMES = [
+    b": ping\n\n",
+    b"data: [DONE]\n\n",
+    b'data: {"error":{"message":"no"}}\n\n',
+    b"data: {nonsense\n\n",
+    text_frame("", finish='"stop"'),
+    text_frame("x", role='"role":"assistant",'),
+    text_frame("x", index=1),
+    text_frame("x", more=',"token_ids":null'),
+    text_frame("x", more=',"token_ids":[1]'),
+    text_frame("x", top=',"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}'),
+    text_frame("x", top=',"odd":1'),
+    text_frame("x", created=2),
+    text_frame("\ufffd"),
+    text_frame("\u2028"),
+    b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}\n\n',
+    b'data: {"id":"x","choices":[{"index":0,"delta":{"reasoning":"hm"}}]}\n\n',
+    b'data: {"id":"x","choices":[{"index":0,"delta":{"annotations":[{"a":1}],"content":"x"}}]}\n\n',
+]
+TEXT_FRAMES = st.sampled_from(["a", " the", "\n", '"', "\\", "é", "漢", "aa", "<think>", "  ", "b"]).map(text_frame)
+STREAM = st.lists(st.one_of(TEXT_FRAMES, TEXT_FRAMES, TEXT_FRAMES, st.sampled_from(OTHER_FRAMES)), max_size=30)
+
+
+@given(STREAM, st.booleans(), st.sampled_from([frozenset[str](), frozenset({"all"}), frozenset({"delta-role-once"})]))
+def test_any_stream_gives_the_same_bytes_on_both_paths(
+    pieces: list[bytes], is_json: bool, strict: frozenset[str]
+) -> None:
+    facts = RequestFacts(include_usage=True, is_usage_forced=True, is_json_output=is_json)
+    apart, together = make_pipeline(facts, strict), make_pipeline(facts, strict)
+    pieces = [text_frame("", role='"role":"assistant",'), text_frame("one"), text_frame(" two"), *pieces]
+    assert through(apart, pieces) == through(together, [b"".join(pieces)])
+    assert apart.invalid_json_count == together.invalid_json_count
+
+
+def test_the_fast_path_is_used() -> None:
+    pipeline = make_pipeline()
+    for word in ("one", " two", " three", " four"):
+        pipeline.feed(text_frame(word))
+    path = pipeline._fast_path
+    assert path is not None
+    assert pipeline.feed(text_frame(" five")) == pipeline.feed(text_frame(" five"))
+    assert path.frames > 0
+
+
+def test_learning_stops_if_chunks_keep_changing() -> None:
+    pipeline = make_pipeline()
+    for number in range(40):
+        pipeline.feed(text_frame(f"word {number}", top=f',"padding":"{number}"'))
+    assert pipeline._learning_attempts == 0
+
+
+def test_the_fast_path_supports_transfer_framing() -> None:
+    def around(data: bytes) -> tuple[bytes, bytes] | None:
+        return (b"<", b">") if data.startswith(b"<") else None
+
+    pipeline = make_pipeline()
+    pipeline.enable_fast_path(TransferFraming(around, lambda size: (b"%d:" % size, b"|")))
+    plain = b"".join(pipeline.feed(text_frame(word)) for word in ("one", " two", " three", " four"))
+    assert plain.count(b"data: ") == 5  # with the role; `feed` returns frames without transfer framing
+    assert pipeline.try_fast_path is not None
+    assert pipeline.try_fast_path(text_frame(" five")) is None
+    sent = pipeline.try_fast_path(b"<" + text_frame(" five") + b">")
+    assert sent is not None
+    size, _, rest = sent.partition(b":")
+    assert rest.endswith(b"\n\n|")
+    assert int(size) == len(rest) - 1
+    assert b'"content":" five"' in rest
+
+
+def test_a_part_has_started_after_its_first_chunk() -> None:
+    pipeline = make_pipeline()
+    pipeline.feed(b": ping\n\n")
+    assert not pipeline.has_part_started(0)
+    pipeline.feed(text_frame("a"))
+    assert pipeline.has_part_started(0)

@@ -1,0 +1,54 @@
+"""Start and accounting of responses."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tests.gateway.upstreams import upstream
+from tests.http.aio import run
+from welldone.config.server import ServeSettings
+from welldone.gateway.backends import UpstreamBackend
+from welldone.gateway.queue import RequestQueue
+from welldone.gateway.routing import UpstreamGroup, UpstreamModel
+from welldone.http import client
+from welldone.http.server import HttpRequest
+from welldone.server.access.keys import ApiKeys
+from welldone.server.access.limits import RateLimiter
+from welldone.server.app import RequestContext
+from welldone.server.generation.service import GenerationRequest, GenerationService
+from welldone.server.observe.metrics import Metrics
+
+
+def broken_clock() -> float:
+    raise ZeroDivisionError
+
+
+async def no_news(within_s: float) -> None:
+    raise AssertionError
+
+
+def test_a_response_that_fails_to_start_is_not_counted_as_active() -> None:
+    async def work() -> None:
+        settings, metrics = ServeSettings(), Metrics(["m"])
+        limits = RateLimiter(requests_per_minute=0, tokens_per_minute=0)
+        generator = GenerationService(
+            settings, metrics, limits, keys=ApiKeys([]), recorder=None, response_headers=lambda _: {}, now=broken_clock
+        )
+        lab = upstream("lab")
+        backend = UpstreamBackend(
+            UpstreamGroup("m", (UpstreamModel(lab, "m"),)),
+            {"lab": RequestQueue(1, 1, 1.0)},
+            send=client.send,
+            settings=settings,
+            on_report=lambda *_: None,
+            wait_for_change=no_news,
+        )
+        call = cast("HttpRequest", SimpleNamespace(headers={}, stream=None))
+        order = GenerationRequest(body={"model": "m", "messages": [{"role": "user", "content": "Hi"}]}, id="chatcmpl-1")
+        with pytest.raises(ZeroDivisionError):
+            await generator.generate(RequestContext(call, "req_1", 0.0, {}), backend, order)
+        assert b"welldone_active_streams 0.0" in metrics.render()[1]
+        assert generator.tasks == set()
+
+    run(work())
