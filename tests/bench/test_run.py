@@ -104,12 +104,12 @@ def test_failures_are_counted_by_kind_and_never_averaged(fault: str, end: str, w
 
 
 def test_a_hanging_answer_times_out() -> None:
-    report = run(_bench(_by_turns(None, FAULT_REPLIES["hang"]), levels=(1,), timeout_s=0.05, grace_s=1.0))
+    report = run(_bench(_by_turns(None, FAULT_REPLIES["hang"]), levels=(1,), warmup_s=0.0, timeout_s=0.05, grace_s=1.0))
     assert _last(report).outcomes["timed out"] > 0
 
 
 def test_requests_in_flight_at_the_end_are_abandoned_and_counted() -> None:
-    report = run(_bench(_by_turns(None, FAULT_REPLIES["hang"]), levels=(3,), grace_s=0.0))
+    report = run(_bench(_by_turns(None, FAULT_REPLIES["hang"]), levels=(3,), warmup_s=0.0, grace_s=0.0))
     assert _last(report).outcomes["unfinished"] > 0
 
 

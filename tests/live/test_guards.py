@@ -329,7 +329,7 @@ def test_a_request_over_the_rate_limit_gets_429_with_retry_after(tiny_model: Pat
         assert refused.error()["code"] == "rate_limit_exceeded"
         assert 1 <= int(refused.header("retry-after") or 0) <= 60
         assert refused.header("x-ratelimit-remaining-requests") == "0"
-        assert int(refused.header("x-ratelimit-remaining-tokens") or 0) < 100_000  # used by the first two requests
+        assert 0 < int(refused.header("x-ratelimit-remaining-tokens") or 0) <= 100_000  # it may be full again
         assert fetch(server, "/v1/models").status == 200  # not rate-limited
 
 
