@@ -60,6 +60,11 @@ async def started(client: StoreClient, *, patience_s: float = 30.0, again_s: flo
         await store.close()
 
 
+def connect(redis: RealRedis) -> RedisStoreClient:
+    """A client that does not give up on a slow machine."""
+    return RedisStoreClient(redis.url, timeout_s=30.0)
+
+
 def count(store: SharedStore) -> Awaitable[LimitCount]:
     return store.call(lambda client: client.count("a", (1, 1), requests=1, tokens=0))
 
@@ -221,7 +226,7 @@ def test_the_store_counts_like_a_single_process(redis: RealRedis) -> None:
         return got
 
     async def work() -> None:
-        async with started(RedisStoreClient(redis.url)) as store:
+        async with started(connect(redis)) as store:
             shared = SharedRateLimiter(store, requests_per_minute=5, tokens_per_minute=80)
             assert await results(shared) == await results(RateLimiter(requests_per_minute=5, tokens_per_minute=80))
 
@@ -238,7 +243,7 @@ def test_concurrent_requests_through_two_clients_do_not_exceed_the_limit(redis: 
             return False
 
     async def work() -> None:
-        async with started(RedisStoreClient(redis.url)) as one, started(RedisStoreClient(redis.url)) as other:
+        async with started(connect(redis)) as one, started(connect(redis)) as other:
             both = [SharedRateLimiter(store, requests_per_minute=7, tokens_per_minute=0) for store in (one, other)]
             assert sum(await asyncio.gather(*[admitted(both[number % 2]) for number in range(700)])) in (7, 8)
 
@@ -249,7 +254,7 @@ def test_concurrent_requests_through_two_clients_do_not_exceed_the_limit(redis: 
 @pytest.mark.tier2
 def test_tokens_charged_by_one_server_count_at_the_other_and_expire(redis: RealRedis) -> None:
     async def work() -> None:
-        async with started(RedisStoreClient(redis.url)) as one, started(RedisStoreClient(redis.url)) as other:
+        async with started(connect(redis)) as one, started(connect(redis)) as other:
             here, there = (
                 SharedRateLimiter(store, requests_per_minute=0, tokens_per_minute=600) for store in (one, other)
             )
@@ -273,7 +278,7 @@ def test_tokens_charged_by_one_server_count_at_the_other_and_expire(redis: RealR
 @pytest.mark.tier2
 def test_a_rejected_request_is_not_charged(redis: RealRedis) -> None:
     async def work() -> None:
-        async with started(RedisStoreClient(redis.url)) as store:
+        async with started(connect(redis)) as store:
             limits = SharedRateLimiter(store, requests_per_minute=1, tokens_per_minute=0)
             await limits.admit("a")
             errors = []
@@ -293,8 +298,8 @@ def test_a_rejected_request_is_not_charged(redis: RealRedis) -> None:
 def test_without_the_store_each_process_continues_from_the_last_level(redis: RealRedis) -> None:
     async def work() -> None:
         async with (
-            started(RedisStoreClient(redis.url)) as one,
-            started(RedisStoreClient(redis.url), again_s=3_600.0) as other,
+            started(connect(redis)) as one,
+            started(connect(redis), again_s=3_600.0) as other,
         ):
             here, there = (
                 SharedRateLimiter(store, requests_per_minute=3, tokens_per_minute=0) for store in (one, other)
@@ -314,7 +319,7 @@ def test_without_the_store_each_process_continues_from_the_last_level(redis: Rea
 @pytest.mark.tier2
 def test_extra_requests_charged_by_one_server_count_at_the_other(redis: RealRedis) -> None:
     async def work() -> None:
-        async with started(RedisStoreClient(redis.url)) as one, started(RedisStoreClient(redis.url)) as other:
+        async with started(connect(redis)) as one, started(connect(redis)) as other:
             here, there = (
                 SharedRateLimiter(store, requests_per_minute=60, tokens_per_minute=0) for store in (one, other)
             )
@@ -344,7 +349,7 @@ BROKEN_COUNTERS = {
 def test_a_counter_of_the_wrong_type_is_reset(redis: RealRedis, words: tuple[str, ...]) -> None:
     async def work() -> None:
         redis.command(*words)
-        async with started(RedisStoreClient(redis.url), again_s=3_600.0) as store:
+        async with started(connect(redis), again_s=3_600.0) as store:
             limits = SharedRateLimiter(store, requests_per_minute=2, tokens_per_minute=0)
             await limits.admit("a")
             await limits.admit("b")
@@ -362,7 +367,7 @@ def test_keys_of_the_wrong_type_do_not_mark_the_store_as_down(
     redis: RealRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        async with started(RedisStoreClient(redis.url), again_s=3_600.0) as store:
+        async with started(connect(redis), again_s=3_600.0) as store:
             redis.command("SET", "welldone:keys", "x")
             for _ in range(3):
                 with pytest.raises(StoreUnavailableError):
