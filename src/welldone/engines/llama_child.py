@@ -226,7 +226,7 @@ def main() -> None:
     signal.alarm(0)
     os.write(report_pipe, msgspec.json.encode(report) + b"\n")
     if server is None:
-        os._exit(1)
+        sys.exit(1)  # not `os._exit`: llama.cpp writes the rest of its log, which has the reason
     if is_gpu_requested(config) and not has_gpu():
         os.write(2, f"{NO_GPU_WARNING}\n".encode())
     while True:
