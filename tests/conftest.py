@@ -12,6 +12,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from welldone.protocol.pipeline import StreamPipeline
+
 pytest_plugins = ["tests.models.fixtures", "tests.live.server"]
 
 ROOT = Path(__file__).parent
@@ -57,6 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "tier3: only `make test-all` runs it")
     if config.option.tier is None and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.option.tier = 1
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compare_paths() -> None:
+    """Let each pipeline in the test process check that its fast path and its slow path agree."""
+    StreamPipeline.COMPARES_PATHS = True
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

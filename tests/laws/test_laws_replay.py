@@ -15,7 +15,7 @@ from welldone.protocol.dialects.ollama import OllamaDialect
 from welldone.protocol.dialects.registry import passthrough_repairer_for
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.merger import FanOut
+from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
 from welldone.protocol.request_facts import RequestFacts

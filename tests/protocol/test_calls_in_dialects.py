@@ -31,6 +31,7 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.result import PartState
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -100,7 +101,7 @@ def test_a_custom_call_is_unchanged(size: int) -> None:
     cut = [CUSTOM[start : start + size] for start in range(0, len(CUSTOM), size)]
     assert b"".join(map(pipeline.feed, cut)) + pipeline.close() == CUSTOM
     assert pipeline.repair_log.entries() == []
-    assert (pipeline.failure, pipeline.invalid_arguments_count) == (None, 0)
+    assert (pipeline.failure, pipeline.result.invalid_arguments_count) == (None, 0)
     assert judge(Trace(body=CUSTOM, request={"stream": True})).findings == ()
 
 
@@ -205,7 +206,7 @@ def test_a_custom_call_in_responses() -> None:
     assert judge(Trace(body=body, endpoint="responses")).findings == ()
     repairer = ResponsesRepairer(fallback=Envelope("resp_1", 1, "m"))
     assert repairer.feed(body) + repairer.close() == body
-    assert (repairer.repair_log.entries(), repairer.invalid_arguments_count) == ([], 0)
+    assert (repairer.repair_log.entries(), repairer.result.invalid_arguments_count) == ([], 0)
     collector = ResponsesRepairer(fallback=Envelope("resp_1", 1, "m"), is_stream=False)
     collector.feed(body)
     assert json.loads(collector.body())["output"] == [item]
@@ -222,7 +223,7 @@ def test_a_custom_call_in_messages_has_its_text_in_an_object(text: str) -> None:
     assert values[-2]["delta"]["stop_reason"] == "tool_use"
     pipeline, whole = repaired_reply(data, MessagesDialect())
     assert whole["content"] == [{"type": "tool_use", "id": "call_1", "name": "sh", "input": {"input": text}}]
-    assert pipeline.invalid_arguments_count == 0
+    assert pipeline.result.invalid_arguments_count == 0
 
 
 def test_a_custom_call_in_ollama_has_its_text_in_an_object() -> None:
@@ -263,7 +264,7 @@ def test_a_truncated_call_is_not_delivered_as_an_object(kind: str, texts: tuple[
     pipeline, whole = repaired_reply(data, MessagesDialect())
     assert [one["name"] for one in whole["content"]] == ["list"]
     assert whole["stop_reason"] == ("max_tokens" if reason == "length" else "refusal")
-    assert (pipeline.failure, pipeline.invalid_arguments_count) == (None, 0)
+    assert (pipeline.failure, pipeline.result.invalid_arguments_count) == (None, 0)
 
 
 @table("kind", ["function", "custom"])
@@ -377,8 +378,8 @@ def test_an_answer_is_complete_when_each_requested_choice_has_finished() -> None
     seen = []
     for one in (role(), role(1), finish(), finish(index=1), usage_chunk(count())):
         pipeline.feed(stream(one, end=b""))
-        seen.append((pipeline.is_part_complete(0), pipeline.has_part_usage(0)))
-    assert seen == [(False, False), (False, False), (False, False), (True, False), (True, True)]
+        seen.append(pipeline.part_state(0))
+    assert seen == [*[PartState.ANSWERING] * 3, PartState.FINISHED, PartState.FINISHED_WITH_USAGE]
     pipeline.close()
     assert (pipeline.failure, list(pipeline.repair_log.counts())) == (None, ["end-done-sent"])
 
@@ -393,7 +394,5 @@ def test_a_message_is_complete_when_it_has_a_stop_reason() -> None:
     seen = []
     for one in whole:
         repairer.feed(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode())
-        seen.append(repairer.is_part_complete(0))
-    assert seen == [False, False, False, False, True, False]
-    assert repairer.has_part_usage(0)
-    assert ResponsesRepairer(fallback=Envelope("resp_1", 1, "m")).is_part_complete(0) is False
+        seen.append(repairer.part_state(0))
+    assert seen == [*[PartState.ANSWERING] * 4, PartState.FINISHED_WITH_USAGE, PartState.DONE]

@@ -18,6 +18,7 @@ from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.events import Failure
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.result import PartState
 
 BODY = stream(role(), *content_chunks("Hi"), finish())
 FAILED = Failure("It broke.", code="x")
@@ -49,7 +50,7 @@ def test_pipelines_have_the_headers_of_the_dialect(name: str) -> None:
     )
     assert streaming.headers == buffered.headers == dict(dialect.HEADERS)
     assert (streaming.retains_output, buffered.retains_output) == (dialect.BUFFERS_OUTPUT, True)
-    assert streaming.supports_fast_path == (name == "chat")
+    assert (name == "chat") == streaming.dialect.IS_CHAT
     assert (streaming.keep_alive(), buffered.keep_alive()) == (dialect.INITIAL_KEEP_ALIVE, b"")
     first, last = LAST_WORDS[name]
     assert streaming.encode_failure(FAILED).startswith(first)
@@ -71,12 +72,9 @@ def test_a_passthrough_stream_has_one_part_and_one_end(kind: type[ResponsesRepai
     repairer: PassthroughRepairer = kind(fallback=FALLBACK)
     assert (repairer.headers, repairer.retains_output) == (dict(sse.HEADERS), True)
     assert repairer.keep_alive() == KEEP_ALIVE
-    assert not repairer.is_part_stopped(0)
-    assert not repairer.is_part_done(0)
-    assert not repairer.has_part_started(0)
+    assert repairer.part_state(0) is PartState.WAITING
     assert repairer.fail(FAILED).count(b"It broke.") == 1
-    assert repairer.is_part_done(0)
-    assert repairer.has_part_started(0)
+    assert repairer.part_state(0) >= PartState.DONE
     assert repairer.encode_failure(FAILED) == repairer.close() == repairer.keep_alive() == b""
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.protocol.fast_path import FastPath, learn_fast_path
+from welldone.protocol.fast_path import ChunkTemplates, learn_templates
 
 SENT = b'data: {"ours":1,"choices":[{"delta":{"content":"first"}}]}\n\n'
 
@@ -17,8 +17,8 @@ def frame(text: str, *, is_ascii: bool = False, spaces: tuple[str, str] = (",", 
     return b"data: " + json.dumps(chunk, ensure_ascii=is_ascii, separators=spaces).encode() + b"\n\n"
 
 
-def learn(data: bytes) -> FastPath:
-    found = learn_fast_path(data, SENT, {})
+def learn(data: bytes) -> ChunkTemplates:
+    found = learn_templates(data, SENT, {})
     assert found is not None
     return found
 
@@ -119,6 +119,6 @@ def test_the_content_of_the_delta_is_found_among_similar_fields() -> None:
     ],
 )
 def test_no_fast_path_is_learnt_from_a_chunk_without_one_plain_text(data: bytes) -> None:
-    found = learn_fast_path(data, SENT, {})
-    assert (found is None) == (learn_fast_path(SENT, data, {}) is None)
+    found = learn_templates(data, SENT, {})
+    assert (found is None) == (learn_templates(SENT, data, {}) is None)
     assert found is None or sent_text(found.rewrite(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]

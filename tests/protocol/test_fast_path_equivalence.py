@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fast_path import TransferFraming
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.result import PartState
 
 ENVELOPE = Envelope("chatcmpl-x", 1, "m")
 STREAMS = {one.name: one.trace.body for one in recorded_traces() if one.trace.body.count(b"chat.completion.chunk") > 12}
@@ -83,14 +85,14 @@ def test_any_stream_gives_the_same_bytes_on_both_paths(
     apart, together = make_pipeline(facts, strict), make_pipeline(facts, strict)
     pieces = [text_frame("", role='"role":"assistant",'), text_frame("one"), text_frame(" two"), *pieces]
     assert through(apart, pieces) == through(together, [b"".join(pieces)])
-    assert apart.invalid_json_count == together.invalid_json_count
+    assert apart.result.invalid_json_count == together.result.invalid_json_count
 
 
 def test_the_fast_path_is_used() -> None:
     pipeline = make_pipeline()
     for word in ("one", " two", " three", " four"):
         pipeline.feed(text_frame(word))
-    path = pipeline._fast_path
+    path = pipeline.fast_path._templates
     assert path is not None
     assert pipeline.feed(text_frame(" five")) == pipeline.feed(text_frame(" five"))
     assert path.frames > 0
@@ -100,7 +102,7 @@ def test_learning_stops_if_chunks_keep_changing() -> None:
     pipeline = make_pipeline()
     for number in range(40):
         pipeline.feed(text_frame(f"word {number}", top=f',"padding":"{number}"'))
-    assert pipeline._learning_attempts == 0
+    assert pipeline.fast_path._attempts == 0
 
 
 def test_the_fast_path_supports_transfer_framing() -> None:
@@ -108,12 +110,13 @@ def test_the_fast_path_supports_transfer_framing() -> None:
         return (b"<", b">") if data.startswith(b"<") else None
 
     pipeline = make_pipeline()
-    pipeline.enable_fast_path(TransferFraming(around, lambda size: (b"%d:" % size, b"|")))
+    pipeline.fast_path.use_framing(TransferFraming(around, lambda size: (b"%d:" % size, b"|")))
     plain = b"".join(pipeline.feed(text_frame(word)) for word in ("one", " two", " three", " four"))
     assert plain.count(b"data: ") == 5  # with the role; `feed` returns frames without transfer framing
-    assert pipeline.try_fast_path is not None
-    assert pipeline.try_fast_path(text_frame(" five")) is None
-    sent = pipeline.try_fast_path(b"<" + text_frame(" five") + b">")
+    rewrite = pipeline.fast_path.rewrite
+    assert rewrite is not None
+    assert rewrite(text_frame(" five")) is None
+    sent = rewrite(b"<" + text_frame(" five") + b">")
     assert sent is not None
     size, _, rest = sent.partition(b":")
     assert rest.endswith(b"\n\n|")
@@ -124,6 +127,19 @@ def test_the_fast_path_supports_transfer_framing() -> None:
 def test_a_part_has_started_after_its_first_chunk() -> None:
     pipeline = make_pipeline()
     pipeline.feed(b": ping\n\n")
-    assert not pipeline.has_part_started(0)
+    assert pipeline.part_state(0) is PartState.WAITING
     pipeline.feed(text_frame("a"))
-    assert pipeline.has_part_started(0)
+    assert pipeline.part_state(0) is PartState.ANSWERING
+
+
+@table("text", [" five", ' "six"'])
+def test_a_wrong_rewrite_is_detected(text: str) -> None:
+    pipeline = make_pipeline()
+    for word in ("one", " two", " three", " four"):
+        pipeline.feed(text_frame(word))
+    templates = pipeline.fast_path._templates
+    assert templates is not None
+    templates._sent_prefix = templates._sent_prefix.replace(b"chat.completion.chunk", b"chat.completion.other")
+    templates._templates.clear()
+    with pytest.raises(AssertionError, match="with the fast path"):
+        pipeline.feed(text_frame(text))

@@ -18,7 +18,7 @@ from tests.protocol.build import (
 )
 from tests.table import table
 from welldone.protocol import text_filters
-from welldone.protocol.merger import FanOut
+from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.text_filters import BufferedText, ByteBudget
@@ -91,14 +91,16 @@ def test_a_text_over_the_budget_is_not_checked_and_releases_its_bytes() -> None:
 )
 def test_choices_with_invalid_json_output_are_counted(facts: RequestFacts, chunks: list[Json], broken: int) -> None:
     for size in (1, None):
-        assert RepairedStream(stream(role(), *chunks), facts=facts, size=size).pipeline.invalid_json_count == broken
+        assert (
+            RepairedStream(stream(role(), *chunks), facts=facts, size=size).pipeline.result.invalid_json_count == broken
+        )
 
 
 def test_a_text_that_is_too_long_to_buffer_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_filters.ByteBudget.__init__, "__defaults__", (100,))
     chunks = [role(), *content_chunks("{", *["x" * 10] * 10), finish()]
-    assert RepairedStream(stream(*chunks), facts=SCHEMA).pipeline.invalid_json_count == 0
-    assert RepairedStream(stream(*chunks[:-2], finish()), facts=SCHEMA).pipeline.invalid_json_count == 1
+    assert RepairedStream(stream(*chunks), facts=SCHEMA).pipeline.result.invalid_json_count == 0
+    assert RepairedStream(stream(*chunks[:-2], finish()), facts=SCHEMA).pipeline.result.invalid_json_count == 1
 
 
 @table(
@@ -119,10 +121,10 @@ def test_arguments_that_are_not_a_json_object_are_counted_and_recorded(
     begun = [delta_chunk(call_start(number, f"call_{number}")) for number in (0, 1)]
     pieces = [[delta_chunk(piece(text, number)) for text in arguments] for number in (0, 1)]
     one = RepairedStream(stream(role(), begun[0], *pieces[0], finish(reason)))
-    assert one.pipeline.invalid_arguments_count == broken
+    assert one.pipeline.result.invalid_arguments_count == broken
     assert ("tool-args-json-object" in one.rules) is bool(broken)
     two = RepairedStream(stream(role(), begun[0], *pieces[0], begun[1], *pieces[1], finish(reason)))
-    assert two.pipeline.invalid_arguments_count == 2 * broken
+    assert two.pipeline.result.invalid_arguments_count == 2 * broken
 
 
 def test_arguments_that_are_too_long_to_buffer_are_checked_by_their_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +134,7 @@ def test_arguments_that_are_too_long_to_buffer_are_checked_by_their_brackets(mon
         assert (
             RepairedStream(
                 stream(role(), delta_chunk(call_start()), *pieces, finish("tool_calls"))
-            ).pipeline.invalid_arguments_count
+            ).pipeline.result.invalid_arguments_count
             == broken
         )
 
@@ -144,7 +146,7 @@ def test_invalid_json_is_counted_over_all_parts() -> None:
     for part, text in enumerate(("{}", "no", "no")):
         buffered.feed(stream(role(), *content_chunks(text), finish()), part)
         buffered.close(part)
-    assert (buffered.invalid_json_count, buffered.invalid_arguments_count) == (2, 0)
+    assert (buffered.result.invalid_json_count, buffered.result.invalid_arguments_count) == (2, 0)
 
 
 def test_a_reply_is_checked_too() -> None:
@@ -156,7 +158,7 @@ def test_a_reply_is_checked_too() -> None:
     buffered = BufferedPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(is_json_output=True))
     buffered.feed_reply(pack({"choices": choices}))
     buffered.close()
-    assert (buffered.invalid_json_count, buffered.invalid_arguments_count) == (1, 1)
+    assert (buffered.result.invalid_json_count, buffered.result.invalid_arguments_count) == (1, 1)
 
 
 def test_a_text_over_the_blocking_budget_is_not_checked() -> None:

@@ -14,6 +14,7 @@ from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure, Json, Usage
+from welldone.protocol.result import PartState
 
 OURS = Envelope("msg_ours", 1700000000, "ours")
 RECORDED = Path(__file__).parent.parent / "recorded_dialects"
@@ -469,7 +470,7 @@ BROKEN = [block_start(0, "tool_use"), input_delta(0, "{"), block_stop(0)]
 
 def test_invalid_tool_input_is_reported_unless_truncated() -> None:
     assert RepairedStream(START, *BROKEN, TOOL_USE, END).rules == ["msg-tool-input-json"]
-    assert RepairedStream(START, *BROKEN, TOOL_USE, END).repairer.invalid_arguments_count == 1
+    assert RepairedStream(START, *BROKEN, TOOL_USE, END).repairer.result.invalid_arguments_count == 1
     assert RepairedStream(START, *BROKEN, message_delta("max_tokens"), END).rules == []
 
 
@@ -773,9 +774,9 @@ def test_strict_mode_ends_the_answer_at_the_first_violation() -> None:
 
 def test_a_failure_of_our_own_ends_the_answer_once() -> None:
     repairer = MessagesRepairer(fallback=OURS)
-    assert not repairer.has_part_started(0)
+    assert repairer.part_state(0) is PartState.WAITING
     repairer.feed(stream(START))
-    assert repairer.has_part_started(0)
+    assert repairer.part_state(0) > PartState.WAITING
     assert repairer.fail(Failure("no")).startswith(b"event: error")
     assert repairer.fail(Failure("no")) + repairer.close() + repairer.feed(stream(END)) == b""
 
@@ -927,7 +928,7 @@ def test_unusual_values_in_tool_input_are_kept_in_the_reply(pieces: list[str], e
     parts = [block_start(0, "tool_use"), *(input_delta(0, piece) for piece in pieces), block_stop(0)]
     repairer.feed(stream(START, *parts, TOOL_USE, END))
     repairer.close()
-    assert repairer.invalid_arguments_count == 0
+    assert repairer.result.invalid_arguments_count == 0
     assert json.loads(repairer.body())["content"][0]["input"] == expected
 
 

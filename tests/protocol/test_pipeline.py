@@ -34,8 +34,7 @@ from welldone.protocol.catalog import ALL_RULES
 from welldone.protocol.catalog.rule import Detection, Repairability
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure, Usage
-from welldone.protocol.merger import tool_call_id_factory
-from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.pipeline import StreamPipeline, tool_call_id_factory
 from welldone.protocol.request_facts import RequestFacts
 
 KEEP_ALIVE = b": keep-alive\n\n"

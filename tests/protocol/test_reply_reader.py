@@ -41,7 +41,7 @@ from welldone.protocol.catalog import RULES_BY_ID
 from welldone.protocol.catalog.rule import Repairability
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint
-from welldone.protocol.merger import FanOut
+from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.text_tool_calls import ForcedCallShape, ForcedToolCall

@@ -473,7 +473,7 @@ def test_placeholder_arguments_are_discarded() -> None:
 
 @pytest.mark.parametrize(("arguments", "broken"), [("{}", 0), ("{", 1), ("[]", 1)])
 def test_invalid_arguments_are_counted(arguments: str, broken: int) -> None:
-    assert repair(call_stream(arguments))[1].invalid_arguments_count == broken
+    assert repair(call_stream(arguments))[1].result.invalid_arguments_count == broken
 
 
 def test_text_only_in_the_final_output_is_streamed() -> None:

@@ -41,9 +41,10 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.merger import FanOut
+from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.result import PartState
 from welldone.protocol.text_filters import StopStringFilter
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -293,7 +294,7 @@ def piped(
     out = b""
     for piece in cuts(data, size):
         out += pipeline.feed(piece)
-        if pipeline.is_part_stopped(0):
+        if pipeline.part_state(0) is PartState.STOPPED:
             break
     return out + pipeline.close(), pipeline
 
@@ -328,8 +329,8 @@ def test_a_stream_without_a_stop_string_is_unchanged(size: int) -> None:
     assert content(chunks) == "4, 5"
     assert [one for one in chunks if "timings" in one] == [last]
     assert usage["usage"] == count(49, 3)
-    assert not pipeline.is_part_stopped(0)
-    assert pipeline.try_fast_path is None
+    assert pipeline.part_state(0) is not PartState.STOPPED
+    assert pipeline.fast_path.rewrite is None
 
 
 def test_a_truncated_stream_fails_after_the_held_text() -> None:
@@ -368,7 +369,7 @@ def test_each_part_is_searched_separately_and_echoed_prompts_are_not() -> None:
     buffered = BufferedPipeline(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], facts=facts, fan_out=FanOut(2, 1, ("b",)))
     for part, content_chunks in enumerate(["abc", "acb"]):
         for number, one in enumerate(content_chunks, 1):
-            if not buffered.is_part_stopped(part):
+            if buffered.part_state(part) is not PartState.STOPPED:
                 buffered.feed(stream(text(one) | {"timings": timings(number)}, end=b""), part)
         buffered.close(part)
     reply = json.loads(buffered.body())

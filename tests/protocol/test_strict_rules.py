@@ -5,7 +5,7 @@ import pytest
 from tests.protocol.build import CHAT, DONE, FALLBACK, content_chunks, cuts, finish, frame, pack, role, rules, stream
 from tests.table import table
 from welldone.protocol.events import Failure
-from welldone.protocol.merger import FanOut
+from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
 from welldone.rules.judge import judge

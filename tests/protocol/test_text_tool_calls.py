@@ -20,7 +20,7 @@ def sent_and_count(*texts: str, tools: frozenset[str] = TOOLS) -> tuple[bytes, i
     pipeline = StreamPipeline(Endpoint.CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=1, tool_names=tools))
     frames = [role(), *(delta_chunk({"content": text}) for text in texts), finish()]
     out = b"".join(pipeline.feed(stream(frame, end=b"")) for frame in frames)
-    return out + pipeline.feed(b"data: [DONE]\n\n") + pipeline.close(), pipeline.text_tool_calls
+    return out + pipeline.feed(b"data: [DONE]\n\n") + pipeline.close(), pipeline.result.text_tool_calls
 
 
 @table(
@@ -57,7 +57,7 @@ def test_a_real_tool_call_is_not_counted() -> None:
     ]
     pipeline.feed(stream(*frames, finish("tool_calls")))
     pipeline.close()
-    assert pipeline.text_tool_calls == 0
+    assert pipeline.result.text_tool_calls == 0
 
 
 @pytest.mark.parametrize(

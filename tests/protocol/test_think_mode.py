@@ -22,7 +22,7 @@ from tests.protocol.build import (
     text_end,
 )
 from tests.table import table
-from welldone.protocol.merger import FanOut
+from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.text_filters import ThinkMode
 from welldone.rules.judge import judge

@@ -20,10 +20,9 @@ from welldone.protocol.catalog import RULES_BY_ID
 from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure, Usage
 from welldone.protocol.fields import usage_object
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
-from welldone.protocol.repair_log import RepairEntry
+from welldone.protocol.result import PipelineResult
 from welldone.rules.trace import Trace, guess_endpoint, read_capture
 from welldone.rules.view.view import ReplyKind, TraceView
 
@@ -77,12 +76,6 @@ def run(arguments: list[str]) -> ExitCode:
     return ExitCode.OK if result.failure is None else ExitCode.FAILED
 
 
-class _FixResult(msgspec.Struct):
-    repairs: list[RepairEntry]
-    failure: Failure | None
-    usage: Usage | None = None
-
-
 def _parser() -> CommandParser:
     parser = CommandParser(
         "fix",
@@ -114,16 +107,16 @@ def _repair(
     *,
     is_stream: bool,
     is_live: bool,
-) -> _FixResult:
+) -> PipelineResult:
     if isinstance(pipeline, StreamPipeline) or (
         is_stream and isinstance(pipeline, PassthroughRepairer) and TraceView(trace).reply_kind is ReplyKind.STREAM
     ):
         _repair_stream(pipeline, trace.body, pieces, is_live=is_live)
     else:
-        ui.write_bytes((pipeline.feed_reply(trace.body) or b"") + (pipeline.close() or b""))
+        ui.write_bytes(pipeline.feed_reply(trace.body) + pipeline.close())
         if not is_stream:
             ui.write_bytes(pipeline.body() + b"\n")
-    return _FixResult(pipeline.repair_log.entries(), pipeline.failure, pipeline.usage)
+    return pipeline.result
 
 
 def _repair_stream(
@@ -209,7 +202,7 @@ def _open_report(name: str | None, capture: str) -> AbstractContextManager[Binar
         raise UsageError(f"cannot write {ui.printable_name(name)}: {ui.error_text(error)}") from None
 
 
-def _print_summary(result: _FixResult) -> None:
+def _print_summary(result: PipelineResult) -> None:
     if not result.repairs:
         ui.print_note("fix: nothing to repair")
     for entry in result.repairs:
@@ -220,7 +213,7 @@ def _print_summary(result: _FixResult) -> None:
         ui.print_note(f"fix: the answer is incomplete and ends with an error: {result.failure.message}")
 
 
-def _report_json(result: _FixResult) -> dict[str, object]:
+def _report_json(result: PipelineResult) -> dict[str, object]:
     return {
         "version": FIX_REPORT_VERSION,
         "error": None if result.failure is None else openai_error_object(result.failure)["error"],

@@ -3,6 +3,10 @@
 Such a chunk is recognised by its prefix and suffix, without parsing. The bytes between them are the text, which is
 copied unchanged into the template of a chunk that the slow path sent before. Every other chunk takes the slow path
 through reader and repair.
+
+The invariant: `FastPath.rewrite` is set only while plain text of one choice passes reader, repair and writer unchanged
+and changes nothing there but counters, which `leave` updates. Any input to the slow path is preceded by `leave`.
+`StreamPipeline.COMPARES_PATHS` checks the invariant.
 """
 
 import re
@@ -10,7 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from welldone.protocol import sse
+from welldone.protocol.dialects.base import DialectWriter
+from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields
 from welldone.protocol.lenient_json import parse_strict
+from welldone.protocol.part import StreamPart
 
 _CONTENT = re.compile(rb'"content": ?"((?:[^"\\]|\\.)*)"')
 # Content of a JSON string that can be copied: complete characters, and no line separators.
@@ -21,6 +28,8 @@ _LITERAL_BYTES = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
 _CACHED_TEXT_LENGTH = 32  # bytes: tokens are shorter, and each cached length costs memory
 _WORTHWHILE_CHUNKS = 8
 """Chunks that a fast path must handle to be worth learning, which costs as much as two chunks."""
+_LEARNING_ATTEMPTS = 4
+"""Chunks from which templates may be learnt. If chunks differ in more than their text, they are of no use."""
 _TEMPLATE_LIMIT_BYTES = 4096
 """Longest chunk from which a fast path is learnt, since each `content` in it is tried. Real ones have 300 bytes."""
 _PLACEHOLDER = "\x1atext\x1a"
@@ -56,18 +65,106 @@ class _ChunkTemplate(NamedTuple):
 
 
 class FastPath:
-    """Rewrites chunks with a known prefix and suffix."""
+    """Rewrites the text chunks of one part, and keeps reader, repair and log of the part up to date."""
+
+    def __init__(self, part: StreamPart, *, is_allowed: bool) -> None:
+        self.rewrite: Callable[[bytes], bytes | None] | None = None
+        """Returns the bytes to send for a frame, or None if it needs the slow path. None: no chunk can be rewritten."""
+        self.on_rewrite: Callable[[bytes, bytes], None] | None = None
+        """Called with each frame that was rewritten and the frame that was sent for it (debug mode)."""
+        self.has_framing = False
+        """Frames come with transfer framing, from a caller that offers them before it calls `feed`."""
+        self._part = part
+        self._framing = NO_FRAMING
+        self._attempts = _LEARNING_ATTEMPTS if is_allowed else 0
+        self._templates: ChunkTemplates | None = None
+        self._choice = 0  # the choice whose text is rewritten
+
+    def use_framing(self, framing: TransferFraming) -> None:
+        """Expect and add transfer framing from now on."""
+        self.leave()
+        self._templates = None
+        self._framing = framing
+        self.has_framing = True
+
+    def leave(self) -> None:
+        """Report the rewritten frames to the part, before it gets other input."""
+        self.rewrite = None
+        done = self._templates
+        if done is not None and done.frames:
+            self._part.record_fast_path(done.frames, done.bytes, done.last_bytes, done.rule_counts)
+            done.reset_counts()
+
+    def rules_before(self, data: bytes) -> Mapping[str, int] | None:
+        """Return the violations so far, if something can be learnt from `data`."""
+        if self._attempts == 0 or (self._templates is not None and self._templates.matches(data)):
+            return None
+        return self._part.repair_log.counts()
+
+    def enter(
+        self,
+        data: bytes,
+        sent: bytes,
+        events: list[Event],
+        rules_before: Mapping[str, int] | None,
+        writer: DialectWriter | None,
+    ) -> None:
+        """Learn from what the slow path did with `data`, and set `rewrite` if the next chunk may be like it."""
+        if writer is None:
+            return
+        if rules_before is not None:
+            self._learn(data, sent, events, rules_before, writer)
+        templates = self._templates
+        if templates is not None and self._is_stateless(self._choice, writer):
+            self.rewrite = templates.rewrite if self.on_rewrite is None else self._observed_rewrite
+
+    def _learn(
+        self, data: bytes, sent: bytes, events: list[Event], before: Mapping[str, int], writer: DialectWriter
+    ) -> None:
+        """Learn from a chunk with one text and possibly unknown fields, which each such chunk repeats."""
+        *fields, text = events or (None,)
+        if not (
+            isinstance(text, Text) and self._is_stateless(text.index, writer) and all(map(_leaves_no_state, fields))
+        ):
+            return
+        if self._templates is None or not self._templates.is_worthwhile:
+            self._attempts -= 1
+        after = self._part.repair_log.counts()
+        new = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
+        self._templates = learn_templates(data, sent, new, self._framing)
+        self._choice = text.index
+
+    def _is_stateless(self, index: int, writer: DialectWriter) -> bool:
+        """Whether plain text of this choice passes unchanged and changes no state."""
+        return writer.accepts_text(index) and self._part.can_use_fast_path(index)
+
+    def _observed_rewrite(self, data: bytes) -> bytes | None:
+        assert self._templates is not None
+        assert self.on_rewrite is not None
+        sent = self._templates.rewrite(data)
+        if sent is not None:
+            self.on_rewrite(*self._templates.without_framing(data, sent))
+        return sent
+
+
+def _leaves_no_state(event: Event | None) -> bool:
+    """Whether the event consists of fields that are sent with the next chunk and leave no state."""
+    return isinstance(event, UnknownFields) and event.location is not FieldLocation.DELTA and not event.in_own_chunk
+
+
+class ChunkTemplates:
+    """Rewrite rules for chunks with a known prefix and suffix, and counts of the rewritten chunks."""
 
     def __init__(
         self, received: Affixes, sent: Affixes, rule_counts: Mapping[str, int], framing: TransferFraming
     ) -> None:
-        self.rule_counts = rule_counts
-        """Violations by rule id of one such chunk."""
         self.frames = 0
-        """Chunks handled since `reset_counts`."""
+        """Chunks rewritten since `reset_counts`."""
         self.bytes = 0
         self.last_bytes = 0
         """Size of the last chunk."""
+        self.rule_counts = rule_counts
+        """Violations by rule id of one such chunk."""
         self._reported_frames = 0
         self._received_prefix, self._received_suffix = received
         self._sent_prefix, self._sent_suffix = sent
@@ -76,7 +173,7 @@ class FastPath:
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether it handled enough chunks to be worth learning."""
+        """Whether they rewrote enough chunks to be worth learning."""
         return self._reported_frames + self.frames >= _WORTHWHILE_CHUNKS
 
     def matches(self, data: bytes) -> bool:
@@ -104,6 +201,14 @@ class FastPath:
         self.last_bytes = size
         return sent_prefix + text + sent_suffix
 
+    def without_framing(self, data: bytes, sent: bytes) -> tuple[bytes, bytes]:
+        """Return a received chunk and the one sent for it without transfer framing."""
+        before, after = self._framing.received_affixes(data) or (b"", b"")
+        received = data[len(before) : len(data) - len(after)]
+        text_length = len(received) - len(self._received_prefix) - len(self._received_suffix)
+        prefix, suffix = self._framing.sent_affixes(len(self._sent_prefix) + text_length + len(self._sent_suffix))
+        return received, sent[len(prefix) : len(sent) - len(suffix)]
+
     def _make_template(self, data: bytes) -> _ChunkTemplate | None:
         framing = self._framing.received_affixes(data)
         if framing is None:
@@ -122,14 +227,14 @@ class FastPath:
         return template
 
 
-def learn_fast_path(
+def learn_templates(
     received: bytes, sent: bytes, rule_counts: Mapping[str, int], framing: TransferFraming = NO_FRAMING
-) -> FastPath | None:
-    """Learn a fast path from a received frame with one text and the frame that was sent for it, if possible."""
+) -> ChunkTemplates | None:
+    """Learn from a received frame with one text and the frame that was sent for it, if possible."""
     received_affixes, sent_affixes = _split_around_text(received), _split_around_text(sent)
     if received_affixes is None or sent_affixes is None:
         return None
-    return FastPath(received_affixes, sent_affixes, rule_counts, framing)
+    return ChunkTemplates(received_affixes, sent_affixes, rule_counts, framing)
 
 
 def _split_around_text(frame: bytes) -> Affixes | None:

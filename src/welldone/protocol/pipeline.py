@@ -1,12 +1,14 @@
 """Pipelines from upstream bytes to a repaired stream or reply: reader, repair and writer.
 
 `StreamPipeline` writes a stream, `BufferedPipeline` a non-streaming reply. Both read one upstream stream, or several
-that form one answer (see `merger`).
+that form one answer (see `fan_out`).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar
+from copy import copy
+from itertools import count
+from typing import ClassVar, TypedDict, Unpack
 
 import msgspec
 
@@ -24,10 +26,10 @@ from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthro
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import (
+    ChoiceStart,
     Event,
     Failure,
     FailureMapper,
-    FieldLocation,
     Json,
     KeepAlive,
     Reasoning,
@@ -37,11 +39,13 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.fast_path import NO_FRAMING, FastPath, TransferFraming, learn_fast_path
+from welldone.protocol.fan_out import ChoiceMerger, FanOut, sum_usage
+from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import bad_stream_failure
-from welldone.protocol.merger import FanOut, StreamMerger
-from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.part import FrameEvents, StreamPart
+from welldone.protocol.repair_log import RepairLog, join_repair_logs
 from welldone.protocol.request_facts import RequestFacts, read_request_facts, think_mode_for
+from welldone.protocol.result import PartState, PipelineResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.protocol.text_tool_calls import ForcedToolCall
 
@@ -49,8 +53,23 @@ BUFFERED_LIMIT_CHARS = 4 * 1024 * 1024
 """Most buffered characters of an answer: a million tokens. /v1/responses repeats the text four times at its end."""
 _TEXT_EVENTS = (Text, Reasoning, Refusal, ToolArguments)
 _SLOW_BODY_EVENTS = 2_000  # of 15 us each: 30 ms
-_LEARNING_ATTEMPTS = 4
-"""Chunks from which a fast path may be learnt. If chunks differ in more than their text, it is of no use."""
+_CONTENTLESS_EVENTS = (KeepAlive, ChoiceStart, UnknownFields, Usage)
+"""Events that a server may send while it still processes the prompt."""
+
+
+class PipelineOptions(TypedDict, total=False):
+    """Optional arguments of a pipeline; see `Pipeline`."""
+
+    facts: RequestFacts | None
+    fan_out: FanOut | None
+    forced: ForcedToolCall | None
+    model: str | None
+    dialect: Dialect | None
+    reasoning: tuple[str, ...]
+    think: ThinkMode
+    text: TextMode
+    strict: frozenset[str]
+    limit_bytes: int
 
 
 class Pipeline(ABC):
@@ -80,45 +99,47 @@ class Pipeline(ABC):
         strict: frozenset[str] = frozenset(),
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
-        self._endpoint = endpoint
-        self._fallback = fallback
-        self._facts = facts or RequestFacts()
+        facts = facts or RequestFacts()
         self.dialect = dialect or (
-            ChatDialect(self._facts, reasoning) if endpoint is Endpoint.CHAT else CompletionsDialect(self._facts)
+            ChatDialect(facts, reasoning) if endpoint is Endpoint.CHAT else CompletionsDialect(facts)
         )
         """Dialect of the output."""
-        fan_out = fan_out or FanOut()
-        self.merger = StreamMerger(
-            endpoint,
-            fallback=fallback,
-            facts=self.dialect.restrict(self._facts, is_stream=self.IS_STREAM),
-            fan_out=fan_out,
-            forced=forced,
-            model=model,
-            is_stream=self.IS_STREAM,
-            limit_bytes=limit_bytes,
+        self.has_content = False
+        """Whether the last input had content, and not only a role or a keep-alive."""
+        self._fallback = fallback
+        self._model = model
+        self._facts = self.dialect.restrict(facts, is_stream=self.IS_STREAM)
+        self._fan_out = fan_out or FanOut()
+        self._merger = (
+            None if self._fan_out.is_single else ChoiceMerger(self._fan_out, is_chat=endpoint is Endpoint.CHAT)
         )
-        """Reads and repairs the parts."""
+        new_call_id = tool_call_id_factory(fallback.id)
+        part_facts = self._facts if self._merger is None else msgspec.structs.replace(self._facts, choice_count=1)
+        self.parts = [
+            StreamPart(
+                endpoint,
+                fallback=fallback,
+                facts=part_facts,
+                new_call_id=new_call_id,
+                forced=forced,
+                is_stream=self.IS_STREAM,
+                limit_bytes=limit_bytes,
+            )
+            for _ in range(self._fan_out.count)
+        ]
+        self._ended_parts: set[int] = set()
         self._buffered_chars = 0
-        for part in range(fan_out.count):
-            self.configure(part, think=think, text=text, strict=strict)
-        self._init_output()
-
-    @abstractmethod
-    def _init_output(self) -> None:
-        """Initialise the state of the output."""
+        if think != "no" or text != "delta" or strict:
+            for part in range(self._fan_out.count):
+                self.configure(part, think=think, text=text, strict=strict)
 
     @abstractmethod
     def write_events(self, events: list[Event]) -> bytes:
-        """Return the bytes to send for `events`, which the merger may have read earlier."""
+        """Return the bytes to send for `events`, which may have been read earlier."""
 
     @abstractmethod
     def end(self) -> bytes:
         """Return the bytes that end the stream, once."""
-
-    @property
-    def _envelope(self) -> Envelope:
-        return self.dialect.envelope(self.merger.envelope, self._fallback)
 
     def configure(
         self,
@@ -135,7 +156,59 @@ class Pipeline(ABC):
         cumulative. `strict`: ids of rules whose violation is a failure; `all` stands for every rule with a repair.
         `map_failure`: maps errors of the upstream to the errors that are sent.
         """
-        self.merger.configure(part, think=think, text=text, strict=strict, map_failure=map_failure)
+        self.parts[part].configure(think=think, text=text, strict=strict, map_failure=map_failure)
+
+    # State.
+
+    def part_state(self, part: int) -> PartState:
+        """Return how far a part has come."""
+        return self.parts[part].state if self.failure is None else PartState.FAILED
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every part received `[DONE]`, or one failed: nothing relevant can follow."""
+        return self.failure is not None or all(part.state >= PartState.DONE for part in self.parts)
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure that ended the answer, if any."""
+        return self.parts[0].repairer.failure if self._merger is None else self._merger.failure
+
+    @property
+    def usage(self) -> Usage | None:
+        """Usage reported by the server, even if the client did not request it."""
+        return _total_usage(self.parts, self._fan_out)
+
+    @property
+    def repair_log(self) -> RepairLog:
+        """Repairs of all parts."""
+        return join_repair_logs([part.repair_log for part in self.parts])
+
+    @property
+    def result(self) -> PipelineResult:
+        """What is known of the answer."""
+        return PipelineResult(
+            usage=self.usage,
+            failure=self.failure,
+            repairs=self.repair_log.entries(),
+            invalid_json_count=sum(part.repairer.invalid_json_count for part in self.parts),
+            invalid_arguments_count=sum(part.repairer.invalid_arguments_count for part in self.parts),
+            text_tool_calls=sum(part.text_tool_calls for part in self.parts),
+        )
+
+    @property
+    def _is_finished(self) -> bool:
+        """Whether all parts have ended, or one failed."""
+        return self.failure is not None or len(self._ended_parts) == len(self.parts)
+
+    @property
+    def _envelope(self) -> Envelope:
+        received = next((part.envelope for part in self.parts if part.envelope is not None), None)
+        if received is not None and self._model is not None:
+            received = msgspec.structs.replace(received, model=self._model)
+        return self.dialect.envelope(received, self._fallback)
+
+    # Properties of the output.
 
     @property
     def final_object(self) -> Json | None:
@@ -147,17 +220,6 @@ class Pipeline(ABC):
         """Whether the output is buffered, so that its length must be limited."""
         return self.dialect.BUFFERS_OUTPUT or not self.IS_STREAM
 
-    def _limit_buffered(self, events: list[Event]) -> list[Event]:
-        """Replace the event that exceeds the limit of buffered text by a failure, and drop those after it."""
-        for position, event in enumerate(events):
-            if isinstance(event, _TEXT_EVENTS):
-                self._buffered_chars += len(event.text)
-                if self._buffered_chars > BUFFERED_LIMIT_CHARS and not self.merger.is_finished:
-                    return events[:position] + self.merger.fail(
-                        bad_stream_failure(f"more than {BUFFERED_LIMIT_CHARS} characters")
-                    )
-        return events
-
     @property
     def headers(self) -> Mapping[str, str]:
         """Response headers of a stream in this dialect."""
@@ -167,99 +229,91 @@ class Pipeline(ABC):
         """Encode an error that ends a stream whose state is unknown."""
         return self.dialect.final_error_bytes(failure)
 
-    @property
-    def is_done(self) -> bool:
-        """Whether every part received `[DONE]`, or one failed: nothing relevant can follow."""
-        return self.merger.is_done
+    # From bytes to events.
 
-    def is_part_done(self, part: int) -> bool:
-        """Whether a part received `[DONE]` or failed."""
-        return self.merger.is_part_done(part)
+    def read(self, data: bytes, part: int = 0) -> list[Event]:
+        """Return the events that `data` of a part completes."""
+        events = self.parts[part].feed(data)
+        self.has_content = any(type(event) not in _CONTENTLESS_EVENTS for event in events)
+        return events if self._merger is None else self._merger.merge(events, part)
 
-    @property
-    def has_content(self) -> bool:
-        """Whether the last input had content, and not only a role or a keep-alive."""
-        return self.merger.has_content
+    def read_by_frame(self, data: bytes, part: int = 0) -> Iterator[FrameEvents]:
+        """Like `read`, frame by frame."""
+        return self._merge_frames(self.parts[part].feed_by_frame(data), part)
 
-    def is_part_complete(self, part: int) -> bool:
-        """Whether every choice of a part has a finish reason, even without `[DONE]`."""
-        return self.merger.is_complete(part)
+    def read_reply_in_steps(self, data: bytes, part: int = 0) -> Iterator[list[Event]]:
+        """Yield the events of a part that is a non-streaming reply; each step fits the blocking budget."""
+        for events in self.parts[part].feed_reply_in_steps(data):
+            yield events if self._merger is None else self._merger.merge(events, part)
 
-    def has_part_usage(self, part: int) -> bool:
-        """Whether a part received usage on a chunk of its own, after all choices."""
-        return self.merger.has_usage_chunk(part)
+    def read_end_by_frame(self, part: int = 0) -> Iterator[FrameEvents]:
+        """Yield the events at the end of a part, frame by frame."""
+        yield from self._merge_frames(self.parts[part].close_by_frame(), part)
+        self._ended_parts.add(part)
+        is_last = len(self._ended_parts) == len(self.parts) and self.failure is None
+        if is_last and self._merger is not None and self._facts.include_usage and (usage := self.usage) is not None:
+            yield None, [usage]
 
-    def is_part_stopped(self, part: int) -> bool:
-        """Whether a stop string was found in a part, so that its upstream request can be aborted."""
-        return self.merger.is_stopped(part)
+    def read_failure(self, failure: Failure) -> list[Event]:
+        """Return the events of an answer that fails for a reason outside of the stream."""
+        if self._is_finished:
+            return []
+        part = next(part for part in range(len(self.parts)) if part not in self._ended_parts)
+        events = self.parts[part].fail(failure)
+        return events if self._merger is None else self._merger.merge(events, part)
 
-    def has_part_started(self, part: int) -> bool:
-        """Whether a part received a chunk or failed; keep-alives do not count."""
-        return self.merger.has_started(part)
+    def _merge_frames(self, frames: Iterator[FrameEvents], part: int) -> Iterator[FrameEvents]:
+        for frame, events in frames:
+            yield frame, events if self._merger is None else self._merger.merge(events, part)
 
-    @property
-    def repair_log(self) -> RepairLog:
-        """Repairs of all parts."""
-        return self.merger.repair_log
+    def _read_end(self, part: int) -> list[Event]:
+        return [event for _, events in self.read_end_by_frame(part) for event in events]
 
-    @property
-    def invalid_json_count(self) -> int:
-        """Number of choices that the request wants as JSON and are not, although they were not truncated."""
-        return self.merger.invalid_json_count
-
-    @property
-    def text_tool_calls(self) -> int:
-        """Number of choices whose text looks like a tool call."""
-        return self.merger.text_tool_calls
-
-    @property
-    def invalid_arguments_count(self) -> int:
-        """Number of tool calls whose arguments are not a JSON object, although they were not truncated."""
-        return self.merger.invalid_arguments_count
-
-    @property
-    def failure(self) -> Failure | None:
-        """The failure that ended the answer, if any."""
-        return self.merger.failure
-
-    @property
-    def usage(self) -> Usage | None:
-        """Usage reported by the server, even if the client did not request it."""
-        return self.merger.usage
+    # From bytes to output.
 
     def feed_reply_in_steps(self, data: bytes, part: int = 0) -> Iterator[bytes]:
         """Like `feed_reply`, in steps that each fit the blocking budget."""
-        return map(self.write_events, self.merger.feed_reply_in_steps(data, part))
+        return map(self.write_events, self.read_reply_in_steps(data, part))
+
+    def feed_reply(self, data: bytes, part: int = 0) -> bytes:
+        """Return the bytes to send for a part that is a complete non-streaming reply. Then `close` it."""
+        return b"".join(self.feed_reply_in_steps(data, part))
+
+    def close(self, part: int = 0) -> bytes:
+        """Return the bytes to send at the end of a part."""
+        return self.write_events(self._read_end(part)) + self.end()
+
+    def fail(self, failure: Failure) -> bytes:
+        """Return the bytes to send when the answer fails for a reason outside of the stream."""
+        return self.write_events(self.read_failure(failure)) + self.end()
+
+    def _limit_buffered(self, events: list[Event]) -> list[Event]:
+        """Replace the event that exceeds the limit of buffered text by a failure, and drop those after it."""
+        for position, event in enumerate(events):
+            if isinstance(event, _TEXT_EVENTS):
+                self._buffered_chars += len(event.text)
+                if self._buffered_chars > BUFFERED_LIMIT_CHARS and not self._is_finished:
+                    failure = bad_stream_failure(f"more than {BUFFERED_LIMIT_CHARS} characters")
+                    return events[:position] + self.read_failure(failure)
+        return events
 
 
 class BufferedPipeline(Pipeline):
-    """Collects the parts into one non-streaming reply."""
+    """Collects the parts into one non-streaming reply: its output is empty until `body`."""
 
     IS_STREAM: ClassVar[bool] = False
 
-    def _init_output(self) -> None:
+    def __init__(self, endpoint: Endpoint, *, fallback: Envelope, **options: Unpack[PipelineOptions]) -> None:
+        super().__init__(endpoint, fallback=fallback, **options)
         self._events: list[Event] = []
 
     def keep_alive(self) -> bytes:
         """Return nothing: a non-streaming reply has no keep-alives."""
         return b""
 
-    def feed(self, data: bytes, part: int = 0) -> None:
+    def feed(self, data: bytes, part: int = 0) -> bytes:
         """Read the next bytes of a part."""
-        self.write_events(self.merger.feed(data, part))
-
-    def feed_reply(self, data: bytes, part: int = 0) -> None:
-        """Read a part that is a complete non-streaming reply. Then `close` it."""
-        for _ in self.feed_reply_in_steps(data, part):
-            pass
-
-    def close(self, part: int = 0) -> None:
-        """End a part."""
-        self.write_events(self.merger.close(part))
-
-    def fail(self, failure: Failure) -> None:
-        """End the answer with a failure from outside of the stream."""
-        self.write_events(self.merger.fail(failure))
+        return self.write_events(self.read(data, part))
 
     @property
     def is_body_slow(self) -> bool:
@@ -285,99 +339,99 @@ class BufferedPipeline(Pipeline):
 
 
 class StreamPipeline(Pipeline):
-    """Writes a repaired stream incrementally from the parts."""
+    """Writes a repaired stream incrementally from the parts.
+
+    With `uses_fast_path` (default), plain text chunks take the fast path where it applies.
+    """
 
     IS_STREAM: ClassVar[bool] = True
+    COMPARES_PATHS: ClassVar[bool] = False
+    """Debug mode: a second pipeline without the fast path gets the same input; AssertionError if its output differs."""
 
-    def _init_output(self) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        fallback: Envelope,
+        uses_fast_path: bool = True,
+        **options: Unpack[PipelineOptions],
+    ) -> None:
+        self._twin: StreamPipeline | None = None
+        super().__init__(endpoint, fallback=fallback, **options)
         self._writer: DialectWriter | None = None
         self._is_ended = False
-        self._fast_path: FastPath | None = None
-        self.try_fast_path: Callable[[bytes], bytes | None] | None = None
-        """Returns the bytes to send for a frame, or None if it needs `feed`. None while there is no fast path."""
-        self._framing = NO_FRAMING
-        self._fast_path_choice = 0  # the choice of the fast path
-        is_plain = self.dialect.IS_CHAT and not self._facts.stop_strings
-        self._learning_attempts = _LEARNING_ATTEMPTS if is_plain else 0
+        is_plain = self.dialect.IS_CHAT and self._merger is None and not self._facts.stop_strings
+        self.fast_path = FastPath(self.parts[0], is_allowed=is_plain and uses_fast_path)
+        """Rewrites text chunks. A caller with transfer framing offers chunks to it before `feed`."""
+        if self.COMPARES_PATHS and is_plain and uses_fast_path:
+            options["dialect"] = copy(self.dialect)
+            self._twin = StreamPipeline(endpoint, fallback=fallback, uses_fast_path=False, **options)
+            self.fast_path.on_rewrite = self._compare_rewrite
+
+    def configure(
+        self,
+        part: int,
+        *,
+        think: ThinkMode = "no",
+        text: TextMode = "delta",
+        strict: frozenset[str] = frozenset(),
+        map_failure: FailureMapper | None = None,
+    ) -> None:
+        """Set how a part is repaired, before its first byte; see `Pipeline.configure`."""
+        super().configure(part, think=think, text=text, strict=strict, map_failure=map_failure)
+        if self._twin is not None:
+            self._twin.configure(part, think=think, text=text, strict=strict, map_failure=map_failure)
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """Return the bytes to send for `data`."""
-        if self.try_fast_path is not None and self._framing is NO_FRAMING:
-            sent = self.try_fast_path(data)
+        path = self.fast_path
+        if path.rewrite is not None and not path.has_framing:
+            sent = path.rewrite(data)
             if sent is not None:
-                self.merger.has_content = True
+                self.has_content = True
                 return sent
-        return self._feed_slow_path(data, part)
-
-    @property
-    def supports_fast_path(self) -> bool:
-        """Whether the dialect can have a fast path."""
-        return self.dialect.IS_CHAT
-
-    def enable_fast_path(self, framing: TransferFraming) -> None:
-        """Use the fast path with transfer framing: the caller calls `try_fast_path` before `feed`."""
-        self._leave_fast_path()
-        self._fast_path = None
-        self._framing = framing
-
-    def _feed_slow_path(self, data: bytes, part: int) -> bytes:
-        """Run reader, repair and writer, and learn the fast path from the result."""
-        self._leave_fast_path()
-        can_learn = self._learning_attempts > 0 and (self._fast_path is None or not self._fast_path.matches(data))
-        before = self.merger.repair_log.counts() if can_learn else {}
-        events = self.merger.feed(data, part)
+        path.leave()
+        before = path.rules_before(data)
+        events = self.read(data, part)
         sent = self.write_events(events)
-        if can_learn:
-            self._learn(data, sent, events, before)
-        if self._fast_path is not None and self._can_use_fast_path(self._fast_path_choice):
-            self.try_fast_path = self._fast_path.rewrite
+        path.enter(data, sent, events, before, self._writer)
+        if self._twin is not None:
+            self._compare(sent, self._twin.feed(data, part))
         return sent
 
-    def _learn(self, data: bytes, sent: bytes, events: list[Event], before: Mapping[str, int]) -> None:
-        """Learn from a chunk with one text and possibly unknown fields, which each such chunk repeats."""
-        *fields, text = events or (None,)
-        if not (isinstance(text, Text) and self._can_use_fast_path(text.index) and all(map(_has_no_state, fields))):
-            return
-        if self._fast_path is None or not self._fast_path.is_worthwhile:
-            self._learning_attempts -= 1
-        after = self.merger.repair_log.counts()
-        new = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
-        self._fast_path = learn_fast_path(data, sent, new, self._framing)
-        self._fast_path_choice = text.index
-
-    def _can_use_fast_path(self, index: int) -> bool:
-        """Whether plain text of this choice passes unchanged and changes no state."""
-        return self._writer is not None and self._writer.accepts_text(index) and self.merger.can_use_fast_path(index)
-
-    def _leave_fast_path(self) -> None:
-        """Report the frames of the fast path to reader and repair."""
-        self.try_fast_path = None
-        if self._fast_path is not None and self._fast_path.frames:
-            self.merger.record_fast_path(self._fast_path)
-
-    def keep_alive(self) -> bytes:
-        """Return a keep-alive, to send while the server is silent."""
-        if self._writer is None or self.merger.is_finished:
-            return self.dialect.INITIAL_KEEP_ALIVE
-        return self._writer.send(KeepAlive())
-
-    def feed_reply(self, data: bytes, part: int = 0) -> bytes:
-        """Return the bytes to send for a part that is a complete non-streaming reply. Then `close` it."""
-        return b"".join(self.feed_reply_in_steps(data, part))
+    def feed_reply_in_steps(self, data: bytes, part: int = 0) -> Iterator[bytes]:
+        """Like `feed_reply`, in steps that each fit the blocking budget."""
+        if self._twin is not None:
+            self._twin.feed_reply(data, part)
+        return super().feed_reply_in_steps(data, part)
 
     def close(self, part: int = 0) -> bytes:
         """Return the bytes to send at the end of a part."""
-        self._leave_fast_path()
-        return self.write_events(self.merger.close(part)) + self.end()
+        self.fast_path.leave()
+        sent = super().close(part)
+        if self._twin is not None:
+            self._compare(sent, self._twin.close(part))
+        return sent
 
     def fail(self, failure: Failure) -> bytes:
         """Return the bytes to send when the answer fails for a reason outside of the stream."""
-        self._leave_fast_path()
-        return self.write_events(self.merger.fail(failure)) + self.end()
+        self.fast_path.leave()
+        sent = super().fail(failure)
+        if self._twin is not None:
+            self._compare(sent, self._twin.fail(failure))
+        return sent
+
+    def keep_alive(self) -> bytes:
+        """Return a keep-alive, to send while the server is silent."""
+        if self._twin is not None:
+            self._twin.keep_alive()
+        if self._writer is None or self._is_finished:
+            return self.dialect.INITIAL_KEEP_ALIVE
+        return self._writer.send(KeepAlive())
 
     def end(self) -> bytes:
         """Return the bytes that end the stream, once."""
-        if self._is_ended or not self.merger.is_finished:
+        if self._is_ended or not self._is_finished:
             return b""
         self._is_ended = True
         return (self._writer or self._make_writer()).end()
@@ -400,14 +454,36 @@ class StreamPipeline(Pipeline):
         return b"".join(written)
 
     def _make_writer(self) -> DialectWriter:
-        merger = self.merger  # the writer must not refer to self: garbage collection of cycles pauses all streams
-        self._writer = self.dialect.make_writer(self._envelope, lambda: merger.usage)
+        # The writer must not refer to self: garbage collection of cycles pauses all streams.
+        parts, fan_out = self.parts, self._fan_out
+        self._writer = self.dialect.make_writer(self._envelope, lambda: _total_usage(parts, fan_out))
         return self._writer
 
+    def _compare_rewrite(self, frame: bytes, sent: bytes) -> None:
+        assert self._twin is not None
+        self._compare(sent, self._twin.feed(frame))
 
-def _has_no_state(event: Event | None) -> bool:
-    """Whether the event consists of fields that are sent with the next chunk and leave no state."""
-    return isinstance(event, UnknownFields) and event.location is not FieldLocation.DELTA and not event.in_own_chunk
+    def _compare(self, sent: bytes, expected: bytes) -> None:
+        assert self._twin is not None
+        assert sent == expected, f"with the fast path {sent!r}, without it {expected!r}"
+        if self.fast_path.rewrite is None:  # otherwise its frames are not in the log yet
+            assert self.result == self._twin.result
+
+
+def _total_usage(parts: list[StreamPart], fan_out: FanOut) -> Usage | None:
+    """Usage of the whole request; None if a part has none."""
+    usages = [part.repairer.usage for part in parts]
+    if fan_out.is_single:
+        return usages[0]
+    known = [usage for usage in usages if usage is not None]
+    return sum_usage(known, fan_out) if len(known) == len(usages) else None
+
+
+def tool_call_id_factory(stream_id: str) -> Callable[[], str]:
+    """Return a function that makes tool call ids from the id of a stream: the same input gives the same bytes."""
+    stem = stream_id.rpartition("-")[2]
+    numbers = count(1)
+    return lambda: f"call_{stem}{next(numbers)}"
 
 
 def make_pipeline(

@@ -12,9 +12,9 @@ import msgspec
 from welldone.protocol import sse
 from welldone.protocol.dialects.same_dialect import FrameOutput, PassthroughRepairer
 from welldone.protocol.events import Event, Failure, Json, KeepAlive
+from welldone.protocol.part import FrameEvents
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.repair_log import RepairEntry
-from welldone.protocol.repairer import FrameEvents
 
 AnyPipeline: TypeAlias = StreamPipeline | BufferedPipeline | PassthroughRepairer
 """Any kind of pipeline."""
@@ -53,7 +53,7 @@ class StreamReplay:
         if isinstance(self.pipeline, PassthroughRepairer):
             yield from self._passthrough_steps(self.pipeline.feed_by_frame(data), part)
         else:
-            yield from self._pipeline_steps(self.pipeline, self.pipeline.merger.feed_by_frame(data, part), part)
+            yield from self._pipeline_steps(self.pipeline, self.pipeline.read_by_frame(data, part), part)
 
     def feed_reply(self, data: bytes, part: int = 0) -> list[StreamReplayStep]:
         """Return the step of a part that is a complete non-streaming reply. Then `close` it."""
@@ -61,7 +61,7 @@ class StreamReplay:
         if isinstance(self.pipeline, PassthroughRepairer):
             sent = self.pipeline.feed_reply(data)
             return [self._step(part, repairs=self._new_repairs(), sent=sent)]
-        events = [event for step in self.pipeline.merger.feed_reply_in_steps(data, part) for event in step]
+        events = [event for step in self.pipeline.read_reply_in_steps(data, part) for event in step]
         return [self._step(part, events=events, repairs=self._new_repairs(), sent=self.pipeline.write_events(events))]
 
     def close(self, part: int = 0) -> list[StreamReplayStep]:
@@ -69,7 +69,7 @@ class StreamReplay:
         if isinstance(self.pipeline, PassthroughRepairer):
             steps = list(self._passthrough_steps(self.pipeline.close_by_frame(), part))
         else:
-            *steps, last = self._pipeline_steps(self.pipeline, self.pipeline.merger.close_by_frame(part), part)
+            *steps, last = self._pipeline_steps(self.pipeline, self.pipeline.read_end_by_frame(part), part)
             steps.append(msgspec.structs.replace(last, sent=last.sent + self.pipeline.end()))
         return _nonempty_steps([*steps, self._step(part)])
 
@@ -79,7 +79,7 @@ class StreamReplay:
         if isinstance(self.pipeline, PassthroughRepairer):
             sent = self.pipeline.fail(failure)
         else:
-            events = self.pipeline.merger.fail(failure)
+            events = self.pipeline.read_failure(failure)
             sent = self.pipeline.write_events(events) + self.pipeline.end()
         rest = [self._step(part) for part in sorted(self._pending)]
         return _nonempty_steps([*rest, self._step(0, events=events, repairs=self._new_repairs(), sent=sent)])

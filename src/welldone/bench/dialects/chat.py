@@ -21,7 +21,7 @@ from welldone.protocol.events import (
     ToolCall,
     Usage,
 )
-from welldone.protocol.fast_path import FastPath, learn_fast_path
+from welldone.protocol.fast_path import ChunkTemplates, learn_templates
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
@@ -47,7 +47,7 @@ class ChunkFastPath:
     def __init__(self, reader: EventReader, repair: EventRepairer) -> None:
         self._reader = reader
         self._repair = repair
-        self._fast_path: FastPath | None = None
+        self._fast_path: ChunkTemplates | None = None
         self._lessons_left = _MAX_CHUNK_LESSONS
         self._index = 0  # of the choice that the template is for
         self._is_open = False
@@ -56,14 +56,14 @@ class ChunkFastPath:
     def take(self, data: bytes) -> tuple[list[str], bytes]:
         """Return the texts of the chunks that match the template, and the bytes that are left for the reader."""
         texts: list[str] = []
-        lane = self._fast_path
-        if lane is None or not self._is_open:
+        templates = self._fast_path
+        if templates is None or not self._is_open:
             return texts, data
         data = self._partial + data
         self._partial = b""
         start = 0
         while end := data.find(sse.FRAME_END, start) + 1:
-            sent = lane.rewrite(data[start : end + 1])
+            sent = templates.rewrite(data[start : end + 1])
             if sent is None:
                 break
             texts.append(_chunk_text(sent))
@@ -72,21 +72,21 @@ class ChunkFastPath:
         if not end and len(data) <= _MAX_PARTIAL_CHUNK_BYTES and b"\n" not in data and b"\r" not in data:
             self._partial, data = data, b""  # the reader would wait for more as well
         else:
-            self._sync_reader(lane)
+            self._sync_reader(templates)
         return texts, data
 
     def learn(self, frame: bytes, events: list[Event]) -> None:
         """Learn a template from the last frame that the reader has parsed."""
-        lane = self._fast_path
+        templates = self._fast_path
         if (
             self._lessons_left
             and len(events) == 1
             and isinstance(events[0], Text)
-            and not (lane and lane.matches(frame))
+            and not (templates and templates.matches(frame))
         ):
-            if lane is None or not lane.is_worthwhile:
+            if templates is None or not templates.is_worthwhile:
                 self._lessons_left -= 1
-            self._fast_path = learn_fast_path(frame, _CHUNK_PATTERN, {})
+            self._fast_path = learn_templates(frame, _CHUNK_PATTERN, {})
             self._index = events[0].index
         self._is_open = (
             self._fast_path is not None and self._reader.is_idle and self._repair.can_use_fast_path(self._index)
@@ -99,7 +99,7 @@ class ChunkFastPath:
             self._sync_reader(self._fast_path)
         return rest
 
-    def _sync_reader(self, fast_path: FastPath) -> None:
+    def _sync_reader(self, fast_path: ChunkTemplates) -> None:
         """Tell reader and repair about the chunks that bypassed them."""
         self._is_open = False
         if fast_path.frames:

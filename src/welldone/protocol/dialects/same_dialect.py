@@ -29,6 +29,7 @@ from welldone.protocol.lenient_json import (
     scrub_object,
 )
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.result import PartState, PipelineResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 
 FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
@@ -69,9 +70,6 @@ class PassthroughRepairer(ABC):
         """The finished answer, in dialects whose clients can retrieve it later."""
         self.on_event: Callable[[Json, str], None] | None = None
         """Called with value and name of each upstream event, before repair."""
-        self.text_tool_calls = 0
-        """Always 0: pass-through repair does not parse tool calls in text."""
-        self.invalid_json_count = 0
         self.invalid_arguments_count = 0
         self.has_content = False
         """Whether the last `feed` contained output, not only a start or keep-alive event."""
@@ -148,30 +146,32 @@ class PassthroughRepairer(ABC):
         self.repair_log.strict_rules = strict
         self._map_failure = map_failure
 
-    def is_part_done(self, part: int) -> bool:
-        """Whether the terminal event was received."""
-        return self.is_done
-
     @property
     def is_complete(self) -> bool:
         """Whether the answer is complete except for its terminal event."""
         return False
 
-    def is_part_complete(self, part: int) -> bool:
-        """Whether the answer is complete except for its terminal event."""
-        return self.is_complete
+    def part_state(self, part: int) -> PartState:
+        """Return how far the answer has come. The server applies stop strings."""
+        if self.failure is not None:
+            return PartState.FAILED
+        if self.is_done:
+            return PartState.DONE
+        if not self.has_started:
+            return PartState.WAITING
+        if self.is_complete:
+            return PartState.FINISHED if self.usage is None else PartState.FINISHED_WITH_USAGE
+        return PartState.ANSWERING
 
-    def has_part_usage(self, part: int) -> bool:
-        """Whether usage was received."""
-        return self.usage is not None
-
-    def is_part_stopped(self, part: int) -> bool:
-        """Return False: the server applies stop strings."""
-        return False
-
-    def has_part_started(self, part: int) -> bool:
-        """Whether output or an error was received."""
-        return self.has_started or self.failure is not None
+    @property
+    def result(self) -> PipelineResult:
+        """What is known of the answer. Text is neither checked for JSON nor for tool calls."""
+        return PipelineResult(
+            usage=self.usage,
+            failure=self.failure,
+            repairs=self.repair_log.entries(),
+            invalid_arguments_count=self.invalid_arguments_count,
+        )
 
     def keep_alive(self) -> bytes:
         """Return a keep-alive while the upstream sends nothing."""

@@ -27,7 +27,7 @@ from welldone.gateway.errors import ApiError
 from welldone.http.client import Exchange, HttpClientError, split_chunk_framing
 from welldone.http.server import StreamingResponse
 from welldone.protocol.events import Failure
-from welldone.protocol.fast_path import TransferFraming
+from welldone.protocol.fast_path import FastPath, TransferFraming
 from welldone.protocol.json_budget import STEPWISE_LIMIT_BYTES
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.server.generation.observer import StreamObserver
@@ -110,7 +110,7 @@ class AttemptStage(IntEnum):
 
 
 class _FastPathTarget(NamedTuple):
-    pipeline: StreamPipeline
+    path: FastPath
     push: Callable[[bytes], None]
     record_chunk: Callable[[], float]
 
@@ -228,9 +228,9 @@ class UpstreamAttempt:
         """Forward plain text chunks straight to the client's stream, which must have no other part."""
         exchange = self._exchange
         if self._fast_path is None and self._observer is None and exchange is not None and exchange.is_chunked:
-            pipeline.enable_fast_path(TransferFraming(split_chunk_framing, stream.chunk_framing))
+            pipeline.fast_path.use_framing(TransferFraming(split_chunk_framing, stream.chunk_framing))
             stream.on_disconnect(self._disable_fast_path)
-            self._fast_path = _FastPathTarget(pipeline, stream.write_framed, times.record_chunk)
+            self._fast_path = _FastPathTarget(pipeline.fast_path, stream.write_framed, times.record_chunk)
             exchange.fast_path = self._forward_fast
 
     def _disable_fast_path(self) -> None:
@@ -311,7 +311,7 @@ class UpstreamAttempt:
     def _forward_fast(self, data: bytes) -> bool:
         """Forward one chunk from socket to socket: the hot path. Returns False if it needs the full pipeline."""
         target = self._fast_path
-        if target is None or (convert := target.pipeline.try_fast_path) is None or (sent := convert(data)) is None:
+        if target is None or (rewrite := target.path.rewrite) is None or (sent := rewrite(data)) is None:
             return False
         target.push(sent)
         self.output_estimate.chunks += 1

@@ -61,12 +61,13 @@ class ReportHeaders:
         """Return the trailers at its end."""
         if not self._is_requested:
             return {}
-        rules = [entry.rule for entry in pipeline.repair_log.entries()]
-        broken_json = f"content={pipeline.invalid_json_count}, arguments={pipeline.invalid_arguments_count}"
+        result = pipeline.result
+        rules = [entry.rule for entry in result.repairs]
+        broken_json = f"content={result.invalid_json_count}, arguments={result.invalid_arguments_count}"
         return {
             REPAIRS_HEADER: ", ".join(rules[:_RULES_LIMIT]),
             BROKEN_JSON_HEADER: broken_json,
-            PRINTED_CALLS_HEADER: str(pipeline.text_tool_calls),
+            PRINTED_CALLS_HEADER: str(result.text_tool_calls),
             TIMING_HEADER: self._timing(),
             # Again: the headers of a queued stream precede the choice of an upstream, and attempts may have failed.
             **self._upstream_header(),

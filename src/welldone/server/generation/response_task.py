@@ -29,9 +29,10 @@ from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthro
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
-from welldone.protocol.merger import FanOut
+from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import think_mode_for
+from welldone.protocol.result import PartState
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.server.body_budget import BodyBudget
 from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
@@ -47,9 +48,12 @@ from welldone.server.requests.fields import ValidatedRequest
 _EARLY_LIMIT_BYTES = 64 * 1024  # output before the stream is open; asyncio's own high-water mark
 _KEEP_ALIVE_LIMIT = 45  # in a row: some clients give up after a hundred lines without data, and a comment has two
 _BUFFERED_LIMIT_BYTES = 256 * 2**20  # of a stream that becomes a whole reply: a million tokens
-_DONE_GRACE_S = 2.0  # wait for [DONE] after the usage: servers send both at once
-_USAGE_GRACE_S = 10.0  # wait for the usage after the last finish_reason; some servers send one with each chunk
-_CLOSE_GRACE_S = 0.5  # wait for the end of the body after [DONE]
+_GRACE_S = {
+    PartState.FINISHED: 10.0,  # for the usage after the last finish_reason; some servers send one with each chunk
+    PartState.FINISHED_WITH_USAGE: 2.0,  # for [DONE] after the usage: servers send both at once
+    PartState.DONE: 0.5,  # for the end of the body after [DONE]
+}
+"""How long the end of a body is awaited."""
 _NEVER_S = 86_400.0
 _UPSTREAM_PATHS = {
     Endpoint.CHAT: "/chat/completions",
@@ -401,25 +405,23 @@ class ResponseTask:
             self.abort(reply_too_large())
             return False
         output = self.pipeline.feed(data, part)
-        if self.pipeline.failure is not None:
+        state = self.pipeline.part_state(part)
+        if state is PartState.FAILED:
             self._fail_part(part, output)
             return True
-        if not self.pipeline.has_part_started(part):
+        if state is PartState.WAITING:
             if isinstance(self.pipeline, PassthroughRepairer):
                 self._send(output)  # events before the first content, such as `response.created`
             return False
         self.times.record_chunk()
         self._send(output)
-        if self.pipeline.is_part_stopped(part):
-            self._attempts[part].finish()  # at a stop string: the engine would generate on
-        elif self.pipeline.is_part_done(part):
-            # Some servers leave the body open after [DONE].
-            self._attempts[part].finish_after(_CLOSE_GRACE_S)
-        elif self.pipeline.is_part_complete(part):
-            # Some servers send no [DONE] and leave the body open; the response is complete all the same.
-            self._attempts[part].finish_after(_DONE_GRACE_S if self.pipeline.has_part_usage(part) else _USAGE_GRACE_S)
-        else:
+        if state is PartState.ANSWERING:
             self._enable_fast_path()
+        elif state is PartState.STOPPED:
+            self._attempts[part].finish()  # at a stop string: the engine would generate on
+        else:
+            # Some servers leave the body open after [DONE], or never send it; the response is complete all the same.
+            self._attempts[part].finish_after(_GRACE_S[state])
         return True
 
     def _enable_fast_path(self) -> None:
@@ -428,7 +430,7 @@ class ResponseTask:
             self._stream is not None
             and len(self._attempts) == 1
             and isinstance(self.pipeline, StreamPipeline)
-            and self.pipeline.supports_fast_path
+            and self.pipeline.dialect.IS_CHAT
         ):
             self._attempts[0].enable_fast_path(self.pipeline, self._stream, self.times)
 
@@ -460,7 +462,7 @@ class ResponseTask:
 
     def is_done(self, part: int) -> bool:
         """Whether a part has sent `[DONE]`."""
-        return self.pipeline.is_part_done(part)
+        return self.pipeline.part_state(part) >= PartState.DONE
 
     def on_end(self, part: int) -> None:
         """Process the end of a part's stream."""

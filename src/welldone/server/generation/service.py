@@ -231,9 +231,9 @@ class GenerationService:
 
     def _record_usage(self, ctx: RequestContext, task: ResponseTask) -> None:
         """Record repairs, times, tokens and failure of a response in metrics, limits and the log."""
-        times, pipeline = task.times, task.pipeline
-        usage = pipeline.usage
-        repaired = tuple(entry.rule for entry in pipeline.repair_log.entries())
+        times, result = task.times, task.pipeline.result
+        usage = result.usage
+        repaired = tuple(entry.rule for entry in result.repairs)
         if task.backend.is_third_party:
             self._metrics.count_repairs(repaired)
             ctx.log_fields["repaired"] = repaired
@@ -243,16 +243,16 @@ class GenerationService:
             self._metrics.count_upstream_repairs(upstream, repaired)
             self._metrics.observe_upstream_times(upstream, times)
             self._metrics.count_broken_json(
-                upstream, content=pipeline.invalid_json_count, arguments=pipeline.invalid_arguments_count
+                upstream, content=result.invalid_json_count, arguments=result.invalid_arguments_count
             )
             ctx.log_fields |= {"upstream": upstream, "failed": tuple(task.report.failed_attempts)}
-            if pipeline.invalid_json_count or pipeline.invalid_arguments_count:
-                ctx.log_fields["broken_json"] = pipeline.invalid_json_count + pipeline.invalid_arguments_count
+            if result.invalid_json_count or result.invalid_arguments_count:
+                ctx.log_fields["broken_json"] = result.invalid_json_count + result.invalid_arguments_count
         self._limits.charge_tokens(
             ctx.principal, task.cost.billed_tokens(usage, is_complete=task.state is ResponseState.COMPLETE)
         )
-        if pipeline.text_tool_calls:
-            ctx.log_fields["printed_calls"] = pipeline.text_tool_calls
+        if result.text_tool_calls:
+            ctx.log_fields["printed_calls"] = result.text_tool_calls
         ctx.log_fields |= {"ttft_ms": _milliseconds(times.ttft_s), "queued_ms": _milliseconds(times.queued_s)}
         if usage is not None:
             prompt_s = max(0.0, (times.ttft_s or 0.0) - (times.queued_s or 0.0))
@@ -265,7 +265,7 @@ class GenerationService:
                 completion_s=times.gaps_s,
             )
             ctx.log_fields |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-        failure = pipeline.failure
+        failure = result.failure
         if failure is not None and ctx.request.stream is not None:
             self._metrics.count_stream_failure(failure.code or failure.type)
             ctx.log_fields |= {"error": failure.code or failure.type, "reason": failure.message}

@@ -33,9 +33,10 @@ from tests.protocol.build import (
 from tests.table import table
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure
-from welldone.protocol.merger import FanOut
+from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.result import PartState
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -341,7 +342,8 @@ def test_any_interleaving_of_parts_gives_a_correct_stream(
 def test_done_is_tracked_per_part() -> None:
     pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=FACTS, fan_out=FanOut(2))
     pipeline.feed(answer("a"), 1)
-    assert (pipeline.is_part_done(0), pipeline.is_part_done(1), pipeline.is_done) == (False, True, False)
+    assert [pipeline.part_state(part) for part in (0, 1)] == [PartState.WAITING, PartState.DONE]
+    assert not pipeline.is_done
 
 
 def test_failures_of_the_upstream_can_be_mapped() -> None:

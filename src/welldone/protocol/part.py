@@ -1,17 +1,17 @@
-"""Repairer of one upstream stream: bytes in, legal events out (reader, filters and repair)."""
+"""One part of an answer: bytes of one upstream stream in, legal events out (reader, filters and repair)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from welldone.protocol import catalog, sse
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, FailureMapper, Finish, KeepAlive, Usage
-from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import strict_rule_failure
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.result import PartState
 from welldone.protocol.text_filters import ReasoningTokenCounter, StopStringFilter, TextMode, ThinkMode
 from welldone.protocol.text_tool_calls import ForcedCallConverter, ForcedToolCall, TextToolCallDetector
 
@@ -21,7 +21,7 @@ FrameEvents: TypeAlias = tuple[sse.Frame | None, list[Event]]
 """A frame and its events. None stands for the rest of the stream, or for its end."""
 
 
-class Repairer:
+class StreamPart:
     """Repairs one stream incrementally. Before the first real chunk it emits only keep-alives or a failure."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Repairer:
         self._reader = EventReader(
             endpoint, fallback=fallback, facts=facts, repair_log=self.repair_log, limit_bytes=limit_bytes
         )
-        self._event_repairer = EventRepairer(
+        self.repairer = EventRepairer(
             endpoint, facts=facts, repair_log=self.repair_log, new_call_id=new_call_id, is_stream=is_stream
         )
         self._forced_calls = None if forced is None else ForcedCallConverter(forced, new_call_id)
@@ -57,44 +57,24 @@ class Repairer:
         return self._reader.envelope
 
     @property
-    def is_done(self) -> bool:
-        """Whether the server sent `[DONE]` or failed: nothing relevant can follow."""
-        return self._reader.is_done or self.failure is not None
+    def state(self) -> PartState:
+        """How far the part has come."""
+        reader = self._reader
+        if self.repairer.failure is not None:
+            return PartState.FAILED
+        if self._is_stopped:
+            return PartState.STOPPED
+        if reader.is_done:
+            return PartState.DONE
+        if reader.envelope is None:
+            return PartState.WAITING
+        if self.repairer.is_complete:
+            return PartState.FINISHED_WITH_USAGE if reader.has_usage_chunk else PartState.FINISHED
+        return PartState.ANSWERING
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every choice has a finish reason, even without `[DONE]`."""
-        return self._event_repairer.is_complete
-
-    @property
-    def has_usage_chunk(self) -> bool:
-        """Whether usage was received on a chunk of its own, after all choices."""
-        return self._reader.has_usage_chunk
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a stop string was found, so that the upstream request can be aborted."""
+    def _is_stopped(self) -> bool:
         return self._stops is not None and self._stops.has_matched
-
-    @property
-    def failure(self) -> Failure | None:
-        """The failure that ended the stream, if any."""
-        return self._event_repairer.failure
-
-    @property
-    def usage(self) -> Usage | None:
-        """Usage reported by the server, even if the client did not request it."""
-        return self._event_repairer.usage
-
-    @property
-    def invalid_json_count(self) -> int:
-        """Number of choices whose text should be JSON and is not."""
-        return self._event_repairer.invalid_json_count
-
-    @property
-    def invalid_arguments_count(self) -> int:
-        """Number of tool calls whose arguments are not a JSON object."""
-        return self._event_repairer.invalid_arguments_count
 
     @property
     def text_tool_calls(self) -> int:
@@ -105,38 +85,27 @@ class Repairer:
         self, *, think: ThinkMode, text: TextMode, strict: frozenset[str], map_failure: FailureMapper | None
     ) -> None:
         """Set how the stream is repaired, before its first byte; see `Pipeline.configure`."""
-        self._event_repairer.think_mode = think if self._endpoint is Endpoint.CHAT else "no"
-        self._event_repairer.text_mode = text
+        self.repairer.think_mode = think if self._endpoint is Endpoint.CHAT else "no"
+        self.repairer.text_mode = text
         self.repair_log.strict_rules = strict
-        self._event_repairer.map_failure = map_failure
+        self.repairer.map_failure = map_failure
 
     def can_use_fast_path(self, index: int) -> bool:
         """Whether plain text of this choice passes unchanged and changes no state."""
         is_watched = self._text_tool_calls is not None and self._text_tool_calls.is_watching
-        return (
-            self._is_direct
-            and not is_watched
-            and self._reader.is_idle
-            and self._event_repairer.can_use_fast_path(index)
-        )
+        return self._is_direct and not is_watched and self._reader.is_idle and self.repairer.can_use_fast_path(index)
 
-    def record_fast_path(self, fast_path: FastPath) -> None:
+    def record_fast_path(self, frames: int, byte_count: int, last_bytes: int, rule_counts: Mapping[str, int]) -> None:
         """Update reader, repair and log after frames that the fast path handled."""
-        self._reader.record_fast_path(fast_path.frames, fast_path.bytes, fast_path.last_bytes)
-        self._event_repairer.record_fast_path()
-        self.repair_log.add_counts(fast_path.rule_counts, fast_path.frames)
-        fast_path.reset_counts()
+        self._reader.record_fast_path(frames, byte_count, last_bytes)
+        self.repairer.record_fast_path()
+        self.repair_log.add_counts(rule_counts, frames)
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes."""
         frames = self._reader.decode_frames(data)
-        if (
-            len(frames) == 1
-            and self._is_direct
-            and self._event_repairer.failure is None
-            and not self._reader.is_overlong
-        ):
-            return self._event_repairer.feed(self._observe(self._reader.read_frame(frames[0])))
+        if len(frames) == 1 and self._is_direct and self.repairer.failure is None and not self._reader.is_overlong:
+            return self.repairer.feed(self._observe(self._reader.read_frame(frames[0])))
         return [event for _, events in self._take_frames(frames) for event in events]
 
     def feed_by_frame(self, data: bytes) -> Iterator[FrameEvents]:
@@ -146,21 +115,21 @@ class Repairer:
     def feed_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
         """Yield the events of a non-streaming reply; each step fits the blocking budget."""
         for events in self._reader.read_reply_in_steps(data):
-            yield self._hold_until_envelope(self._event_repairer.feed(self._apply_filters(events)))
+            yield self._hold_until_envelope(self.repairer.feed(self._apply_filters(events)))
         yield self._strict_failure()
 
     def close_by_frame(self) -> Iterator[FrameEvents]:
         """Yield the last events, frame by frame, after the end of the upstream stream."""
-        if self.is_stopped:
-            yield None, self._hold_until_envelope(self._event_repairer.close(is_done=True))
+        if self._is_stopped:
+            yield None, self._hold_until_envelope(self.repairer.close(is_done=True))
             return
         yield from self._read_frames(self._reader.decode_last_frames())
-        last = self._event_repairer.feed(
+        last = self.repairer.feed(
             self._apply_filters(self._reader.check_length() + self._reader.flush()) + self._flush_stop_filter()
         )
-        last += self._event_repairer.close(is_done=self._reader.is_done or self.is_stopped)
-        has_usage = self._reader.has_usage_chunk or self.is_stopped
-        if self._facts.include_usage and not has_usage and self.failure is None:
+        last += self.repairer.close(is_done=self._reader.is_done or self._is_stopped)
+        has_usage = self._reader.has_usage_chunk or self._is_stopped
+        if self._facts.include_usage and not has_usage and self.repairer.failure is None:
             self.repair_log.record(catalog.use.FINAL_CHUNK)
             if self._endpoint is Endpoint.COMPLETIONS:
                 self.repair_log.record(catalog.cmpl.USAGE_CHUNK)
@@ -168,35 +137,33 @@ class Repairer:
 
     def fail(self, failure: Failure) -> list[Event]:
         """Return the last events of an answer that fails for a reason outside of the stream."""
-        return self._hold_until_envelope(self._event_repairer.feed([*self._flush_stop_filter(), failure]))
+        return self._hold_until_envelope(self.repairer.feed([*self._flush_stop_filter(), failure]))
 
     def _take_frames(self, frames: list[sse.Frame]) -> Iterator[FrameEvents]:
         yield from self._read_frames(frames)
         if self._reader.is_overlong:
-            yield None, self._hold_until_envelope(self._event_repairer.feed(self._reader.check_length()))
+            yield None, self._hold_until_envelope(self.repairer.feed(self._reader.check_length()))
 
     def _read_frames(self, frames: list[sse.Frame]) -> Iterator[FrameEvents]:
         """Read frame by frame, so that each log entry has its position."""
         for frame in frames:
-            if self.is_stopped or (self._event_repairer.failure is not None and not self._reader.has_failed):
+            if self._is_stopped or (self.repairer.failure is not None and not self._reader.has_failed):
                 break  # later events would be stored and never sent
-            events = self._hold_until_envelope(
-                self._event_repairer.feed(self._apply_filters(self._reader.read_frame(frame)))
-            )
+            events = self._hold_until_envelope(self.repairer.feed(self._apply_filters(self._reader.read_frame(frame))))
             yield frame, events + self._strict_failure()
 
     def _strict_failure(self) -> list[Event]:
         """A failure if a strict rule was violated."""
         rule = self.repair_log.broken_rule
-        return [] if rule is None else self._hold_until_envelope(self._event_repairer.feed([strict_rule_failure(rule)]))
+        return [] if rule is None else self._hold_until_envelope(self.repairer.feed([strict_rule_failure(rule)]))
 
     def _fail_if_strict(self, last: list[Event]) -> list[Event]:
         """The last events; if a strict rule was violated, with a failure instead of finish and usage."""
         rule = self.repair_log.broken_rule
-        if rule is None or self.failure is not None:
+        if rule is None or self.repairer.failure is not None:
             return last
-        self._event_repairer.failure = strict_rule_failure(rule)
-        return [*(event for event in last if not isinstance(event, Finish | Usage)), self._event_repairer.failure]
+        self.repairer.failure = strict_rule_failure(rule)
+        return [*(event for event in last if not isinstance(event, Finish | Usage)), self.repairer.failure]
 
     def _apply_filters(self, events: list[Event]) -> list[Event]:
         """Convert forced calls and apply stop strings."""
