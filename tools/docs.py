@@ -25,8 +25,7 @@ from welldone.cli.serve import IGNORED_FLAGS, REFUSED_FLAGS, LlamaServerFlag
 from welldone.cli.ui import EXIT_CODE_MEANINGS
 from welldone.config.settings import SettingField
 from welldone.protocol import finish_reasons, state
-from welldone.protocol.catalog import ALL_RULES
-from welldone.protocol.catalog.rule import Detection, Rule, Severity
+from welldone.protocol.catalog import FAMILIES, RULES, Detection, Rule, Severity
 from welldone.server.api.openapi import document as openapi
 from welldone.server.config import ALL_FIELDS
 from welldone.server.config_file import (
@@ -48,26 +47,6 @@ import server_page  # isort: skip
 DOCS = Path(__file__).parent.parent / "docs"
 ROW, END_OF_ROW = "<!-- row -->", "<!-- /row -->"
 REASONS, END_OF_REASONS = "<!-- reasons -->\n", "<!-- /reasons -->"
-FAMILIES = {
-    "http": "HTTP transport",
-    "sse": "SSE framing",
-    "enc": "Encoding and JSON",
-    "end": "The end of a stream",
-    "env": "The chunk envelope",
-    "delta": "Role and content deltas",
-    "fin": "finish_reason",
-    "use": "Usage",
-    "tool": "Tool calls",
-    "ext": "Reasoning, refusal, logprobs and extras",
-    "err": "Errors",
-    "n": "Several choices",
-    "cmpl": "/v1/completions",
-    "resp": "/v1/responses",
-    "msg": "/v1/messages",
-    "ns": "Replies that are not streamed",
-    "live": "Keep-alives, stop strings, disconnects",
-    "req": "Request fields",
-}
 
 
 def main() -> int:
@@ -88,7 +67,7 @@ def main() -> int:
 
 
 def _documents() -> dict[Path, str]:
-    documents = {DOCS / "rules" / f"{rule.id}.md": _rule_page(rule) for rule in ALL_RULES}
+    documents = {DOCS / "rules" / f"{rule.id}.md": _rule_page(rule) for rule in RULES.values()}
     documents[DOCS / "rules" / "README.md"] = _rule_index()
     documents[DOCS / "protocol.md"] = _protocol_page()
     documents[DOCS / "cli.md"] = _cli_page()
@@ -164,15 +143,17 @@ def _rule_row(rule: Rule) -> str:
 
 
 def _rule_index() -> str:
-    probes = sum(rule.detection is Detection.PROBE for rule in ALL_RULES)
-    counts = ", ".join(f"{sum(rule.severity is severity for rule in ALL_RULES)} {severity}" for severity in Severity)
+    probes = sum(rule.detection is Detection.PROBE for rule in RULES.values())
+    counts = ", ".join(
+        f"{sum(rule.severity is severity for rule in RULES.values())} {severity}" for severity in Severity
+    )
     lines = [
         "# Rules",
         "",
-        f"{len(ALL_RULES)} rules ({counts}). *breaks*: a real client fails, loses data or hangs. *tolerated*: clients",
+        f"{len(RULES)} rules ({counts}). *breaks*: a real client fails, loses data or hangs. *tolerated*: clients",
         "usually cope. *style*: OpenAI does it differently.",
         "",
-        f"{len(ALL_RULES) - probes} rules are judged on one *reply*, by `welldone lint` and `welldone check`; their",
+        f"{len(RULES) - probes} rules are judged on one *reply*, by `welldone lint` and `welldone check`; their",
         f"pages have a wrong and a right example, which run as tests. {probes} rules need a *probe*: `welldone check`",
         "sends requests to a server and compares the replies or measures their timing.",
     ]
@@ -184,8 +165,8 @@ def _rule_index() -> str:
             "| rule | severity | judged on | repair | description |",
             "|---|---|---|---|---|",
         ]
-        for rule in ALL_RULES:
-            if rule.id.partition("-")[0] == family:
+        for rule in RULES.values():
+            if rule.family == family:
                 link = f"[{rule.id}]({rule.id}.md)"
                 cells = [link, rule.severity, rule.detection, rule.repairability, _cell(rule.summary)]
                 lines.append(f"| {' | '.join(cells)} |")

@@ -15,7 +15,7 @@ from welldone.check.settings import CheckSettings, Timeouts
 from welldone.http import recording_client
 from welldone.mock.script import MockChunk, MockReply, MockScript
 from welldone.mock.server import MockHttpRequest, MockServer
-from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog import RULES
 
 TEST_TIMEOUTS = Timeouts(
     reply_s=20.0, silence_s=10.0, prefill_s=0.05, stream_s=0.05, disconnect_s=5.0, after_done_s=0.3
@@ -42,7 +42,7 @@ def make_session(name: str, url: str, timeouts: Timeouts = TEST_TIMEOUTS, facts:
         ProbeClient(settings, recording_client.record_response, no_pause),
         facts or ServerFacts(model="ideal"),
         name,
-        frozenset(RULES_BY_ID),
+        frozenset(RULES),
     )
 
 

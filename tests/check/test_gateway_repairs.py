@@ -21,8 +21,7 @@ from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockScript
 from welldone.mock.server import MockServer
 from welldone.mock.violations import violating_handler
-from welldone.protocol.catalog import ALL_RULES
-from welldone.protocol.catalog.rule import Detection, Repairability, Rule
+from welldone.protocol.catalog import RULES, Detection, Repairability, Rule
 from welldone.server.server import Server
 
 EXCLUDED = {
@@ -32,7 +31,7 @@ EXCLUDED = {
     "live-keepalive-in-silence": "the gateway sends keep-alives only after seconds",
 }
 """Rules that the gateway does not repair in this setup, with the reason."""
-REPAIRED = [rule for rule in ALL_RULES if rule.repairability is Repairability.LOSSLESS and rule.id not in EXCLUDED]
+REPAIRED = [rule for rule in RULES.values() if rule.repairability is Repairability.LOSSLESS and rule.id not in EXCLUDED]
 PATHS = [("chat", True), *product(("responses", "messages"), (True, False))]
 """Endpoints, and whether the upstream speaks their dialect."""
 BAD_GATEWAY_RULE = "err-refused-4xx"

@@ -22,8 +22,7 @@ from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations import violating_handler
 from welldone.mock.violations.page_examples import PageExampleServer
 from welldone.protocol import sse
-from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
-from welldone.protocol.catalog.rule import Detection
+from welldone.protocol.catalog import RULES, Detection
 from welldone.rules.judge import judge
 
 NEVER_S = 60.0
@@ -38,11 +37,11 @@ TIMED: Mapping[str, tuple[float, Timeouts]] = {
     "live-cancel-on-disconnect": (3.0, LONG_TIMEOUTS),
 }
 """Rules about times: speed factor of the mock server, and timeouts of the check."""
-BY_REPLY = [fault.id for fault in ALL_RULES if fault.detection is Detection.REPLY]
+BY_REPLY = [fault.id for fault in RULES.values() if fault.detection is Detection.REPLY]
 BY_PROBE = [
     (fault.id, dialect.name)
     for dialect in DIALECTS.values()
-    for fault in ALL_RULES
+    for fault in RULES.values()
     if fault.detection is Detection.PROBE and fault.id not in UNCOVERED and {*dialect.endpoints} & {*fault.endpoints}
 ]
 """Probe rules with every dialect in which a server can break them."""
@@ -109,7 +108,7 @@ def _all_exchanges(endpoint: str) -> list[tuple[MockHttpRequest, MockReply]]:
 
 def _dialect(rule: str) -> str:
     """The first dialect to which the rule applies."""
-    return next(dialect.name for dialect in DIALECTS.values() if {*dialect.endpoints} & {*RULES_BY_ID[rule].endpoints})
+    return next(dialect.name for dialect in DIALECTS.values() if {*dialect.endpoints} & {*RULES[rule].endpoints})
 
 
 def _first_fitting(rule: str, endpoint: str) -> tuple[str, Collection[str]]:

@@ -19,7 +19,7 @@ from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import Severity
 
 Json = dict[str, Any]
 Handler = Callable[[MockHttpRequest], MockReply]

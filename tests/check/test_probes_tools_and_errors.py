@@ -21,7 +21,7 @@ from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import HELLO_REPLY, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog import RULES
 
 Handler = Callable[[MockHttpRequest], MockReply]
 
@@ -383,7 +383,7 @@ def _with_key(key: str | None, handler: Handler) -> Session:
             client = ProbeClient(
                 CheckSettings(url=url, key=key, timeouts=TEST_TIMEOUTS), recording_client.record_response
             )
-            session = Session(client, ServerFacts(model="ideal"), "mistakes-key", frozenset(RULES_BY_ID))
+            session = Session(client, ServerFacts(model="ideal"), "mistakes-key", frozenset(RULES))
             await next(probe.run for probe in ALL if probe.name == "mistakes-key")(session)
             return session
 

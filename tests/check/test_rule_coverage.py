@@ -11,9 +11,7 @@ from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.run import select_rules
 from welldone.check.selection import CLIENT_LIBRARIES, CLIENTS, rules_for_client
 from welldone.check.settings import DIALECTS, CheckSettings
-from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
-from welldone.protocol.catalog.rule import Detection
-from welldone.rules.checks import ALL_CHECKS
+from welldone.protocol.catalog import RULES, Detection
 
 SESSION_RULES = {session.REFUSED_4XX_RULE, session.KEEPALIVE_RULE}
 """Rules that the session judges for every reply."""
@@ -23,19 +21,14 @@ SESSION_RULES = {session.REFUSED_4XX_RULE, session.KEEPALIVE_RULE}
 def test_every_probe_rule_has_a_probe_or_is_uncovered(endpoint: str) -> None:
     selected = select_rules(CheckSettings(url="http://127.0.0.1:1/v1", endpoint=endpoint))
     probed = {rule for probe in PROBES_BY_DIALECT[endpoint] for rule in probe.rules} | SESSION_RULES
-    probe_rules = {rule.id for rule in ALL_RULES if rule.detection is Detection.PROBE}
+    probe_rules = {rule.id for rule in RULES.values() if rule.detection is Detection.PROBE}
     assert selected & probe_rules == selected & (probed | UNCOVERED.keys())
     assert not probed & UNCOVERED.keys()
 
 
 def test_every_rule_belongs_to_a_dialect() -> None:
     settings = [CheckSettings(url="http://127.0.0.1:1/v1", endpoint=endpoint) for endpoint in DIALECTS]
-    assert frozenset(RULES_BY_ID) == frozenset().union(*map(select_rules, settings))
-
-
-def test_every_reply_rule_has_a_check() -> None:
-    reply_rules = {rule.id for rule in ALL_RULES if rule.detection is Detection.REPLY}
-    assert reply_rules == {check.rule.id for check in ALL_CHECKS}
+    assert frozenset(RULES) == frozenset().union(*map(select_rules, settings))
 
 
 @pytest.mark.parametrize("probes", PROBES_BY_DIALECT.values(), ids=PROBES_BY_DIALECT.keys())
@@ -50,7 +43,7 @@ def test_the_longest_prefix_selects_the_reason() -> None:
     assert not_applicable_reason("ext-logprobs-shape") == "no reply had logprobs"
     assert not_applicable_reason("err-retry-after") == "the server was never overloaded"
     assert not_applicable_reason("http-content-type") == "no reply to which the rule applies"
-    assert all(any(rule.startswith(prefix) for rule in RULES_BY_ID) for prefix in NOT_APPLICABLE_REASONS)
+    assert all(any(rule.startswith(prefix) for rule in RULES) for prefix in NOT_APPLICABLE_REASONS)
 
 
 def test_every_profile_has_rules() -> None:

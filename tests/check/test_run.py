@@ -26,7 +26,7 @@ from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol import sse
-from welldone.protocol.catalog import ALL_RULES
+from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
 
 Handler = Callable[[MockHttpRequest], MockReply]
@@ -108,7 +108,7 @@ def test_a_correct_server_passes() -> None:
     ]
     assert report.cost.requests == 2
     assert {rule.id for rule in report.rules} == {
-        fault.id for fault in ALL_RULES if {"chat", "completions"} & {*fault.endpoints}
+        fault.id for fault in RULES.values() if {"chat", "completions"} & {*fault.endpoints}
     }
 
 

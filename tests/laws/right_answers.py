@@ -16,8 +16,7 @@ from tests.laws import plain_client, right_chunks, right_events
 from tests.laws.plain_client import Answer, Call, Choice, chunks_answer, reply_answer
 from tests.laws.right_chunks import ALL, Contents, Drawn
 from tests.laws.right_events import DrawnEvents
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import RULES, Severity
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.ollama import OllamaDialect
@@ -79,7 +78,7 @@ def client_breaking_rules(endpoint: Endpoint, request: Json, stream: bytes) -> I
     """Yield the violated rules that break clients; a legal stream has none."""
     found = judge(Trace(body=stream, endpoint=endpoint.value, request=request))
     for finding in found.findings:
-        if RULES_BY_ID[finding.rule].severity is Severity.BREAKS and finding.rule not in EXCEPTED:
+        if RULES[finding.rule].severity is Severity.BREAKS and finding.rule not in EXCEPTED:
             yield Difference("judge", finding.rule, None, finding)
 
 

@@ -10,8 +10,7 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from tests.laws.strategies import ENVELOPES, any_bytes, any_events, damaged, legal_events
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import CollectedReply, collect
 from welldone.protocol.dialects.chat import ChatWriter, ChunkWriter, CompletionsWriter
 from welldone.protocol.envelope import Endpoint
@@ -75,7 +74,7 @@ def is_cumulative(events: list[Event], index: int) -> bool:
 def violated_rules(data: bytes, endpoint: Endpoint, request: dict[str, Any] | None) -> set[str]:
     """Rules that a stream violates, except those without a repair."""
     judged = judge(Trace(body=data, endpoint=endpoint.value, request=request))
-    return {rule for rule in judged.counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY}
+    return {rule for rule in judged.counts if RULES[rule].repairability is not Repairability.REPORT_ONLY}
 
 
 @endpoints
@@ -191,7 +190,7 @@ def test_laws_2_and_4_hold_with_stop_strings(
 
 @given(
     stream=damaged(),
-    rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES_BY_ID)))),
+    rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES)))),
     cuts=st.lists(st.integers(1, 3000)),
 )
 def test_laws_2_and_4_hold_with_strict_rules(stream: tuple[Endpoint, bytes], rules: set[str], cuts: list[int]) -> None:

@@ -11,8 +11,7 @@ from tests.laws import real_messages
 from tests.laws.real_responses import frames
 from tests.laws.strategies import ENVELOPES, arguments, legal_events, names, texts
 from tests.table import table
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
@@ -61,7 +60,7 @@ def fix_reply(data: bytes) -> tuple[bytes, MessagesRepairer]:
 def violated_rules(data: bytes) -> set[str]:
     """Rules that a reply violates, except those without a repair."""
     judged = judge(Trace(body=data, endpoint="messages"))
-    return {rule for rule in judged.counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY}
+    return {rule for rule in judged.counts if RULES[rule].repairability is not Repairability.REPORT_ONLY}
 
 
 def values(data: bytes) -> list[Json]:
@@ -331,7 +330,7 @@ def test_law_4_byte_boundaries_do_not_matter(data: bytes, cuts: list[int]) -> No
     assert fix(data, cuts) == fix(data)
 
 
-@given(data=any_bytes, rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES_BY_ID)))))
+@given(data=any_bytes, rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES)))))
 def test_laws_2_and_4_hold_with_strict_rules(data: bytes, rules: set[str]) -> None:
     fixed = fix(data, strict=frozenset(rules))
     assert violated_rules(fixed) == set()

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.laws import real_responses
 from tests.laws.strategies import ENVELOPES, any_bytes, legal_events
 from tests.table import table
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.chat import ChatWriter
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
@@ -65,7 +64,7 @@ def fix_reply(data: bytes) -> tuple[bytes, ResponsesRepairer]:
 def violated_rules(data: bytes) -> set[str]:
     """Rules that a reply violates, except those without a repair."""
     judged = judge(Trace(body=data, endpoint="responses"))
-    return {rule for rule in judged.counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY}
+    return {rule for rule in judged.counts if RULES[rule].repairability is not Repairability.REPORT_ONLY}
 
 
 def values(data: bytes) -> list[Json]:
@@ -381,7 +380,7 @@ def test_law_4_byte_boundaries_do_not_matter(data: bytes, cuts: list[int]) -> No
 
 @given(
     data=any_stream,
-    rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES_BY_ID)))),
+    rules=st.one_of(st.just({"all"}), st.sets(st.sampled_from(sorted(RULES)))),
     cuts=st.lists(st.integers(1, 3000)),
 )
 def test_laws_2_and_4_hold_with_strict_rules(data: bytes, rules: set[str], cuts: list[int]) -> None:

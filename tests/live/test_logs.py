@@ -12,8 +12,7 @@ from tests.live.faults import LINUX, engine_of, small_server, start_chat
 from tests.live.raw import CHAT, Json, RawConnection, Reply, fetch, parse_valid
 from tests.live.server import LIMIT_S, Running
 from tests.live.upstream import gateway, upstream
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import RULES, Severity
 
 pytestmark = pytest.mark.tier2
 
@@ -103,7 +102,7 @@ def test_minor_deviations_of_the_engine_are_neither_logged_nor_counted(tiny_mode
             assert parse_valid(connection.reply()).choice.finish == "length"
         server.log.wait("request_id=mine")
         counted = re.findall(r'welldone_findings_total{rule="(.+)"}', fetch(server, "/metrics").trace.body.decode())
-        assert [rule for rule in counted if RULES_BY_ID[rule].severity is not Severity.BREAKS] == []
+        assert [rule for rule in counted if RULES[rule].severity is not Severity.BREAKS] == []
         assert "repaired" not in "\n".join(server.log.all)
 
 

@@ -8,8 +8,7 @@ from tests.matrix.expected_rules import EXPECTED_RULES, LEGAL
 from tests.matrix.repaired_cases import fix
 from tests.oracle.repaired import plain
 from tests.table import table
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.catalog import RULES, Repairability
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -26,7 +25,7 @@ def test_a_repaired_stream_violates_no_repairable_rule(name: str) -> None:
     left = {
         rule
         for rule in _violated_rules(name, fix(name, [CASES[name]]))
-        if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY
+        if RULES[rule].repairability is not Repairability.REPORT_ONLY
     }
     expected = EXPECTED[name]
     is_counted = expected["usage"] is not None or expected["error"] is not None

@@ -11,11 +11,11 @@ from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations import violating_handler
-from welldone.protocol.catalog import ALL_RULES
+from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
-VIOLABLE = [rule.id for rule in ALL_RULES if rule.id not in ("sse-keepalive-resets-idle", "ns-leading-space-ok")]
+VIOLABLE = [rule.id for rule in RULES.values() if rule.id not in ("sse-keepalive-resets-idle", "ns-leading-space-ok")]
 CHAT: dict[str, Any] = {"stream": True, "messages": [{"role": "user", "content": "Count to 5"}]}
 EMPTY_ANSWER = {"stream": True, "stop": "1", "messages": CHAT["messages"]}
 ODD: list[object] = [

@@ -6,8 +6,7 @@ import pytest
 
 from tests.protocol.build import ABSENT, CHAT, COMPLETIONS, FALLBACKS, count, entry, pack, rules, without
 from tests.table import table
-from welldone.protocol.catalog import ALL_RULES
-from welldone.protocol.catalog.rule import Detection, Repairability
+from welldone.protocol.catalog import RULES, Detection, Repairability
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure, Usage
 from welldone.protocol.pipeline import BufferedPipeline
@@ -120,7 +119,7 @@ def test_a_violation_in_a_reply_is_repaired_and_recorded(rule: str, malformed: J
 
 
 def test_each_rule_with_a_repair_has_a_case() -> None:
-    reply_rules = [rule for rule in ALL_RULES if rule.id.startswith("ns-") and rule.detection is Detection.REPLY]
+    reply_rules = [rule for rule in RULES.values() if rule.id.startswith("ns-") and rule.detection is Detection.REPLY]
     repairable = {rule.id for rule in reply_rules if rule.repairability is not Repairability.REPORT_ONLY}
     tried = {rule for rule, _, _ in CASES} | {"ns-no-sse-tail"}
     assert repairable - tried == BY_STATUS_AND_HEADERS

@@ -30,8 +30,7 @@ from tests.protocol.build import (
 )
 from tests.protocol.repair_cases import CASES, HELLO, Case
 from tests.table import table
-from welldone.protocol.catalog import ALL_RULES
-from welldone.protocol.catalog.rule import Detection, Repairability
+from welldone.protocol.catalog import RULES, Detection, Repairability
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure, Usage
 from welldone.protocol.pipeline import StreamPipeline, tool_call_id_factory
@@ -80,7 +79,7 @@ def test_a_repaired_stream_needs_no_repair(case: Case) -> None:
 def test_each_rule_with_a_repair_has_a_case() -> None:
     mendable = {
         rule.id
-        for rule in ALL_RULES
+        for rule in RULES.values()
         if rule.detection is Detection.REPLY
         and rule.repairability is not Repairability.REPORT_ONLY
         and not rule.id.startswith(("http-", "ns-", "resp-", "msg-"))
@@ -261,7 +260,7 @@ def test_hostile_bytes_end_with_an_error_and_a_bounded_log(make: Callable[[], by
     fixed = RepairedStream(make(), size=size, limit_bytes=1_000_000)
     assert fixed.body.endswith(b"}}\n\n" + DONE)
     assert fixed.body.count(b'data: {"error":{"message":"the server') == 1
-    assert len(fixed.pipeline.repair_log.entries()) <= len(ALL_RULES)
+    assert len(fixed.pipeline.repair_log.entries()) <= len(RULES)
 
 
 @pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"], ids=["cut", "done"])

@@ -1,17 +1,16 @@
 """Repair log."""
 
 from tests.table import table
-from welldone.protocol import catalog
 from welldone.protocol.repair_log import RepairEntry, RepairLog, format_json
 
 
 def test_violations_of_a_rule_have_one_entry_with_a_count() -> None:
     repair_log = RepairLog()
     repair_log.frame, repair_log.byte = 3, 120
-    repair_log.record(catalog.delta.ROLE_ONCE, "first")
-    repair_log.record(catalog.fin.KEY_PRESENT)
+    repair_log.record("delta-role-once", "first")
+    repair_log.record("fin-key-present")
     repair_log.frame, repair_log.byte = 4, 150
-    repair_log.record(catalog.delta.ROLE_ONCE, "second")
+    repair_log.record("delta-role-once", "second")
     assert repair_log.entries() == [
         RepairEntry("delta-role-once", 2, 3, 120, "first"),
         RepairEntry("fin-key-present", 1, 3, 120, ""),
@@ -21,9 +20,9 @@ def test_violations_of_a_rule_have_one_entry_with_a_count() -> None:
 def test_rules_of_another_endpoint_are_not_recorded() -> None:
     for endpoint, recorded in (("chat", "fin-key-present"), ("completions", "cmpl-finish")):
         repair_log = RepairLog(endpoint)
-        repair_log.record(catalog.fin.KEY_PRESENT)
-        repair_log.record(catalog.cmpl.FINISH)
-        repair_log.record(catalog.end.DONE_SENT)
+        repair_log.record("fin-key-present")
+        repair_log.record("cmpl-finish")
+        repair_log.record("end-done-sent")
         assert [repair.rule for repair in repair_log.entries()] == [recorded, "end-done-sent"]
 
 
@@ -33,16 +32,16 @@ def test_an_empty_log_has_no_entries() -> None:
 
 def test_the_observed_value_is_shortened() -> None:
     repair_log = RepairLog()
-    repair_log.record(catalog.enc.STRICT_JSON, "x" * 200)
-    repair_log.record(catalog.enc.VALID_UTF8, "x" * 201)
-    repair_log.record(catalog.env.ID_PRESENT, {"id": None})
+    repair_log.record("enc-strict-json", "x" * 200)
+    repair_log.record("enc-valid-utf8", "x" * 201)
+    repair_log.record("env-id-present", {"id": None})
     assert [repair.observed for repair in repair_log.entries()] == ["x" * 200, "x" * 199 + "…", '{"id":null}']
 
 
 def test_the_log_has_at_most_one_entry_per_rule() -> None:
     repair_log = RepairLog()
     for number in range(100_000):
-        repair_log.record(catalog.fin.KEY_PRESENT, number)
+        repair_log.record("fin-key-present", number)
     assert repair_log.entries() == [RepairEntry("fin-key-present", 100_000, 0, 0, "0")]
 
 
@@ -61,7 +60,7 @@ def test_the_first_violated_strict_rule_is_stored(strict: set[str], broken: str 
     repair_log = RepairLog("chat")
     repair_log.strict_rules = frozenset(strict)
     # The first has no repair, the second belongs to another endpoint: "all" includes neither.
-    for rule in (catalog.tool.ARGS_JSON_OBJECT, catalog.cmpl.FINISH, catalog.delta.ROLE_ONCE, catalog.fin.KEY_PRESENT):
+    for rule in ("tool-args-json-object", "cmpl-finish", "delta-role-once", "fin-key-present"):
         repair_log.record(rule)
     assert repair_log.broken_rule == broken
 
@@ -69,10 +68,10 @@ def test_the_first_violated_strict_rule_is_stored(strict: set[str], broken: str 
 def test_a_muted_log_records_nothing() -> None:
     repair_log = RepairLog()
     repair_log.strict_rules = frozenset({"all"})
-    repair_log.record(catalog.tool.ARGS_JSON_OBJECT)
+    repair_log.record("tool-args-json-object")
     repair_log.mute()
-    repair_log.record(catalog.tool.ARGS_JSON_OBJECT)
-    repair_log.record(catalog.delta.ROLE_ONCE)
+    repair_log.record("tool-args-json-object")
+    repair_log.record("delta-role-once")
     assert [(repair.rule, repair.count) for repair in repair_log.entries()] == [("tool-args-json-object", 1)]
     assert repair_log.broken_rule is None
 

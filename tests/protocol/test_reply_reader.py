@@ -37,8 +37,7 @@ from tests.protocol.build import (
 )
 from tests.table import table
 from welldone.protocol import pipeline as pipeline_module
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.fan_out import FanOut
@@ -240,7 +239,7 @@ def test_any_reply_gives_a_correct_stream(data: st.DataObject, endpoint: Endpoin
     sent, pipeline = streamed(raw, endpoint, RequestFacts(include_usage=None))
     broken = judge(Trace(body=sent, endpoint=endpoint.value)).counts.keys()
     assert {
-        rule for rule in broken if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY
+        rule for rule in broken if RULES[rule].repairability is not Repairability.REPORT_ONLY
     } == set()  # violations without a repair remain
     assert sent.endswith(DONE)
     assert (b'data: {"error":' in sent) is (pipeline.failure is not None)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.recorded.traces import RECORDED, RecordedTrace, read_content, recorded_traces
 from tests.table import table
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import Severity
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.request_facts import RequestFacts, read_request_facts

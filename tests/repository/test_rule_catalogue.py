@@ -1,23 +1,29 @@
-"""Each rule has a catalogue entry, a page, a repair or a reason for none, and a check if one reply shows it."""
+"""Each rule has a catalogue entry, and a repair or a reason for none.
 
+Code names rules by plain strings, so a misspelt id is found here.
+"""
+
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
+from welldone.check.applicability import NOT_APPLICABLE_REASONS
+from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.protocol import sse
-from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
-from welldone.protocol.catalog.rule import Detection, Repairability, Rule
+from welldone.protocol.catalog import FAMILIES, RULES, Detection, Repairability, Rule
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.pipeline import StreamPipeline, make_pipeline
 from welldone.protocol.repair_log import RepairLog
-from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.judge import judge
 from welldone.rules.rule_pages import RuleExample
 from welldone.rules.trace import Trace
 from welldone.rules.view.view import ReplyKind, TraceView
 
 ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "welldone"
 EXAMPLES = [example for path in sorted(PAGES.glob("*-*.md")) for example in read_page(path)]
 WRONG_EXAMPLES = [example for example in EXAMPLES if not example.is_correct]
 
@@ -30,6 +36,34 @@ HTTP_RULES = {
 USAGE_RULES = {"use-final-chunk", "cmpl-usage-chunk", "resp-usage"}
 """Their repair needs a count from the server: usage is not invented."""
 
+RULE_ID = re.compile(rf"({'|'.join(FAMILIES)})(-[a-z0-9]+)+")
+OTHER_NAMES = {
+    *(probe.name for probes in PROBES_BY_DIALECT.values() for probe in probes),
+    *NOT_APPLICABLE_REASONS,  # prefixes of ids
+    *("http-referer", "cmpl-1"),  # a header of OpenRouter's clients; the id of a completion
+}
+"""Strings of the source that look like rule ids."""
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.Constant) and isinstance(child.value, str):
+            yield child.value
+
+
+def _misspelt_rules(source: str) -> Iterator[str]:
+    """Strings that look like ids of rules, or that are used as such, and are none."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and RULE_ID.fullmatch(node.value):
+            names = {node.value} - OTHER_NAMES
+        elif isinstance(node, ast.Call) and re.search(r"(\brecord|RuleCheck)$", ast.unparse(node.func)) and node.args:
+            argument = node.args[0]
+            choices = (argument.body, argument.orelse) if isinstance(argument, ast.IfExp) else (argument,)
+            names = {name for choice in choices if isinstance(choice, ast.Constant) for name in _strings(choice)}
+        else:
+            continue
+        yield from names - RULES.keys()
+
 
 def _repair(example: RuleExample) -> tuple[bytes, RepairLog]:
     trace, kind = example.trace, TraceView(example.trace).reply_kind
@@ -41,12 +75,36 @@ def _repair(example: RuleExample) -> tuple[bytes, RepairLog]:
     return sent if isinstance(pipe, StreamPipeline) or is_stream else pipe.body(), pipe.repair_log
 
 
-def test_every_reply_rule_has_one_check() -> None:
-    reply_rules = sorted(rule.id for rule in ALL_RULES if rule.detection is Detection.REPLY)
-    assert sorted(check.rule.id for check in ALL_CHECKS) == reply_rules
+@table("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(ROOT))
+def test_every_rule_that_the_source_names_exists(path: Path) -> None:
+    assert list(_misspelt_rules(path.read_text("utf-8"))) == []
 
 
-@table("rule", ALL_RULES, ids=lambda rule: rule.id)
+@table(
+    ("source", "found"),
+    [
+        ('RULES = ("fin-lenght", "fin-length")', ["fin-lenght"]),
+        ('log.record("fn-length", value)', ["fn-length"]),
+        ('record("fin-length" if x == "y" else "length")', ["length"]),
+        ('RuleCheck("use_ints", check)', ["use_ints"]),
+        ('self.record(rule); record(); print("end-to-end tests", "http-referer")', []),
+    ],
+)
+def test_a_misspelt_rule_is_found(source: str, found: list[str]) -> None:
+    assert list(_misspelt_rules(source)) == found
+
+
+def test_every_rule_with_a_repair_is_recorded_by_the_protocol() -> None:
+    named = {name for path in (SOURCE / "protocol").rglob("*.py") for name in _strings(ast.parse(path.read_bytes()))}
+    repaired = {
+        rule.id
+        for rule in RULES.values()
+        if rule.detection is Detection.REPLY and rule.repairability is not Repairability.REPORT_ONLY
+    }
+    assert repaired - named == HTTP_RULES
+
+
+@table("rule", RULES.values(), ids=lambda rule: rule.id)
 def test_every_rule_has_a_summary_a_repair_and_well_formed_effects(rule: Rule) -> None:
     assert rule.summary
     assert rule.summary[-1] == "."
@@ -58,12 +116,12 @@ def test_every_rule_has_a_summary_a_repair_and_well_formed_effects(rule: Rule) -
 def test_the_wrong_example_of_every_page_is_repaired(example: RuleExample) -> None:
     repaired, log = _repair(example)
     judgement = judge(Trace(body=repaired, endpoint=example.trace.endpoint, request=example.trace.request))
-    broken = {rule for rule in judgement.counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY}
+    broken = {rule for rule in judgement.counts if RULES[rule].repairability is not Repairability.REPORT_ONLY}
     assert broken <= (USAGE_RULES if example.rule in USAGE_RULES else set())
     assert (
         example.rule in {entry.rule for entry in log.entries()}
         or example.rule in HTTP_RULES
-        or RULES_BY_ID[example.rule].repairability is Repairability.REPORT_ONLY
+        or RULES[example.rule].repairability is Repairability.REPORT_ONLY
     )
 
 

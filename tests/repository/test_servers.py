@@ -11,12 +11,11 @@ from tools import server_page
 from tools.server_page import Checked, NotRun, Result, ServerPage, Unsupported
 from welldone.check.report import Report, Verdict
 from welldone.check.settings import DIALECTS
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.catalog import RULES, Repairability
 
 ROOT = Path(__file__).parents[2]
 STORED_PAGES = server_page.load_pages(ROOT / "docs" / "servers")
-RULES = ROOT / "docs" / "rules"
+RULE_PAGES = ROOT / "docs" / "rules"
 
 
 def _page(chat: Result, position: int = 0, **others: Result) -> ServerPage:
@@ -124,7 +123,7 @@ def test_stored_results_have_no_local_paths_and_only_rules_with_a_page(page: Ser
     for result in page.results.values():
         if isinstance(result, Checked):
             assert sum(result.rules.values()) > 0
-            assert not [broken.rule for broken in result.broken if not (RULES / f"{broken.rule}.md").exists()]
+            assert not [broken.rule for broken in result.broken if not (RULE_PAGES / f"{broken.rule}.md").exists()]
 
 
 def _stored_result(title: str, endpoint: str) -> Checked:
@@ -142,4 +141,4 @@ def test_welldone_breaks_no_rule(endpoint: str) -> None:
 @pytest.mark.parametrize("endpoint", DIALECTS)
 def test_behind_the_gateway_only_rules_that_cannot_be_repaired_are_broken(endpoint: str) -> None:
     result = _stored_result("welldone in front of llama.cpp", endpoint)
-    assert {RULES_BY_ID[broken.rule].repairability for broken in result.broken} <= {Repairability.REPORT_ONLY}
+    assert {RULES[broken.rule].repairability for broken in result.broken} <= {Repairability.REPORT_ONLY}

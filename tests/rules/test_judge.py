@@ -23,9 +23,8 @@ from tests.rules.streams import (
     reference_streams,
 )
 from tests.table import table
-from welldone.protocol.catalog import ALL_RULES
-from welldone.protocol.catalog.rule import ALL_ENDPOINTS as ENDPOINTS
-from welldone.protocol.catalog.rule import Detection, Severity
+from welldone.protocol.catalog import ALL_ENDPOINTS as ENDPOINTS
+from welldone.protocol.catalog import RULES, Detection, Severity
 from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.judge import MAX_EXCERPT_CHARACTERS, MAX_FINDINGS_PER_RULE, LintVerdict, has_content, judge
 from welldone.rules.trace import Trace
@@ -61,7 +60,9 @@ def whole(value: object) -> bytes:
 
 
 def test_every_rule_that_a_reply_can_violate_has_one_check_in_catalogue_order() -> None:
-    assert [rule.rule.id for rule in ALL_CHECKS] == [rule.id for rule in ALL_RULES if rule.detection is Detection.REPLY]
+    assert [check.rule for check in ALL_CHECKS] == [
+        rule.id for rule in RULES.values() if rule.detection is Detection.REPLY
+    ]
 
 
 @given(reference_streams())
@@ -166,7 +167,7 @@ def test_only_the_selected_rules_are_checked() -> None:
 
 
 def test_the_severity_of_a_finding_is_that_of_its_rule() -> None:
-    assert {rule.rule.severity for rule in ALL_CHECKS} == set(Severity)
+    assert {RULES[check.rule].severity for check in ALL_CHECKS} == set(Severity)
 
 
 @table(("body", "has"), [(b"", False), (b" \r\n\t", False), (b":", True), (DONE, True)])

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tests.rules.pages import PAGES, read_page
-from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
 from welldone.rules.root_causes import CONSEQUENCES, CauseScope, RootCauses
 from welldone.rules.trace import Trace
@@ -25,7 +25,7 @@ def _causes(trace: Trace) -> set[str]:
 def test_the_table_has_known_rules_and_no_cycle() -> None:
     order = list(CONSEQUENCES)
     for index, (cause, consequences) in enumerate(CONSEQUENCES.items()):
-        assert {cause, *consequences} <= RULES_BY_ID.keys()
+        assert {cause, *consequences} <= RULES.keys()
         assert not consequences.keys() & set(order[: index + 1])
 
 

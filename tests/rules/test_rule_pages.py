@@ -2,8 +2,7 @@
 
 from tests.rules.pages import PAGES, read_dialogues, read_page
 from tests.table import table
-from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
-from welldone.protocol.catalog.rule import Detection
+from welldone.protocol.catalog import RULES, Detection
 from welldone.rules import rule_pages
 from welldone.rules.judge import LintVerdict, judge
 from welldone.rules.rule_pages import RuleExample
@@ -11,7 +10,7 @@ from welldone.rules.rule_pages import RuleExample
 BLOCKS = [block for path in sorted(PAGES.glob("*-*.md")) for block in read_page(path)]
 
 
-@table("rule", RULES_BY_ID)
+@table("rule", RULES)
 def test_a_rule_has_a_page_without_generator_comments(rule: str) -> None:
     text = rule_pages.read_page(rule)
     assert text.startswith("# ")
@@ -30,12 +29,12 @@ def test_a_right_block_violates_no_rule(block: RuleExample) -> None:
     assert judgement.verdict is LintVerdict.PASS
 
 
-@table("rule", [rule.id for rule in ALL_RULES if rule.detection is Detection.REPLY])
+@table("rule", [rule.id for rule in RULES.values() if rule.detection is Detection.REPLY])
 def test_every_rule_detected_in_a_reply_has_wrong_and_right_blocks(rule: str) -> None:
     assert {block.is_correct for block in BLOCKS if block.rule == rule} == {True, False}
 
 
-@table("rule", [rule.id for rule in ALL_RULES if rule.detection is Detection.PROBE])
+@table("rule", [rule.id for rule in RULES.values() if rule.detection is Detection.PROBE])
 def test_every_rule_detected_by_a_probe_has_wrong_and_right_dialogues(rule: str) -> None:
     page = PAGES / f"{rule}.md"
     dialogues = read_dialogues(page)

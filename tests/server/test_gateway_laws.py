@@ -14,8 +14,7 @@ from tests.server.persistent_gateway import PersistentGateway, persistent_gatewa
 from tests.server.running_server import RecordedReply
 from tests.table import table
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, ReplyEnd, ReplyFraming, cut_at, with_raw_http
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Repairability
+from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import CollectedReply as Collected
 from welldone.protocol.collect import collect
 from welldone.protocol.envelope import Endpoint
@@ -118,7 +117,7 @@ def check(case: Case, response: RecordedReply) -> bool:
     """Check that the response is valid; return whether it is a success."""
     trace = msgspec.structs.replace(response.capture, request=case.request, endpoint=case.endpoint.value)
     broken = {
-        rule for rule in judge(trace).counts if RULES_BY_ID[rule].repairability is not Repairability.REPORT_ONLY
+        rule for rule in judge(trace).counts if RULES[rule].repairability is not Repairability.REPORT_ONLY
     } - UNKNOWABLE
     assert broken == set(), response.raw
     assert trace.complete, response.raw

@@ -20,7 +20,7 @@ from welldone.gateway.errors import ApiError
 from welldone.http.redaction import SecretRedactor
 from welldone.http.server import HttpRequest
 from welldone.mock.script import CHUNK_TEMPLATE, MockReply
-from welldone.protocol.catalog import ALL_RULES
+from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.server.app import RequestContext
@@ -223,7 +223,7 @@ def test_concurrent_lints_over_the_limit_get_429(tmp_path: Path, monkeypatch: py
 def test_each_rule_has_a_page(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path, [EMPTY]) as serving:
-            for rule in ALL_RULES[::20]:
+            for rule in list(RULES.values())[::20]:
                 found = (await serving.get(f"/page/api/rules/{rule.id}")).json
                 assert (found["id"], found["summary"], found["severity"]) == (rule.id, rule.summary, rule.severity)
                 assert (found["affects"], found["repair"]) == (list(rule.affects), rule.repair)

@@ -18,8 +18,7 @@ from welldone.mock.faults import ALL_FAULTS, FAULT_REPLIES
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, MockScript, ReplyEnd, reply_from_trace
 from welldone.mock.server import MockServer
 from welldone.protocol import pipeline, sse
-from welldone.protocol.catalog.rule import Severity
-from welldone.protocol.catalog.use import FINAL_CHUNK
+from welldone.protocol.catalog import Severity
 from welldone.protocol.envelope import Endpoint
 from welldone.rules.judge import judge
 from welldone.server.generation import attempt, response_task
@@ -28,7 +27,7 @@ STREAM = {**CHAT, "stream": True}
 BOTH = table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 FIRST: Any = {"each": {"weight": 0.01}, "first": {"weight": 1000.0}}
 """The first upstream is chosen first, except once in 100,000 times."""
-UNCOUNTED = {"ns-usage", FINAL_CHUNK.id, "cmpl-usage-chunk"}
+UNCOUNTED = {"ns-usage", "use-final-chunk", "cmpl-usage-chunk"}
 """Missing usage is not invented."""
 PAUSE_S = 0.05  # after the first chunk, so that the client has received it
 

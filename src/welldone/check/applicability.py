@@ -317,9 +317,9 @@ NO_APPLICABLE_REPLY = "no reply to which the rule applies"
 def applicable_rules(view: TraceView) -> set[str]:
     """Ids of the rules that apply to the reply and can be judged on it."""
     return {
-        rule.rule.id
-        for rule in ALL_CHECKS
-        if rule.applies(view) and not rule.missing_fields(view) and _applicability_test(rule.rule.id)(view)
+        check.rule
+        for check in ALL_CHECKS
+        if check.applies(view) and not check.missing_fields(view) and _applicability_test(check.rule)(view)
     } | _rules_met_by_error_status(view)
 
 

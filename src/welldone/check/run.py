@@ -21,7 +21,7 @@ from welldone.check.session import NotApplicableError, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
 from welldone.check.summary import ProbeOutcome
 from welldone.http import recording_client
-from welldone.protocol.catalog import ALL_RULES
+from welldone.protocol.catalog import RULES
 
 
 class CheckProgress(msgspec.Struct, frozen=True):
@@ -107,7 +107,9 @@ def _is_selected(probe: Probe, names: Sequence[str]) -> bool:
 
 def select_rules(settings: CheckSettings) -> frozenset[str]:
     """Ids of the rules to judge."""
-    selected = frozenset(rule.id for rule in ALL_RULES if not {*rule.endpoints}.isdisjoint(settings.dialect.endpoints))
+    selected = frozenset(
+        rule.id for rule in RULES.values() if not {*rule.endpoints}.isdisjoint(settings.dialect.endpoints)
+    )
     if settings.rules:
         selected &= frozenset(settings.rules)
     if not selected:

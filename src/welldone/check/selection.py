@@ -10,8 +10,7 @@ from typing import Any
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.settings import CHAT, DIALECTS
 from welldone.config.settings import did_you_mean
-from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
-from welldone.protocol.catalog.rule import Rule
+from welldone.protocol.catalog import RULES, Rule
 
 CLIENTS = (
     "openai-python",
@@ -51,7 +50,7 @@ _EVERY_CLIENT = "every client"
 def rules_for_client(client: str) -> frozenset[str]:
     """Ids of the rules that affect a client."""
     name = CLIENT_LIBRARIES.get(client, client)
-    return frozenset(rule.id for rule in ALL_RULES if affected_clients(rule) & {name, _EVERY_CLIENT})
+    return frozenset(rule.id for rule in RULES.values() if affected_clients(rule) & {name, _EVERY_CLIENT})
 
 
 def affected_clients(rule: Rule) -> set[str]:
@@ -137,8 +136,8 @@ def parse_rule_ids(given: Iterable[str]) -> tuple[str, ...]:
     """
     words = _as_names(given)
     for rule in words:
-        if rule not in RULES_BY_ID:
-            raise ValueError(f"there is no rule {rule!r}{did_you_mean(rule, RULES_BY_ID)}; welldone rules lists them")
+        if rule not in RULES:
+            raise ValueError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; welldone rules lists them")
     return words
 
 

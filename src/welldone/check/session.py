@@ -14,8 +14,7 @@ from welldone.check.applicability import applicable_rules
 from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFacts
 from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.http.recording_client import ConnectError
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import RULES, Severity
 from welldone.rules.judge import excerpt, judge
 from welldone.rules.root_causes import RootCauses
 
@@ -213,7 +212,7 @@ class Session:
         self.violations.append(
             ProbeViolation(
                 rule=rule,
-                severity=severity or RULES_BY_ID[rule].severity,
+                severity=severity or RULES[rule].severity,
                 reply=reply,
                 frame=frame,
                 byte=byte,

@@ -13,11 +13,10 @@ from welldone.check.report import Finding, ProbeResult, RuleResult, RunCost, Ver
 from welldone.check.session import ProbeViolation, Session
 from welldone.check.settings import CheckSettings
 from welldone.http.redaction import SecretRedactor
-from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
-from welldone.protocol.catalog.rule import Rule, Severity
+from welldone.protocol.catalog import RULES, Rule, Severity
 
 _SEVERITY_ORDER = [severity.value for severity in Severity]
-_CATALOGUE_ORDER = {rule.id: number for number, rule in enumerate(ALL_RULES)}
+_CATALOGUE_ORDER = {rule: number for number, rule in enumerate(RULES)}
 _CHARS_PER_TOKEN = 4  # roughly, for English text in current tokenizers
 _MAX_REPORTED_TOKENS = 10**9  # larger usage counts are wrong: a hundred times the longest context of today
 
@@ -122,7 +121,7 @@ def _build_finding(
         observed=secrets.redact(violation.observed),
         expected=secrets.redact(violation.expected),
         count=outcome.session.counts[rule],
-        affects=RULES_BY_ID[rule].affects,
+        affects=RULES[rule].affects,
         reproduce=repro.repro_command(settings, facts.model, probe, rule),
         curl=None if curl is None else secrets.redact(curl),
         trace=trace_files.trace_filename(probe, violation.reply) if is_recorded else None,
@@ -133,7 +132,7 @@ def _build_finding(
 
 def rule_results(outcomes: Sequence[ProbeOutcome], rule_ids: frozenset[str]) -> tuple[RuleResult, ...]:
     """Results of the selected rules, in catalogue order."""
-    return tuple(_rule_result(rule, outcomes) for rule in ALL_RULES if rule.id in rule_ids)
+    return tuple(_rule_result(rule, outcomes) for rule in RULES.values() if rule.id in rule_ids)
 
 
 def _rule_result(rule: Rule, outcomes: Sequence[ProbeOutcome]) -> RuleResult:

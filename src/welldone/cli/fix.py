@@ -16,7 +16,7 @@ from welldone.cli import captures, ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.protocol import sse
-from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog import RULES
 from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint
@@ -208,7 +208,7 @@ def _print_summary(result: PipelineResult) -> None:
     for entry in result.repairs:
         times = "once" if entry.count == 1 else f"{entry.count:,} times"
         position = f", first in frame {entry.frame}" if entry.frame else ""
-        ui.print_note(f"fix: {entry.rule} ({times}{position}): {RULES_BY_ID[entry.rule].repair}")
+        ui.print_note(f"fix: {entry.rule} ({times}{position}): {RULES[entry.rule].repair}")
     if result.failure is not None:
         ui.print_note(f"fix: the answer is incomplete and ends with an error: {result.failure.message}")
 

@@ -8,8 +8,7 @@ from welldone.cli import captures, ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import did_you_mean
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Detection
+from welldone.protocol.catalog import RULES, Detection
 from welldone.reporting import pluralize, wrap_text
 from welldone.rules.judge import Judgement, LintFinding, LintVerdict, has_content, judge
 
@@ -28,9 +27,9 @@ def run(arguments: list[str]) -> ExitCode:
     """Judge a capture."""
     options = _parser().parse(arguments)
     for rule in options.rule:
-        if rule not in RULES_BY_ID:
-            raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES_BY_ID)}; welldone rules lists them")
-        if RULES_BY_ID[rule].detection is Detection.PROBE:
+        if rule not in RULES:
+            raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; welldone rules lists them")
+        if RULES[rule].detection is Detection.PROBE:
             raise UsageError(f"{rule} cannot be judged from a captured reply; welldone check tests a server for it")
     request = captures.read_request(options.request, options.file)
     data = captures.read_bytes(options.file)
@@ -125,7 +124,7 @@ def _print_finding(first: LintFinding, count: int, following: list[str]) -> None
     labelled = [("observed", first.observed), ("expected", first.expected), ("causes", ", ".join(following))]
     labelled += zip(["affects", *[""] * len(first.affects)], first.affects, strict=False)
     labelled.append(("more", f"welldone rules {rule}"))
-    lines = wrap_text("  ", RULES_BY_ID[rule].summary, width)
+    lines = wrap_text("  ", RULES[rule].summary, width)
     for label, text in labelled:
         lines += wrap_text(f"  {label:<9}  ", text, width) if text or label == "observed" else []
     for line in [*lines, ""]:

@@ -20,7 +20,7 @@ from welldone.mock.reference.server import MockHandler, ReferenceServer
 from welldone.mock.script import MockReply, MockScript, reply_from_trace
 from welldone.mock.server import MockHttpRequest, MockServer
 from welldone.mock.violations import round_robin, violating_handler
-from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog import RULES
 from welldone.reporting import format_table
 
 EXAMPLES = """
@@ -213,8 +213,8 @@ def _check_combination(options: argparse.Namespace) -> None:
 def _check_rule(name: str) -> str:
     if name in UNCOVERED:
         raise UsageError(f"{name} cannot be broken here: {UNCOVERED[name]}")
-    if name not in RULES_BY_ID:
-        raise UsageError(f"there is no rule {name!r}{did_you_mean(name, RULES_BY_ID)}; welldone rules lists them")
+    if name not in RULES:
+        raise UsageError(f"there is no rule {name!r}{did_you_mean(name, RULES)}; welldone rules lists them")
     return name
 
 

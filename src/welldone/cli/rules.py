@@ -8,8 +8,7 @@ from welldone.cli import ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import did_you_mean
-from welldone.protocol.catalog import ALL_RULES, RULES_BY_ID
-from welldone.protocol.catalog.rule import Rule
+from welldone.protocol.catalog import FAMILIES, RULES, Rule
 from welldone.reporting import format_table, wrap_text
 from welldone.rules.rule_pages import read_page
 
@@ -25,12 +24,12 @@ RULES_JSON_VERSION = 2
 def run(arguments: list[str]) -> ExitCode:
     """List rules, or show the page of one."""
     options = _parser().parse(arguments)
-    if options.id in RULES_BY_ID and not options.json:
+    if options.id in RULES and not options.json:
         ui.print_line(read_page(options.id))
         return ExitCode.OK
-    rules = [rule for rule in ALL_RULES if options.id is None or options.id in (rule.id, _family(rule))]
+    rules = [rule for rule in RULES.values() if options.id is None or options.id in (rule.id, rule.family)]
     if not rules:
-        names = [*RULES_BY_ID, *{_family(rule) for rule in ALL_RULES}]
+        names = [*RULES, *FAMILIES]
         raise UsageError(f"there is no rule {options.id!r}{did_you_mean(options.id, names)}; welldone rules lists them")
     if options.json:
         ui.print_line(msgspec.json.encode({"version": RULES_JSON_VERSION, "rules": rules}).decode())
@@ -51,10 +50,6 @@ def _rule_lines(rules: Sequence[Rule], width: int | None) -> list[str]:
         *wrap_text("", f"{len(rules)} rules; welldone rules ID shows one with examples", width),
         *wrap_text("", legend, width),
     ]
-
-
-def _family(rule: Rule) -> str:
-    return rule.id.partition("-")[0]
 
 
 def _parser() -> CommandParser:

@@ -1,6 +1,6 @@
 """Reader from the JSON chunks of chat and completions streams to events. Violations are recorded."""
 
-from welldone.protocol import catalog, fields
+from welldone.protocol import fields
 from welldone.protocol.deltas import CHOICE_FIELDS, CHUNK_FIELDS, RESERVED_FIELDS, DeltaReader, parse_index
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope, check_envelope, read_envelope
 from welldone.protocol.events import (
@@ -67,7 +67,7 @@ class ChunkReader:
         choices = self._read_choices(chunk)
         if not choices and self.envelope is not None and _is_placeholder(chunk):
             is_unrequested = self._facts.include_usage is False and not self._facts.is_usage_forced
-            rule = catalog.use.ONLY_IF_ASKED if is_unrequested else catalog.env.PLACEHOLDER_CHUNK
+            rule = "use-only-if-asked" if is_unrequested else "env-placeholder-chunk"
             self._repair_log.record(rule, chunk)
         for position, choice in enumerate(choices):
             failure = self._read_choice(choice, position, events)
@@ -98,12 +98,12 @@ class ChunkReader:
     def _read_choices(self, chunk: Json) -> list[object]:
         choices = chunk.get("choices")
         if type(choices) is not list:
-            self._repair_log.record(catalog.env.CHOICES_ARRAY, choices)
+            self._repair_log.record("env-choices-array", choices)
             return []
         if len(choices) > 1 and self._endpoint is Endpoint.CHAT:
-            self._repair_log.record(catalog.n.ONE_CHOICE_PER_CHUNK)
+            self._repair_log.record("n-one-choice-per-chunk")
         if choices and self.has_usage_chunk:
-            self._repair_log.record(catalog.use.LAST, chunk)
+            self._repair_log.record("use-last", chunk)
         return choices
 
     @property
@@ -123,28 +123,28 @@ class ChunkReader:
         choices = chunk.get("choices")
         if self.envelope is None:
             if not choices and not (chunk.get("id") and chunk.get("object")):
-                self._repair_log.record(catalog.env.PLACEHOLDER_CHUNK, chunk)
+                self._repair_log.record("env-placeholder-chunk", chunk)
                 return
             self.envelope = read_envelope(scrub_object(chunk), self._endpoint, self._fallback)
         is_whole_reply = chunk.get("object") == REPLY_OBJECT[self._endpoint]
         check_envelope(chunk, self.envelope, self._endpoint, self._repair_log)
         is_usage_chunk = not choices and isinstance(chunk.get("usage"), dict) and not is_whole_reply
         if is_usage_chunk and not all(chunk.get(key) for key in ("id", "object", "created", "model")):
-            self._repair_log.record(catalog.env.METADATA_ON_USAGE_CHUNK, chunk)
+            self._repair_log.record("env-metadata-on-usage-chunk", chunk)
 
     def _read_unknown_fields(self, chunk: Json, events: list[Event]) -> None:
         fields = scrub_object({key: value for key, value in chunk.items() if key not in CHUNK_FIELDS})
         for name in RESERVED_FIELDS & fields.keys():
-            self._repair_log.record(catalog.env.EXTRA_FIELDS, {name: fields[name]})
+            self._repair_log.record("env-extra-fields", {name: fields[name]})
         tier = chunk.get("service_tier")
         if tier is not None:
             fields["service_tier"] = scrub_json(tier)
             if not isinstance(tier, str) or tier not in _SERVICE_TIERS:
-                self._repair_log.record(catalog.env.SERVICE_TIER, tier)
+                self._repair_log.record("env-service-tier", tier)
         if "obfuscation" in fields and (
             not isinstance(fields["obfuscation"], str) or self._facts.allow_obfuscation is False
         ):
-            self._repair_log.record(catalog.env.OBFUSCATION, fields.pop("obfuscation"))
+            self._repair_log.record("env-obfuscation", fields.pop("obfuscation"))
         if self._facts.continuous_usage and chunk.get("choices"):
             usage = self._continuous_usage(chunk, fields)
             fields |= {} if usage is None else {"usage": usage_object(usage)}
@@ -164,15 +164,15 @@ class ChunkReader:
 
     def _read_choice(self, choice: object, position: int, events: list[Event]) -> Failure | None:
         if type(choice) is not dict:
-            self._repair_log.record(catalog.delta.OBJECT_PRESENT, choice)
+            self._repair_log.record("delta-object-present", choice)
             return None
         index = choice.get("index")
         if type(index) is not int or index < 0:
-            self._repair_log.record(catalog.n.INDEX_INT if self._is_chat else catalog.cmpl.INDEX, index)
+            self._repair_log.record("n-index-int" if self._is_chat else "cmpl-index", index)
             number = parse_index(index)
             index = position if number is None else number
         if index in self._finished:
-            self._repair_log.record(catalog.fin.LAST_OF_CHOICE, choice)
+            self._repair_log.record("fin-last-of-choice", choice)
         if index >= self._limit:
             return bad_stream_failure(f"a choice with the index {index}")
         if self._endpoint is Endpoint.COMPLETIONS:
@@ -200,13 +200,13 @@ class ChunkReader:
         self._read_choice_unknown_fields(choice, index, events)
         delta, message = choice.get("delta"), choice.get("message")
         if isinstance(message, dict):
-            repair_log.record(catalog.delta.NOT_MESSAGE, message)
+            repair_log.record("delta-not-message", message)
             if not delta or not isinstance(delta, dict):
                 delta = self._deltas.message_to_delta(message, index, has_deltas=index in self._choices_with_deltas)
         elif isinstance(delta, dict) and delta.get("content"):
             self._choices_with_deltas.add(index)
         if not isinstance(delta, dict):
-            repair_log.record(catalog.delta.OBJECT_PRESENT, choice)
+            repair_log.record("delta-object-present", choice)
             delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
         value = choice.get("logprobs")
         value = None if value is None else fields.read_chat_logprobs(scrub_json(value), repair_log)
@@ -230,10 +230,10 @@ class ChunkReader:
         text = choice.get("text")
         for shape in ("delta", "message"):
             if isinstance(choice.get(shape), dict):
-                repair_log.record(catalog.cmpl.NO_DELTA, choice)
+                repair_log.record("cmpl-no-delta", choice)
                 text = text if isinstance(text, str) and text else choice[shape].get("content")
         if not isinstance(text, str):
-            repair_log.record(catalog.cmpl.TEXT_STRING, choice)
+            repair_log.record("cmpl-text-string", choice)
             text = ""
         offset = self._offsets.get(index, 0)
         value = choice.get("logprobs")
@@ -262,9 +262,9 @@ class ChunkReader:
 
     def _check_finish(self, choice: Json, emitted: list[Event]) -> None:
         if any(not isinstance(event, UnknownFields | Logprobs) for event in emitted):
-            self._repair_log.record(catalog.fin.OWN_CHUNK, choice)
+            self._repair_log.record("fin-own-chunk", choice)
         elif choice.get("delta"):
-            self._repair_log.record(catalog.delta.FINAL_EMPTY, choice)
+            self._repair_log.record("delta-final-empty", choice)
 
     def _read_choice_unknown_fields(self, choice: Json, index: int, events: list[Event]) -> None:
         # `text` is a field of completions; next to a delta it is an unknown field.
@@ -281,39 +281,39 @@ class ChunkReader:
         if reason is None:
             return None
         if reason is _ABSENT:
-            record(catalog.fin.KEY_PRESENT if is_chat else catalog.cmpl.FINISH, choice)
+            record("fin-key-present" if is_chat else "cmpl-finish", choice)
             return None
         if reason in ("", "null"):
-            rule = catalog.fin.NULL_NOT_STRING if reason else catalog.fin.NULL_NOT_EMPTY
-            record(rule if is_chat else catalog.cmpl.FINISH, choice)
+            rule = "fin-null-not-string" if reason else "fin-null-not-empty"
+            record(rule if is_chat else "cmpl-finish", choice)
             return None
         if reason == "function_call" and not self._facts.uses_legacy_functions:
-            record(catalog.fin.FUNCTION_CALL_LEGACY, choice)
+            record("fin-function-call-legacy", choice)
         if not isinstance(reason, str) or reason not in FINISH_REASONS[self._endpoint]:
-            record(catalog.fin.CLOSED_ENUM if is_chat else catalog.cmpl.FINISH, reason)
+            record("fin-closed-enum" if is_chat else "cmpl-finish", reason)
         return finish_word(reason)
 
     def _read_usage(self, chunk: Json, choices: list[object], events: list[Event], *, is_dummy: bool) -> None:
         """Read usage on any chunk. A placeholder of zeros does not replace a real count."""
         repair_log = self._repair_log
         if self._facts.include_usage is False and not self._facts.is_usage_forced:
-            repair_log.record(catalog.use.ONLY_IF_ASKED, chunk["usage"])
+            repair_log.record("use-only-if-asked", chunk["usage"])
         elif choices and not is_dummy and not self._facts.continuous_usage:
-            repair_log.record(catalog.use.NULL_ELSEWHERE, chunk["usage"])
+            repair_log.record("use-null-elsewhere", chunk["usage"])
         if not isinstance(chunk.get("choices"), list) or is_dummy:
-            repair_log.record(catalog.use.CHOICES_EMPTY_ARRAY, chunk)
+            repair_log.record("use-choices-empty-array", chunk)
         if not choices or is_dummy:
             if self.has_usage_chunk:
-                repair_log.record(catalog.use.LAST, chunk["usage"])
+                repair_log.record("use-last", chunk["usage"])
             self.has_usage_chunk = True
         if not isinstance(chunk["usage"], dict):
-            repair_log.record(catalog.use.INTS, chunk["usage"])
+            repair_log.record("use-ints", chunk["usage"])
             return
         usage = read_usage(scrub_object(chunk["usage"]), repair_log)
         if usage is None:
             return
         if self._was_placeholder_usage:
-            repair_log.record(catalog.use.NOT_ZERO, chunk["usage"])
+            repair_log.record("use-not-zero", chunk["usage"])
         self._was_placeholder_usage = is_placeholder_usage(usage)
         if is_placeholder_usage(usage) and self._has_real_usage:
             return

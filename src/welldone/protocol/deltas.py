@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from welldone.protocol import catalog
 from welldone.protocol.collect import CONTENT_PARTS
 from welldone.protocol.events import (
     CALL_TYPE_AND_ARGUMENTS_FIELD,
@@ -91,20 +90,20 @@ class DeltaReader:
         events += logprobs if content and reasoning else []
         if index in self._choices_with_bare_role and (content or any(delta.get(key) for key in _CONTENT_ALTERNATIVES)):
             if content and not any(delta.get(key) for key in _CONTENT_ALTERNATIVES):
-                self._repair_log.record(catalog.delta.ROLE_CONTENT_EMPTY)
+                self._repair_log.record("delta-role-content-empty")
             self._choices_with_bare_role.discard(index)
             self.is_plain_text_safe = not self._may_split_characters and not self._choices_with_bare_role
         for kind, text in texts:
             self._emit_text(kind, text, index, events)
         refusal = delta.get("refusal") or ""
         if not isinstance(refusal, str):
-            self._repair_log.record(catalog.ext.REFUSAL, refusal)
+            self._repair_log.record("ext-refusal", refusal)
             refusal = format_json(refusal)
         self._emit_text(Refusal, refusal, index, events)
         if "tool_calls" in delta:
             self._read_tool_calls(delta["tool_calls"], index, events)
             if content and delta["tool_calls"]:
-                self._repair_log.record(catalog.tool.NO_CONTENT_IN_SAME_DELTA, delta)
+                self._repair_log.record("tool-no-content-in-same-delta", delta)
         if isinstance(delta.get("function_call"), dict):
             self._read_function_call(delta["function_call"], index, events)
 
@@ -178,7 +177,7 @@ class DeltaReader:
             return []
         if isinstance(content, str):
             return [(Text, content)]
-        self._repair_log.record(catalog.delta.CONTENT_STRING, content)
+        self._repair_log.record("delta-content-string", content)
         if isinstance(content, dict) and isinstance(content.get("type"), str):
             content = [content]
         if not isinstance(content, list):
@@ -196,15 +195,15 @@ class DeltaReader:
     def _read_role(self, delta: Json, index: int, content: str, events: list[Event]) -> None:
         role = delta["role"]
         if role is None or role == "":
-            self._repair_log.record(catalog.delta.ROLE_ABSENT_LATER, delta)
+            self._repair_log.record("delta-role-absent-later", delta)
             return
         if role != "assistant":
-            self._repair_log.record(catalog.delta.ROLE_ASSISTANT, role)
+            self._repair_log.record("delta-role-assistant", role)
         if index not in self._choices_with_role:
             self._choices_with_role.add(index)
             # The role has an empty content, unless a tool call, reasoning or a refusal follows.
             if content:
-                self._repair_log.record(catalog.delta.ROLE_CONTENT_EMPTY, delta)
+                self._repair_log.record("delta-role-content-empty", delta)
             elif delta.get("content") is None:
                 self._choices_with_bare_role.add(index)
                 self.is_plain_text_safe = False
@@ -213,21 +212,21 @@ class DeltaReader:
     def _read_reasoning(self, delta: Json) -> str:
         reasoning_content, reasoning = delta.get("reasoning_content"), delta.get("reasoning")
         if isinstance(reasoning, str) and reasoning:
-            self._repair_log.record(catalog.ext.REASONING_FIELD, delta)
+            self._repair_log.record("ext-reasoning-field", delta)
         texts = [text for text in (reasoning_content, reasoning) if isinstance(text, str) and text]
         return "".join(dict.fromkeys(texts))  # some proxies send the same text under both names
 
     def _read_tool_calls(self, entries: object, index: int, events: list[Event]) -> None:
         if not entries or not isinstance(entries, list):
-            self._repair_log.record(catalog.tool.CALLS_NULL, entries)
+            self._repair_log.record("tool-calls-null", entries)
             return
         if len(entries) > 1:
-            self._repair_log.record(catalog.tool.ONE_AT_A_TIME, entries)
+            self._repair_log.record("tool-one-at-a-time", entries)
         for entry in entries:
             if isinstance(entry, dict):
                 self._read_tool_call(entry, index, events)
             else:
-                self._repair_log.record(catalog.tool.FUNCTION_PRESENT, entry)
+                self._repair_log.record("tool-function-present", entry)
 
     def _read_tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
         record = self._repair_log.record
@@ -235,7 +234,7 @@ class DeltaReader:
         kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[is_custom]
         function = entry.get(kind)
         if not isinstance(function, dict):
-            record(catalog.tool.FUNCTION_PRESENT, entry)
+            record("tool-function-present", entry)
             function = {}
         number = self._read_call_index(entry)
         id, name = _clean_string(entry.get("id")), _clean_string(function.get("name"))
@@ -245,16 +244,16 @@ class DeltaReader:
             self._seen_calls.add(key)
         fields = ((entry, "id"), (entry, "type"), (function, "name"))
         if not is_first and any(key in part and part[key] in (None, "") for part, key in fields):
-            record(catalog.tool.LATER_FIELDS_ABSENT, entry)
+            record("tool-later-fields-absent", entry)
         extra_fields = _unknown_members(entry, _CUSTOM_CALL_FIELDS if is_custom else _CALL_FIELDS)
         inner_fields = _unknown_members(function, _INNER_CALL_FIELDS[is_custom])
         text = function.get(member, "")
         if text is None:
-            record(catalog.tool.ARGS_STRING, entry)
+            record("tool-args-string", entry)
         arguments = self._read_arguments(text, index, number)
         if id or name:
             if is_first and entry.get("type") != kind:
-                record(catalog.tool.TYPE_FIRST, entry)
+                record("tool-type-first", entry)
             events.append(ToolCall(index, number, id, name, extra_fields, is_custom, inner_fields))
             extra_fields = inner_fields = {}
         if arguments or extra_fields or inner_fields:
@@ -265,16 +264,16 @@ class DeltaReader:
         if type(number) is int and number >= 0:
             return number
         if number is None:
-            self._repair_log.record(catalog.tool.INDEX_REQUIRED, entry)
+            self._repair_log.record("tool-index-required", entry)
             return NO_CALL_INDEX
-        self._repair_log.record(catalog.tool.INDEX_INT, entry)
+        self._repair_log.record("tool-index-int", entry)
         number = parse_index(number)
         return NO_CALL_INDEX if number is None else number
 
     def _read_function_call(self, call: Json, index: int, events: list[Event]) -> None:
         """Read the deprecated `function_call`: one call per choice, without an id."""
         if not self._facts.uses_legacy_functions:
-            self._repair_log.record(catalog.tool.LEGACY_FUNCTION_CALL, call)
+            self._repair_log.record("tool-legacy-function-call", call)
         name = _clean_string(call.get("name"))
         arguments = self._read_arguments(call.get("arguments"), index, 0)
         if name:
@@ -287,7 +286,7 @@ class DeltaReader:
             return ""
         if isinstance(arguments, str):
             return self._join_characters(arguments, index, None, call)
-        self._repair_log.record(catalog.tool.ARGS_STRING, arguments)
+        self._repair_log.record("tool-args-string", arguments)
         return msgspec.json.encode(scrub_json(arguments)).decode()
 
 
@@ -380,7 +379,7 @@ class UnknownDeltaFields:
 
     def _normalise_value(self, name: str, value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            self._repair_log.record(catalog.ext.NUMBER_FIELDS, {name: value})
+            self._repair_log.record("ext-number-fields", {name: value})
         return self._index_entries(name, value)
 
     def _index_entries(self, name: str, value: object) -> object:
@@ -391,7 +390,7 @@ class UnknownDeltaFields:
             self._entry_counts[name] = before + len(value)
         if before == 0 or all(isinstance(item, dict) and type(item.get("index")) is int for item in value):
             return value
-        self._repair_log.record(catalog.ext.LIST_FIELDS_INDEXED, {name: value})
+        self._repair_log.record("ext-list-fields-indexed", {name: value})
         return [
             {**item, "index": index} if isinstance(item, dict) and type(item.get("index")) is not int else item
             for index, item in enumerate(value, before)

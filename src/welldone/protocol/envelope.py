@@ -4,7 +4,6 @@ from enum import StrEnum
 
 import msgspec
 
-from welldone.protocol import catalog
 from welldone.protocol.events import Json
 from welldone.protocol.repair_log import RepairLog
 
@@ -57,27 +56,27 @@ def check_envelope(chunk: Json, envelope: Envelope, endpoint: Endpoint, repair_l
         _check_completions_envelope(chunk, envelope, repair_log)
         return
     if chunk.get("object") != CHUNK_OBJECT[endpoint]:
-        repair_log.record(catalog.env.OBJECT_CONST, chunk.get("object"))
+        repair_log.record("env-object-const", chunk.get("object"))
     if not _is_nonempty_string(chunk.get("id")):
-        repair_log.record(catalog.env.ID_PRESENT, chunk.get("id"))
+        repair_log.record("env-id-present", chunk.get("id"))
     elif chunk["id"] != envelope.id:
-        repair_log.record(catalog.env.ID_CONSTANT, chunk["id"])
+        repair_log.record("env-id-constant", chunk["id"])
     created = chunk.get("created")
     if type(created) is not int or not 0 <= created < _MAX_SECONDS:
-        repair_log.record(catalog.env.CREATED_INT, created)
+        repair_log.record("env-created-int", created)
     elif created != envelope.created:
-        repair_log.record(catalog.env.CREATED_CONSTANT, created)
+        repair_log.record("env-created-constant", created)
     if not _is_nonempty_string(chunk.get("model")):
-        repair_log.record(catalog.env.MODEL_STRING, chunk.get("model"))
+        repair_log.record("env-model-string", chunk.get("model"))
     if chunk.get("system_fingerprint") != envelope.fingerprint:
-        repair_log.record(catalog.env.FINGERPRINT, chunk.get("system_fingerprint"))
+        repair_log.record("env-fingerprint", chunk.get("system_fingerprint"))
 
 
 def _check_completions_envelope(chunk: Json, envelope: Envelope, repair_log: RepairLog) -> None:
     if chunk.get("object") != CHUNK_OBJECT[Endpoint.COMPLETIONS]:
-        repair_log.record(catalog.cmpl.OBJECT, chunk.get("object"))
+        repair_log.record("cmpl-object", chunk.get("object"))
     if chunk.get("id") != envelope.id:
-        repair_log.record(catalog.cmpl.ID_CONSTANT, chunk.get("id"))
+        repair_log.record("cmpl-id-constant", chunk.get("id"))
 
 
 def _is_nonempty_string(value: object) -> bool:

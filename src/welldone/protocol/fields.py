@@ -2,7 +2,6 @@
 
 import math
 
-from welldone.protocol import catalog
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.lenient_json import clean_unicode, scrub_object
 from welldone.protocol.repair_log import RepairLog, format_json
@@ -25,18 +24,18 @@ def read_usage(usage: Json, repair_log: RepairLog) -> Usage | None:
     if any(
         type(usage.get(name)) is not int or count is None for name, count in zip(_COUNT_FIELDS, counts, strict=True)
     ):
-        repair_log.record(catalog.use.INTS, usage)
+        repair_log.record("use-ints", usage)
     if prompt is None or completion is None or prompt < 0 or completion < 0:
         return None
     if total is not None and total != prompt + completion:
-        repair_log.record(catalog.use.TOTAL_SUM, usage)
+        repair_log.record("use-total-sum", usage)
     if total is None or total < max(prompt, completion):
         total = prompt + completion
     extra_fields = {key: value for key, value in usage.items() if key not in _COUNT_FIELDS}
     for key in _DETAIL_FIELDS & extra_fields.keys():
         extra_fields[key] = _fix_details(extra_fields[key])
         if not _is_valid_details(usage[key]):
-            repair_log.record(catalog.use.DETAILS, {key: usage[key]})
+            repair_log.record("use-details", {key: usage[key]})
     return Usage(prompt, completion, total, extra_fields)
 
 
@@ -101,7 +100,7 @@ def read_error(chunk: Json, data: bytes, repair_log: RepairLog) -> Failure | Non
         return _to_failure(error if isinstance(error, dict) else {"message": error})
     if "choices" in chunk or not _is_flat_error(chunk):
         return None
-    repair_log.record(catalog.err.NOT_OBJECT_ERROR, chunk)
+    repair_log.record("err-not-object-error", chunk)
     if "detail" in chunk and "message" not in chunk:
         return _to_failure({"message": chunk["detail"]})
     return _to_failure({key: value for key, value in chunk.items() if key != "object"})
@@ -133,19 +132,19 @@ def strict_rule_failure(rule: str) -> Failure:
 
 def _check_nested_error(chunk: Json, error: object, data: bytes, repair_log: RepairLog) -> None:
     if "choices" in chunk:
-        repair_log.record(catalog.err.NOT_WITH_CHOICES, chunk)
+        repair_log.record("err-not-with-choices", chunk)
     has_message = isinstance(error, dict) and isinstance(error.get("message"), str)
     if not has_message or not data.startswith(b'{"error":'):
-        repair_log.record(catalog.err.MIDSTREAM_EVENT, chunk)
+        repair_log.record("err-midstream-event", chunk)
     check_error_shape(error, repair_log)
 
 
 def check_error_shape(error: object, repair_log: RepairLog) -> None:
     """Record where an error object differs from OpenAI's shape."""
     if not isinstance(error, dict) or any(key not in error for key in _ERROR_FIELDS):
-        repair_log.record(catalog.err.BODY_SHAPE, error)
+        repair_log.record("err-body-shape", error)
     if isinstance(error, dict) and not isinstance(error.get("code"), str | None):
-        repair_log.record(catalog.err.CODE_STRING, error.get("code"))
+        repair_log.record("err-code-string", error.get("code"))
 
 
 def _is_flat_error(chunk: Json) -> bool:
@@ -180,13 +179,13 @@ UNLIKELY_LOGPROB = -9999.0
 def read_chat_logprobs(value: object, repair_log: RepairLog) -> Json | None:
     """Read `{content, refusal}` and complete the entries; None if `value` is not an object."""
     if not isinstance(value, dict):
-        repair_log.record(catalog.ext.LOGPROBS_SHAPE, value)
+        repair_log.record("ext-logprobs-shape", value)
         return None
     lists: Json = {}
     for key in ("content", "refusal"):
         entries = value.get(key)
         if key not in value or not (entries is None or isinstance(entries, list)):
-            repair_log.record(catalog.ext.LOGPROBS_SHAPE, value)
+            repair_log.record("ext-logprobs-shape", value)
             entries = None
         lists[key] = None if entries is None else _read_entries(entries, repair_log)
     others = {key: item for key, item in value.items() if key not in lists}
@@ -202,7 +201,7 @@ def _read_entries(entries: list[object], repair_log: RepairLog) -> list[Json]:
             continue
         tops = fixed.get("top_logprobs")
         if not isinstance(tops, list):
-            repair_log.record(catalog.ext.LOGPROBS_ENTRY, entry)
+            repair_log.record("ext-logprobs-entry", entry)
             tops = []
         fixed["top_logprobs"] = [top for item in tops if (top := _read_entry(item, repair_log)) is not None]
         complete.append(fixed)
@@ -212,13 +211,13 @@ def _read_entries(entries: list[object], repair_log: RepairLog) -> list[Json]:
 def _read_entry(entry: object, repair_log: RepairLog) -> Json | None:
     """Complete logprob and bytes of an entry; None if it has no token."""
     if not isinstance(entry, dict) or not isinstance(entry.get("token"), str):
-        repair_log.record(catalog.ext.LOGPROBS_ENTRY, entry)
+        repair_log.record("ext-logprobs-entry", entry)
         return None
     fixed = dict(entry)
     fixed["logprob"] = _finite_logprob(entry.get("logprob"), repair_log)
     raw = entry.get("bytes")
     if "bytes" not in entry or not (raw is None or isinstance(raw, list)):
-        repair_log.record(catalog.ext.LOGPROBS_ENTRY, entry)
+        repair_log.record("ext-logprobs-entry", entry)
         fixed["bytes"] = list(entry["token"].encode("utf-8", "replace"))
     return fixed
 
@@ -228,21 +227,21 @@ def _finite_logprob(value: object, repair_log: RepairLog) -> float:
     is_number = isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
     if is_number and math.isfinite(value):  # type: ignore[arg-type]  # is_number checked it
         return value  # type: ignore[return-value]  # as above
-    repair_log.record(catalog.ext.LOGPROBS_FINITE, value)
+    repair_log.record("ext-logprobs-finite", value)
     return UNLIKELY_LOGPROB
 
 
 def read_completions_logprobs(value: object, offset: int, repair_log: RepairLog) -> Json | None:
     """Read the four lists, of equal length, or convert chat's shape. `offset`: start of the chunk's text."""
     if not isinstance(value, dict):
-        repair_log.record(catalog.cmpl.LOGPROBS, value)
+        repair_log.record("cmpl-logprobs", value)
         return None
     if isinstance(value.get("content"), list):
-        repair_log.record(catalog.cmpl.LOGPROBS, value)
+        repair_log.record("cmpl-logprobs", value)
         return _chat_to_completions(_read_entries(value["content"], RepairLog()), offset)
     tokens = value.get("tokens")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
-        repair_log.record(catalog.cmpl.LOGPROBS, value)
+        repair_log.record("cmpl-logprobs", value)
         return None
     fixed = dict(value)
     empty = [None] * len(tokens)
@@ -253,7 +252,7 @@ def read_completions_logprobs(value: object, offset: int, repair_log: RepairLog)
     ):
         items = value.get(key)
         if not isinstance(items, list) or len(items) != len(tokens):
-            repair_log.record(catalog.cmpl.LOGPROBS, value)
+            repair_log.record("cmpl-logprobs", value)
             fixed[key] = fill
     fixed["token_logprobs"] = [
         None if item is None else _finite_logprob(item, repair_log) for item in fixed["token_logprobs"]

@@ -1,6 +1,6 @@
 """Checks of the lines of an SSE frame, and recovery of data from malformed lines."""
 
-from welldone.protocol import catalog, sse
+from welldone.protocol import sse
 from welldone.protocol.lenient_json import parse_strict
 from welldone.protocol.repair_log import RepairLog
 
@@ -10,22 +10,22 @@ _EXCERPT_BYTES = 1024
 _REPLACEMENT = "\ufffd".encode()
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
 _FIELD_RULES = {
-    b"data": catalog.sse.DATA_SPACE,
-    b"event": catalog.sse.NO_EVENT_NAME,
-    b"id": catalog.sse.NO_ID_FIELD,
-    b"retry": catalog.sse.NO_RETRY_FRAME,
+    b"data": "sse-data-space",
+    b"event": "sse-no-event-name",
+    b"id": "sse-no-id-field",
+    b"retry": "sse-no-retry-frame",
 }
 
 
 def check_lines(repair_log: RepairLog, raw: bytes, lines: list[bytes], *, data_lines: int = 0) -> None:
     """Record the violations in the lines of a frame, of which `data_lines` data lines were read before."""
     if b"\r" in raw:
-        repair_log.record(catalog.sse.LF_ONLY)
+        repair_log.record("sse-lf-only")
     for line in lines:
         name, _, _ = line[:_NAME_BYTES].partition(b":")
         rule = _FIELD_RULES.get(name)
         if name not in _FIELDS:  # `data:` is missing, or the line continues the JSON of the line before
-            rule = catalog.sse.DATA_SPACE if line.startswith((b"{", b"[")) else catalog.sse.JSON_ON_ONE_LINE
+            rule = "sse-data-space" if line.startswith((b"{", b"[")) else "sse-json-on-one-line"
         elif name == b"data":
             data_lines += 1
             # Continued JSON may start with white space.
@@ -34,15 +34,15 @@ def check_lines(repair_log: RepairLog, raw: bytes, lines: list[bytes], *, data_l
         if rule is not None:
             repair_log.record(rule, line[:_EXCERPT_BYTES].decode("utf-8", "replace"))
     if data_lines > 1:
-        repair_log.record(catalog.sse.JSON_ON_ONE_LINE)
+        repair_log.record("sse-json-on-one-line")
 
 
 def check_characters(repair_log: RepairLog, data: bytes) -> None:
     """Record line separators and replacement characters in `data`."""
     if any(character in data for character in _LINE_BREAKS):
-        repair_log.record(catalog.enc.ESCAPE_LINE_BREAKS, data.decode("utf-8", "replace"))
+        repair_log.record("enc-escape-line-breaks", data.decode("utf-8", "replace"))
     if _REPLACEMENT in data:
-        repair_log.record(catalog.enc.NO_REPLACEMENT_CHAR, data.decode("utf-8", "replace"))
+        repair_log.record("enc-no-replacement-char", data.decode("utf-8", "replace"))
 
 
 def recover_data(lines: list[bytes], fields: list[tuple[bytes, bytes]]) -> bytes:

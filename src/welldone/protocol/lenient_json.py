@@ -9,7 +9,6 @@ from collections.abc import Generator
 
 import msgspec
 
-from welldone.protocol import catalog
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import SMALL_TEXT_BYTES, decode, decode_costly_in_steps, exceeds_blocking_budget
 
@@ -195,15 +194,15 @@ def exceeds_lenient_limit(data: bytes) -> bool:
     return len(data) > LENIENT_LIMIT_BYTES or exceeds_blocking_budget(data)
 
 
-def malformed_json_rule(data: bytes, values: list[object]) -> catalog.Rule:
+def malformed_json_rule(data: bytes, values: list[object]) -> str:
     """Return the rule that a text violates which is not strict JSON; `values` are those of lenient parsing."""
     if _INVALID_BYTES.search(data.decode("utf-8", "surrogateescape")):
-        return catalog.enc.VALID_UTF8
+        return "enc-valid-utf8"
     if _SURROGATE_ESCAPE.search(data):
-        return catalog.enc.NO_LONE_SURROGATE
+        return "enc-no-lone-surrogate"
     if len(values) > 1:
-        return catalog.sse.ONE_OBJECT_PER_EVENT
-    return catalog.enc.ESCAPE_LINE_BREAKS if values and _CONTROL.search(data) else catalog.enc.STRICT_JSON
+        return "sse-one-object-per-event"
+    return "enc-escape-line-breaks" if values and _CONTROL.search(data) else "enc-strict-json"
 
 
 def describe_unreadable(data: bytes) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from welldone.protocol import catalog, sse
+from welldone.protocol import sse
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, FailureMapper, Finish, KeepAlive, Usage
 from welldone.protocol.fields import strict_rule_failure
@@ -130,9 +130,9 @@ class StreamPart:
         last += self.repairer.close(is_done=self._reader.is_done or self._is_stopped)
         has_usage = self._reader.has_usage_chunk or self._is_stopped
         if self._facts.include_usage and not has_usage and self.repairer.failure is None:
-            self.repair_log.record(catalog.use.FINAL_CHUNK)
+            self.repair_log.record("use-final-chunk")
             if self._endpoint is Endpoint.COMPLETIONS:
-                self.repair_log.record(catalog.cmpl.USAGE_CHUNK)
+                self.repair_log.record("cmpl-usage-chunk")
         yield None, self._hold_until_envelope(self._fail_if_strict(last))
 
     def fail(self, failure: Failure) -> list[Event]:

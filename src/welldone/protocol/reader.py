@@ -6,7 +6,7 @@ JSON and the shapes of chunks; `repair` handles the order of events.
 
 from collections.abc import Iterator
 
-from welldone.protocol import catalog, sse
+from welldone.protocol import sse
 from welldone.protocol.chunks import ChunkReader
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Finish, Json, KeepAlive
@@ -121,7 +121,7 @@ class EventReader:
         """Return the frames that `data` completes."""
         frames = self._decoder.feed(data)
         if frames and self._repair_log.frame == 0 and self._decoder.has_bom:
-            self._repair_log.record(catalog.sse.NO_BOM)
+            self._repair_log.record("sse-no-bom")
         return frames
 
     def decode_last_frames(self) -> list[sse.Frame]:
@@ -137,7 +137,7 @@ class EventReader:
             if frame.data == b"[DONE]":
                 self.is_done = True
             elif self._has_error_event and frame.data is not None:
-                self._repair_log.record(catalog.err.THEN_DONE)
+                self._repair_log.record("err-then-done")
             return events
         if self._is_mid_frame and frame.byte > self._irregular_end:
             self._is_mid_frame = False  # a blank line lies between: the frame before had only comments
@@ -167,7 +167,7 @@ class EventReader:
         self._irregular_end = frame.byte + len(raw)
         self._read_irregular_frame(frame, events, is_whole=frame.ended or frame is self._last)
         if frame is self._last and not frame.ended:
-            self._repair_log.record(catalog.end.LAST_EVENT_TERMINATED)
+            self._repair_log.record("end-last-event-terminated")
         return events
 
     @property
@@ -185,14 +185,14 @@ class EventReader:
 
     def _fail_too_costly(self, data: bytes, events: list[Event]) -> None:
         # Lenient parsing of a long frame would block other streams.
-        self._repair_log.record(catalog.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
+        self._repair_log.record("enc-strict-json", f"a frame of {len(data)} bytes")
         self._fail(
             bad_stream_failure(f"a frame that is {describe_unreadable(data)} (frame {self._repair_log.frame})"), events
         )
 
     def _fail_overlong(self, events: list[Event]) -> None:
         observed = f"a frame of more than {self._limit} bytes or {sse.FRAME_LINES_LIMIT} lines"
-        self._repair_log.record(catalog.enc.STRICT_JSON, observed)
+        self._repair_log.record("enc-strict-json", observed)
         self._fail(bad_stream_failure(observed), events)
 
     def flush(self) -> list[Event]:
@@ -200,7 +200,7 @@ class EventReader:
         if not self.has_failed:
             return self._chunks.close()
         if self._has_error_event and not self.is_done:
-            self._repair_log.record(catalog.err.THEN_DONE)
+            self._repair_log.record("err-then-done")
         return []
 
     def _read_irregular_frame(self, frame: sse.Frame, events: list[Event], *, is_whole: bool) -> None:
@@ -223,17 +223,17 @@ class EventReader:
                 self._fail_overlong(events)
             if not is_whole or self.has_failed:
                 return
-            self._repair_log.record(catalog.sse.JSON_ON_ONE_LINE)
+            self._repair_log.record("sse-json-on-one-line")
             text = b"\n".join(self._pieces)
             self._pieces.clear()
             self._pieces_bytes = 0
         elif not is_whole:
-            self._repair_log.record(catalog.sse.EVENT_BLANK_LINE, text.decode("utf-8", "replace"))
-            self._repair_log.record(catalog.sse.ONE_OBJECT_PER_EVENT)
+            self._repair_log.record("sse-event-blank-line", text.decode("utf-8", "replace"))
+            self._repair_log.record("sse-one-object-per-event")
         if frame.data is None and not text.lstrip().startswith((b"{", b"[", b'"', b":")):
             # Only id, retry, event or unknown fields. WHATWG SSE: unknown fields are ignored.
             if frame.event:
-                self._repair_log.record(catalog.sse.NO_EMPTY_DATA)
+                self._repair_log.record("sse-no-empty-data")
             return
         self._read_text(text, frame, events)
         rest = recovered.removeprefix(text).strip()
@@ -255,7 +255,7 @@ class EventReader:
 
     def _read_error_field(self, value: bytes, events: list[Event]) -> None:
         """Read `error: {...}`, an SSE field that older servers send."""
-        self._repair_log.record(catalog.err.NOT_ERROR_FIELD, value.decode("utf-8", "replace"))
+        self._repair_log.record("err-not-error-field", value.decode("utf-8", "replace"))
         found = parse_strict(value)
         error = found if isinstance(found, dict) else {"message": value.decode("utf-8", "replace")}
         failure = read_error(error if "error" in error else {"error": error}, value, RepairLog())
@@ -266,11 +266,11 @@ class EventReader:
         """Read the data of an irregular frame."""
         stripped = text.strip()
         if not stripped:
-            self._repair_log.record(catalog.sse.NO_EMPTY_DATA)
+            self._repair_log.record("sse-no-empty-data")
         elif _is_done_marker(stripped):
             self._read_done(text, frame)
         elif stripped.startswith(b":"):
-            self._repair_log.record(catalog.sse.KEEPALIVE_FORM, stripped.decode("utf-8", "replace"))
+            self._repair_log.record("sse-keepalive-form", stripped.decode("utf-8", "replace"))
             events.append(KeepAlive())
         else:
             rest, _, last = stripped.rpartition(b"\n")
@@ -282,9 +282,9 @@ class EventReader:
 
     def _read_done(self, text: bytes, frame: sse.Frame) -> None:
         if self.is_done:
-            self._repair_log.record(catalog.end.DONE_LAST, "[DONE] again")
+            self._repair_log.record("end-done-last", "[DONE] again")
         if text != b"[DONE]" or b"data: [DONE]" not in frame.raw:
-            self._repair_log.record(catalog.end.DONE_EXACT, text.decode("utf-8", "replace"))
+            self._repair_log.record("end-done-exact", text.decode("utf-8", "replace"))
         self.is_done = True
 
     def _read_values(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
@@ -298,7 +298,7 @@ class EventReader:
         if value is NOT_JSON:
             values = parse_lenient(text)
             if not values and self.is_done:
-                self._repair_log.record(catalog.end.DONE_LAST, text.decode("utf-8", "replace"))
+                self._repair_log.record("end-done-last", text.decode("utf-8", "replace"))
                 return  # clients stop reading at [DONE]
             if not values and not frame.ended:
                 return  # truncated within the last frame; the frames before decide whether the answer is complete
@@ -316,31 +316,31 @@ class EventReader:
             self._read_object(value, text, events, event)
         elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
             # Some servers reply to a list of prompts with a list of replies.
-            self._repair_log.record(catalog.sse.ONE_OBJECT_PER_EVENT)
+            self._repair_log.record("sse-one-object-per-event")
             for item in value:
                 if not self.has_failed:
                     self._read_object(item, text, events, event)
         else:
-            self._repair_log.record(catalog.sse.NO_FOREIGN_JSON, format_json(value))
+            self._repair_log.record("sse-no-foreign-json", format_json(value))
 
     def _read_object(self, value: Json, data: bytes, events: list[Event], event: str = "") -> None:
         if self.is_done:
-            self._repair_log.record(catalog.end.DONE_LAST, value)
+            self._repair_log.record("end-done-last", value)
         if "error" in value or "choices" not in value:
             failure = read_error(value, data, self._repair_log)
             if failure is not None:
                 if event:
-                    self._repair_log.record(catalog.err.EVENT_NAME, event)
+                    self._repair_log.record("err-event-name", event)
                 if isinstance(value.get("choices"), list):
                     self._chunks.read(value, events)  # content beside the error
                 self._has_error_event = True
                 self._fail(failure, events)
                 return
             if not _CHUNK_KEYS & value.keys():
-                self._repair_log.record(catalog.sse.NO_FOREIGN_JSON, value)
+                self._repair_log.record("sse-no-foreign-json", value)
                 return
             if "error" in value:
-                self._repair_log.record(catalog.env.NO_ERROR_KEY, value)
+                self._repair_log.record("env-no-error-key", value)
         failure = self._chunks.read(value, events)
         if failure is not None:
             self._fail(failure, events)

@@ -8,7 +8,6 @@ from typing import assert_never
 
 import msgspec
 
-from welldone.protocol import catalog
 from welldone.protocol.deltas import UnknownDeltaFields
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import (
@@ -203,7 +202,7 @@ class EventRepairer:
             return out
         choices = self._open_choices()
         if not choices:
-            self._repair_log.record(catalog.err.EMPTY_STREAM)
+            self._repair_log.record("err-empty-stream")
             self._fail(incomplete_stream_failure("the server sent no answer"), out)
             return out
         failures = []
@@ -264,10 +263,10 @@ class EventRepairer:
             return
         if isinstance(event, ChoiceStart) and choice.is_open:
             if choice.has_events:
-                self._repair_log.record(catalog.delta.ROLE_ONCE)
+                self._repair_log.record("delta-role-once")
         elif not choice.is_open:
             if self._is_chat and not isinstance(event, ChoiceStart):
-                self._repair_log.record(catalog.delta.ROLE_FIRST)
+                self._repair_log.record("delta-role-first")
             self._open_choice(choice, out)
         choice.has_events = True
         self._emit(choice, event, out)
@@ -338,7 +337,7 @@ class EventRepairer:
             known = self._index_map[index] = 0 if requested == 1 else index
             self._is_renumbered |= known != index
         if known != index:
-            self._repair_log.record(catalog.n.INDEX_INT if self._is_chat else catalog.cmpl.INDEX, index)
+            self._repair_log.record("n-index-int" if self._is_chat else "cmpl-index", index)
         return known
 
     def _missing_choices(self, choices: list[_ChoiceRepair]) -> list[Failure]:
@@ -346,7 +345,7 @@ class EventRepairer:
         requested = self._facts.choice_count or 0
         if len(choices) >= requested:
             return []
-        self._repair_log.record(catalog.n.REFUSE_IF_UNSUPPORTED, len(choices))
+        self._repair_log.record("n-refuse-if-unsupported", len(choices))
         return [incomplete_stream_failure(f"the server sent {len(choices)} of {requested} requested choices")]
 
     def _open_choice(self, choice: _ChoiceRepair, out: list[Event]) -> None:
@@ -354,7 +353,7 @@ class EventRepairer:
         if self._is_chat:
             for index in range(choice.index):
                 if index not in self._choices or not self._choices[index].is_open:
-                    self._repair_log.record(catalog.n.FIRST_ORDER, choice.index)
+                    self._repair_log.record("n-first-order", choice.index)
                     self._open_choice(self._get_choice(index), out)
         choice.is_open = True
         out.append(ChoiceStart(choice.index))
@@ -366,7 +365,7 @@ class EventRepairer:
             choice.finish_reason = reason
             self._finished_count += 1
             return
-        self._repair_log.record(catalog.fin.EXACTLY_ONCE, reason)
+        self._repair_log.record("fin-exactly-once", reason)
         if reason == "tool_calls":
             choice.finish_reason = reason
 
@@ -378,19 +377,19 @@ class EventRepairer:
         has_calls = len(choice.calls) > 0
         is_complete = choice.calls.are_complete()
         if reason is None:
-            self._repair_log.record(catalog.fin.ALWAYS_SENT if is_done else catalog.end.NO_EARLY_EOF)
-            self._repair_log.record(catalog.err.NOT_SILENT)
+            self._repair_log.record("fin-always-sent" if is_done else "end-no-early-eof")
+            self._repair_log.record("err-not-silent")
             if has_calls:
-                self._repair_log.record(catalog.tool.FINISH_FOLLOWS)
+                self._repair_log.record("tool-finish-follows")
             if not (is_done and is_complete):
                 return [incomplete_stream_failure("the server's stream ended before the answer was complete")]
             reason = "tool_calls" if has_calls else "stop"
         elif reason == "stop" and has_calls and is_complete and not self._facts.has_named_tool:
-            self._repair_log.record(catalog.fin.TOOL_CALLS)
+            self._repair_log.record("fin-tool-calls")
             reason = "tool_calls"
         if choice.calls.invalid_arguments and reason not in TRUNCATED_REASONS:
             self.invalid_arguments_count += choice.calls.invalid_arguments
-            self._repair_log.record(catalog.tool.ARGS_JSON_OBJECT)
+            self._repair_log.record("tool-args-json-object")
             if choice.calls.unreadable and self._facts.needs_object_arguments:
                 return [bad_stream_failure("a tool call whose arguments are not a JSON object")]
         out.append(Finish(choice.index, reason, choice.stop_string if reason == "stop" else None))
@@ -398,9 +397,9 @@ class EventRepairer:
 
     def _finish_stream(self, out: list[Event], *, is_done: bool) -> None:
         if not is_done:
-            self._repair_log.record(catalog.end.DONE_SENT)
+            self._repair_log.record("end-done-sent")
             if not self._is_chat:
-                self._repair_log.record(catalog.cmpl.DONE)
+                self._repair_log.record("cmpl-done")
         if self.usage is not None and self._facts.include_usage is not False:
             out.append(self.usage)
 
@@ -408,7 +407,7 @@ class EventRepairer:
         """Limit runs of keep-alives to what clients accept: after some comments, one is sent as a chunk."""
         is_full = self._comment_count >= _COMMENTS_LIMIT
         if is_full and not event.is_chunk:
-            self._repair_log.record(catalog.sse.KEEPALIVE_RUN_LIMIT)
+            self._repair_log.record("sse-keepalive-run-limit")
         # A chunk needs an open choice; before the first one only comments are sent.
         if (event.is_chunk or is_full) and self._noop_count < _NOOPS_LIMIT and self._open_choices():
             self._noop_count += 1
@@ -416,7 +415,7 @@ class EventRepairer:
             out.append(KeepAlive(is_chunk=True))
             return
         if event.is_chunk and self._noop_count >= _NOOPS_LIMIT:
-            self._repair_log.record(catalog.delta.NO_NOOP_FLOOD)
+            self._repair_log.record("delta-no-noop-flood")
         if not is_full:
             self._comment_count += 1
             out.append(KeepAlive())

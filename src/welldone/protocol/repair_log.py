@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from welldone.protocol.catalog.rule import Repairability, Rule
+from welldone.protocol.catalog import RULES, Repairability
 
 _OBSERVED_CHARACTERS = 200  # enough to identify the problem, short enough for a log line
 
@@ -34,17 +34,17 @@ class RepairLog:
         """The first violated rule of `strict_rules`."""
         self._is_muted = False
 
-    def record(self, rule: Rule, observed: object = "") -> None:
-        """Count a violation; the value observed first is stored."""
-        if self._is_muted or (self._endpoint is not None and self._endpoint not in rule.endpoints):
+    def record(self, rule: str, observed: object = "") -> None:
+        """Count a violation of the rule with this id; the value observed first is stored."""
+        if self._is_muted:
             return
-        entry = self._entries.get(rule.id)
-        if entry is None:
-            self._entries[rule.id] = RepairEntry(rule.id, 1, self.frame, self.byte, _shorten(observed))
-            if self.strict_rules and self.broken_rule is None and self._is_strict(rule):
-                self.broken_rule = rule.id
-        else:
+        entry = self._entries.get(rule)
+        if entry is not None:
             entry.count += 1
+        elif self._endpoint is None or self._endpoint in RULES[rule].endpoints:
+            self._entries[rule] = RepairEntry(rule, 1, self.frame, self.byte, _shorten(observed))
+            if self.strict_rules and self.broken_rule is None and self._is_strict(rule):
+                self.broken_rule = rule
 
     def mute(self) -> None:
         """Ignore all further violations."""
@@ -56,9 +56,9 @@ class RepairLog:
         if known is not entry:
             self._entries[entry.rule] = msgspec.structs.replace(known, count=known.count + entry.count)
 
-    def _is_strict(self, rule: Rule) -> bool:
-        return rule.id in self.strict_rules or (
-            "all" in self.strict_rules and rule.repairability is not Repairability.REPORT_ONLY
+    def _is_strict(self, rule: str) -> bool:
+        return rule in self.strict_rules or (
+            "all" in self.strict_rules and RULES[rule].repairability is not Repairability.REPORT_ONLY
         )
 
     def counts(self) -> dict[str, int]:

@@ -4,7 +4,6 @@ from collections.abc import Generator, Iterator
 
 import msgspec
 
-from welldone.protocol import catalog
 from welldone.protocol.envelope import REPLY_OBJECT, Endpoint
 from welldone.protocol.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Failure, Json
 from welldone.protocol.fields import bad_stream_failure, check_error_shape, incomplete_stream_failure, read_error
@@ -28,7 +27,7 @@ def parse_reply(body: bytes, endpoint: Endpoint, repair_log: RepairLog) -> Gener
     has_steps = exceeds_blocking_budget(body)
     value, has_tail = yield from parse_first_value(body, in_steps=has_steps)
     if has_tail:
-        repair_log.record(catalog.ns.NO_SSE_TAIL)
+        repair_log.record("ns-no-sse-tail")
     replies = value if isinstance(value, list) else [value]
     reply = _merge_replies(replies)
     if reply is None:
@@ -38,7 +37,7 @@ def parse_reply(body: bytes, endpoint: Endpoint, repair_log: RepairLog) -> Gener
         check_error_shape(reply.get("error"), repair_log)
         return failure
     if not isinstance(reply.get("choices"), list) or not reply["choices"]:
-        repair_log.record(catalog.ns.CHOICES, reply.get("choices"))
+        repair_log.record("ns-choices", reply.get("choices"))
         return incomplete_stream_failure("the server sent no answer")
     if has_steps and (yield from _exceeds_budget_without_logprobs(body)):
         return bad_stream_failure("a reply that is too complex to parse")
@@ -136,17 +135,17 @@ def _is_complete_tool_call(call: object) -> bool:
 
 def _check_reply(reply: Json, endpoint: Endpoint, repair_log: RepairLog) -> None:
     if not _matches_schema(reply, endpoint):
-        repair_log.record(catalog.ns.OBJECT_SCHEMA, reply)
+        repair_log.record("ns-object-schema", reply)
     if reply.get("object") != REPLY_OBJECT[endpoint]:
-        repair_log.record(catalog.ns.OBJECT, reply.get("object"))
+        repair_log.record("ns-object", reply.get("object"))
     if not isinstance(reply.get("usage"), dict):
-        repair_log.record(catalog.ns.USAGE, reply.get("usage"))
+        repair_log.record("ns-usage", reply.get("usage"))
     for choice in reply["choices"]:
         if not isinstance(choice, dict):
             continue
         reason = choice.get("finish_reason")
         if not isinstance(reason, str) or reason not in FINISH_REASONS[endpoint]:
-            repair_log.record(catalog.ns.FINISH, choice)
+            repair_log.record("ns-finish", choice)
         if endpoint is Endpoint.CHAT:
             message = choice.get("message")
             _check_message(message if isinstance(message, dict) else {}, repair_log)
@@ -170,12 +169,12 @@ def _choice_matches_schema(choice: Json, endpoint: Endpoint) -> bool:
 
 def _check_message(message: Json, repair_log: RepairLog) -> None:
     if message.get("role") != "assistant":
-        repair_log.record(catalog.ns.ROLE, message)
+        repair_log.record("ns-role", message)
     if not isinstance(message.get("content", 0), str | None):
-        repair_log.record(catalog.ns.CONTENT_KEY, message)
+        repair_log.record("ns-content-key", message)
     calls = message.get("tool_calls")
     if isinstance(calls, list) and not all(_is_valid_tool_call(call) for call in calls):
-        repair_log.record(catalog.ns.TOOL_CALLS, message)
+        repair_log.record("ns-tool-calls", message)
 
 
 def _is_valid_tool_call(call: object) -> bool:

@@ -4,7 +4,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from welldone.protocol import catalog
 from welldone.protocol.events import (
     ChoiceStart,
     Event,
@@ -284,7 +283,7 @@ class CumulativeTextFilter:
         so_far, self._so_far = self._so_far, text
         if not so_far or not text.startswith(so_far):
             return text
-        self._repair_log.record(catalog.delta.CONTENT_INCREMENTAL, text)
+        self._repair_log.record("delta-content-incremental", text)
         return text[len(so_far) :]
 
 
@@ -307,7 +306,7 @@ class CumulativeTextDetector:
         self._count += 1
         if self._count >= _GROWING_TEXTS and not self.is_finished and not _is_periodic(text):
             self.is_finished = True
-            self._repair_log.record(catalog.delta.CONTENT_INCREMENTAL, text)
+            self._repair_log.record("delta-content-incremental", text)
 
 
 def _is_periodic(text: str) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from welldone.protocol import catalog
 from welldone.protocol.events import Event, Failure, Json, ToolArguments, ToolCall
 from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure
 from welldone.protocol.lenient_json import normalise_object_text
@@ -191,7 +190,7 @@ class ToolCallAssembler:
             call = self._calls[-1] if self._calls else self._new_call(event.call_index)
         if call.is_closed:
             # The call was complete when the next one started: more text would corrupt it.
-            self._repair_log.record(catalog.tool.ONE_AT_A_TIME, event.text)
+            self._repair_log.record("tool-one-at-a-time", event.text)
             return
         call.is_custom |= event.is_custom and not (call.is_emitted or call.has_arguments)
         if not call.is_custom:
@@ -200,13 +199,13 @@ class ToolCallAssembler:
         call.pending.append(event)
         self._budget.charge(event)
         if call is not self._calls[-1] and not self._calls[-1].is_only_repeat:
-            self._repair_log.record(catalog.tool.ONE_AT_A_TIME, event.text)
+            self._repair_log.record("tool-one-at-a-time", event.text)
         self._emit_ready(out)
 
     def _track_json(self, call: _PartialToolCall, text: str) -> None:
         """Track the end of a call's JSON, and drop a placeholder before the real arguments."""
         if call.has_placeholder and text.lstrip().startswith("{"):
-            self._repair_log.record(catalog.tool.ARGS_FIRST_EMPTY)
+            self._repair_log.record("tool-args-first-empty")
             # The extra fields of the placeholder stay.
             remaining = [
                 msgspec.structs.replace(piece, text="")
@@ -255,10 +254,10 @@ class ToolCallAssembler:
         self._drop_repeat()
         call = _PartialToolCall(number, self._by_number.get(number), self._budget.text_budget)
         if call.previous is not None:
-            self._repair_log.record(catalog.tool.INDEX_DISTINCT)
+            self._repair_log.record("tool-index-distinct")
             call.may_be_repeat = True
         elif number >= 0 and number != len(self._calls):
-            self._repair_log.record(catalog.tool.INDEX_CONTIGUOUS, str(number))
+            self._repair_log.record("tool-index-contiguous", str(number))
         if number >= 0:
             self._by_number[number] = call
         else:
@@ -280,17 +279,17 @@ class ToolCallAssembler:
         record = self._repair_log.record
         call.is_custom |= event.is_custom and not (call.is_emitted or call.has_arguments)
         if event.id and not call.id and not call.is_emitted:
-            record(catalog.tool.ID_FIRST, event.id)
+            record("tool-id-first", event.id)
             call.id = event.id
             self._by_id.setdefault(event.id, call)
         elif event.id:
-            record(catalog.tool.ID_ONCE if event.id == call.id else catalog.tool.ID_STABLE, event.id)
+            record("tool-id-once" if event.id == call.id else "tool-id-stable", event.id)
         if not event.name:
             return
         if call.is_emitted or event.name == call.name:
-            record(catalog.tool.NAME_ONCE, event.name)
+            record("tool-name-once", event.name)
         else:
-            record(catalog.tool.NAME_WHOLE, event.name)
+            record("tool-name-whole", event.name)
             call.name += event.name
             if len(call.name) > _NAME_LIMIT:
                 self.failure = bad_stream_failure(f"a tool name of more than {_NAME_LIMIT} characters")
@@ -309,7 +308,7 @@ class ToolCallAssembler:
             if not (is_final or (is_followed and call.json_end.is_complete)):
                 return
             if not (call.has_arguments or call.is_custom or self._is_cut):
-                self._repair_log.record(catalog.tool.ARGS_NO_ARG_CALL)
+                self._repair_log.record("tool-args-no-arg-call")
                 out.append(ToolArguments(self._index, self._emitted_count - 1, _PLACEHOLDER))
             if call.has_arguments and not call.is_custom:
                 self._count_invalid_arguments(call)
@@ -333,7 +332,7 @@ class ToolCallAssembler:
             return False
         if not call.id or call.id in self._ids:
             if not self._is_legacy:
-                self._repair_log.record(catalog.tool.ID_STABLE if call.id else catalog.tool.ID_FIRST, call.id)
+                self._repair_log.record("tool-id-stable" if call.id else "tool-id-first", call.id)
             call.id = self._new_call_id()
         self._ids.add(call.id)
         call.is_emitted = True

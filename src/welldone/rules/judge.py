@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from welldone.protocol.catalog.rule import Rule, Severity
+from welldone.protocol.catalog import RULES, Severity
 from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.root_causes import RootCauses
 from welldone.rules.rule_check import Violation
@@ -70,7 +70,7 @@ class Judgement(msgspec.Struct, frozen=True):
 def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
     """Check a reply against all applicable rules, or against those of them whose ids are in `rules`."""
     view = TraceView(trace)
-    applicable = [check for check in ALL_CHECKS if check.applies(view) and (rules is None or check.rule.id in rules)]
+    applicable = [check for check in ALL_CHECKS if check.applies(view) and (rules is None or check.rule in rules)]
     findings: list[LintFinding] = []
     counts: dict[str, int] = {}
     skipped = 0
@@ -84,7 +84,7 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
         listed = [_finding(view, check.rule, violation) for violation in islice(violations, MAX_FINDINGS_PER_RULE)]
         if listed:
             findings += listed
-            counts[check.rule.id] = len(listed) + sum(1 for _ in violations)
+            counts[check.rule] = len(listed) + sum(1 for _ in violations)
     # The sort is stable: findings at one position stay in catalogue order.
     findings.sort(key=lambda finding: -1 if finding.byte is None else finding.byte)
     causes = RootCauses(findings, len(view.frames))
@@ -114,17 +114,17 @@ def _verdict(findings: list[LintFinding]) -> LintVerdict:
     return LintVerdict.FAIL if breaks else LintVerdict.WARN
 
 
-def _finding(view: TraceView, rule: Rule, violation: Violation) -> LintFinding:
+def _finding(view: TraceView, rule: str, violation: Violation) -> LintFinding:
     number = violation.frame_number
-    severity = violation.severity or rule.severity
+    severity = violation.severity or RULES[rule].severity
     return LintFinding(
-        rule=rule.id,
+        rule=rule,
         severity=severity.value,
         frame=number,
         byte=None if number is None else view.frames[number - 1].byte,
         observed=excerpt(violation.observed),
         expected=excerpt(violation.expected),
-        affects=rule.affects,
+        affects=RULES[rule].affects,
     )
 
 

@@ -1,11 +1,11 @@
-"""A rule of the catalogue together with the function that checks it."""
+"""The check of a rule: the function, and the replies that it applies to."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import msgspec
 
-from welldone.protocol.catalog.rule import Rule, Severity
+from welldone.protocol.catalog import RULES, Severity
 from welldone.rules.view.choices import ChoiceDelta
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView
@@ -34,9 +34,9 @@ CheckFunction: TypeAlias = Callable[[TraceView], Iterator[Violation]]
 
 
 class RuleCheck(msgspec.Struct, frozen=True):
-    """A rule and its check."""
+    """The id of a rule and its check."""
 
-    rule: Rule
+    rule: str
     check: CheckFunction
     reply_kinds: tuple[ReplyKind, ...] = (ReplyKind.STREAM,)
     """Kinds of reply that the check applies to."""
@@ -47,7 +47,8 @@ class RuleCheck(msgspec.Struct, frozen=True):
 
     def applies(self, view: TraceView) -> bool:
         """Whether the check applies to this kind of reply."""
-        return view.reply_kind in self.reply_kinds and view.trace.endpoint in (self.endpoints or self.rule.endpoints)
+        endpoints = self.endpoints or RULES[self.rule].endpoints
+        return view.reply_kind in self.reply_kinds and view.trace.endpoint in endpoints
 
     def missing_fields(self, view: TraceView) -> list[str]:
         """Required fields that the trace lacks."""

@@ -5,13 +5,12 @@ An example is a fenced block such as ```` ```sse wrong ````: kind, expected outc
 
 import json
 import re
-from importlib import resources
+from pkgutil import get_data
 from typing import Any
 
 import msgspec
 
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import ALL_ENDPOINTS
+from welldone.protocol.catalog import ALL_ENDPOINTS, RULES
 from welldone.rules.trace import Trace, read_capture
 
 _BLOCK = re.compile(r"^```(sse|http|json) (wrong|right)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -43,7 +42,7 @@ def _example(rule: str, number: int, kind: str, outcome: str, options: str, text
     words, _, request = options.partition("request=")
     body = _unescape(text) if "escaped" in words.split() else text.encode()
     trace = read_capture(body) if kind == "http" else Trace(body=body)
-    endpoint = next((word for word in words.split() if word in ALL_ENDPOINTS), RULES_BY_ID[rule].endpoints[0])
+    endpoint = next((word for word in words.split() if word in ALL_ENDPOINTS), RULES[rule].endpoints[0])
     request_body: dict[str, Any] | None = json.loads(request) if request else None
     trace = msgspec.structs.replace(trace, endpoint=endpoint, request=request_body)
     return RuleExample(rule, number, outcome == "right", trace)
@@ -70,5 +69,5 @@ def _unescape_match(match: re.Match[str]) -> bytes:
 
 def read_page(rule: str) -> str:
     """Return the page of a rule as Markdown, without the generator's comments."""
-    text = resources.files("welldone.rules").joinpath("pages", f"{rule}.md").read_text(encoding="utf-8")
+    text = (get_data("welldone.rules", f"pages/{rule}.md") or b"").decode()
     return "\n".join(line for line in text.splitlines() if not line.startswith("<!--"))

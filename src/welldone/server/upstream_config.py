@@ -10,7 +10,7 @@ from welldone.config.settings import SettingsError, SettingSource, did_you_mean,
 from welldone.config.upstream import ALL_RULES, UpstreamSettings
 from welldone.http.address import Address, parse_url
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
-from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog import RULES
 from welldone.server.access.keys import ANONYMOUS, ApiKeys, invalid_key_reason
 from welldone.server.access.origins import is_loopback
 from welldone.server.config_file import KEY_FIELDS, SERVE_FIELDS, UPSTREAM_FIELDS, ConfigFile
@@ -119,8 +119,8 @@ def _check_upstream(upstream: UpstreamSettings, origin: str, server: ServeSettin
     if upstream.ca_file is not None and upstream.insecure:
         raise SettingsError(f"{origin} has both ca_file and insecure: keep one")
     for rule in upstream.strict:
-        if rule != ALL_RULES and rule not in RULES_BY_ID:
-            hint = did_you_mean(rule, [*RULES_BY_ID, ALL_RULES])
+        if rule != ALL_RULES and rule not in RULES:
+            hint = did_you_mean(rule, [*RULES, ALL_RULES])
             raise SettingsError(f"{origin}.strict: there is no rule {rule!r}{hint}; welldone rules lists them")
 
 

@@ -7,7 +7,7 @@ from welldone.check.probe import Probe
 from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.check.session import NotApplicableError, Session, UnsupportedError
 from welldone.check.settings import CheckDialect
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import Severity
 from welldone.rules.view.choices import as_object
 
 CORS_PREFLIGHT = "http-cors-preflight"

@@ -10,8 +10,7 @@ from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations.behaviors import BEHAVIORS, DisconnectIgnoringServer
 from welldone.mock.violations.page_examples import PageExampleServer
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Detection
+from welldone.protocol.catalog import RULES, Detection
 
 
 def violating_handler(rule: str, reference: ReferenceServer) -> MockHandler:
@@ -20,7 +19,7 @@ def violating_handler(rule: str, reference: ReferenceServer) -> MockHandler:
         return partial(BEHAVIORS[rule], reference)
     if rule == "live-cancel-on-disconnect":
         return DisconnectIgnoringServer(reference).answer
-    if RULES_BY_ID[rule].detection is Detection.REPLY:
+    if RULES[rule].detection is Detection.REPLY:
         return PageExampleServer(rule, reference).answer
     raise LookupError(rule)
 

@@ -1,33 +1,94 @@
-"""The rule catalogue, one module per family: `catalog.delta.ROLE_ONCE` is the rule `delta-role-once`."""
+"""The rule catalogue: the rows of `FAMILY.json` in this folder. Code names a rule by its id, which is stable."""
 
-from welldone.protocol.catalog import (
-    cmpl,
-    delta,
-    enc,
-    end,
-    env,
-    err,
-    ext,
-    fin,
-    http,
-    live,
-    msg,
-    n,
-    ns,
-    req,
-    resp,
-    sse,
-    tool,
-    use,
-)
-from welldone.protocol.catalog.rule import Rule as Rule
+from enum import StrEnum
+from pkgutil import get_data
 
-# Ordered from transport to semantics.
-ALL_RULES: tuple[Rule, ...] = tuple(
-    value
-    for family in (http, sse, enc, end, env, delta, fin, use, tool, ext, err, n, cmpl, resp, msg, ns, live, req)
-    for value in vars(family).values()
-    if isinstance(value, Rule)
-)
+import msgspec
 
-RULES_BY_ID: dict[str, Rule] = {rule.id: rule for rule in ALL_RULES}
+ALL_ENDPOINTS = ("chat", "completions", "responses", "messages")
+"""Endpoints of a rule that does not depend on the dialect."""
+
+FAMILIES = {
+    "http": "HTTP transport",
+    "sse": "SSE framing",
+    "enc": "Encoding and JSON",
+    "end": "The end of a stream",
+    "env": "The chunk envelope",
+    "delta": "Role and content deltas",
+    "fin": "finish_reason",
+    "use": "Usage",
+    "tool": "Tool calls",
+    "ext": "Reasoning, refusal, logprobs and extras",
+    "err": "Errors",
+    "n": "Several choices",
+    "cmpl": "/v1/completions",
+    "resp": "/v1/responses",
+    "msg": "/v1/messages",
+    "ns": "Replies that are not streamed",
+    "live": "Keep-alives, stop strings, disconnects",
+    "req": "Request fields",
+}
+"""Titles of the families, ordered from transport to semantics. A rule id begins with its family."""
+
+
+class Severity(StrEnum):
+    """Effect of a violation on real clients."""
+
+    BREAKS = "breaks"
+    """At least one real client fails, loses data or hangs."""
+    TOLERATED = "tolerated"
+    """Usually survived; some clients degrade."""
+    STYLE = "style"
+    """Not what OpenAI sends; nothing is known to break."""
+
+
+class Repairability(StrEnum):
+    """How far a proxy can repair a violation."""
+
+    LOSSLESS = "lossless"
+    """Repaired without loss."""
+    PARTIAL = "partial"
+    """Repaired in the cases that `Rule.repair` names, else reported."""
+    REPORT_ONLY = "report"
+    """Only reported."""
+
+
+class Detection(StrEnum):
+    """What is needed to detect a violation."""
+
+    REPLY = "reply"
+    """One recorded reply, and for some rules its request."""
+    PROBE = "probe"
+    """Dedicated requests: several replies compared, their timing, or the state of the server."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rule of the protocol."""
+
+    id: str
+    severity: Severity
+    endpoints: tuple[str, ...]
+    summary: str
+    """The requirement, as one sentence."""
+    affects: tuple[str, ...]
+    """Affected clients, each as `client: effect`; measured or read in the client's code."""
+    repairability: Repairability
+    repair: str
+    """What the repairer does, or why it cannot repair it."""
+    detection: Detection = Detection.REPLY
+
+    @property
+    def family(self) -> str:
+        """First word of the id."""
+        return self.id.partition("-")[0]
+
+
+def _load_rules() -> dict[str, Rule]:
+    decoder = msgspec.json.Decoder(list[Rule])
+    # Not importlib.resources, which takes 20 ms to import.
+    rows = (get_data("welldone.protocol", f"catalog/{family}.json") or b"" for family in FAMILIES)
+    return {rule.id: rule for row in rows for rule in decoder.decode(row)}
+
+
+RULES = _load_rules()
+"""All rules by id, in the order of the families and of their files."""

@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias
 
 import msgspec
 
-from welldone.protocol import catalog, sse
+from welldone.protocol import sse
 from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, FailureMapper, Json, Usage
@@ -46,9 +46,9 @@ class PassthroughRepairer(ABC):
     set, replaces the model name of the server.
     """
 
-    _UNKNOWN_EVENT_RULE: ClassVar[catalog.Rule]
+    _UNKNOWN_EVENT_RULE: ClassVar[str]
     """Rule violated by JSON that is not an event."""
-    _EMPTY_DATA_RULES: ClassVar[tuple[catalog.Rule, ...]] = (catalog.sse.NO_EMPTY_DATA,)
+    _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = ("sse-no-empty-data",)
     """Rules violated by an event without data."""
     retains_output = True
     """Whether output is buffered: its length must be bounded."""
@@ -189,10 +189,10 @@ class PassthroughRepairer(ABC):
         """Do the same as `feed`, frame by frame."""
         frames = self._decoder.feed(data)
         if frames and self.repair_log.frame == 0 and self._decoder.has_bom:
-            self.repair_log.record(catalog.sse.NO_BOM)
+            self.repair_log.record("sse-no-bom")
         yield from self._read_frames(frames)
         if self._decoder.overlong_at is not None and self.failure is None:
-            self.repair_log.record(catalog.enc.STRICT_JSON)
+            self.repair_log.record("enc-strict-json")
             yield None, self._if_streaming(self._fail(bad_stream_failure("a frame that is too long")))
 
     def feed_reply(self, data: bytes, part: int = 0) -> bytes:
@@ -207,7 +207,7 @@ class PassthroughRepairer(ABC):
             return
         value, has_tail = run_to_completion(parse_first_value(data))
         if has_tail:
-            self.repair_log.record(catalog.ns.NO_SSE_TAIL)
+            self.repair_log.record("ns-no-sse-tail")
         if isinstance(value, dict):
             out = self._repair_reply(scrub_object(value)) + self._fail_if_strict()
         else:
@@ -273,7 +273,7 @@ class PassthroughRepairer(ABC):
         value = parse_strict(data)
         if value is NOT_JSON and exceeds_lenient_limit(data) and not self.is_done:
             # Lenient parsing of large data would block other streams.
-            self.repair_log.record(catalog.enc.STRICT_JSON, f"a frame of {len(data)} bytes")
+            self.repair_log.record("enc-strict-json", f"a frame of {len(data)} bytes")
             return self._fail(bad_stream_failure(f"a frame that is {describe_unreadable(data)}"))
         if frame.raw != sse.named_frame(frame.event, data):  # other fields, comments or line ends
             lines = sse.split_lines(frame.raw)
@@ -286,7 +286,7 @@ class PassthroughRepairer(ABC):
         if not data.isascii():
             check_characters(self.repair_log, data)
         if not frame.ended and data:
-            self.repair_log.record(catalog.end.LAST_EVENT_TERMINATED)
+            self.repair_log.record("end-last-event-terminated")
         if isinstance(value, dict):
             return self._process_event(value, frame.event)
         return self._repair_irregular_data(data, value, frame)

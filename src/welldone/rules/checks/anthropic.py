@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from welldone.protocol import catalog
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import Severity
 from welldone.rules.checks.framing import truncated_reply
 from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.view import anthropic
@@ -435,37 +434,35 @@ def _whole_content(view: TraceView) -> Iterator[Violation]:
 
 
 ANTHROPIC_CHECKS = (
-    RuleCheck(catalog.msg.EVENT_NAME, _event_name),
-    RuleCheck(catalog.msg.START_FIRST, _start_first),
-    RuleCheck(catalog.msg.START_FULL, _start_full),
-    RuleCheck(catalog.msg.START_ONCE, _start_once),
-    RuleCheck(catalog.msg.BLOCK_INDEX, _block_index),
-    RuleCheck(catalog.msg.BLOCK_START_FIRST, _block_start_first),
-    RuleCheck(catalog.msg.BLOCK_START_FULL, _block_start_full),
-    RuleCheck(catalog.msg.BLOCK_START_EMPTY, _block_start_empty),
-    RuleCheck(catalog.msg.BLOCK_SEQUENTIAL, _block_sequential),
-    RuleCheck(catalog.msg.BLOCK_STOP, _block_stop),
-    RuleCheck(catalog.msg.BLOCK_KNOWN, _block_known, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.msg.DELTA_TYPE, _delta_type),
-    RuleCheck(catalog.msg.TOOL_IDS, _tool_ids, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.msg.TOOL_INPUT_JSON, _tool_input_json),
-    RuleCheck(catalog.msg.DELTA_SENT, _delta_sent),
-    RuleCheck(catalog.msg.STOP_REASON, _stop_reason, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.msg.STOP_REASON_TOOL_USE, _stop_reason_tool_use, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.msg.STOP_SEQUENCE, _stop_sequence, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.msg.USAGE_START, _usage_start),
-    RuleCheck(catalog.msg.USAGE_DELTA, _usage_delta),
-    RuleCheck(catalog.msg.STOP_LAST, _stop_last),
-    RuleCheck(catalog.msg.NO_DONE, _no_done),
-    RuleCheck(catalog.msg.NO_EARLY_EOF, _no_early_eof, _STREAM_AND_WHOLE, required_fields=("end",)),
-    RuleCheck(catalog.msg.NO_UNKNOWN_EVENTS, _no_unknown_events),
-    RuleCheck(catalog.msg.PING_FORM, _ping_form),
-    RuleCheck(catalog.msg.ERROR_EVENT, _error_event),
-    RuleCheck(catalog.msg.ERROR_LAST, _error_last),
-    RuleCheck(catalog.msg.ERROR_TYPE, _error_type, _ALL_REPLY_KINDS),
-    RuleCheck(
-        catalog.msg.ERROR_BODY, _error_body, (ReplyKind.WHOLE, ReplyKind.JSON_INSTEAD_OF_STREAM, ReplyKind.HTTP_ERROR)
-    ),
-    RuleCheck(catalog.msg.WHOLE_SHAPE, _whole_shape, (ReplyKind.WHOLE,)),
-    RuleCheck(catalog.msg.WHOLE_CONTENT, _whole_content, (ReplyKind.WHOLE,)),
+    RuleCheck("msg-event-name", _event_name),
+    RuleCheck("msg-start-first", _start_first),
+    RuleCheck("msg-start-full", _start_full),
+    RuleCheck("msg-start-once", _start_once),
+    RuleCheck("msg-block-index", _block_index),
+    RuleCheck("msg-block-start-first", _block_start_first),
+    RuleCheck("msg-block-start-full", _block_start_full),
+    RuleCheck("msg-block-start-empty", _block_start_empty),
+    RuleCheck("msg-block-sequential", _block_sequential),
+    RuleCheck("msg-block-stop", _block_stop),
+    RuleCheck("msg-block-known", _block_known, _STREAM_AND_WHOLE),
+    RuleCheck("msg-delta-type", _delta_type),
+    RuleCheck("msg-tool-ids", _tool_ids, _STREAM_AND_WHOLE),
+    RuleCheck("msg-tool-input-json", _tool_input_json),
+    RuleCheck("msg-delta-sent", _delta_sent),
+    RuleCheck("msg-stop-reason", _stop_reason, _STREAM_AND_WHOLE),
+    RuleCheck("msg-stop-reason-tool-use", _stop_reason_tool_use, _STREAM_AND_WHOLE),
+    RuleCheck("msg-stop-sequence", _stop_sequence, _STREAM_AND_WHOLE),
+    RuleCheck("msg-usage-start", _usage_start),
+    RuleCheck("msg-usage-delta", _usage_delta),
+    RuleCheck("msg-stop-last", _stop_last),
+    RuleCheck("msg-no-done", _no_done),
+    RuleCheck("msg-no-early-eof", _no_early_eof, _STREAM_AND_WHOLE, required_fields=("end",)),
+    RuleCheck("msg-no-unknown-events", _no_unknown_events),
+    RuleCheck("msg-ping-form", _ping_form),
+    RuleCheck("msg-error-event", _error_event),
+    RuleCheck("msg-error-last", _error_last),
+    RuleCheck("msg-error-type", _error_type, _ALL_REPLY_KINDS),
+    RuleCheck("msg-error-body", _error_body, (ReplyKind.WHOLE, ReplyKind.JSON_INSTEAD_OF_STREAM, ReplyKind.HTTP_ERROR)),
+    RuleCheck("msg-whole-shape", _whole_shape, (ReplyKind.WHOLE,)),
+    RuleCheck("msg-whole-content", _whole_content, (ReplyKind.WHOLE,)),
 )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import dropwhile, pairwise
 from typing import Any
 
-from welldone.protocol import catalog
 from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.view.choices import (
     KNOWN_FIELDS,
@@ -135,17 +134,17 @@ def _noop_flood(view: TraceView) -> Iterator[Violation]:
 
 
 DELTA_CHECKS = (
-    RuleCheck(catalog.delta.ROLE_FIRST, _role_first),
-    RuleCheck(catalog.delta.ROLE_ONCE, _role_once),
-    RuleCheck(catalog.delta.ROLE_ABSENT_LATER, _role_absent_later),
-    RuleCheck(catalog.delta.ROLE_ASSISTANT, _role_assistant),
-    RuleCheck(catalog.delta.ROLE_CONTENT_EMPTY, _role_content_empty),
-    RuleCheck(catalog.delta.CONTENT_STRING, _content_string),
-    RuleCheck(catalog.delta.CONTENT_INCREMENTAL, _content_incremental),
-    RuleCheck(catalog.delta.OBJECT_PRESENT, _object_present),
-    RuleCheck(catalog.delta.NOT_MESSAGE, _not_message),
-    RuleCheck(catalog.delta.FINAL_EMPTY, _final_empty),
-    RuleCheck(catalog.delta.NO_NOOP_FLOOD, _noop_flood),
+    RuleCheck("delta-role-first", _role_first),
+    RuleCheck("delta-role-once", _role_once),
+    RuleCheck("delta-role-absent-later", _role_absent_later),
+    RuleCheck("delta-role-assistant", _role_assistant),
+    RuleCheck("delta-role-content-empty", _role_content_empty),
+    RuleCheck("delta-content-string", _content_string),
+    RuleCheck("delta-content-incremental", _content_incremental),
+    RuleCheck("delta-object-present", _object_present),
+    RuleCheck("delta-not-message", _not_message),
+    RuleCheck("delta-final-empty", _final_empty),
+    RuleCheck("delta-no-noop-flood", _noop_flood),
 )
 
 
@@ -345,18 +344,18 @@ def _audio(view: TraceView) -> Iterator[Violation]:
 
 
 EXTENSION_CHECKS = (
-    RuleCheck(catalog.ext.REASONING_FIELD, _reasoning_field),
-    RuleCheck(catalog.ext.NO_THINK_TAGS, _think_tags),
-    RuleCheck(catalog.ext.REASONING_BEFORE_CONTENT, _reasoning_before),
-    RuleCheck(catalog.ext.REFUSAL, _refusal),
-    RuleCheck(catalog.ext.LOGPROBS_SHAPE, _logprobs_shape),
-    RuleCheck(catalog.ext.LOGPROBS_ENTRY, _logprobs_entry),
-    RuleCheck(catalog.ext.LOGPROBS_FINITE, _logprobs_finite),
-    RuleCheck(catalog.ext.LOGPROBS_ALIGN, _logprobs_align),
-    RuleCheck(catalog.ext.LIST_FIELDS_INDEXED, _list_fields),
-    RuleCheck(catalog.ext.NUMBER_FIELDS, _number_fields),
-    RuleCheck(catalog.ext.ANNOTATIONS, _annotations),
-    RuleCheck(catalog.ext.AUDIO, _audio),
+    RuleCheck("ext-reasoning-field", _reasoning_field),
+    RuleCheck("ext-no-think-tags", _think_tags),
+    RuleCheck("ext-reasoning-before-content", _reasoning_before),
+    RuleCheck("ext-refusal", _refusal),
+    RuleCheck("ext-logprobs-shape", _logprobs_shape),
+    RuleCheck("ext-logprobs-entry", _logprobs_entry),
+    RuleCheck("ext-logprobs-finite", _logprobs_finite),
+    RuleCheck("ext-logprobs-align", _logprobs_align),
+    RuleCheck("ext-list-fields-indexed", _list_fields),
+    RuleCheck("ext-number-fields", _number_fields),
+    RuleCheck("ext-annotations", _annotations),
+    RuleCheck("ext-audio", _audio),
 )
 
 
@@ -446,14 +445,14 @@ def _function_call(view: TraceView) -> Iterator[Violation]:
 
 
 FINISH_CHECKS = (
-    RuleCheck(catalog.fin.KEY_PRESENT, _key_present),
-    RuleCheck(catalog.fin.NULL_NOT_EMPTY, _not_empty),
-    RuleCheck(catalog.fin.NULL_NOT_STRING, _not_string),
-    RuleCheck(catalog.fin.CLOSED_ENUM, _closed_enum),
-    RuleCheck(catalog.fin.EXACTLY_ONCE, _exactly_once),
-    RuleCheck(catalog.fin.ALWAYS_SENT, _always_sent),
-    RuleCheck(catalog.fin.LAST_OF_CHOICE, _last_of_choice),
-    RuleCheck(catalog.fin.OWN_CHUNK, _own_chunk),
-    RuleCheck(catalog.fin.TOOL_CALLS, _tool_calls),
-    RuleCheck(catalog.fin.FUNCTION_CALL_LEGACY, _function_call, required_fields=("request",)),
+    RuleCheck("fin-key-present", _key_present),
+    RuleCheck("fin-null-not-empty", _not_empty),
+    RuleCheck("fin-null-not-string", _not_string),
+    RuleCheck("fin-closed-enum", _closed_enum),
+    RuleCheck("fin-exactly-once", _exactly_once),
+    RuleCheck("fin-always-sent", _always_sent),
+    RuleCheck("fin-last-of-choice", _last_of_choice),
+    RuleCheck("fin-own-chunk", _own_chunk),
+    RuleCheck("fin-tool-calls", _tool_calls),
+    RuleCheck("fin-function-call-legacy", _function_call, required_fields=("request",)),
 )

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from welldone.protocol import catalog
 from welldone.rules import schemas
 from welldone.rules.checks import content
 from welldone.rules.checks.framing import done_missing
@@ -164,20 +163,20 @@ def _placeholder(view: TraceView) -> Iterator[Violation]:
 _CHUNK_ENDPOINTS = ("chat", "completions")
 
 ENVELOPE_CHECKS = (
-    RuleCheck(catalog.env.OBJECT_CONST, _object_const),
-    RuleCheck(catalog.env.ID_PRESENT, _id_present),
-    RuleCheck(catalog.env.ID_CONSTANT, _id_constant),
-    RuleCheck(catalog.env.CREATED_INT, _created_int, endpoints=_CHUNK_ENDPOINTS),
-    RuleCheck(catalog.env.CREATED_CONSTANT, _created_constant),
-    RuleCheck(catalog.env.MODEL_STRING, _model_string, endpoints=_CHUNK_ENDPOINTS),
-    RuleCheck(catalog.env.CHOICES_ARRAY, _choices_array, endpoints=_CHUNK_ENDPOINTS),
-    RuleCheck(catalog.env.NO_ERROR_KEY, _no_error_key),
-    RuleCheck(catalog.env.METADATA_ON_USAGE_CHUNK, _usage_metadata),
-    RuleCheck(catalog.env.FINGERPRINT, _fingerprint),
-    RuleCheck(catalog.env.SERVICE_TIER, _service_tier),
-    RuleCheck(catalog.env.EXTRA_FIELDS, _extra_fields),
-    RuleCheck(catalog.env.OBFUSCATION, _obfuscation),
-    RuleCheck(catalog.env.PLACEHOLDER_CHUNK, _placeholder),
+    RuleCheck("env-object-const", _object_const),
+    RuleCheck("env-id-present", _id_present),
+    RuleCheck("env-id-constant", _id_constant),
+    RuleCheck("env-created-int", _created_int, endpoints=_CHUNK_ENDPOINTS),
+    RuleCheck("env-created-constant", _created_constant),
+    RuleCheck("env-model-string", _model_string, endpoints=_CHUNK_ENDPOINTS),
+    RuleCheck("env-choices-array", _choices_array, endpoints=_CHUNK_ENDPOINTS),
+    RuleCheck("env-no-error-key", _no_error_key),
+    RuleCheck("env-metadata-on-usage-chunk", _usage_metadata),
+    RuleCheck("env-fingerprint", _fingerprint),
+    RuleCheck("env-service-tier", _service_tier),
+    RuleCheck("env-extra-fields", _extra_fields),
+    RuleCheck("env-obfuscation", _obfuscation),
+    RuleCheck("env-placeholder-chunk", _placeholder),
 )
 
 
@@ -223,9 +222,9 @@ def _one_choice(view: TraceView) -> Iterator[Violation]:
 
 
 CHOICE_CHECKS = (
-    RuleCheck(catalog.n.INDEX_INT, choice_index),
-    RuleCheck(catalog.n.FIRST_ORDER, _first_order),
-    RuleCheck(catalog.n.ONE_CHOICE_PER_CHUNK, _one_choice),
+    RuleCheck("n-index-int", choice_index),
+    RuleCheck("n-first-order", _first_order),
+    RuleCheck("n-one-choice-per-chunk", _one_choice),
 )
 
 
@@ -302,15 +301,15 @@ def _completions_id(view: TraceView) -> Iterator[Violation]:
 
 
 COMPLETIONS_CHECKS = (
-    RuleCheck(catalog.cmpl.TEXT_STRING, _text_string),
-    RuleCheck(catalog.cmpl.NO_DELTA, _no_delta),
-    RuleCheck(catalog.cmpl.OBJECT, _completions_object),
-    RuleCheck(catalog.cmpl.INDEX, choice_index),
-    RuleCheck(catalog.cmpl.FINISH, _completions_finish),
-    RuleCheck(catalog.cmpl.LOGPROBS, _completions_logprobs),
-    RuleCheck(catalog.cmpl.DONE, done_missing, required_fields=("end",)),
-    RuleCheck(catalog.cmpl.USAGE_CHUNK, _completions_usage_chunk, required_fields=("request", "end")),
-    RuleCheck(catalog.cmpl.ID_CONSTANT, _completions_id),
+    RuleCheck("cmpl-text-string", _text_string),
+    RuleCheck("cmpl-no-delta", _no_delta),
+    RuleCheck("cmpl-object", _completions_object),
+    RuleCheck("cmpl-index", choice_index),
+    RuleCheck("cmpl-finish", _completions_finish),
+    RuleCheck("cmpl-logprobs", _completions_logprobs),
+    RuleCheck("cmpl-done", done_missing, required_fields=("end",)),
+    RuleCheck("cmpl-usage-chunk", _completions_usage_chunk, required_fields=("request", "end")),
+    RuleCheck("cmpl-id-constant", _completions_id),
 )
 
 
@@ -417,19 +416,19 @@ def _object_schema(view: TraceView) -> Iterator[Violation]:
 
 WHOLE_REPLY_CHECKS = (
     RuleCheck(
-        catalog.ns.CONTENT_TYPE_JSON,
+        "ns-content-type-json",
         _json_content_type,
         (ReplyKind.WHOLE, ReplyKind.HTTP_ERROR),
         required_fields=("headers",),
     ),
-    RuleCheck(catalog.ns.NO_SSE_TAIL, _no_sse_tail, _WHOLE_ONLY),
-    RuleCheck(catalog.ns.ROLE, _whole_role, _WHOLE_ONLY),
-    RuleCheck(catalog.ns.CHOICES, _has_choices, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
-    RuleCheck(catalog.ns.FINISH, _whole_finish, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
-    RuleCheck(catalog.ns.CONTENT_KEY, _whole_content_key, _WHOLE_ONLY),
-    RuleCheck(catalog.ns.USAGE, _whole_usage, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
-    RuleCheck(catalog.ns.TOOL_CALLS, _whole_tool_calls, _WHOLE_ONLY),
-    RuleCheck(catalog.ns.ERROR_STATUS, _error_status, _WHOLE_ONLY, required_fields=("status",)),
-    RuleCheck(catalog.ns.OBJECT_SCHEMA, _object_schema, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
-    RuleCheck(catalog.ns.OBJECT, _whole_object, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
+    RuleCheck("ns-no-sse-tail", _no_sse_tail, _WHOLE_ONLY),
+    RuleCheck("ns-role", _whole_role, _WHOLE_ONLY),
+    RuleCheck("ns-choices", _has_choices, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
+    RuleCheck("ns-finish", _whole_finish, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
+    RuleCheck("ns-content-key", _whole_content_key, _WHOLE_ONLY),
+    RuleCheck("ns-usage", _whole_usage, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
+    RuleCheck("ns-tool-calls", _whole_tool_calls, _WHOLE_ONLY),
+    RuleCheck("ns-error-status", _error_status, _WHOLE_ONLY, required_fields=("status",)),
+    RuleCheck("ns-object-schema", _object_schema, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
+    RuleCheck("ns-object", _whole_object, _WHOLE_ONLY, _CHUNK_ENDPOINTS),
 )

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from welldone.protocol import catalog, sse
+from welldone.protocol import sse
 from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.view.stream import MessageKind, StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView
@@ -126,24 +126,24 @@ def _empty_stream(view: TraceView) -> Iterator[Violation]:
 
 ERROR_CHECKS = (
     RuleCheck(
-        catalog.err.STATUS_BEFORE_STREAM,
+        "err-status-before-stream",
         _status_before,
         (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM),
         required_fields=("status",),
     ),
-    RuleCheck(catalog.err.BODY_SHAPE, _body_shape, _ALL_REPLY_KINDS),
-    RuleCheck(catalog.err.CODE_STRING, _code_string, _ALL_REPLY_KINDS),
-    RuleCheck(catalog.err.MIDSTREAM_EVENT, _midstream_event),
-    RuleCheck(catalog.err.THEN_DONE, _then_done, required_fields=("end",)),
-    RuleCheck(catalog.err.NOT_OBJECT_ERROR, _not_object_error),
-    RuleCheck(catalog.err.NOT_ERROR_FIELD, _not_error_field),
-    RuleCheck(catalog.err.NOT_CONTENT, _not_content),
-    RuleCheck(catalog.err.NOT_SILENT, _not_silent, required_fields=("end",)),
-    RuleCheck(catalog.err.NOT_WITH_CHOICES, _not_with_choices),
-    RuleCheck(catalog.err.EVENT_NAME, _event_name),
-    RuleCheck(catalog.err.RETRY_AFTER, _retry_after, (ReplyKind.HTTP_ERROR,), required_fields=("headers",)),
+    RuleCheck("err-body-shape", _body_shape, _ALL_REPLY_KINDS),
+    RuleCheck("err-code-string", _code_string, _ALL_REPLY_KINDS),
+    RuleCheck("err-midstream-event", _midstream_event),
+    RuleCheck("err-then-done", _then_done, required_fields=("end",)),
+    RuleCheck("err-not-object-error", _not_object_error),
+    RuleCheck("err-not-error-field", _not_error_field),
+    RuleCheck("err-not-content", _not_content),
+    RuleCheck("err-not-silent", _not_silent, required_fields=("end",)),
+    RuleCheck("err-not-with-choices", _not_with_choices),
+    RuleCheck("err-event-name", _event_name),
+    RuleCheck("err-retry-after", _retry_after, (ReplyKind.HTTP_ERROR,), required_fields=("headers",)),
     RuleCheck(
-        catalog.err.EMPTY_STREAM,
+        "err-empty-stream",
         _empty_stream,
         (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM),
         required_fields=("end",),

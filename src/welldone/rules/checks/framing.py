@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from itertools import accumulate, groupby
 
-from welldone.protocol import catalog, sse
+from welldone.protocol import sse
 from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.view.stream import MessageKind, StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView, invalid_utf8
@@ -117,11 +117,11 @@ def _escape_line_breaks(view: TraceView) -> Iterator[Violation]:
 
 
 ENCODING_CHECKS = (
-    RuleCheck(catalog.enc.VALID_UTF8, _valid_utf8, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.enc.NO_REPLACEMENT_CHAR, _replacement_char),
-    RuleCheck(catalog.enc.NO_LONE_SURROGATE, _lone_surrogate),
-    RuleCheck(catalog.enc.STRICT_JSON, _strict_json, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.enc.ESCAPE_LINE_BREAKS, _escape_line_breaks),
+    RuleCheck("enc-valid-utf8", _valid_utf8, _STREAM_AND_WHOLE),
+    RuleCheck("enc-no-replacement-char", _replacement_char),
+    RuleCheck("enc-no-lone-surrogate", _lone_surrogate),
+    RuleCheck("enc-strict-json", _strict_json, _STREAM_AND_WHOLE),
+    RuleCheck("enc-escape-line-breaks", _escape_line_breaks),
 )
 
 
@@ -173,11 +173,11 @@ def _early_eof(view: TraceView) -> Iterator[Violation]:
 
 
 END_CHECKS = (
-    RuleCheck(catalog.end.DONE_SENT, done_missing, required_fields=("end",)),
-    RuleCheck(catalog.end.DONE_EXACT, _done_exact),
-    RuleCheck(catalog.end.DONE_LAST, _done_last),
-    RuleCheck(catalog.end.LAST_EVENT_TERMINATED, _last_terminated),
-    RuleCheck(catalog.end.NO_EARLY_EOF, _early_eof, (ReplyKind.STREAM, ReplyKind.WHOLE), required_fields=("end",)),
+    RuleCheck("end-done-sent", done_missing, required_fields=("end",)),
+    RuleCheck("end-done-exact", _done_exact),
+    RuleCheck("end-done-last", _done_last),
+    RuleCheck("end-last-event-terminated", _last_terminated),
+    RuleCheck("end-no-early-eof", _early_eof, (ReplyKind.STREAM, ReplyKind.WHOLE), required_fields=("end",)),
 )
 
 
@@ -237,17 +237,17 @@ def _header_line(view: TraceView, name: str) -> str:
 
 HTTP_CHECKS = (
     RuleCheck(
-        catalog.http.CONTENT_TYPE,
+        "http-content-type",
         _content_type,
         (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM),
         required_fields=("headers",),
     ),
-    RuleCheck(catalog.http.CHARSET_UTF8, _charset, required_fields=("headers",)),
-    RuleCheck(catalog.http.NO_PROXY_BUFFERING, _proxy_buffering, required_fields=("headers",)),
-    RuleCheck(catalog.http.CACHE_CONTROL, _cache_control, required_fields=("headers",)),
-    RuleCheck(catalog.http.NO_BUFFERING_COMPRESSION, _compression, required_fields=("headers",)),
-    RuleCheck(catalog.http.CHUNKED_TERMINATED, _chunked_terminated, required_fields=("headers", "complete")),
-    RuleCheck(catalog.http.BODY_ENDS_AFTER_DONE, _body_ends, required_fields=("complete",)),
+    RuleCheck("http-charset-utf8", _charset, required_fields=("headers",)),
+    RuleCheck("http-no-proxy-buffering", _proxy_buffering, required_fields=("headers",)),
+    RuleCheck("http-cache-control", _cache_control, required_fields=("headers",)),
+    RuleCheck("http-no-buffering-compression", _compression, required_fields=("headers",)),
+    RuleCheck("http-chunked-terminated", _chunked_terminated, required_fields=("headers", "complete")),
+    RuleCheck("http-body-ends-after-done", _body_ends, required_fields=("complete",)),
 )
 
 
@@ -416,18 +416,18 @@ def _whole_event_writes(view: TraceView) -> Iterator[Violation]:
 
 
 SSE_CHECKS = (
-    RuleCheck(catalog.sse.EVENT_BLANK_LINE, _blank_line),
-    RuleCheck(catalog.sse.ONE_OBJECT_PER_EVENT, _one_object),
-    RuleCheck(catalog.sse.JSON_ON_ONE_LINE, _on_one_line),
-    RuleCheck(catalog.sse.DATA_SPACE, _data_space),
-    RuleCheck(catalog.sse.LF_ONLY, _lf_only),
-    RuleCheck(catalog.sse.NO_BOM, _no_bom),
-    RuleCheck(catalog.sse.NO_ID_FIELD, _id_field),
-    RuleCheck(catalog.sse.NO_RETRY_FRAME, _retry_frame),
-    RuleCheck(catalog.sse.NO_EMPTY_DATA, empty_data),
-    RuleCheck(catalog.sse.NO_FOREIGN_JSON, _foreign_json),
-    RuleCheck(catalog.sse.NO_EVENT_NAME, _event_name),
-    RuleCheck(catalog.sse.KEEPALIVE_FORM, _keepalive_form),
-    RuleCheck(catalog.sse.KEEPALIVE_RUN_LIMIT, _run_limit),
-    RuleCheck(catalog.sse.WHOLE_EVENT_WRITES, _whole_event_writes, required_fields=("chunk_sizes",)),
+    RuleCheck("sse-event-blank-line", _blank_line),
+    RuleCheck("sse-one-object-per-event", _one_object),
+    RuleCheck("sse-json-on-one-line", _on_one_line),
+    RuleCheck("sse-data-space", _data_space),
+    RuleCheck("sse-lf-only", _lf_only),
+    RuleCheck("sse-no-bom", _no_bom),
+    RuleCheck("sse-no-id-field", _id_field),
+    RuleCheck("sse-no-retry-frame", _retry_frame),
+    RuleCheck("sse-no-empty-data", empty_data),
+    RuleCheck("sse-no-foreign-json", _foreign_json),
+    RuleCheck("sse-no-event-name", _event_name),
+    RuleCheck("sse-keepalive-form", _keepalive_form),
+    RuleCheck("sse-keepalive-run-limit", _run_limit),
+    RuleCheck("sse-whole-event-writes", _whole_event_writes, required_fields=("chunk_sizes",)),
 )

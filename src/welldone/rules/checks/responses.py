@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from welldone.protocol import catalog
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import Severity
 from welldone.rules.checks.framing import empty_data, truncated_reply
 from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.schemas import item_mismatches, part_mismatches, response_mismatches
@@ -503,29 +502,29 @@ def _logprobs(view: TraceView) -> Iterator[Violation]:
 
 
 RESPONSES_CHECKS = (
-    RuleCheck(catalog.resp.CREATED_FIRST, _created_first),
-    RuleCheck(catalog.resp.CREATED_FULL, _created_full, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.resp.OBJECT_SCHEMA, _object_schema, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.resp.EVENT_NAME, _event_name),
-    RuleCheck(catalog.resp.SEQUENCE_NUMBER, _sequence_number),
-    RuleCheck(catalog.resp.OUTPUT_INDEX, output_index),
-    RuleCheck(catalog.resp.CONTENT_INDEX, content_index),
-    RuleCheck(catalog.resp.ITEM_ID_STABLE, item_ids),
-    RuleCheck(catalog.resp.ITEM_ADDED_FIRST, item_added),
-    RuleCheck(catalog.resp.PART_ADDED_FIRST, part_added),
-    RuleCheck(catalog.resp.DELTAS, text_deltas),
-    RuleCheck(catalog.resp.DONE_EVENTS, done_events),
-    RuleCheck(catalog.resp.TERMINAL_ONCE, _terminal_once, _STREAM_AND_WHOLE, required_fields=("end",)),
-    RuleCheck(catalog.resp.FINAL_OUTPUT, final_output),
-    RuleCheck(catalog.resp.USAGE, _usage, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.resp.RESPONSE_ID, _response_id),
-    RuleCheck(catalog.resp.FUNCTION_IDS, function_ids, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.resp.ARGS_DONE, args_done),
-    RuleCheck(catalog.resp.ITEM_STATUS, item_status, _STREAM_AND_WHOLE),
-    RuleCheck(catalog.resp.NO_UNKNOWN_EVENTS, _unknown_events),
-    RuleCheck(catalog.resp.KEEPALIVE, _keepalive),
-    RuleCheck(catalog.resp.ERROR, _error),
-    RuleCheck(catalog.resp.LOGPROBS_ARRAY, _logprobs),
-    RuleCheck(catalog.resp.REASONING_PARTS, reasoning_parts),
-    RuleCheck(catalog.resp.DELTA_EQUALS_DONE, deltas_equal_done),
+    RuleCheck("resp-created-first", _created_first),
+    RuleCheck("resp-created-full", _created_full, _STREAM_AND_WHOLE),
+    RuleCheck("resp-object-schema", _object_schema, _STREAM_AND_WHOLE),
+    RuleCheck("resp-event-name", _event_name),
+    RuleCheck("resp-sequence-number", _sequence_number),
+    RuleCheck("resp-output-index", output_index),
+    RuleCheck("resp-content-index", content_index),
+    RuleCheck("resp-item-id-stable", item_ids),
+    RuleCheck("resp-item-added-first", item_added),
+    RuleCheck("resp-part-added-first", part_added),
+    RuleCheck("resp-deltas", text_deltas),
+    RuleCheck("resp-done-events", done_events),
+    RuleCheck("resp-terminal-once", _terminal_once, _STREAM_AND_WHOLE, required_fields=("end",)),
+    RuleCheck("resp-final-output", final_output),
+    RuleCheck("resp-usage", _usage, _STREAM_AND_WHOLE),
+    RuleCheck("resp-response-id", _response_id),
+    RuleCheck("resp-function-ids", function_ids, _STREAM_AND_WHOLE),
+    RuleCheck("resp-args-done", args_done),
+    RuleCheck("resp-item-status", item_status, _STREAM_AND_WHOLE),
+    RuleCheck("resp-no-unknown-events", _unknown_events),
+    RuleCheck("resp-keepalive", _keepalive),
+    RuleCheck("resp-error", _error),
+    RuleCheck("resp-logprobs-array", _logprobs),
+    RuleCheck("resp-reasoning-parts", reasoning_parts),
+    RuleCheck("resp-delta-equals-done", deltas_equal_done),
 )

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.protocol import catalog
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import Severity
 from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.view.choices import (
     ARGUMENTS_MEMBER,
@@ -229,25 +228,25 @@ def _legacy_function_call(view: TraceView) -> Iterator[Violation]:
 
 
 TOOL_CHECKS = (
-    RuleCheck(catalog.tool.INDEX_REQUIRED, _index_required),
-    RuleCheck(catalog.tool.INDEX_INT, _index_int),
-    RuleCheck(catalog.tool.INDEX_DISTINCT, _index_distinct),
-    RuleCheck(catalog.tool.INDEX_CONTIGUOUS, _index_contiguous),
-    RuleCheck(catalog.tool.ID_FIRST, _id_first),
-    RuleCheck(catalog.tool.ID_ONCE, _id_once),
-    RuleCheck(catalog.tool.ID_STABLE, _id_stable),
-    RuleCheck(catalog.tool.TYPE_FIRST, _type_first),
-    RuleCheck(catalog.tool.NAME_WHOLE, _name_whole),
-    RuleCheck(catalog.tool.NAME_ONCE, _name_once),
-    RuleCheck(catalog.tool.LATER_FIELDS_ABSENT, _later_fields),
-    RuleCheck(catalog.tool.ARGS_STRING, _args_string),
-    RuleCheck(catalog.tool.ARGS_JSON_OBJECT, _args_json_object),
-    RuleCheck(catalog.tool.ARGS_FIRST_EMPTY, _args_first_empty),
-    RuleCheck(catalog.tool.ARGS_NO_ARG_CALL, _args_no_arg_call),
-    RuleCheck(catalog.tool.FUNCTION_PRESENT, _function_present),
-    RuleCheck(catalog.tool.ONE_AT_A_TIME, _one_at_a_time),
-    RuleCheck(catalog.tool.NO_CONTENT_IN_SAME_DELTA, _no_content_in_same_delta),
-    RuleCheck(catalog.tool.CALLS_NULL, _calls_null),
-    RuleCheck(catalog.tool.FINISH_FOLLOWS, _finish_follows, required_fields=("end",)),
-    RuleCheck(catalog.tool.LEGACY_FUNCTION_CALL, _legacy_function_call, required_fields=("request",)),
+    RuleCheck("tool-index-required", _index_required),
+    RuleCheck("tool-index-int", _index_int),
+    RuleCheck("tool-index-distinct", _index_distinct),
+    RuleCheck("tool-index-contiguous", _index_contiguous),
+    RuleCheck("tool-id-first", _id_first),
+    RuleCheck("tool-id-once", _id_once),
+    RuleCheck("tool-id-stable", _id_stable),
+    RuleCheck("tool-type-first", _type_first),
+    RuleCheck("tool-name-whole", _name_whole),
+    RuleCheck("tool-name-once", _name_once),
+    RuleCheck("tool-later-fields-absent", _later_fields),
+    RuleCheck("tool-args-string", _args_string),
+    RuleCheck("tool-args-json-object", _args_json_object),
+    RuleCheck("tool-args-first-empty", _args_first_empty),
+    RuleCheck("tool-args-no-arg-call", _args_no_arg_call),
+    RuleCheck("tool-function-present", _function_present),
+    RuleCheck("tool-one-at-a-time", _one_at_a_time),
+    RuleCheck("tool-no-content-in-same-delta", _no_content_in_same_delta),
+    RuleCheck("tool-calls-null", _calls_null),
+    RuleCheck("tool-finish-follows", _finish_follows, required_fields=("end",)),
+    RuleCheck("tool-legacy-function-call", _legacy_function_call, required_fields=("request",)),
 )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from welldone.protocol import catalog
 from welldone.rules.rule_check import RuleCheck, Violation
 from welldone.rules.view.choices import as_object, is_int
 from welldone.rules.view.stream import StreamMessage
@@ -111,13 +110,13 @@ def _usage_details(view: TraceView) -> Iterator[Violation]:
 
 
 USAGE_CHECKS = (
-    RuleCheck(catalog.use.FINAL_CHUNK, usage_missing, required_fields=("request", "end")),
-    RuleCheck(catalog.use.ONLY_IF_ASKED, _only_if_requested, required_fields=("request",)),
-    RuleCheck(catalog.use.NULL_ELSEWHERE, _null_elsewhere),
-    RuleCheck(catalog.use.NOT_ZERO, _not_zero),
-    RuleCheck(catalog.use.INTS, _integer_counts),
-    RuleCheck(catalog.use.TOTAL_SUM, _total_sum),
-    RuleCheck(catalog.use.LAST, _usage_last),
-    RuleCheck(catalog.use.CHOICES_EMPTY_ARRAY, misshapen_usage_chunks),
-    RuleCheck(catalog.use.DETAILS, _usage_details),
+    RuleCheck("use-final-chunk", usage_missing, required_fields=("request", "end")),
+    RuleCheck("use-only-if-asked", _only_if_requested, required_fields=("request",)),
+    RuleCheck("use-null-elsewhere", _null_elsewhere),
+    RuleCheck("use-not-zero", _not_zero),
+    RuleCheck("use-ints", _integer_counts),
+    RuleCheck("use-total-sum", _total_sum),
+    RuleCheck("use-last", _usage_last),
+    RuleCheck("use-choices-empty-array", misshapen_usage_chunks),
+    RuleCheck("use-details", _usage_details),
 )

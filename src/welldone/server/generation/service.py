@@ -15,8 +15,7 @@ from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError
 from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpResponse
-from welldone.protocol.catalog import RULES_BY_ID
-from welldone.protocol.catalog.rule import Severity
+from welldone.protocol.catalog import RULES, Severity
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json, Usage
@@ -238,7 +237,7 @@ class GenerationService:
             self._metrics.count_repairs(repaired)
             ctx.log_fields["repaired"] = repaired
         else:  # our own engine deviates in the same way in every response: count only what breaks clients
-            self._metrics.count_repairs(rule for rule in repaired if RULES_BY_ID[rule].severity is Severity.BREAKS)
+            self._metrics.count_repairs(rule for rule in repaired if RULES[rule].severity is Severity.BREAKS)
         if upstream := task.report.upstream:
             self._metrics.count_upstream_repairs(upstream, repaired)
             self._metrics.observe_upstream_times(upstream, times)

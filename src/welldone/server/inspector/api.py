@@ -12,7 +12,7 @@ import msgspec
 
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.server import HttpResponse
-from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog import RULES
 from welldone.rules.rule_pages import read_page
 from welldone.server.app import RequestContext, Route, RouteHandler, json_response
 from welldone.server.inspector import lint
@@ -102,7 +102,7 @@ class InspectorApi:
 
     async def get_rule(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/rules/{id}`: a catalogue entry with its page in Markdown."""
-        rule = RULES_BY_ID.get(_last_path_segment(ctx))
+        rule = RULES.get(_last_path_segment(ctx))
         if rule is None:
             raise ApiError(404, "No rule has this id; `welldone rules` lists all.", code="not_found")
         page = await asyncio.to_thread(read_page, rule.id)

@@ -7,7 +7,7 @@ from sys import getsizeof
 import msgspec
 
 from welldone.http.redaction import SecretRedactor
-from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog import RULES
 from welldone.protocol.events import (
     ChoiceStart,
     Event,
@@ -124,7 +124,7 @@ def _event_object(event: Event | Json) -> Json:
 
 
 def _repair_view(entry: RepairEntry) -> RepairView:
-    rule = RULES_BY_ID[entry.rule]
+    rule = RULES[entry.rule]
     # `observed` may contain lone surrogates, which JSON cannot encode.
     observed = clean_unicode(entry.observed)
     return RepairView(entry.rule, rule.severity, rule.repairability, rule.repair, rule.summary, observed, entry.count)

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from welldone import __version__
-from welldone.protocol.catalog import RULES_BY_ID
+from welldone.protocol.catalog import RULES
 from welldone.server.observe.counters import Histogram, MetricSeries, TokenRate, UpstreamCounts
 from welldone.server.observe.log import Redactor
 from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
@@ -486,7 +486,7 @@ def _is_label(text: str) -> bool:
 
 
 def _rule_label(name: str) -> str:
-    return name if name in RULES_BY_ID else OTHER
+    return name if name in RULES else OTHER
 
 
 def _to_prometheus(series: MetricSeries) -> Metric:

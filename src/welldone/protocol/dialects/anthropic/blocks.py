@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from welldone.protocol import catalog
 from welldone.protocol.dialects.anthropic.emitter import BLOCK_TEXT_DELTAS, MessagesEmitter
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.fields import bad_stream_failure
@@ -187,19 +186,19 @@ class BlockSequencer:
         number = _block_index(index)
         full = complete_block(block)
         if full != block:
-            self._repair_log.record(catalog.msg.BLOCK_START_FULL, block)
+            self._repair_log.record("msg-block-start-full", block)
         if full is None:
             return b""  # the first delta will identify the type
         deltas = initial_deltas(full)
         for open_block in self._open_blocks():
             is_same = all(open_block.start.get(name) == full.get(name) for name in ("type", "id"))
             if is_same and open_block.index == number:
-                self._repair_log.record(catalog.msg.BLOCK_SEQUENTIAL, index)
+                self._repair_log.record("msg-block-sequential", index)
                 return self._add_deltas(open_block, deltas)
         if number not in (self._count, self._count - self._initial_count):
-            self._repair_log.record(catalog.msg.BLOCK_INDEX, index)
+            self._repair_log.record("msg-block-index", index)
         if deltas or (full["type"] in STREAMED_INPUT_BLOCKS and full["input"]):
-            self._repair_log.record(catalog.msg.BLOCK_START_EMPTY, block)
+            self._repair_log.record("msg-block-start-empty", block)
         if full["type"] in TOOL_USE_BLOCKS and not self._ensure_tool_id(full):
             return b""
         return self._begin_block(_BlockState(number, without_content(full), more, self._room), deltas)
@@ -217,7 +216,7 @@ class BlockSequencer:
         """Extend a block."""
         added = normalise_delta(delta)
         if added != delta:
-            self._repair_log.record(catalog.msg.DELTA_TYPE, delta)
+            self._repair_log.record("msg-delta-type", delta)
         if added is None:
             return b""
         number = _block_index(index)
@@ -225,7 +224,7 @@ class BlockSequencer:
         if target is None:
             return self._begin_with_delta(number, added, more)
         if target.index != number:
-            self._repair_log.record(catalog.msg.BLOCK_INDEX if number is None else catalog.msg.BLOCK_START_FIRST, index)
+            self._repair_log.record("msg-block-index" if number is None else "msg-block-start-first", index)
         return self._add_block_delta(target, added, more)
 
     def stop_block(self, index: object, more: Json) -> bytes:
@@ -234,10 +233,10 @@ class BlockSequencer:
         open_blocks = self._open_blocks()
         targets = [block for block in open_blocks if block.index == number] if number is not None else open_blocks[:1]
         if number is None:
-            self._repair_log.record(catalog.msg.BLOCK_INDEX, index)
+            self._repair_log.record("msg-block-index", index)
         else:
             if not targets and self._ended.get(number, True):  # else we ended it already
-                self._repair_log.record(catalog.msg.BLOCK_START_FIRST, index)
+                self._repair_log.record("msg-block-start-first", index)
             self._ended[number] = True
         for target in targets:
             target.is_stopped = True
@@ -249,7 +248,7 @@ class BlockSequencer:
         """End all open blocks at the end of the message."""
         open_blocks = self._open_blocks()
         if any(not block.is_stopped for block in open_blocks):
-            self._repair_log.record(catalog.msg.BLOCK_STOP)
+            self._repair_log.record("msg-block-stop")
         for block in open_blocks:
             block.is_stopped = True
         return self._close_current({}) + self._release_queued()
@@ -270,11 +269,11 @@ class BlockSequencer:
         """Start a block with a delta, after a missing start or an early end."""
         kind = delta["type"]
         if any(block.index == number for block in self._open_blocks()):
-            self._repair_log.record(catalog.msg.DELTA_TYPE, delta)
+            self._repair_log.record("msg-delta-type", delta)
         elif number is not None and not self._ended.get(number, True):  # we ended it, not the server
-            self._repair_log.record(catalog.msg.BLOCK_SEQUENTIAL, delta)
+            self._repair_log.record("msg-block-sequential", delta)
         else:
-            self._repair_log.record(catalog.msg.BLOCK_START_FIRST, delta)
+            self._repair_log.record("msg-block-start-first", delta)
         if kind == "input_json_delta" and delta["partial_json"].strip():
             self.failure = bad_stream_failure("the input of a tool that has no name, or has ended")
         if kind not in ("text_delta", "thinking_delta"):
@@ -290,7 +289,7 @@ class BlockSequencer:
             self._ended.pop(block.index, None)
         out = b""
         if self._current is not None:
-            self._repair_log.record(catalog.msg.BLOCK_SEQUENTIAL, self._current.index)
+            self._repair_log.record("msg-block-sequential", self._current.index)
             if self._current.is_complete:
                 out = self._close_current({}) + self._release_queued()
         if self._current is not None:
@@ -359,7 +358,7 @@ class BlockSequencer:
             self.failure = bad_stream_failure("a tool without a name")
             return False
         if not isinstance(block.get("id"), str) or not block["id"] or block["id"] in self._ids:
-            self._repair_log.record(catalog.msg.TOOL_IDS, block)
+            self._repair_log.record("msg-tool-ids", block)
             block["id"] = next(id for id in iter(self._next_tool_id, None) if id not in self._ids)
         self._ids.add(block["id"])
         return True

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from welldone.protocol import catalog, sse
+from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic.blocks import BlockSequencer
 from welldone.protocol.dialects.anthropic.emitter import (
     BLOCK_TEXT_DELTAS,
@@ -48,7 +48,7 @@ class MessagesRepairer(PassthroughRepairer):
     message_delta is held back until the end of the message, so that late blocks come before it.
     """
 
-    _UNKNOWN_EVENT_RULE: ClassVar[catalog.Rule] = catalog.msg.NO_UNKNOWN_EVENTS
+    _UNKNOWN_EVENT_RULE: ClassVar[str] = "msg-no-unknown-events"
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _skip_frames(self, frames: list[sse.Frame]) -> None:
         if self._has_error and any(frame.data and frame.data.strip() != b"[DONE]" for frame in frames):
-            self.repair_log.record(catalog.msg.ERROR_LAST)
+            self.repair_log.record("msg-error-last")
 
     def _scrub_event(self, value: Json) -> Json:
         delta = as_object(value.get("delta")) if value.get("type") == "content_block_delta" else {}
@@ -117,7 +117,7 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _repair_event(self, value: Json, name: str) -> bytes:
         if self._is_ended:
-            self.repair_log.record(catalog.msg.STOP_LAST, value)
+            self.repair_log.record("msg-stop-last", value)
             return b""
         kind = value.get("type")
         if not isinstance(kind, str) or (kind not in self._handlers and name in self._handlers):
@@ -126,9 +126,9 @@ class MessagesRepairer(PassthroughRepairer):
         if handler is None or (kind != "error" and has_error(value)):
             return self._forward_unknown_event(value, name)
         if kind == "error" and name != "error":
-            self.repair_log.record(catalog.msg.ERROR_EVENT, value)
+            self.repair_log.record("msg-error-event", value)
         elif kind != name or (kind != value.get("type") and kind not in ("ping", "error")):
-            self.repair_log.record(catalog.msg.EVENT_NAME, value)
+            self.repair_log.record("msg-event-name", value)
         out = handler(value)
         if self._blocks.failure is not None:
             out += self._fail(self._blocks.failure)
@@ -138,7 +138,7 @@ class MessagesRepairer(PassthroughRepairer):
         """Forward an event of a newer API version; drop foreign data and events of other dialects."""
         if read_error(value, b"", RepairLog()) is not None:
             return self._on_error(value)
-        self.repair_log.record(catalog.msg.NO_UNKNOWN_EVENTS, value)
+        self.repair_log.record("msg-no-unknown-events", value)
         if not name or value.get("type") != name or name.startswith("response.") or "choices" in value:
             return b""
         if not self.has_started:
@@ -149,17 +149,17 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _repair_irregular_data(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
         if frame.event == "ping":
-            self.repair_log.record(catalog.msg.PING_FORM, data.decode("utf-8", "replace"))
+            self.repair_log.record("msg-ping-form", data.decode("utf-8", "replace"))
             return self._keep_alive_bytes()
         if frame.event == "error" and not any(isinstance(parsed, dict) for parsed in parse_lenient(data)):
             message = data.decode("utf-8", "replace").strip()
-            self.repair_log.record(catalog.msg.ERROR_EVENT, message)
+            self.repair_log.record("msg-error-event", message)
             self._has_error = True
             return self._fail(Failure(message or "unknown error"))
         return super()._repair_irregular_data(data, value, frame)
 
     def _handle_done(self) -> bytes:
-        self.repair_log.record(catalog.msg.NO_DONE)
+        self.repair_log.record("msg-no-done")
         return self._end_message() if self.has_started and not self._is_ended else b""
 
     def _keep_alive_bytes(self) -> bytes:
@@ -169,7 +169,7 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _on_message_start(self, value: Json) -> bytes:
         if self.has_started:
-            self.repair_log.record(catalog.msg.START_ONCE)
+            self.repair_log.record("msg-start-once")
             return b""
         message = as_object(value.get("message"))
         full = self._complete_message(message)
@@ -177,9 +177,9 @@ class MessagesRepairer(PassthroughRepairer):
         is_empty = isinstance(content, list) and all(as_object(block).get("type") == "tool_use" for block in content)
         is_full = is_empty and all(full[name] == message.get(name, ...) for name in _START_FIELDS)
         if not is_full or not _nonempty_string(message.get("model")):
-            self.repair_log.record(catalog.msg.START_FULL, message)
+            self.repair_log.record("msg-start-full", message)
         if full["usage"] != message.get("usage"):
-            self.repair_log.record(catalog.msg.USAGE_START, message.get("usage"))
+            self.repair_log.record("msg-usage-start", message.get("usage"))
         self._early_stop_reason = message.get("stop_reason")
         return self._emit_message_start(full) + self._blocks.add_whole_blocks(as_list(content))
 
@@ -193,12 +193,12 @@ class MessagesRepairer(PassthroughRepairer):
         """Write message_start if the server omitted it."""
         if self.has_started:
             return b""
-        self.repair_log.record(catalog.msg.START_FIRST)
+        self.repair_log.record("msg-start-first")
         return self._emit_message_start(self._complete_message({}))
 
     def _on_block_start(self, value: Json) -> bytes:
         if self._has_delta:
-            self.repair_log.record(catalog.msg.DELTA_SENT, value)
+            self.repair_log.record("msg-delta-sent", value)
         block = scrub_object(as_object(value.get("content_block")))
         return self._ensure_started() + self._blocks.start_block(
             value.get("index"), block, _unknown_members(value, "index", "content_block")
@@ -208,7 +208,7 @@ class MessagesRepairer(PassthroughRepairer):
         started = self._ensure_started()
         delta = value.get("delta")
         if not isinstance(delta, dict):
-            self.repair_log.record(catalog.msg.DELTA_TYPE, value)
+            self.repair_log.record("msg-delta-type", value)
             return started
         is_plain = all(type(item) is str for item in delta.values())  # the common case
         more = _unknown_members(value, "index", "delta")
@@ -223,11 +223,11 @@ class MessagesRepairer(PassthroughRepairer):
         delta, usage = value.get("delta"), valid_counts(as_object(value.get("usage")))
         if not isinstance(delta, dict):
             delta = {name: value.get(name) for name in _STOP_FIELDS}
-            self.repair_log.record(catalog.msg.DELTA_SENT, value)
+            self.repair_log.record("msg-delta-sent", value)
         elif delta and delta.get("stop_reason") is None and self._stop_reason() is not None:
-            self.repair_log.record(catalog.msg.DELTA_SENT, value)  # clients use the last stop_reason, which is null
+            self.repair_log.record("msg-delta-sent", value)  # clients use the last stop_reason, which is null
         if "output_tokens" not in usage:
-            self.repair_log.record(catalog.msg.USAGE_DELTA, value.get("usage"))
+            self.repair_log.record("msg-usage-delta", value.get("usage"))
         self._update_counts(usage)
         _merge_members(self._usage_at_end, usage)
         _merge_members(self._delta, scrub_object(delta))
@@ -239,21 +239,21 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _on_ping(self, value: Json) -> bytes:
         if value.get("type") != "ping":
-            self.repair_log.record(catalog.msg.PING_FORM, value)
+            self.repair_log.record("msg-ping-form", value)
         return self._keep_alive_bytes()
 
     def _on_error(self, value: Json) -> bytes:
         self._has_error = True
         failure = read_error(value, b"", RepairLog()) or Failure("unknown error")
-        return self._fail(self._upstream_failure(failure, value, catalog.msg.ERROR_EVENT))
+        return self._fail(self._upstream_failure(failure, value, "msg-error-event"))
 
-    def _upstream_failure(self, failure: Failure, value: Json, shape: catalog.Rule) -> Failure:
+    def _upstream_failure(self, failure: Failure, value: Json, shape: str) -> Failure:
         """Log deviations of an error from Anthropic's format; return the failure with its request id."""
         error = as_object(value.get("error"))
         if value.get("type") != "error" or not isinstance(error.get("message"), str):
             self.repair_log.record(shape, value)
         if failure.type not in ERROR_TYPES:
-            self.repair_log.record(catalog.msg.ERROR_TYPE, failure.type)
+            self.repair_log.record("msg-error-type", failure.type)
         request = _nonempty_string(value.get("request_id"))
         if request is None:
             return failure
@@ -266,9 +266,9 @@ class MessagesRepairer(PassthroughRepairer):
         # Clients read any object with `message` and `type` as an error.
         failure = read_error(value, b"", RepairLog()) or read_error({"type": "error", **value}, b"", RepairLog())
         if failure is not None:
-            return self._fail(self._upstream_failure(failure, value, catalog.msg.ERROR_BODY))
+            return self._fail(self._upstream_failure(failure, value, "msg-error-body"))
         if not isinstance(content, list):
-            self.repair_log.record(catalog.msg.WHOLE_SHAPE, value)
+            self.repair_log.record("msg-whole-shape", value)
             return self._fail(bad_stream_failure("a reply that is not a message"))
         word = finish_word(value.get("stop_reason"))
         blocks = BlockSequencer(self._accumulator, RepairLog(), self._next_tool_id)
@@ -299,14 +299,14 @@ class MessagesRepairer(PassthroughRepairer):
         message = self._accumulator.message
         shape = ("id", "type", "role", "stop_reason", "usage")
         if any(message[name] != value.get(name) for name in shape) or not _nonempty_string(value.get("model")):
-            self.repair_log.record(catalog.msg.WHOLE_SHAPE, value)
+            self.repair_log.record("msg-whole-shape", value)
         if message["content"] != value.get("content"):
-            self.repair_log.record(catalog.msg.WHOLE_CONTENT, value.get("content"))
+            self.repair_log.record("msg-whole-content", value.get("content"))
 
     def _finish_stream(self) -> bytes:
         if self._is_ended:
             return b""
-        self.repair_log.record(catalog.msg.NO_EARLY_EOF)
+        self.repair_log.record("msg-no-early-eof")
         if self._stop_reason() is None:
             return self._fail_incomplete("the server's stream ended before the message was complete")
         return self._end_message()
@@ -319,20 +319,20 @@ class MessagesRepairer(PassthroughRepairer):
         out = self._blocks.close_all()
         word = self._stop_reason()
         if word is None:
-            self.repair_log.record(catalog.msg.DELTA_SENT)
+            self.repair_log.record("msg-delta-sent")
             word = finish_word(self._early_stop_reason) or ("tool_use" if self._blocks.has_tool_use else "end_turn")
         reason = self._repaired_stop_reason(word, self._blocks)
         if reason is None:
             return out + self._fail(interrupted_failure(word, self._delta.get("stop_reason"), field="stop_reason"))
         if self._blocks.broken_inputs and reason in _NORMAL_STOP_REASONS:
             self.invalid_arguments_count = self._blocks.broken_inputs
-            self.repair_log.record(catalog.msg.TOOL_INPUT_JSON)
+            self.repair_log.record("msg-tool-input-json")
         if self._accumulator.dropped_calls and reason in _NORMAL_STOP_REASONS:
             return out + self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
         self._is_ended = True
         stop = _nonempty_string(self._delta.get("stop_sequence"))
         if reason == "stop_sequence" and stop is None:
-            self.repair_log.record(catalog.msg.STOP_SEQUENCE)
+            self.repair_log.record("msg-stop-sequence")
         delta = self._delta | {"stop_reason": reason, "stop_sequence": stop}
         return out + self._emitter.end_message(delta, self._final_counts(), self._extra_members, last)
 
@@ -342,12 +342,12 @@ class MessagesRepairer(PassthroughRepairer):
     def _repaired_stop_reason(self, word: str, blocks: BlockSequencer) -> str | None:
         """Map the stop reason and make it consistent with the blocks; None for an interrupted message."""
         if word not in STOP_REASONS:
-            self.repair_log.record(catalog.msg.STOP_REASON, word)
+            self.repair_log.record("msg-stop-reason", word)
         reason = normalise_stop_reason(word)
         is_wrong = reason in _NORMAL_STOP_REASONS - {"tool_use"} if blocks.has_tool_use else reason == "tool_use"
         if not is_wrong:
             return reason
-        self.repair_log.record(catalog.msg.STOP_REASON_TOOL_USE, reason)
+        self.repair_log.record("msg-stop-reason-tool-use", reason)
         return "tool_use" if blocks.has_tool_use else "end_turn"
 
     def _complete_message(self, message: Json) -> Json:

@@ -7,7 +7,6 @@ An event is matched to its item by id, then by index, then by what is open.
 from collections import deque
 from types import UnionType
 
-from welldone.protocol import catalog
 from welldone.protocol.dialects.responses.emitter import (
     ANNOTATION_ADDED,
     CALL_TEXTS,
@@ -116,7 +115,7 @@ class TextRepairer:
         """Log an index that is not that of the part."""
         name = INDEX_MEMBER_OF_PART[part.kind]
         if value.get(name) != part.address[name]:
-            self._repair_log.record(catalog.resp.CONTENT_INDEX, value)
+            self._repair_log.record("resp-content-index", value)
 
     def add_text(self, accumulator: TextAccumulator, text: str, members: Json) -> None:
         """Extend a text."""
@@ -133,7 +132,7 @@ class TextRepairer:
             accumulator.kind == "function_call"
             and members.get("name", accumulator.value["name"]) != accumulator.value["name"]
         ):
-            self._repair_log.record(catalog.resp.ARGS_DONE, value)
+            self._repair_log.record("resp-args-done", value)
         self.reconcile_text(accumulator, value.get(accumulator.spec.member))
         self._emitter.close_text(accumulator, members)
 
@@ -151,7 +150,7 @@ class TextRepairer:
         for index, part in enumerate(parts):
             value = fitting[index] if index < len(fitting) and fitting[index]["type"] == part.kind else {}
             if part.is_part_open or (part.text and value.get(part.spec.member) != part.text):
-                self._repair_log.record(catalog.resp.DONE_EVENTS, upstream)
+                self._repair_log.record("resp-done-events", upstream)
             if part.is_part_open:
                 self.close_part(part, value, {})
 
@@ -159,10 +158,10 @@ class TextRepairer:
         """Close a part."""
         whole = upstream.get(part.spec.member)
         if part.is_open:
-            self._repair_log.record(catalog.resp.DONE_EVENTS, upstream)
+            self._repair_log.record("resp-done-events", upstream)
             self.reconcile_text(part, whole)
         elif whole != part.text:
-            self._repair_log.record(catalog.resp.DONE_EVENTS, upstream)
+            self._repair_log.record("resp-done-events", upstream)
         self._emitter.close_part(part, _without_invalid_lists(upstream), members)
 
     def reconcile_text(self, accumulator: TextAccumulator, whole: object, given: object = None) -> None:
@@ -173,15 +172,15 @@ class TextRepairer:
             given = self._added_parts.pop(accumulator, {}).get(accumulator.spec.member)
         if not isinstance(whole, str) or not whole:
             if sent:
-                self._repair_log.record(catalog.resp.DONE_EVENTS, whole)
+                self._repair_log.record("resp-done-events", whole)
             whole = sent + half or given
         if not isinstance(whole, str) or whole == sent:
             return
         if whole.startswith(sent):
-            self._repair_log.record(catalog.resp.DELTAS, whole)
+            self._repair_log.record("resp-deltas", whole)
             self._emitter.add_text(accumulator, whole[len(sent) :])
         else:
-            self._repair_log.record(catalog.resp.DELTA_EQUALS_DONE, whole)
+            self._repair_log.record("resp-delta-equals-done", whole)
             accumulator.pieces = [whole]
 
     def _take_logprobs(self, accumulator: TextAccumulator, members: Json) -> list[Json]:
@@ -191,7 +190,7 @@ class TextRepairer:
         logprobs = members.get("logprobs")
         if isinstance(logprobs, list):
             return logprobs
-        self._repair_log.record(catalog.resp.LOGPROBS_ARRAY, logprobs)
+        self._repair_log.record("resp-logprobs-array", logprobs)
         members.pop("logprobs", None)
         return []
 
@@ -210,9 +209,9 @@ def _without_invalid_lists(part: Json) -> Json:
     return {key: value for key, value in part.items() if isinstance(value, _LIST_MEMBERS.get(key, object))}
 
 
-def part_added_rule(kind: str) -> catalog.Rule:
+def part_added_rule(kind: str) -> str:
     """Return the rule that a missing part.added event violates."""
-    return catalog.resp.REASONING_PARTS if ITEM_TYPE_OF_PART[kind] == "reasoning" else catalog.resp.PART_ADDED_FIRST
+    return "resp-reasoning-parts" if ITEM_TYPE_OF_PART[kind] == "reasoning" else "resp-part-added-first"
 
 
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
@@ -263,13 +262,13 @@ class OutputRepairer:
         pairs = list(zip(self._emitter.items, listed, strict=False))
         is_same = all(item.is_open or item_content(item.value) == item_content(value) for item, value in pairs)
         if not is_same or len(self._emitter.items) != len(listed):
-            self._repair_log.record(catalog.resp.FINAL_OUTPUT, output)
+            self._repair_log.record("resp-final-output", output)
         for value, found in zip(listed, known, strict=True):
             item = found or self._open_item(value, {})
             if item is None:
                 continue
             if item.is_open:
-                self._repair_log.record(catalog.resp.DONE_EVENTS, value)
+                self._repair_log.record("resp-done-events", value)
                 self._close_item(item, value, status)
             # The final output may have more members than output_item.done.
             fixed = (*STABLE_ITEM_MEMBERS, "status") if item.kind in ITEMS_WITH_STATUS else STABLE_ITEM_MEMBERS
@@ -284,59 +283,59 @@ class OutputRepairer:
             if is_call and not all(
                 map(_is_nonempty_string, [item.get("id"), *map(item.get, _CALL_IDENTITY), item.get("arguments")])
             ):
-                self._repair_log.record(catalog.resp.FUNCTION_IDS, item)
+                self._repair_log.record("resp-function-ids", item)
             if (is_call or item.get("type") == "message") and item.get("status") not in ("completed", "incomplete"):
-                self._repair_log.record(catalog.resp.ITEM_STATUS, item)
+                self._repair_log.record("resp-item-status", item)
             is_named = item.get("type") not in ("message", "reasoning") or isinstance(item.get("id"), str)
             if not is_named or not is_schema_item(item):
-                self._repair_log.record(catalog.resp.OBJECT_SCHEMA, item)
+                self._repair_log.record("resp-object-schema", item)
 
     def close_all(self, status: str) -> None:
         """Close all open items."""
         for item in self._emitter.items:
             if item.is_open:
-                self._repair_log.record(catalog.resp.DONE_EVENTS, item.value)
+                self._repair_log.record("resp-done-events", item.value)
                 self._close_item(item, {}, status)
 
     def _on_item_added(self, value: Json) -> None:
         given = as_object(value.get("item"))
         if self._is_repeated(given, value.get("output_index")):
-            self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, value)
+            self._repair_log.record("resp-item-added-first", value)
             return
         item = self._open_item(given, value)
         if item is None:
             return
         if not is_schema_item(given):
-            self._repair_log.record(catalog.resp.OBJECT_SCHEMA, value)
+            self._repair_log.record("resp-object-schema", value)
         if value.get("output_index") != item.index:
-            self._repair_log.record(catalog.resp.OUTPUT_INDEX, value)
+            self._repair_log.record("resp-output-index", value)
         if item.kind in ITEMS_WITH_STATUS and given.get("status") != "in_progress":
-            self._repair_log.record(catalog.resp.ITEM_STATUS, value)
+            self._repair_log.record("resp-item-status", value)
         if item.kind == "function_call" and given.get("arguments") != "":
-            self._repair_log.record(catalog.resp.FUNCTION_IDS, value)
+            self._repair_log.record("resp-function-ids", value)
 
     def _on_item_done(self, value: Json) -> None:
         final = as_object(value.get("item"))
         kind = final.get("type")
         if not is_schema_item(final):
-            self._repair_log.record(catalog.resp.OBJECT_SCHEMA, value)
+            self._repair_log.record("resp-object-schema", value)
         locators = {"item_id": final.get("id"), "output_index": value.get("output_index")}
         item = self._find_item(locators, kind if isinstance(kind, str) else None)
         if item is None:
-            self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, value)
+            self._repair_log.record("resp-item-added-first", value)
             item = self._open_item(final, {"output_index": value.get("output_index")})
         if item is None:
             return
         if item.is_open:
             self._close_item(item, final, "completed", extra_members(value, "item"))
         else:
-            self._repair_log.record(catalog.resp.DONE_EVENTS, value)
+            self._repair_log.record("resp-done-events", value)
 
     def _on_part_added(self, value: Json) -> None:
         given = as_object(value.get("part"))
         kind = self._part_type(value, given)
         if not is_schema_part(given):
-            self._repair_log.record(catalog.resp.OBJECT_SCHEMA, value)
+            self._repair_log.record("resp-object-schema", value)
         item = self._item_for_part(value, kind)
         if item is None or self._text_repairer.is_part_open(item, value, kind):
             self._repair_log.record(part_added_rule(kind), value)
@@ -347,10 +346,10 @@ class OutputRepairer:
     def _on_part_done(self, value: Json) -> None:
         final = as_object(value.get("part"))
         if not is_schema_part(final):
-            self._repair_log.record(catalog.resp.OBJECT_SCHEMA, value)
+            self._repair_log.record("resp-object-schema", value)
         part = self._text_for_event(value, self._part_type(value, final))
         if part is None or not part.is_part_open:
-            self._repair_log.record(catalog.resp.DONE_EVENTS, value)
+            self._repair_log.record("resp-done-events", value)
         else:
             self._text_repairer.close_part(part, final, extra_members(value, "part"))
 
@@ -358,9 +357,9 @@ class OutputRepairer:
         text = self._text_for_event(value, kind)
         is_delta = value["type"] in TEXT_DELTA_EVENTS
         if is_delta and not isinstance(value.get("delta"), str):
-            self._repair_log.record(catalog.resp.DELTAS, value)
+            self._repair_log.record("resp-deltas", value)
         elif text is None or not text.is_open:
-            self._repair_log.record(catalog.resp.DONE_EVENTS, value)
+            self._repair_log.record("resp-done-events", value)
         elif is_delta:
             self._text_repairer.add_text(text, value["delta"], extra_members(value, "delta"))
         else:
@@ -369,7 +368,7 @@ class OutputRepairer:
     def _on_annotation(self, value: Json) -> None:
         part = self._text_for_event(value, "output_text")
         if part is None or not part.is_part_open:
-            self._repair_log.record(catalog.resp.DONE_EVENTS, value)
+            self._repair_log.record("resp-done-events", value)
             return
         part.value["annotations"].append(value.get("annotation"))
         self._emitter.emit(value["type"], part.address, extra_members(value))
@@ -377,7 +376,7 @@ class OutputRepairer:
     def _on_hosted_tool_step(self, value: Json, kind: str) -> None:
         item = self._find_item(value, kind)
         if item is None or not item.is_open:
-            self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST if item is None else catalog.resp.DONE_EVENTS, value)
+            self._repair_log.record("resp-item-added-first" if item is None else "resp-done-events", value)
         else:
             address = {"output_index": item.index} if kind == _ITEM_WITHOUT_ID else item.address
             self._emitter.emit(value["type"], address, extra_members(value))
@@ -391,9 +390,9 @@ class OutputRepairer:
             found.append(last)
         item = next((item for item in found if item is not None and kind in (None, item.kind)), None)
         if item is not None and index != item.index:
-            self._repair_log.record(catalog.resp.OUTPUT_INDEX, value)
+            self._repair_log.record("resp-output-index", value)
         if item is not None and id != item.id and kind != _ITEM_WITHOUT_ID:
-            self._repair_log.record(catalog.resp.ITEM_ID_STABLE, value)
+            self._repair_log.record("resp-item-id-stable", value)
         return item
 
     def _is_repeated(self, given: Json, index: object) -> bool:
@@ -408,16 +407,14 @@ class OutputRepairer:
         """Start an item; `given` is the item in the event `value`. None if it lacks its type or name."""
         kind = given.get("type")
         if not isinstance(kind, str) or not kind:
-            self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, given)
+            self._repair_log.record("resp-item-added-first", given)
             return None
         if kind in CLIENT_TOOL_CALLS and not _is_nonempty_string(given.get("name")):
-            self._repair_log.record(catalog.resp.FUNCTION_IDS, given)
+            self._repair_log.record("resp-function-ids", given)
             return None  # output_item.done may have the name
         id = given.get("id")
         if not _is_nonempty_string(id) or id in self._ids:
-            self._repair_log.record(
-                catalog.resp.FUNCTION_IDS if kind in CLIENT_TOOL_CALLS else catalog.resp.ITEM_ID_STABLE, given
-            )
+            self._repair_log.record("resp-function-ids" if kind in CLIENT_TOOL_CALLS else "resp-item-id-stable", given)
             id = self._make_item_id(kind)
         item = self._emitter.open_item(self._initial_item(given | {"id": id}), extra_members(value, "item"))
         self._ids.add(item.id)
@@ -440,7 +437,7 @@ class OutputRepairer:
         """Empty an item for output_item.added, and add its missing members."""
         kind = value["type"]
         if kind in CLIENT_TOOL_CALLS and not _is_nonempty_string(value.get("call_id")):
-            self._repair_log.record(catalog.resp.FUNCTION_IDS, value)
+            self._repair_log.record("resp-function-ids", value)
             value = value | {"call_id": f"call_{self._id_stem}_{len(self._emitter.items)}"}
         if kind in ITEMS_WITH_STATUS:
             value = value | {"status": "in_progress"}
@@ -456,12 +453,12 @@ class OutputRepairer:
         if item.kind in CLIENT_TOOL_CALLS and any(
             upstream.get(name, item.value[name]) != item.value[name] for name in _CALL_IDENTITY
         ):
-            self._repair_log.record(catalog.resp.FUNCTION_IDS, upstream)
+            self._repair_log.record("resp-function-ids", upstream)
         for name, parts in zip(PART_LISTS, (item.content, item.summary), strict=True):
             listed = upstream.get(name)
             self._text_repairer.close_parts(item, parts, listed if parts or listed else given.get(name))
         if item.arguments is not None and item.arguments.is_open:
-            self._repair_log.record(catalog.resp.ARGS_DONE, upstream)
+            self._repair_log.record("resp-args-done", upstream)
             self._text_repairer.reconcile_text(
                 item.arguments, upstream.get(item.arguments.spec.member), given.get(item.arguments.spec.member)
             )
@@ -479,7 +476,7 @@ class OutputRepairer:
         if isinstance(own, str) and is_final:
             return own
         if upstream and (item.kind in ITEMS_WITH_STATUS or "status" in item.value):
-            self._repair_log.record(catalog.resp.ITEM_STATUS, upstream)
+            self._repair_log.record("resp-item-status", upstream)
         return status
 
     def _part_type(self, value: Json, part: Json) -> str:
@@ -495,7 +492,7 @@ class OutputRepairer:
         """Return the item of a part, starting it if necessary; None if it is closed."""
         item = self._find_item(value, ITEM_TYPE_OF_PART[kind])
         if item is None:
-            self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, value)
+            self._repair_log.record("resp-item-added-first", value)
             item = self._open_item(
                 {"type": ITEM_TYPE_OF_PART[kind], "id": value.get("item_id")}, _locator_members(value)
             )
@@ -506,7 +503,7 @@ class OutputRepairer:
         if kind in CALL_TEXTS:
             item = self._find_item(value, kind)
             if item is None:
-                self._repair_log.record(catalog.resp.ITEM_ADDED_FIRST, value)
+                self._repair_log.record("resp-item-added-first", value)
             return None if item is None or not item.is_open else item.arguments
         item = self._item_for_part(value, kind)
         if item is None:

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from welldone.protocol import catalog, sse
+from welldone.protocol import sse
 from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.dialects.responses.emitter import (
     ITEMS_WITH_STATUS,
@@ -49,10 +49,10 @@ class ResponsesRepairer(PassthroughRepairer):
     `clock` supplies `completed_at` if the server does not send it; without a clock it is null.
     """
 
-    _UNKNOWN_EVENT_RULE: ClassVar[catalog.Rule] = catalog.resp.NO_UNKNOWN_EVENTS
-    _EMPTY_DATA_RULES: ClassVar[tuple[catalog.Rule, ...]] = (
+    _UNKNOWN_EVENT_RULE: ClassVar[str] = "resp-no-unknown-events"
+    _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = (
         *PassthroughRepairer._EMPTY_DATA_RULES,
-        catalog.resp.KEEPALIVE,
+        "resp-keepalive",
     )
 
     def __init__(
@@ -108,14 +108,14 @@ class ResponsesRepairer(PassthroughRepairer):
             kind = name
         value = self._scrub_event(value)
         if self.is_done:
-            self.repair_log.record(catalog.resp.TERMINAL_ONCE, value)
+            self.repair_log.record("resp-terminal-once", value)
             return b""
         if kind == "keepalive":
             return self._on_keepalive(value)
         if kind == "error" or has_error(value):  # clients read any event with `error` as a failure
             return self._on_error_event(value, kind)
         if kind != name:
-            self.repair_log.record(catalog.resp.EVENT_NAME, name)
+            self.repair_log.record("resp-event-name", name)
         self._check_sequence_number(value)
         return self._dispatch_response_event(value | {"type": kind}, kind) + self._emitter.drain()
 
@@ -127,7 +127,7 @@ class ResponsesRepairer(PassthroughRepairer):
             self._on_response_progress(value, kind)
         elif kind in OUTPUT_EVENTS:
             if not self._emitter.has_started:
-                self.repair_log.record(catalog.resp.CREATED_FIRST, kind)
+                self.repair_log.record("resp-created-first", kind)
                 self._ensure_created({}, {})
             self._output_repairer.process_event(value, kind)
         else:
@@ -140,7 +140,7 @@ class ResponsesRepairer(PassthroughRepairer):
 
     def _forward_unknown_event(self, value: Json, kind: str) -> None:
         """Forward an event of a newer API version; drop others."""
-        self.repair_log.record(catalog.resp.NO_UNKNOWN_EVENTS, kind)
+        self.repair_log.record("resp-no-unknown-events", kind)
         if kind.startswith("response.") and len(self._pending_events) < _PENDING_EVENTS_LIMIT:
             self._pending_events.append(value)
 
@@ -177,7 +177,7 @@ class ResponsesRepairer(PassthroughRepairer):
         return super()._repair_irregular_data(data, value, frame)
 
     def _handle_done(self) -> bytes:
-        self.repair_log.record(catalog.resp.TERMINAL_ONCE, "[DONE]")
+        self.repair_log.record("resp-terminal-once", "[DONE]")
         self._has_sentinel = True
         return b""
 
@@ -185,9 +185,9 @@ class ResponsesRepairer(PassthroughRepairer):
         if self.is_done:
             return b""
         if self._upstream_failure is not None:
-            self.repair_log.record(catalog.resp.ERROR, self._upstream_failure.message)
+            self.repair_log.record("resp-error", self._upstream_failure.message)
             return self._fail(self._upstream_failure, is_ours=True)
-        self.repair_log.record(catalog.resp.TERMINAL_ONCE)
+        self.repair_log.record("resp-terminal-once")
         items = self._emitter.items
         if not self._has_sentinel or not items or any(item.is_open for item in items):
             return self._fail_incomplete("the server's stream ended before the response was complete")
@@ -202,7 +202,7 @@ class ResponsesRepairer(PassthroughRepairer):
 
     def _on_keepalive(self, value: Json) -> bytes:
         if not self._emitter.has_started:
-            self.repair_log.record(catalog.resp.KEEPALIVE, value)
+            self.repair_log.record("resp-keepalive", value)
         if "sequence_number" in value:
             self._check_sequence_number(value)
         return self._keep_alive_bytes()
@@ -213,7 +213,7 @@ class ResponsesRepairer(PassthroughRepairer):
         error = value.get("error") or {key: item for key, item in value.items() if key not in _EVENT_ENVELOPE}
         failure = read_error({"error": error}, b"", RepairLog()) or bad_stream_failure("an error without a message")
         if value.get("type") != "error" or not _is_complete_error(inner or value, is_inner=bool(inner)):
-            self.repair_log.record(catalog.resp.ERROR, value)
+            self.repair_log.record("resp-error", value)
             return self._fail(failure)
         self._ensure_created({}, {})
         self._check_sequence_number(value)
@@ -227,14 +227,14 @@ class ResponsesRepairer(PassthroughRepairer):
     def _check_sequence_number(self, value: Json) -> None:
         number = value.get("sequence_number")
         if type(number) is not int or number != self._next_sequence_number:
-            self.repair_log.record(catalog.resp.SEQUENCE_NUMBER, number)
+            self.repair_log.record("resp-sequence-number", number)
         self._next_sequence_number = (number if type(number) is int else self._next_sequence_number) + 1
 
     def _on_response_progress(self, value: Json, kind: str) -> None:
         response = as_object(value.get("response"))
         is_first = not self._emitter.has_started
         if is_first != (kind == "response.created"):
-            self.repair_log.record(catalog.resp.CREATED_FIRST, kind)
+            self.repair_log.record("resp-created-first", kind)
         self._ensure_created(response, _event_members(value) if kind == "response.created" else {})
         self._check_response(response)
         if self._emitter.items:
@@ -257,22 +257,22 @@ class ResponsesRepairer(PassthroughRepairer):
     def _check_response(self, response: Json) -> None:
         """Log missing members of a Response, and a changed id."""
         if not all(_is_member_valid(name, response) for name in _REQUIRED_MEMBERS):
-            self.repair_log.record(catalog.resp.CREATED_FULL, response)
+            self.repair_log.record("resp-created-full", response)
         elif not _matches_schema(response):
-            self.repair_log.record(catalog.resp.OBJECT_SCHEMA, response)
+            self.repair_log.record("resp-object-schema", response)
         if _is_member_valid("id", response) and response["id"] != self._emitter.response["id"]:
-            self.repair_log.record(catalog.resp.RESPONSE_ID, response["id"])
+            self.repair_log.record("resp-response-id", response["id"])
 
     def _on_response_end(self, value: Json, kind: str) -> bytes:
         response = as_object(value.get("response"))
         if not self._emitter.has_started:
-            self.repair_log.record(catalog.resp.CREATED_FIRST, kind)
+            self.repair_log.record("resp-created-first", kind)
             self._ensure_created(response, {})
         self._check_response(response)
         status = kind.removeprefix("response.")
         own_status = response.get("status")
         if own_status != status:
-            self.repair_log.record(catalog.resp.TERMINAL_ONCE, own_status)
+            self.repair_log.record("resp-terminal-once", own_status)
         if status == "completed" and own_status in ("incomplete", "failed", "cancelled"):
             status = "failed" if own_status == "cancelled" else str(own_status)
         self._emitter.response |= _echoed_members(response)
@@ -291,19 +291,19 @@ class ResponsesRepairer(PassthroughRepairer):
     def _response_failure(self, error: object) -> Failure:
         members = as_object(error)
         if not isinstance(members.get("message"), str) or not isinstance(members.get("code"), str):
-            self.repair_log.record(catalog.resp.ERROR, error)
+            self.repair_log.record("resp-error", error)
         return read_error({"error": members}, b"", RepairLog()) or bad_stream_failure("a failure without an error")
 
     def _read_usage(self, upstream_usage: object, *, is_due: bool) -> None:
         usage = parse_responses_usage(as_object(upstream_usage))
         if usage is None:
             if is_due:
-                self.repair_log.record(catalog.resp.USAGE, upstream_usage)
+                self.repair_log.record("resp-usage", upstream_usage)
             return
         self.usage = usage
         self._upstream_usage = as_object(upstream_usage)
         if not is_complete_usage(self._upstream_usage):
-            self.repair_log.record(catalog.resp.USAGE, upstream_usage)
+            self.repair_log.record("resp-usage", upstream_usage)
 
     def _end_response(self, status: str, changes: Json) -> None:
         usage = None if self.usage is None else complete_usage(self._upstream_usage, self.usage)
