@@ -18,7 +18,7 @@ from welldone.cluster import asgi_relay
 from welldone.cluster.asgi_relay import ASGIMessage
 from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings
-from welldone.http.client import HttpClientError
+from welldone.http.connect import HttpClientError
 from welldone.mock.script import MockReply, MockScript
 from welldone.mock.server import MockServer
 from welldone.server.server import Server
@@ -389,7 +389,7 @@ def test_an_incomplete_reply_of_the_server_is_an_error(tmp_path: Path, response:
 def test_a_missing_server_is_an_error(tmp_path: Path) -> None:
     async def work() -> None:
         asgi_relay.set_destination(tmp_path / "nobody.sock", limit_bytes=LIMIT)
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(HttpClientError):
             await relay(scope("/v1/x", "GET"), Client())
 
     run(work())

@@ -20,7 +20,7 @@ from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.dialects.events import EventTemplate
 from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.http.client import HttpClientError
+from welldone.http.connect import HttpClientError
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.responses.writer import ResponsesDialect

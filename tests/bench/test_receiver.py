@@ -15,7 +15,7 @@ from welldone.bench import client
 from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects.chat import ChatStreamTimer
 from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.http.client import HttpClientError
+from welldone.http.connect import HttpClientError
 from welldone.protocol.request_facts import RequestFacts
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}

@@ -15,7 +15,8 @@ from welldone.check.reports import renderers, text
 from welldone.check.run import NothingToCheckError, check
 from welldone.check.settings import DIALECTS, CheckSettings
 from welldone.http.address import Address
-from welldone.http.recording_client import ConnectError, RecordedResponse
+from welldone.http.connect import HttpClientError
+from welldone.http.recording_client import RecordedResponse
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.server import MockHttpRequest
 
@@ -72,7 +73,7 @@ class Hostile:
         if self._random.random() > self._oddness:
             return self._recording(reply.status, tuple(reply.headers.items()), reply.body, leave)
         if self._random.random() < 0.05:
-            raise ConnectError("no connection to the server")
+            raise HttpClientError("no connection to the server")
         status = self._random.choice((reply.status, *STATUSES))
         received = (*self._random.sample(HEADERS, 2), ("Retry-After", "0"), *reply.headers.items())
         return self._recording(status, received, self._body(reply.body), leave)

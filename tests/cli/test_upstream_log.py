@@ -8,7 +8,8 @@ import pytest
 from welldone.cli.service import UpstreamLog
 from welldone.config.upstream import UpstreamSettings
 from welldone.gateway.upstream import FAILURE_THRESHOLD, Upstream
-from welldone.http.client import BufferedResponse, HttpClientError
+from welldone.http.client import BufferedResponse
+from welldone.http.connect import HttpClientError
 from welldone.server.observe.log import LOGGER
 
 UNREACHABLE = HttpClientError("no connection to the server")

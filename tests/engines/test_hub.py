@@ -25,6 +25,7 @@ try:
 except PullError as error:
     print(f"{error.kind}: {error}")
 """
+WITHOUT_LIBRARY = "import sys; sys.modules['huggingface_hub'] = None\n" + PROGRAM
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 DATA = files.model(20_000)
 TOKEN = "hf_hunter2"
@@ -50,10 +51,10 @@ class FakeHub:
         headers = {} if code is None else {"X-Error-Code": code}
         self.site.pages[f"/owner/repo/resolve/main/{path}"] = Page(status=status, headers=headers)
 
-    def pull(self, source: str, sha256: str = "", **environment: str) -> str:
+    def pull(self, source: str, sha256: str = "", program: str = PROGRAM, **environment: str) -> str:
         """Pull a source in a new process; return the path, or the error with its kind."""
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, source, str(self.folder), sha256],
+            [sys.executable, "-c", program, source, str(self.folder), sha256],
             env=os.environ
             | {"HF_ENDPOINT": self.site.url(""), "HF_HOME": str(self._home), "HF_TOKEN": TOKEN, "NO_PROXY": "127.0.0.1"}
             | environment,
@@ -64,6 +65,11 @@ class FakeHub:
         assert (done.returncode, done.stderr) == (0, "")
         assert TOKEN not in done.stdout
         return done.stdout.strip()
+
+    @property
+    def tokens(self) -> set[str | None]:
+        """The Authorization headers of the requests for files."""
+        return {request.headers.get("authorization") for request in self.site.requests if "/resolve/" in request.path}
 
     @property
     def file_names(self) -> list[str]:
@@ -87,8 +93,7 @@ def test_a_file_is_downloaded_and_checked(hub: FakeHub) -> None:
     origin = read_origin(path)
     assert origin is not None
     assert (origin.source, origin.sha256) == ("hf:owner/repo/sub/a.gguf", files.sha256(DATA))
-    tokens = {request.headers.get("authorization") for request in hub.site.requests if "/resolve/" in request.path}
-    assert tokens == {f"Bearer {TOKEN}"}
+    assert hub.tokens == {f"Bearer {TOKEN}"}
 
 
 def test_all_files_of_a_split_model_are_downloaded_at_their_revision(hub: FakeHub) -> None:
@@ -151,10 +156,27 @@ def test_offline_mode_is_reported(hub: FakeHub) -> None:
     assert "HF_HUB_OFFLINE is set" in hub.pull("hf:owner/repo/a.gguf", HF_HUB_OFFLINE="1")
 
 
+def test_a_url_of_the_hub_is_downloaded_with_the_library(hub: FakeHub) -> None:
+    hub.offer("sub/a%20b.gguf")
+    url = hub.site.url("/owner/repo/resolve/main/sub/a%20b.gguf")
+    path = Path(hub.pull(f"{url}?download=true"))
+    assert (path.name, path.read_bytes()) == ("a-b.gguf", DATA)
+    origin = read_origin(path)
+    assert origin is not None
+    assert origin.source == url
+    assert hub.tokens == {f"Bearer {TOKEN}"}
+
+
+def test_without_the_library_a_url_of_the_hub_is_a_url_like_any_other(hub: FakeHub) -> None:
+    hub.offer("a.gguf")
+    path = Path(hub.pull(hub.site.url("/owner/repo/resolve/main/a.gguf"), program=WITHOUT_LIBRARY))
+    assert path.read_bytes() == DATA
+    assert hub.tokens == {None}
+
+
 def test_without_the_library_the_error_names_the_extra(tmp_path: Path) -> None:
-    hidden = "import sys; sys.modules['huggingface_hub'] = None\n" + PROGRAM
     done = subprocess.run(
-        [sys.executable, "-c", hidden, "hf:owner/repo/a.gguf", str(tmp_path), ""],
+        [sys.executable, "-c", WITHOUT_LIBRARY, "hf:owner/repo/a.gguf", str(tmp_path), ""],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -1,5 +1,7 @@
 """Downloads from a web server: complete, checked and resumable."""
 
+import base64
+import gzip
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,10 +11,14 @@ import pytest
 
 from tests.engines import files, web
 from tests.engines.web import LIMIT_S, Page, Site
+from tests.http.certificates import Pair, make_pair
 from welldone.engines.models.download import DownloadLimits
 from welldone.engines.models.install import BLOCK_BYTES, PullError, PullErrorKind, download_lock, no_progress
 from welldone.engines.models.pull import ModelPuller, pull
 from welldone.engines.models.store import read_origin
+from welldone.http import connect
+from welldone.http.address import ssl_context
+from welldone.http.response_parser import CONNECTION_LOST, NOT_HTTP
 
 DATA = files.model(20_000)
 SHA256 = files.sha256(DATA)
@@ -181,7 +187,7 @@ def test_a_range_without_last_modified_is_of_the_requested_version(site: Site, p
     assert puller.pull(site.url("/b.gguf")).read_bytes() == OTHER
 
 
-@pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"v1"'}])
+@pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"v1"'}, {"ETag": '"\x01"'}])
 def test_without_a_strong_validator_a_download_is_not_resumed(
     headers: dict[str, str], site: Site, puller: RecordingPuller
 ) -> None:
@@ -326,6 +332,99 @@ def test_a_refused_connection_is_reported_without_a_retry(puller: RecordingPulle
     message = puller.fail(f"http://127.0.0.1:{port}/a.gguf", PullErrorKind.UNREACHABLE)
     assert "connection refused" in message
     assert puller.pauses == []
+
+
+class Proxy:
+    """A proxy that answers a tunnel's requests itself, with a certificate for `models.test`."""
+
+    def __init__(self, pair: Pair, status: int = 200) -> None:
+        self._tls = pair.serving()
+        self._status = status
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.heads: list[bytes] = []
+
+    def run(self) -> None:
+        """Answer one request."""
+        connection, _ = self._listening.accept()
+        with self._listening, connection:
+            self.heads.append(connection.recv(65536))
+            connection.sendall(b"HTTP/1.1 %d Reason\r\nX: y\r\n\r\n" % self._status)
+            if self._status == 200:
+                with self._tls.wrap_socket(connection, server_side=True) as encrypted:
+                    self.heads.append(encrypted.recv(65536))
+                    encrypted.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DATA) + DATA)
+
+
+@pytest.mark.parametrize("status", [200, 407])
+def test_the_proxy_of_the_environment_is_used(
+    status: int, puller: RecordingPuller, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = make_pair(tmp_path_factory.mktemp("tls"), names="DNS:models.test")
+    proxy = Proxy(pair, status)
+    for name in ("HTTPS_PROXY", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", f"http://user:hunter%32@127.0.0.1:{proxy.port}")
+    monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
+    monkeypatch.setattr(connect, "ssl_context", ssl_context.__wrapped__)  # without its cache
+    thread = threading.Thread(target=proxy.run)
+    thread.start()
+    if status == 200:
+        assert puller.pull("https://models.test/a.gguf?x=y", SHA256).read_bytes() == DATA
+        assert proxy.heads[1].startswith(b"GET /a.gguf?x=y HTTP/1.1\r\nHost: models.test\r\n")
+        assert b"roxy" not in proxy.heads[1]
+    else:
+        message = puller.fail("https://models.test/a.gguf", PullErrorKind.UNREACHABLE)
+        assert f"through the proxy 127.0.0.1:{proxy.port}: the proxy answered 407" in message
+    thread.join(LIMIT_S)
+    credentials = base64.b64encode(b"user:hunter2")
+    assert proxy.heads[0].startswith(b"CONNECT models.test:443 HTTP/1.1\r\nHost: models.test:443\r\n")
+    assert b"\r\nProxy-Authorization: Basic " + credentials + b"\r\n" in proxy.heads[0]
+
+
+@pytest.mark.parametrize("proxy", ["http://", "http://host:port", "http://127.0.0.1:1"])
+def test_a_wrong_proxy_is_reported(proxy: str, puller: RecordingPuller, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", proxy)
+    is_url = proxy.endswith("1")
+    kind = PullErrorKind.UNREACHABLE if is_url else PullErrorKind.USER_ERROR
+    message = puller.fail("https://models.test/a.gguf", kind)
+    assert ("connection refused" if is_url else "HTTPS_PROXY is not the URL of a proxy") in message
+
+
+def test_a_host_without_a_proxy_is_connected_directly(
+    puller: RecordingPuller, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "models.invalid")
+    site.pages["/a.gguf"] = Page(DATA)
+    assert puller.pull(site.url("/a.gguf")).read_bytes() == DATA
+    assert "proxy" not in puller.fail("https://models.invalid/b.gguf", PullErrorKind.UNREACHABLE)
+
+
+def test_a_compressed_reply_is_not_a_model(site: Site, puller: RecordingPuller) -> None:
+    site.pages["/a.gguf"] = Page(gzip.compress(DATA), headers={"Content-Encoding": "gzip"})
+    assert "it begins with" in puller.fail(site.url("/a.gguf"), PullErrorKind.INVALID_FILE)
+
+
+@pytest.mark.parametrize("reply", [b"SSH-2.0-OpenSSH\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-"])
+def test_a_reply_that_is_not_http_is_reported(reply: bytes, puller: RecordingPuller) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        source = f"http://127.0.0.1:{listening.getsockname()[1]}/a.gguf"
+        message = puller.fail(source, PullErrorKind.UNREACHABLE)
+        thread.join(LIMIT_S)
+    assert (NOT_HTTP if reply.startswith(b"SSH") else CONNECTION_LOST) in message
 
 
 def test_all_files_of_a_split_model_are_downloaded(site: Site, puller: RecordingPuller) -> None:

@@ -25,6 +25,25 @@ def test_sources_are_parsed(text: str, source: WebSource | HubSource) -> None:
 
 
 @table(
+    ("path", "endpoint", "source"),
+    [
+        ("/owner/re.po/resolve/main/a.gguf", None, HubSource("owner/re.po", "a.gguf", "main")),
+        ("/o/r/resolve/refs%2Fpr%2F3/b/a%20b.gguf?download=true", None, HubSource("o/r", "b/a b.gguf", "refs/pr/3")),
+        ("/o/r/resolve/main/a.gguf", "https://huggingface.co/", HubSource("o/r", "a.gguf", "main")),
+        ("/o/r/resolve/main/a.gguf", "https://mirror", None),
+        ("/o/r/resolve/main/a.gguf?sig=x", None, None),
+        ("/o/r/resolve/main/%2e%2e/a.gguf", None, None),
+        ("/datasets/o/r/resolve/main/a.gguf", None, None),
+        ("/datasets/r/resolve/main/a.gguf", None, None),
+        ("/o/r/blob/main/a.gguf", None, None),
+        (".example.com/o/r/resolve/main/a.gguf", None, None),
+    ],
+)
+def test_urls_of_the_hub_are_recognised(path: str, endpoint: str | None, source: HubSource | None) -> None:
+    assert WebSource(f"https://huggingface.co{path}").on_hub(endpoint) == source
+
+
+@table(
     ("text", "message"),
     [
         ("", "use default, hf:"),

@@ -5,14 +5,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from faults.client import LIMIT_S, chat, send_request
+from faults.client import chat, send_request
 from faults.connections import Fickle
 from faults.lightweight import UpstreamState, between, upstream
 from tests.http.aio import run
+from tests.http.test_client import RecordingReceiver
 from welldone.gateway.backends import BackendLease
 from welldone.gateway.error_mapping import ERROR_LIMIT_BYTES
 from welldone.http.address import Address
-from welldone.http.client import ConnectionPool, fetch
+from welldone.http.client import ConnectionPool, send
 from welldone.http.server import HttpRequest
 from welldone.server.generation.passthrough import PassthroughExchange
 
@@ -22,7 +23,9 @@ def test_a_retry_uses_a_new_connection() -> None:
         state, counts, pool = UpstreamState(), list[int](), ConnectionPool()
         async with upstream(state) as port:
             for is_fresh in (False, False, True):
-                await fetch(Address(port=port), "POST", "/", timeout_s=LIMIT_S, pool=pool, is_fresh=is_fresh)
+                receiver = RecordingReceiver()
+                await send(Address(port=port), "POST", "/", receiver, pool=pool, is_fresh=is_fresh)
+                await receiver.ended.wait()
                 counts.append(len(state.open))
             await pool.close()
         return counts

@@ -12,7 +12,8 @@ from welldone.config.upstream import UpstreamSettings
 from welldone.gateway.registry import DynamicUpstreams, UpstreamRegistry
 from welldone.gateway.upstream import FAILURE_THRESHOLD, UNHEALTHY_AFTER_PROBES, Upstream
 from welldone.http.address import Address
-from welldone.http.client import BufferedResponse, HttpClientError
+from welldone.http.client import BufferedResponse
+from welldone.http.connect import HttpClientError
 from welldone.mock.script import MockScript
 from welldone.mock.server import MockServer
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from welldone.config.upstream import UpstreamSettings
 from welldone.gateway.upstream import Upstream
-from welldone.http.client import BufferedResponse, HttpClientError
+from welldone.http.client import BufferedResponse
+from welldone.http.connect import HttpClientError
 
 SILENCE = HttpClientError("no connection to the server")
 NOWHERE = "http://127.0.0.1:1/v1"

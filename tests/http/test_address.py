@@ -50,7 +50,7 @@ def test_a_url_is_parsed_into_an_address(url: str, address: Address, authority: 
         ("http://[lab]", "do not contain an IPv6 address"),
         ("http://[v1.lab]", "do not contain an IPv6 address"),
         ("http://[fe80::1%25eth0]", "must not have a zone"),
-        (f"http://me:{SECRET}@lab", "give the key with --upstream-key, or as key"),
+        (f"http://me:{SECRET}@lab", "give the key as an option of its own, or as key"),
         (f"http://{SECRET}@lab", "must not contain a user"),
         (f"http://lab/v1?key={SECRET}", "must not have a query"),
         ("http://lab/v1?", "must not have a query"),

@@ -13,7 +13,8 @@ import pytest
 from tests.http.aio import run, serving
 from tests.table import table
 from welldone.http.address import Address
-from welldone.http.client import HttpClientError, RequestOptions, fetch, send
+from welldone.http.client import RequestOptions, fetch, send
+from welldone.http.connect import HttpClientError
 
 REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n there\r\n0\r\n\r\n"
@@ -208,7 +209,7 @@ def test_the_request_has_the_expected_headers_and_the_key_is_not_in_the_repr() -
     run(work())
     head = receiver[0].decode().split("\r\n")
     assert head[0] == "POST /v1/x HTTP/1.1"
-    assert {"Authorization: Bearer secret-key", "X-Team: lab", "X-More: 1", "Content-Type: application/json"} < set(
+    assert {"Authorization: Bearer secret-key", "x-team: lab", "X-More: 1", "Content-Type: application/json"} < set(
         head
     )
     assert "Accept-Encoding: identity" in head

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.table import table
 from welldone.http.address import Address
-from welldone.http.client import Exchange, HttpClientError, split_chunk_framing
+from welldone.http.client import Exchange, split_chunk_framing
+from welldone.http.connect import HttpClientError
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 

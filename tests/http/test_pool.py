@@ -16,7 +16,8 @@ from tests.http.aio import run, serving
 from tests.http.certificates import Pair, make_pair
 from tests.http.test_client import CHUNKED, REPLY, RecordingReceiver
 from welldone.http.address import Address, parse_url
-from welldone.http.client import ConnectionPool, Exchange, HttpClientError
+from welldone.http.client import ConnectionPool, Exchange, send
+from welldone.http.connect import HttpClientError
 
 NewLoop: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
 
@@ -83,7 +84,17 @@ async def pooled(upstream: Upstream, pool: ConnectionPool, tls: ssl.SSLContext |
 
 
 async def get(pool: ConnectionPool, address: Address) -> bytes:
-    return (await pool.fetch(address, "GET", "/", timeout_s=60)).body
+    """Return the body of a response; after a stale connection, of that on a new one."""
+    receiver = RecordingReceiver()
+    await send(address, "GET", "/", receiver, pool=pool)
+    await receiver.ended.wait()
+    if (error := receiver.ends[0]) is not None and error.is_stale:
+        receiver = RecordingReceiver()
+        await send(address, "GET", "/", receiver, pool=pool, is_fresh=True)
+        await receiver.ended.wait()
+    if (error := receiver.ends[0]) is not None:
+        raise error
+    return b"".join(receiver.pieces)
 
 
 @contextmanager
@@ -277,7 +288,7 @@ def test_a_reused_connection_lost_at_once_before_any_byte_is_stale(
         async with serving(server.answer) as port:
             address = Address(port=port)
             await asyncio.gather(*(get(pool, address) for _ in range(3)))
-            await pool.send(address, "POST", "/", receiver, body=b"{}")
+            await send(address, "POST", "/", receiver, pool=pool, body=b"{}")
             await receiver.ended.wait()
             error = receiver.ends[0]
             assert isinstance(error, HttpClientError)
@@ -300,7 +311,7 @@ def test_a_late_408_or_one_on_a_new_connection_is_a_response(new_loop: NewLoop) 
             async with serving(server.answer) as port:
                 if server.first is REPLY:
                     await get(pool, Address(port=port))
-                await pool.send(Address(port=port), "POST", "/", receiver, body=b"{}")
+                await send(Address(port=port), "POST", "/", receiver, pool=pool, body=b"{}")
                 await receiver.ended.wait()
                 assert (receiver.status, receiver.ends) == (408, [None])
                 await pool.close()
@@ -315,7 +326,7 @@ def test_a_lost_new_connection_is_not_stale(new_loop: NewLoop) -> None:
     async def work() -> None:
         receiver = RecordingReceiver()
         async with serving(hang_up) as port:
-            await ConnectionPool().send(Address(port=port), "GET", "/", receiver)
+            await send(Address(port=port), "GET", "/", receiver, pool=ConnectionPool())
             await receiver.ended.wait()
         error = receiver.ends[0]
         assert isinstance(error, HttpClientError)
@@ -324,7 +335,7 @@ def test_a_lost_new_connection_is_not_stale(new_loop: NewLoop) -> None:
     run(work(), new_loop)
 
 
-def test_fetch_retries_on_a_new_connection_after_a_stale_one(new_loop: NewLoop) -> None:
+def test_a_request_can_be_sent_again_on_a_new_connection_after_a_stale_one(new_loop: NewLoop) -> None:
     async def work() -> None:
         server, pool = ClosingServer(), ConnectionPool()
         async with serving(server.answer) as port:
@@ -346,7 +357,7 @@ def test_a_connection_paused_by_its_receiver_is_returned_reading(new_loop: NewLo
         upstream, pool, receiver = Upstream(), ConnectionPool(), Pausing()
         async with pooled(upstream, pool) as address:
             await get(pool, address)
-            exchange = await pool.send(address, "GET", "/", receiver)
+            exchange = await send(address, "GET", "/", receiver, pool=pool)
             await receiver.ended.wait()
             assert await get(pool, address) == b"hello"
             exchange.close()  # it has given its connection back and must not touch it
@@ -366,7 +377,9 @@ def test_an_early_response_closes_the_connection(new_loop: NewLoop) -> None:
 
         is_over, pool = asyncio.Event(), ConnectionPool()
         async with serving(early) as port:
-            await pool.fetch(Address(port=port), "POST", "/", body=bytes(30 * 2**20), timeout_s=60)
+            receiver = RecordingReceiver()
+            await send(Address(port=port), "POST", "/", receiver, pool=pool, body=bytes(30 * 2**20))
+            await receiver.ended.wait()
             assert pool.idle_count == 0
             is_over.set()
 
@@ -386,7 +399,7 @@ def test_cancelled_and_closed_exchanges_leak_nothing(when: str, new_loop: NewLoo
 
     async def cancel_early(pool: ConnectionPool, address: Address) -> None:
         receiver = RecordingReceiver()
-        sending = asyncio.ensure_future(pool.send(address, "POST", "/", receiver, body=b"{}"))
+        sending = asyncio.ensure_future(send(address, "POST", "/", receiver, pool=pool, body=b"{}"))
         if when == "connecting":
             await asyncio.sleep(0)
             sending.cancel()
@@ -487,7 +500,7 @@ def test_a_tls_handshake_can_be_cancelled(new_loop: NewLoop) -> None:
         reading, receiver = asyncio.Event(), RecordingReceiver()
         async with serving(silent) as port:
             sending = asyncio.ensure_future(
-                ConnectionPool().send(parse_url(f"https://127.0.0.1:{port}"), "GET", "/", receiver)
+                send(parse_url(f"https://127.0.0.1:{port}"), "GET", "/", receiver, pool=ConnectionPool())
             )
             await reading.wait()
             sending.cancel()
@@ -526,7 +539,7 @@ def test_a_connection_cancelled_while_connecting_is_not_pooled(
 
         monkeypatch.setattr(Exchange, "connection_made", cancel_early)
         address = parse_url(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        sending = asyncio.ensure_future(pool.send(address, "GET", "/", receiver))
+        sending = asyncio.ensure_future(send(address, "GET", "/", receiver, pool=pool))
         await asyncio.wait({sending})
         assert sending.cancelled()
         assert pool.take(address) is None

@@ -15,7 +15,8 @@ from tests.engines.supervisors import LIMIT_S, fetch_reply, run
 from tests.mock.raw_client import connect, send_request
 from tests.table import table
 from welldone.http.address import Address
-from welldone.http.client import HttpClientError, fetch
+from welldone.http.client import fetch
+from welldone.http.connect import HttpClientError
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, MockScript, json_reply
 from welldone.mock.server import MockServer, start_mock_server
 

@@ -12,7 +12,8 @@ from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.settings import BenchSettings
 from welldone.gateway.model_list import parse_model_list
 from welldone.http.address import Address, parse_url
-from welldone.http.client import BufferedResponse, HttpClientError, fetch
+from welldone.http.client import BufferedResponse, fetch
+from welldone.http.connect import HttpClientError
 from welldone.http.redaction import SecretRedactor
 from welldone.reporting import single_line
 

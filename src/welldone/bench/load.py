@@ -24,7 +24,8 @@ from welldone.bench.report import ClientLoad, StepResult
 from welldone.bench.settings import ArrivalProcess, BenchmarkKind, BenchSettings, GoodputBound
 from welldone.bench.stats import summarize_step
 from welldone.http.address import Address
-from welldone.http.client import ConnectionPool, Exchange, HttpClientError
+from welldone.http.client import ConnectionPool, Exchange, send
+from welldone.http.connect import HttpClientError
 
 # Arrival times of an open loop, in seconds from the start of the step.
 
@@ -332,9 +333,9 @@ class LoadGenerator:
         return receiver
 
     async def _send(self, receiver: BenchReceiver, data: bytes, *, is_fresh: bool = False) -> Exchange:
-        sse = "text/event-stream"
-        return await self._pool.send(
-            self._address, "POST", self._dialect.path, receiver, body=data, accept=sse, is_fresh=is_fresh
+        path, sse = self._dialect.path, "text/event-stream"
+        return await send(
+            self._address, "POST", path, receiver, pool=self._pool, is_fresh=is_fresh, body=data, accept=sse
         )
 
 

@@ -12,7 +12,7 @@ from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFa
 from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.check.settings import CHAT
 from welldone.gateway.model_list import detect_server_kind, parse_model_list
-from welldone.http.recording_client import ConnectError
+from welldone.http.connect import HttpClientError
 
 _DISCOVERY_PROBE = "discovery"
 _GREETING_TOKENS = 16
@@ -171,7 +171,7 @@ async def _send_greeting(client: ProbeClient, facts: ServerFacts, tokens: int, *
 async def _send_discovery(client: ProbeClient, request: ProbeRequest) -> ProbeReply:
     try:
         recordings = await client.send(request, _DISCOVERY_PROBE)
-    except ConnectError as error:
+    except HttpClientError as error:
         hint = "is the server running there?" if client.address.tls is None else "does the server use TLS?"
         hint = "trust it with --ca-file FILE" if error.is_untrusted else hint
         raise CheckUnreachableError(f"{client.settings.url}: {error}; {hint}") from None

@@ -10,7 +10,8 @@ from welldone import __version__
 from welldone.check.reply import ProbeRequest
 from welldone.check.settings import CHAT, CheckSettings
 from welldone.http.address import Address, parse_url
-from welldone.http.recording_client import ConnectError, RecordedResponse
+from welldone.http.connect import HttpClientError
+from welldone.http.recording_client import RecordedResponse
 
 MAX_REPLY_BYTES = 2 * 2**20
 """Limit of a reply. The longest answer that a probe requests has some hundred chunks of less than 1 KB."""
@@ -95,7 +96,7 @@ class ProbeClient:
         """Responses of all attempts: overload responses, then the final one.
 
         Raises:
-            ConnectError: there is no connection, or too many requests got no complete reply.
+            HttpClientError: there is no connection, or too many requests got no complete reply.
         """
         responses = [await self._send_limited(request, probe, abort_when)]
         while len(responses) < _MAX_ATTEMPTS and (wait_s := _retry_delay_s(responses[-1])) is not None:
@@ -115,7 +116,7 @@ class ProbeClient:
     ) -> RecordedResponse:
         async with self._semaphore:
             if self._failed_requests >= _FAILED_REQUESTS_LIMIT:
-                raise ConnectError(f"{_NOT_SENT}; {SLOW_SERVER_HINT}" if self._has_timed_out else _NOT_SENT)
+                raise HttpClientError(f"{_NOT_SENT}; {SLOW_SERVER_HINT}" if self._has_timed_out else _NOT_SENT)
             timeouts = self.settings.timeouts
             try:
                 recording = await self._record_response(
@@ -131,7 +132,7 @@ class ProbeClient:
                     after_done_s=timeouts.after_done_s,
                     leave=abort_when,
                 )
-            except ConnectError:
+            except HttpClientError:
                 self._failed_requests += 1
                 raise
             self._failed_requests += recording.is_abandoned

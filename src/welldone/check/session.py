@@ -13,7 +13,7 @@ import msgspec
 from welldone.check.applicability import applicable_rules
 from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFacts
 from welldone.check.reply import ProbeReply, ProbeRequest
-from welldone.http.recording_client import ConnectError
+from welldone.http.connect import HttpClientError
 from welldone.protocol.catalog import RULES, Severity
 from welldone.rules.judge import excerpt, judge
 from welldone.rules.root_causes import RootCauses
@@ -158,7 +158,7 @@ class Session:
         """
         try:
             recordings = await self._client.send(request, self._probe, abort_when)
-        except ConnectError as error:  # no rule is about lost connections, but the run must not pass
+        except HttpClientError as error:  # no rule is about lost connections, but the run must not pass
             self.is_incomplete = True
             raise NotApplicableError(str(error)) from None
         for recording in recordings:

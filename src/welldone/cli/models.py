@@ -1,12 +1,10 @@
 """`welldone models`: list the models that can be served, and their state on a running server."""
 
-import http.client
+import asyncio
 import os
-import ssl
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,6 +20,9 @@ from welldone.config.settings import RawSetting, SettingsError
 from welldone.engines.models import store
 from welldone.engines.models.install import format_size
 from welldone.engines.models.store import GgufError, GgufMetadata, ModelEntry, read_metadata
+from welldone.http.address import parse_url
+from welldone.http.connect import HttpClientError
+from welldone.http.recording_client import record_response
 from welldone.reporting import format_table, wrap_text
 from welldone.server.config import read_config
 
@@ -50,52 +51,34 @@ class ModelQueryError(Exception):
 
 def query_models(url: str, key: str | None) -> list[RunningModel]:
     """Return the models of the server at `url`. Raises `NoServerError` or `ModelQueryError`."""
-    status, body = _get(url, key)
+    try:
+        address = parse_url(url.rstrip("/").removesuffix("/v1"), key=key)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    try:
+        # Proxy settings do not apply: the key must not be sent to a proxy.
+        reply = asyncio.run(
+            record_response(address, "GET", "/v1/models", timeout_s=_QUERY_TIMEOUT_S, limit_bytes=_MAX_REPLY_BYTES)
+        )
+    except HttpClientError as error:
+        if not error.is_untrusted:
+            raise NoServerError from None
+        raise ModelQueryError(
+            f"the certificate of the server at {url} is not trusted: {error.detail}; "
+            "if it is yours, name its file in SSL_CERT_FILE"
+        ) from None
+    if (status := reply.status) is None:
+        raise NoServerError
     if status in (401, 403):
         raise ModelQueryError(f"the server at {url} requires a key: --api-key KEY, or WELLDONE_API_KEY")
     try:
-        listed = msgspec.json.decode(body)
+        listed = msgspec.json.decode(reply.body)
     except msgspec.MsgspecError:
         listed = None
     data = listed.get("data") if isinstance(listed, dict) else None
     if status != 200 or not isinstance(data, list):
         raise ModelQueryError(f"the server at {url} does not list models (status {status})")
     return [_parse_model(model) for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
-
-
-def _get(url: str, key: str | None) -> tuple[int, bytes]:
-    # http.client ignores proxy settings: the key must not be sent to a proxy.
-    connection, path = _connect(url)
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    try:
-        connection.request("GET", path, headers=headers)
-        reply = connection.getresponse()
-        return reply.status, reply.read(_MAX_REPLY_BYTES)
-    except ssl.SSLCertVerificationError as error:
-        raise ModelQueryError(
-            f"the certificate of the server at {url} is not trusted: {error.verify_message}; "
-            "if it is yours, name its file in SSL_CERT_FILE"
-        ) from None
-    except (OSError, http.client.HTTPException):
-        raise NoServerError from None
-    except ValueError:
-        raise UsageError("the API key has characters that a header cannot hold") from None
-    finally:
-        connection.close()
-
-
-def _connect(url: str) -> tuple[http.client.HTTPConnection, str]:
-    try:
-        split = urlsplit(url)
-        host, port = split.hostname, split.port
-    except ValueError:
-        raise UsageError("--url is not a URL of a server; write http://127.0.0.1:8000") from None
-    if not host or split.scheme not in ("http", "https") or not url.isprintable() or " " in url:
-        raise UsageError(f"{url!r} is not a URL of a server; write http://127.0.0.1:8000")
-    if split.username is not None:
-        raise UsageError("the URL holds a user name or password, which would end up in logs; use --api-key instead")
-    kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
-    return kind(host, port, timeout=_QUERY_TIMEOUT_S), split.path.rstrip("/").removesuffix("/v1") + "/v1/models"
 
 
 def _parse_model(model: dict[str, Any]) -> RunningModel:

@@ -102,7 +102,8 @@ def _parser() -> CommandParser:
         "Download a model into the models folder and verify its hash. Interrupted downloads from https and hf are\n"
         "resumed; that of the built-in model starts again.\n"
         "The folder is WELLDONE_HOME/models, else welldone/models in the user's cache folder.\n"
-        "Models on the Hugging Face hub need the extra: pip install 'welldone[hub]'. Set HF_TOKEN for private ones.",
+        "Models on the Hugging Face hub need the extra: pip install 'welldone[hub]'. Set HF_TOKEN for private ones.\n"
+        "With the extra, https URLs of the hub are downloaded like hf sources.",
         EXAMPLES,
     )
     parser.add_argument("source", metavar="SOURCE", help=SOURCE_FORMATS)

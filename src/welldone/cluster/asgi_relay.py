@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from welldone.gateway.errors import ApiError, ErrorFormat
 from welldone.http.address import Address
-from welldone.http.client import Exchange, HttpClientError
+from welldone.http.client import Exchange
+from welldone.http.connect import HttpClientError, connect
 
 ASGIMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[ASGIMessage]]
@@ -86,9 +87,9 @@ async def _relay_request(scope: ASGIMessage, receive: Receive, send: Send) -> No
         await send_error(send, ApiError(400, "The request head is not valid HTTP.", code="invalid_request"))
         return
     reply = _RelayedReply(has_body=scope["method"] != "HEAD")
-    exchange = Exchange(request, reply, Address(socket=str(_Destination.path)))
-    reply.exchange = exchange
-    await asyncio.get_running_loop().create_unix_connection(lambda: exchange, str(_Destination.path))
+    address = Address(socket=str(_Destination.path))
+    reply.exchange = exchange = Exchange(request, reply, address)
+    await connect(address, exchange)
     disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
     disconnect.add_done_callback(lambda _: reply.disconnect())
     try:

@@ -8,7 +8,8 @@ from welldone.config.model import ModelSettings
 from welldone.engines.errors import EngineError
 from welldone.engines.models.store import GgufMetadata
 from welldone.http.address import Address
-from welldone.http.client import HttpClientError, fetch
+from welldone.http.client import fetch
+from welldone.http.connect import HttpClientError
 from welldone.protocol.lenient_json import parse_strict
 
 CAPABILITIES_TIMEOUT_S = 10.0

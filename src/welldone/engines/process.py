@@ -15,7 +15,8 @@ from welldone.engines.engine_config import EngineReady, EngineStartFailure
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import LaunchPlan
 from welldone.http.address import Address, is_local_failure
-from welldone.http.client import HttpClientError, fetch
+from welldone.http.client import fetch
+from welldone.http.connect import HttpClientError
 
 HEALTH_PATHS = ("/health", "/v1/models")
 """llama-server, vLLM and SGLang have the first; every OpenAI-compatible server has the second."""

@@ -15,7 +15,7 @@ import msgspec
 from welldone.engines.errors import EngineError
 from welldone.gateway.errors import ERROR_TYPES, ApiError
 from welldone.gateway.upstream import Upstream
-from welldone.http.client import HttpClientError
+from welldone.http.connect import HttpClientError
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.json_budget import decode
 

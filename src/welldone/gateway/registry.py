@@ -14,7 +14,8 @@ from welldone.gateway.model_list import ListedModel
 from welldone.gateway.routing import LocalRoute, ModelRouter, UpstreamGroup
 from welldone.gateway.upstream import Upstream
 from welldone.http.address import Address
-from welldone.http.client import BufferedResponse, HttpClientError, fetch
+from welldone.http.client import BufferedResponse, fetch
+from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
 
 

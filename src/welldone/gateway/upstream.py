@@ -14,7 +14,8 @@ from welldone.gateway.model_list import (
     parse_model_list_in_steps,
 )
 from welldone.http.address import Address, check_path, parse_url
-from welldone.http.client import BufferedResponse, HttpClientError
+from welldone.http.client import BufferedResponse
+from welldone.http.connect import HttpClientError
 from welldone.protocol.json_budget import run_to_completion
 
 FAILURE_THRESHOLD = 5

@@ -1,4 +1,4 @@
-"""Address of an HTTP server: URL parsing, TLS options, credentials, and descriptions of connection errors.
+"""Address of an HTTP server: URL parsing, TLS options, credentials, requests to it, and words for connection errors.
 
 Addresses are validated when they are parsed. Error messages never contain the URL, the key or a header value, since
 each of them may be a secret.
@@ -152,6 +152,39 @@ def check_path(path: str) -> None:
         raise ValueError("The path contains a character that must be percent-encoded.")
 
 
+def encode_request(
+    address: Address,
+    method: str,
+    path: str,
+    *,
+    defaults: Iterable[tuple[str, str | None]] = (),
+    headers: Iterable[tuple[str, str | None]] = (),
+    body: bytes | None = None,
+) -> bytes:
+    """Encode a request. `headers` replace those of the address, which replace `defaults`; the value None removes one.
+
+    Raises:
+        ValueError: the path or a header is not valid.
+    """
+    check_path(address.prefix + path)
+    # Some reverse proxies reject requests without a User-Agent.
+    fields: dict[str, tuple[str, str | None]] = {
+        "host": ("Host", address.authority),
+        "user-agent": ("User-Agent", "welldone"),
+    }
+    if address.key is not None:
+        fields["authorization"] = ("Authorization", f"Bearer {address.key}")
+    if body is not None:
+        fields["content-length"] = ("Content-Length", str(len(body)))
+    for group in (defaults, address.headers, headers):
+        for name, value in group:
+            fields[name.lower()] = (name, value)
+    lines = [f"{method} {address.prefix}{path} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in fields.values() if value is not None]
+    check_header_line("".join(lines))
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
+
+
 @functools.cache  # bounded: one entry per configured upstream
 def ssl_context(tls: TlsOptions) -> ssl.SSLContext:
     """Create the TLS client context, HTTP/1.1 only.
@@ -182,7 +215,7 @@ def _split_url(url: str) -> SplitResult:
         raise ValueError("The URL must start with http:// or https://.")
     if parts.username is not None or parts.password is not None:
         raise ValueError(
-            "The URL must not contain a user or a password: give the key with --upstream-key, "
+            "The URL must not contain a user or a password: give the key as an option of its own, "
             'or as key = "env:NAME" in the file.'
         )
     if "?" in url or "#" in url:
@@ -215,9 +248,6 @@ def _parse_port(parts: SplitResult) -> int:
     return port or _DEFAULT_PORTS[parts.scheme]
 
 
-CONNECT_TIMEOUT_S = 5.0
-"""Limit for DNS, TCP and TLS together. Two lost SYN packets (1 s + 2 s) still fit."""
-
 _RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Out of file descriptors, memory or local ports."""
 
@@ -227,7 +257,7 @@ def is_local_failure(error: OSError) -> bool:
     return error.errno in _RESOURCE_ERRNOS and not isinstance(error, (ssl.SSLError, socket.gaierror))
 
 
-def describe_connect_error(error: OSError) -> str:
+def describe_connect_error(error: OSError, timeout_s: float) -> str:
     """Describe a connection error as a clause without addresses and paths, safe to send to clients."""
     match error:
         case ssl.SSLCertVerificationError():
@@ -237,7 +267,7 @@ def describe_connect_error(error: OSError) -> str:
         case socket.gaierror():
             return "the server's host name cannot be resolved"
         case TimeoutError():
-            return f"no connection to the server within {CONNECT_TIMEOUT_S:g} s"
+            return f"no connection to the server within {timeout_s:g} s"
         case _ if is_local_failure(error):
             return "this machine is out of file descriptors, memory or ports"
         case _:

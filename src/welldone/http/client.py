@@ -6,30 +6,18 @@ server through the kernel's buffers. Redirects are not followed, and bodies are 
 
 import asyncio
 import re
-import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from functools import partial
 from typing import Protocol, TypedDict, Unpack, cast
 
 import httptools
 import msgspec
 
-from welldone.http.address import (
-    CONNECT_TIMEOUT_S,
-    Address,
-    check_header_line,
-    check_headers,
-    check_path,
-    describe_connect_error,
-    is_local_failure,
-    ssl_context,
-)
-from welldone.http.resolver import RESOLVER
-from welldone.http.response_parser import CONNECTION_LOST, NOT_HTTP
+from welldone.http.address import Address, check_headers, encode_request
+from welldone.http.connect import HttpClientError, connect
+from welldone.http.response_parser import CONNECTION_LOST, HEAD_LIMIT_BYTES, HEAD_TOO_LONG, NOT_HTTP
 
-_HEAD_LIMIT_BYTES = 65536  # of a head with its early hints, or of trailers; aiohttp and nginx reject 8 to 32 KB
 _SLICE_BYTES = 8 * 1024
 """Bytes of one response that are processed per event loop iteration. uvloop reads up to 256 KB at once, 32 times in a
 row: the worst input takes 3 us per byte to repair and would block all other streams for seconds."""
@@ -40,18 +28,6 @@ STALE_S = 1.0
 """A server that has closed an idle connection answers a request on it with a reset, or with a 408, within one round
 trip: 0.3 s around the world. After a longer time it may have started to process the request."""
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-
-
-class HttpClientError(Exception):
-    """There is no connection, or no complete HTTP response. The message contains no address."""
-
-    def __init__(self, message: str, *, is_stale: bool = False, is_local_failure: bool = False) -> None:
-        super().__init__(message)
-        self.is_local_failure = is_local_failure
-        """This machine could not open a connection: not evidence against the server."""
-        self.is_stale = is_stale
-        """A reused connection was lost at once, before any byte of the response, or answered with a 408: the server had
-        closed the idle connection and did not read the request, which may be sent again (RFC 9110 §9.2.2)."""
 
 
 class ResponseReceiver(Protocol):
@@ -258,8 +234,8 @@ class Exchange(asyncio.Protocol):
                 self._receiver.data(body)
         else:
             self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_LIMIT_BYTES:
-                error = HttpClientError("the head of the reply is too long")
+            if self._head_bytes > HEAD_LIMIT_BYTES:
+                error = HttpClientError(HEAD_TOO_LONG)
         if is_complete:
             self._finish(None)
         elif error is not None:
@@ -380,43 +356,15 @@ async def send(
     if pool is not None and transport is not None:
         exchange.start_on_reused(transport, pool.stale_s)
     else:
-        await _connect(address, exchange)
+        try:
+            await connect(address, exchange)
+        except (HttpClientError, asyncio.CancelledError):
+            exchange.close()
+            raise
     # Set after the connect: a caller that is cancelled while connecting may already have its response, and uvloop
     # closes that connection without calling the protocol.
     exchange.pool = pool
     return exchange
-
-
-async def _connect(address: Address, exchange: Exchange) -> None:
-    loop = asyncio.get_running_loop()
-    tls = None if address.tls is None else ssl_context(address.tls)
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            if address.socket is not None:
-                await loop.create_unix_connection(lambda: exchange, address.socket)
-            else:
-                await _connect_tcp(address, exchange, tls)
-    except OSError as error:
-        exchange.close()
-        raise HttpClientError(describe_connect_error(error), is_local_failure=is_local_failure(error)) from None
-    except asyncio.CancelledError:
-        exchange.close()
-        raise
-
-
-async def _connect_tcp(address: Address, exchange: Exchange, tls: ssl.SSLContext | None) -> None:
-    """Connect to the first IP address of the host that accepts the connection."""
-    loop = asyncio.get_running_loop()
-    name = None if tls is None else address.host
-    hosts = await RESOLVER.resolve(address.host)
-    for number, host in enumerate(hosts, 1):
-        try:
-            await loop.create_connection(lambda: exchange, host, address.port, ssl=tls, server_hostname=name)
-        except OSError:
-            if number == len(hosts):
-                raise
-        else:
-            return
 
 
 class BufferedResponse(msgspec.Struct, frozen=True):
@@ -434,11 +382,9 @@ async def fetch(
     *,
     timeout_s: float,
     limit_bytes: int = 1 << 20,
-    pool: "ConnectionPool | None" = None,
-    is_fresh: bool = False,
     **options: Unpack[RequestOptions],
 ) -> BufferedResponse:
-    """Send a request and return the complete response, bounded in time and size.
+    """Send a request on a new connection and return the complete response, bounded in time and size.
 
     Raises:
         HttpClientError: there is no complete response.
@@ -449,7 +395,7 @@ async def fetch(
     options.setdefault("accept", "application/json")
     try:
         async with asyncio.timeout(timeout_s):
-            exchange = await send(address, method, path, receiver, pool=pool, is_fresh=is_fresh, **options)
+            exchange = await send(address, method, path, receiver, **options)
             return await receiver.response
     except TimeoutError:
         raise HttpClientError(f"no reply within {timeout_s:g} s") from None
@@ -497,22 +443,15 @@ def _encode_request(
     content_type: str = "application/json",
     headers: Iterable[tuple[str, str]] = (),
 ) -> bytes:
-    extra = (*address.headers, *headers)
-    check_headers(extra)
-    check_path(address.prefix + path)
-    # Some reverse proxies reject requests without a User-Agent.
-    fields = {"Host": address.authority, "User-Agent": "welldone", "Accept": accept, "Accept-Encoding": "identity"}
+    headers = tuple(headers)
+    check_headers(headers)
+    defaults = [("Accept", accept), ("Accept-Encoding", "identity")]
     if is_last:
-        fields["Connection"] = "close"
-    if address.key is not None:
-        fields["Authorization"] = f"Bearer {address.key}"
-    fields.update((name.title(), value) for name, value in extra)
-    if body or method in _METHODS_WITH_BODY:
-        fields |= {"Content-Type": content_type, "Content-Length": str(len(body))}
-    lines = [f"{method} {address.prefix}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
-    for line in lines:
-        check_header_line(line)
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
+        defaults.append(("Connection", "close"))
+    if not (body or method in _METHODS_WITH_BODY):
+        return encode_request(address, method, path, defaults=defaults, headers=headers)
+    defaults.append(("Content-Type", content_type))
+    return encode_request(address, method, path, defaults=defaults, headers=headers, body=body)
 
 
 class ConnectionPool:
@@ -535,40 +474,6 @@ class ConnectionPool:
     def idle_count(self) -> int:
         """Number of idle connections."""
         return sum(map(len, self._idle.values()))
-
-    async def send(
-        self,
-        address: Address,
-        method: str,
-        path: str,
-        receiver: ResponseReceiver,
-        *,
-        is_fresh: bool = False,
-        **options: Unpack[RequestOptions],
-    ) -> Exchange:
-        """Send a request on an idle connection or a new one; see `send`."""
-        return await send(address, method, path, receiver, pool=self, is_fresh=is_fresh, **options)
-
-    async def fetch(
-        self,
-        address: Address,
-        method: str,
-        path: str,
-        *,
-        timeout_s: float,
-        limit_bytes: int = 1 << 20,
-        **options: Unpack[RequestOptions],
-    ) -> BufferedResponse:
-        """Send a request and return the complete response; see `fetch`. Retries once after a stale connection."""
-        attempt = partial(
-            fetch, address, method, path, timeout_s=timeout_s, limit_bytes=limit_bytes, pool=self, **options
-        )
-        try:
-            return await attempt()
-        except HttpClientError as error:
-            if not error.is_stale:
-                raise
-        return await attempt(is_fresh=True)
 
     async def close(self) -> None:
         """Close the idle connections. Those in use are closed after their response."""

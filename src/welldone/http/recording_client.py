@@ -9,21 +9,14 @@ import contextlib
 import os
 import re
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterable
 from typing import cast
 
 import msgspec
 
-from welldone.http.address import (
-    CONNECT_TIMEOUT_S,
-    Address,
-    check_header_line,
-    check_path,
-    describe_connect_error,
-    ssl_context,
-)
+from welldone.http.address import Address, encode_request
+from welldone.http.connect import connect
 from welldone.http.response_parser import CONNECTION_LOST, ResponseParser
 
 RESPONSE_TIMEOUT_S = 120.0
@@ -40,15 +33,6 @@ _READ_BYTES = 65536
 _DONE_TAIL_BYTES = 64  # more than `data: [DONE]` and the line ends around it
 _DONE_EVENT = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]\s*\Z")
 _ABORTED = "the client closed the connection"
-
-
-class ConnectError(Exception):
-    """There is no connection. The message is a clause without addresses and secrets."""
-
-    def __init__(self, message: str, *, is_untrusted: bool = False) -> None:
-        super().__init__(message)
-        self.is_untrusted = is_untrusted
-        """The server's certificate is not trusted."""
 
 
 class RecordedResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,14 +83,20 @@ async def record_response(
     is called with the body so far: if it returns True, the connection is aborted at once.
 
     Raises:
-        ConnectError: there is no connection.
+        HttpClientError: there is no connection.
         ValueError: the path or a header is not valid.
     """
-    request = _encode_request(address, method, path, body, headers)
+    defaults = [  # those of OpenAI's SDKs
+        ("Accept", "application/json"),
+        ("Accept-Encoding", "gzip, deflate"),
+        ("Connection", "keep-alive"),
+        ("Content-Type", None if body is None else "application/json"),
+    ]
+    request = encode_request(address, method, path, defaults=defaults, headers=headers, body=body)
     timeouts = _Timeouts(timeout_s, idle_timeout_s, after_done_s)
     connection = _RecordingConnection(request, ResponseParser(method, limit_bytes), timeouts, leave, clock)
     try:
-        await _connect(address, connection)
+        await connect(address, connection)
         await connection.done
     finally:
         connection.close()
@@ -270,41 +260,3 @@ class _RecordingConnection(asyncio.Protocol):
             self._ended_at = self._clock()
             self.done.set_result(None)
             self.close()
-
-
-async def _connect(address: Address, connection: _RecordingConnection) -> None:
-    loop = asyncio.get_running_loop()
-    tls = None if address.tls is None else ssl_context(address.tls)
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            if address.socket is not None:
-                await loop.create_unix_connection(lambda: connection, address.socket)
-            else:
-                await loop.create_connection(lambda: connection, address.host, address.port, ssl=tls)
-    except OSError as error:
-        raise ConnectError(
-            describe_connect_error(error), is_untrusted=isinstance(error, ssl.SSLCertVerificationError)
-        ) from None
-
-
-def _encode_request(
-    address: Address, method: str, path: str, body: bytes | None, headers: Iterable[tuple[str, str | None]]
-) -> bytes:
-    """Encode the request with the headers that OpenAI's SDKs send."""
-    check_path(address.prefix + path)
-    defaults: list[tuple[str, str | None]] = [
-        ("Host", address.authority),
-        ("User-Agent", "welldone"),
-        ("Accept", "application/json"),
-        ("Accept-Encoding", "gzip, deflate"),
-        ("Connection", "keep-alive"),
-        ("Authorization", None if address.key is None else f"Bearer {address.key}"),
-        ("Content-Type", None if body is None else "application/json"),
-        ("Content-Length", None if body is None else str(len(body))),
-    ]
-    fields = {name.lower(): (name, value) for name, value in (*defaults, *address.headers, *headers)}
-    lines = [f"{name}: {value}" for name, value in fields.values() if value is not None]
-    lines.insert(0, f"{method} {address.prefix}{path} HTTP/1.1")
-    for line in lines:
-        check_header_line(line)
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")

@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 CONNECTION_LOST = "the connection was lost before the reply was complete"
 NOT_HTTP = "the reply is not HTTP"
-CONTENT_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
+HEAD_TOO_LONG = "the head of the reply is too long"
+HEAD_LIMIT_BYTES = 65536
+"""Limit of all heads together, or of trailers; aiohttp and nginx reject 8 to 32 KB."""
+_CONTENT_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 """Content codings that zlib decompresses."""
 
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
@@ -73,7 +76,6 @@ class Decompressor:
         return rest
 
 
-_HEAD_LIMIT_BYTES = 65536  # of all heads together, or of trailers; aiohttp and nginx reject 8 to 32 KB
 _CHUNK_LINE_LIMIT_BYTES = 4096  # of a chunk-size line; clients accept 4 to 64 KB
 _CHUNKS_LIMIT = 2**20  # chunks of one body: a long answer has about 10,000
 _STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)? +(\d{3})(?: .*)?", re.DOTALL)
@@ -94,7 +96,7 @@ class _ParseLimitError(_ParseError):
 class ResponseParser:
     """Parser of one response. Public attributes are read-only for callers."""
 
-    def __init__(self, method: str, limit_bytes: int) -> None:
+    def __init__(self, method: str, limit_bytes: int, *, is_decompressed: bool = True) -> None:
         self.status: int | None = None
         """None: the head is not complete."""
         self.headers: list[tuple[str, str]] = []
@@ -107,6 +109,7 @@ class ResponseParser:
         """The response exceeded a limit: its rest, which was not read, may be valid."""
         self._method = method
         self._limit_bytes = limit_bytes
+        self._is_decompressed = is_decompressed
         self._buffer = bytearray()
         self._head_bytes = 0
         self._is_chunked = False
@@ -139,6 +142,13 @@ class ResponseParser:
             self._finish()
         self.fail(CONNECTION_LOST)
 
+    def take_body(self) -> bytes:
+        """Remove and return the body so far, for bodies that do not fit in memory: the limits apply to the rest."""
+        body = bytes(self.body)
+        self.body.clear()
+        del self._chunk_sizes[:-1]
+        return body
+
     def fail(self, error: str) -> None:
         """End with an error, unless the response has ended already."""
         if not self.is_done:
@@ -152,7 +162,7 @@ class ResponseParser:
     # States of the head.
 
     def _read_status(self) -> bool:
-        line = self._take_line(_HEAD_LIMIT_BYTES)
+        line = self._take_line(HEAD_LIMIT_BYTES)
         if line is None or not line:
             return line is not None  # empty lines before the head are ignored
         found = _STATUS_LINE.fullmatch(line)
@@ -163,7 +173,7 @@ class ResponseParser:
         return True
 
     def _read_header(self) -> bool:
-        line = self._take_line(_HEAD_LIMIT_BYTES)
+        line = self._take_line(HEAD_LIMIT_BYTES)
         if line is None:
             return False
         if not line:
@@ -188,7 +198,8 @@ class ResponseParser:
         self.status = self._pending_status
         self._head_bytes = 0
         coding = ", ".join(self._header_values("content-encoding")).lower()
-        self._decompressor = Decompressor(coding) if coding in CONTENT_CODINGS else None
+        if self._is_decompressed and coding in _CONTENT_CODINGS:
+            self._decompressor = Decompressor(coding)
         self._state = self._body_state()
 
     def _body_state(self) -> Callable[[], bool]:
@@ -262,15 +273,14 @@ class ResponseParser:
         return True
 
     def _read_trailer(self) -> bool:
-        line = self._take_line(_HEAD_LIMIT_BYTES)
+        line = self._take_line(HEAD_LIMIT_BYTES)
         return line is not None and (bool(line) or self._finish())
 
     def _take_line(self, limit_bytes: int) -> bytes | None:
         """Take the next line without its terminator; None if it is incomplete."""
         end = self._buffer.find(b"\n") + 1
         if self._head_bytes + (end or len(self._buffer)) > limit_bytes:
-            part = "the head" if self.status is None else "a line"
-            raise _ParseError(f"{part} of the reply is too long")
+            raise _ParseError(HEAD_TOO_LONG if self.status is None else "a line of the reply is too long")
         if not end:
             return None
         line = bytes(self._buffer[: end - 1])

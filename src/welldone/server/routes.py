@@ -17,7 +17,8 @@ from welldone.gateway.errors import ApiError, ErrorFormat
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.registry import UpstreamRegistry
 from welldone.gateway.upstream import Upstream
-from welldone.http.client import HttpClientError, fetch
+from welldone.http.client import fetch
+from welldone.http.connect import HttpClientError
 from welldone.http.server import HttpResponse
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.protocol.events import Json

@@ -5,13 +5,14 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from welldone.config.server import Config
 from welldone.engines.supervisor import EngineSupervisor, LocalModel
 from welldone.gateway.registry import UpstreamRegistry
 from welldone.gateway.upstream import Upstream
-from welldone.http.client import ConnectionPool
+from welldone.http.client import ConnectionPool, send
 from welldone.http.redaction import SecretRedactor, is_weak_key
 from welldone.http.server import HttpRequest, HttpResponse, HttpServer
 from welldone.server.access.control import make_access_control
@@ -94,7 +95,7 @@ class Server:
             self._metrics,
             self._limits,
             keys=self._keys,
-            send=self._pool.send,
+            send=partial(send, pool=self._pool),
             recorder=self._recorder,
             worker_sync=self._worker_sync,
             page=page,

@@ -173,6 +173,11 @@ def _fsync(path: Path) -> None:
 
 
 SOURCE_FORMATS = "default, hf:OWNER/REPOSITORY/FILE.gguf[@REVISION] or https://HOST/PATH/FILE.gguf"
+_HUB_URL = "https://huggingface.co"
+_HUB_FILE_PATH = re.compile(
+    r"/(?P<repository>(?!datasets/|spaces/)[\w.-]+/[\w.-]+)/resolve/(?P<revision>[^/?]+)/(?P<path>[^?]+)(?:\?download=true)?",
+    re.ASCII,
+)
 _HUB_SOURCE = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)/(?P<path>[^@]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 
 
@@ -195,6 +200,14 @@ class WebSource(msgspec.Struct, frozen=True):
         split = urlsplit(self.url)
         paths = _split_model_paths(split.path)
         return [self] if len(paths) == 1 else [WebSource(split._replace(path=path).geturl()) for path in paths]
+
+    def on_hub(self, endpoint: str | None) -> "HubSource | None":
+        """Return the same file as a source on the Hub, if the URL is that of a file in one of its repositories."""
+        hub = (endpoint or _HUB_URL).rstrip("/")
+        match = _HUB_FILE_PATH.fullmatch(self.url.removeprefix(hub))
+        if match is None or not self.url.startswith(hub) or ".." in unquote(match["path"]).split("/"):
+            return None
+        return HubSource(match["repository"], unquote(match["path"]), unquote(match["revision"]))
 
 
 class HubSource(msgspec.Struct, frozen=True):

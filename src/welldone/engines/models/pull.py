@@ -274,9 +274,13 @@ class ModelPuller:
     def _fetch(self, file: ModelSource, target: Path, expected_sha256: str | None) -> None:
         match file:
             case WebSource():
-                self._fetch_from_web(file, target, expected_sha256)
+                on_hub = file.on_hub(self._environment.get("HF_ENDPOINT"))
+                if on_hub is not None and importlib.util.find_spec("huggingface_hub") is not None:
+                    self._fetch_from_hub(on_hub, target, expected_sha256, str(file))
+                else:
+                    self._fetch_from_web(file, target, expected_sha256)
             case HubSource():
-                self._fetch_from_hub(file, target, expected_sha256)
+                self._fetch_from_hub(file, target, expected_sha256, str(file))
             case _:
                 assert_never(file)
 
@@ -295,7 +299,7 @@ class ModelPuller:
         install.install_file(part, target, source=str(file), sha256=sha256)
         remove_resume_info(part)
 
-    def _fetch_from_hub(self, file: HubSource, target: Path, expected_sha256: str | None) -> None:
+    def _fetch_from_hub(self, file: HubSource, target: Path, expected_sha256: str | None, source: str) -> None:
         # The same folder for the same file, so that the library resumes an interrupted download.
         staging = self._folder / f".hub-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
         staging.mkdir(exist_ok=True)
@@ -313,7 +317,7 @@ class ModelPuller:
             sha256 = install.file_sha256(downloaded)
             install.check_sha256(sha256, hub_sha256, target.name)
             install.check_sha256(sha256, expected_sha256, target.name)
-            install.install_file(downloaded, target, source=str(file), sha256=sha256)
+            install.install_file(downloaded, target, source=source, sha256=sha256)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 

@@ -11,7 +11,8 @@ from welldone.gateway import error_mapping
 from welldone.gateway.backends import BackendLease, LocalBackend, UpstreamBackend, upstream_headers
 from welldone.gateway.error_mapping import AttemptFailure, connection_failure, status_failure
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.http.client import HttpClientError, fetch
+from welldone.http.client import fetch
+from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json

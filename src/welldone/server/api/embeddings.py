@@ -15,7 +15,8 @@ from welldone.engines.supervisor import LocalModel
 from welldone.gateway.error_mapping import context_length_exceeded, engine_died, engine_unavailable, map_engine_error
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.gateway.queue import RequestQueue
-from welldone.http.client import BufferedResponse, HttpClientError, fetch
+from welldone.http.client import BufferedResponse, fetch
+from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpResponse
 from welldone.protocol.events import Json

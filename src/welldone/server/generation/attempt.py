@@ -24,7 +24,8 @@ from welldone.gateway.error_mapping import (
     timeout_failure,
 )
 from welldone.gateway.errors import ApiError
-from welldone.http.client import Exchange, HttpClientError, split_chunk_framing
+from welldone.http.client import Exchange, split_chunk_framing
+from welldone.http.connect import HttpClientError
 from welldone.http.server import StreamingResponse
 from welldone.protocol.events import Failure
 from welldone.protocol.fast_path import FastPath, TransferFraming

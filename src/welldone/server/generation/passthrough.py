@@ -25,7 +25,8 @@ from welldone.gateway.error_mapping import (
     timeout_failure,
 )
 from welldone.gateway.errors import ApiError
-from welldone.http.client import Exchange, HttpClientError
+from welldone.http.client import Exchange
+from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpRequest, HttpResponse, StreamingResponse
 from welldone.protocol.events import Json

@@ -1,0 +1,113 @@
+"""Opens connections to HTTP servers, for all clients: DNS, Unix sockets, TLS, proxies, one limit, one kind of error."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from typing import cast
+
+from welldone.http.address import Address, describe_connect_error, encode_request, is_local_failure, ssl_context
+from welldone.http.resolver import RESOLVER
+from welldone.http.response_parser import ResponseParser
+
+CONNECT_TIMEOUT_S = 5.0
+"""Limit for DNS, TCP and TLS together. Two lost SYN packets (1 s + 2 s) still fit."""
+
+
+class HttpClientError(Exception):
+    """There is no connection, or no complete HTTP response. The message is a clause without addresses and secrets."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        is_stale: bool = False,
+        is_local_failure: bool = False,
+        is_untrusted: bool = False,
+        detail: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.is_stale = is_stale
+        """A reused connection was lost at once, before any byte of the response, or answered with a 408: the server had
+        closed the idle connection and did not read the request, which may be sent again (RFC 9110 §9.2.2)."""
+        self.is_local_failure = is_local_failure
+        """This machine could not open a connection: not evidence against the server."""
+        self.is_untrusted = is_untrusted
+        """The server's certificate is not trusted."""
+        self.detail = detail
+        """What the system reports, for the user of this machine: it may contain the host's name."""
+
+
+async def connect(
+    address: Address, protocol: asyncio.Protocol, *, timeout_s: float = CONNECT_TIMEOUT_S, proxy: Address | None = None
+) -> asyncio.Transport:
+    """Connect the protocol to the server, through a tunnel if there is a proxy.
+
+    Raises:
+        HttpClientError: there is no connection.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            if proxy is not None:
+                transport = await _open_tunnel(proxy, address, protocol)
+            elif address.socket is not None:
+                transport, _ = await loop.create_unix_connection(lambda: protocol, address.socket)
+            else:
+                transport = await _connect_tcp(address, protocol)
+    except OSError as error:
+        detail = ""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            detail = error.verify_message
+        elif error.errno and not isinstance(error, (ssl.SSLError, socket.gaierror)):
+            detail = os.strerror(error.errno).lower()  # asyncio's own text is the address
+        raise HttpClientError(
+            describe_connect_error(error, timeout_s),
+            is_local_failure=is_local_failure(error),
+            is_untrusted=isinstance(error, ssl.SSLCertVerificationError),
+            detail=detail,
+        ) from None
+    return cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
+
+
+async def _connect_tcp(address: Address, protocol: asyncio.Protocol) -> asyncio.BaseTransport:
+    """Connect to the first IP address of the host that accepts the connection."""
+    loop = asyncio.get_running_loop()
+    tls = None if address.tls is None else ssl_context(address.tls)
+    name = None if tls is None else address.host
+    *others, last = await RESOLVER.resolve(address.host)
+    for host in others:
+        with contextlib.suppress(OSError):
+            return (await loop.create_connection(lambda: protocol, host, address.port, ssl=tls, server_hostname=name))[
+                0
+            ]
+    return (await loop.create_connection(lambda: protocol, last, address.port, ssl=tls, server_hostname=name))[0]
+
+
+async def _open_tunnel(proxy: Address, address: Address, protocol: asyncio.Protocol) -> asyncio.BaseTransport:
+    """Request a tunnel from an HTTP proxy (RFC 9110 §9.3.6) and start TLS in it, so that the proxy sees no request."""
+    if address.tls is None:
+        raise ValueError("A tunnel needs a server with TLS.")
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    target = f"{host}:{address.port}"
+    reader, parser = asyncio.StreamReader(), ResponseParser("CONNECT", 0)
+    transport = cast("asyncio.Transport", await _connect_tcp(proxy, asyncio.StreamReaderProtocol(reader)))
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(transport.abort)
+        transport.write(encode_request(proxy, "CONNECT", target, headers=[("Host", target)]))
+        while parser.status is None and not parser.is_done:
+            parser.feed(await reader.read(1))  # one by one: what follows the head is not part of it
+            if reader.at_eof():
+                parser.feed_eof()
+        if parser.status is None or parser.status >= 300:
+            raise HttpClientError(
+                f"the proxy answered {parser.status}" if parser.status else "the proxy did not answer"
+            )
+        loop, tls = asyncio.get_running_loop(), ssl_context(address.tls)
+        encrypted = await loop.start_tls(transport, protocol, tls, server_hostname=address.host)
+        if encrypted is None:  # closed meanwhile
+            raise ConnectionResetError
+        protocol.connection_made(encrypted)
+        on_error.pop_all()
+    return encrypted
