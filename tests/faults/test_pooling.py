@@ -50,15 +50,19 @@ def test_data_before_the_response_starts_is_limited() -> None:
 
     async def work() -> None:
         stream = SimpleNamespace(has_backpressure=False, write=lambda data: log.append(f"write {len(data)}"))
+        stream.on_backpressure = lambda callback: None
 
-        async def open_stream(headers: dict[str, str], *, status: int) -> SimpleNamespace:
+        async def drain() -> None:
+            log.append("drain")
+
+        async def open_stream(headers: dict[str, str], *, status: int, trailers: object) -> SimpleNamespace:
             log.append("open")
             return stream
 
         async def end() -> None:
             log.append("end")
 
-        stream.end = end
+        stream.end, stream.drain = end, drain
         relay = PassthroughExchange(
             cast("HttpRequest", SimpleNamespace(headers={}, start_stream=open_stream)), {}, write_s=30.0
         )
@@ -80,4 +84,4 @@ def test_data_before_the_response_starts_is_limited() -> None:
 
     run(work())
     # The first pause is immediate; the second comes from the task, which wakes later.
-    assert log == ["pause", "pause", "open", f"write {ERROR_LIMIT_BYTES}", "resume", "end"]
+    assert log == ["pause", "open", f"write {ERROR_LIMIT_BYTES}", "pause", "drain", "resume", "end"]

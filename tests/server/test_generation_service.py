@@ -16,7 +16,9 @@ from welldone.http.server import HttpRequest
 from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
 from welldone.server.app import RequestContext
-from welldone.server.generation.service import GenerationRequest, GenerationService
+from welldone.server.generation.pipelines import GenerationRequest
+from welldone.server.generation.response_task import GenerationServices
+from welldone.server.generation.service import GenerationService
 from welldone.server.observe.metrics import Metrics
 
 
@@ -32,9 +34,8 @@ def test_a_response_that_fails_to_start_is_not_counted_as_active() -> None:
     async def work() -> None:
         settings, metrics = ServeSettings(), Metrics(["m"])
         limits = RateLimiter(requests_per_minute=0, tokens_per_minute=0)
-        generator = GenerationService(
-            settings, metrics, limits, keys=ApiKeys([]), recorder=None, response_headers=lambda _: {}, now=broken_clock
-        )
+        services = GenerationServices(settings, response_headers=lambda _: {}, now=broken_clock)
+        generator = GenerationService(services, metrics, limits, keys=ApiKeys([]))
         lab = upstream("lab")
         backend = UpstreamBackend(
             UpstreamGroup("m", (UpstreamModel(lab, "m"),)),

@@ -14,8 +14,8 @@ from welldone.gateway.errors import ApiError
 from welldone.mock.faults import error_reply
 from welldone.mock.script import HELLO_REPLY
 from welldone.protocol.pipeline import StreamPipeline
+from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.response_task import ResponseTask
-from welldone.server.generation.service import GenerationRequest
 
 pytestmark = pytest.mark.tier3
 

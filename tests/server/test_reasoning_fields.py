@@ -1,7 +1,7 @@
 """The field that carries reasoning, by client."""
 
 from tests.table import table
-from welldone.server.generation.service import reasoning_fields_for
+from welldone.server.generation.pipelines import reasoning_fields_for
 
 
 @table(

@@ -18,7 +18,8 @@ from welldone.server.api.response_owners import UpstreamIdOwners
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.app import RequestContext
-from welldone.server.generation.service import GenerationRequest, ResponseGenerator
+from welldone.server.generation.pipelines import GenerationRequest
+from welldone.server.generation.service import ResponseGenerator
 from welldone.server.generation.targets import BackendResolver
 
 Body = dict[str, Any]
@@ -63,7 +64,7 @@ class Scene:
         await self.answer_with(gen_request)
         return HttpResponse(200, b"{}")
 
-    async def count(self, backend: LocalBackend | UpstreamBackend, chat: Body) -> int:
+    async def count(self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, chat: Body) -> int:
         return len(chat["messages"])
 
     async def complete(self, gen_request: GenerationRequest, text: str = "hello") -> None:

@@ -6,6 +6,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from http import HTTPStatus
 from typing import Protocol
 
+import msgspec
+
 from welldone.config.server import ServeSettings
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, OUTCOME_NO_ROOM, OUTCOME_TIMEOUT, AttemptFailure
@@ -24,6 +26,7 @@ _MAX_ATTEMPTS_DYNAMIC = 4
 """A node that fails takes several replicas with it, and the next attempts may have gone to the same node."""
 _GONE_OUTCOMES = ("lost", str(HTTPStatus.SERVICE_UNAVAILABLE.value))
 """Outcomes after which a replica may be gone: it disconnected, or is shutting down."""
+_API_PREFIX = "/v1"
 _RETRY_AFTER_S = 1.0  # while no replica runs: they start within seconds or minutes
 
 
@@ -50,11 +53,10 @@ class BackendLease(Protocol):
     """A leased slot at a backend, for one or more attempts."""
 
     address: Address
+    """With the prefix of the API paths, such as `/v1`."""
     send: SendRequest
     name: str
     """Name of the upstream or local model."""
-    path_prefix: str
-    """Prefix of the API paths."""
     model: str
     """Name of the model at the backend."""
     waited_s: float
@@ -73,7 +75,25 @@ class BackendLease(Protocol):
         """Report the result of an attempt."""
 
 
-class Backend(Protocol):
+class LeaseSource(Protocol):
+    """A backend, as far as the retry loop uses it."""
+
+    max_attempts: int
+    """Attempts per part of a request, at most."""
+
+    def lease(self, avoid: Collection[str], sticky: str | None) -> AbstractAsyncContextManager[BackendLease]:
+        """Wait for a slot, preferably not at the upstreams in `avoid`.
+
+        Raises:
+            ApiError: the queue is full, the wait took too long, or nothing is available.
+            EngineError: the engine cannot be started.
+        """
+
+    def has_alternative(self, avoid: Collection[str]) -> bool:
+        """Whether an available upstream is not in `avoid`."""
+
+
+class Backend(LeaseSource, Protocol):
     """Everything that can answer requests for one model."""
 
     name: str
@@ -83,8 +103,6 @@ class Backend(Protocol):
     upstreams: Sequence[Upstream]
     is_third_party: bool
     """Whether the backend is anything but the built-in engine."""
-    max_attempts: int
-    """Attempts per choice, at most."""
 
     @property
     def slots(self) -> int:
@@ -97,18 +115,17 @@ class Backend(Protocol):
             ApiError: the queue is full.
         """
 
-    def lease(self, avoid: Collection[str], sticky: str | None) -> AbstractAsyncContextManager[BackendLease]:
-        """Wait for a slot, preferably not at the upstreams in `avoid`.
-
-        Raises:
-            ApiError: the queue is full, the wait took too long, or nothing is available.
-        """
-
-    def has_alternative(self, avoid: Collection[str]) -> bool:
-        """Whether an available upstream is not in `avoid`."""
-
     def using(self) -> AbstractContextManager[None]:
         """Count a request for the duration of the context."""
+
+
+def root_address(address: Address) -> Address:
+    """The address of the server's root: some endpoints are there, not below `/v1`."""
+    return _with_prefix(address, address.prefix.removesuffix(_API_PREFIX))
+
+
+def _with_prefix(address: Address, prefix: str) -> Address:
+    return msgspec.structs.replace(address, prefix=prefix)
 
 
 def upstream_headers(lease: BackendLease, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -116,6 +133,8 @@ def upstream_headers(lease: BackendLease, headers: Mapping[str, str]) -> tuple[t
 
     Anthropic's servers expect the key in `x-api-key`.
     """
+    if not headers:
+        return ()
     forwarded = dict(headers)
     if ANTHROPIC_VERSION_HEADER in forwarded and lease.address.key is not None:
         forwarded["x-api-key"] = lease.address.key
@@ -131,10 +150,9 @@ class LocalLease:
 
     def __init__(self, model: LocalModel, address: Address, waited_s: float, settings: ServeSettings) -> None:
         self._engine = model
-        self.address = address
+        self.address = _with_prefix(address, _API_PREFIX)
         self.send: SendRequest = client.send
         self.name = model.name
-        self.path_prefix = "/v1"
         self.model = model.engine_model_name
         self.waited_s = waited_s
         self.first_byte_s = settings.first_byte_s
@@ -145,7 +163,7 @@ class LocalLease:
         if not failure.is_disconnect:
             return False
         await self._engine.wait_for_exit_notice()
-        self.address = await self._engine.ensure_ready()
+        self.address = _with_prefix(await self._engine.ensure_ready(), _API_PREFIX)
         return True
 
     def report(self, failure: AttemptFailure | None) -> None:
@@ -194,6 +212,25 @@ class LocalBackend:
         return self.model.in_use()
 
 
+class UnqueuedEngine:
+    """The engine of a local model, for requests that have a slot already or need none."""
+
+    max_attempts = _MAX_ATTEMPTS
+
+    def __init__(self, model: LocalModel, settings: ServeSettings) -> None:
+        self._model = model
+        self._settings = settings
+
+    @asynccontextmanager
+    async def lease(self, avoid: Collection[str], sticky: str | None) -> AsyncIterator[BackendLease]:
+        """The engine, without a slot."""
+        yield LocalLease(self._model, await self._model.ensure_ready(), 0.0, self._settings)
+
+    def has_alternative(self, avoid: Collection[str]) -> bool:
+        """Always False: there is one engine."""
+        return False
+
+
 class UpstreamLease:
     """A slot in the queue of an upstream."""
 
@@ -213,7 +250,6 @@ class UpstreamLease:
         self._leased_address = self.address = upstream.address
         self.send = send
         self.name = upstream.name
-        self.path_prefix = ""  # part of the address
         self.model = member.model
         self.waited_s = waited_s
         self.first_byte_s = settings.first_byte_s if overrides.first_byte_s is None else overrides.first_byte_s

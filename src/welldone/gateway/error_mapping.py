@@ -88,6 +88,11 @@ def engine_died() -> ApiError:
     return ApiError(502, "The engine stopped before the answer was complete.", code="engine_died")
 
 
+def invalid_engine_reply() -> ApiError:
+    """The engine's reply is not the JSON object that was expected."""
+    return ApiError(502, "The engine sent an invalid reply.", code="engine_error")
+
+
 def map_engine_error(status: int, body: bytes, param: str = "messages", *, retry_after: str = "") -> ApiError:
     """Map an error response of the engine. `param` is the field to blame for a context overflow."""
     error = _parse_error(body)
@@ -385,6 +390,12 @@ CLIENT_DISCONNECTED = AttemptFailure(
 )
 
 
+def client_too_slow(timeout_s: float) -> AttemptFailure:
+    """The failure for a client that reads nothing for `timeout_s`."""
+    error = ApiError(408, f"The client has read nothing for {timeout_s:g} s.", code="client_too_slow")
+    return AttemptFailure(error, CLIENT_DISCONNECTED.outcome, is_server_fault=False, is_retryable=False)
+
+
 def status_failure(
     status: int, headers: Mapping[str, str], body: bytes, param: str, upstream: Upstream | None
 ) -> AttemptFailure:
@@ -401,12 +412,21 @@ def status_failure(
     )
 
 
-def connection_failure(error: HttpClientError) -> AttemptFailure:
+def connection_failure(error: HttpClientError, upstream: Upstream | None) -> AttemptFailure:
     """The failure for a connection that cannot be made. If this machine is at fault, other servers are not tried."""
     if not error.is_local_failure:
-        return AttemptFailure(upstream_unreachable(str(error)), "unreachable", is_disconnect=True)
+        api_error = engine_died() if upstream is None else upstream_unreachable(str(error))
+        return AttemptFailure(api_error, "unreachable", is_disconnect=True)
     busy = ApiError(503, "The server has no room for another connection.", code="server_busy", retry_after_s=1.0)
     return AttemptFailure(busy, OUTCOME_NO_ROOM, is_server_fault=False, is_retryable=False)
+
+
+def disconnect_failure(
+    error: HttpClientError, upstream: Upstream | None, *, has_started: bool = False
+) -> AttemptFailure:
+    """The failure for a reply that breaks off, or is not HTTP, possibly after its start."""
+    api_error = engine_died() if upstream is None else upstream_disconnected(str(error))
+    return AttemptFailure(api_error, "lost", is_stale=error.is_stale, is_disconnect=not has_started)
 
 
 def timeout_failure(timeout_s: float) -> AttemptFailure:

@@ -390,7 +390,7 @@ async def fetch(
         HttpClientError: there is no complete response.
         ValueError: the path or a header is not valid.
     """
-    receiver = _BufferingReceiver(limit_bytes)
+    receiver = BufferingReceiver(limit_bytes)
     exchange: Exchange | None = None
     options.setdefault("accept", "application/json")
     try:
@@ -404,8 +404,11 @@ async def fetch(
             exchange.close()
 
 
-class _BufferingReceiver:
+class BufferingReceiver:
+    """Collects a response, up to a number of bytes."""
+
     def __init__(self, limit_bytes: int) -> None:
+        self.is_too_large = False
         self.response: asyncio.Future[BufferedResponse] = asyncio.get_running_loop().create_future()
         self._limit_bytes = limit_bytes
         self._status = 0
@@ -418,6 +421,7 @@ class _BufferingReceiver:
     def data(self, data: bytes) -> None:
         self._body += data
         if len(self._body) > self._limit_bytes:
+            self.is_too_large = True
             self._resolve(HttpClientError(f"a reply of more than {self._limit_bytes:,} bytes"))
 
     def end(self, error: HttpClientError | None) -> None:

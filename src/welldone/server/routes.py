@@ -36,8 +36,9 @@ from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.app import RequestContext, Route, RouteHandler, json_response
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS, LocalHandler, PassthroughApi
-from welldone.server.generation.response_task import ResponseTask
-from welldone.server.generation.service import GenerationRequest, GenerationService
+from welldone.server.generation.pipelines import GenerationRequest
+from welldone.server.generation.response_task import GenerationServices, ResponseTask
+from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.inspector.api import InspectorApi, InspectorServices, inspector_routes, wildcard_path
 from welldone.server.inspector.assets import AssetHandlers
@@ -81,14 +82,11 @@ class Routes:
         self._worker_sync = worker_sync
         self._keys = keys
         self._generator = GenerationService(
-            settings,
+            GenerationServices(settings, response_headers, recorder, now),
             metrics,
             limits,
             keys=keys,
-            recorder=recorder,
             captures=None if page is None else page.captures,
-            response_headers=response_headers,
-            now=now,
         )
         self._created = int(now())
         self._queues = {model.name: _make_queue(model) for model in supervisor.models}
@@ -286,7 +284,8 @@ class Routes:
     async def _input_tokens(self, ctx: RequestContext) -> HttpResponse:
         """llama.cpp's endpoint that counts the prompt tokens of a chat request."""
         body = await self._generator.read_body(ctx)
-        tokens = await self._count_tokens(self._targets.find(ctx, body.get("model")), without_routing_fields(body))
+        backend = self._targets.find(ctx, body.get("model"))
+        tokens = await self._count_tokens(ctx, backend, without_routing_fields(body))
         return json_response({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def _completions(self, ctx: RequestContext) -> HttpResponse | None:

@@ -12,7 +12,8 @@ from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.protocol.events import Json
 from welldone.server.api.count_tokens import PromptTokenCounter, count_native, server_kind
 from welldone.server.app import RequestContext, json_response
-from welldone.server.generation.service import GenerationRequest, ResponseGenerator, speaks_natively
+from welldone.server.generation.pipelines import GenerationRequest
+from welldone.server.generation.service import ResponseGenerator, speaks_natively
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.requests.anthropic import AnthropicTranslation, anthropic_to_chat
 from welldone.server.requests.fields import rename_error_param
@@ -62,11 +63,13 @@ class MessagesApi:
         backend = self._targets.find(ctx, body.get("model"))
         if isinstance(backend, UpstreamBackend) and speaks_natively(backend, Endpoint.MESSAGES):
             return json_response(
-                await count_native(backend, Endpoint.MESSAGES, without_routing_fields(body), _forwarded_headers(ctx))
+                await count_native(
+                    ctx, backend, Endpoint.MESSAGES, without_routing_fields(body), _forwarded_headers(ctx)
+                )
             )
         translation = self._translate(ctx, body, backend, is_count_only=True)
         try:
-            tokens = await self._count_tokens(backend, translation.chat)
+            tokens = await self._count_tokens(ctx, backend, translation.chat)
         except ApiError as error:
             rename_error_param(error, translation.param_names)
             raise

@@ -12,29 +12,25 @@ import msgspec
 from welldone.config.server import ServeSettings
 from welldone.engines.errors import EngineError
 from welldone.engines.supervisor import LocalModel
-from welldone.gateway.error_mapping import context_length_exceeded, engine_died, engine_unavailable, map_engine_error
+from welldone.gateway.backends import UnqueuedEngine
+from welldone.gateway.error_mapping import context_length_exceeded, engine_unavailable, invalid_engine_reply
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.gateway.queue import RequestQueue
-from welldone.http.client import BufferedResponse, fetch
-from welldone.http.connect import HttpClientError
-from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpResponse
 from welldone.protocol.events import Json
-from welldone.protocol.json_budget import decode_in_steps
 from welldone.server.api.count_tokens import vllm_tokenize_body
 from welldone.server.app import RequestContext, json_response
+from welldone.server.generation.retry import JsonRequest, RetryLoop
 from welldone.server.generation.token_cost import estimate_prompt_tokens
 from welldone.server.requests.chat import read_chat
 from welldone.server.requests.fields import ValidatedRequest
 from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
-_MAX_ATTEMPTS = 2
 _INPUTS_PER_BATCH = 32
 _MAX_TOKENIZE = 4  # concurrent requests: they need no slot, but memory
-_COUNT_PATH = "/v1/chat/completions/input_tokens"
+_COUNT_PATH = "/chat/completions/input_tokens"
 _VALUES_LIMIT = 500_000  # elements of a reply: as many tokens, or half as many with their texts
 _REPLY_LIMIT_BYTES = 32 * 2**20  # 32 vectors of 16,384 numbers, or a million tokens with their texts
-_INVALID_REPLY = "The engine sent an invalid reply."
 
 
 class EmbeddingsApi:
@@ -70,7 +66,7 @@ class EmbeddingsApi:
                 for start in range(0, len(inputs), _INPUTS_PER_BATCH):
                     batch = {**request.bodies[0], "input": inputs[start : start + _INPUTS_PER_BATCH]}
                     try:
-                        reply = await self._fetch(model, "/v1/embeddings", batch)
+                        reply = await self._fetch(model, "/embeddings", batch)
                     except asyncio.CancelledError:  # the client has disconnected, but the engine has worked
                         self._charge_tokens(ctx, tokens + estimate_prompt_tokens(batch))
                         raise
@@ -95,7 +91,7 @@ class EmbeddingsApi:
                 await self._check_length(model, (query, text), query_bytes + _max_tokens(text), "documents")
             async with self._queues[model.name].slot():
                 try:
-                    reply = await self._fetch(model, "/v1/rerank", request.bodies[0])
+                    reply = await self._fetch(model, "/rerank", request.bodies[0])
                 except asyncio.CancelledError:
                     self._charge_tokens(ctx, estimate_prompt_tokens(request.bodies[0]))
                     raise
@@ -123,7 +119,7 @@ class EmbeddingsApi:
         if model.settings.command and request.has_token_texts:
             engine_body["return_token_strs"] = True
         async with self._tokenize_slots:
-            reply = await self._fetch(model, "/tokenize", engine_body)
+            reply = await self._fetch(model, "/tokenize", engine_body, is_root=True)
         tokens = _list_field(reply, "tokens")
         context = model.capabilities.context if model.capabilities is not None else 0
         texts: Json = {}
@@ -143,7 +139,7 @@ class EmbeddingsApi:
             return
         await self._wait_loaded(model)
         async with self._tokenize_slots:
-            reply = await self._fetch(model, "/tokenize", {"content": "", "add_special": True})
+            reply = await self._fetch(model, "/tokenize", {"content": "", "add_special": True}, is_root=True)
         if not _list_field(reply, "tokens"):
             message = "Invalid 'prompt': it is empty, and this model has no BOS token."
             raise invalid_request(message, param="prompt", code="invalid_value")
@@ -154,7 +150,7 @@ class EmbeddingsApi:
         await self._wait_loaded(model)
         request = read_detokenize(body, model.settings, model.capabilities)
         async with self._tokenize_slots:
-            reply = await self._fetch(model, "/detokenize", request.bodies[0])
+            reply = await self._fetch(model, "/detokenize", request.bodies[0], is_root=True)
         text = reply.get("content", reply.get("prompt"))  # the latter is vLLM's
         return json_response({"content": text, "prompt": text})
 
@@ -166,7 +162,7 @@ class EmbeddingsApi:
             async with self._tokenize_slots:
                 count = await self._count_prompt(model, request.bodies[0])
         if not isinstance(count, int):
-            raise ApiError(502, _INVALID_REPLY, code="engine_error")
+            raise invalid_engine_reply()
         return count
 
     async def _count_prompt(self, model: LocalModel, chat: Json) -> object:
@@ -176,7 +172,8 @@ class EmbeddingsApi:
         except ApiError as error:
             if error.status != 404 or not model.settings.command:
                 raise
-        return (await self._fetch(model, "/tokenize", vllm_tokenize_body(chat), "messages")).get("count")
+        body = vllm_tokenize_body(chat)
+        return (await self._fetch(model, "/tokenize", body, "messages", is_root=True)).get("count")
 
     async def _wait_loaded(self, model: LocalModel) -> None:
         try:
@@ -195,7 +192,8 @@ class EmbeddingsApi:
         if not isinstance(text, list):
             content = text if isinstance(text, str) else "".join(text)
             async with self._tokenize_slots:
-                reply = await self._fetch(model, "/tokenize", {"content": content, "add_special": True})
+                payload = {"content": content, "add_special": True}
+                reply = await self._fetch(model, "/tokenize", payload, is_root=True)
             count = len(_list_field(reply, "tokens"))
         if count > limit:
             raise context_length_exceeded(count, limit, param)
@@ -205,47 +203,31 @@ class EmbeddingsApi:
         self._charge_tokens(ctx, tokens)
         return {"prompt_tokens": tokens, "total_tokens": tokens}
 
-    async def _fetch(self, model: LocalModel, path: str, payload: Json, param: str = "input") -> Json:
-        body = msgspec.json.encode({**payload, "model": model.engine_model_name})
-        reply = await self._fetch_with_retry(model, path, body)
-        if reply.status == 404 and model.settings.command:
-            raise ApiError(404, "The engine of this model does not support this endpoint.", code="not_found")
-        if reply.status != 200:
-            raise map_engine_error(reply.status, reply.body, param)
+    async def _fetch(
+        self, model: LocalModel, path: str, payload: Json, param: str = "input", *, is_root: bool = False
+    ) -> Json:
+        request = JsonRequest(
+            path=path,
+            body=payload,
+            is_root=is_root,
+            param=param,
+            values_limit=_VALUES_LIMIT,
+            limit_bytes=_REPLY_LIMIT_BYTES,
+        )
         try:
-            value = await run_cooperatively(
-                decode_in_steps(reply.body, elements=_VALUES_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
-            )
-        except (msgspec.DecodeError, RecursionError):
-            raise ApiError(502, _INVALID_REPLY, code="engine_error") from None
-        return value if isinstance(value, dict) else {}
-
-    async def _fetch_with_retry(self, model: LocalModel, path: str, body: bytes) -> BufferedResponse:
-        """Fetch a reply from the engine, with one retry if it has died."""
-        for attempt in range(1, _MAX_ATTEMPTS + 1):
-            try:
-                return await fetch(
-                    await model.ensure_ready(),
-                    "POST",
-                    path,
-                    body=body,
-                    timeout_s=self._settings.first_byte_s,
-                    limit_bytes=_REPLY_LIMIT_BYTES,
-                )
-            except EngineError as error:
-                raise engine_unavailable(error) from None
-            except HttpClientError:
-                model.check_liveness(self._settings.idle_s)
-                if attempt == _MAX_ATTEMPTS:
-                    break
-                await model.wait_for_exit_notice()
-        raise engine_died()
+            await RetryLoop(UnqueuedEngine(model, self._settings)).run(request)
+        except ApiError:
+            if request.status == 404 and model.settings.command:
+                message = "The engine of this model does not support this endpoint."
+                raise ApiError(404, message, code="not_found") from None
+            raise
+        return request.reply
 
 
 def _list_field(reply: Json, name: str) -> list[Any]:
     value = reply.get(name)
     if not isinstance(value, list):
-        raise ApiError(502, _INVALID_REPLY, code="engine_error")
+        raise invalid_engine_reply()
     return value
 
 

@@ -10,7 +10,8 @@ from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.protocol.events import Json
 from welldone.server.api.models import format_timestamp
 from welldone.server.app import RequestContext, json_response
-from welldone.server.generation.service import GenerationRequest, ResponseGenerator
+from welldone.server.generation.pipelines import GenerationRequest
+from welldone.server.generation.service import ResponseGenerator
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate
 

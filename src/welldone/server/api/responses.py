@@ -23,7 +23,8 @@ from welldone.server.api.count_tokens import PromptTokenCounter, count_native
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.api.response_store import ResponseStore, StoredResponse
 from welldone.server.app import RequestContext, json_response
-from welldone.server.generation.service import GenerationRequest, ResponseGenerator, speaks_natively
+from welldone.server.generation.pipelines import GenerationRequest
+from welldone.server.generation.service import ResponseGenerator, speaks_natively
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.observe import log
 from welldone.server.requests import fields
@@ -156,10 +157,10 @@ class ResponsesApi:
         job = await self._prepare(ctx, body, backend, read_storage_options(body))
         if isinstance(backend, UpstreamBackend) and job.is_native:
             return json_response(
-                await count_native(backend, Endpoint.RESPONSES, without_routing_fields(job.gen_request.body), {})
+                await count_native(ctx, backend, Endpoint.RESPONSES, without_routing_fields(job.gen_request.body), {})
             )
         try:
-            tokens = await self._count_tokens(backend, job.gen_request.body)
+            tokens = await self._count_tokens(ctx, backend, job.gen_request.body)
         except ApiError as error:
             rename_error_param(error, job.gen_request.field_names)
             raise

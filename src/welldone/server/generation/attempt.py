@@ -4,6 +4,7 @@ The server sends a stream, a whole reply, or an error. The headers tell which; i
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, IntEnum, auto
@@ -20,6 +21,7 @@ from welldone.gateway.error_mapping import (
     QUEUE_TIMEOUT,
     AttemptFailure,
     connection_failure,
+    disconnect_failure,
     status_failure,
     timeout_failure,
 )
@@ -119,10 +121,9 @@ class _FastPathTarget(NamedTuple):
 class UpstreamAttempt:
     """One attempt at a part. A retry makes a new object: late data of the old one is dropped."""
 
-    def __init__(self, listener: AttemptListener, part_index: int, *, attempt_number: int = 1) -> None:
+    def __init__(self, listener: AttemptListener, part_index: int, *, is_fresh: bool = False) -> None:
         self.part_index = part_index
-        self.attempt_number = attempt_number
-        """From the second on, attempts use a new connection instead of a pooled one."""
+        self._is_fresh = is_fresh  # uses a new connection instead of a pooled one
         self.stage = AttemptStage.CREATED
         self.last_received_at = 0.0
         """Time of the last bytes, including keep-alives."""
@@ -148,14 +149,6 @@ class UpstreamAttempt:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_running(self) -> bool:
-        """Whether its deadline counts."""
-        return self.stage >= AttemptStage.CONNECTING and not self._result.done()
-
-    def _reach(self, stage: AttemptStage) -> None:
-        self.stage = max(self.stage, stage)
-
-    @property
     def is_billable(self) -> bool:
         """Whether a server may have worked on it: it was sent, and neither rejected nor disconnected before a reply."""
         if self.stage < AttemptStage.SENT:
@@ -164,25 +157,24 @@ class UpstreamAttempt:
         return failure is None or self._status == _OK or failure.outcome == OUTCOME_TIMEOUT
 
     @property
-    def silence_limit_s(self) -> float:
+    def _silence_limit_s(self) -> float:
         """Longest silence: `first_byte_s` while the prompt is processed, `idle_s` after the first content.
 
         A role alone is not content: some servers send it before they process the prompt.
         """
-        if self._lease is None:
-            return 0.0
-        is_generating = self.stage is AttemptStage.GENERATING
-        return self._lease.idle_s if is_generating else self._lease.first_byte_s
+        assert self._lease is not None
+        return self._lease.idle_s if self.stage is AttemptStage.GENERATING else self._lease.first_byte_s
 
     @property
     def deadline(self) -> float:
-        """When the attempt times out: after silence, or after only keep-alives (comments, empty chunks)."""
-        if self._lease is None:
-            return self.last_received_at
-        last_content_at = max(self._last_content_at, self.last_sent_at)
+        """When the attempt times out, after silence or after only keep-alives; infinite unless it is running."""
+        lease = self._lease
+        if lease is None or self._result.done():
+            return math.inf
         factor = 1 if self.stage is AttemptStage.GENERATING else _KEEP_ALIVE_FACTOR
-        keep_alive_s = max(self._lease.idle_s, factor * self._lease.first_byte_s)
-        return min(self.last_received_at + self.silence_limit_s, last_content_at + keep_alive_s)
+        keep_alive_s = max(lease.idle_s, factor * lease.first_byte_s)
+        last_content_at = max(self._last_content_at, self.last_sent_at)
+        return min(self.last_received_at + self._silence_limit_s, last_content_at + keep_alive_s)
 
     async def run(
         self,
@@ -195,25 +187,25 @@ class UpstreamAttempt:
         """Send the request and wait for the end of the reply. Returns the failure, or None."""
         self._lease, self._observer = lease, observer
         self._unsent_bytes = len(body)
-        self._reach(AttemptStage.CONNECTING)
+        self.stage = AttemptStage.CONNECTING
         self.last_received_at = self._last_content_at = time.monotonic()
         self._listener.wake()  # the deadline runs from now on
         try:
             self._exchange = await lease.send(
                 lease.address,
                 "POST",
-                lease.path_prefix + path,
+                path,
                 self,
                 body=body,
                 accept=_SSE_TYPE,
                 headers=headers,
-                is_fresh=self.attempt_number > 1,
+                is_fresh=self._is_fresh,
             )
-            self._reach(AttemptStage.SENT)
+            self.stage = max(self.stage, AttemptStage.SENT)  # the reply may have begun
             if self._listener.has_backpressure:
                 self.pause()  # as the other parts are; all are resumed together
         except HttpClientError as error:
-            self._settle(connection_failure(error))
+            self._settle(connection_failure(error, lease.upstream))
         del body
         self._unsent_bytes = 0
         if self._result.done():
@@ -249,7 +241,7 @@ class UpstreamAttempt:
 
     def time_out(self) -> None:
         """Fail because of silence."""
-        self.fail(timeout_failure(self.silence_limit_s))
+        self.fail(timeout_failure(self._silence_limit_s))
 
     def finish(self) -> None:
         """Treat the stream as complete, if it is still open: some servers do not close it after the end marker."""
@@ -335,19 +327,18 @@ class UpstreamAttempt:
             self._receive(data)
 
     def _receive(self, data: bytes) -> None:
-        self._reach(AttemptStage.RECEIVING)
         try:
             has_started = self._listener.on_data(data, self.part_index)
         except Exception as error:  # noqa: BLE001 - an internal error ends this response, and is logged
             self._listener.fail(error)
             return
-        if has_started:
-            self._reach(AttemptStage.STARTED)
         if self._listener.has_content:
             self._last_content_at = self.last_received_at
             if self.stage is not AttemptStage.GENERATING:
-                self._reach(AttemptStage.GENERATING)
+                self.stage = AttemptStage.GENERATING
                 self._listener.wake()  # the deadline is earlier now
+        else:
+            self.stage = max(self.stage, AttemptStage.STARTED if has_started else AttemptStage.RECEIVING)
 
     def end(self, error: HttpClientError | None) -> None:
         """Receive the end of the body."""
@@ -358,7 +349,9 @@ class UpstreamAttempt:
         if error is not None and not (
             self._reply_kind is _ReplyKind.STREAM and self._listener.is_done(self.part_index)
         ):
-            self._fail_disconnected(error)
+            upstream = None if self._lease is None else self._lease.upstream
+            has_started = self.stage >= AttemptStage.STARTED
+            self._settle(disconnect_failure(error, upstream, has_started=has_started))
         elif self._reply_kind is _ReplyKind.ERROR:
             self._fail_with_status()
         elif self._reply_kind is _ReplyKind.STREAM:
@@ -424,12 +417,6 @@ class UpstreamAttempt:
             return
         body, param = bytes(self._buffer), self._listener.param
         self.fail(status_failure(self._status, self._headers, body, param, self._lease.upstream))
-
-    def _fail_disconnected(self, error: HttpClientError) -> None:
-        is_engine = self._lease is not None and self._lease.upstream is None
-        api_error = error_mapping.engine_died() if is_engine else error_mapping.upstream_disconnected(str(error))
-        is_disconnect = self.stage < AttemptStage.STARTED
-        self._settle(AttemptFailure(api_error, "lost", is_stale=error.is_stale, is_disconnect=is_disconnect))
 
     def fail(self, failure: AttemptFailure) -> None:
         """End the attempt with a failure."""

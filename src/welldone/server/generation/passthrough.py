@@ -4,23 +4,23 @@ The model in the body selects the upstream; endpoints without a model use the fi
 Batches are not among them: they would bypass the rate limits of a key.
 """
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from welldone.config.server import ServeSettings
 from welldone.gateway import error_mapping
-from welldone.gateway.backends import Backend, BackendLease, LocalBackend
+from welldone.gateway.backends import Backend, BackendLease, LocalBackend, root_address
 from welldone.gateway.error_mapping import (
     CLIENT_DISCONNECTED,
     ERROR_BODY_TIMEOUT_S,
     ERROR_LIMIT_BYTES,
+    OUTCOME_TIMEOUT,
     AttemptFailure,
     connection_failure,
+    disconnect_failure,
     status_failure,
     timeout_failure,
 )
@@ -31,6 +31,8 @@ from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpRequest, HttpResponse, StreamingResponse
 from welldone.protocol.events import Json
 from welldone.server.app import RequestContext, Route, RouteHandler
+from welldone.server.generation.client_output import ClientOutput
+from welldone.server.generation.retry import RetryLoop
 from welldone.server.generation.token_cost import estimate_prompt_tokens
 from welldone.server.requests.upstream_body import PassthroughBody, is_multipart_form, read_upload_in_steps
 
@@ -41,34 +43,32 @@ _ACTIVE_CONTENT = re.compile("html|xml|svg|script", re.IGNORECASE)
 """Media types that a browser executes: SVG may have scripts, and XML may have stylesheets."""
 _CONTENT_SECURITY_POLICY = "sandbox; default-src 'none'"
 """Without it a file opened in a browser would run scripts with the origin of the server's own pages."""
+_BILLABLE_OUTCOMES = (CLIENT_DISCONNECTED.outcome, OUTCOME_TIMEOUT)
 _FORWARDED_HEADERS = ("content-disposition", "openai-model", "openai-version")
 
 
-class PassthroughExchange:
+class PassthroughExchange(ClientOutput):
     """One exchange with an upstream, forwarded byte for byte.
 
     The client's stream is opened when the upstream's reply starts: until then another upstream can be tried.
     """
 
     def __init__(self, http_request: HttpRequest, headers: Mapping[str, str], *, write_s: float) -> None:
-        self.has_begun = False
-        """The client's stream is open."""
-        self._http_request = http_request
+        super().__init__(http_request, write_s=write_s)
         self._response_headers = headers
-        self._write_s = write_s
-        self._loop = asyncio.get_running_loop()
-        self._wakeup = asyncio.Event()
         self._status = 0
         self._headers: Mapping[str, str] = {}
-        self._buffer = bytearray()  # data before the stream is open, or the body of an error
         self._first_bytes = b""
         self._last_bytes = b""
-        self._stream: StreamingResponse | None = None
         self._exchange: Exchange | None = None
-        self._is_paused = False  # the exchange is paused until the client has read
         self._is_finished = False
         self._error: HttpClientError | None = None
         self._last_received_at = 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client's stream is open."""
+        return self._stream is not None
 
     @property
     def tokens(self) -> int:
@@ -77,31 +77,38 @@ class PassthroughExchange:
         return int(found[-1]) if found else 0
 
     async def run(
-        self, lease: BackendLease, method: str, path: str, *, body: bytes, content_type: str, is_retry: bool = False
+        self,
+        lease: BackendLease,
+        method: str,
+        path: str,
+        *,
+        body: bytes,
+        content_type: str,
+        is_root: bool = False,
+        is_fresh: bool = False,
     ) -> AttemptFailure | None:
         """Send the request and forward the reply. Returns the failure, or None."""
         self._last_received_at = self._loop.time()
         accept = self._http_request.headers.get("Accept", "")
         accept = accept if accept.isascii() and accept.isprintable() and accept else "*/*"
         try:
-            exchange = await lease.send(
-                lease.address,
+            self._exchange = await lease.send(
+                root_address(lease.address) if is_root else lease.address,
                 method,
                 path,
                 self,
                 body=body,
                 accept=accept,
                 content_type=content_type,
-                is_fresh=is_retry,
+                is_fresh=is_fresh,
             )
         except HttpClientError as error:
-            return connection_failure(error)
-        self._exchange = exchange
+            return connection_failure(error, lease.upstream)
         failure: AttemptFailure | None = CLIENT_DISCONNECTED
         try:
-            failure = await self._receive_reply(exchange, lease)
+            failure = await self._receive_reply(lease)
         finally:
-            exchange.close()
+            self._exchange.close()
             self._exchange = None  # a reference cycle would wait for the garbage collector
             if failure is not None and self._stream is not None:
                 self._stream.abort()  # without a regular end, so that the reply does not look complete
@@ -112,94 +119,73 @@ class PassthroughExchange:
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """Receive the status and headers."""
         self._status, self._headers = status, headers
-        self._wakeup.set()
+        self.wake()
 
     def data(self, data: bytes) -> None:
         """Receive bytes of the body."""
         self._last_received_at = self._loop.time()
         if self._stream is None:
-            self._buffer += data
-            if len(self._buffer) >= ERROR_LIMIT_BYTES and self._exchange is not None:
-                self._exchange.pause()  # until the client's stream is open; the rest of an error is not needed
-            self._wakeup.set()
-            return
-        self._write(self._stream, data)
-        if self._stream.has_backpressure:
-            self._is_paused = True
-            if self._exchange is not None:
-                self._exchange.pause()  # at once: the loop may read megabytes before the task wakes
-            self._wakeup.set()
+            self._buffer_output(data)
+            self.wake()
+        else:
+            self._write(self._stream, data)
 
     def end(self, error: HttpClientError | None) -> None:
         """Receive the end of the body."""
         self._is_finished, self._error = True, error
-        self._wakeup.set()
+        self.wake()
 
     # The handler's task.
 
-    async def _receive_reply(self, exchange: Exchange, lease: BackendLease) -> AttemptFailure | None:
+    def pause_sources(self) -> None:
+        """Stop reading from the upstream."""
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume_sources(self) -> None:
+        """Read on."""
+        self._last_received_at = self._loop.time()
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    async def _receive_reply(self, lease: BackendLease) -> AttemptFailure | None:
         while not self._status and not self._is_finished:
-            if not await self._wait(lease.first_byte_s):
+            if not await self._wait_for_data(lease.first_byte_s):
                 return timeout_failure(lease.first_byte_s)
         if not self._status:
-            return self._disconnected()
+            return disconnect_failure(self._error or HttpClientError("no reply"), lease.upstream)
         if not 200 <= self._status < 300:
             return await self._read_error(lease)
         if self._headers.get("content-encoding", "identity").lower() != "identity":
             return AttemptFailure(error_mapping.compressed_reply(), "garbage")
         if self._headers.get("content-type", "").lower().startswith("text/html"):
             return AttemptFailure(error_mapping.unrecognized_reply(), "garbage")
-        exchange.pause()
-        stream = await self._http_request.start_stream(self._reply_headers(), status=self._status)
-        self.has_begun = True
-        self._stream = stream
-        buffered, self._buffer = bytes(self._buffer), bytearray()
-        self._write(stream, buffered)
-        exchange.resume()
-        return await self._forward_body(exchange, stream, lease)
-
-    async def _forward_body(
-        self, exchange: Exchange, stream: StreamingResponse, lease: BackendLease
-    ) -> AttemptFailure | None:
+        stream, pending = await self._open_stream(self._reply_headers(), status=self._status)
+        self._write(stream, pending)
         while not self._is_finished:
             if self._is_paused or stream.has_backpressure:
-                if not self._is_paused:
-                    exchange.pause()
-                self._is_paused = False
-                try:
-                    async with asyncio.timeout(self._write_s):
-                        await stream.drain()
-                except TimeoutError:
-                    message = f"The client has read nothing for {self._write_s:g} s."
-                    return AttemptFailure(ApiError(408, message, code="client_too_slow"), "left", False)
-                self._last_received_at = self._loop.time()  # the upstream is not to blame for the silence
-                exchange.resume()
-            elif not await self._wait(lease.idle_s):
+                if (failure := await self._drain(stream)) is not None:
+                    return failure
+            elif not await self._wait_for_data(lease.idle_s):
                 return timeout_failure(lease.idle_s)
         if self._error is not None:
-            return self._disconnected()
+            return disconnect_failure(self._error, lease.upstream)
         await stream.end()
         return None
 
     async def _read_error(self, lease: BackendLease) -> AttemptFailure:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ERROR_BODY_TIMEOUT_S):
-                while not self._is_finished and len(self._buffer) < ERROR_LIMIT_BYTES:
-                    self._wakeup.clear()
-                    await self._wakeup.wait()
+        until = self._loop.time() + ERROR_BODY_TIMEOUT_S
+        while not self._is_finished and len(self._buffer) < ERROR_LIMIT_BYTES and until > self._loop.time():
+            await self._wait(until - self._loop.time())
         body = bytes(self._buffer[:ERROR_LIMIT_BYTES])
         return status_failure(self._status, self._headers, body, "input", lease.upstream)
 
-    async def _wait(self, timeout_s: float) -> bool:
+    async def _wait_for_data(self, timeout_s: float) -> bool:
         """Wait for a change. Returns False if the upstream has been silent for `timeout_s`."""
-        self._wakeup.clear()
         left_s = self._last_received_at + timeout_s - self._loop.time()
-        if left_s <= 0:
-            return False
-        with suppress(TimeoutError):
-            async with asyncio.timeout(left_s):
-                await self._wakeup.wait()
-        return True
+        if left_s > 0:
+            await self._wait(left_s)
+        return left_s > 0
 
     def _reply_headers(self) -> dict[str, str]:
         media_type = self._headers.get("content-type", "")
@@ -220,12 +206,6 @@ class PassthroughExchange:
                 self._first_bytes += data[:missing]
             self._last_bytes = (self._last_bytes + data[-_USAGE_SCAN_BYTES:])[-_USAGE_SCAN_BYTES:]
             stream.write(data)
-
-    def _disconnected(self) -> AttemptFailure:
-        error = self._error or HttpClientError("no reply")
-        return AttemptFailure(
-            error_mapping.upstream_disconnected(str(error)), "lost", is_stale=error.is_stale, is_disconnect=True
-        )
 
 
 LocalHandler: TypeAlias = Callable[[RequestContext, Json], Awaitable[HttpResponse | None]]
@@ -352,54 +332,71 @@ class PassthroughApi:
     async def _forward(
         self, ctx: RequestContext, endpoint: PassthroughEndpoint, upload: PassthroughBody, backend: Backend
     ) -> None:
-        """Forward to one upstream, and retry with another as long as nothing has been sent to the client.
-
-        Raises:
-            ApiError: all attempts failed.
-        """
-        avoid: set[str] = set()
-        reply_headers = {**ctx.headers, "X-Content-Type-Options": "nosniff"}
-        for attempt in range(1, backend.max_attempts + 1):
-            async with backend.lease(avoid, None) as lease:
-                exchange = PassthroughExchange(ctx.request, reply_headers, write_s=self._settings.write_s)
-                try:
-                    failure = await self._run_attempt(exchange, lease, ctx, endpoint, upload, is_retry=attempt > 1)
-                except asyncio.CancelledError:  # the client has disconnected, but the upstream has worked
-                    if endpoint.has_model and upload.json is not None:
-                        self._charge_tokens(ctx, exchange.tokens or estimate_prompt_tokens(upload.json))
-                    raise
-            if failure is None or exchange.has_begun:
-                if failure is not None:
-                    ctx.log_fields["error"] = failure.error.code
-                if exchange.tokens:
-                    ctx.log_fields["prompt_tokens"] = exchange.tokens
-                    self._charge_tokens(ctx, exchange.tokens)
-                return
-            may_succeed = failure.is_stale or lease.is_gone or backend.has_alternative({lease.name})
-            if attempt == backend.max_attempts or not (failure.is_retryable and may_succeed):
-                raise failure.error
-            avoid.add(lease.name)
-
-    async def _run_attempt(
-        self,
-        exchange: PassthroughExchange,
-        lease: BackendLease,
-        ctx: RequestContext,
-        endpoint: PassthroughEndpoint,
-        upload: PassthroughBody,
-        *,
-        is_retry: bool,
-    ) -> AttemptFailure | None:
-        method = ctx.request.method
-        if endpoint.is_root:
-            root = lease.address.prefix.removesuffix(_API_PREFIX)
-            lease.address = msgspec.structs.replace(lease.address, prefix=root)
-        body = upload.encode(lease.model) if method == "POST" else b""
-        failure = await exchange.run(
-            lease, method, _upstream_path(ctx), body=body, content_type=upload.content_type, is_retry=is_retry
+        request = _PassthroughRequest(
+            ctx, _upstream_path(ctx), endpoint, upload, self._settings.write_s, self._charge_tokens
         )
+        attempts = RetryLoop(backend)
+        try:
+            await attempts.run(request)
+        except ApiError as error:
+            if not request.has_begun:
+                raise
+            ctx.log_fields["error"] = error.code
+        finally:
+            ctx.log_fields |= attempts.log_fields
+
+
+class _PassthroughRequest(msgspec.Struct):
+    """A request to forward, with all its attempts."""
+
+    ctx: RequestContext
+    path: str
+    endpoint: PassthroughEndpoint
+    upload: PassthroughBody
+    write_s: float
+    charge_tokens: Callable[[RequestContext, int], None]
+    has_begun: bool = False
+    """The client has received the head of a reply."""
+
+    async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
+        """Forward the request to one upstream."""
+        ctx, upload = self.ctx, self.upload
+        reply_headers = {**ctx.headers, "X-Content-Type-Options": "nosniff"}
+        exchange = PassthroughExchange(ctx.request, reply_headers, write_s=self.write_s)
+        failure: AttemptFailure | None = CLIENT_DISCONNECTED
+        try:
+            failure = await exchange.run(
+                lease,
+                ctx.request.method,
+                self.path,
+                body=upload.encode(lease.model) if ctx.request.method == "POST" else b"",
+                content_type=upload.content_type,
+                is_root=self.endpoint.is_root,
+                is_fresh=number > 1,
+            )
+        finally:
+            self.has_begun = exchange.has_begun
+            self._charge(exchange.tokens, failure)
         lease.report(failure)
         return failure
+
+    def retract(self, part: int) -> bool:
+        """Return whether the client has received nothing."""
+        return not self.has_begun
+
+    def _charge(self, tokens: int, failure: AttemptFailure | None) -> None:
+        """Charge the tokens of the reply, or an estimate if the upstream may have worked for an incomplete one."""
+        if tokens:
+            self.ctx.log_fields["prompt_tokens"] = tokens
+        elif (
+            failure is not None
+            and (self.has_begun or failure.outcome in _BILLABLE_OUTCOMES)
+            and self.endpoint.has_model
+            and self.upload.json is not None
+        ):
+            tokens = estimate_prompt_tokens(self.upload.json)
+        if tokens:
+            self.charge_tokens(self.ctx, tokens)
 
 
 def _path_pattern(endpoint: PassthroughEndpoint) -> re.Pattern[str]:

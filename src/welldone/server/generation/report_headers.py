@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from welldone.gateway.backends import BackendLease
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.replay import AnyPipeline
 from welldone.server.observe.timing import StreamTimes
 
 REPAIRS_HEADER = "x-welldone-repairs"
@@ -21,22 +19,10 @@ _RULES_LIMIT = 64  # proxies limit a header to 4 to 8 KB
 class ReportHeaders:
     """The report on one response."""
 
-    def __init__(self, request_id: str, times: StreamTimes, *, is_requested: bool, shows_upstreams: bool) -> None:
-        self.request_id = request_id
+    def __init__(self, times: StreamTimes, *, is_requested: bool, shows_upstreams: bool) -> None:
         self.times = times
-        self.upstream = ""
-        """The upstream of the last attempt."""
-        self.attempts = 0
-        self.failed_attempts: list[str] = []
-        """Upstream and reason of each failed attempt: `lab:timeout`."""
         self._is_requested = is_requested
         self._shows_upstreams = shows_upstreams  # this client may see the names of upstreams
-
-    def add_attempt(self, lease: BackendLease) -> None:
-        """Count an attempt."""
-        self.attempts += 1
-        if lease.upstream is not None:
-            self.upstream = lease.name
 
     @property
     def trailer_names(self) -> tuple[str, ...]:
@@ -51,13 +37,13 @@ class ReportHeaders:
             *((UPSTREAM_HEADER,) if self._shows_upstreams else ()),
         )
 
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers at the start of the response."""
+    def headers(self, upstream: str) -> Mapping[str, str]:
+        """Return the headers at the start of the response, with the upstream of the last attempt."""
         if not self._is_requested:
             return {}
-        return {TIMING_HEADER: self._timing(), **self._upstream_header()}
+        return {TIMING_HEADER: self._timing(), **self._upstream_header(upstream)}
 
-    def trailers(self, pipeline: StreamPipeline | BufferedPipeline | PassthroughRepairer) -> Mapping[str, str]:
+    def trailers(self, pipeline: AnyPipeline, upstream: str) -> Mapping[str, str]:
         """Return the trailers at its end."""
         if not self._is_requested:
             return {}
@@ -70,11 +56,11 @@ class ReportHeaders:
             PRINTED_CALLS_HEADER: str(result.text_tool_calls),
             TIMING_HEADER: self._timing(),
             # Again: the headers of a queued stream precede the choice of an upstream, and attempts may have failed.
-            **self._upstream_header(),
+            **self._upstream_header(upstream),
         }
 
-    def _upstream_header(self) -> dict[str, str]:
-        return {UPSTREAM_HEADER: self.upstream} if self.upstream and self._shows_upstreams else {}
+    def _upstream_header(self, upstream: str) -> dict[str, str]:
+        return {UPSTREAM_HEADER: upstream} if upstream and self._shows_upstreams else {}
 
     def _timing(self) -> str:
         """Format times in milliseconds (https://www.w3.org/TR/server-timing/)."""

@@ -1,51 +1,50 @@
-"""Production of one response: queueing, upstream attempts and retries, and the stream to the client.
+"""Production of one response: the attempts at its parts, and the stream to the client.
 
 The handler's task sleeps most of the time: the callbacks of the attempts forward the bytes from socket to socket. It
 wakes to open the stream, to send keep-alives, to wait for a slow client, and at the end.
 """
 
 import asyncio
-import copy
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from enum import Enum, auto
-from functools import cache, partial
-from typing import cast
+from collections.abc import Callable, Iterator
+from enum import IntEnum, auto
 
 import msgspec
 
 from welldone.config.server import ServeSettings
-from welldone.engines.errors import EngineError
-from welldone.gateway import error_mapping
 from welldone.gateway.backends import Backend, BackendLease, upstream_headers
-from welldone.gateway.error_mapping import AttemptFailure, engine_unavailable, reply_too_large
+from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError
-from welldone.http.server import HttpRequest, HttpResponse, StreamingResponse
-from welldone.protocol.dialects.base import KEEP_ALIVE, Dialect
-from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
+from welldone.http.server import HttpResponse, StreamingResponse
+from welldone.protocol.dialects.base import KEEP_ALIVE
+from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
-from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import think_mode_for
+from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.result import PartState
-from welldone.protocol.text_filters import TextMode, ThinkMode
-from welldone.server.body_budget import BodyBudget
+from welldone.server.app import RequestContext
 from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
+from welldone.server.generation.client_output import ClientOutput
 from welldone.server.generation.observer import CompositeObserver, StreamObserver
+from welldone.server.generation.pipelines import (
+    GenerationRequest,
+    pipeline_factory,
+    reasoning_fields_for,
+    upstream_options,
+)
 from welldone.server.generation.report_headers import ReportHeaders
-from welldone.server.generation.token_cost import TokenCost, estimate_prompt_tokens
+from welldone.server.generation.retry import RetryLoop
+from welldone.server.generation.targets import sticky_key
+from welldone.server.generation.token_cost import TokenCost
 from welldone.server.inspector.captures import StreamCapture
 from welldone.server.observe import log
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import StreamTimes
 from welldone.server.requests.fields import ValidatedRequest
 
-_EARLY_LIMIT_BYTES = 64 * 1024  # output before the stream is open; asyncio's own high-water mark
 _KEEP_ALIVE_LIMIT = 45  # in a row: some clients give up after a hundred lines without data, and a comment has two
 _BUFFERED_LIMIT_BYTES = 256 * 2**20  # of a stream that becomes a whole reply: a million tokens
 _GRACE_S = {
@@ -56,20 +55,15 @@ _GRACE_S = {
 """How long the end of a body is awaited."""
 _NEVER_S = 86_400.0
 _UPSTREAM_PATHS = {
-    Endpoint.CHAT: "/chat/completions",
-    Endpoint.COMPLETIONS: "/completions",
-    Endpoint.RESPONSES: "/responses",
-    Endpoint.MESSAGES: "/messages",
-}
-_PROMPT_PARAMS = {
-    Endpoint.CHAT: "messages",
-    Endpoint.COMPLETIONS: "prompt",
-    Endpoint.RESPONSES: "input",
-    Endpoint.MESSAGES: "messages",
+    # The path, and the parameter to blame for a prompt that is too long.
+    Endpoint.CHAT: ("/chat/completions", "messages"),
+    Endpoint.COMPLETIONS: ("/completions", "prompt"),
+    Endpoint.RESPONSES: ("/responses", "input"),
+    Endpoint.MESSAGES: ("/messages", "messages"),
 }
 
 
-class ResponseState(Enum):
+class ResponseState(IntEnum):
     """State of a response, as seen by the client."""
 
     WAITING = auto()
@@ -84,125 +78,83 @@ class ResponseState(Enum):
 
 
 _NEXT_STATES = {
-    ResponseState.WAITING: (
-        ResponseState.STARTED,
-        ResponseState.SENDING,
-        ResponseState.COMPLETE,
-        ResponseState.FAILED,
-    ),
-    ResponseState.STARTED: (
-        ResponseState.WAITING,  # a retry, which discards the output
-        ResponseState.SENDING,
-        ResponseState.COMPLETE,
-        ResponseState.FAILED,
-    ),
+    ResponseState.WAITING: tuple(ResponseState)[1:],
+    ResponseState.STARTED: (ResponseState.WAITING, *tuple(ResponseState)[2:]),  # WAITING: a retry discards the output
     ResponseState.SENDING: (ResponseState.COMPLETE, ResponseState.FAILED),
     ResponseState.COMPLETE: (),
     ResponseState.FAILED: (),
 }
 
 
-_RETRACTABLE_STATES = (ResponseState.WAITING, ResponseState.STARTED)
+class GenerationServices(msgspec.Struct, frozen=True):
+    """What all responses of a server share."""
+
+    settings: ServeSettings
+    response_headers: Callable[[RequestContext], dict[str, str]]
+    recorder: TraceRecorder | None = None
+    now: Callable[[], float] = time.time
 
 
-class ResponseTask:
+class ResponseTask(ClientOutput):
     """The production of one response."""
 
     def __init__(
         self,
-        http_request: HttpRequest,
-        request: ValidatedRequest,
+        ctx: RequestContext,
         backend: Backend,
+        gen_request: GenerationRequest,
+        request: ValidatedRequest,
+        services: GenerationServices,
         *,
-        reread_request: Callable[[], ValidatedRequest] | None = None,
-        sticky: str | None = None,
-        envelope: Envelope,
-        dialect: Dialect | None = None,
-        echo: Json | None = None,
-        forwarded_headers: Mapping[str, str] | None = None,
-        reasoning_fields: tuple[str, ...],
-        settings: ServeSettings,
         report: ReportHeaders,
-        headers: Callable[[], Mapping[str, str]],
-        recorder: TraceRecorder | None = None,
+        reread_request: Callable[[], ValidatedRequest] | None = None,
         capture: StreamCapture | None = None,
-        body_budget: BodyBudget | None = None,
     ) -> None:
-        self._http_request = http_request
-        self._body_budget = body_budget or BodyBudget()
-        self._request = request
+        settings = services.settings
+        super().__init__(ctx.request, write_s=settings.write_s)
+        self._ctx = ctx
         self.backend = backend
-        self._sticky = sticky
+        self._gen_request = gen_request
+        self._request = request
+        self._services = services
         self._settings = settings
         self.report = report
         self.times: StreamTimes = report.times
-        self._headers = headers
-        self._recorder = recorder
-        self._capture = capture
         self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
-        self._endpoint = Endpoint(request.endpoint)
-        self._path = _UPSTREAM_PATHS[self._endpoint]
-        self.param = _PROMPT_PARAMS[self._endpoint]
-        self._envelope = envelope
-        self._dialect = dialect
-        self._echo = echo or {}
-        self._forwarded_headers = forwarded_headers or {}
-        self._reasoning_fields = reasoning_fields
-        self._clock = cache(time.time)  # read once: a replay in the inspector has the same time of completion
+        self._capture = capture
+        self._path, self.param = _UPSTREAM_PATHS[gen_request.endpoint]
+        self._pipeline_factory = pipeline_factory(
+            gen_request,
+            request,
+            backend,
+            envelope=Envelope(gen_request.id, int(services.now()), backend.name),
+            reasoning=reasoning_fields_for(ctx.request.headers.get("User-Agent"), settings.reasoning),
+        )
+        self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
         self.pipeline = self._make_pipeline()
         self.error: ApiError | None = None
         """Why the response failed."""
-        self._stream: StreamingResponse | None = None
-        self._buffered = bytearray()  # output before the stream is open
-        self._attempts = [UpstreamAttempt(self, number) for number in range(len(request.bodies))]
+        self._part_count = len(request.bodies)
+        self.retries = RetryLoop(
+            backend, parts=self._part_count, sticky=sticky_key(ctx, gen_request.body, backend.upstreams)
+        )
+        self._attempts: dict[int, UpstreamAttempt] = {}  # the last attempt at each part
         self._ended_count = 0
         self.state = ResponseState.WAITING
-        self._wakeup = asyncio.Event()
         self._last_sent_at = time.monotonic()
         self._received_bytes = 0
         self._keep_alive_count = 0
-        self._is_paused = False  # attempts are paused until the client has read
-        self._pending_attempts: deque[UpstreamAttempt] = deque()
-        self.cost = TokenCost(prompt_copies=len(request.bodies) // request.prompt_count)
+        self.cost = TokenCost(prompt_copies=self._part_count // request.prompt_count)
 
-    def _make_pipeline(self) -> StreamPipeline | BufferedPipeline | PassthroughRepairer:
+    def _make_pipeline(self) -> AnyPipeline:
         if self._capture is not None:
-            self._capture.pipeline_created(self._pipeline_factory())
-        return self._pipeline_factory()()
-
-    def _pipeline_factory(self) -> Callable[[], StreamPipeline | BufferedPipeline | PassthroughRepairer]:
-        """Return a factory without a reference to this object: a capture may keep it for long."""
-        request = self._request
-        if self._endpoint in SAME_DIALECT_ENDPOINTS:
-            return partial(
-                passthrough_repairer_for,
-                self._endpoint,
-                fallback=self._envelope,
-                request=self._echo,
-                model=self.backend.reported_model,
-                is_stream=request.is_stream,
-                clock=self._clock,
-            )
-        return partial(
-            StreamPipeline if request.is_stream else BufferedPipeline,
-            self._endpoint,
-            fallback=self._envelope,
-            facts=msgspec.structs.replace(request.facts, is_usage_forced=True, top_logprobs=request.top_logprobs),
-            fan_out=FanOut(len(request.bodies), request.prompt_count, tuple(request.echo or ())),
-            forced=request.forced_call,
-            model=self.backend.reported_model,
-            dialect=copy.copy(self._dialect),  # it has state: each pipeline needs its own
-            reasoning=self._reasoning_fields,
-        )
+            self._capture.pipeline_created(self._pipeline_factory)
+        return self._pipeline_factory()
 
     def _enter(self, state: ResponseState) -> None:
         """Change the state, unless the response has ended or is already further."""
         if state in _NEXT_STATES[self.state]:
             self.state = state
-
-    @property
-    def _is_ended(self) -> bool:
-        return not _NEXT_STATES[self.state]
 
     @property
     def final(self) -> Json | None:
@@ -216,8 +168,7 @@ class ResponseTask:
             ApiError: it failed before anything was sent.
         """
         self.backend.check_capacity()
-        self._pending_attempts = deque(self._attempts)
-        workers = min(len(self._attempts), self.backend.slots)
+        workers = 1 if self._part_count == 1 else min(self._part_count, self.backend.slots)
         tasks = [asyncio.create_task(self._run_worker(is_first=number == 0)) for number in range(workers)]
         try:
             if self._request.is_stream:
@@ -226,17 +177,19 @@ class ResponseTask:
             return await self._buffered_response()
         finally:
             self._enter(ResponseState.FAILED)  # unless it has ended before
-            self._estimate_cost()
-            for attempt in self._attempts:
+            if self.state is not ResponseState.COMPLETE or self.pipeline.usage is None:
+                outputs = [(n, one.output_estimate) for n, one in self._attempts.items() if one.is_billable]
+                self.cost.add_incomplete(outputs, self._request.bodies, is_same_dialect=self._is_same_dialect)
+            for attempt in self._attempts.values():
                 attempt.close()
             for task in tasks:
                 task.cancel()
-            self._attempts = []  # a reference cycle would wait for the garbage collector
-            self._buffered.clear()
+            self._attempts.clear()  # a reference cycle would wait for the garbage collector
+            self._buffer.clear()
 
     def abort(self, error: ApiError) -> None:
         """End the response with an error."""
-        if self._is_ended or self.error is not None:
+        if self.state >= ResponseState.COMPLETE or self.error is not None:
             return
         self.error = error
         if self._capture is not None:
@@ -249,128 +202,67 @@ class ResponseTask:
         finally:
             self._end(ResponseState.FAILED)
 
-    def _estimate_cost(self) -> None:
-        """Estimate the token cost, unless the usage of a complete response has it."""
-        if self.state is ResponseState.COMPLETE and self.pipeline.usage is not None:
-            return
-        prompts: dict[int, int] = {}  # tokens by number of the prompt; its choices are consecutive parts
-        for attempt in self._attempts:
-            if attempt.is_billable:
-                number = attempt.part_index // self.cost.prompt_copies
-                if number not in prompts:
-                    prompts[number] = estimate_prompt_tokens(self._request.bodies[attempt.part_index])
-                self.cost.prompt_tokens += prompts[number]
-                self.cost.completion_tokens += attempt.output_estimate.tokens(has_logprobs=self._has_logprobs)
-
-    @property
-    def _has_logprobs(self) -> bool:
-        """Whether chunks are longer than their text. Events of same-dialect streams repeat the request."""
-        body = self._request.bodies[0]
-        logprobs = (body.get("logprobs"), body.get("top_logprobs"))
-        return any(value not in (None, False) for value in logprobs) or self._endpoint in SAME_DIALECT_ENDPOINTS
-
     # Attempts and retries.
 
     async def _run_worker(self, *, is_first: bool) -> None:
-        """Run pending attempts one after the other, each with a leased slot. A final failure ends the response."""
-        avoid: set[str] = set()
-        failure: AttemptFailure | None = None
+        """Run pending parts. A final failure ends the response."""
         try:
-            while self._pending_attempts and not self._is_ended:
-                async with self.backend.lease(avoid, self._sticky) as lease:
-                    self.times.record_queued(lease.waited_s)
-                    failure = await self._run_attempts(lease)
-                avoid.add(lease.name)
+            await self.retries.run(self, is_first=is_first)
         except ApiError as error:
-            # One slot is enough: if there is no second one, the first worker runs all attempts.
-            if is_first or failure is not None or error.status not in (429, 503):
-                self.abort(error if failure is None else failure.error)
-        except EngineError as error:
-            self.abort(engine_unavailable(error))
+            self.abort(error)
         except Exception as error:  # noqa: BLE001 - outermost layer of a task: logged, and reported to the client
             self.fail(error)
 
-    async def _run_attempts(self, lease: BackendLease) -> AttemptFailure | None:
-        """Run pending attempts with this lease. Returns a failure that is to be retried elsewhere."""
-        while self._pending_attempts and not self._is_ended:
-            attempt = self._pending_attempts.popleft()
-            part = attempt.part_index
-            failure = await self._run_attempt(attempt, lease)
-            if failure is None:
-                continue
-            self.report.failed_attempts.append(f"{lease.name}:{failure.outcome}")
-            if self._is_ended:
-                continue
-            if not self._may_retry(attempt, failure, lease):
-                self.abort(failure.error)
-                return None
-            if attempt.stage >= AttemptStage.RECEIVING:
-                self._discard_output()
-            if attempt.is_billable:
-                received = attempt.output_estimate.tokens(has_logprobs=self._has_logprobs)
-                self.cost.wasted_tokens += estimate_prompt_tokens(self._request.bodies[part]) + received
-            self._attempts[part] = UpstreamAttempt(self, part, attempt_number=attempt.attempt_number + 1)
-            self._pending_attempts.appendleft(self._attempts[part])
-            if self.backend.has_alternative({lease.name}) or not await lease.prepare_retry(failure):
-                return failure
-        return None
-
-    async def _run_attempt(self, attempt: UpstreamAttempt, lease: BackendLease) -> AttemptFailure | None:
-        self.report.add_attempt(lease)
+    async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
+        """Make an attempt at a part."""
+        attempt = self._attempts[part] = UpstreamAttempt(self, part, is_fresh=number > 1)
+        self.times.record_queued(lease.waited_s)
         self.times.record_sent()
-        self._configure_pipeline(attempt, lease)
-        async with self._body_budget.reserve(attempt):
-            if self._is_ended:
+        if lease.upstream is not None:
+            options = upstream_options(lease.upstream, self._request.bodies[part])
+            self.pipeline.configure(part, **options)
+            if self._capture is not None:
+                self._capture.configure(part, **options)
+        async with self._ctx.body_budget.reserve(attempt):
+            if self.state >= ResponseState.COMPLETE:
                 return None
             if self._reread_request is not None:
                 self._request = self._reread_request()
                 self._reread_request = None
-            body = {**self._request.bodies[attempt.part_index], "model": lease.model}
+            body = {**self._request.bodies[part], "model": lease.model}
             encoded = [msgspec.json.encode(body)]
             observer: StreamObserver | None = None
-            if self._recorder is not None and lease.upstream is not None:
-                observer = self._recorder.begin(self._path, body, lease.name, self.report.request_id)
+            if self._services.recorder is not None and lease.upstream is not None:
+                observer = self._services.recorder.begin(self._path, body, lease.name, self._ctx.id)
             if self._capture is not None:
-                capture = self._capture.begin_attempt(
-                    attempt.part_index, lease.name, encoded[0], is_local=lease.upstream is None
-                )
+                capture = self._capture.begin_attempt(part, lease.name, encoded[0], is_local=lease.upstream is None)
                 observer = capture if observer is None else CompositeObserver((observer, capture))
             # `pop`: this frame must not keep the body in memory during the reply, n times for n parts.
             return await attempt.run(
-                lease, self._path, encoded.pop(), observer, upstream_headers(lease, self._forwarded_headers)
+                lease, self._path, encoded.pop(), observer, upstream_headers(lease, self._gen_request.forwarded_headers)
             )
 
-    def _configure_pipeline(self, attempt: UpstreamAttempt, lease: BackendLease) -> None:
-        upstream = lease.upstream
-        if upstream is None:
-            return
-        think = think_mode_for(cast("ThinkMode", upstream.settings.think), self._request.bodies[attempt.part_index])
-        text = cast("TextMode", upstream.settings.text)
-        strict = frozenset(upstream.settings.strict)
-        sanitize = partial(error_mapping.sanitize_failure, secrets=upstream.secrets)
-        self.pipeline.configure(attempt.part_index, think=think, text=text, strict=strict, map_failure=sanitize)
-        if self._capture is not None:
-            self._capture.configure(attempt.part_index, think=think, text=text, strict=strict, map_failure=sanitize)
-
-    def _may_retry(self, attempt: UpstreamAttempt, failure: AttemptFailure, lease: BackendLease) -> bool:
-        """Whether nothing of the part has been sent, and another attempt may succeed."""
-        if (
-            attempt.attempt_number >= self.backend.max_attempts
-            or not failure.is_retryable
-            or (attempt.stage >= AttemptStage.RECEIVING and not self._is_retractable)
-        ):
+    def retract(self, part: int) -> bool:
+        """Discard the output of a failed attempt, if the client has received nothing of it."""
+        attempt = self._attempts[part]
+        has_output = attempt.stage >= AttemptStage.RECEIVING
+        if self.state >= ResponseState.COMPLETE or (has_output and not self._is_retractable):
             return False
-        if lease.upstream is None:
-            return failure.is_disconnect
-        return failure.is_stale or lease.is_gone or self.backend.has_alternative({lease.name})
+        del self._attempts[part]
+        if has_output:
+            self._discard_output()
+        if attempt.is_billable:
+            body = self._request.bodies[part]
+            self.cost.add_wasted(attempt.output_estimate, body, is_same_dialect=self._is_same_dialect)
+        return True
 
     @property
     def _is_retractable(self) -> bool:
         """Whether the output of an upstream can be discarded, since the client has received nothing of it."""
-        return bool(self.backend.upstreams) and self.state in _RETRACTABLE_STATES and len(self._attempts) == 1
+        return bool(self.backend.upstreams) and self.state < ResponseState.SENDING and self._part_count == 1
 
     def _discard_output(self) -> None:
-        self._buffered.clear()
+        self._buffer.clear()
         self._is_paused = False
         self._enter(ResponseState.WAITING)
         self._ended_count = 0
@@ -381,12 +273,8 @@ class ResponseTask:
     def fail(self, error: Exception) -> None:
         """Log an internal error and end the response with a 500."""
         log.event(logging.ERROR, "a response failed", error=error)
-        message = f"Internal server error (request id {self.report.request_id}); see the server log."
+        message = f"Internal server error (request id {self._ctx.id}); see the server log."
         self.abort(ApiError(500, message, code="internal_error"))
-
-    def wake(self) -> None:
-        """Wake the handler's task: a deadline has changed."""
-        self._wakeup.set()
 
     def on_accepted(self) -> None:
         """Note the start of a reply."""
@@ -396,7 +284,7 @@ class ResponseTask:
 
     def on_data(self, data: bytes, part: int) -> bool:
         """Process bytes of a part's stream. Returns whether the part has produced an event by now."""
-        if self._is_ended:
+        if self.state >= ResponseState.COMPLETE:
             return False
         self._received_bytes += len(data)
         if self._capture is not None:
@@ -428,7 +316,7 @@ class ResponseTask:
         """Use the fast path for text chunks, once the stream is open."""
         if (
             self._stream is not None
-            and len(self._attempts) == 1
+            and self._part_count == len(self._attempts) == 1  # a queued stream has no attempt yet
             and isinstance(self.pipeline, StreamPipeline)
             and self.pipeline.dialect.IS_CHAT
         ):
@@ -436,7 +324,7 @@ class ResponseTask:
 
     def on_full_body(self, data: bytes, part: int) -> Iterator[None]:
         """Process a whole reply of a part, in steps between which the event loop may run."""
-        if self._is_ended:
+        if self.state >= ResponseState.COMPLETE:
             return
         self.times.record_chunk()
         if self._capture is not None:
@@ -447,7 +335,7 @@ class ResponseTask:
                 return
             self._send(output)
             yield
-            if self._is_ended:
+            if self.state >= ResponseState.COMPLETE:
                 return
 
     @property
@@ -455,18 +343,13 @@ class ResponseTask:
         """Whether the last data had content."""
         return self.pipeline.has_content
 
-    @property
-    def has_backpressure(self) -> bool:
-        """Whether the client reads too slowly."""
-        return self._stream is not None and self._stream.has_backpressure
-
     def is_done(self, part: int) -> bool:
         """Whether a part has sent `[DONE]`."""
         return self.pipeline.part_state(part) >= PartState.DONE
 
     def on_end(self, part: int) -> None:
         """Process the end of a part's stream."""
-        if self._is_ended:
+        if self.state >= ResponseState.COMPLETE:
             return
         self._ended_count += 1
         output = self._close_part(part)
@@ -474,7 +357,7 @@ class ResponseTask:
             self._fail_part(part, output)
             return
         self._send(output)
-        if self._ended_count == len(self._attempts):
+        if self._ended_count == self._part_count:
             self._end(ResponseState.COMPLETE)
 
     def _fail_part(self, part: int, data: bytes | None) -> None:
@@ -499,13 +382,13 @@ class ResponseTask:
 
     def _mark_started(self) -> None:
         self._enter(ResponseState.STARTED)
-        self._wakeup.set()
+        self.wake()
 
     # The handler's task.
 
     async def _buffered_response(self) -> HttpResponse:
-        while not self._is_ended:
-            await self._wait(_NEVER_S)
+        while self.state < ResponseState.COMPLETE:
+            await self._wait(self._next_deadline_s(_NEVER_S))
         if self.error is not None:
             raise self.error
         failure = self.pipeline.failure
@@ -514,59 +397,51 @@ class ResponseTask:
         assert not isinstance(self.pipeline, StreamPipeline)
         if self._capture is not None:
             self._capture.send_body()
-        report = {**self.report.headers(), **self.report.trailers(self.pipeline)}
+        upstream = self.retries.upstream
+        report = {**self.report.headers(upstream), **self.report.trailers(self.pipeline, upstream)}
         # A long body is encoded in a thread: the GIL switches between them, so the event loop still runs.
         is_slow = isinstance(self.pipeline, BufferedPipeline) and self.pipeline.is_body_slow
         body = await asyncio.to_thread(self.pipeline.body) if is_slow else self.pipeline.body()
-        return HttpResponse(200, body, headers={**self._headers(), **report})
+        return HttpResponse(200, body, headers={**self._services.response_headers(self._ctx), **report})
 
     async def _stream_response(self) -> None:
         # An early error becomes an HTTP status. After `early_s` the stream is opened, and queued requests receive
         # keep-alives.
         early_end = time.monotonic() + self._settings.early_s
         while self.state is ResponseState.WAITING and (left_s := early_end - time.monotonic()) > 0:
-            await self._wait(left_s)
+            await self._wait(self._next_deadline_s(left_s))
         if self.error is not None:
             raise self.error
-        stream = await self._http_request.start_stream(
-            {**self.pipeline.headers, **self._headers(), **self.report.headers()}, trailers=self.report.trailer_names
+        headers = {**self.pipeline.headers, **self._services.response_headers(self._ctx)}
+        stream, pending = await self._open_stream(
+            {**headers, **self.report.headers(self.retries.upstream)}, trailers=self.report.trailer_names
         )
-        self._stream = stream
-        stream.on_backpressure(self._pause_upstreams)
-        pending, self._buffered = bytes(self._buffered), bytearray()
         self._send(pending)
         self._enable_fast_path()
-        while not self._is_ended:
+        while self.state < ResponseState.COMPLETE:
             if self._is_paused or stream.has_backpressure:
-                await self._drain_client(stream)
+                if (failure := await self._drain(stream)) is not None:
+                    self.error = failure.error
+                    self.pipeline.fail(self.error.to_failure())  # for logs and metrics only
+                    self._end(ResponseState.FAILED)
             else:
-                await self._wait(self._keep_alive(stream))
-        await stream.end(self.report.trailers(self.pipeline))
+                await self._wait(self._next_deadline_s(self._keep_alive(stream)))
+        await stream.end(self.report.trailers(self.pipeline, self.retries.upstream))
 
-    async def _wait(self, limit_s: float) -> None:
-        """Wait for a wakeup or the time limit. Attempts past their deadline time out."""
-        self._wakeup.clear()
-        if self._is_ended:
-            return
+    def _next_deadline_s(self, limit_s: float) -> float:
+        """Return the time until an attempt's deadline, at most `limit_s`. Attempts past their deadline time out."""
         now = time.monotonic()
-        left_s = limit_s
-        for attempt in self._attempts:
-            if attempt.is_running:
-                left_s = min(left_s, attempt.deadline - now)
-                if attempt.deadline <= now:
-                    attempt.time_out()
-                    left_s = 0.0
-        if left_s <= 0:
-            await asyncio.sleep(0)  # the worker retries or aborts
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(left_s):
-                await self._wakeup.wait()
+        for attempt in self._attempts.values():
+            left_s = attempt.deadline - now
+            limit_s = min(limit_s, left_s)
+            if left_s <= 0:
+                attempt.time_out()  # the worker retries or aborts
+        return limit_s
 
     def _keep_alive(self, stream: StreamingResponse) -> float:
         """Send a keep-alive if one is due. Returns the time until the next one."""
         now = time.monotonic()
-        sent_at = max(attempt.last_sent_at for attempt in self._attempts)
+        sent_at = max((attempt.last_sent_at for attempt in self._attempts.values()), default=0.0)
         if sent_at > self._last_sent_at:
             self._last_sent_at = sent_at
             self._keep_alive_count = 0
@@ -581,27 +456,14 @@ class ResponseTask:
             stream.write(self.pipeline.keep_alive())
         return self._settings.keep_alive_s
 
-    def _pause_upstreams(self) -> None:
-        """Stop reading until the client has read; at once, since the loop may read megabytes before the task wakes."""
-        self._is_paused = True
-        for attempt in self._attempts:
+    def pause_sources(self) -> None:
+        """Stop reading from the servers."""
+        for attempt in self._attempts.values():
             attempt.pause()
-        self._wakeup.set()
 
-    async def _drain_client(self, stream: StreamingResponse) -> None:
-        """Wait for a slow client; abort if it does not read at all."""
-        self._pause_upstreams()
-        self._is_paused = False
-        try:
-            async with asyncio.timeout(self._settings.write_s):
-                await stream.drain()
-        except TimeoutError:
-            message = f"The client has read nothing for {self._settings.write_s:g} s."
-            self.error = ApiError(408, message, code="client_too_slow")
-            self.pipeline.fail(self.error.to_failure())  # for logs and metrics only
-            self._enter(ResponseState.FAILED)
-            stream.abort()
-        for attempt in self._attempts:
+    def resume_sources(self) -> None:
+        """Read on."""
+        for attempt in self._attempts.values():
             attempt.resume()
 
     def _send(self, data: bytes | None) -> None:
@@ -612,10 +474,8 @@ class ResponseTask:
         if stream is None:
             if not data.replace(KEEP_ALIVE, b""):
                 return  # a keep-alive alone: a failure can still become an HTTP status
-            self._buffered += data
+            self._buffer_output(data)
             self._mark_started()
-            if len(self._buffered) > _EARLY_LIMIT_BYTES:
-                self._pause_upstreams()
         else:
             self._enter(ResponseState.SENDING)
             self._keep_alive_count = 0
@@ -624,4 +484,5 @@ class ResponseTask:
 
     def _end(self, state: ResponseState) -> None:
         self._enter(state)
-        self._wakeup.set()
+        self.retries.stop()
+        self.wake()

@@ -1,14 +1,12 @@
 """Generation of responses for all dialects: validation for the backend, the response task, logs, metrics and limits."""
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from welldone.config.model import ModelSettings
-from welldone.config.server import ServeSettings
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.engines.supervisor import LocalModel
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
@@ -16,86 +14,25 @@ from welldone.gateway.errors import ApiError
 from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpResponse
 from welldone.protocol.catalog import RULES, Severity
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json, Usage
 from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
 from welldone.server.app import RequestContext
+from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
-from welldone.server.generation.response_task import ResponseState, ResponseTask
-from welldone.server.generation.targets import sticky_key
+from welldone.server.generation.response_task import GenerationServices, ResponseState, ResponseTask
 from welldone.server.inspector.captures import CAPTURE_HEADER, CaptureStore, StreamCapture
 from welldone.server.observe.metrics import Metrics
-from welldone.server.observe.recording import TraceRecorder
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import ValidatedRequest, read_body_in_steps, rename_error_param
 from welldone.server.requests.sampling import UNKNOWN_CAPABILITIES
 from welldone.server.requests.upstream_body import read_same_dialect_request, read_upstream_request
 
-# The field of a chat delta that carries reasoning. OpenAI's API has none. Most clients read DeepSeek's
-# `reasoning_content`; `reasoning` is OpenRouter's, and vLLM's since 2026. Some clients show the text twice if both are
-# sent, so the default is one of them.
-
-REASONING_CONTENT = "reasoning_content"
-REASONING = "reasoning"
-
-_FIELDS_BY_SETTING = {
-    REASONING_CONTENT: (REASONING_CONTENT,),
-    REASONING: (REASONING,),
-    "both": (REASONING_CONTENT, REASONING),
-}
-
-_FIELD_BY_CLIENT = (
-    # The start of a product in the User-Agent, in lower case, and the field that this client reads.
-    ("codex", REASONING),  # openai/codex, chat_completions.rs: reads no other
-    ("pydantic-ai", REASONING),  # prefers it
-    ("openrouter", REASONING),  # its own SDKs
-    ("zed", REASONING_CONTENT),  # reads and shows both
-    ("ai-sdk", REASONING_CONTENT),  # prefers it
-    ("goose", REASONING_CONTENT),  # reads no other
-    ("langchain4j", REASONING_CONTENT),  # reads no other
-)
-"""Known clients. All others get `reasoning_content`."""
-
-
-def reasoning_fields_for(user_agent: str | None, setting: str) -> tuple[str, ...]:
-    """Return the fields that carry reasoning. `setting`: reasoning_content, reasoning, both or auto."""
-    fixed = _FIELDS_BY_SETTING.get(setting)
-    if fixed is not None:
-        return fixed
-    for product in (user_agent or "").lower().split():
-        for start, name in _FIELD_BY_CLIENT:
-            if product.startswith(start):
-                return (name,)
-    return (REASONING_CONTENT,)
-
-
 RequestReader: TypeAlias = Callable[[Json, ModelSettings, ModelCapabilities | None], ValidatedRequest]
 """Validates a body for a local model."""
 
 _REQUEST_READERS: dict[Endpoint, RequestReader] = {Endpoint.CHAT: read_chat, Endpoint.COMPLETIONS: read_completions}
-
-
-class GenerationRequest(msgspec.Struct, kw_only=True):
-    """A translated request for a response."""
-
-    body: Json
-    """The body for the backend, in the format of `endpoint`."""
-    id: str
-    """Id of the response."""
-    endpoint: Endpoint = Endpoint.CHAT
-    """Endpoint of the backend: chat for all dialects, unless the upstream supports the client's."""
-    dialect: Dialect | None = None
-    """Dialect of the client, if it is not that of the backend."""
-    field_names: Mapping[str, str] = {}
-    """The client's names for fields of the body, or prefixes of them, where they differ."""
-    echo: Json = {}
-    """Fields of the request that a same-dialect response repeats."""
-    forwarded_headers: Mapping[str, str] = {}
-    """The client's headers that an upstream with the same dialect receives."""
-    on_end: Callable[[Json | None], None] | None = None
-    """Called at the end with the complete response as an object, or None."""
 
 
 class ResponseGenerator(Protocol):
@@ -115,33 +52,28 @@ class GenerationService:
 
     def __init__(
         self,
-        settings: ServeSettings,
+        services: GenerationServices,
         metrics: Metrics,
         limits: RateLimiter,
         *,
         keys: ApiKeys,
-        recorder: TraceRecorder | None,
         captures: CaptureStore | None = None,
-        response_headers: Callable[[RequestContext], dict[str, str]],
-        now: Callable[[], float] = time.time,
     ) -> None:
         self.tasks: set[ResponseTask] = set()
         """Responses in progress."""
-        self._settings = settings
+        self._services = services
         self._metrics = metrics
         self._limits = limits
         self._keys = keys
-        self._recorder = recorder
         self._captures = captures
-        self._response_headers = response_headers
-        self._now = now
 
     async def read_body(self, ctx: RequestContext) -> Json:
         """Read the body of a request as a JSON object."""
         headers = ctx.request.headers
         if headers.get("Content-Encoding", "identity").lower() != "identity":
             raise ApiError(415, "Send the body without Content-Encoding.", code="unsupported_encoding")
-        data = await ctx.request.read_body(limit_bytes=self._settings.body_limit_bytes, timeout_s=self._settings.body_s)
+        settings = self._services.settings
+        data = await ctx.request.read_body(limit_bytes=settings.body_limit_bytes, timeout_s=settings.body_s)
         return await run_cooperatively(
             read_body_in_steps(data, headers.get("Content-Type"), is_browser="Origin" in headers)
         )
@@ -188,31 +120,22 @@ class GenerationService:
         request = read_request()
         self._limits.charge_requests(ctx.principal, len(request.bodies) - 1)
         times = self._metrics.new_stream_times()
-        headers = ctx.request.headers
+        settings = self._services.settings
         is_known = not isinstance(backend, LocalBackend) or backend.model.capabilities is not None
         task = ResponseTask(
-            ctx.request,
-            request,
+            ctx,
             backend,
-            reread_request=None if is_known else read_request,  # again when the model is loaded
-            sticky=sticky_key(ctx, gen_request.body, backend.upstreams),
-            envelope=Envelope(gen_request.id, int(self._now()), backend.name),
-            dialect=gen_request.dialect,
-            echo=gen_request.echo,
-            forwarded_headers=gen_request.forwarded_headers,
-            reasoning_fields=reasoning_fields_for(headers.get("User-Agent"), self._settings.reasoning),
-            settings=self._settings,
+            gen_request,
+            request,
+            self._services,
             report=ReportHeaders(
-                ctx.id,
                 times,
-                is_requested=self._settings.report or REPORT_REQUEST_HEADER in headers,
+                is_requested=settings.report or REPORT_REQUEST_HEADER in ctx.request.headers,
                 # As in /page/api/state: only admins see upstreams, unless the operator shows them to everyone.
-                shows_upstreams=self._settings.report or self._keys.is_admin(ctx.principal),
+                shows_upstreams=settings.report or self._keys.is_admin(ctx.principal),
             ),
-            headers=lambda: self._response_headers(ctx),
-            recorder=self._recorder,
+            reread_request=None if is_known else read_request,  # again when the model is loaded
             capture=capture,
-            body_budget=ctx.body_budget,
         )
         self.tasks.add(task)
         self._metrics.start_stream(times)  # not earlier: a failure up to here would not call `end_stream`
@@ -238,13 +161,13 @@ class GenerationService:
             ctx.log_fields["repaired"] = repaired
         else:  # our own engine deviates in the same way in every response: count only what breaks clients
             self._metrics.count_repairs(rule for rule in repaired if RULES[rule].severity is Severity.BREAKS)
-        if upstream := task.report.upstream:
+        if upstream := task.retries.upstream:
             self._metrics.count_upstream_repairs(upstream, repaired)
             self._metrics.observe_upstream_times(upstream, times)
             self._metrics.count_broken_json(
                 upstream, content=result.invalid_json_count, arguments=result.invalid_arguments_count
             )
-            ctx.log_fields |= {"upstream": upstream, "failed": tuple(task.report.failed_attempts)}
+            ctx.log_fields |= task.retries.log_fields
             if result.invalid_json_count or result.invalid_arguments_count:
                 ctx.log_fields["broken_json"] = result.invalid_json_count + result.invalid_arguments_count
         self._limits.charge_tokens(

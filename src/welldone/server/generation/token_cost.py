@@ -4,6 +4,7 @@ A stream that a client aborts has no usage chunk, but the upstream has generated
 """
 
 import re
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -63,3 +64,25 @@ class TokenCost(msgspec.Struct):
         if not (is_complete and counted):
             counted = max(counted, self.prompt_tokens + self.completion_tokens)
         return self.wasted_tokens + counted
+
+    def add_incomplete(
+        self, outputs: Iterable[tuple[int, OutputTokenEstimator]], bodies: Sequence[Json], *, is_same_dialect: bool
+    ) -> None:
+        """Add attempts without usage, each with the index of its body and its output."""
+        prompts: dict[int, int] = {}  # tokens by number of the prompt; its choices are consecutive parts
+        for part, output in outputs:
+            number = part // self.prompt_copies
+            if number not in prompts:
+                prompts[number] = estimate_prompt_tokens(bodies[part])
+            self.prompt_tokens += prompts[number]
+            self.completion_tokens += output.tokens(has_logprobs=is_same_dialect or _has_logprobs(bodies[part]))
+
+    def add_wasted(self, output: OutputTokenEstimator, body: Json, *, is_same_dialect: bool) -> None:
+        """Add a failed attempt that is retried."""
+        received = output.tokens(has_logprobs=is_same_dialect or _has_logprobs(body))
+        self.wasted_tokens += estimate_prompt_tokens(body) + received
+
+
+def _has_logprobs(body: Json) -> bool:
+    """Whether chunks are longer than their text; events of same-dialect streams, which repeat the request, are too."""
+    return any(body.get(name) not in (None, False) for name in ("logprobs", "top_logprobs"))

@@ -1,0 +1,134 @@
+"""A request for a response, and the pipelines that repair and write its response."""
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import TypedDict, cast
+
+import msgspec
+
+from welldone.gateway.backends import Backend
+from welldone.gateway.error_mapping import sanitize_failure
+from welldone.gateway.upstream import Upstream
+from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import FailureMapper, Json
+from welldone.protocol.fan_out import FanOut
+from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.replay import AnyPipeline
+from welldone.protocol.request_facts import think_mode_for
+from welldone.protocol.text_filters import TextMode, ThinkMode
+from welldone.server.requests.fields import ValidatedRequest
+
+# The field of a chat delta that carries reasoning. OpenAI's API has none. Most clients read DeepSeek's
+# `reasoning_content`; `reasoning` is OpenRouter's, and vLLM's since 2026. Some clients show the text twice if both are
+# sent, so the default is one of them.
+
+REASONING_CONTENT = "reasoning_content"
+REASONING = "reasoning"
+
+_FIELDS_BY_SETTING = {
+    REASONING_CONTENT: (REASONING_CONTENT,),
+    REASONING: (REASONING,),
+    "both": (REASONING_CONTENT, REASONING),
+}
+
+_FIELD_BY_CLIENT = (
+    # The start of a product in the User-Agent, in lower case, and the field that this client reads.
+    ("codex", REASONING),  # openai/codex, chat_completions.rs: reads no other
+    ("pydantic-ai", REASONING),  # prefers it
+    ("openrouter", REASONING),  # its own SDKs
+    ("zed", REASONING_CONTENT),  # reads and shows both
+    ("ai-sdk", REASONING_CONTENT),  # prefers it
+    ("goose", REASONING_CONTENT),  # reads no other
+    ("langchain4j", REASONING_CONTENT),  # reads no other
+)
+"""Known clients. All others get `reasoning_content`."""
+
+
+def reasoning_fields_for(user_agent: str | None, setting: str) -> tuple[str, ...]:
+    """Return the fields that carry reasoning. `setting`: reasoning_content, reasoning, both or auto."""
+    fixed = _FIELDS_BY_SETTING.get(setting)
+    if fixed is not None:
+        return fixed
+    for product in (user_agent or "").lower().split():
+        for start, name in _FIELD_BY_CLIENT:
+            if product.startswith(start):
+                return (name,)
+    return (REASONING_CONTENT,)
+
+
+class GenerationRequest(msgspec.Struct, kw_only=True):
+    """A translated request for a response."""
+
+    body: Json
+    """The body for the backend, in the format of `endpoint`."""
+    id: str
+    """Id of the response."""
+    endpoint: Endpoint = Endpoint.CHAT
+    """Endpoint of the backend: chat for all dialects, unless the upstream supports the client's."""
+    dialect: Dialect | None = None
+    """Dialect of the client, if it is not that of the backend."""
+    field_names: Mapping[str, str] = {}
+    """The client's names for fields of the body, or prefixes of them, where they differ."""
+    echo: Json = {}
+    """Fields of the request that a same-dialect response repeats."""
+    forwarded_headers: Mapping[str, str] = {}
+    """The client's headers that an upstream with the same dialect receives."""
+    on_end: Callable[[Json | None], None] | None = None
+    """Called at the end with the complete response as an object, or None."""
+
+
+def pipeline_factory(
+    gen_request: GenerationRequest,
+    request: ValidatedRequest,
+    backend: Backend,
+    *,
+    envelope: Envelope,
+    reasoning: tuple[str, ...],
+) -> Callable[[], AnyPipeline]:
+    """Return a factory of identical pipelines. It has no reference to the bodies: a capture may keep it for long."""
+    endpoint, dialect, model = gen_request.endpoint, gen_request.dialect, backend.reported_model
+    if endpoint in SAME_DIALECT_ENDPOINTS:
+        return partial(
+            passthrough_repairer_for,
+            endpoint,
+            fallback=envelope,
+            request=gen_request.echo,
+            model=model,
+            is_stream=request.is_stream,
+            clock=cache(time.time),  # read once: a replay in the inspector has the same time of completion
+        )
+    make = partial(
+        StreamPipeline if request.is_stream else BufferedPipeline,
+        endpoint,
+        fallback=envelope,
+        facts=msgspec.structs.replace(request.facts, is_usage_forced=True, top_logprobs=request.top_logprobs),
+        fan_out=FanOut(len(request.bodies), request.prompt_count, tuple(request.echo or ())),
+        forced=request.forced_call,
+        model=model,
+        reasoning=reasoning,
+    )
+    return make if dialect is None else lambda: make(dialect=copy.copy(dialect))  # it has state
+
+
+class PipelineOptions(TypedDict):
+    """How the stream of a part is repaired."""
+
+    think: ThinkMode
+    text: TextMode
+    strict: frozenset[str]
+    map_failure: FailureMapper
+
+
+def upstream_options(upstream: Upstream, body: Json) -> PipelineOptions:
+    """Return the options of a pipeline for an upstream's reply to this body."""
+    settings = upstream.settings
+    return {
+        "think": think_mode_for(cast("ThinkMode", settings.think), body),
+        "text": cast("TextMode", settings.text),
+        "strict": frozenset(settings.strict),
+        "map_failure": lambda failure: sanitize_failure(failure, upstream.secrets),
+    }

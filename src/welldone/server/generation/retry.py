@@ -1,0 +1,185 @@
+"""The retry loop of all requests to backends: generation, passthrough endpoints, token counts and embeddings.
+
+A failed attempt is repeated while the client has received nothing of its reply: at another upstream, at the replica
+that took over, on a new connection if the pooled one was stale, or at the restarted engine.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from itertools import repeat
+from typing import Any, Protocol
+
+import msgspec
+
+from welldone.engines.errors import EngineError
+from welldone.gateway.backends import BackendLease, LeaseSource, root_address, upstream_headers
+from welldone.gateway.error_mapping import (
+    AttemptFailure,
+    connection_failure,
+    disconnect_failure,
+    engine_unavailable,
+    invalid_engine_reply,
+    reply_too_large,
+    status_failure,
+    timeout_failure,
+    unrecognized_reply,
+)
+from welldone.gateway.errors import ApiError
+from welldone.http.client import BufferingReceiver, Exchange
+from welldone.http.connect import HttpClientError
+from welldone.http.cooperative import run_cooperatively
+from welldone.protocol.events import Json
+from welldone.protocol.json_budget import decode_in_steps
+
+
+class RetriableRequest(Protocol):
+    """A request that may need several attempts, for each of its parts."""
+
+    async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
+        """Make an attempt (the first has number 1), report its result to the lease and return its failure.
+
+        From the second on, attempts use a new connection instead of a pooled one.
+        """
+
+    def retract(self, part: int) -> bool:
+        """Discard the output of a failed attempt. Returns False if the client has received a part of it."""
+
+
+class RetryLoop:
+    """The attempts at one request. `parts` are requested separately, such as the choices of a chat."""
+
+    def __init__(self, backend: LeaseSource, *, parts: int = 1, sticky: str | None = None) -> None:
+        self.upstream = ""
+        """The upstream of the last attempt."""
+        self._failed: list[str] = []  # upstream and reason of each failed attempt: `lab:timeout`
+        self._backend = backend
+        self._sticky = sticky
+        self._pending = deque(zip(range(parts), repeat(1)))  # part and number of the next attempt
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """The fields of the request log; none for local models."""
+        return {"upstream": self.upstream, "failed": tuple(self._failed)} if self.upstream else {}
+
+    def stop(self) -> None:
+        """Start no further attempts."""
+        self._pending.clear()
+
+    async def run(self, request: RetriableRequest, *, is_first: bool = True) -> None:
+        """Run the pending parts one after the other. Several calls of it run parts in parallel.
+
+        Raises:
+            ApiError: a part has failed for good, or no slot was available (only if `is_first`: one slot is enough).
+        """
+        avoid: set[str] = set()
+        failure: AttemptFailure | None = None  # of the last attempt
+        try:
+            while self._pending:
+                async with self._backend.lease(avoid, self._sticky) as lease:
+                    while self._pending:
+                        part, number = self._pending.popleft()
+                        if lease.upstream is not None:
+                            self.upstream = lease.name
+                        failure = None
+                        failure = await request.run_attempt(lease, part, number)
+                        if failure is None:
+                            continue
+                        self._failed.append(f"{lease.name}:{failure.outcome}")
+                        if not (self._may_succeed(failure, lease, number) and request.retract(part)):
+                            raise failure.error
+                        self._pending.appendleft((part, number + 1))
+                        if self._backend.has_alternative({lease.name}) or not await lease.prepare_retry(failure):
+                            avoid.add(lease.name)
+                            if not self._backend.has_alternative(avoid):
+                                avoid = {lease.name}  # all have failed: begin again, but not with the last one
+                            break
+        except ApiError as error:
+            if failure is not None:  # more useful than that no other slot was available
+                raise failure.error from None
+            if is_first or error.status not in (429, 503):
+                raise
+        except EngineError as error:
+            raise engine_unavailable(error) from None
+
+    def _may_succeed(self, failure: AttemptFailure, lease: BackendLease, number: int) -> bool:
+        """Whether another attempt is allowed and may succeed."""
+        if number >= self._backend.max_attempts or not failure.is_retryable:
+            return False
+        if lease.upstream is None:
+            return failure.is_disconnect
+        return failure.is_stale or lease.is_gone or self._backend.has_alternative({lease.name})
+
+
+class JsonRequest(msgspec.Struct, kw_only=True):
+    """A request whose reply is a JSON object that is read as a whole."""
+
+    path: str
+    body: Json
+    """Without the name of the model."""
+    headers: Mapping[str, str] = {}
+    """The client's headers that are forwarded."""
+    is_root: bool = False
+    """The path is at the server's root, not below `/v1`."""
+    param: str
+    """The field to blame for a prompt that is too long."""
+    required_integer: str = ""
+    """A field that the reply must have."""
+    values_limit: int
+    limit_bytes: int
+    status: int = 0
+    """Of the last attempt's reply."""
+    reply: Json = {}
+    """The reply, after a successful attempt."""
+
+    async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
+        """Send the request and decode the reply."""
+        failure = await self._fetch(lease, number)
+        lease.report(failure)
+        return failure
+
+    def retract(self, part: int) -> bool:
+        """Return True: the client gets only complete replies."""
+        return True
+
+    async def _fetch(self, lease: BackendLease, number: int) -> AttemptFailure | None:
+        upstream, timeout_s = lease.upstream, lease.first_byte_s
+        receiver = BufferingReceiver(self.limit_bytes)
+        exchange: Exchange | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                exchange = await lease.send(
+                    root_address(lease.address) if self.is_root else lease.address,
+                    "POST",
+                    self.path,
+                    receiver,
+                    body=msgspec.json.encode({**self.body, "model": lease.model}),
+                    accept="application/json",
+                    headers=upstream_headers(lease, self.headers),
+                    is_fresh=number > 1,
+                )
+                reply = await receiver.response
+        except TimeoutError:
+            return timeout_failure(timeout_s)
+        except HttpClientError as error:
+            if exchange is None:
+                return connection_failure(error, upstream)
+            if receiver.is_too_large:
+                return AttemptFailure(reply_too_large(), "garbage")
+            return disconnect_failure(error, upstream)
+        finally:
+            if exchange is not None:
+                exchange.close()
+        self.status = reply.status
+        if reply.status != 200:
+            return status_failure(reply.status, reply.headers, reply.body, self.param, upstream)
+        try:
+            steps = decode_in_steps(reply.body, elements=self.values_limit, limit_bytes=self.limit_bytes)
+            value = await run_cooperatively(steps)
+        except (msgspec.DecodeError, RecursionError):
+            value = None
+        required = self.required_integer
+        if not isinstance(value, dict) or (required and type(value.get(required)) is not int):
+            return AttemptFailure(invalid_engine_reply() if upstream is None else unrecognized_reply(), "garbage")
+        self.reply = value
+        return None
