@@ -49,14 +49,16 @@ def test_data_before_the_response_starts_is_limited() -> None:
     log: list[str] = []
 
     async def work() -> None:
-        stream = SimpleNamespace(has_backpressure=False, write=lambda data: log.append(f"write {len(data)}"))
+        stream = SimpleNamespace(has_backpressure=False)
         stream.on_backpressure = lambda callback: None
 
         async def drain() -> None:
             log.append("drain")
 
-        async def open_stream(headers: dict[str, str], *, status: int, trailers: object) -> SimpleNamespace:
-            log.append("open")
+        async def open_stream(
+            headers: dict[str, str], *, status: int, trailers: object, first: bytes
+        ) -> SimpleNamespace:
+            log.append(f"open with {len(first)}")
             return stream
 
         async def end() -> None:
@@ -84,4 +86,4 @@ def test_data_before_the_response_starts_is_limited() -> None:
 
     run(work())
     # The first pause is immediate; the second comes from the task, which wakes later.
-    assert log == ["pause", "open", f"write {ERROR_LIMIT_BYTES}", "pause", "drain", "resume", "end"]
+    assert log == ["pause", f"open with {ERROR_LIMIT_BYTES}", "pause", "drain", "resume", "end"]

@@ -282,6 +282,36 @@ async def stream_with_trailers(request: HttpRequest) -> None:
     await stream.end({"X-A": "1", "X-B": "two; 3"})
 
 
+@table("trailers", [{}, {"X-A": "1"}])
+@table(("first", "written", "last"), [(b"ab", b"", b""), (b"a", b"b", b""), (b"a", b"", b"b"), (b"", b"a", b"b")])
+def test_first_and_last_data_are_part_of_the_body(
+    first: bytes, written: bytes, last: bytes, trailers: dict[str, str]
+) -> None:
+    async def stream_parts(request: HttpRequest) -> None:
+        stream = await request.start_stream({}, trailers=[*trailers], first=first)
+        stream.write(written)
+        await stream.end(trailers, last=last)
+
+    body = respond_to(stream_parts, GET).partition(b"\r\n\r\n")[2]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(data), data) for data in (first, written, last) if data)
+    assert body == chunks + (b"0\r\nX-A: 1\r\n\r\n" if trailers else b"0\r\n\r\n")
+    old = b"GET /x HTTP/1.0\r\nHost: h\r\n\r\n"
+    assert respond_to(stream_parts, old, is_last=False).partition(b"\r\n\r\n")[2] == b"ab"
+
+
+@table("trailers", [{}, {"X-A": "1"}])
+@table("last", [b"", b"ab"])
+def test_a_response_that_holds_its_head_is_sent_at_its_end(last: bytes, trailers: dict[str, str]) -> None:
+    async def stream_at_once(request: HttpRequest) -> None:
+        stream = await request.start_stream({"X-B": "2"}, trailers=[*trailers], holds_head=True)
+        await stream.end(trailers, last=last)
+
+    head, _, body = respond_to(stream_at_once, GET).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"X-B: 2" in head
+    assert body == (b"2\r\nab\r\n" if last else b"") + (b"0\r\nX-A: 1\r\n\r\n" if trailers else b"0\r\n\r\n")
+
+
 def test_trailers_are_announced_and_follow_the_last_chunk() -> None:
     head, _, body = respond_to(stream_with_trailers, GET).partition(b"\r\n\r\n")
     assert b"\r\nTrailer: X-A, X-B" in head

@@ -19,6 +19,7 @@ from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.request_facts import RequestFacts, read_request_facts
 from welldone.protocol.text_filters import ThinkMode
 from welldone.rules.judge import judge
@@ -53,7 +54,9 @@ def fix(
         if request is None
         else msgspec.structs.replace(read_request_facts(request), stop_strings=stops)
     )
-    pipeline = StreamPipeline(endpoint, fallback=ENVELOPES[endpoint], facts=facts, think=think, strict=strict)
+    pipeline = StreamPipeline(
+        endpoint, fallback=ENVELOPES[endpoint], facts=facts, options=RepairOptions(think=think, strict=strict)
+    )
     ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return b"".join([*(pipeline.feed(piece) for piece in pieces), pipeline.close()])

@@ -18,6 +18,7 @@ from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.chat import ChatWriter
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Refusal, Text, ToolArguments
+from welldone.protocol.repair_options import RepairOptions
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -43,7 +44,7 @@ def write_chat(events: list[Event]) -> bytes:
 def fix(data: bytes, cuts: list[int] | None = None, strict: frozenset[str] = frozenset()) -> bytes:
     """Repair `data`, split at `cuts`."""
     repairer = MessagesRepairer(fallback=MSG)
-    repairer.configure(0, strict=strict)
+    repairer.configure(0, RepairOptions(strict=strict))
     ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return b"".join([*(repairer.feed(piece) for piece in pieces), repairer.close()])

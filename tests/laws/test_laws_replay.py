@@ -17,6 +17,7 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
 from welldone.protocol.request_facts import RequestFacts
 
@@ -28,7 +29,9 @@ STREAMS: dict[str, Callable[[], StreamPipeline]] = {
     "chat, with stops": lambda: StreamPipeline(
         Endpoint.CHAT, fallback=CHAT, facts=RequestFacts(stop_strings=("a", "e "))
     ),
-    "chat, strictly": lambda: StreamPipeline(Endpoint.CHAT, fallback=CHAT, strict=frozenset({"all"})),
+    "chat, strictly": lambda: StreamPipeline(
+        Endpoint.CHAT, fallback=CHAT, options=RepairOptions(strict=frozenset({"all"}))
+    ),
     "completions": lambda: StreamPipeline(Endpoint.COMPLETIONS, fallback=ENVELOPES[Endpoint.COMPLETIONS]),
     "responses": lambda: StreamPipeline(Endpoint.CHAT, fallback=RESP, dialect=ResponsesDialect({})),
     "messages": lambda: StreamPipeline(Endpoint.CHAT, fallback=MSG, dialect=MessagesDialect()),

@@ -18,6 +18,7 @@ from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Logprobs, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
+from welldone.protocol.repair_options import RepairOptions
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -47,7 +48,7 @@ def write_chat(events: list[Event]) -> bytes:
 def fix(data: bytes, cuts: list[int] | None = None, strict: frozenset[str] = frozenset()) -> bytes:
     """Repair `data`, split at `cuts`."""
     repairer = ResponsesRepairer(fallback=RESP)
-    repairer.configure(0, strict=strict)
+    repairer.configure(0, RepairOptions(strict=strict))
     ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return b"".join([*(repairer.feed(piece) for piece in pieces), repairer.close()])

@@ -14,6 +14,7 @@ from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure
+from welldone.protocol.repair_options import RepairOptions
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -133,7 +134,7 @@ def test_errors_of_the_server_are_mapped_and_generated_errors_are_not(endpoint: 
     first_frame = frames(events[:1])
     reported, cut = make(), make()
     for repairer in (reported, cut):
-        repairer.configure(0, map_failure=lambda failure: Failure(failure.message.upper()))
+        repairer.configure(0, RepairOptions(map_failure=lambda failure: Failure(failure.message.upper())))
     assert (
         b"BOOM" in reported.feed(first_frame + b'data: {"error":{"message":"boom","type":"x"}}\n\n') + reported.close()
     )

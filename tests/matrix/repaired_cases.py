@@ -7,6 +7,7 @@ from tests.oracle.cases import Case
 from tests.oracle.repaired import plain
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.request_facts import read_request_facts
 from welldone.protocol.text_filters import TextMode
 
@@ -22,5 +23,7 @@ def matrix_cases() -> list[Case]:
 def fix(name: str, pieces: Iterable[bytes]) -> bytes:
     """Repair a case that arrives in these pieces."""
     text: TextMode = "cumulative" if name == "content.cumulative" else "delta"  # not detectable from the stream
-    pipeline = StreamPipeline(Endpoint.CHAT, fallback=FALLBACK, facts=read_request_facts(request(name)), text=text)
+    pipeline = StreamPipeline(
+        Endpoint.CHAT, fallback=FALLBACK, facts=read_request_facts(request(name)), options=RepairOptions(text=text)
+    )
     return b"".join([pipeline.feed(piece) for piece in pieces]) + pipeline.close()

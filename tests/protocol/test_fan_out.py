@@ -35,6 +35,7 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.result import PartState
 from welldone.rules.judge import judge
@@ -348,7 +349,7 @@ def test_done_is_tracked_per_part() -> None:
 
 def test_failures_of_the_upstream_can_be_mapped() -> None:
     pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts())
-    pipeline.configure(0, map_failure=lambda failure: Failure(failure.message.replace("secret", "…")))
+    pipeline.configure(0, RepairOptions(map_failure=lambda failure: Failure(failure.message.replace("secret", "…"))))
     sent = pipeline.feed(b'data: {"error":{"message":"no secret"}}\n\n') + pipeline.close()
     assert b"no \xe2\x80\xa6" in sent
     assert b"secret" not in sent

@@ -11,6 +11,7 @@ from tests.table import table
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fast_path import TransferFraming
 from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.result import PartState
 
@@ -20,7 +21,7 @@ FACTS = RequestFacts(include_usage=True, is_usage_forced=True)
 
 
 def make_pipeline(facts: RequestFacts = FACTS, strict: frozenset[str] = frozenset()) -> StreamPipeline:
-    return StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, facts=facts, strict=strict)
+    return StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, facts=facts, options=RepairOptions(strict=strict))
 
 
 def through(pipeline: StreamPipeline, pieces: list[bytes]) -> tuple[bytes, list[object]]:

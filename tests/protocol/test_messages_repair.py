@@ -14,6 +14,7 @@ from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure, Json, Usage
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.result import PartState
 
 OURS = Envelope("msg_ours", 1700000000, "ours")
@@ -98,7 +99,7 @@ class RepairedStream:
 
     def __init__(self, *parts: Json | bytes, model: str | None = None, strict: frozenset[str] = frozenset()) -> None:
         self.repairer = MessagesRepairer(fallback=OURS, model=model)
-        self.repairer.configure(0, strict=strict)
+        self.repairer.configure(0, RepairOptions(strict=strict))
         self.body = self.repairer.feed(stream(*parts)) + self.repairer.close()
         self.values = [json.loads(part.split("data: ")[1]) for part in self.body.decode().split("\n\n")[:-1]]
         self.rules = rules(self.repairer.repair_log)

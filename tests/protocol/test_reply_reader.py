@@ -42,6 +42,7 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.text_tool_calls import ForcedCallShape, ForcedToolCall
 from welldone.rules.judge import judge
@@ -199,7 +200,7 @@ def test_a_forced_call_may_be_a_reply() -> None:
 
 
 def test_think_tags_of_a_reply_become_reasoning() -> None:
-    buffered = BufferedPipeline(CHAT, fallback=FALLBACK, think="tags", reasoning=("reasoning",))
+    buffered = BufferedPipeline(CHAT, fallback=FALLBACK, options=RepairOptions(think="tags"), reasoning=("reasoning",))
     buffered.feed_reply(reply({"content": "<think>why</think>so"}))
     buffered.close()
     message = json.loads(buffered.body())["choices"][0]["message"]

@@ -14,6 +14,7 @@ from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import ChoiceStart, Event, Failure, Finish, Text, Usage
+from welldone.protocol.repair_options import RepairOptions
 
 Json = dict[str, Any]
 HEAD = Envelope("resp_7", 1700000000, "m")
@@ -781,7 +782,9 @@ def test_an_error_event_at_the_end_becomes_response_failed() -> None:
 
 def test_failures_pass_through_the_failure_mapper() -> None:
     repairer = ResponsesRepairer(fallback=HEAD)
-    repairer.configure(0, map_failure=lambda failure: msgspec.structs.replace(failure, message="trouble"))
+    repairer.configure(
+        0, RepairOptions(map_failure=lambda failure: msgspec.structs.replace(failure, message="trouble"))
+    )
     repaired, _ = repair([FAILED[0][0]], repairer)
     assert repaired[1]["message"] == "trouble"
     assert repaired[2]["response"]["error"]["message"] == "trouble"
@@ -797,7 +800,7 @@ def test_fail_ends_the_answer() -> None:
 
 def test_a_violation_of_a_strict_rule_fails_the_answer() -> None:
     repairer = ResponsesRepairer(fallback=HEAD)
-    repairer.configure(0, strict=frozenset({"resp-logprobs-array"}))
+    repairer.configure(0, RepairOptions(strict=frozenset({"resp-logprobs-array"})))
     repaired = read(repairer.feed(changed(text_stream(), 4, {"logprobs": None})) + repairer.close())
     assert repaired[-1]["response"]["error"]["code"] == "upstream_rule_broken"
 

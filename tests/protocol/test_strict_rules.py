@@ -7,6 +7,7 @@ from tests.table import table
 from welldone.protocol.events import Failure
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.request_facts import RequestFacts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -21,7 +22,9 @@ def failure(rule: str) -> Failure:
 
 
 def fix(data: bytes, *strict: str, size: int = 1 << 20) -> tuple[bytes, StreamPipeline]:
-    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=None), strict=frozenset(strict))
+    pipeline = StreamPipeline(
+        CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=None), options=RepairOptions(strict=frozenset(strict))
+    )
     return b"".join([*(pipeline.feed(piece) for piece in cuts(data, size)), pipeline.close()]), pipeline
 
 
@@ -115,7 +118,7 @@ def test_a_reply_is_checked_by_the_strict_rules_of_replies() -> None:
         ("all", failure("ns-object")),
         ("delta-role-once", None),
     ):
-        buffered = BufferedPipeline(CHAT, fallback=FALLBACK, strict=frozenset({strict}))
+        buffered = BufferedPipeline(CHAT, fallback=FALLBACK, options=RepairOptions(strict=frozenset({strict})))
         buffered.feed_reply(pack(reply))
         buffered.close()
         assert buffered.failure == expected_failure
@@ -124,7 +127,7 @@ def test_a_reply_is_checked_by_the_strict_rules_of_replies() -> None:
 def test_strict_rules_are_set_per_part() -> None:
     malformed = stream(role(), role(), *content_chunks("a"), finish())
     pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=2), fan_out=FanOut(2))
-    pipeline.configure(1, strict=frozenset({"delta-role-once"}))
+    pipeline.configure(1, RepairOptions(strict=frozenset({"delta-role-once"})))
     body = pipeline.feed(malformed, 0) + pipeline.close(0)
     assert pipeline.failure is None
     body += pipeline.feed(malformed, 1) + pipeline.close(1)

@@ -21,6 +21,7 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Reasoning, Text
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.text_filters import CumulativeTextDetector, CumulativeTextFilter, TextMode, ThinkTagFilter
 
 INCREMENTAL = "delta-content-incremental"
@@ -66,7 +67,7 @@ def test_text_that_looks_cumulative_is_recorded(texts: list[str], is_reported: b
 
 
 def run_pipeline(endpoint: Endpoint, data: bytes, text_mode: TextMode) -> tuple[bytes, StreamPipeline]:
-    pipeline = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], text=text_mode)
+    pipeline = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], options=RepairOptions(text=text_mode))
     return pipeline.feed(data) + pipeline.close(), pipeline
 
 
@@ -104,7 +105,7 @@ def test_cumulative_text_of_a_configured_upstream_becomes_increments() -> None:
 
 
 def test_think_tags_are_found_in_cumulative_text() -> None:
-    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, think="tags", text="cumulative")
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, options=RepairOptions(think="tags", text="cumulative"))
     texts = ["<think>", "<think>why", "<think>why</think>", "<think>why</think>so"]
     sent = pipeline.feed(stream(role(), *content_chunks(*texts), finish())) + pipeline.close()
     assert sent == stream(role(), delta_chunk({"reasoning_content": "why"}), *content_chunks("so"), finish())

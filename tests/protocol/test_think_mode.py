@@ -24,6 +24,7 @@ from tests.protocol.build import (
 from tests.table import table
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.text_filters import ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -58,14 +59,14 @@ def test_think_tags_become_reasoning_for_all_text_boundaries(
     data = stream(role(), *content_chunks(*texts), finish())
     bodies = set()
     for size in (1, 50, 1 << 20):
-        pipeline = StreamPipeline(CHAT, fallback=FALLBACK, think=think)
+        pipeline = StreamPipeline(CHAT, fallback=FALLBACK, options=RepairOptions(think=think))
         body = b"".join([*(pipeline.feed(part) for part in cuts(data, size)), pipeline.close()])
         assert (field_text(body, "content"), field_text(body, "reasoning_content")) == (visible, reasoning)
         assert judge(Trace(body=body, endpoint="chat")).findings == ()
         assert rules(pipeline.repair_log) == []
         bodies.add(body)
     assert len(bodies) == 1
-    buffered = BufferedPipeline(CHAT, fallback=FALLBACK, think=think)
+    buffered = BufferedPipeline(CHAT, fallback=FALLBACK, options=RepairOptions(think=think))
     buffered.feed(data)
     buffered.close()
     message = json.loads(buffered.body())["choices"][0]["message"]
@@ -76,7 +77,7 @@ def test_think_tags_become_reasoning_for_all_text_boundaries(
 @table("think", ["no", "tags", "open"])
 def test_think_tags_next_to_a_reasoning_field_are_converted_only_if_configured(content: str, think: ThinkMode) -> None:
     data = stream(role(), delta_chunk({"reasoning_content": "a"}), *content_chunks(content), finish())
-    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, think=think)
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, options=RepairOptions(think=think))
     body = pipeline.feed(data) + pipeline.close()
     if think == "tags" and content.startswith("<think>"):
         reasoning, _, rest = content.removeprefix("<think>").partition("</think>")
@@ -94,7 +95,7 @@ def test_white_space_after_reasoning_precedes_the_next_tool_call() -> None:
         delta_chunk(piece("{}")),
         finish("tool_calls"),
     )
-    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, think="tags")
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, options=RepairOptions(think="tags"))
     body = pipeline.feed(data) + pipeline.close()
     assert body == stream(
         role(),
@@ -109,13 +110,13 @@ def test_white_space_after_reasoning_precedes_the_next_tool_call() -> None:
 def test_think_tags_of_a_completion_stay_in_the_text() -> None:
     data = stream(text("<think>why</think>so"), text_end())
     for think in ("tags", "open"):
-        pipeline = StreamPipeline(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], think=think)
+        pipeline = StreamPipeline(COMPLETIONS, fallback=FALLBACKS[COMPLETIONS], options=RepairOptions(think=think))
         assert pipeline.feed(data) + pipeline.close() == data
 
 
 def test_the_think_mode_is_set_per_part() -> None:
     buffered = BufferedPipeline(CHAT, fallback=FALLBACK, fan_out=FanOut(2))
-    buffered.configure(1, think="open")
+    buffered.configure(1, RepairOptions(think="open"))
     for part in (0, 1):
         buffered.feed(stream(role(), *content_chunks("why</think>so"), finish()), part)
         buffered.close(part)

@@ -464,8 +464,9 @@ def test_a_slow_client_pauses_the_upstream() -> None:
     async def work() -> AttemptFailure | None:
         stream = SlowStream(log)
 
-        async def open_stream(headers: dict[str, str], *, status: int, trailers: object) -> SlowStream:
-            log.append(f"open {status}")
+        async def open_stream(headers: dict[str, str], *, status: int, trailers: object, first: bytes) -> SlowStream:
+            log.append(f"open {status} with {len(first)}")
+            stream.has_backpressure = True
             return stream
 
         call = SimpleNamespace(headers={}, start_stream=open_stream)
@@ -494,5 +495,6 @@ def test_a_slow_client_pauses_the_upstream() -> None:
         return await exchange.run(cast("BackendLease", lease), "POST", "/x", body=b"", content_type="x")
 
     assert run(work()) is None
-    drained = ["pause", "pause", "drain", "resume"]  # at once, and again by the task, which wakes later
-    assert log == ["open 200", "write 1", *drained, "write 2", *drained, "end", "close"]
+    drained = ["pause", "drain", "resume"]
+    # After a write it pauses at once, and again in the task, which wakes later.
+    assert log == ["open 200 with 1", *drained, "write 2", "pause", *drained, "end", "close"]

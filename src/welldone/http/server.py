@@ -48,6 +48,12 @@ class HttpResponse(msgspec.Struct):
     closes_connection: bool = False
 
 
+class _StreamResponse(web.StreamResponse):
+    """aiohttp's response without its own write of the head, which is sent together with the first data."""
+
+    _send_headers_immediately = False
+
+
 class StreamingResponse:
     """A response whose body is written piece by piece."""
 
@@ -91,8 +97,8 @@ class StreamingResponse:
         """Wait until the write buffer is below its low-water mark."""
         await self._request.writer.drain()
 
-    async def end(self, trailers: Mapping[str, str] | None = None) -> None:
-        """End the body. Trailers are sent only with chunked transfer encoding.
+    async def end(self, trailers: Mapping[str, str] | None = None, *, last: bytes = b"") -> None:
+        """End the body after the `last` data. Trailers are sent only with chunked transfer encoding.
 
         Raises:
             ValueError: a trailer contains a character that is not allowed in a header.
@@ -101,9 +107,14 @@ class StreamingResponse:
         if not self._request.protocol.connected or self._transport.is_closing():
             return
         if trailers and self._is_chunked:
-            self._transport.write(b"0\r\n%b\r\n" % b"".join(_trailer_line(*trailer) for trailer in trailers.items()))
-            cast("StreamWriter", self._request.writer).chunked = False  # the last chunk is sent: aiohttp must add none
-        await self._response.write_eof()
+            lines = b"".join(_trailer_line(*trailer) for trailer in trailers.items())
+            writer = cast("StreamWriter", self._request.writer)
+            writer.send_headers()
+            self.write(last)
+            self._transport.write(b"0\r\n%b\r\n" % lines)
+            writer.chunked = False  # the last chunk is sent: aiohttp must add none
+            last = b""
+        await self._response.write_eof(last)
 
     def abort(self) -> None:
         """Reset the connection, so that the client cannot mistake a partial response for a complete one."""
@@ -166,16 +177,31 @@ class HttpRequest:
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def start_stream(
-        self, headers: Mapping[str, str], *, status: int = 200, trailers: Sequence[str] = ()
+        self,
+        headers: Mapping[str, str],
+        *,
+        status: int = 200,
+        trailers: Sequence[str] = (),
+        first: bytes = b"",
+        holds_head: bool = False,
     ) -> StreamingResponse:
-        """Send the head of a streamed response, with a `Trailer` header for trailers that may follow."""
-        response = web.StreamResponse(status=status, headers={**headers, **_SERVER_HEADER})
+        """Send the head of a streamed response and the `first` data in one write.
+
+        The head has a `Trailer` header for trailers that may follow. With `holds_head` it is sent by `end`, which must
+        be the next call.
+        """
+        response = _StreamResponse(status=status, headers={**headers, **_SERVER_HEADER})
         if self._request.version >= (1, 1) and response.content_length is None:
             response.enable_chunked_encoding()
             if trailers:
                 response.headers["Trailer"] = ", ".join(trailers)
         try:
             await response.prepare(self._request)
+            writer = cast("StreamWriter", self._request.writer)
+            if first:
+                await writer.write(first, drain=False)
+            elif not holds_head:
+                writer.send_headers()
         except ConnectionError:  # the client has disconnected, and aiohttp has not cancelled the handler yet
             raise asyncio.CancelledError from None
         self.stream = StreamingResponse(self._request, response)

@@ -2,7 +2,15 @@
 
 from welldone.protocol import fields
 from welldone.protocol.deltas import CHOICE_FIELDS, CHUNK_FIELDS, RESERVED_FIELDS, DeltaReader, parse_index
-from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope, check_envelope, read_envelope
+from welldone.protocol.envelope import (
+    CHUNK_OBJECT,
+    ENVELOPE_FIELDS,
+    REPLY_OBJECT,
+    Endpoint,
+    Envelope,
+    check_envelope,
+    read_envelope,
+)
 from welldone.protocol.events import (
     Event,
     Failure,
@@ -125,7 +133,8 @@ class ChunkReader:
             if not choices and not (chunk.get("id") and chunk.get("object")):
                 self._repair_log.record("env-placeholder-chunk", chunk)
                 return
-            self.envelope = read_envelope(scrub_object(chunk), self._endpoint, self._fallback)
+            fields = scrub_object({key: chunk[key] for key in ENVELOPE_FIELDS if key in chunk})
+            self.envelope = read_envelope(fields, self._endpoint, self._fallback)
         is_whole_reply = chunk.get("object") == REPLY_OBJECT[self._endpoint]
         check_envelope(chunk, self.envelope, self._endpoint, self._repair_log)
         is_usage_chunk = not choices and isinstance(chunk.get("usage"), dict) and not is_whole_reply

@@ -39,6 +39,10 @@ class Envelope(msgspec.Struct, frozen=True):
     fingerprint: str | None = None
 
 
+ENVELOPE_FIELDS = ("id", "created", "model", "system_fingerprint")
+"""Fields that `read_envelope` reads."""
+
+
 def read_envelope(chunk: Json, endpoint: Endpoint, fallback: Envelope) -> Envelope:
     """Read the envelope from the first chunk; invalid or missing fields come from `fallback`."""
     fingerprint = chunk.get("system_fingerprint")

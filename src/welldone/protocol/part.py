@@ -5,14 +5,15 @@ from typing import TypeAlias
 
 from welldone.protocol import sse
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, FailureMapper, Finish, KeepAlive, Usage
+from welldone.protocol.events import Event, Failure, Finish, KeepAlive, Usage
 from welldone.protocol.fields import strict_rule_failure
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.result import PartState
-from welldone.protocol.text_filters import ReasoningTokenCounter, StopStringFilter, TextMode, ThinkMode
+from welldone.protocol.text_filters import ReasoningTokenCounter, StopStringFilter
 from welldone.protocol.text_tool_calls import ForcedCallConverter, ForcedToolCall, TextToolCallDetector
 
 _EARLY_LIMIT = 64  # events before the envelope that are stored; real servers send one
@@ -49,6 +50,7 @@ class StreamPart:
         self._reasoning_counter = ReasoningTokenCounter() if facts.count_reasoning_tokens else None
         self._text_tool_calls = TextToolCallDetector(facts.tool_names) if facts.tool_names else None
         self._early_events: list[Event] | None = []  # fields received before the envelope
+        self._is_observed = self._reasoning_counter is not None or self._text_tool_calls is not None
         self._is_direct = False  # no filter is active: only reader and repair
 
     @property
@@ -81,14 +83,12 @@ class StreamPart:
         """Number of choices whose text looks like a tool call."""
         return 0 if self._text_tool_calls is None else self._text_tool_calls.count
 
-    def configure(
-        self, *, think: ThinkMode, text: TextMode, strict: frozenset[str], map_failure: FailureMapper | None
-    ) -> None:
-        """Set how the stream is repaired, before its first byte; see `Pipeline.configure`."""
-        self.repairer.think_mode = think if self._endpoint is Endpoint.CHAT else "no"
-        self.repairer.text_mode = text
-        self.repair_log.strict_rules = strict
-        self.repairer.map_failure = map_failure
+    def configure(self, options: RepairOptions) -> None:
+        """Set how the stream is repaired, before its first byte."""
+        self.repairer.think_mode = options.think if self._endpoint is Endpoint.CHAT else "no"
+        self.repairer.text_mode = options.text
+        self.repair_log.strict_rules = options.strict
+        self.repairer.map_failure = options.map_failure
 
     def can_use_fast_path(self, index: int) -> bool:
         """Whether plain text of this choice passes unchanged and changes no state."""
@@ -103,14 +103,23 @@ class StreamPart:
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes."""
-        frames = self._reader.decode_frames(data)
-        if len(frames) == 1 and self._is_direct and self.repairer.failure is None and not self._reader.is_overlong:
-            return self.repairer.feed(self._observe(self._reader.read_frame(frames[0])))
-        return [event for _, events in self._take_frames(frames) for event in events]
+        out: list[Event] = []
+        for frame in self._reader.decode_frames(data):
+            if not self._may_read_on:
+                break
+            out += self._read_frame(frame)
+        if self._reader.is_overlong:
+            out += self._check_length()
+        return out
 
     def feed_by_frame(self, data: bytes) -> Iterator[FrameEvents]:
         """Like `feed`, frame by frame: the log has no entries of later frames when a frame is yielded."""
-        return self._take_frames(self._reader.decode_frames(data))
+        for frame in self._reader.decode_frames(data):
+            if not self._may_read_on:
+                break
+            yield frame, self._read_frame(frame)
+        if self._reader.is_overlong:
+            yield None, self._check_length()
 
     def feed_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
         """Yield the events of a non-streaming reply; each step fits the blocking budget."""
@@ -123,7 +132,10 @@ class StreamPart:
         if self._is_stopped:
             yield None, self._hold_until_envelope(self.repairer.close(is_done=True))
             return
-        yield from self._read_frames(self._reader.decode_last_frames())
+        for frame in self._reader.decode_last_frames():
+            if not self._may_read_on:
+                break
+            yield frame, self._read_frame(frame)
         last = self.repairer.feed(
             self._apply_filters(self._reader.check_length() + self._reader.flush()) + self._flush_stop_filter()
         )
@@ -139,18 +151,19 @@ class StreamPart:
         """Return the last events of an answer that fails for a reason outside of the stream."""
         return self._hold_until_envelope(self.repairer.feed([*self._flush_stop_filter(), failure]))
 
-    def _take_frames(self, frames: list[sse.Frame]) -> Iterator[FrameEvents]:
-        yield from self._read_frames(frames)
-        if self._reader.is_overlong:
-            yield None, self._hold_until_envelope(self.repairer.feed(self._reader.check_length()))
+    @property
+    def _may_read_on(self) -> bool:
+        """Whether events of further frames would be sent. After an error of the server, the rest is checked."""
+        return not self._is_stopped and (self.repairer.failure is None or self._reader.has_failed)
 
-    def _read_frames(self, frames: list[sse.Frame]) -> Iterator[FrameEvents]:
-        """Read frame by frame, so that each log entry has its position."""
-        for frame in frames:
-            if self._is_stopped or (self.repairer.failure is not None and not self._reader.has_failed):
-                break  # later events would be stored and never sent
-            events = self._hold_until_envelope(self.repairer.feed(self._apply_filters(self._reader.read_frame(frame))))
-            yield frame, events + self._strict_failure()
+    def _read_frame(self, frame: sse.Frame) -> list[Event]:
+        events = self._reader.read_frame(frame)
+        if self._is_direct:
+            return self.repairer.feed(self._observe(events) if self._is_observed else events)
+        return self._hold_until_envelope(self.repairer.feed(self._apply_filters(events))) + self._strict_failure()
+
+    def _check_length(self) -> list[Event]:
+        return self._hold_until_envelope(self.repairer.feed(self._reader.check_length()))
 
     def _strict_failure(self) -> list[Event]:
         """A failure if a strict rule was violated."""

@@ -29,7 +29,6 @@ from welldone.protocol.events import (
     ChoiceStart,
     Event,
     Failure,
-    FailureMapper,
     Json,
     KeepAlive,
     Reasoning,
@@ -44,6 +43,7 @@ from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import bad_stream_failure
 from welldone.protocol.part import FrameEvents, StreamPart
 from welldone.protocol.repair_log import RepairLog, join_repair_logs
+from welldone.protocol.repair_options import DEFAULT_OPTIONS, RepairOptions
 from welldone.protocol.request_facts import RequestFacts, read_request_facts, think_mode_for
 from welldone.protocol.result import PartState, PipelineResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
@@ -57,7 +57,7 @@ _CONTENTLESS_EVENTS = (KeepAlive, ChoiceStart, UnknownFields, Usage)
 """Events that a server may send while it still processes the prompt."""
 
 
-class PipelineOptions(TypedDict, total=False):
+class PipelineArguments(TypedDict, total=False):
     """Optional arguments of a pipeline; see `Pipeline`."""
 
     facts: RequestFacts | None
@@ -66,9 +66,7 @@ class PipelineOptions(TypedDict, total=False):
     model: str | None
     dialect: Dialect | None
     reasoning: tuple[str, ...]
-    think: ThinkMode
-    text: TextMode
-    strict: frozenset[str]
+    options: RepairOptions
     limit_bytes: int
 
 
@@ -77,8 +75,7 @@ class Pipeline(ABC):
 
     `fallback` supplies the envelope fields that the server does not send; generated ids derive from its id, so that the
     same input gives the same bytes. `model`, if set, replaces the model name of the server. `dialect` is the dialect of
-    the client; by default that of the endpoint, with reasoning in the fields named by `reasoning`. For `think`, `text`
-    and `strict` see `configure`.
+    the client; by default that of the endpoint, with reasoning in the fields named by `reasoning`.
     """
 
     IS_STREAM: ClassVar[bool]
@@ -94,9 +91,7 @@ class Pipeline(ABC):
         model: str | None = None,
         dialect: Dialect | None = None,
         reasoning: tuple[str, ...] = REASONING_FIELDS,
-        think: ThinkMode = "no",
-        text: TextMode = "delta",
-        strict: frozenset[str] = frozenset(),
+        options: RepairOptions = DEFAULT_OPTIONS,
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
         facts = facts or RequestFacts()
@@ -129,9 +124,9 @@ class Pipeline(ABC):
         ]
         self._ended_parts: set[int] = set()
         self._buffered_chars = 0
-        if think != "no" or text != "delta" or strict:
-            for part in range(self._fan_out.count):
-                self.configure(part, think=think, text=text, strict=strict)
+        if options is not DEFAULT_OPTIONS:
+            for part in self.parts:
+                part.configure(options)
 
     @abstractmethod
     def write_events(self, events: list[Event]) -> bytes:
@@ -141,22 +136,9 @@ class Pipeline(ABC):
     def end(self) -> bytes:
         """Return the bytes that end the stream, once."""
 
-    def configure(
-        self,
-        part: int,
-        *,
-        think: ThinkMode = "no",
-        text: TextMode = "delta",
-        strict: frozenset[str] = frozenset(),
-        map_failure: FailureMapper | None = None,
-    ) -> None:
-        """Set how a part is repaired, before its first byte.
-
-        `think`: how reasoning in `<think>` tags is separated from the text. `text`: whether texts are increments or
-        cumulative. `strict`: ids of rules whose violation is a failure; `all` stands for every rule with a repair.
-        `map_failure`: maps errors of the upstream to the errors that are sent.
-        """
-        self.parts[part].configure(think=think, text=text, strict=strict, map_failure=map_failure)
+    def configure(self, part: int, options: RepairOptions) -> None:
+        """Set how a part is repaired, before its first byte."""
+        self.parts[part].configure(options)
 
     # State.
 
@@ -191,9 +173,9 @@ class Pipeline(ABC):
             usage=self.usage,
             failure=self.failure,
             repairs=self.repair_log.entries(),
-            invalid_json_count=sum(part.repairer.invalid_json_count for part in self.parts),
-            invalid_arguments_count=sum(part.repairer.invalid_arguments_count for part in self.parts),
-            text_tool_calls=sum(part.text_tool_calls for part in self.parts),
+            invalid_json_count=sum([part.repairer.invalid_json_count for part in self.parts]),
+            invalid_arguments_count=sum([part.repairer.invalid_arguments_count for part in self.parts]),
+            text_tool_calls=sum([part.text_tool_calls for part in self.parts]),
         )
 
     @property
@@ -303,8 +285,8 @@ class BufferedPipeline(Pipeline):
 
     IS_STREAM: ClassVar[bool] = False
 
-    def __init__(self, endpoint: Endpoint, *, fallback: Envelope, **options: Unpack[PipelineOptions]) -> None:
-        super().__init__(endpoint, fallback=fallback, **options)
+    def __init__(self, endpoint: Endpoint, *, fallback: Envelope, **arguments: Unpack[PipelineArguments]) -> None:
+        super().__init__(endpoint, fallback=fallback, **arguments)
         self._events: list[Event] = []
 
     def keep_alive(self) -> bytes:
@@ -354,33 +336,25 @@ class StreamPipeline(Pipeline):
         *,
         fallback: Envelope,
         uses_fast_path: bool = True,
-        **options: Unpack[PipelineOptions],
+        **arguments: Unpack[PipelineArguments],
     ) -> None:
         self._twin: StreamPipeline | None = None
-        super().__init__(endpoint, fallback=fallback, **options)
+        super().__init__(endpoint, fallback=fallback, **arguments)
         self._writer: DialectWriter | None = None
         self._is_ended = False
         is_plain = self.dialect.IS_CHAT and self._merger is None and not self._facts.stop_strings
         self.fast_path = FastPath(self.parts[0], is_allowed=is_plain and uses_fast_path)
         """Rewrites text chunks. A caller with transfer framing offers chunks to it before `feed`."""
         if self.COMPARES_PATHS and is_plain and uses_fast_path:
-            options["dialect"] = copy(self.dialect)
-            self._twin = StreamPipeline(endpoint, fallback=fallback, uses_fast_path=False, **options)
+            arguments["dialect"] = copy(self.dialect)
+            self._twin = StreamPipeline(endpoint, fallback=fallback, uses_fast_path=False, **arguments)
             self.fast_path.on_rewrite = self._compare_rewrite
 
-    def configure(
-        self,
-        part: int,
-        *,
-        think: ThinkMode = "no",
-        text: TextMode = "delta",
-        strict: frozenset[str] = frozenset(),
-        map_failure: FailureMapper | None = None,
-    ) -> None:
-        """Set how a part is repaired, before its first byte; see `Pipeline.configure`."""
-        super().configure(part, think=think, text=text, strict=strict, map_failure=map_failure)
+    def configure(self, part: int, options: RepairOptions) -> None:
+        """Set how a part is repaired, before its first byte."""
+        super().configure(part, options)
         if self._twin is not None:
-            self._twin.configure(part, think=think, text=text, strict=strict, map_failure=map_failure)
+            self._twin.configure(part, options)
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """Return the bytes to send for `data`."""
@@ -498,11 +472,12 @@ def make_pipeline(
 ) -> StreamPipeline | BufferedPipeline | PassthroughRepairer:
     """Make the pipeline for a reply of this endpoint.
 
-    `id_stem` and `created` are used if the server sends no id or time. For `think` and `text` see `Pipeline.configure`.
+    `id_stem` and `created` are used if the server sends no id or time. For `think` and `text` see `RepairOptions`.
     """
     facts = RequestFacts() if request is None else read_request_facts(request)
     fallback = Envelope(ID_PREFIX[endpoint] + id_stem, created, facts.model or "unknown")
     if endpoint in SAME_DIALECT_ENDPOINTS:
         return passthrough_repairer_for(endpoint, fallback=fallback, request=request, is_stream=is_stream)
     pipeline = StreamPipeline if is_stream else BufferedPipeline
-    return pipeline(endpoint, fallback=fallback, facts=facts, think=think_mode_for(think, request or {}), text=text)
+    options = RepairOptions(think=think_mode_for(think, request or {}), text=text)
+    return pipeline(endpoint, fallback=fallback, facts=facts, options=options)

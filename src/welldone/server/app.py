@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from welldone.server.inspector.recent import RecentRequests
 from welldone.server.observe import log
 from welldone.server.observe.log import RequestLogEntry
 from welldone.server.observe.metrics import Metrics
+from welldone.server.random_ids import random_hex
 
 CLIENT_CLOSED_REQUEST = 499
 """Logged status of a request whose client disconnected before the response (nginx's convention)."""
@@ -270,4 +270,4 @@ def _request_id(http_request: HttpRequest) -> str:
         own = http_request.headers.get(name, "")
         if 0 < len(own) <= _ID_LIMIT and own.isascii() and own.replace("-", "").replace("_", "").isalnum():
             return own
-    return f"req_{secrets.token_hex(16)}"
+    return f"req_{random_hex(16)}"

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,6 +45,7 @@ from welldone.server.inspector.state import StateApi
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.workers import WorkerSync
+from welldone.server.random_ids import random_hex
 from welldone.server.requests.upstream_body import without_routing_fields
 
 _API_PREFIX = "/v1"
@@ -296,7 +296,7 @@ class Routes:
         backend = self._targets.find(ctx, body.get("model"))
         if endpoint is Endpoint.COMPLETIONS and isinstance(backend, LocalBackend):
             await self._embeddings.check_prompts(backend.model, body)
-        request_id = ID_PREFIX[endpoint] + secrets.token_hex(12)
+        request_id = ID_PREFIX[endpoint] + random_hex(12)
         return await self._generator.generate(
             ctx, backend, GenerationRequest(body=body, id=request_id, endpoint=endpoint)
         )

@@ -29,8 +29,8 @@ from welldone.protocol.lenient_json import (
     scrub_object,
 )
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.result import PartState, PipelineResult
-from welldone.protocol.text_filters import TextMode, ThinkMode
 
 FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
 """An upstream frame and the output for it. None for output that belongs to no frame, such as the end."""
@@ -133,18 +133,10 @@ class PassthroughRepairer(ABC):
 
     # Interface of a pipeline, with one part.
 
-    def configure(
-        self,
-        part: int,
-        *,
-        think: ThinkMode = "no",
-        text: TextMode = "delta",
-        strict: frozenset[str] = frozenset(),
-        map_failure: FailureMapper | None = None,
-    ) -> None:
-        """Configure the repair before the first byte. `think` and `text` apply to chat only."""
-        self.repair_log.strict_rules = strict
-        self._map_failure = map_failure
+    def configure(self, part: int, options: RepairOptions) -> None:
+        """Set how the stream is repaired, before its first byte."""
+        self.repair_log.strict_rules = options.strict
+        self._map_failure = options.map_failure
 
     @property
     def is_complete(self) -> bool:

@@ -11,6 +11,7 @@ Any web page can make a browser send requests to this machine. Two checks reject
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from welldone.gateway.errors import ApiError, invalid_request
@@ -65,6 +66,18 @@ _PREFLIGHT_MAX_AGE_S = 600
 """Access-Control-Max-Age; Chromium's own limit was 600 s for years."""
 
 
+_RELEVANT_HEADERS = frozenset(
+    {
+        "host",
+        "origin",
+        "sec-fetch-site",
+        "access-control-request-method",
+        "access-control-request-headers",
+        "access-control-request-private-network",
+    }
+)
+
+
 class HostPort(NamedTuple):
     """A host and a port. The name is in lower case, without brackets and trailing dot."""
 
@@ -72,6 +85,7 @@ class HostPort(NamedTuple):
     port: int | None
 
 
+@lru_cache(256)
 def parse_host(value: str) -> HostPort | None:
     """Parse a Host header; None if it is invalid."""
     match = _HOST.fullmatch(value)
@@ -128,8 +142,9 @@ class OriginPolicy:
         Raises:
             ApiError: 403 for a host or origin that is not allowed, 400 for invalid headers.
         """
-        host = self._checked_host(headers)
-        origins = _header_values(headers, "origin")
+        values = _header_values(headers)
+        host = self._checked_host(values.get("host", []))
+        origins = values.get("origin", [])
         if len(origins) > 1:
             raise invalid_request(f"This {method} request has more than one Origin.", code="invalid_origin")
         if not origins:
@@ -155,21 +170,19 @@ class OriginPolicy:
         Raises:
             ApiError: as `check`.
         """
-        requested = _header_values(headers, "access-control-request-headers")
-        if (
-            method != "OPTIONS"
-            or not _header_values(headers, "access-control-request-method")
-            or not _header_values(headers, "origin")
-        ):
+        if method != "OPTIONS":
+            return None
+        values = _header_values(headers)
+        if not values.get("access-control-request-method") or not values.get("origin"):
             return None
         reply = self.check(method, headers)
         if "Access-Control-Allow-Origin" not in reply:
             return reply
         del reply["Access-Control-Expose-Headers"]
         reply["Access-Control-Allow-Methods"] = ALLOWED_METHODS
-        if names := _allowed_headers(requested):
+        if names := _allowed_headers(values.get("access-control-request-headers", [])):
             reply["Access-Control-Allow-Headers"] = ", ".join(names)
-        if _header_values(headers, "access-control-request-private-network") == ["true"]:
+        if values.get("access-control-request-private-network") == ["true"]:
             reply["Access-Control-Allow-Private-Network"] = "true"
         reply["Access-Control-Max-Age"] = str(_PREFLIGHT_MAX_AGE_S)
         return reply
@@ -182,16 +195,16 @@ class OriginPolicy:
         Raises:
             ApiError: 403.
         """
-        if _header_values(headers, "origin"):
+        values = _header_values(headers)
+        if "origin" in values:
             return  # `check` has validated it
-        if {"cross-site", "same-site"}.intersection(_header_values(headers, "sec-fetch-site")):
+        if {"cross-site", "same-site"}.intersection(values.get("sec-fetch-site", ())):
             raise ApiError(403, "Cross-site requests for this path are not allowed.", code="origin_not_allowed")
 
     def _vary_header(self) -> dict[str, str]:
         return {"Vary": "Origin"} if self._origins and not self._allows_any_origin else {}
 
-    def _checked_host(self, headers: Mapping[str, str]) -> HostPort:
-        values = _header_values(headers, "host")
+    def _checked_host(self, values: list[str]) -> HostPort:
         host = parse_host(values[0]) if len(values) == 1 else None
         if host is None:
             raise invalid_request("This request needs exactly one valid Host header.", code="invalid_host")
@@ -264,6 +277,11 @@ def _is_stainless(name: str) -> bool:
     return rest != name and rest.isascii() and rest.replace("-", "").isalnum()
 
 
-def _header_values(headers: Mapping[str, str], name: str) -> list[str]:
-    """All values of a header. Multi-dicts yield repeated names in `items()`."""
-    return [value.strip() for key, value in headers.items() if key.lower() == name]
+def _header_values(headers: Mapping[str, str]) -> dict[str, list[str]]:
+    """All values of the headers that matter here, by name. Multi-dicts yield repeated names in `items()`."""
+    values: dict[str, list[str]] = {}
+    for key, value in headers.items():
+        name = key.lower()
+        if name in _RELEVANT_HEADERS:
+            values.setdefault(name, []).append(value.strip())
+    return values

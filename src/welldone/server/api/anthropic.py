@@ -1,7 +1,5 @@
 """Anthropic's Messages API: `/v1/messages` and `/v1/messages/count_tokens`."""
 
-import secrets
-
 from welldone.config.server import ServeSettings
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, invalid_request
@@ -15,6 +13,7 @@ from welldone.server.app import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import ResponseGenerator, speaks_natively
 from welldone.server.generation.targets import BackendResolver
+from welldone.server.random_ids import random_hex
 from welldone.server.requests.anthropic import AnthropicTranslation, anthropic_to_chat
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.upstream_body import without_routing_fields
@@ -42,7 +41,7 @@ class MessagesApi:
         """POST /v1/messages."""
         body = await self._generator.read_body(ctx)
         backend = self._targets.find(ctx, body.get("model"))
-        message_id = ID_PREFIX[Endpoint.MESSAGES] + secrets.token_hex(12)
+        message_id = ID_PREFIX[Endpoint.MESSAGES] + random_hex(12)
         if speaks_natively(backend, Endpoint.MESSAGES):
             gen_request = GenerationRequest(
                 body=body, id=message_id, endpoint=Endpoint.MESSAGES, forwarded_headers=_forwarded_headers(ctx)

@@ -1,6 +1,5 @@
 """Ollama's API, for clients without OpenAI's: `/api/chat`, `/api/generate`, `/api/tags` and `/api/version`."""
 
-import secrets
 from collections.abc import Callable
 
 import welldone
@@ -13,6 +12,7 @@ from welldone.server.app import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import ResponseGenerator
 from welldone.server.generation.targets import BackendResolver
+from welldone.server.random_ids import random_hex
 from welldone.server.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate
 
 
@@ -61,7 +61,7 @@ class OllamaApi:
             return json_response({**reply, "done": True, "done_reason": "load"})
         gen_request = GenerationRequest(
             body=chat,
-            id=ID_PREFIX[Endpoint.CHAT] + secrets.token_hex(12),
+            id=ID_PREFIX[Endpoint.CHAT] + random_hex(12),
             dialect=dialect,
             field_names=OLLAMA_PARAM_NAMES,
         )

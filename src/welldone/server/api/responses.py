@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, TypeAlias
@@ -27,6 +26,7 @@ from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import ResponseGenerator, speaks_natively
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.observe import log
+from welldone.server.random_ids import random_hex
 from welldone.server.requests import fields
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.response_items import (
@@ -209,7 +209,7 @@ class ResponsesApi:
     async def _prepare(
         self, ctx: RequestContext, body: Json, backend: LocalBackend | UpstreamBackend, options: ResponseStorageOptions
     ) -> _ResponseJob:
-        response_id = ID_PREFIX[Endpoint.RESPONSES] + secrets.token_hex(24)
+        response_id = ID_PREFIX[Endpoint.RESPONSES] + random_hex(24)
         if speaks_natively(backend, Endpoint.RESPONSES):
             items, echo = raw_input_items(body), echoed_fields(body)
             native_body = await self._native_body(ctx, backend, body, options)

@@ -50,13 +50,21 @@ class ClientOutput:
 
     async def _open_stream(
         self, headers: Mapping[str, str], *, status: int = 200, trailers: Sequence[str] = ()
-    ) -> tuple[StreamingResponse, bytes]:
-        """Send the head of the response. Returns the stream and the buffered output, which is to be sent first."""
-        stream = await self._http_request.start_stream(headers, status=status, trailers=trailers)
+    ) -> StreamingResponse:
+        """Send the head of the response and the buffered output."""
+        first, self._buffer = bytes(self._buffer), bytearray()
+        stream = await self._http_request.start_stream(headers, status=status, trailers=trailers, first=first)
         self._stream = stream
         stream.on_backpressure(self._pause)
-        pending, self._buffer = bytes(self._buffer), bytearray()
-        return stream, pending
+        return stream
+
+    async def _send_all(
+        self, headers: Mapping[str, str], trailer_names: Sequence[str], trailers: Mapping[str, str]
+    ) -> None:
+        """Send a response whose output is complete: the head, the buffered output and the end in one write."""
+        last, self._buffer = bytes(self._buffer), bytearray()
+        stream = await self._http_request.start_stream(headers, trailers=trailer_names, holds_head=True)
+        await stream.end(trailers, last=last)
 
     def _buffer_output(self, data: bytes) -> None:
         """Buffer output before the stream is open."""

@@ -28,7 +28,7 @@ from welldone.gateway.errors import ApiError
 from welldone.http.client import Exchange
 from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
-from welldone.http.server import HttpRequest, HttpResponse, StreamingResponse
+from welldone.http.server import HttpRequest, HttpResponse
 from welldone.protocol.events import Json
 from welldone.server.app import RequestContext, Route, RouteHandler
 from welldone.server.generation.client_output import ClientOutput
@@ -128,7 +128,8 @@ class PassthroughExchange(ClientOutput):
             self._buffer_output(data)
             self.wake()
         else:
-            self._write(self._stream, data)
+            self._keep_edges(data)
+            self._stream.write(data)
 
     def end(self, error: HttpClientError | None) -> None:
         """Receive the end of the body."""
@@ -160,8 +161,8 @@ class PassthroughExchange(ClientOutput):
             return AttemptFailure(error_mapping.compressed_reply(), "garbage")
         if self._headers.get("content-type", "").lower().startswith("text/html"):
             return AttemptFailure(error_mapping.unrecognized_reply(), "garbage")
-        stream, pending = await self._open_stream(self._reply_headers(), status=self._status)
-        self._write(stream, pending)
+        self._keep_edges(bytes(self._buffer))
+        stream = await self._open_stream(self._reply_headers(), status=self._status)
         while not self._is_finished:
             if self._is_paused or stream.has_backpressure:
                 if (failure := await self._drain(stream)) is not None:
@@ -200,12 +201,11 @@ class PassthroughExchange(ClientOutput):
             **self._response_headers,
         }
 
-    def _write(self, stream: StreamingResponse, data: bytes) -> None:
-        if data:
-            if (missing := _USAGE_SCAN_BYTES - len(self._first_bytes)) > 0:
-                self._first_bytes += data[:missing]
-            self._last_bytes = (self._last_bytes + data[-_USAGE_SCAN_BYTES:])[-_USAGE_SCAN_BYTES:]
-            stream.write(data)
+    def _keep_edges(self, data: bytes) -> None:
+        """Keep the start and the end of the reply, where its usage is."""
+        if (missing := _USAGE_SCAN_BYTES - len(self._first_bytes)) > 0:
+            self._first_bytes += data[:missing]
+        self._last_bytes = (self._last_bytes + data[-_USAGE_SCAN_BYTES:])[-_USAGE_SCAN_BYTES:]
 
 
 LocalHandler: TypeAlias = Callable[[RequestContext, Json], Awaitable[HttpResponse | None]]

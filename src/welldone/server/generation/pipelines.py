@@ -4,7 +4,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import TypedDict, cast
+from typing import cast
 
 import msgspec
 
@@ -14,9 +14,10 @@ from welldone.gateway.upstream import Upstream
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import FailureMapper, Json
+from welldone.protocol.events import Json
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.request_facts import think_mode_for
 from welldone.protocol.text_filters import TextMode, ThinkMode
@@ -114,21 +115,12 @@ def pipeline_factory(
     return make if dialect is None else lambda: make(dialect=copy.copy(dialect))  # it has state
 
 
-class PipelineOptions(TypedDict):
-    """How the stream of a part is repaired."""
-
-    think: ThinkMode
-    text: TextMode
-    strict: frozenset[str]
-    map_failure: FailureMapper
-
-
-def upstream_options(upstream: Upstream, body: Json) -> PipelineOptions:
-    """Return the options of a pipeline for an upstream's reply to this body."""
+def upstream_options(upstream: Upstream, body: Json) -> RepairOptions:
+    """Return how an upstream's reply to this body is repaired."""
     settings = upstream.settings
-    return {
-        "think": think_mode_for(cast("ThinkMode", settings.think), body),
-        "text": cast("TextMode", settings.text),
-        "strict": frozenset(settings.strict),
-        "map_failure": lambda failure: sanitize_failure(failure, upstream.secrets),
-    }
+    return RepairOptions(
+        think=think_mode_for(cast("ThinkMode", settings.think), body),
+        text=cast("TextMode", settings.text),
+        strict=frozenset(settings.strict),
+        map_failure=lambda failure: sanitize_failure(failure, upstream.secrets),
+    )

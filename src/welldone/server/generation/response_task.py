@@ -143,6 +143,7 @@ class ResponseTask(ClientOutput):
         self.state = ResponseState.WAITING
         self._last_sent_at = time.monotonic()
         self._received_bytes = 0
+        self._last_output = b""  # is sent with the end of the body
         self._keep_alive_count = 0
         self.cost = TokenCost(prompt_copies=self._part_count // request.prompt_count)
 
@@ -220,9 +221,9 @@ class ResponseTask(ClientOutput):
         self.times.record_sent()
         if lease.upstream is not None:
             options = upstream_options(lease.upstream, self._request.bodies[part])
-            self.pipeline.configure(part, **options)
+            self.pipeline.configure(part, options)
             if self._capture is not None:
-                self._capture.configure(part, **options)
+                self._capture.configure(part, options)
         async with self._ctx.body_budget.reserve(attempt):
             if self.state >= ResponseState.COMPLETE:
                 return None
@@ -356,7 +357,10 @@ class ResponseTask(ClientOutput):
         if self.pipeline.failure is not None:
             self._fail_part(part, output)
             return
-        self._send(output)
+        if self._ended_count < self._part_count or self._stream is None:
+            self._send(output)
+        else:
+            self._last_output = output or b""  # the handler's task sends it together with the end of the body
         if self._ended_count == self._part_count:
             self._end(ResponseState.COMPLETE)
 
@@ -412,11 +416,18 @@ class ResponseTask(ClientOutput):
             await self._wait(self._next_deadline_s(left_s))
         if self.error is not None:
             raise self.error
-        headers = {**self.pipeline.headers, **self._services.response_headers(self._ctx)}
-        stream, pending = await self._open_stream(
-            {**headers, **self.report.headers(self.retries.upstream)}, trailers=self.report.trailer_names
-        )
-        self._send(pending)
+        headers = {
+            **self.pipeline.headers,
+            **self._services.response_headers(self._ctx),
+            **self.report.headers(self.retries.upstream),
+        }
+        trailer_names = self.report.trailer_names
+        if self.state is ResponseState.COMPLETE:
+            await self._send_all(headers, trailer_names, self.report.trailers(self.pipeline, self.retries.upstream))
+            return
+        if self._buffer:
+            self._mark_sent()
+        stream = await self._open_stream(headers, trailers=trailer_names)
         self._enable_fast_path()
         while self.state < ResponseState.COMPLETE:
             if self._is_paused or stream.has_backpressure:
@@ -426,7 +437,7 @@ class ResponseTask(ClientOutput):
                     self._end(ResponseState.FAILED)
             else:
                 await self._wait(self._next_deadline_s(self._keep_alive(stream)))
-        await stream.end(self.report.trailers(self.pipeline, self.retries.upstream))
+        await stream.end(self.report.trailers(self.pipeline, self.retries.upstream), last=self._last_output)
 
     def _next_deadline_s(self, limit_s: float) -> float:
         """Return the time until an attempt's deadline, at most `limit_s`. Attempts past their deadline time out."""
@@ -477,10 +488,13 @@ class ResponseTask(ClientOutput):
             self._buffer_output(data)
             self._mark_started()
         else:
-            self._enter(ResponseState.SENDING)
-            self._keep_alive_count = 0
-            self._last_sent_at = time.monotonic()
+            self._mark_sent()
             stream.write(data)
+
+    def _mark_sent(self) -> None:
+        self._enter(ResponseState.SENDING)
+        self._keep_alive_count = 0
+        self._last_sent_at = time.monotonic()
 
     def _end(self, state: ResponseState) -> None:
         self._enter(state)

@@ -16,9 +16,9 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.http.redaction import SecretRedactor
-from welldone.protocol.events import Failure, FailureMapper, KeepAlive
+from welldone.protocol.events import Failure, KeepAlive
+from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
-from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.server.generation.observer import SAFE_HEADERS
 from welldone.server.inspector.steps import StepView, step_view
 
@@ -78,11 +78,9 @@ class CaptureReplayer:
         self._attempts[part] = attempt
         self._unfed[part] = 0
 
-    def configure(
-        self, part: int, think: ThinkMode, text: TextMode, strict: frozenset[str], map_failure: FailureMapper
-    ) -> None:
+    def configure(self, part: int, options: RepairOptions) -> None:
         """Apply the upstream's settings to a part."""
-        self._active_replay.pipeline.configure(part, think=think, text=text, strict=strict, map_failure=map_failure)
+        self._active_replay.pipeline.configure(part, options)
 
     def feed(self, data: bytes, part: int) -> Iterator[StepView]:
         """Feed more data of a part's stream."""
@@ -236,11 +234,9 @@ class StreamCapture:
         observer = self._attempt_captures[part] = AttemptCapture(self, part, attempt)
         return observer
 
-    def configure(
-        self, part: int, *, think: ThinkMode, text: TextMode, strict: frozenset[str], map_failure: FailureMapper
-    ) -> None:
+    def configure(self, part: int, options: RepairOptions) -> None:
         """Record the upstream's settings for a part."""
-        self._record_call(partial(self._replayer.configure, part, think, text, strict, map_failure))
+        self._record_call(partial(self._replayer.configure, part, options))
 
     def feed(self, data: bytes, part: int) -> None:
         """Record more data of a part's stream."""

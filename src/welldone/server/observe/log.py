@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import TracebackType
 from typing import Literal, Protocol, Self, cast
 
@@ -37,6 +38,7 @@ _LINES_LIMIT = 4_096
 """Lines that may wait for the writer: at most 50 MB, typically one."""
 
 _BATCH = 64  # lines per write
+_CACHED_TEXTS, _CACHED_LENGTH = 1_024, 128  # field values that are redacted once
 
 # Secrets follow a known name, or have a known form: keys of OpenAI, welldone and Hugging Face.
 _NAMED_SECRET = r"""
@@ -118,7 +120,11 @@ def event(
     level: int, message: str, fields: Mapping[str, FieldValue] | None = None, *, error: BaseException | None = None
 ) -> None:
     """Log an event: a short message and fields."""
-    LOGGER.log(level, message, extra={"fields": dict(fields or {})}, exc_info=error)
+    if LOGGER.isEnabledFor(level):
+        # `LOGGER.log` would also look for the calling function in the stack.
+        exc_info = None if error is None else (type(error), error, error.__traceback__)
+        extra = {"fields": dict(fields or {})}
+        LOGGER.handle(LOGGER.makeRecord(LOGGER.name, level, "", 0, message, (), exc_info, extra=extra))
 
 
 class Redactor:
@@ -171,6 +177,7 @@ class LineFormatter(logging.Formatter):
         super().__init__()
         self._write = _as_json if style == "json" else _as_text
         self._redactor = redactor
+        self._clean_text = lru_cache(_CACHED_TEXTS)(self._redacted_text)  # paths, models and rules repeat
 
     def format(self, record: logging.LogRecord) -> str:
         """The line or lines, without the final newline."""
@@ -189,12 +196,15 @@ class LineFormatter(logging.Formatter):
 
     def _value(self, value: FieldValue) -> FieldValue:
         if isinstance(value, str):
-            return _escape_unsafe(self._redactor.start_of(value, _VALUE_LIMIT))
+            return self._clean_text(value) if len(value) <= _CACHED_LENGTH else self._redacted_text(value)
         if isinstance(value, float):
             return round(value, 3)
         if value is None or isinstance(value, int):
             return value
-        return [_escape_unsafe(self._redactor.start_of(one, _VALUE_LIMIT)) for one in value[:_LIST_LIMIT]]
+        return [self._redacted_text(one) for one in value[:_LIST_LIMIT]]
+
+    def _redacted_text(self, text: str) -> str:
+        return _escape_unsafe(self._redactor.start_of(text, _VALUE_LIMIT))
 
 
 def _time(seconds: float) -> str:
@@ -263,7 +273,7 @@ class LogHandler(logging.Handler):
         self._unwritten = 0  # counted by the writer thread
         self._level = level
         self._stream: LogStream = sys.stderr if stream is None else stream
-        self._lines: queue.Queue[str | None] = queue.Queue(_LINES_LIMIT)
+        self._lines: queue.Queue[str | logging.LogRecord | None] = queue.Queue(_LINES_LIMIT)
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._levels: tuple[int, int] | None = None
         self.setFormatter(LineFormatter(style, Redactor(secrets)))
@@ -298,9 +308,11 @@ class LogHandler(logging.Handler):
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass the line to the writer, or drop it."""
+        """Pass the record to the writer, or drop it."""
         try:
-            self._lines.put_nowait(self.format(record))
+            # The writer formats our own records. Arguments of a library may change, and tracebacks keep frames alive.
+            is_ours = record.name == LOGGER.name and record.exc_info is None
+            self._lines.put_nowait(record if is_ours else self.format(record))
         except Exception:  # noqa: BLE001 - a full queue or an unprintable argument must not fail a request
             self._overflowed += 1
 
@@ -319,19 +331,19 @@ class LogHandler(logging.Handler):
         self._lines.put_nowait(None)
 
     def _write_all(self) -> None:
-        """The writer thread: write lines in batches."""
+        """The writer thread: format and write lines in batches."""
         is_open = True
         reported = 0
         while is_open:
             batch = self._next_batch()
             is_open = batch[-1] is not None
-            lines = [line for line in batch if line is not None]
+            lines = [line if isinstance(line, str) else self.format(line) for line in batch if line is not None]
             if self.dropped > reported:
                 reported = self.dropped
                 lines.append(self.format(_loss_record(reported)))
             self._write_lines(lines)
 
-    def _next_batch(self) -> list[str | None]:
+    def _next_batch(self) -> list[str | logging.LogRecord | None]:
         batch = [self._lines.get()]
         while batch[-1] is not None and len(batch) < _BATCH and not self._lines.empty():
             batch.append(self._lines.get())
