@@ -11,8 +11,9 @@ import msgspec
 
 from faults.client import CHAT
 from faults.dialects import COMPLETIONS
-from welldone.server.requests.fields import GENERATION_FIELDS, FieldHandling
-from welldone.server.requests.sampling import SAMPLERS
+from welldone.schemas.chat import SAMPLERS, GenerationBody
+from welldone.schemas.fields import FieldHandling, describe_fields
+from welldone.server.api.openapi.schemas import struct_components
 
 Json = dict[str, Any]
 Draw = random.Random
@@ -163,16 +164,20 @@ def _messages(chance: Draw) -> list[Json]:
 
 
 def _sampling(chance: Draw) -> Json:
-    """Draw fields of the table with boundary or random values."""
+    """Draw forwarded fields with boundary or random values."""
     body: Json = {"max_tokens": chance.choice((1, 16, 64)), "stream": chance.random() < 0.5}
-    rows = [row for row in GENERATION_FIELDS if row.handling is FieldHandling.FORWARDED and row.endpoint is None]
-    for row in chance.sample(rows, chance.choice((0, 2, 6, len(rows)))):
-        if row.kind == "boolean":
-            body[row.name] = chance.random() < 0.5
-        elif row.kind == "number":
-            body[row.name] = chance.choice((row.low, row.high, chance.uniform(row.low, row.high), row.low + 1e-38))
+    properties = struct_components(GenerationBody)["GenerationBody"]["properties"]
+    fields = [field for field in describe_fields(GenerationBody) if field.handling is FieldHandling.FORWARDED]
+    for field in chance.sample(fields, chance.choice((0, 2, 6, len(fields)))):
+        schema_of_field = properties[field.name]["anyOf"][0]
+        if schema_of_field["type"] == "boolean":
+            body[field.name] = chance.random() < 0.5
+            continue
+        low, high = schema_of_field["minimum"], schema_of_field["maximum"]
+        if schema_of_field["type"] == "number":
+            body[field.name] = chance.choice((low, high, chance.uniform(low, high), low + 1e-38))
         else:
-            body[row.name] = int(chance.choice((row.low, row.high, row.low + 1, (row.low + row.high) // 2)))
+            body[field.name] = chance.choice((low, high, low + 1, (low + high) // 2))
     if chance.random() < 0.2:
         body["samplers"] = chance.choices(sorted(SAMPLERS), k=chance.choice((1, 3, len(SAMPLERS))))
     if chance.random() < 0.2:

@@ -26,6 +26,10 @@ from welldone.cli.ui import EXIT_CODE_MEANINGS
 from welldone.config.settings import SettingField
 from welldone.protocol import finish_reasons, state
 from welldone.protocol.catalog import FAMILIES, RULES, Detection, Rule, Severity
+from welldone.schemas.anthropic import AnthropicRequest
+from welldone.schemas.chat import ChatRequest, CompletionRequest
+from welldone.schemas.fields import FieldHandling, describe_fields
+from welldone.schemas.responses import ResponseRequest
 from welldone.server.api.openapi import document as openapi
 from welldone.server.config import ALL_FIELDS
 from welldone.server.config_file import (
@@ -38,8 +42,6 @@ from welldone.server.config_file import (
     SCALE_FIELDS,
     UPSTREAM_FIELDS,
 )
-from welldone.server.requests import anthropic, responses
-from welldone.server.requests.fields import GENERATION_FIELDS, FieldHandling
 
 import capacity  # isort: skip  # the folder of a script is on its path
 import server_page  # isort: skip
@@ -87,19 +89,22 @@ def _requests_page() -> str:
         "",
         "How the server handles each field of a request to `/v1/chat/completions` and `/v1/completions`. For local",
         "models a field that is not listed is ignored. An invalid value is refused with a 400 that names the field and",
-        "the limit. The table is generated from `src/welldone/server/requests/fields.py`.",
+        "the limit. The table is generated from `src/welldone/schemas/chat.py`.",
     ]
+    chat, completions = describe_fields(ChatRequest), describe_fields(CompletionRequest)
+    generation_rows = [(row, "both" if row in completions else "chat") for row in chat]
+    generation_rows += [(row, "completions") for row in completions if row not in chat]
     for handling in FieldHandling:
         lines += ["", f"## {handling.value[0].upper()}{handling.value[1:]}"]
         lines += ["", "| field | endpoint | values |", "|---|---|---|"]
         lines += [
-            f"| `{row.name}` | {row.endpoint or 'both'} | {_cell(row.note)} |"
-            for row in GENERATION_FIELDS
+            f"| `{row.name}` | {endpoint} | {_cell(row.note)} |"
+            for row, endpoint in generation_rows
             if row.handling is handling
         ]
     for path, rows, rest in (
-        ("/v1/responses", responses.RESPONSES_FIELDS, "Other fields are read as chat fields."),
-        ("/v1/messages", anthropic.ANTHROPIC_FIELDS, "Other fields are ignored."),
+        ("/v1/responses", describe_fields(ResponseRequest), "Other fields are read as chat fields."),
+        ("/v1/messages", describe_fields(AnthropicRequest), "Other fields are ignored."),
     ):
         lines += ["", f"## `{path}`", "", f"Requests are translated to chat requests. {rest}"]
         lines += ["", "| field | handling | values |", "|---|---|---|"]

@@ -19,6 +19,7 @@ from welldone.protocol.json_budget import (
     decode_unlimited_in_steps,
     estimate_cost_us,
     exceeds_blocking_budget,
+    is_small_and_flat,
     outside_strings,
     run_to_completion,
     steps_yielding,
@@ -123,6 +124,20 @@ def test_a_text_over_the_blocking_budget_is_decoded_in_steps() -> None:
 def test_a_text_with_an_unterminated_string_is_counted(end: bytes) -> None:
     assert outside_strings(b'{"a":1,"b' + end, 100) == (b"{:1,", 2)
     assert outside_strings(b'["a",' * 2_000 + b'"b' + end, 3_000) == (b"[," * 2_000, 2_001)
+
+
+@table(
+    ("data", "expected"),
+    [
+        (b'{"a":[{"b":1}]}', True),
+        (b"[" * 5, False),
+        (b'{"a":"' + b"x" * 16_384 + b'"}', False),
+        (b"[" + b"1" * 256 + b"]", True),
+        (b"[" + b"1" * 257 + b"]", False),
+    ],
+)
+def test_a_small_and_flat_text_is_recognised(data: bytes, expected: bool) -> None:
+    assert is_small_and_flat(data, 4) is expected
 
 
 def test_nesting_depth_is_counted() -> None:

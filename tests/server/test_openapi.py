@@ -21,12 +21,14 @@ from tests.table import table
 from welldone.gateway.errors import ApiError, ErrorFormat
 from welldone.mock.script import MockScript
 from welldone.protocol.json_budget import run_to_completion
+from welldone.schemas.anthropic import AnthropicRequest
+from welldone.schemas.chat import ChatRequest, CompletionRequest
+from welldone.schemas.fields import describe_fields
+from welldone.schemas.responses import ResponseRequest
 from welldone.server.api.openapi.document import API_PREFIX, OPEN_PATHS, PASSTHROUGH_OPERATIONS, full_openapi_document
 from welldone.server.api.openapi.requests import REQUEST_EXAMPLES
-from welldone.server.requests import anthropic, responses
 from welldone.server.requests.anthropic import anthropic_to_chat
 from welldone.server.requests.chat import read_chat, read_completions
-from welldone.server.requests.fields import GENERATION_FIELDS
 from welldone.server.requests.ollama import CHAT_OPTIONS, read_ollama_chat, read_ollama_generate
 from welldone.server.requests.response_items import read_input_items
 from welldone.server.requests.responses import read_storage_options, responses_to_chat
@@ -191,11 +193,11 @@ def _schemas(value: object) -> Iterator[Any]:
 @table(
     ("component", "names"),
     [
-        ("ChatRequest", [row.name for row in GENERATION_FIELDS if row.endpoint != "completions"]),
-        ("CompletionRequest", [row.name for row in GENERATION_FIELDS if row.endpoint != "chat"]),
-        ("ResponseRequest", ["model", *(row.name for row in responses.RESPONSES_FIELDS)]),
-        ("AnthropicRequest", [row.name for row in anthropic.ANTHROPIC_FIELDS]),
-        ("AnthropicTokensRequest", [row.name for row in anthropic.ANTHROPIC_FIELDS]),
+        ("ChatRequest", [field.name for field in describe_fields(ChatRequest)]),
+        ("CompletionRequest", [field.name for field in describe_fields(CompletionRequest)]),
+        ("ResponseRequest", [field.name for field in describe_fields(ResponseRequest)]),
+        ("AnthropicRequest", [field.name for field in describe_fields(AnthropicRequest)]),
+        ("AnthropicTokensRequest", [field.name for field in describe_fields(AnthropicRequest)]),
     ],
 )
 def test_every_known_field_is_in_the_document(component: str, names: list[str]) -> None:

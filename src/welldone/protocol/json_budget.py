@@ -86,6 +86,15 @@ def count_json_syntax(outside: bytes) -> JsonSyntaxCounts:
     )
 
 
+def is_small_and_flat(data: bytes, depth: int) -> bool:
+    """Whether a text is short, has at most `depth` levels and no long number. False for some texts that are so too."""
+    return (
+        len(data) < SMALL_TEXT_BYTES
+        and data.count(b"{") + data.count(b"[") <= depth
+        and _TOO_MANY_DIGITS not in data.translate(_DIGITS_TO_ZERO)
+    )
+
+
 def outside_strings(data: bytes, limit: int) -> tuple[bytes, int] | None:
     """Return a JSON text without its strings, and their number; None if there are more than `limit`."""
     return run_to_completion(outside_strings_in_steps(data, limit))

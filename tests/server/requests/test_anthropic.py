@@ -11,9 +11,11 @@ from tests.server.requests.builders import CAPABILITIES, MODEL, capabilities_wit
 from tests.table import table
 from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.protocol.events import Json
-from welldone.server.requests.anthropic import ANTHROPIC_FIELDS, AnthropicTranslation, anthropic_to_chat
+from welldone.schemas.anthropic import AnthropicRequest
+from welldone.schemas.fields import FieldHandling, describe_fields
+from welldone.server.requests.anthropic import AnthropicTranslation, anthropic_to_chat
 from welldone.server.requests.chat import read_chat
-from welldone.server.requests.fields import FieldHandling, rename_error_param
+from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.upstream_body import read_upstream_request
 
 IMAGE = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
@@ -301,18 +303,23 @@ def test_only_a_short_user_id_is_forwarded() -> None:
 
 
 def test_fields_without_effect_are_ignored() -> None:
-    ignored = {row.name: {"x": [1]} for row in ANTHROPIC_FIELDS if row.handling is FieldHandling.IGNORED}
+    ignored = {
+        row.name: {"x": [1]} for row in describe_fields(AnthropicRequest) if row.handling is FieldHandling.IGNORED
+    }
     assert len(ignored) > 5
     assert chat(**ignored) == chat()
 
 
-@pytest.mark.parametrize("name", [row.name for row in ANTHROPIC_FIELDS if row.handling is FieldHandling.REJECTED])
+@pytest.mark.parametrize(
+    "name", [row.name for row in describe_fields(AnthropicRequest) if row.handling is FieldHandling.REJECTED]
+)
 def test_fields_without_an_equivalent_in_chat_are_rejected(name: str) -> None:
     wanted: list[Json] = [{name: [{"type": "url"}]}, {name: None}, {name: []}]
     assert rejection(**wanted[0]).param == name
     assert chat(**wanted[1]) == chat(**wanted[2]) == chat()
 
 
+SEARCH_RESULT = {"type": "search_result", "title": "t", "source": "s", "content": []}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "x"}
 
 
@@ -320,8 +327,11 @@ PDF = {"type": "base64", "media_type": "application/pdf", "data": "x"}
     ("given", "param"),
     [
         ([user({"type": "document", "source": PDF})], "messages[0].content[0].source"),
-        ([user({"type": "document", "citations": {"enabled": True}})], "messages[0].content[0].citations"),
-        ([user({"type": "search_result", "citations": {"enabled": True}})], "messages[0].content[0].citations"),
+        (
+            [user({"type": "document", "source": PDF, "citations": {"enabled": True}})],
+            "messages[0].content[0].citations",
+        ),
+        ([user({**SEARCH_RESULT, "citations": {"enabled": True}})], "messages[0].content[0].citations"),
         ([user({"type": "document", "source": {"type": "file", "file_id": "f"}})], "messages[0].content[0].source"),
         ([user({"type": "image", "source": {"type": "file", "file_id": "f"}})], "messages[0].content[0].source"),
         (

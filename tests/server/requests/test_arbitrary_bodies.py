@@ -12,23 +12,20 @@ from tests.server.requests.test_json_schema import KEPT
 from tests.server.requests.test_messages import AUDIO, CALL, IMAGE
 from tests.server.requests.test_tools import NAMED, TWO
 from welldone.gateway.errors import ApiError
+from welldone.schemas.chat import VLLM_FIELD, ChatRequest, CompletionRequest
+from welldone.schemas.fields import FieldHandling, describe_fields
 from welldone.server.requests.chat import read_chat, read_completions
-from welldone.server.requests.fields import (
-    GENERATION_FIELDS,
-    FieldHandling,
-    JsonSizeLimits,
-    ValidatedRequest,
-    read_body,
-)
+from welldone.server.requests.fields import JsonSizeLimits, ValidatedRequest, read_body
 from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 READERS = [read_chat, read_completions, read_embeddings, read_rerank, read_tokenize, read_detokenize]
 OTHER_NAMES = ["input", "query", "documents", "content", "tokens", "dimensions", "encoding_format", "top_n", "whatever"]
 OURS = {"messages", "prompt", "stream", "stream_options", "tools", "tool_choice", "response_format", "json_schema"}
+FIELDS = {field.name: field for schema in (ChatRequest, CompletionRequest) for field in describe_fields(schema)}
 SENT = {
-    row.engine_name or row.name
-    for row in GENERATION_FIELDS
-    if row.handling in (FieldHandling.FORWARDED, FieldHandling.TRANSLATED) or row.is_vllm
+    name
+    for name, field in FIELDS.items()
+    if field.handling in (FieldHandling.FORWARDED, FieldHandling.TRANSLATED) or VLLM_FIELD in field.extra
 } | OURS
 
 plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5)
@@ -43,7 +40,7 @@ values = st.recursive(
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(keywords | st.text(max_size=4), inside, max_size=3),
     max_leaves=8,
 )
-names = st.sampled_from([row.name for row in GENERATION_FIELDS] + OTHER_NAMES)
+names = st.sampled_from([*FIELDS, *OTHER_NAMES])
 odd_bodies = st.dictionaries(names, values, max_size=6)
 near_bodies = odd_bodies.map(lambda body: {"messages": HELLO, "prompt": "x", "input": "x", **body})
 formats = st.builds(

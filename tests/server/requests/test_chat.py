@@ -20,15 +20,12 @@ from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.gateway.errors import ApiError
 from welldone.protocol.request_facts import RequestFacts
+from welldone.schemas.chat import ChatRequest
+from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields
 from welldone.server.requests.chat import read_chat
-from welldone.server.requests.fields import (
-    GENERATION_FIELDS,
-    GENERATION_FIELDS_BY_NAME,
-    FieldHandling,
-    RequestField,
-    ValidatedRequest,
-)
+from welldone.server.requests.fields import ValidatedRequest
 
+CHAT_FIELDS = describe_fields(ChatRequest)
 PLAIN: Body = {"messages": HELLO, "stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -181,24 +178,20 @@ def test_an_error_repeats_only_the_start_of_a_value() -> None:
     assert len(rejection(max_tokens=10**3000).message) < 250
 
 
-@table("row", [row for row in GENERATION_FIELDS if row.handling is FieldHandling.IGNORED], ids=lambda row: row.name)
+@table("row", [row for row in CHAT_FIELDS if row.handling is FieldHandling.IGNORED], ids=lambda row: row.name)
 @table("value", ["x", 7, {"a": [1]}, []])
-def test_an_ignored_field_may_have_any_value(row: RequestField, value: object) -> None:
+def test_an_ignored_field_may_have_any_value(row: FieldInfo, value: object) -> None:
     assert sent_for({row.name: value}) == PLAIN
 
 
 @table("name", ["id_slot", "lora", "n_discard", "t_max_predict_ms", "__class__", "api_base", "slots"])
 def test_an_unknown_field_never_reaches_the_engine(name: str) -> None:
-    assert name not in GENERATION_FIELDS_BY_NAME
+    assert name not in ChatRequest.__struct_fields__
     assert sent_for({name: 1}) == PLAIN
 
 
-def test_each_field_has_one_row() -> None:
-    assert len(GENERATION_FIELDS_BY_NAME) == len(GENERATION_FIELDS)
-
-
-@table("row", [row for row in GENERATION_FIELDS if row.handling is FieldHandling.FORWARDED], ids=lambda row: row.name)
-def test_a_forwarded_field_rejects_an_object(row: RequestField) -> None:
+@table("row", [row for row in CHAT_FIELDS if row.handling is FieldHandling.FORWARDED], ids=lambda row: row.name)
+def test_a_forwarded_field_rejects_an_object(row: FieldInfo) -> None:
     with pytest.raises(ApiError) as caught:
         sent_for({row.name: {}})
     assert caught.value.param == row.name

@@ -5,9 +5,11 @@ import struct
 
 import pytest
 
+from tests.server.requests.builders import rejection
 from tests.table import table
 from welldone.gateway.errors import ApiError
-from welldone.server.requests.media import image_format, image_size, read_audio, read_image
+from welldone.schemas.messages import ImagePart
+from welldone.server.requests.media import image_format, image_size, read_image
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 JPEG = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc2\x00\x11\x08"
@@ -34,7 +36,7 @@ def url(data: bytes, kind: str = "png") -> str:
 
 def read(address: object) -> object:
     """Validate an image URL."""
-    return read_image({"type": "image_url", "image_url": {"url": address, "detail": "low"}}, "p")
+    return read_image(ImagePart({"url": address, "detail": "low"}), "p")
 
 
 @table("kind", HEADS)
@@ -108,15 +110,14 @@ def test_the_largest_image_is_accepted() -> None:
 @table(
     ("part", "param"),
     [
-        ({}, "p.input_audio"),
-        ({"input_audio": "x"}, "p.input_audio"),
-        ({"input_audio": {"format": "ogg", "data": "YQ=="}}, "p.input_audio.format"),
-        ({"input_audio": {"format": "wav"}}, "p.input_audio.data"),
-        ({"input_audio": {"format": "wav", "data": ""}}, "p.input_audio.data"),
-        ({"input_audio": {"format": "wav", "data": "!"}}, "p.input_audio.data"),
+        ({}, "input_audio"),
+        ({"input_audio": "x"}, "input_audio"),
+        ({"input_audio": {"format": "ogg", "data": "YQ=="}}, "input_audio.format"),
+        ({"input_audio": {"format": "wav"}}, "input_audio.data"),
+        ({"input_audio": {"format": "wav", "data": ""}}, "input_audio.data"),
+        ({"input_audio": {"format": "wav", "data": "!"}}, "input_audio.data"),
     ],
 )
 def test_invalid_audio_is_named(part: dict[str, object], param: str) -> None:
-    with pytest.raises(ApiError) as caught:
-        read_audio(part, "p")
-    assert caught.value.param == param
+    error = rejection(messages=[{"role": "user", "content": [{"type": "input_audio", **part}]}])
+    assert error.param == f"messages[0].content[0].{param}"

@@ -19,7 +19,6 @@ from welldone.server.requests.response_items import (
     read_input_items,
 )
 from welldone.server.requests.responses import (
-    RESPONSES_FIELDS,
     ResponsesTranslation,
     echoed_fields,
     read_storage_options,
@@ -470,11 +469,6 @@ def test_items_are_stored_in_full() -> None:
 )
 def test_raw_items_are_unchanged(value: object, items: list[Body]) -> None:
     assert raw_input_items({"input": value}) == items
-
-
-def test_each_field_is_in_the_table_once() -> None:
-    names = [row.name for row in RESPONSES_FIELDS]
-    assert len(names) == len(set(names))
 
 
 def test_a_long_translated_request_is_valid_for_a_local_model() -> None:

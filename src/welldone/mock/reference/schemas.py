@@ -1,6 +1,5 @@
 """Request schemas and errors of the reference server. Types and ranges are OpenAI's; unknown fields are ignored."""
 
-import re
 from itertools import takewhile
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -12,10 +11,11 @@ from welldone.protocol.dialects.anthropic import objects as messages
 from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT
-
-_MISSING_FIELD = re.compile(r"Object missing required field `(\w+)`")
+from welldone.schemas.chat import StreamOptions
+from welldone.schemas.errors import FieldError, convert
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+ShortName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 StopString: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
@@ -60,13 +60,6 @@ def render_error(error: MockApiError, *, is_anthropic: bool = False) -> MockRepl
     return msgspec.structs.replace(reply, headers=reply.headers | error.headers)
 
 
-class MockStreamOptions(msgspec.Struct):
-    """`stream_options`."""
-
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
-
-
 class MockRequestBody(msgspec.Struct, kw_only=True):
     """Common fields of all generation requests."""
 
@@ -82,7 +75,7 @@ class MockRequestBody(msgspec.Struct, kw_only=True):
 class MockGenerationRequest(MockRequestBody, kw_only=True):
     """Common fields of chat and completions."""
 
-    stream_options: MockStreamOptions | None = None
+    stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=CHAT_CHOICES_LIMIT)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=4)] | None = None
     presence_penalty: Penalty | None = None
@@ -171,7 +164,7 @@ class MockMessage(msgspec.Struct):
 class MockFunction(msgspec.Struct):
     """Definition of a function tool."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: ShortName
     description: str | None = None
     parameters: Json | None = None
     strict: bool | None = None
@@ -217,7 +210,7 @@ class MockToolChoice(msgspec.Struct):
 class MockJsonSchema(msgspec.Struct):
     """`response_format.json_schema`."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: ShortName
     schema: Json | None = None
     strict: bool | None = None
 
@@ -349,20 +342,11 @@ BodyType = TypeVar("BodyType", bound=MockRequestBody)
 def parse_request(body: str, body_type: type[BodyType]) -> BodyType:
     """Parse and validate a body. Raises `MockApiError`."""
     try:
-        request = msgspec.json.decode(body, type=body_type)
-    except msgspec.ValidationError as error:
-        raise _validation_error(str(error)) from None
+        fields = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         raise invalid_request("We could not parse the JSON body of your request.") from None
+    request = convert(fields, body_type)
+    if isinstance(request, FieldError):
+        raise invalid_request(request.message, request.param, request.code)
     request.check()
     return request
-
-
-def _validation_error(detail: str) -> MockApiError:
-    """Convert msgspec's message, such as `Expected ... - at `$.path``, to OpenAI's error."""
-    reason, _, path = detail.partition(" - at `$")
-    param = path.rstrip("`").lstrip(".")
-    if found := _MISSING_FIELD.fullmatch(reason):
-        param = f"{param}.{found[1]}".lstrip(".")
-        return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-    return invalid_request(f"Invalid '{param or 'body'}': {reason}.", param or None, "invalid_value")

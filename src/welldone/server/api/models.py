@@ -15,6 +15,7 @@ from welldone.gateway.error_mapping import engine_unavailable
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.server import HttpResponse
 from welldone.protocol.events import Json
+from welldone.schemas.vectors import LoadRequest
 from welldone.server.access.keys import ApiKeys
 from welldone.server.app import RequestContext, json_response
 from welldone.server.requests import fields
@@ -157,9 +158,9 @@ class ModelLoadingApi:
     async def _read_request(self, ctx: RequestContext) -> tuple[LocalModel, bool]:
         self._keys.check_admin(ctx.principal)
         body = await self._read_body(ctx)
-        is_forced = fields.boolean(body, "force") is True
-        backend = self._find_backend(ctx, body.get("model"))
+        request = fields.read_fields(body, LoadRequest)
+        backend = self._find_backend(ctx, request.model)
         if isinstance(backend, LocalBackend):
-            return backend.model, is_forced
+            return backend.model, request.force is True
         message = f"The model `{backend.name[:64]}` belongs to an upstream, and cannot be loaded or unloaded here."
         raise invalid_request(message, param="model", code="model_not_local")

@@ -18,6 +18,8 @@ from welldone.protocol.dialects.responses.objects import response_error_object, 
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import Json
+from welldone.schemas.errors import shorten_value
+from welldone.schemas.responses import ITEMS_LIMIT
 from welldone.server.api.count_tokens import PromptTokenCounter, count_native
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.api.response_store import ResponseStore, StoredResponse
@@ -30,7 +32,6 @@ from welldone.server.random_ids import random_hex
 from welldone.server.requests import fields
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.response_items import (
-    ITEMS_LIMIT,
     complete_items,
     item_not_found,
     raw_input_items,
@@ -271,7 +272,7 @@ class ResponsesApi:
             if state_id not in foreign:
                 continue
             if param == "conversation":
-                message = f"Conversation with id '{fields.shorten_value(state_id)}' not found."
+                message = f"Conversation with id '{shorten_value(state_id)}' not found."
                 raise ApiError(404, message, param=param, code="not_found")
             raise item_not_found(state_id, param)
 
@@ -281,9 +282,7 @@ class ResponsesApi:
             return []
         chain = self._store.chain(ctx.principal, previous)
         if chain is None:
-            message = (
-                f"Previous response with id '{fields.shorten_value(previous)}' not found. {self._retention_hint()}"
-            )
+            message = f"Previous response with id '{shorten_value(previous)}' not found. {self._retention_hint()}"
             raise invalid_request(message, param="previous_response_id", code="previous_response_not_found")
         limit = self._settings.body_limit_bytes
         if sum(stored.items_bytes for stored in chain) > limit:
@@ -354,9 +353,7 @@ class ResponsesApi:
     def _get_stored(self, ctx: RequestContext) -> StoredResponse:
         stored = self._store.get(ctx.principal, _response_id(ctx))
         if stored is None:
-            message = (
-                f"Response with id '{fields.shorten_value(_response_id(ctx))}' not found. {self._retention_hint()}"
-            )
+            message = f"Response with id '{shorten_value(_response_id(ctx))}' not found. {self._retention_hint()}"
             raise ApiError(404, message, code="not_found")
         return stored
 
@@ -391,6 +388,6 @@ def _items_after(item_ids: list[str], after: str | None) -> list[str]:
     if after is None:
         return item_ids
     if after not in item_ids:
-        message = f"Invalid 'after': this response has no item '{fields.shorten_value(after)}'."
+        message = f"Invalid 'after': this response has no item '{shorten_value(after)}'."
         raise invalid_request(message, param="after", code="invalid_value")
     return item_ids[item_ids.index(after) + 1 :]

@@ -1,11 +1,10 @@
 """Request bodies: validation and translation into the bodies for engines and upstreams. No I/O, no clock."""
 
 from welldone.server.requests.chat import read_chat, read_completions
-from welldone.server.requests.fields import GENERATION_FIELDS, ValidatedRequest, read_body
+from welldone.server.requests.fields import ValidatedRequest, read_body
 from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 __all__ = [
-    "GENERATION_FIELDS",
     "ValidatedRequest",
     "read_body",
     "read_chat",

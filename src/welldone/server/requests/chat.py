@@ -4,7 +4,7 @@ Each reader returns the engine's bodies, one per prompt and choice.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -12,6 +12,27 @@ from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
+from welldone.schemas.chat import (
+    RESERVED_TEMPLATE_KWARGS,
+    TEMPLATE_KWARG_LENGTH,
+    TEMPLATE_KWARG_NAME,
+    TOTAL_CHOICES_LIMIT,
+    ChatRequest,
+    CompletionRequest,
+)
+from welldone.schemas.errors import shorten_value
+from welldone.schemas.messages import (
+    AssistantMessage,
+    DeveloperMessage,
+    FunctionCall,
+    FunctionMessage,
+    ImagePart,
+    Message,
+    RefusalPart,
+    TextPart,
+    ToolMessage,
+    UserContentPart,
+)
 from welldone.server.requests import fields
 from welldone.server.requests.fields import JsonSizeLimits, ValidatedRequest, decode_json
 from welldone.server.requests.json_schema import SchemaBudget
@@ -23,38 +44,25 @@ from welldone.server.requests.output_constraint import (
     read_output_constraint,
 )
 from welldone.server.requests.sampling import (
-    CHOICES_LIMIT,
-    TOP_LOGPROBS_LIMIT,
-    TOTAL_CHOICES_LIMIT,
     UNKNOWN_CAPABILITIES,
     check_context_length,
     check_prompt_tokens,
     engine_request_facts,
+    engine_sampling,
     expand_choices,
     extract_stop_strings,
-    model_name,
+    read_generation_request,
     read_prompts,
-    read_sampling,
-    read_stream_flag,
     unsupported_by_model,
     with_defaults,
 )
-from welldone.server.requests.tools import TOOLS_LIMIT, EngineTools, check_function_name, read_tools
+from welldone.server.requests.tools import EngineTools, read_tools
 
-MESSAGES_LIMIT = 4_096
-"""No common context holds more: each message takes some tokens besides its text."""
-CONTENT_PARTS_LIMIT = 1_024
-"""Content parts of one message; a page of a book, one part per line, has 40."""
 ALL_CONTENT_PARTS_LIMIT = 16_384
 """Content parts of all messages: 4 for each of `MESSAGES_LIMIT`."""
 ALL_TOOL_CALLS_LIMIT = 4_096
 """Tool calls of all messages; one message may have `TOOLS_LIMIT`."""
-NAME_LIMIT = 256
-"""Characters of a name or an id; OpenAI's have at most 64."""
 
-CHAT_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_ENGINE_ROLES = {"developer": "system", "function": "tool"}
-_CONTENT_SUBSTITUTES = ("tool_calls", "function_call", "refusal", "reasoning_content", "reasoning")
 _LEGACY_CALL_ID = "call_{}"
 
 
@@ -65,16 +73,10 @@ class ChatMessages(msgspec.Struct):
     text_bytes: int
 
 
-def read_messages(body: Json, capabilities: ModelCapabilities) -> ChatMessages:
-    """Validate `messages` and convert each to the form that all engines accept."""
-    if body.get("messages") is None:
-        raise fields.missing("messages")
-    values = fields.array(body, "messages", MESSAGES_LIMIT)
-    if not values:
-        message = "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array."
-        raise invalid_request(message, param="messages", code="empty_array")
+def read_messages(messages: list[Message], capabilities: ModelCapabilities) -> ChatMessages:
+    """Convert each message to the form that all engines accept."""
     reader = _MessageReader(capabilities)
-    items = [reader.read(value, f"messages[{index}]") for index, value in enumerate(values)]
+    items = [reader.read(message, f"messages[{index}]") for index, message in enumerate(messages)]
     return ChatMessages(items, reader.text_bytes)
 
 
@@ -95,121 +97,86 @@ class _MessageReader:
         self._argument_limits = JsonSizeLimits("arguments")  # of all calls together
         self._legacy_calls = 0  # a `function_call` has no id: its number becomes the id
 
-    def read(self, value: object, param: str) -> Json:
-        if not isinstance(value, dict):
-            raise fields.wrong_type(param, "an object", value)
-        role = fields.choice(value, "role", CHAT_ROLES, f"{param}.")
-        if role is None:
-            raise fields.missing(f"{param}.role")
-        out: Json = {"role": _ENGINE_ROLES.get(role, role), "content": self._content(value, role, param)}
-        name = fields.string(value, "name", NAME_LIMIT, f"{param}.")
-        if name is not None:
-            out["name"] = name
-        if role == "assistant":
-            reasoning = value.get("reasoning_content")
-            reasoning = value.get("reasoning") if reasoning is None else reasoning
-            if reasoning is not None:
-                out["reasoning_content"] = self._text(reasoning, f"{param}.reasoning_content")
-            calls = self._tool_calls(value, param)
-            if calls:
-                out["tool_calls"] = calls
-        elif role == "tool":
-            out["tool_call_id"] = self._id(value, "tool_call_id", f"{param}.")
-        elif role == "function":
-            out["tool_call_id"] = _LEGACY_CALL_ID.format(max(self._legacy_calls - 1, 0))
+    def read(self, message: Message, param: str) -> Json:
+        if isinstance(message, AssistantMessage):
+            return self._assistant_message(message, param)
+        out: Json = {"role": message.__struct_config__.tag, "content": self._content(message.content, param)}
+        if message.name is not None:
+            out["name"] = message.name
+        match message:
+            case DeveloperMessage():
+                out["role"] = "system"
+            case ToolMessage():
+                out["tool_call_id"] = message.tool_call_id
+            case FunctionMessage():
+                out["role"] = "tool"
+                out["tool_call_id"] = _LEGACY_CALL_ID.format(max(self._legacy_calls - 1, 0))
+            case _:
+                pass
         return out
 
-    def _content(self, value: Json, role: str, param: str) -> str | list[Json]:
-        content = value.get("content")
-        match content:
-            case str():
-                return self._text(content, f"{param}.content")
-            case list():
-                return self._content_parts(content, role, f"{param}.content")
-            case None if role == "assistant" and any(value.get(name) for name in _CONTENT_SUBSTITUTES):
-                refusal = value.get("refusal")
-                return "" if refusal is None else self._text(refusal, f"{param}.refusal")
-            case None if "content" not in value:
+    def _assistant_message(self, message: AssistantMessage, param: str) -> Json:
+        content = message.content
+        reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
+        is_optional = message.tool_calls or message.function_call or message.refusal or reasoning or message.reasoning
+        if content is None or isinstance(content, msgspec.UnsetType):
+            if not is_optional and content is None:
+                raise fields.wrong_type(f"{param}.content", "a string or an array", None)
+            if not is_optional:
                 raise fields.missing(f"{param}.content")
-            case _:
-                raise fields.wrong_type(f"{param}.content", "one of a string or array of objects", content)
+            content = "" if message.refusal is None else _text(message.refusal, f"{param}.refusal")
+        out: Json = {"role": "assistant", "content": self._content(content, param)}
+        if message.name is not None:
+            out["name"] = message.name
+        if reasoning is not None:
+            out["reasoning_content"] = self._count(_text(reasoning, f"{param}.reasoning_content"))
+        if message.function_call is not None:
+            self._legacy_calls += 1
+            call_id = _LEGACY_CALL_ID.format(self._legacy_calls - 1)
+            out["tool_calls"] = [self._tool_call(call_id, message.function_call, f"{param}.function_call")]
+        elif message.tool_calls:
+            self._calls_read += len(message.tool_calls)
+            if self._calls_read > ALL_TOOL_CALLS_LIMIT:
+                raise _too_many_in_total("tool calls", ALL_TOOL_CALLS_LIMIT)
+            out["tool_calls"] = calls = []
+            for index, call in enumerate(message.tool_calls):
+                call_param = f"{param}.tool_calls[{index}]"
+                if call.type and call.type != "function":
+                    raise fields.wrong_value(f"{call_param}.type", call.type, ("function",))
+                if call.function is None:
+                    raise fields.missing(f"{call_param}.function")
+                calls.append(self._tool_call(call.id, call.function, f"{call_param}.function"))
+        return out
 
-    def _content_parts(self, parts: list[object], role: str, param: str) -> str | list[Json]:
+    def _content(self, content: str | Sequence[UserContentPart], param: str) -> str | list[Json]:
         """Join text parts with line breaks, as llama.cpp does. With images or audio among them they stay parts."""
-        if len(parts) > CONTENT_PARTS_LIMIT:
-            raise fields.too_many(param, CONTENT_PARTS_LIMIT, len(parts))
-        self._parts_read += len(parts)
+        if isinstance(content, str):
+            return self._count(content)
+        self._parts_read += len(content)
         if self._parts_read > ALL_CONTENT_PARTS_LIMIT:
             raise _too_many_in_total("parts", ALL_CONTENT_PARTS_LIMIT)
-        if not parts and role in ("user", "system", "developer"):
-            raise invalid_request(
-                f"Invalid '{param}': empty array. Expected at least 1 part.", param=param, code="empty_array"
-            )
-        out = [self._content_part(part, role, f"{param}[{index}]") for index, part in enumerate(parts)]
+        out = [self._content_part(part, f"{param}.content[{index}]") for index, part in enumerate(content)]
         if all(part["type"] == "text" for part in out):
             return "\n".join(part["text"] for part in out)
         return out
 
-    def _content_part(self, part: object, role: str, param: str) -> Json:
-        if not isinstance(part, dict):
-            raise fields.wrong_type(param, "an object", part)
-        kind = part.get("type")
-        if kind in ("text", "refusal"):
-            return {"type": "text", "text": self._text(part.get(kind), f"{param}.{kind}")}
-        if kind == "image_url" and role == "user":
-            return self._media_part(read_image, part, param, self._capabilities.images, "images")
-        if kind == "input_audio" and role == "user":
-            return self._media_part(read_audio, part, param, self._capabilities.audio, "audio")
-        if kind is None:
-            raise fields.missing(f"{param}.type")
-        allowed = ("text", "image_url", "input_audio") if role == "user" else ("text",)
-        raise fields.wrong_value(f"{param}.type", fields.string_or_type_name(kind), allowed)
-
-    def _media_part(self, read: Callable[[Json, str], Json], part: Json, param: str, is_able: bool, noun: str) -> Json:
-        if not is_able:
-            raise invalid_request(
-                f"Invalid '{param}': this model cannot read {noun}.", param=param, code="unsupported_value"
-            )
+    def _content_part(self, part: UserContentPart, param: str) -> Json:
+        if isinstance(part, TextPart):
+            return {"type": "text", "text": self._count(part.text)}
+        if isinstance(part, RefusalPart):
+            return {"type": "text", "text": self._count(part.refusal)}
+        is_image = isinstance(part, ImagePart)
+        if not (self._capabilities.images if is_image else self._capabilities.audio):
+            message = f"Invalid '{param}': this model cannot read {'images' if is_image else 'audio'}."
+            raise invalid_request(message, param=param, code="unsupported_value")
         self._media_count += 1
         if self._media_count > MEDIA_LIMIT:
-            raise too_many_media()
-        return read(part, param)
+            raise _too_many_in_total("images and audio clips", MEDIA_LIMIT)
+        return read_image(part, param) if isinstance(part, ImagePart) else read_audio(part, param)
 
-    def _tool_calls(self, value: Json, param: str) -> list[Json]:
-        legacy_call = fields.json_object(value, "function_call", f"{param}.")
-        if legacy_call is not None:
-            self._legacy_calls += 1
-            call = {"id": _LEGACY_CALL_ID.format(self._legacy_calls - 1), "function": legacy_call}
-            return [self._tool_call(call, param, f"{param}.function_call")]
-        calls = []
-        given = fields.array(value, "tool_calls", TOOLS_LIMIT, f"{param}.") or []
-        self._calls_read += len(given)
-        if self._calls_read > ALL_TOOL_CALLS_LIMIT:
-            raise _too_many_in_total("tool calls", ALL_TOOL_CALLS_LIMIT)
-        for index, item in enumerate(given):
-            call_param = f"{param}.tool_calls[{index}]"
-            if not isinstance(item, dict):
-                raise fields.wrong_type(call_param, "an object", item)
-            calls.append(self._tool_call(item, call_param, f"{call_param}.function"))
-        return calls
-
-    def _tool_call(self, call: Json, param: str, function_param: str) -> Json:
-        if (call.get("type") or "function") != "function":
-            raise fields.wrong_value(f"{param}.type", fields.string_or_type_name(call["type"]), ("function",))
-        function = fields.json_object(call, "function", f"{param}.")
-        if function is None:
-            raise fields.missing(function_param)
-        name = check_function_name(function.get("name"), f"{function_param}.name")
-        arguments = self._arguments(function.get("arguments"), f"{function_param}.arguments")
-        return {
-            "id": self._id(call, "id", f"{param}."),
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }
-
-    def _arguments(self, value: object, param: str) -> str:
-        """Validate tool call arguments: engines parse them, so they must be complete JSON of limited depth."""
-        text = self._text(value, param).strip() or "{}"
+    def _tool_call(self, call_id: str, call: FunctionCall, param: str) -> Json:
+        """Return a call. Engines parse its arguments, so they must be complete JSON of limited depth."""
+        text = self._count(call.arguments).strip() or "{}"
         check_context_length(self.text_bytes, self._capabilities.context, "messages")
         data = text.encode()
         try:
@@ -218,24 +185,19 @@ class _MessageReader:
         except ApiError:
             arguments = None
         if not isinstance(arguments, dict):
-            raise invalid_request(
-                f"Invalid '{param}': expected a JSON object as a string.", param=param, code="invalid_value"
-            )
+            message = f"Invalid '{param}.arguments': expected a JSON object as a string."
+            raise invalid_request(message, param=f"{param}.arguments", code="invalid_value")
+        return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": text}}
+
+    def _count(self, text: str) -> str:
+        self.text_bytes += len(text) if text.isascii() else len(text.encode())
         return text
 
-    def _id(self, value: Json, name: str, path: str) -> str:
-        text = fields.string(value, name, NAME_LIMIT, path)
-        if text is None:
-            raise fields.missing(path + name)
-        return text
 
-    def _text(self, value: object, param: str) -> str:
-        if value is None:
-            raise fields.missing(param)
-        if not isinstance(value, str):
-            raise fields.wrong_type(param, "a string", value)
-        self.text_bytes += len(value.encode())
-        return value
+def _text(value: object, param: str) -> str:
+    if not isinstance(value, str):
+        raise fields.wrong_type(param, "a string", value)
+    return value
 
 
 def _too_many_in_total(noun: str, limit: int) -> ApiError:
@@ -243,23 +205,10 @@ def _too_many_in_total(noun: str, limit: int) -> ApiError:
     return invalid_request(message, param="messages", code="array_above_max_length")
 
 
-def too_many_media() -> ApiError:
-    """Return the error for more images and audio clips than a request may have."""
-    return _too_many_in_total("images and audio clips", MEDIA_LIMIT)
-
-
-REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-TEMPLATE_KWARG_NAME = re.compile(r"[a-z_]{1,64}")
-TEMPLATE_KWARGS_LIMIT = 32
-TEMPLATE_KWARG_LENGTH = 4_096
 _END_TOKEN = re.compile(rb"<|\[EO")
 """The start of every end-of-generation token: <|im_end|>, </s>, [EOS]."""
 _CONTINUATION_FIELDS = ("continue_final_message", "add_generation_prompt")
-MODALITIES_LIMIT = 8  # there are two
-# Set by the engine itself: a client could forge messages of other roles with them.
-RESERVED_TEMPLATE_KWARGS = frozenset(
-    ("tools", "messages", "add_generation_prompt", "tokenize", "bos_token", "eos_token")
-)
+_TEMPLATE_KWARG_NAME = re.compile(TEMPLATE_KWARG_NAME)
 
 
 def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
@@ -269,24 +218,29 @@ def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities 
         raise unsupported_by_model("chat: it is an embedding or reranking model")
     client_body = body
     body = with_defaults(body, model.defaults)
-    stream = read_stream_flag(body)
-    engine = read_sampling(body, "chat", capabilities)
-    top_logprobs = _read_top_logprobs(body, engine)
-    for index, value in enumerate(fields.array(body, "modalities", MODALITIES_LIMIT) or ()):
+    forwarded = _take_command_fields(body, capabilities, (*VLLM_CONSTRAINT_FIELDS, *_CONTINUATION_FIELDS))
+    if body.get("tools"):  # the legacy form is ignored beside the new one
+        body.pop("functions", None)
+    elif body.get("tools") == {}:  # some clients send an empty object
+        del body["tools"]
+    request = read_generation_request(body, ChatRequest)
+    engine = engine_sampling(request, body, capabilities) | forwarded
+    top_logprobs = _read_top_logprobs(request, engine)
+    for index, value in enumerate(request.modalities or ()):
         if value != "text":
-            raise fields.wrong_value(f"modalities[{index}]", fields.string_or_type_name(value), ("text",))
-    messages = read_messages(body, capabilities)
+            raise fields.wrong_value(f"modalities[{index}]", value, ("text",))
+    messages = read_messages(request.messages, capabilities)
     budget = SchemaBudget()
-    tools = read_tools(body, capabilities, budget)
+    tools = read_tools(request, capabilities, budget)
     if top_logprobs is not None and tools.body and capabilities.kind == "llama":
         raise fields.unsupported("logprobs", "cannot be used together with tools.")
     if tools.forced_call is not None:  # a stop string would truncate the JSON of the call
         engine.pop("stop", None)
     stops = extract_stop_strings(engine, capabilities)
-    constraint = _apply_chat_constraint(body, engine, tools, budget, capabilities)
+    constraint = _apply_chat_constraint(request, engine, tools, budget, capabilities)
     if capabilities.kind == "llama":
         _check_jinja(model, tools, constraint)
-        _check_continuation(body, messages.items[-1])
+        _check_continuation(request, messages.items[-1])
         if "response_format" in engine or "grammar" in engine:
             _check_prefill(messages.items[-1])
     tool_list = msgspec.json.encode(tools.body.get("tools") or tools.template_tools or ())
@@ -295,12 +249,12 @@ def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities 
     if kwargs:
         engine["chat_template_kwargs"] = kwargs
     items = messages.items if tools.system_text is None else prepend_system_text(messages.items, tools.system_text)
-    bodies = expand_choices([{**engine, **tools.body, "messages": items}], body)
+    bodies = expand_choices([{**engine, **tools.body, "messages": items}], request)
     facts = engine_request_facts(client_body, len(bodies), stops, tools.choice)
     return ValidatedRequest(
         endpoint="chat",
-        model=model_name(body),
-        is_stream=stream,
+        model=request.model,
+        is_stream=request.stream is True,
         facts=msgspec.structs.replace(facts, count_reasoning_tokens=capabilities.kind == "llama"),
         bodies=bodies,
         forced_call=tools.forced_call,
@@ -308,17 +262,19 @@ def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities 
     )
 
 
+def _take_command_fields(body: Json, capabilities: ModelCapabilities, names: tuple[str, ...]) -> Json:
+    """Remove and return the fields that a user's command gets unchecked: it may be vLLM, which supports more."""
+    if capabilities.kind != "command":
+        return {}
+    return {name: body.pop(name) for name in names if name in body}
+
+
 def _apply_chat_constraint(
-    body: Json, engine_body: Json, tools: EngineTools, budget: SchemaBudget, capabilities: ModelCapabilities
+    request: ChatRequest, engine_body: Json, tools: EngineTools, budget: SchemaBudget, capabilities: ModelCapabilities
 ) -> OutputConstraint:
     """Add the constraint of the text to the engine's body. A forced call overrides it: OpenAI constrains text only."""
     is_command = capabilities.kind == "command"
-    if is_command:  # it may be vLLM, which supports more constraints
-        engine_body |= {
-            name: body[name] for name in (*VLLM_CONSTRAINT_FIELDS, *_CONTINUATION_FIELDS) if body.get(name) is not None
-        }
-        body = {name: value for name, value in body.items() if name not in VLLM_CONSTRAINT_FIELDS}
-    constraint = read_output_constraint(body, budget)
+    constraint = read_output_constraint(request, budget)
     schema = constraint.schema if tools.schema is None else tools.schema
     if schema == ANY_OBJECT and is_command:
         engine_body["response_format"] = {"type": "json_object"}  # more servers support this than schemas
@@ -343,9 +299,9 @@ def _check_jinja(model: ModelSettings, tools: EngineTools, constraint: OutputCon
     raise fields.unsupported("tools" if tools.body or tools.schema else constraint.param, reason)
 
 
-def _check_continuation(body: Json, last: Json) -> None:
+def _check_continuation(request: ChatRequest, last: Json) -> None:
     """Check vLLM's continuation fields: llama.cpp always continues a final assistant message, and no other."""
-    continues, begins = (fields.boolean(body, name) for name in _CONTINUATION_FIELDS)
+    continues, begins = request.continue_final_message, request.add_generation_prompt
     if continues and begins:
         message = "'continue_final_message' and 'add_generation_prompt' cannot both be true."
         raise invalid_request(message, param=_CONTINUATION_FIELDS[0], code="invalid_value")
@@ -363,11 +319,10 @@ def _check_prefill(last: Json) -> None:
         raise fields.unsupported("response_format", reason)
 
 
-def _read_top_logprobs(body: Json, engine_body: Json) -> int | None:
+def _read_top_logprobs(request: ChatRequest, engine_body: Json) -> int | None:
     """Read `top_logprobs`. The engine gets at least 1: for 0 it sends no log probabilities at all."""
-    has_logprobs = fields.boolean(body, "logprobs")
-    top = fields.integer(body, "top_logprobs", 0, TOP_LOGPROBS_LIMIT)
-    if not has_logprobs:
+    top = request.top_logprobs
+    if not request.logprobs:
         if top:
             message = "'top_logprobs' is only allowed when 'logprobs' is true."
             raise invalid_request(message, param="top_logprobs", code="invalid_value")
@@ -380,17 +335,18 @@ def _read_top_logprobs(body: Json, engine_body: Json) -> int | None:
 def _template_kwargs(
     body: Json, defaults: Mapping[str, object], capabilities: ModelCapabilities, tools: EngineTools
 ) -> Json:
-    """Return the variables of the chat template: the operator's unchanged, the client's if they are scalars."""
-    given = fields.json_object(body, "chat_template_kwargs") or {}
-    if len(given) > TEMPLATE_KWARGS_LIMIT:
-        raise fields.too_many("chat_template_kwargs", TEMPLATE_KWARGS_LIMIT, len(given))
+    """Return the variables of the chat template: the operator's unchanged, the client's if they are scalars.
+
+    `body`: the client's, without defaults.
+    """
     out: Json = dict(fields.json_object(defaults, "chat_template_kwargs") or {})
-    effort = fields.choice(body, "reasoning_effort", REASONING_EFFORTS)
+    effort = body.get("reasoning_effort")
     if effort is not None and capabilities.kind == "llama":
         out |= {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
+    given = body.get("chat_template_kwargs") or {}
     for name, value in given.items():
-        param = f"chat_template_kwargs.{fields.shorten_value(name)}"
-        if not TEMPLATE_KWARG_NAME.fullmatch(name) or name in RESERVED_TEMPLATE_KWARGS:
+        param = f"chat_template_kwargs.{shorten_value(name)}"
+        if not _TEMPLATE_KWARG_NAME.fullmatch(name) or name in RESERVED_TEMPLATE_KWARGS:
             raise fields.unsupported(param, "cannot be passed to the chat template.")
         if isinstance(value, list | dict):
             raise fields.wrong_type(param, "a string, number or boolean", value)
@@ -415,41 +371,38 @@ def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabi
         raise unsupported_by_model("completions: it is an embedding or reranking model")
     client_body = body
     body = with_defaults(body, model.defaults)
-    stream = read_stream_flag(body)
-    engine = read_sampling(body, "completions", capabilities)
+    forwarded = _take_command_fields(body, capabilities, VLLM_CONSTRAINT_FIELDS)
+    request = read_generation_request(body, CompletionRequest)
+    engine = engine_sampling(request, body, capabilities) | forwarded
     stops = extract_stop_strings(engine, capabilities)
     if not any(name in body for name in _COMPLETION_MAX_TOKENS_FIELDS):
         engine["max_tokens"] = DEFAULT_MAX_TOKENS
-    _apply_completion_constraint(body, engine, capabilities.kind == "command")
-    top_logprobs = fields.integer(body, "logprobs", 0, TOP_LOGPROBS_LIMIT)
+    _apply_completion_constraint(request, engine)
+    top_logprobs = request.logprobs
     if top_logprobs is not None:
         engine["logprobs"] = max(top_logprobs, 1)
-    best_of = fields.integer(body, "best_of", 1, CHOICES_LIMIT)
-    if best_of is not None and best_of != (fields.integer(body, "n", 1, CHOICES_LIMIT) or 1):
+    if request.best_of is not None and request.best_of != (request.n or 1):
         raise fields.unsupported("best_of", "must equal 'n': this server does not rank answers.")
-    items = read_prompts(body, "prompt", TOTAL_CHOICES_LIMIT, capabilities.context)
+    items = read_prompts(request.prompt, "prompt", TOTAL_CHOICES_LIMIT, capabilities.context)
     prompts = [
         _read_prompt(item, f"prompt[{index}]" if len(items) > 1 else "prompt", capabilities)
         for index, item in enumerate(items)
     ]
-    bodies = expand_choices([{**engine, "prompt": prompt} for prompt in prompts], body)
+    bodies = expand_choices([{**engine, "prompt": prompt} for prompt in prompts], request)
     return ValidatedRequest(
         endpoint="completions",
-        model=model_name(body),
-        is_stream=stream,
+        model=request.model,
+        is_stream=request.stream is True,
         facts=engine_request_facts(client_body, len(bodies), stops),
         bodies=bodies,
         prompt_count=len(prompts),
-        echo=_read_echo(body, prompts),
+        echo=_read_echo(request, prompts),
         top_logprobs=top_logprobs,
     )
 
 
-def _apply_completion_constraint(body: Json, engine_body: Json, is_command: bool) -> None:
-    if is_command:
-        engine_body |= {name: body[name] for name in VLLM_CONSTRAINT_FIELDS if body.get(name) is not None}
-        body = {name: value for name, value in body.items() if name not in VLLM_CONSTRAINT_FIELDS}
-    constraint = read_output_constraint(body, SchemaBudget())
+def _apply_completion_constraint(request: CompletionRequest, engine_body: Json) -> None:
+    constraint = read_output_constraint(request, SchemaBudget())
     if constraint.schema is not None:
         engine_body["json_schema"] = constraint.schema
     elif constraint.grammar is not None:
@@ -467,12 +420,12 @@ def _read_prompt(item: object, param: str, capabilities: ModelCapabilities) -> s
     return check_prompt_tokens(item, param, capabilities)
 
 
-def _read_echo(body: Json, prompts: list[str | list[int]]) -> list[str] | None:
-    if not fields.boolean(body, "echo"):
+def _read_echo(request: CompletionRequest, prompts: list[str | list[int]]) -> list[str] | None:
+    if not request.echo:
         return None
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if len(texts) < len(prompts):
         raise fields.unsupported("echo", "needs prompts of text, not of token ids.")
-    if fields.integer(body, "logprobs", 0, TOP_LOGPROBS_LIMIT) is not None:
+    if request.logprobs is not None:
         raise fields.unsupported("echo", "cannot be used with 'logprobs': the engine has none for the prompt.")
     return texts

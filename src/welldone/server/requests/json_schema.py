@@ -15,10 +15,10 @@ import msgspec
 
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
+from welldone.schemas.chat import ALTERNATIVES_LIMIT
+from welldone.schemas.errors import json_type_name, shorten_value
 from welldone.server.requests import json_schema_patterns
-from welldone.server.requests.fields import json_type_name, shorten_value
 from welldone.server.requests.json_schema_cost import (
-    ALTERNATIVES_LIMIT,
     SCHEMA_LIST_KEYWORDS,
     SCHEMA_MAP_KEYWORDS,
     SINGLE_SCHEMA_KEYWORDS,

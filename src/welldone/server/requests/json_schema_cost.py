@@ -18,8 +18,8 @@ import msgspec
 
 from welldone.gateway.errors import ApiError
 from welldone.protocol.events import Json
+from welldone.schemas.chat import ALTERNATIVES_LIMIT
 
-ALTERNATIVES_LIMIT = 128
 REFERENCE_CHAIN_LIMIT = 32
 """Length of a chain of references or choices; hand-written schemas have two or three."""
 SCHEMA_VISITS_LIMIT = 20_000

@@ -8,6 +8,7 @@ import struct
 
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
+from welldone.schemas.messages import AudioPart, ImagePart
 from welldone.server.requests import fields
 
 MEDIA_LIMIT = 20
@@ -15,13 +16,12 @@ MEDIA_LIMIT = 20
 PIXELS_LIMIT = 64_000_000
 """Pixels of one image: 256 MB when decoded, however small the file. Cameras have up to 50 million."""
 
-_AUDIO_FORMATS = ("wav", "mp3")
 _SIDE_LIMIT = 65_500  # of a JPEG, the lowest limit of all formats; larger values elsewhere are attacks
 
 
-def read_image(part: Json, param: str) -> Json:
+def read_image(part: ImagePart, param: str) -> Json:
     """Validate an `image_url` part and return it for the engine."""
-    image = part.get("image_url")
+    image = part.image_url
     url = image.get("url") if isinstance(image, dict) else image
     param = f"{param}.image_url.url" if isinstance(image, dict) else f"{param}.image_url"
     if not isinstance(url, str):
@@ -45,18 +45,14 @@ def read_image(part: Json, param: str) -> Json:
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
 
 
-def read_audio(part: Json, param: str) -> Json:
+def read_audio(part: AudioPart, param: str) -> Json:
     """Validate an `input_audio` part and return it for the engine."""
-    audio = fields.json_object(part, "input_audio", f"{param}.")
-    if audio is None:
-        raise fields.missing(f"{param}.input_audio")
-    kind = fields.choice(audio, "format", _AUDIO_FORMATS, f"{param}.input_audio.")
-    data = audio.get("data")
+    data = part.input_audio.data
     if not isinstance(data, str):
         raise fields.wrong_type(f"{param}.input_audio.data", "a string", data)
     if not _decode_base64(data, f"{param}.input_audio.data"):
         raise fields.missing(f"{param}.input_audio.data")
-    return {"type": "input_audio", "input_audio": {"data": data, "format": kind or _AUDIO_FORMATS[0]}}
+    return {"type": "input_audio", "input_audio": {"data": data, "format": part.input_audio.format or "wav"}}
 
 
 def image_format(data: bytes) -> str | None:

@@ -6,6 +6,8 @@ from itertools import count
 import msgspec
 
 from welldone.protocol.events import Json
+from welldone.schemas.fields import FieldHandling, describe_fields
+from welldone.schemas.ollama import OllamaChatRequest, OllamaGenerateRequest, OllamaMessage, OllamaRequest
 from welldone.server.requests import fields
 
 CHAT_OPTIONS = (
@@ -20,54 +22,44 @@ OLLAMA_PARAM_NAMES = (
     | {"response_format.json_schema.schema": "format"}
 )
 """The client's names for fields of the chat request."""
-UNSUPPORTED_FIELDS = {
-    "suffix": "needs infill, which is not supported.",
-    "template": "is not supported: the server uses the model's own template.",
-    "context": "is not supported: send the messages to /api/chat.",
-    "raw": "is not supported: use /v1/completions.",
-}
-MESSAGES_LIMIT = 4_096  # as for chat
-_TEXT_LENGTH = 2**30  # no limit but that of the body
-_IMAGES_LIMIT = 64
+_REJECTED = [row for row in describe_fields(OllamaGenerateRequest) if row.handling is FieldHandling.REJECTED]
 _IMAGE_TYPES = {"/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}  # by magic number, in base64
 
 
 def read_ollama_chat(body: Json) -> Json:
     """Translate the body of `/api/chat`."""
+    request = fields.read_fields(body, OllamaChatRequest)
     ids = count(1)
-    messages: list[Json] = []
     pending_calls: deque[str] = deque()  # calls without a result: Ollama has no ids and pairs them by order
-    for index, message in enumerate(fields.array(body, "messages", MESSAGES_LIMIT) or ()):
-        if not isinstance(message, dict):
-            raise fields.wrong_type(f"messages[{index}]", "an object", message)
-        messages.append(_chat_message(message, f"messages[{index}].", ids, pending_calls))
-    tools = fields.array(body, "tools", MESSAGES_LIMIT)
-    return {**_common_fields(body), "messages": messages, **({"tools": tools} if tools else {})}
+    messages = [
+        _chat_message(message, f"messages[{index}].", ids, pending_calls)
+        for index, message in enumerate(request.messages or ())
+    ]
+    chat = {**_common_fields(request), "messages": messages}
+    return {**chat, "tools": request.tools} if request.tools else chat
 
 
 def read_ollama_generate(body: Json) -> Json:
     """Translate the body of `/api/generate`."""
-    for name, reason in UNSUPPORTED_FIELDS.items():
-        if body.get(name):
-            raise fields.unsupported(name, reason)
-    system = fields.string(body, "system", _TEXT_LENGTH)
-    messages: list[Json] = [{"role": "system", "content": system}] if system else []
-    prompt = fields.string(body, "prompt", _TEXT_LENGTH) or ""
-    messages.append({"role": "user", "content": _message_content(body, prompt)})
-    return {**_common_fields(body), "messages": messages}
+    for row in _REJECTED:
+        if body.get(row.name):
+            raise fields.unsupported(row.name, row.note)
+    request = fields.read_fields(body, OllamaGenerateRequest)
+    messages: list[Json] = [{"role": "system", "content": request.system}] if request.system else []
+    messages.append({"role": "user", "content": _message_content(request.prompt, request.images)})
+    return {**_common_fields(request), "messages": messages}
 
 
-def _common_fields(body: Json) -> Json:
+def _common_fields(request: OllamaRequest) -> Json:
     """Translate the fields of both endpoints. Ollama streams by default."""
-    stream = fields.boolean(body, "stream")
-    chat: Json = {"model": body.get("model"), "stream": stream is not False}
-    options = fields.json_object(body, "options") or {}
+    chat: Json = {"model": request.model, "stream": request.stream is not False}
+    options = request.options or {}
     chat |= {name: options[name] for name in CHAT_OPTIONS if options.get(name) is not None}
     if (max_tokens := options.get("num_predict")) is not None:
         chat["max_tokens"] = -1 if max_tokens == -2 else max_tokens  # -2: until the context is full
-    if (think := body.get("think")) is False or isinstance(think, str):
+    if (think := request.think) is False or isinstance(think, str):
         chat["reasoning_effort"] = think or "none"
-    match body.get("format"):
+    match request.format:
         case None | "":
             pass
         case "json":
@@ -79,19 +71,16 @@ def _common_fields(body: Json) -> Json:
     return chat
 
 
-def _chat_message(message: Json, path: str, ids: "count[int]", pending_calls: deque[str]) -> Json:
-    role = fields.string(message, "role", 64, path)
-    out: Json = {
-        "role": role,
-        "content": _message_content(message, fields.string(message, "content", _TEXT_LENGTH, path) or ""),
-    }
-    if thinking := fields.string(message, "thinking", _TEXT_LENGTH, path):
-        out["reasoning_content"] = thinking
-    if role == "tool":
+def _chat_message(message: OllamaMessage, path: str, ids: "count[int]", pending_calls: deque[str]) -> Json:
+    out: Json = {"role": message.role, "content": _message_content(message.content, message.images)}
+    if message.thinking:
+        out["reasoning_content"] = message.thinking
+    if message.role == "tool":
         out["tool_call_id"] = pending_calls.popleft() if pending_calls else "call_0"
-    calls = fields.array(message, "tool_calls", MESSAGES_LIMIT, path) or []
-    if calls:
-        out["tool_calls"] = [_tool_call(call, f"{path}tool_calls[{index}]", ids) for index, call in enumerate(calls)]
+    if message.tool_calls:
+        out["tool_calls"] = [
+            _tool_call(call, f"{path}tool_calls[{index}]", ids) for index, call in enumerate(message.tool_calls)
+        ]
         pending_calls.clear()
         pending_calls.extend(call["id"] for call in out["tool_calls"])
     return out
@@ -106,9 +95,8 @@ def _tool_call(call: object, param: str, ids: "count[int]") -> Json:
             raise fields.wrong_type(param, "a call with a function's name and arguments", call)
 
 
-def _message_content(message: Json, text: str) -> str | list[Json]:
-    images = fields.strings(message, "images", _IMAGES_LIMIT, _TEXT_LENGTH) or []
+def _message_content(text: str | None, images: list[str] | None) -> str | list[Json]:
     if not images:
-        return text
+        return text or ""
     urls = [f"data:image/{_IMAGE_TYPES.get(image[:4], 'png')};base64,{image}" for image in images]
-    return [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": text}]
+    return [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": text or ""}]

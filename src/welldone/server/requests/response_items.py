@@ -12,11 +12,10 @@ import msgspec
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import decode_unlimited_in_steps
+from welldone.schemas.errors import shorten_value, string_or_type_name
+from welldone.schemas.messages import CONTENT_PARTS_LIMIT
+from welldone.schemas.responses import ITEMS_LIMIT
 from welldone.server.requests import fields
-from welldone.server.requests.chat import CONTENT_PARTS_LIMIT, MESSAGES_LIMIT
-
-ITEMS_LIMIT = 2 * MESSAGES_LIMIT
-"""Items of one request: one chat message may be reasoning, a text and calls. Reading one blocks the loop for 4 us."""
 
 REFERENCES_LIMIT = 1_024
 """References to stored items in one request: each is looked up and decoded."""
@@ -171,7 +170,7 @@ class _ChatBuilder:
             case None:
                 raise fields.missing(f"{param}.type")
             case _:
-                raise fields.wrong_value(f"{param}.type", fields.string_or_type_name(kind), ITEM_TYPES)
+                raise fields.wrong_value(f"{param}.type", kind, ITEM_TYPES)
 
     def close_turn(self) -> None:
         message = self._turn.to_message()
@@ -304,7 +303,7 @@ def _check_part_type(part: Json, allowed: tuple[str, ...], param: str) -> Json:
     if kind is None:
         raise fields.missing(f"{param}.type")
     if kind not in allowed:
-        raise fields.wrong_value(f"{param}.type", fields.string_or_type_name(kind), allowed)
+        raise fields.wrong_value(f"{param}.type", kind, allowed)
     return part
 
 
@@ -347,14 +346,14 @@ class _ItemReferences:
 def item_not_found(item_id: str, param: str) -> ApiError:
     """Return the error for an id that is not an item of this client."""
     message = (
-        f"Item with id '{fields.shorten_value(item_id)}' not found. Items of stored responses are kept in memory for a "
+        f"Item with id '{shorten_value(item_id)}' not found. Items of stored responses are kept in memory for a "
         "limited time. Send the item itself."
     )
     return invalid_request(message, param=param, code="item_not_found")
 
 
 def _complete_item(item: Json, suffix: str) -> Json:
-    kind = fields.string_or_type_name(item_type(item))
+    kind = string_or_type_name(item_type(item))
     out: Json = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_{suffix}", "type": kind, "status": "completed"}
     out |= {key: value for key, value in item.items() if value is not None}
     content = item.get("content")

@@ -1,6 +1,7 @@
 """Fields that chat and completions share: sampling, token limits, stop strings and the number of choices."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -8,36 +9,39 @@ from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
 from welldone.protocol.request_facts import RequestFacts, read_request_facts
+from welldone.schemas.chat import (
+    INT64,
+    MAX_LOGIT_BIAS,
+    MAX_TOKEN_ID,
+    SAMPLERS,
+    TOTAL_CHOICES_LIMIT,
+    VLLM_FIELD,
+    ChatRequest,
+    CompletionRequest,
+    GenerationBody,
+)
+from welldone.schemas.errors import shorten_value
+from welldone.schemas.fields import MODEL_NAME_LENGTH, FieldHandling, describe_fields
 from welldone.server.requests import fields
-from welldone.server.requests.fields import TextEndpoint, read_forwarded_fields
 
-CHOICES_LIMIT = 8
-"""Choices per prompt. OpenAI allows 128; here they share one machine, and each takes a slot."""
-TOTAL_CHOICES_LIMIT = 64
-"""Choices of one request, over all its prompts."""
-TOP_LOGPROBS_LIMIT = 20
-"""Alternatives per token: OpenAI's limit."""
+RequestType = TypeVar("RequestType", bound=GenerationBody)
+
 BYTES_PER_TOKEN = 16
 """Text has under 6 bytes per token in all languages. Text with more than 16 bytes per token of the context cannot fit
 (unless it is mostly blanks); it is rejected before the engine tokenises it, which takes 0.3 s per megabyte."""
 TOKEN_IDS_LIMIT = 300_000
 """Token ids of one request: OpenAI's limit for embeddings. For a model with a longer context, that context."""
+DEFAULT_CONTEXT = 8192
+"""Longest window of a sampler if the model's context is unknown: the context size that local models get by default."""
 
-STOP_STRINGS_LIMIT = 16  # OpenAI allows 4; users of llama.cpp send more
-STOP_STRING_LENGTH = 256
-LOGIT_BIAS_LIMIT = 1_024  # 300,000 entries take the engine 2 s
-MAX_LOGIT_BIAS = 100  # OpenAI's limit
-MAX_TOKEN_ID = 2**31 - 1
-MODEL_NAME_LENGTH = 256  # longer than any known model name
-INT64 = 2**63
 _SEED_MODULUS = 2**32 - 1  # llama.cpp reads 2^32 - 1 as "random seed"
-SEQUENCE_BREAKERS_LIMIT = 16
-SEQUENCE_BREAKER_LENGTH = 40  # llama.cpp truncates longer ones
-SAMPLERS = frozenset(
-    ("dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "xtc", "temperature", "penalties", "adaptive_p")
-)
 _MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")  # in order of precedence
+_WINDOW_FIELDS = ("repeat_last_n", "dry_allowed_length", "dry_penalty_last_n")
 _TOKEN_ID_DIGITS = 10
+
+_FIELDS = {field.name: field for schema in (ChatRequest, CompletionRequest) for field in describe_fields(schema)}
+_FORWARDED = frozenset(name for name, field in _FIELDS.items() if field.handling is FieldHandling.FORWARDED)
+_REJECTED = {name: field for name, field in _FIELDS.items() if field.handling is FieldHandling.REJECTED}
 
 UNKNOWN_CAPABILITIES = ModelCapabilities(
     kind="llama",
@@ -69,24 +73,34 @@ def with_defaults(body: Json, defaults: Mapping[str, object]) -> Json:
     return out
 
 
-def read_sampling(body: Json, endpoint: TextEndpoint, capabilities: ModelCapabilities) -> Json:
-    """Validate the sampling fields and return them as fields of the engine's body."""
-    out = read_forwarded_fields(body, endpoint, capabilities.context, is_command=capabilities.kind == "command")
-    max_tokens = read_max_tokens(body, capabilities.context)
+def engine_sampling(request: GenerationBody, body: Json, capabilities: ModelCapabilities) -> Json:
+    """Return the sampling fields of the engine's body. Raises ApiError for unsupported fields."""
+    out: Json = {}
+    known = request.__struct_fields__
+    for name, value in body.items():
+        if name in _FORWARDED and name in known:
+            out[name] = getattr(request, name)
+        elif value and name in _REJECTED and name in known:
+            if not (capabilities.kind == "command" and _REJECTED[name].extra.get(VLLM_FIELD)):
+                raise fields.unsupported(name, _REJECTED[name].note)
+            out[name] = value
+    if "repetition_penalty" in out:  # vLLM's name
+        out["repeat_penalty"] = out.pop("repetition_penalty")
+    context = capabilities.context or DEFAULT_CONTEXT
+    for name in _WINDOW_FIELDS:
+        if name in out:
+            out[name] = context if out[name] < 0 else min(out[name], context)
+    max_tokens = _max_tokens(request, capabilities.context)
     if max_tokens is not None:
         out["max_tokens"] = max_tokens
-    stops = _stop_strings(body)
-    if stops:
-        out["stop"] = stops
-    bias = _logit_bias(body, capabilities.vocabulary_size)
-    if bias:
+    if request.stop:
+        out["stop"] = request.stop
+    if request.logit_bias and (bias := _logit_bias(request.logit_bias, capabilities.vocabulary_size)):
         out["logit_bias"] = bias
-    breakers = fields.strings(body, "dry_sequence_breakers", SEQUENCE_BREAKERS_LIMIT, SEQUENCE_BREAKER_LENGTH)
-    if breakers:
-        out["dry_sequence_breakers"] = breakers
-    samplers = fields.strings(body, "samplers", len(SAMPLERS), SEQUENCE_BREAKER_LENGTH)
-    if samplers:
-        out["samplers"] = [name for name in samplers if name in SAMPLERS]
+    if request.dry_sequence_breakers:
+        out["dry_sequence_breakers"] = request.dry_sequence_breakers
+    if request.samplers:
+        out["samplers"] = [name for name in request.samplers if name in SAMPLERS]
     return out
 
 
@@ -103,29 +117,26 @@ def extract_stop_strings(engine_body: Json, capabilities: ModelCapabilities) -> 
     return tuple(engine_body.pop("stop"))
 
 
-def read_max_tokens(body: Json, context: int) -> int | None:
-    """Read the token limit of an answer; None if only the context limits it."""
+def _max_tokens(request: GenerationBody, context: int) -> int | None:
+    """Return the token limit of an answer; None if only the context limits it."""
     limits = []
     for name in _MAX_TOKENS_FIELDS:
-        limit = fields.integer(body, name, -1, INT64)
-        if limit == 0:
-            fields.integer(body, name, 1, INT64)  # raises: -1 means no limit, 0 is out of range
+        limit = getattr(request, name)
         if limit is not None:
+            fields.check_range(limit, 1 if limit == 0 else -1, INT64, name, "integer")  # -1: no limit
             limits.append(limit)
     return None if not limits or limits[0] == -1 else min(limits[0], context or MAX_TOKEN_ID)
 
 
-def read_stream_flag(body: Json) -> bool:
-    """Read `stream`, and validate `stream_options`."""
-    stream = fields.boolean(body, "stream") is True
-    options = fields.json_object(body, "stream_options")
-    if options is not None:
-        if not stream:
-            message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
-            raise invalid_request(message, param="stream_options", code="invalid_value")
-        for name in ("include_usage", "include_obfuscation", "continuous_usage_stats"):
-            fields.boolean(options, name, "stream_options.")
-    return stream
+def read_generation_request(body: Json, schema: type[RequestType]) -> RequestType:
+    """Validate the fields of a body that `with_defaults` returned."""
+    if isinstance(stop := body.get("stop"), str):
+        body["stop"] = [stop]
+    request = fields.read_fields(body, schema)
+    if request.stream_options is not None and not request.stream:
+        message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+        raise invalid_request(message, param="stream_options", code="invalid_value")
+    return request
 
 
 def model_name(body: Json) -> str | None:
@@ -133,18 +144,22 @@ def model_name(body: Json) -> str | None:
     return fields.string(body, "model", MODEL_NAME_LENGTH)
 
 
-def expand_choices(prompts: list[Json], body: Json) -> list[Json]:
+def expand_choices(prompts: list[Json], request: GenerationBody) -> list[Json]:
     """Return the engine's bodies: each prompt n times, with distinct seeds."""
-    n = fields.integer(body, "n", 1, CHOICES_LIMIT) or 1
+    n = request.n or 1
     if len(prompts) * n > TOTAL_CHOICES_LIMIT:
         message = (
             f"Invalid 'n': {len(prompts)} prompts with {n} choices each. Expected at most {TOTAL_CHOICES_LIMIT} "
             "choices in total."
         )
         raise invalid_request(message, param="n", code="integer_above_max_value")
-    seed = fields.integer(body, "seed", -INT64, 2 * INT64)
+    seed = request.seed
+    if seed is not None:
+        fields.check_range(seed, -INT64, 2 * INT64, "seed", "integer")
     usage: Json = {"stream_options": {"include_usage": True}}
-    if read_request_facts(body).continuous_usage:  # llama.cpp reports token counts in its timings
+    options = request.stream_options
+    if options is not None and options.include_usage and options.continuous_usage_stats:
+        # llama.cpp reports token counts in its timings
         usage = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "timings_per_token": True}
     bodies = []
     for prompt in prompts:
@@ -165,18 +180,15 @@ def engine_request_facts(
     )
 
 
-def read_prompts(body: Json, name: str, limit: int, context: int) -> list[object]:
+def read_prompts(value: object, name: str, limit: int, context: int) -> list[object]:
     """Read a string, an array of token ids, or an array of either; returns a list of prompts."""
-    value = body.get(name)
     match value:
         case None:
             raise fields.missing(name)
         case str():
             items: list[object] = [value]
-        case [first, *_] if isinstance(first, int):
-            items = [value]
-        case [_, *_]:
-            items = value
+        case list() if value:
+            items = [value] if isinstance(value[0], int) else value
         case _:
             raise fields.wrong_type(name, "a string or a non-empty array", value)
     if len(items) > limit:
@@ -222,29 +234,17 @@ def check_tokens(values: list[object], param: str, vocabulary: int) -> list[int]
         if type(value) is not int:
             raise fields.wrong_type(f"{param}[{index}]", "an integer", value)
         if not 0 <= value <= highest:
-            got = fields.shorten_value(value)
+            got = shorten_value(value)
             message = f"Invalid '{param}[{index}]': expected a token id from 0 to {highest}, but got {got}."
             raise invalid_request(message, param=param, code="invalid_value")
     return [value for value in values if isinstance(value, int)]
 
 
-def _stop_strings(body: Json) -> list[str] | None:
-    stop = body.get("stop")
-    if isinstance(stop, list | None):
-        return fields.strings(body, "stop", STOP_STRINGS_LIMIT, STOP_STRING_LENGTH)
-    if not isinstance(stop, str):
-        raise fields.wrong_type("stop", "a string or an array of strings", stop)
-    return fields.strings({"stop": [stop]}, "stop", 1, STOP_STRING_LENGTH)
-
-
-def _logit_bias(body: Json, vocabulary: int) -> dict[str, float]:
-    bias = fields.json_object(body, "logit_bias") or {}
-    if len(bias) > LOGIT_BIAS_LIMIT:
-        raise fields.too_many("logit_bias", LOGIT_BIAS_LIMIT, len(bias))
+def _logit_bias(bias: Json, vocabulary: int) -> dict[str, float]:
     out = {}
     for key in bias:
         if not (key.isascii() and key.isdigit() and len(key) <= _TOKEN_ID_DIGITS):
-            message = f"Invalid key in 'logit_bias': '{fields.shorten_value(key)}'. Keys are token ids."
+            message = f"Invalid key in 'logit_bias': '{shorten_value(key)}'. Keys are token ids."
             raise invalid_request(message, param="logit_bias", code="invalid_value")
         check_tokens([int(key)], "logit_bias", vocabulary)
         value = fields.number(bias, key, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS, "logit_bias.")

@@ -6,6 +6,7 @@ constrains the answer. `protocol/text_tool_calls.py` converts the text into tool
 """
 
 import re
+from typing import get_args
 
 import msgspec
 
@@ -13,20 +14,18 @@ from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
 from welldone.protocol.text_tool_calls import ForcedCallShape, ForcedToolCall
+from welldone.schemas.chat import ChatRequest, ToolChoiceMode
+from welldone.schemas.errors import shorten_value
+from welldone.schemas.messages import TOOLS_LIMIT
 from welldone.server.requests import fields
 from welldone.server.requests.json_schema import SchemaBudget, check_schema, reroot
 
-TOOLS_LIMIT = 128
-"""OpenAI's limit."""
 FORCED_CALLS_LIMIT = 8
 """Calls in one forced answer; without a limit a small model repeats calls until its context is full."""
-DESCRIPTION_LIMIT = 65_536
-"""Characters. OpenAI's limit was 1,024; clients no longer keep to it."""
 
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-"""Anthropic's length; OpenAI's 64 characters are too few for names that agents build from MCP servers and tools."""
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
-TOOL_CHOICE_MODES = ("none", "auto", "required")
+TOOL_CHOICE_MODES = get_args(ToolChoiceMode)
 _TOOL_LIST_PROMPT = "You can call these functions, given as JSON:\n"
 _CALL_ONLY_PROMPT = "\nAnswer with JSON only: the call of a function, or its arguments."
 _PLAIN_TEXT_PROMPT = "\nAnswer in plain words."
@@ -54,13 +53,12 @@ class _ToolChoice(msgspec.Struct, frozen=True):
     allowed: frozenset[str] | None = None
 
 
-def read_tools(body: Json, capabilities: ModelCapabilities, budget: SchemaBudget) -> EngineTools:
+def read_tools(request: ChatRequest, capabilities: ModelCapabilities, budget: SchemaBudget) -> EngineTools:
     """Read `tools`, `tool_choice`, `parallel_tool_calls` and the legacy `functions` and `function_call`."""
-    is_empty = body.get("tools") in (None, {})  # some clients send an empty object
-    field = "tools" if not is_empty and fields.array(body, "tools", TOOLS_LIMIT) else "functions"
-    tools = _read_tool_list(body, field, budget)
-    choice = _read_tool_choice(body, field, {tool["function"]["name"] for tool in tools})
-    is_parallel = fields.boolean(body, "parallel_tool_calls")
+    field = "tools" if request.tools else "functions"
+    tools = _engine_tools(request, budget)
+    choice = _read_tool_choice(request, field, {tool["function"]["name"] for tool in tools})
+    is_parallel = request.parallel_tool_calls
     if field == "functions":  # the legacy form has one call
         is_parallel = False
     if choice.allowed is not None:
@@ -105,7 +103,7 @@ def check_function_name(value: object, param: str) -> str:
         raise fields.wrong_type(param, "a string", value)
     if not FUNCTION_NAME.fullmatch(value):
         message = (
-            f"Invalid '{param}': '{fields.shorten_value(value)}'. Expected 1 to 128 of the characters "
+            f"Invalid '{param}': '{shorten_value(value)}'. Expected 1 to 128 of the characters "
             "a-z, A-Z, 0-9, '_', '.' and '-'."
         )
         raise invalid_request(message, param=param, code="invalid_value")
@@ -121,50 +119,37 @@ def unsupported_tool_type(param: str, kind: str, client_tool_type: str) -> ApiEr
         )
     else:
         message = (
-            f"Invalid value for '{param}': '{fields.shorten_value(kind)}'. This server runs no tools; supported: "
+            f"Invalid value for '{param}': '{shorten_value(kind)}'. This server runs no tools; supported: "
             f"'{client_tool_type}'. Omit the tool, or start the server with --unknown-tools ignore."
         )
     return invalid_request(message, param=param, code="unsupported_value")
 
 
-def _read_tool_list(body: Json, field: str, budget: SchemaBudget) -> list[Json]:
+def _engine_tools(request: ChatRequest, budget: SchemaBudget) -> list[Json]:
+    """Return the tools without null fields, and always with `parameters`."""
     tools: list[Json] = []
     names: set[str] = set()
-    for index, item in enumerate(fields.array(body, field, TOOLS_LIMIT) or ()):
-        param = f"{field}[{index}]"
-        if not isinstance(item, dict):
-            raise fields.wrong_type(param, "an object", item)
-        function: Json | None = item
-        if field == "tools":
-            fields.choice(item, "type", ("function",), f"{param}.")
-            param += ".function"
-            function = fields.json_object(item, "function", f"tools[{index}].")
-        if function is None:
-            raise fields.missing(param)
-        tool = _read_function(function, param, budget)
-        if tool["name"] in names:
-            message = f"Invalid '{param}.name': there is another tool with the name '{tool['name']}'."
+    if request.tools:
+        functions = [(tool.function, f"tools[{index}].function") for index, tool in enumerate(request.tools)]
+    else:
+        functions = [(function, f"functions[{index}]") for index, function in enumerate(request.functions or ())]
+    for function, param in functions:
+        if function.name in names:
+            message = f"Invalid '{param}.name': there is another tool with the name '{function.name}'."
             raise invalid_request(message, param=f"{param}.name", code="invalid_value")
-        names.add(tool["name"])
-        tools.append({"type": "function", "function": tool})
+        names.add(function.name)
+        out: Json = {"name": function.name}
+        if function.description is not None:
+            out["description"] = function.description
+        schema = function.parameters
+        out["parameters"] = check_schema(schema, f"{param}.parameters", budget) if schema else _NO_PARAMETERS
+        tools.append({"type": "function", "function": out})
     return tools
 
 
-def _read_function(function: Json, param: str, budget: SchemaBudget) -> Json:
-    """Return the function without null fields, and always with `parameters`."""
-    out: Json = {"name": check_function_name(function.get("name"), f"{param}.name")}
-    description = fields.string(function, "description", DESCRIPTION_LIMIT, f"{param}.")
-    if description is not None:
-        out["description"] = description
-    fields.boolean(function, "strict", f"{param}.")
-    schema = function.get("parameters")
-    out["parameters"] = check_schema(schema, f"{param}.parameters", budget) if schema else _NO_PARAMETERS
-    return out
-
-
-def _read_tool_choice(body: Json, field: str, names: set[str]) -> _ToolChoice:
-    param = "tool_choice" if body.get("tool_choice") is not None or field == "tools" else "function_call"
-    value = body.get(param)
+def _read_tool_choice(request: ChatRequest, field: str, names: set[str]) -> _ToolChoice:
+    param = "tool_choice" if request.tool_choice is not None or field == "tools" else "function_call"
+    value = getattr(request, param)
     if value is None:
         return _ToolChoice("auto")
     choice = _parse_tool_choice(value, param)
@@ -192,9 +177,7 @@ def _parse_tool_choice(value: object, param: str) -> _ToolChoice:
             fields.json_object(value, "allowed_tools", f"{param}.") or value, f"{param}.allowed_tools"
         )
     if (value.get("type") or "function") != "function":
-        raise fields.wrong_value(
-            f"{param}.type", fields.string_or_type_name(value["type"]), ("function", "allowed_tools")
-        )
+        raise fields.wrong_value(f"{param}.type", value["type"], ("function", "allowed_tools"))
     function = fields.json_object(value, "function", f"{param}.") or value
     return _ToolChoice("required", check_function_name(function.get("name"), f"{param}.function.name"))
 

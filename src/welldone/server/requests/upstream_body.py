@@ -12,7 +12,8 @@ import msgspec
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol import envelope as wire
 from welldone.protocol.events import Json
-from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, read_request_facts
+from welldone.protocol.request_facts import COMPLETIONS_CHOICES_LIMIT, read_request_facts
+from welldone.schemas.chat import SameDialectRequest, UpstreamRequest
 from welldone.server.requests import fields
 from welldone.server.requests.fields import TextEndpoint, ValidatedRequest, read_body_in_steps
 from welldone.server.requests.sampling import model_name
@@ -63,9 +64,8 @@ def read_upstream_request(
         wants_usage: request usage from the upstream.
     """
     _check_required_fields(body, endpoint)
-    is_stream = fields.boolean(body, "stream") is True
-    options = fields.json_object(body, "stream_options") or {}
-    n = fields.integer(body, "n", 1, CHAT_CHOICES_LIMIT) or 1
+    request = fields.read_fields(body, UpstreamRequest)
+    n, is_stream = request.n or 1, request.stream is True
     prompts: list[Json] = [{}]  # what each prompt changes in the body; an array of token ids is one prompt
     prompt = body.get("prompt")
     if endpoint == "completions" and isinstance(prompt, list) and not isinstance(prompt[0], int):
@@ -77,11 +77,11 @@ def read_upstream_request(
     base = without_routing_fields(body)
     base.pop("model", None)
     base["stream"] = supports_streaming and (is_stream or not _needs_buffered_reply(body, n))
-    _set_stream_options(base, options, wants_usage)
+    _set_stream_options(base, request.stream_options or {}, wants_usage)
     bodies = [base] if supports_n else _expand_choices(base, prompts, n)
     return ValidatedRequest(
         endpoint=endpoint,
-        model=model_name(body),
+        model=request.model,
         is_stream=is_stream,
         facts=msgspec.structs.replace(read_request_facts(body), choice_count=len(prompts) * n),
         bodies=bodies,
@@ -91,12 +91,13 @@ def read_upstream_request(
 
 def read_same_dialect_request(body: Json, endpoint: wire.Endpoint, *, supports_streaming: bool) -> ValidatedRequest:
     """Validate a request for an upstream with the client's dialect; its fields are forwarded unchanged."""
-    is_stream = fields.boolean(body, "stream") is True
+    request = fields.read_fields(body, SameDialectRequest)
     base = without_routing_fields(body)
     base.pop("model", None)
-    if is_stream:
+    if request.stream:
         base["stream"] = supports_streaming
-    return ValidatedRequest(endpoint=endpoint.value, model=model_name(body), is_stream=is_stream, bodies=[base])
+    is_stream = request.stream is True
+    return ValidatedRequest(endpoint=endpoint.value, model=request.model, is_stream=is_stream, bodies=[base])
 
 
 def _check_required_fields(body: Json, endpoint: TextEndpoint) -> None:

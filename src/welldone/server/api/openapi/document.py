@@ -7,7 +7,7 @@ import msgspec
 import welldone
 from welldone.gateway.errors import ERROR_TYPES
 from welldone.protocol.events import Json
-from welldone.server.api.openapi import replies, requests, schemas
+from welldone.server.api.openapi import replies, requests
 from welldone.server.api.openapi.replies import list_reply
 from welldone.server.api.openapi.schemas import (
     ANY,
@@ -224,7 +224,7 @@ def openapi_document(paths: Mapping[str, Iterable[str]], *, has_upstreams: bool)
         },
         "components": {
             "securitySchemes": _SECURITY_SCHEMES,
-            "schemas": {**schemas.CHAT_COMPONENTS, **requests.REQUEST_COMPONENTS, **replies.REPLY_COMPONENTS},
+            "schemas": {**requests.REQUEST_COMPONENTS, **replies.REPLY_COMPONENTS},
         },
     }
 

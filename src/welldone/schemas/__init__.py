@@ -1,0 +1,1 @@
+"""Request schemas: one Struct per endpoint, for validation, error messages, OpenAPI, the docs and the mock server."""

@@ -1,0 +1,199 @@
+"""Requests to `/v1/responses`. They become chat requests, which are validated again."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from welldone.schemas.chat import MESSAGES_LIMIT, TopLogprobs
+from welldone.schemas.fields import INT32_MAX, FieldHandling, Ignored, ModelName, Rejected
+from welldone.schemas.messages import TOOLS_LIMIT
+
+ITEMS_LIMIT = 2 * MESSAGES_LIMIT
+"""Items of one request: one chat message may be reasoning, a text and calls. Reading one blocks the loop for 4 us."""
+METADATA_PAIRS_LIMIT, METADATA_KEY_LENGTH, METADATA_VALUE_LENGTH = 16, 64, 512  # OpenAI's limits
+INCLUDE_LOGPROBS = "message.output_text.logprobs"
+
+_IGNORED = {"handling": FieldHandling.IGNORED}
+_Id: TypeAlias = Annotated[str, Meta(max_length=METADATA_VALUE_LENGTH)]
+_Word: TypeAlias = Annotated[str, Meta(max_length=METADATA_KEY_LENGTH)]
+_EchoedText: TypeAlias = Annotated[str, Meta(max_length=METADATA_VALUE_LENGTH, description="echoed")]
+_SummaryMode: TypeAlias = Literal["auto", "concise", "detailed"]
+_NotMaxTokens: TypeAlias = Annotated[Rejected, Meta(description="is called 'max_output_tokens' in this API.")]
+
+
+class ResponseTextFormat(Struct, tag_field="type", tag="text"):
+    """No constraint on the answer."""
+
+
+class ResponseObjectFormat(Struct, tag_field="type", tag="json_object"):
+    """The answer is a JSON object."""
+
+
+class ResponseSchemaFormat(Struct, tag_field="type", tag="json_schema"):
+    """The answer matches a JSON schema."""
+
+    name: Any
+    schema: dict[str, Any]
+
+
+class ResponseText(Struct):
+    """Format and verbosity of the answer."""
+
+    format: ResponseTextFormat | ResponseObjectFormat | ResponseSchemaFormat | None = None
+    verbosity: _Word | None = None
+
+
+class ReasoningOptions(Struct):
+    """Effort and summary of reasoning."""
+
+    effort: _Word | None = None
+    summary: _SummaryMode | None = None
+    generate_summary: _SummaryMode | None = None
+
+
+class ResponseStreamOptions(Struct):
+    """Options of a stream."""
+
+    include_obfuscation: bool | None = None
+
+
+class ResponseStorage(Struct, kw_only=True):
+    """How the response is delivered and stored."""
+
+    previous_response_id: Annotated[
+        _Id | None, Meta(description="a stored response: its conversation precedes the input")
+    ] = None
+    store: Annotated[
+        bool | None,
+        Meta(description="true (default) or false: whether the response is stored, in memory, for a limited time"),
+    ] = None
+    background: Annotated[bool | None, Meta(description="true or false; true needs store, and excludes stream")] = None
+    stream: bool | None = None
+
+
+class ResponseRequest(ResponseStorage, kw_only=True):
+    """A request to `/v1/responses`. Other fields are read as fields of a chat."""
+
+    model: ModelName | None = None
+    input: Annotated[
+        Any,
+        Meta(
+            description="a string, or items: messages, function and custom tool calls and their outputs, reasoning, "
+            "references",
+            extra_json_schema={
+                "anyOf": [
+                    {"type": "string"},
+                    {
+                        "type": ["array", "null"],
+                        "items": {"$ref": "#/components/schemas/ResponseItem"},
+                        "maxItems": ITEMS_LIMIT,
+                    },
+                ]
+            },
+        ),
+    ] = None
+    instructions: Annotated[
+        str | None, Meta(description="a string: the first system message; not carried over to the next response")
+    ] = None
+    tools: Annotated[
+        Annotated[list[dict[str, Any]], Meta(max_length=TOOLS_LIMIT)] | None,
+        Meta(
+            description="up to 128 functions; custom tools for upstreams; others are rejected, or ignored: "
+            "--unknown-tools ignore"
+        ),
+    ] = None
+    tool_choice: Annotated[
+        Any,
+        Meta(
+            description="none, auto, required, a function, a custom tool, allowed_tools",
+            extra_json_schema={
+                "anyOf": [
+                    {"enum": ["none", "auto", "required", None]},
+                    {"type": "object", "additionalProperties": True},
+                ]
+            },
+        ),
+    ] = None
+    parallel_tool_calls: bool | None = None
+    text: Annotated[
+        ResponseText | None,
+        Meta(description="format: text, json_object, json_schema; verbosity is forwarded to upstreams"),
+    ] = None
+    reasoning: Annotated[
+        ReasoningOptions | None,
+        Meta(description="effort: as reasoning_effort of chat; summary: reasoning is sent as a summary"),
+    ] = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=INT32_MAX, description="1 or more")] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[TopLogprobs | None, Meta(description=f"0 to 20, with {INCLUDE_LOGPROBS} in include")] = None
+    include: (
+        Annotated[
+            list[
+                Literal[
+                    "message.output_text.logprobs",
+                    "reasoning.encrypted_content",
+                    "file_search_call.results",
+                    "web_search_call.results",
+                    "web_search_call.action.sources",
+                    "message.input_image.image_url",
+                    "computer_call_output.output.image_url",
+                    "code_interpreter_call.outputs",
+                ]
+            ],
+            Meta(max_length=8, description=f"{INCLUDE_LOGPROBS}; OpenAI's others are ignored"),
+        ]
+        | None
+    ) = None
+    stream_options: Annotated[
+        ResponseStreamOptions | None, Meta(description="include_obfuscation: true or false, ignored")
+    ] = None
+    metadata: (
+        Annotated[
+            dict[str, Any],
+            Meta(
+                description="up to 16 strings of 512 characters, with keys of 64; echoed",
+                extra_json_schema={
+                    "maxProperties": METADATA_PAIRS_LIMIT,
+                    "propertyNames": {"maxLength": METADATA_KEY_LENGTH},
+                    "additionalProperties": {"type": "string", "maxLength": METADATA_VALUE_LENGTH},
+                },
+            ),
+        ]
+        | None
+    ) = None
+    n: Annotated[int, Meta(ge=1, le=1, description="1")] | None = None
+    user: _EchoedText | None = None
+    safety_identifier: _EchoedText | None = None
+    prompt_cache_key: _EchoedText | None = None
+    prompt_cache_retention: _EchoedText | None = None
+    truncation: Annotated[
+        Literal["auto", "disabled"] | None,
+        Meta(description="auto or disabled: input that is too long is rejected either way", extra=_IGNORED),
+    ] = None
+    max_tool_calls: (
+        Annotated[
+            int,
+            Meta(ge=0, le=INT32_MAX, description="applies only to tools that a server runs itself", extra=_IGNORED),
+        ]
+        | None
+    ) = None
+    context_management: Ignored = None
+    client_metadata: Ignored = None
+    access_programs: Ignored = None
+    image: Ignored = None
+    conversation: Annotated[Rejected, Meta(description="is not supported: use 'previous_response_id'.")] = None
+    prompt: Annotated[
+        Rejected,
+        Meta(description="is not supported: this server stores no prompts. Send 'instructions' and 'input'."),
+    ] = None
+    moderation: Annotated[Rejected, Meta(description="is not supported.")] = None
+    messages: Annotated[Rejected, Meta(description="is called 'input' in this API.")] = None
+    response_format: Annotated[Rejected, Meta(description="is called 'text.format' in this API.")] = None
+    max_tokens: _NotMaxTokens = None
+    max_completion_tokens: _NotMaxTokens = None
+    reasoning_effort: Annotated[Rejected, Meta(description="is called 'reasoning.effort' in this API.")] = None
+    verbosity: Annotated[Rejected, Meta(description="is called 'text.verbosity' in this API.")] = None
+    logprobs: Annotated[Rejected, Meta(description=f"is '{INCLUDE_LOGPROBS}' in 'include' in this API.")] = None
+    functions: Annotated[Rejected, Meta(description="is called 'tools' in this API.")] = None
+    function_call: Annotated[Rejected, Meta(description="is called 'tool_choice' in this API.")] = None
