@@ -23,6 +23,8 @@ class ReaderResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the reader; `reader.c` prints it as JSON."""
 
     complete: int
+    complete_between: int
+    """Replies that were complete between `since` and `until` of the plan."""
     failed: int
     reasons: list[str]
     texts: int
@@ -49,6 +51,9 @@ class Plan:
     since: float
     until: float
     limit: float
+    repeats: bool = False
+    """Whether each connection sends the request again after a reply, until `until`."""
+    is_stream: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,13 +119,16 @@ class Reader:
         moments = (plan.start, plan.step_s, plan.since, plan.until, plan.limit)
         self._plan = plan
         self._process = subprocess.Popen(
-            [str(programs.reader), str(port), str(plan.streams), str(plan.texts), *map(repr, moments)],
+            [
+                *(str(programs.reader), str(port), str(plan.streams), str(plan.texts), *map(repr, moments)),
+                *(["repeat"] if plan.repeats else []),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             preexec_fn=lambda: pin(core),
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(request(port, plan.texts))
+        self._process.stdin.write(request(port, plan.texts, is_stream=plan.is_stream))
         self._process.stdin.close()
         self._process.stdin = None
 
@@ -136,17 +144,11 @@ class Reader:
         return msgspec.json.decode(output, type=ReaderResult)
 
 
-def request(port: int, texts: int) -> bytes:
-    """HTTP request for a stream with this many texts, as a common client sends it."""
-    body = msgspec.json.encode(
-        {
-            "model": MODEL,
-            "messages": [{"role": "user", "content": "Tell me a story about a cook."}],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "max_tokens": texts,
-        }
-    )
+def request(port: int, texts: int, *, is_stream: bool = True) -> bytes:
+    """HTTP request for a reply with this many texts, as a common client sends it."""
+    stream = {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
+    messages = [{"role": "user", "content": "Tell me a story about a cook."}]
+    body = msgspec.json.encode({"model": MODEL, "messages": messages, **stream, "max_tokens": texts})
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: */*\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -21,6 +21,7 @@ from figures import Bar, all_passed, format_number, print_json, print_progress  
 from gateways import Gateway, GatewayError, Running, known, running  # isort: skip
 from gateway_figures import LONG_RUN_CHUNKS, MANY_STREAMS, OURS, Round, Row, Totals  # isort: skip
 from gateway_figures import bars, growth_bar, many_streams_bars, row  # isort: skip
+from gateway_requests import BURST_GAP_MS, BurstRow, RequestBench, RequestRow, format_requests, request_bars  # isort: skip
 from c_programs import Plan, ProgramError, Programs, Reader, compile_all, upstream  # isort: skip
 from process_usage import Usage, read_usage  # isort: skip
 
@@ -42,8 +43,24 @@ class Options:
     rounds: int
     gap_ms: float
     is_long: bool
+    is_requests: bool
     is_json: bool
     is_strict: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestReport:
+    """Report of `--requests`, printed as text or JSON."""
+
+    version: int = 1
+    cores: int
+    load_before: float
+    load_after: float
+    rows: list[RequestRow]
+    bursts: list[BurstRow]
+    bars: list[Bar]
+    left_out: list[str]
+    failures: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +97,31 @@ class Bench:
         """Run the upstream until the context ends."""
         with upstream(self._programs, gap_ms=self._options.gap_ms, core=self._load_core) as self._upstream:
             yield
+
+    def requests(self, gateways: Sequence[Gateway]) -> tuple[list[RequestRow], list[BurstRow]]:
+        """Measure short replies in a closed loop, and bursts; each with an upstream of its own pace."""
+        bench = RequestBench(
+            self._programs, core=self._load_core, seconds=self._options.seconds, rounds=self._options.rounds
+        )
+        with self._targets(gateways, gap_ms=0.0) as targets:
+            rows = bench.closed_loop(targets)
+        with self._targets(gateways, gap_ms=BURST_GAP_MS) as targets:
+            bursts = bench.bursts(targets)
+        self.failures |= bench.failures
+        return rows, bursts
+
+    @contextmanager
+    def _targets(
+        self, gateways: Sequence[Gateway], *, gap_ms: float
+    ) -> Iterator[list[tuple[str, int, Running | None]]]:
+        with ExitStack() as stack:
+            self._upstream = stack.enter_context(upstream(self._programs, gap_ms=gap_ms, core=self._load_core))
+            targets: list[tuple[str, int, Running | None]] = [(DIRECT, self._upstream, None)]
+            for gateway in gateways:
+                print_progress(f"{gateway.name} starts")
+                process = stack.enter_context(self._running(gateway))
+                targets.append((gateway.name, process.port, process))
+            yield targets
 
     def compare(self, gateways: Sequence[Gateway]) -> list[Totals]:
         """Measure a direct connection and all gateways in alternating order."""
@@ -205,6 +247,36 @@ def measure(options: Options) -> Report:
     )
 
 
+def measure_requests(options: Options) -> RequestReport:
+    """Run the benchmark of requests."""
+    load_before = os.getloadavg()[0]
+    requested = [gateway for gateway in known() if gateway.name in options.names]
+    installed = [gateway for gateway in requested if gateway.program is not None]
+    with tempfile.TemporaryDirectory(prefix="gateways-", ignore_cleanup_errors=True) as name:
+        bench = Bench(options, Path(name), compile_all(Path(name)))
+        rows, bursts = bench.requests(installed)
+    return RequestReport(
+        cores=len(set(cores())),
+        load_before=load_before,
+        load_after=os.getloadavg()[0],
+        rows=rows,
+        bursts=bursts,
+        bars=request_bars(rows, bursts, DIRECT),
+        left_out=[f"{gateway.name}: {gateway.install}" for gateway in requested if gateway.program is None],
+        failures=sorted(bench.failures),
+    )
+
+
+def print_request_report(report: RequestReport) -> None:
+    """Print the tables and the limits."""
+    print(format_requests(report.rows, report.bursts))
+    print(f"\nload average {report.load_before:.1f} before and {report.load_after:.1f} after")
+    for line in [f"left out: {missing}" for missing in report.left_out] + [format_bar(bar) for bar in report.bars]:
+        print(f"  {line}")
+    for failure in report.failures:
+        print(f"  failed: {failure}")
+
+
 def allow_many_files() -> None:
     """Raise the limit of open files to the hard limit: a stream takes two in a gateway."""
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -283,6 +355,9 @@ def read_options() -> Options:
         action="store_true",
         help=f"measure the memory of welldone over {LONG_RUN_CHUNKS:,} chunks (two minutes)",
     )
+    parser.add_argument(
+        "--requests", action="store_true", help="measure short replies and bursts of requests instead of long streams"
+    )
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a limit is exceeded")
     given = parser.parse_args()
@@ -296,6 +371,7 @@ def read_options() -> Options:
         rounds=given.rounds or (2 if given.quick else 4),
         gap_ms=given.gap,
         is_long=given.long,
+        is_requests=given.requests,
         is_json=given.json,
         is_strict=given.strict,
     )
@@ -308,11 +384,16 @@ def main() -> int:
         print("this benchmark needs Linux: it reads /proc and uses epoll", file=sys.stderr)
         return 3
     try:
-        report = measure(options)
+        report = measure_requests(options) if options.is_requests else measure(options)
     except (ProgramError, GatewayError) as error:
         print(error, file=sys.stderr)
         return 3
-    print_json(report) if options.is_json else print_report(report)
+    if options.is_json:
+        print_json(report)
+    elif isinstance(report, RequestReport):
+        print_request_report(report)
+    else:
+        print_report(report)
     return int(options.is_strict and not all_passed(report.bars))
 
 

@@ -118,6 +118,7 @@ def known() -> list[Gateway]:
             install=peers,
             command=lambda setup: ["launch", *_router(setup)],
         ),
+        Gateway(name="smg", program=_peer("smg"), install=peers, command=lambda setup: ["launch", *_router(setup)]),
         Gateway(name="vllm-router", program=_peer("vllm-router"), install=peers, command=_router),
         Gateway(name="litellm", program=_peer("litellm"), install=peers, command=_litellm, is_slow=True),
     ]

@@ -1,7 +1,8 @@
-/* Stream reader: opens STREAMS streams, one every STEP seconds, with the request from standard input, and records the
- * arrival time of each text. Times are seconds of CLOCK_MONOTONIC. Prints its result as one line of JSON.
+/* Reader of replies: opens STREAMS connections, one every STEP seconds, with the request from standard input, and
+ * records the arrival time of each text. With `repeat`, a connection sends the request again after each complete reply,
+ * until UNTIL. Times are seconds of CLOCK_MONOTONIC. Prints its result as one line of JSON.
  *
- *     reader PORT STREAMS TEXTS START STEP FROM UNTIL LIMIT < request
+ *     reader PORT STREAMS TEXTS START STEP FROM UNTIL LIMIT [repeat] < request
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -21,10 +22,11 @@
 #define READ_BYTES 65536
 #define EVENTS 256
 #define REASONS 3 /* distinct failure reasons that are reported */
+#define FIRSTS 100000 /* times to the first text that are kept */
 #define TEXT "\"content\":"
 #define DONE "[DONE]"
 
-enum part { HEAD, SIZE, DATA, DATA_END, LAST, RAW }; /* parser state */
+enum part { HEAD, SIZE, DATA, DATA_END, LAST, WHOLE, RAW }; /* parser state */
 
 struct stream {
     int fd;
@@ -37,7 +39,7 @@ struct stream {
     char head[HEAD_BYTES];
 };
 
-static int streams, complete, failed, reasons;
+static int streams, complete, complete_between, failed, reasons, is_repeating, in_flight;
 static long texts_limit, texts, texts_between, bytes, gaps_count;
 static double from_s, until_s;
 static float *firsts, *gaps;
@@ -52,10 +54,31 @@ static double now(void) {
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
+static int send_request(struct stream *stream) {
+    stream->part = HEAD;
+    stream->is_chunked = stream->is_done = stream->is_complete = 0;
+    stream->text = stream->done = 0;
+    stream->have = 0;
+    stream->last_text = 0;
+    stream->opened = now();
+    /* On loopback the request fits into the socket buffer. */
+    return send(stream->fd, request, request_size, MSG_NOSIGNAL) == (ssize_t)request_size;
+}
+
 static void end(struct stream *stream, const char *failure) {
+    if (failure == NULL) {
+        double time = now();
+        complete++;
+        if (from_s <= time && time < until_s) complete_between++;
+        if (is_repeating && time < until_s && stream->part != RAW) {
+            if (send_request(stream)) return;
+            failure = "no connection";
+        }
+    }
     close(stream->fd);
     stream->fd = -1;
-    if (failure == NULL) { complete++; return; }
+    in_flight--;
+    if (failure == NULL) return;
     failed++;
     for (int i = 0; i < reasons; i++) if (strcmp(reason_texts[i], failure) == 0) return;
     if (reasons == REASONS) return;
@@ -65,8 +88,9 @@ static void end(struct stream *stream, const char *failure) {
 }
 
 static void note_text(struct stream *stream, double time) {
-    if (stream->last_text == 0) firsts[firsts_count++] = time - stream->opened;
-    else if (gaps_count < streams * texts_limit) gaps[gaps_count++] = time - stream->last_text;
+    if (stream->last_text == 0) {
+        if (firsts_count < FIRSTS) firsts[firsts_count++] = time - stream->opened;
+    } else if (gaps_count < streams * texts_limit) gaps[gaps_count++] = time - stream->last_text;
     stream->last_text = time;
     texts++;
     if (from_s <= time && time < until_s) texts_between++;
@@ -91,8 +115,10 @@ static void scan_byte(struct stream *stream, char byte, double time) {
 static const char *read_head(struct stream *stream) {
     stream->head[stream->have] = 0;
     if (strncmp(stream->head, "HTTP/1.1 200", 12) != 0) return stream->head;
-    stream->part = strcasestr(stream->head, "transfer-encoding: chunked") ? SIZE : RAW;
-    stream->size = 0;
+    const char *length = strcasestr(stream->head, "\r\ncontent-length:");
+    stream->part = strcasestr(stream->head, "transfer-encoding: chunked") ? SIZE : length ? WHOLE : RAW;
+    stream->size = length ? strtoul(length + 17, NULL, 10) : 0;
+    if (strcasestr(stream->head, "\r\ncontent-type: application/json")) stream->is_done = 1; /* no [DONE] */
     return NULL;
 }
 
@@ -122,6 +148,10 @@ static const char *scan(struct stream *stream, const char *data, size_t size, do
             break;
         case DATA_END: if (data[i] == '\n') stream->part = SIZE; break;
         case LAST: stream->is_complete = stream->is_complete || data[i] == '\n'; break;
+        case WHOLE:
+            scan_byte(stream, data[i], time);
+            if (--stream->size == 0) stream->is_complete = 1;
+            break;
         case RAW: scan_byte(stream, data[i], time); break;
         }
         if (failure != NULL) return failure;
@@ -148,11 +178,9 @@ static void begin(struct stream *stream, int poll, int port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = stream};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    stream->opened = now();
+    in_flight++;
     stream->fd = socket(AF_INET, SOCK_STREAM, 0);
-    /* On loopback the connection is immediate, and the request fits into the socket buffer. */
-    if (stream->fd < 0 || connect(stream->fd, (struct sockaddr *)&address, sizeof address) < 0 ||
-        send(stream->fd, request, request_size, MSG_NOSIGNAL) != (ssize_t)request_size)
+    if (stream->fd < 0 || connect(stream->fd, (struct sockaddr *)&address, sizeof address) < 0 || !send_request(stream))
         end(stream, "no connection");
     else epoll_ctl(poll, EPOLL_CTL_ADD, stream->fd, &event);
 }
@@ -174,7 +202,7 @@ static double cpu(void) {
 
 static void print(void) {
     qsort(gaps, gaps_count, sizeof *gaps, by_size);
-    printf("{\"complete\":%d,\"failed\":%d,\"reasons\":[", complete, failed);
+    printf("{\"complete\":%d,\"complete_between\":%d,\"failed\":%d,\"reasons\":[", complete, complete_between, failed);
     for (int i = 0; i < reasons; i++) printf("%s\"%s\"", i ? "," : "", reason_texts[i]);
     printf("],\"texts\":%ld,\"texts_between\":%ld,\"bytes\":%ld,\"first_s\":[", texts, texts_between, bytes);
     for (int i = 0; i < firsts_count; i++) printf("%s%.6f", i ? "," : "", firsts[i]);
@@ -185,7 +213,7 @@ static void print(void) {
 static void read_all(struct stream *all, int port, double start, double step, double limit) {
     struct epoll_event events[EVENTS];
     int poll = epoll_create1(0), opened = 0;
-    while (complete + failed < streams && now() < limit) {
+    while ((opened < streams || in_flight > 0) && now() < limit) {
         double next = opened < streams ? start + opened * step - now() : 0.1;
         if (opened < streams && next <= 0) { begin(&all[opened++], poll, port); continue; }
         struct timespec pause = {.tv_sec = (time_t)next, .tv_nsec = (long)((next - (time_t)next) * 1e9)};
@@ -196,13 +224,14 @@ static void read_all(struct stream *all, int port, double start, double step, do
 }
 
 int main(int count, char **arguments) {
-    if (count != 9) return 2;
+    if (count != 9 && count != 10) return 2;
+    is_repeating = count == 10;
     streams = atoi(arguments[2]);
     texts_limit = atol(arguments[3]);
     from_s = atof(arguments[6]);
     until_s = atof(arguments[7]);
     struct stream *all = calloc(streams, sizeof *all);
-    firsts = calloc(streams, sizeof *firsts);
+    firsts = calloc(FIRSTS, sizeof *firsts);
     gaps = calloc(streams * texts_limit, sizeof *gaps);
     request_size = fread(request, 1, sizeof request, stdin);
     if (all == NULL || firsts == NULL || gaps == NULL || request_size == 0) return 2;

@@ -1,5 +1,5 @@
-/* Paced upstream: answers POST with a valid chat stream, one text chunk every GAP ms, and everything else with a list
- * of models.
+/* Paced upstream: answers POST with a valid chat stream, one text chunk every GAP ms, or with a whole reply if the
+ * request wants no stream, and everything else with a list of models.
  *
  * The role and the first text are sent at once; "max_tokens" of the request is the number of texts. Each chunk is one
  * write, so that chunks are not coalesced here. With a gap of 0 it writes as fast as the client reads. Stamped texts
@@ -37,6 +37,11 @@
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"                               \
     "Transfer-Encoding: chunked\r\n\r\n"
 #define JSON_HEAD "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n"
+#define REPLY                                                                                                         \
+    "{\"id\":\"chatcmpl-7e57ab1e7e57ab1e7e57ab1e7e57ab1e\",\"object\":\"chat.completion\",\"created\":1700000000,"      \
+    "\"model\":\"paced\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"well done\","          \
+    "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\"}],"                                               \
+    "\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,\"total_tokens\":11}}"
 #define MODELS "{\"object\":\"list\",\"data\":[{\"id\":\"paced\",\"object\":\"model\",\"owned_by\":\"benchmark\"}]}"
 
 struct stream {
@@ -178,9 +183,9 @@ static int begin_stream(struct stream *stream, const char *body) {
     return send_all(stream, out, size) && send_next(stream);
 }
 
-static int send_models(struct stream *stream) {
-    char out[512];
-    int size = snprintf(out, sizeof out, JSON_HEAD "%s", strlen(MODELS), MODELS);
+static int send_json(struct stream *stream, const char *json) {
+    char out[1024];
+    int size = snprintf(out, sizeof out, JSON_HEAD "%s", strlen(json), json);
     return send_all(stream, out, size);
 }
 
@@ -194,7 +199,9 @@ static int answer(struct stream *stream) {
     size_t size = length != NULL && length < body ? strtoul(length + 17, NULL, 10) : 0;
     if (stream->have < (size_t)(body - stream->request) + size) return stream->have < REQUEST_BYTES - 1;
     stream->have = 0;
-    return strncmp(stream->request, "POST ", 5) == 0 ? begin_stream(stream, body) : send_models(stream);
+    if (strncmp(stream->request, "POST ", 5) != 0) return send_json(stream, MODELS);
+    int is_stream = strstr(body, "\"stream\":true") != NULL || strstr(body, "\"stream\": true") != NULL;
+    return is_stream ? begin_stream(stream, body) : send_json(stream, REPLY);
 }
 
 static void read_request(struct stream *stream) {
