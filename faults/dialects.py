@@ -10,9 +10,9 @@ from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.chat import ChatDialect, CompletionsDialect
+from welldone.protocol.dialects.chat import ChunkDialect
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
-from welldone.protocol.envelope import Envelope
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
 from welldone.protocol.request_facts import RequestFacts
 
@@ -67,8 +67,8 @@ def _dialect(path: str) -> tuple[Dialect, Envelope]:
     if path.endswith("/messages"):
         return MessagesDialect(), Envelope("msg_1", 1, "scripted")
     if path.endswith("/chat/completions"):
-        return ChatDialect(RequestFacts(include_usage=True)), Envelope("chatcmpl-1", 1, "scripted")
-    return CompletionsDialect(RequestFacts(include_usage=True)), Envelope("cmpl-1", 1, "scripted")
+        return ChunkDialect(RequestFacts(include_usage=True)), Envelope("chatcmpl-1", 1, "scripted")
+    return ChunkDialect(RequestFacts(include_usage=True), Endpoint.COMPLETIONS), Envelope("cmpl-1", 1, "scripted")
 
 
 # Responses that a client receives.

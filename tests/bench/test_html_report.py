@@ -19,7 +19,6 @@ from welldone.bench.report import BenchReport, Distribution, MetricComparison
 from welldone.bench.reports import html
 from welldone.bench.reports.plots import (
     PlotLine,
-    RatioBand,
     bar_plot,
     format_number,
     format_percent,
@@ -28,7 +27,6 @@ from welldone.bench.reports.plots import (
     line_plot,
     linear_axis,
     log_axis,
-    ratio_plot,
 )
 from welldone.bench.reports.step_plots import timeline
 
@@ -293,11 +291,8 @@ def test_bars_and_ratios_accept_any_numbers(
     values: list[float], ends_s: float, bands: list[tuple[float, float, float]]
 ) -> None:
     drawn(bar_plot("Tokens", values, linear_axis([10.0]), bar_s=1.0, ends_s=ends_s, y="tokens/s"))
-    drawn(
-        ratio_plot(
-            "Ratios", [RatioBand(name="x", ratio=a, low=b, high=c, css_class="quiet", tooltip="") for a, b, c in bands]
-        )
-    )
+    ratios = [MetricComparison(metric="x", first=1.0, second=1.0, ratio=a, low=b, high=c) for a, b, c in bands]
+    drawn(html.ratio_plot("Ratios", ratios))
 
 
 # Axes.

@@ -18,7 +18,6 @@ from welldone.bench.stats import (
     METRICS,
     PERCENTILES,
     distribution,
-    error_rate,
     metric_values,
     percentile,
     summarize_step,
@@ -268,5 +267,5 @@ def test_values_are_those_of_successful_requests_that_have_them() -> None:
 
 def test_the_error_rate_covers_finished_requests() -> None:
     fine, cut, left = heard(1.0), heard(1.0, end=RequestOutcome.CUT), heard(1.0, end=RequestOutcome.UNFINISHED)
-    assert error_rate(stepped(fine, fine, fine, cut, left, left, skipped=9)) == 0.25
-    assert error_rate(stepped(left)) is None
+    assert stepped(fine, fine, fine, cut, left, left, skipped=9).error_rate == 0.25
+    assert stepped(left).error_rate is None

@@ -30,9 +30,7 @@ NAMES = [
         *dialects.COMPLETION_PROBES,
         *http.CORS_PROBES,
         *http.MODEL_LIST_PROBES,
-        *timing.FLUSH_PROBES,
-        *timing.DISCONNECT_PROBES,
-        *timing.PREFILL_PROBES,
+        *timing.TIMING_PROBES,
     )
 ]
 SLOW = {"flush": 0.01, "long": 0.1, "leaving": 0.02}

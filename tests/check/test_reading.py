@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.table import table
-from welldone.check.probes.tools import TOOL_SHAPES, ProbeTool
-from welldone.check.reading import READ_CHOICES, READ_DELTAS, READ_USAGE, ParsedChoice
+from welldone.check.probes.tools import ProbeTool, write_tool
+from welldone.check.reading import READERS, ParsedChoice
 from welldone.check.reply import ProbeReply, ProbeRequest, frame_at_offset
 from welldone.check.settings import DIALECTS
 from welldone.http.recording_client import RecordedResponse
@@ -65,7 +65,7 @@ def _without_ids(choice: ParsedChoice) -> tuple[str, str, list[tuple[str, Any]],
 @table("model", ["ideal", "ideal-thinking"])
 @table("has_tool", [True, False])
 def test_streamed_and_buffered_replies_parse_equally(endpoint: str, model: str, has_tool: bool) -> None:
-    members = {"tools": [TOOL_SHAPES[endpoint].tool(WEATHER)]} if has_tool else {}
+    members = {"tools": [write_tool(endpoint, WEATHER)]} if has_tool else {}
     streamed, buffered = (_reply(endpoint, stream=stream, model=model, **members) for stream in (True, False))
     assert _without_ids(streamed.first_choice) == _without_ids(buffered.first_choice)
     assert bool(buffered.first_choice.tool_calls) is has_tool
@@ -78,7 +78,7 @@ def test_streamed_and_buffered_replies_parse_equally(endpoint: str, model: str, 
 def test_a_custom_tool_call_is_parsed(stream: bool) -> None:
     shell = {"type": "custom", "custom": {"name": "shell"}}
     reply = _reply("chat", stream=stream, tools=[shell], tool_choice=shell)
-    (call,) = READ_CHOICES["chat"](reply.view)[0].tool_calls
+    (call,) = READERS["chat"].choices(reply.view)[0].tool_calls
     assert (call.name, call.arguments) == ("shell", "Paris")
 
 
@@ -130,6 +130,7 @@ def test_values_of_the_wrong_type_are_ignored(endpoint: str, odd: object) -> Non
     for body, wants_stream in ((stream, b"true"), (buffered, b"false"), (deep, b"false")):
         request = ProbeRequest(method="POST", path="/x", body=b'{"stream":' + wants_stream + b"}", endpoint=endpoint)
         reply = _recorded_reply(request, body)
-        for read in (READ_CHOICES, READ_DELTAS, READ_USAGE):
-            read[endpoint](reply.view)
+        reader = READERS[endpoint]
+        for read in (reader.choices, reader.deltas, reader.usage):
+            read(reply.view)
         assert isinstance(reply.text, str)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from welldone.check import session
-from welldone.check.applicability import NOT_APPLICABLE_REASONS, UNCOVERED, not_applicable_reason
+from welldone.check.applicability import CONDITIONS, UNCOVERED, not_applicable_reason
 from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.run import select_rules
 from welldone.check.selection import CLIENT_LIBRARIES, CLIENTS, rules_for_client
 from welldone.check.settings import DIALECTS, CheckSettings
-from welldone.protocol.catalog import RULES, Detection
+from welldone.protocol.catalog import FAMILIES, RULES, Detection
 
 SESSION_RULES = {session.REFUSED_4XX_RULE, session.KEEPALIVE_RULE}
 """Rules that the session judges for every reply."""
@@ -39,11 +39,16 @@ def test_probe_names_are_unique_and_simple(probes: Sequence[Probe]) -> None:
     assert all(probe.description and not probe.description.endswith(".") for probe in probes)
 
 
-def test_the_longest_prefix_selects_the_reason() -> None:
+def test_a_rule_has_the_reason_of_its_condition_or_of_its_family() -> None:
     assert not_applicable_reason("ext-logprobs-shape") == "no reply had logprobs"
     assert not_applicable_reason("err-retry-after") == "the server was never overloaded"
     assert not_applicable_reason("http-content-type") == "no reply to which the rule applies"
-    assert all(any(rule.startswith(prefix) for rule in RULES) for prefix in NOT_APPLICABLE_REASONS)
+    assert not_applicable_reason("use-whole-request") == "no reply had usage"
+    assert not_applicable_reason("enc-no-lone-surrogate") == "no reply had text beyond ASCII"
+    assert not_applicable_reason("enc-valid-utf8") == "no reply to which the rule applies"
+    named = [rule for condition in CONDITIONS for rule in condition.rules]
+    assert {*named} <= {*RULES, *FAMILIES}
+    assert len({*named}) == len(named)
 
 
 def test_every_profile_has_rules() -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import welldone.cluster
 from tests.cli.run import run_python
 from welldone.cli import scale
 from welldone.cli.main import run
@@ -107,6 +108,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeClu
     application.keys_of = lambda config: list(config.server.api_keys)
     fake = FakeCluster()
     monkeypatch.setitem(sys.modules, "welldone.cluster.ray_cluster", fake)
+    monkeypatch.setattr(welldone.cluster, "ray_cluster", fake, raising=False)  # set if another test imported it
     monkeypatch.setitem(sys.modules, "welldone.cluster.application", application)
     monkeypatch.setattr(scale, "_POLL_S", 0.01)
     monkeypatch.chdir(tmp_path)

@@ -1,9 +1,8 @@
 """Settings: names, conversion, precedence, and error messages that name the origin."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import pytest
 from hypothesis import given
@@ -20,9 +19,11 @@ from welldone.config.settings import (
     read_environment,
     read_table,
     setting_fields,
+    setting_group,
 )
 
 HERE = Path("/here")
+setting = setting_group(Setting, "A")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +31,16 @@ class Sample:
     """One field of each kind."""
 
     plain: str = "not a setting"
-    size: Annotated[int, Setting("-c --ctx-size N", "size", "A", limits=(0, 10), words={"auto": None})] = 3
-    share: Annotated[float | None, Setting("--share X", "share", "A", limits=(None, 1), words={"-1": 0.5})] = None
-    mode: Annotated[str, Setting("--mode MODE", "mode", "A", choices="on off", llama="LLAMA_MODE")] = "on"
-    is_quick: Annotated[bool, Setting("--quick", "quick", "A", off="--no-quick")] = False
-    file: Annotated[Path | None, Setting("--file FILE", "file", "A")] = None
-    named: Annotated[Path | None, Setting("--named FILE", "name or file", "A", is_name_or_file=True)] = None
-    parts: Annotated[tuple[str, ...], Setting("--part FILES", "files", "A", is_file=True)] = ()
-    keys: Annotated[tuple[str, ...], Setting("--key KEYS", "keys", "A", is_secret=True)] = field(default=(), repr=False)
-    inside: Annotated[dict[str, str], Setting("", "TOML only", "A", is_secret=True)] = field(default_factory=dict)
-    mapping: Annotated[dict[str, object] | None, Setting("--mapping JSON", "mapping", "A")] = None
+    size: int = setting(3, "size", "-c --ctx-size N", limits=(0, 10), words={"auto": None})
+    share: float | None = setting(None, "share", "--share X", limits=(None, 1), words={"-1": 0.5})
+    mode: str = setting("on", "mode", "--mode MODE", choices="on off", llama="LLAMA_MODE")
+    is_quick: bool = setting(False, "quick", "--quick", off="--no-quick")
+    file: Path | None = setting(None, "file", "--file FILE")
+    named: Path | None = setting(None, "name or file", "--named FILE", is_name_or_file=True)
+    parts: tuple[str, ...] = setting((), "files", "--part FILES", is_file=True)
+    keys: tuple[str, ...] = setting((), "keys", "--key KEYS", is_secret=True)
+    inside: dict[str, str] = setting({}, "TOML only", is_secret=True)
+    mapping: dict[str, object] | None = setting(None, "mapping", "--mapping JSON")
 
 
 FIELDS = setting_fields(Sample)

@@ -237,7 +237,7 @@ def test_a_client_that_never_reads_is_disconnected(
             with socket.create_connection(("127.0.0.1", port)) as client:
                 client.sendall(GET)
                 for is_held in (True, False):
-                    while bool(server._server.connections) is not is_held:  # noqa: ASYNC110 - there is no event for it
+                    while bool(server.connections) is not is_held:  # noqa: ASYNC110 - there is no event for it
                         await asyncio.sleep(0.01)
             assert server.active == 0
 

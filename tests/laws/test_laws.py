@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.laws.strategies import ENVELOPES, any_bytes, any_events, damaged, legal_events
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import CollectedReply, collect
-from welldone.protocol.dialects.chat import ChatWriter, ChunkWriter, CompletionsWriter
+from welldone.protocol.dialects.chat import ChunkWriter
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Failure, Finish, Reasoning, Text, ToolArguments, ToolCall, Usage
 from welldone.protocol.pipeline import StreamPipeline
@@ -25,7 +25,6 @@ from welldone.protocol.text_filters import ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
-WRITERS: dict[Endpoint, type[ChunkWriter]] = {Endpoint.CHAT: ChatWriter, Endpoint.COMPLETIONS: CompletionsWriter}
 WITH_USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "tools": [{}], "n": 3}
 WITHOUT_USAGE: dict[str, Any] = {"stream": True, "tools": [{}], "n": 3}
 requests = st.sampled_from([None, WITH_USAGE, WITHOUT_USAGE, {"stream": True}, {"stream": True, "functions": [{}]}])
@@ -34,7 +33,7 @@ endpoints = pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLET
 
 def write(events: list[Event], endpoint: Endpoint, *, usage_is_null: bool = False) -> bytes:
     """Write a stream of `events`."""
-    writer = WRITERS[endpoint](ENVELOPES[endpoint], usage_is_null=usage_is_null)
+    writer = ChunkWriter(ENVELOPES[endpoint], endpoint, usage_is_null=usage_is_null)
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 

@@ -13,7 +13,7 @@ from tests.oracle.node_client import NodeClients, why_missing
 from tests.oracle.repaired import plain
 from tests.oracle.reply import Reply
 from tests.oracle.test_readers import without
-from welldone.protocol.dialects.chat import ChatWriter, CompletionsWriter
+from welldone.protocol.dialects.chat import ChunkWriter
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event
 
@@ -36,7 +36,7 @@ def node() -> Iterator[NodeClients]:
 
 
 def _write(events: list[Event], endpoint: Endpoint) -> tuple[bytes, Reply]:
-    writer = (ChatWriter if endpoint is Endpoint.CHAT else CompletionsWriter)(ENVELOPES[endpoint], usage_is_null=True)
+    writer = ChunkWriter(ENVELOPES[endpoint], endpoint, usage_is_null=True)
     body = b"".join([*(writer.send(event) for event in events), writer.end()])
     return body, plain(body)
 

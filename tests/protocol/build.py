@@ -167,7 +167,7 @@ class Read:
             self.events += reader.feed(part)
         self.events += reader.close()
         self.is_done = reader.is_done
-        self.envelope = reader.envelope
+        self.envelope = reader.chunks.envelope
         self.rules = rules(self.repair_log)
 
 

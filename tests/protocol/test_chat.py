@@ -19,7 +19,7 @@ from tests.protocol.build import (
 )
 from tests.table import table
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
-from welldone.protocol.dialects.chat import ChatWriter, encode_chat_reply, finish_reason, tool_call_object
+from welldone.protocol.dialects.chat import ChunkWriter, encode_completion, finish_reason, tool_call_object
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -40,7 +40,7 @@ OPEN = ChoiceStart(0)
 
 
 def write(*events: Event, functions: bool = False, reasoning: tuple[str, ...] = ("reasoning_content",)) -> list[bytes]:
-    writer = ChatWriter(ENVELOPE, functions=functions, reasoning=reasoning)
+    writer = ChunkWriter(ENVELOPE, functions=functions, reasoning=reasoning)
     return [*(writer.send(event) for event in events), writer.end()]
 
 
@@ -168,7 +168,7 @@ def answered(message: Json, reason: str = "stop", **members: object) -> Json:
     ],
 )
 def test_a_chat_reply_has_messages(answer: CollectedChoice, expected: Json) -> None:
-    assert encode_chat_reply(ENVELOPE, CollectedReply({0: answer})) == body(expected)
+    assert encode_completion(ENVELOPE, CollectedReply({0: answer})) == body(expected)
 
 
 def test_a_reply_to_a_request_with_functions_has_a_function_call() -> None:
@@ -181,13 +181,13 @@ def test_a_reply_to_a_request_with_functions_has_a_function_call() -> None:
         }
     )
     message = {"function_call": {"name": "get", "arguments": "{}"}}
-    assert encode_chat_reply(ENVELOPE, reply, functions=True) == body(answered(message, "function_call"))
+    assert encode_completion(ENVELOPE, reply, functions=True) == body(answered(message, "function_call"))
 
 
 @pytest.mark.parametrize("names", NAMES)
 def test_reasoning_of_a_reply_is_sent_in_the_configured_fields_or_not_at_all(names: tuple[str, ...]) -> None:
     reply = CollectedReply({0: CollectedChoice("a", "why", finish_reason="stop")})
-    assert encode_chat_reply(ENVELOPE, reply, reasoning=names) == body(
+    assert encode_completion(ENVELOPE, reply, reasoning=names) == body(
         answered({"content": "a"} | dict.fromkeys(names, "why"))
     )
 
@@ -202,5 +202,5 @@ def test_a_reply_has_ordered_choices_usage_and_unknown_fields() -> None:
         system_fingerprint="fp",
         x=1,
     )
-    written = encode_chat_reply(Envelope("chatcmpl-1", 1700000000, "m", "fp"), reply)
+    written = encode_completion(Envelope("chatcmpl-1", 1700000000, "m", "fp"), reply)
     assert written == expected.replace(b'"@"', b'"\\u2028"')

@@ -23,9 +23,7 @@ from tests.protocol.build import (
 )
 from tests.table import table
 from welldone.protocol.dialects.chat import (
-    ChatWriter,
     ChunkWriter,
-    CompletionsWriter,
     escape_line_breaks,
     openai_error_object,
 )
@@ -49,9 +47,8 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 
 def writer(endpoint: Endpoint = CHAT, *, usage_is_null: bool = False) -> ChunkWriter:
-    if endpoint is CHAT:
-        return ChatWriter(ENVELOPE, usage_is_null=usage_is_null)
-    return CompletionsWriter(Envelope("cmpl-1", 1700000000, "m"), usage_is_null=usage_is_null)
+    envelope = ENVELOPE if endpoint is CHAT else Envelope("cmpl-1", 1700000000, "m")
+    return ChunkWriter(envelope, endpoint, usage_is_null=usage_is_null)
 
 
 def write(*events: Event, endpoint: Endpoint = CHAT, usage_is_null: bool = False) -> list[bytes]:
@@ -96,7 +93,7 @@ def test_requested_usage_is_last_and_null_on_earlier_chunks() -> None:
 
 
 def test_a_fingerprint_is_on_each_chunk() -> None:
-    out = ChatWriter(Envelope("chatcmpl-1", 1700000000, "m", "fp"))
+    out = ChunkWriter(Envelope("chatcmpl-1", 1700000000, "m", "fp"))
     for event in (OPEN, Text(0, "a"), STOP, Usage(5, 3, 8, {})):
         assert b'"model":"m","system_fingerprint":"fp","choices":' in out.send(event)
 

@@ -379,7 +379,7 @@ def test_a_function_call_is_correct_if_the_request_has_functions() -> None:
 
 def test_split_characters_are_joined_over_chunks() -> None:
     reader = ChunkReader(CHAT, fallback=FALLBACK, facts=RequestFacts(), repair_log=RepairLog())
-    reader.expect_split_characters()
+    reader.deltas.expect_split_characters()
     events: list[Event] = []
     for one in (
         delta_chunk({"content": "\ud83d"}),
@@ -390,4 +390,4 @@ def test_split_characters_are_joined_over_chunks() -> None:
         reader.read(one, events)
     reader.read(delta_chunk({"reasoning_content": "\ud83d"}, 1), events)
     assert events == [QUIET, Text(0, "😀"), QUIET, Text(0, "\ufffd"), STOP, QUIET]
-    assert reader.close() == [Reasoning(1, "\ufffd")]
+    assert reader.deltas.close() == [Reasoning(1, "\ufffd")]

@@ -10,11 +10,12 @@ from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import KEEP_ALIVE, Dialect
-from welldone.protocol.dialects.chat import ChatDialect, CompletionsDialect
+from welldone.protocol.dialects.chat import ChunkDialect
 from welldone.protocol.dialects.ollama import OllamaDialect
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
@@ -24,8 +25,8 @@ BODY = stream(role(), *content_chunks("Hi"), finish())
 FAILED = Failure("It broke.", code="x")
 
 DIALECTS: dict[str, Dialect] = {
-    "chat": ChatDialect(RequestFacts()),
-    "completions": CompletionsDialect(RequestFacts()),
+    "chat": ChunkDialect(RequestFacts()),
+    "completions": ChunkDialect(RequestFacts(), Endpoint.COMPLETIONS),
     "responses": ResponsesDialect({}),
     "messages": MessagesDialect(),
     "ollama": OllamaDialect(is_chat=True, created_at="now"),
@@ -50,7 +51,7 @@ def test_pipelines_have_the_headers_of_the_dialect(name: str) -> None:
     )
     assert streaming.headers == buffered.headers == dict(dialect.HEADERS)
     assert (streaming.retains_output, buffered.retains_output) == (dialect.BUFFERS_OUTPUT, True)
-    assert (name == "chat") == streaming.dialect.IS_CHAT
+    assert (name == "chat") == streaming.dialect.is_chat
     assert (streaming.keep_alive(), buffered.keep_alive()) == (dialect.INITIAL_KEEP_ALIVE, b"")
     first, last = LAST_WORDS[name]
     assert streaming.encode_failure(FAILED).startswith(first)
@@ -80,8 +81,8 @@ def test_a_passthrough_stream_has_one_part_and_one_end(kind: type[ResponsesRepai
 
 @natives
 def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
-    repairer = kind(fallback=FALLBACK, limit_bytes=100)
-    assert b"a frame that is too long" in repairer.feed(b"data: " + b"x" * 200)
+    repairer = kind(fallback=FALLBACK)
+    assert b"a frame that is too long" in repairer.feed(b"data: " + b"x" * 2 * sse.FRAME_LIMIT_BYTES)
     assert repairer.feed(b"x" * 200) + repairer.close() == b""
     assert rules(repairer.repair_log) == ["enc-strict-json"]
 

@@ -24,7 +24,7 @@ def make_pipeline(facts: RequestFacts = FACTS, strict: frozenset[str] = frozense
     return StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, facts=facts, options=RepairOptions(strict=strict))
 
 
-def through(pipeline: StreamPipeline, pieces: list[bytes]) -> tuple[bytes, list[object]]:
+def through(pipeline: StreamPipeline, pieces: list[bytes]) -> tuple[bytes, list[tuple[str, int, int, int, str]]]:
     """Bytes sent, and the log."""
     sent = b"".join(pipeline.feed(piece) for piece in pieces) + pipeline.close()
     return sent, [
@@ -104,6 +104,12 @@ def test_learning_stops_if_chunks_keep_changing() -> None:
     for number in range(40):
         pipeline.feed(text_frame(f"word {number}", top=f',"padding":"{number}"'))
     assert pipeline.fast_path._attempts == 0
+
+
+def test_texts_that_look_cumulative_are_recorded_once() -> None:
+    texts = ["a", "ab", "abc", "abcd", *"efghij"]
+    _, log = through(make_pipeline(), [text_frame(text) for text in texts])
+    assert ("delta-content-incremental", 1) in {(entry[0], entry[1]) for entry in log}
 
 
 def test_the_fast_path_supports_transfer_framing() -> None:

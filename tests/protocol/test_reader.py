@@ -60,13 +60,13 @@ def test_a_correct_completions_stream_is_read_without_a_repair() -> None:
 
 def test_events_are_emitted_as_soon_as_their_frame_is_complete() -> None:
     reader = EventReader(CHAT, fallback=FALLBACK, facts=RequestFacts(), repair_log=RepairLog())
-    assert reader.envelope is None
+    assert reader.chunks.envelope is None
     assert reader.feed(b"data: " + A) == []
     assert reader.feed(b"\n\n: pi") == [TEXT_A]
     assert reader.feed(b"ng\n") == [KeepAlive()]
-    assert reader.has_usage_chunk is False
+    assert reader.chunks.has_usage_chunk is False
     assert reader.feed(frame(usage_chunk(count()))) == [Usage(5, 3, 8, {})]
-    assert reader.has_usage_chunk is True
+    assert reader.chunks.has_usage_chunk is True
     assert reader.is_done is False
     assert reader.feed(DONE) == []
     assert reader.is_done is True

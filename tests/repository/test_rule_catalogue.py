@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
-from welldone.check.applicability import NOT_APPLICABLE_REASONS
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.protocol import sse
 from welldone.protocol.catalog import FAMILIES, RULES, Detection, Repairability, Rule
@@ -39,7 +38,6 @@ USAGE_RULES = {"use-final-chunk", "cmpl-usage-chunk", "resp-usage"}
 RULE_ID = re.compile(rf"({'|'.join(FAMILIES)})(-[a-z0-9]+)+")
 OTHER_NAMES = {
     *(probe.name for probes in PROBES_BY_DIALECT.values() for probe in probes),
-    *NOT_APPLICABLE_REASONS,  # prefixes of ids
     *("http-referer", "cmpl-1"),  # a header of OpenRouter's clients; the id of a completion
 }
 """Strings of the source that look like rule ids."""
@@ -56,7 +54,11 @@ def _misspelt_rules(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and RULE_ID.fullmatch(node.value):
             names = {node.value} - OTHER_NAMES
-        elif isinstance(node, ast.Call) and re.search(r"(\brecord|RuleCheck)$", ast.unparse(node.func)) and node.args:
+        elif (
+            isinstance(node, ast.Call)
+            and re.search(r"(\brecord|CHECKS\.(rule|each))$", ast.unparse(node.func))
+            and node.args
+        ):
             argument = node.args[0]
             choices = (argument.body, argument.orelse) if isinstance(argument, ast.IfExp) else (argument,)
             names = {name for choice in choices if isinstance(choice, ast.Constant) for name in _strings(choice)}
@@ -86,7 +88,7 @@ def test_every_rule_that_the_source_names_exists(path: Path) -> None:
         ('RULES = ("fin-lenght", "fin-length")', ["fin-lenght"]),
         ('log.record("fn-length", value)', ["fn-length"]),
         ('record("fin-length" if x == "y" else "length")', ["length"]),
-        ('RuleCheck("use_ints", check)', ["use_ints"]),
+        ('CHECKS.rule("use_ints")', ["use_ints"]),
         ('self.record(rule); record(); print("end-to-end tests", "http-referer")', []),
     ],
 )

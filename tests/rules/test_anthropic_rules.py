@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.rules.streams import texts
 from tests.table import table
 from welldone.protocol.catalog import RULES, Severity
-from welldone.rules.checks.anthropic import ANTHROPIC_CHECKS
+from welldone.rules.checks.anthropic import CHECKS
 from welldone.rules.judge import Judgement, judge
 from welldone.rules.trace import Trace
 
@@ -407,5 +407,5 @@ def test_arbitrary_replies_do_not_raise(reply: Json) -> None:
 
 
 def test_every_rule_is_about_messages() -> None:
-    assert {RULES[check.rule].endpoints for check in ANTHROPIC_CHECKS} == {("messages",)}
-    assert all(check.rule.startswith("msg-") for check in ANTHROPIC_CHECKS)
+    assert {RULES[check.rule].endpoints for check in CHECKS} == {("messages",)}
+    assert all(check.rule.startswith("msg-") for check in CHECKS)

@@ -495,7 +495,7 @@ def test_a_buffered_reply_that_is_too_long_is_not_captured(monkeypatch: pytest.M
     attempt = capture.begin_attempt(0, "a", b"{}", is_local=False)
     for _ in range(10):
         attempt.data(b"x" * 5000)
-    capture.buffered_reply(b"x" * 50_000, 0)
+    capture.feed(b"x" * 50_000, 0, is_whole=True)
     capture.end()
     found = read(capture)
     assert (found.is_cut, found.is_done, found.steps) == (True, True, [])

@@ -17,9 +17,9 @@ from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
 from welldone.server.app import RequestContext
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.response_task import GenerationServices
 from welldone.server.generation.service import GenerationService
 from welldone.server.observe.metrics import Metrics
+from welldone.server.parts import ServerParts
 
 
 def broken_clock() -> float:
@@ -34,8 +34,10 @@ def test_a_response_that_fails_to_start_is_not_counted_as_active() -> None:
     async def work() -> None:
         settings, metrics = ServeSettings(), Metrics(["m"])
         limits = RateLimiter(requests_per_minute=0, tokens_per_minute=0)
-        services = GenerationServices(settings, response_headers=lambda _: {}, now=broken_clock)
-        generator = GenerationService(services, metrics, limits, keys=ApiKeys([]))
+        parts = SimpleNamespace(
+            settings=settings, metrics=metrics, limits=limits, keys=ApiKeys([]), page=None, now=broken_clock
+        )
+        generator = GenerationService(cast("ServerParts", parts))
         lab = upstream("lab")
         backend = UpstreamBackend(
             UpstreamGroup("m", (UpstreamModel(lab, "m"),)),

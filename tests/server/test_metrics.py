@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 from collections.abc import Mapping
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.table import table
 from welldone.server.observe.metrics import MODELS_LIMIT, OTHER, Metrics
+from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import StreamTimes
 
 
@@ -198,9 +200,9 @@ def test_the_first_chunk_sets_the_time_to_first_token() -> None:
     clock = Clock()
     times = StreamTimes(clock)
     clock.now = 2.0
-    assert not times.has_begun
+    assert times.ttft_s is None
     times.record_chunk()
-    assert times.has_begun
+    assert times.ttft_s is not None
     assert (times.ttft_s, sum(times.gaps)) == (2.0, 0)
 
 
@@ -251,7 +253,7 @@ def _used_upstreams() -> Metrics:
     clock = Clock()
     metrics = Metrics([], ["lab", "cloud"], clock=clock)
     metrics.watch_upstream_queue("lab", FakeQueue())
-    metrics.watch_recorder(FakeRecorder())
+    metrics.watch_recorder(cast("TraceRecorder", FakeRecorder()))
     metrics.count_upstream_attempt("lab", 200)
     metrics.count_upstream_attempt("lab", "unreachable")
     metrics.count_upstream_repairs("lab", ["delta-role-once", "delta-role-once", "no rule"])

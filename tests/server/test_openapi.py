@@ -25,8 +25,8 @@ from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import describe_fields
 from welldone.schemas.responses import ResponseRequest
+from welldone.server.api.openapi.components import REQUEST_EXAMPLES
 from welldone.server.api.openapi.document import API_PREFIX, OPEN_PATHS, PASSTHROUGH_OPERATIONS, full_openapi_document
-from welldone.server.api.openapi.requests import REQUEST_EXAMPLES
 from welldone.server.requests.anthropic import anthropic_to_chat
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.ollama import CHAT_OPTIONS, read_ollama_chat, read_ollama_generate

@@ -139,10 +139,11 @@ def test_no_second_body_is_built_over_the_budget(monkeypatch: pytest.MonkeyPatch
 
     async def send(room: body_budget.BodyBudget, bodies: asyncio.Queue[Body], done: asyncio.Event) -> None:
         body = Body()
-        async with room.reserve(body):
-            body.pending_body_bytes = 80
-            bodies.put_nowait(body)
-            await done.wait()
+        await room.reserve(body)
+        body.pending_body_bytes = 80
+        bodies.put_nowait(body)
+        await done.wait()
+        room.release(body)
 
     async def work() -> None:
         room, done = body_budget.BodyBudget(), asyncio.Event()

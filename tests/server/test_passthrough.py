@@ -25,8 +25,8 @@ from welldone.server.generation.passthrough import (
     PASSTHROUGH_ENDPOINTS,
     PassthroughApi,
     PassthroughExchange,
-    PassthroughTargets,
 )
+from welldone.server.generation.targets import BackendResolver
 
 VECTOR = json_reply({"object": "list", "data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}})
 SOUND = MockReply(
@@ -337,7 +337,7 @@ def test_a_local_model_serves_the_endpoints_that_it_supports(path: str) -> None:
             ask.log_fields["local"] = True
 
         here = SimpleNamespace(find=lambda *_: LocalBackend.__new__(LocalBackend))
-        api = PassthroughApi(ServeSettings(), cast("PassthroughTargets", here), charge_tokens=lambda *_: None)
+        api = PassthroughApi(ServeSettings(), cast("BackendResolver", here), charge_tokens=lambda *_: None)
         call = SimpleNamespace(method="POST", headers={}, read_body=body)
         ask = RequestContext(cast("HttpRequest", call), "id", 0.0, {}, log_fields={})
         if path == "/embeddings":

@@ -367,7 +367,7 @@ def test_an_internal_error_still_ends_the_stream(tmp_path: Path) -> None:
     async def work() -> RecordedReply:
         async with run_server(tmp_path, MockReply((ROLE, HELLO), end="hang")) as serving:
             request_task = asyncio.create_task(serving.post(STREAM))
-            while not any(answer.times.has_begun for answer in serving.response_tasks()):
+            while not any(answer.times.ttft_s is not None for answer in serving.response_tasks()):
                 await serving.engine_requests()
             await serving.engine_requests()
             (answer,) = serving.response_tasks()

@@ -19,7 +19,7 @@ from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.app import RequestContext
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.service import ResponseGenerator
+from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 
 Body = dict[str, Any]
@@ -44,7 +44,7 @@ class Scene:
         self.api = ResponsesApi(
             self.settings,
             targets,
-            cast("ResponseGenerator", self),
+            cast("GenerationService", self),
             self.store,
             owners=UpstreamIdOwners(is_strict=False),
             count_tokens=self.count,

@@ -63,19 +63,15 @@ class BenchReceiver:
             return
         if self._is_stream:
             self.timer.feed(data, now)
-            self._check_end(now)
+            if self.timer.failure is not None:
+                self.end(None)
+            elif self._done_s is None and self.timer.is_done:  # clients disconnect then; some servers close much later
+                self._done_s = now
+                self._linger_timer = asyncio.get_running_loop().call_later(_LINGER_S, self.end, None)
             if len(self.record.times) > _MAX_CHUNKS:
                 self.settle(RequestOutcome.BROKEN, f"an answer of more than {_MAX_CHUNKS:,} chunks")
         elif len(self._error_body) < _ERROR_LIMIT_BYTES:
             self._error_body += data[:_ERROR_LIMIT_BYTES]
-
-    def _check_end(self, now: float) -> None:
-        """End after an error, or after the final event, when clients disconnect; some servers close much later."""
-        if self.timer.failure is not None:
-            self.end(None)
-        elif self._done_s is None and self.timer.is_done:
-            self._done_s = now
-            self._linger_timer = asyncio.get_running_loop().call_later(_LINGER_S, self.end, None)
 
     def end(self, error: HttpClientError | None) -> None:
         """Process the end of the reply."""
@@ -169,39 +165,32 @@ async def probe_targets(settings: BenchSettings) -> list[BenchTarget]:
         BenchUnreachableError: a server gives no answer.
         ValueError: a URL, a key or a header cannot be used.
     """
-    secrets = bench_secrets(settings)
     try:
         return [await _probe_target(address, url, settings) for url, address in _target_addresses(settings)]
     except BenchUnreachableError as error:
-        raise BenchUnreachableError(secrets.redact(str(error))) from None
+        raise BenchUnreachableError(bench_secrets(settings).redact(str(error))) from None
 
 
 def _target_addresses(settings: BenchSettings) -> list[tuple[str, Address]]:
     """Return the addresses. The key and the headers are for the first host only."""
     trust: dict[str, Any] = {"ca_file": settings.ca_file, "is_verified": settings.is_verified}
     first = parse_url(settings.url, key=settings.key, headers=settings.headers, **trust)
-    if settings.against is None:
-        return [(settings.url, _with_dialect_headers(first, settings))]
-    if settings.against.startswith("http:"):
-        trust["ca_file"] = None
-    other = parse_url(settings.against, key=settings.against_key, **trust)
-    if other.host == first.host:
-        other = msgspec.structs.replace(other, key=other.key or first.key, headers=first.headers)
-    return [
-        (settings.url, _with_dialect_headers(first, settings)),
-        (settings.against, _with_dialect_headers(other, settings)),
-    ]
-
-
-def _with_dialect_headers(address: Address, settings: BenchSettings) -> Address:
-    """Add the headers of the dialect; headers of the settings take precedence."""
-    own = DIALECTS[settings.endpoint].headers(address.key)
-    return msgspec.structs.replace(address, headers=(*own, *address.headers))
+    found = [(settings.url, first)]
+    if settings.against is not None:
+        if settings.against.startswith("http:"):
+            trust["ca_file"] = None
+        other = parse_url(settings.against, key=settings.against_key, **trust)
+        if other.host == first.host:
+            other = msgspec.structs.replace(other, key=other.key or first.key, headers=first.headers)
+        found.append((settings.against, other))
+    return found
 
 
 async def _probe_target(address: Address, url: str, settings: BenchSettings) -> BenchTarget:
-    model = settings.model or await _choose_model(address, url, settings.tokenizer)
     dialect = DIALECTS[settings.endpoint]
+    # Headers of the settings take precedence over those of the dialect.
+    address = msgspec.structs.replace(address, headers=(*dialect.headers(address.key), *address.headers))
+    model = settings.model or await _choose_model(address, url, settings.tokenizer)
     required = {"model": model, "temperature": 0.0}
     fields = {**required, **dialect.preferred_fields, **settings.extra}
     reply = await _try_request(address, url, dialect, fields)
@@ -222,10 +211,8 @@ async def _choose_model(address: Address, url: str, tokenizer: str | None) -> st
     return next((model.id for model in models if model.id == tokenizer), models[0].id)
 
 
-async def _try_request(
-    address: Address, url: str, dialect: BenchDialect, common_fields: dict[str, Any]
-) -> BufferedResponse:
-    body = dialect.body(common_fields, _PROBE_MESSAGES, dialect.min_max_tokens)
+async def _try_request(address: Address, url: str, dialect: BenchDialect, fields: dict[str, Any]) -> BufferedResponse:
+    body = dialect.body(fields, _PROBE_MESSAGES, dialect.min_max_tokens)
     return await _fetch(address, url, "POST", dialect.path, msgspec.json.encode(body))
 
 

@@ -4,14 +4,14 @@ import asyncio
 import gc
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import accumulate, count, repeat
 from math import isfinite
 from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
-from typing import Any, BinaryIO, TypeAlias, TypedDict, Unpack
+from typing import Any, BinaryIO, Unpack
 
 import msgspec
 
@@ -22,9 +22,9 @@ from welldone.bench.prompts import PromptRequest, PromptSource
 from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.report import ClientLoad, StepResult
 from welldone.bench.settings import ArrivalProcess, BenchmarkKind, BenchSettings, GoodputBound
-from welldone.bench.stats import summarize_step
+from welldone.bench.stats import StepSpec, summarize_step
 from welldone.http.address import Address
-from welldone.http.client import ConnectionPool, Exchange, send
+from welldone.http.client import ConnectionPool, Exchange, RequestOptions, send
 from welldone.http.connect import HttpClientError
 
 # Arrival times of an open loop, in seconds from the start of the step.
@@ -101,17 +101,11 @@ def _read_times(path: Path, file: BinaryIO) -> Iterator[float]:
         count += 1
         if count > _MAX_ARRIVALS:
             raise ValueError(f"{path} has more than {_MAX_ARRIVALS} times: use a part of it")
-        yield _parse_time(decoder, path, number, line)
-
-
-def _parse_time(decoder: "msgspec.json.Decoder[float | _ArrivalLine]", path: Path, number: int, line: bytes) -> float:
-    try:
-        value = decoder.decode(line)
-    except (msgspec.DecodeError, RecursionError):
-        raise ValueError(f"{path}, line {number}: {_LINE_FORMAT}") from None
-    if isinstance(value, float):
-        return value
-    return value.timestamp / _MS_PER_S if value.hash_ids else value.timestamp
+        try:
+            value = decoder.decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            raise ValueError(f"{path}, line {number}: {_LINE_FORMAT}") from None
+        yield value if isinstance(value, float) else value.timestamp / (_MS_PER_S if value.hash_ids else 1.0)
 
 
 _LATE_START_S = 0.005
@@ -136,24 +130,24 @@ class LoadCounters(msgspec.Struct):
     max_delay_s: float = 0.0
 
 
+@dataclass(eq=False)
 class LoadGenerator:
     """Generates the load of one step on one server. Times are relative to its start."""
 
-    def __init__(
-        self,
-        address: Address,
-        prompts: PromptSource,
-        common_fields: dict[str, Any],
-        *,
-        timeout_s: float,
-        grace_s: float,
-        stop: asyncio.Event,
-        dialect: BenchDialect = DIALECTS["chat"],
-        target: int = 0,
-        keeps_texts: bool = True,
-        on_end: Callable[[BenchRecord], None] = lambda _: None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    address: Address
+    prompts: PromptSource
+    common_fields: dict[str, Any]
+    _: KW_ONLY
+    timeout_s: float
+    grace_s: float
+    stop: asyncio.Event
+    dialect: BenchDialect = DIALECTS["chat"]
+    target: int = 0
+    keeps_texts: bool = True
+    on_end: Callable[[BenchRecord], None] = lambda _: None
+    clock: Callable[[], float] = time.perf_counter
+
+    def __post_init__(self) -> None:
         self.records: list[BenchRecord] = []
         self.counts = LoadCounters()
         self.seconds = 0.0
@@ -162,26 +156,15 @@ class LoadGenerator:
         """Whether it ran for the planned duration."""
         self.tokens_by: set[str] = set()
         """Sources of the token counts, once tokens are counted."""
-        self._address = address
-        self._prompts = prompts
-        self._common_fields = common_fields
-        self._dialect = dialect
-        self._timeout_s = timeout_s
-        self._grace_s = grace_s
-        self._stop = stop
-        self._target = target
-        self._keeps_texts = keeps_texts
-        self._on_end = on_end
-        self._clock = clock
-        self._begun = clock()
-        self._pool = ConnectionPool(idle_per_address=4096)
-        self._cpu_begun = self._cpu_used = 0.0
         self.texts: list[tuple[BenchRecord, str]] = []
         """Answers whose tokens are counted after the step; empty without a counter."""
+        self._begun = self.clock()
+        self._pool = ConnectionPool(idle_per_address=4096)
+        self._cpu_begun = self._cpu_used = 0.0
 
     def now(self) -> float:
         """Return the seconds since the step started."""
-        return self._clock() - self._begun
+        return self.clock() - self._begun
 
     @property
     def client_load(self) -> ClientLoad:
@@ -219,7 +202,7 @@ class LoadGenerator:
                 if len(working) >= max_in_flight:
                     self.counts.skipped += 1
                     continue
-                task = asyncio.create_task(self._send_request(self._prompts.next(), due_s))
+                task = asyncio.create_task(self._send_request(self.prompts.next(), due_s))
                 working.add(task)
                 task.add_done_callback(working.discard)
             await self._finish_at(seconds)
@@ -232,8 +215,8 @@ class LoadGenerator:
         """Run the step without garbage collection, whose pauses would be measured; few reference cycles arise."""
         gc.collect()
         gc.disable()
-        self._cpu_begun = _process_cpu_s()
-        self._begun = self._clock()
+        self._cpu_begun = time.process_time()
+        self._begun = self.clock()
         try:
             yield
         finally:
@@ -245,32 +228,26 @@ class LoadGenerator:
 
     def _note_end(self, seconds: float) -> None:
         self.seconds = seconds
-        self._cpu_used = _process_cpu_s() - self._cpu_begun
+        self._cpu_used = time.process_time() - self._cpu_begun
 
     async def _wait_until(self, until_s: float) -> bool:
         """Wait for a time of the step; return False if the step was stopped before."""
         left_s = until_s - self.now()
         if left_s <= 0:
             await asyncio.sleep(0)  # even a late task lets others run
-        elif not self._stop.is_set():
+        elif not self.stop.is_set():
             try:
                 async with asyncio.timeout(left_s):
-                    await self._stop.wait()
+                    await self.stop.wait()
             except TimeoutError:
                 return True
-        return not self._stop.is_set()
-
-    def _note_start(self, record: BenchRecord) -> None:
-        late_s = record.sent_s - record.due_s
-        if late_s > _LATE_START_S:
-            self.counts.late += 1
-            self.counts.max_delay_s = max(self.counts.max_delay_s, late_s)
+        return not self.stop.is_set()
 
     async def _drain(self, working: Sequence[asyncio.Task[Any]]) -> None:
         """Let requests in flight finish within the grace period, unless the step is stopped; then cancel them."""
-        stopped = asyncio.create_task(self._stop.wait())
+        stopped = asyncio.create_task(self.stop.wait())
         ended = asyncio.gather(*working, return_exceptions=True)
-        await asyncio.wait((stopped, ended), timeout=self._grace_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stopped, ended), timeout=self.grace_s, return_when=asyncio.FIRST_COMPLETED)
         for task in (stopped, *working):
             task.cancel()
         await asyncio.gather(stopped, ended, return_exceptions=True)
@@ -281,9 +258,9 @@ class LoadGenerator:
 
     async def _run_user(self, seconds: float) -> None:
         pause_s, longest_s = _BACKOFF_S
-        while self.now() < seconds and not self._stop.is_set():
+        while self.now() < seconds and not self.stop.is_set():
             self.counts.due += 1
-            record = await self._send_request(self._prompts.next(), self.now())
+            record = await self._send_request(self.prompts.next(), self.now())
             if record.outcome is RequestOutcome.OK:
                 pause_s = _BACKOFF_S[0]
                 continue
@@ -291,10 +268,13 @@ class LoadGenerator:
             pause_s = min(2 * pause_s, longest_s)
 
     async def _send_request(self, turn: PromptRequest, due_s: float) -> BenchRecord:
-        body = self._dialect.body(self._common_fields, turn.messages, turn.max_tokens)
+        body = self.dialect.body(self.common_fields, turn.messages, turn.max_tokens)
         data = msgspec.json.encode(body)
-        record = BenchRecord(self._target, due_s, self.now(), turn.prompt_tokens, turn.max_tokens)
-        self._note_start(record)
+        record = BenchRecord(self.target, due_s, self.now(), turn.prompt_tokens, turn.max_tokens)
+        late_s = record.sent_s - due_s
+        if late_s > _LATE_START_S:
+            self.counts.late += 1
+            self.counts.max_delay_s = max(self.counts.max_delay_s, late_s)
         listener = self._make_receiver(record, body)
         self.counts.in_flight += 1
         try:
@@ -303,20 +283,20 @@ class LoadGenerator:
             listener.settle(RequestOutcome.UNFINISHED)
             self.counts.in_flight -= 1
             self.records.append(record)
-            self._on_end(record)
-        if self._keeps_texts:
+            self.on_end(record)
+        if self.keeps_texts:
             self.texts.append((record, listener.timer.all_text))
         if record.outcome is RequestOutcome.OK:
-            self._prompts.add_answer(turn, listener.timer.answer)
+            self.prompts.add_answer(turn, listener.timer.answer)
         return record
 
     def _make_receiver(self, record: BenchRecord, body: dict[str, Any]) -> BenchReceiver:
-        return BenchReceiver(record, self.now, self._dialect.stream_timer(record, body))
+        return BenchReceiver(record, self.now, self.dialect.stream_timer(record, body))
 
     async def _receive(self, receiver: BenchReceiver, data: bytes, body: dict[str, Any]) -> BenchReceiver:
         exchange: Exchange | None = None
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 exchange = await self._send(receiver, data)
                 await receiver.done
                 if receiver.is_stale:  # the server had closed the idle connection
@@ -324,7 +304,7 @@ class LoadGenerator:
                     exchange = await self._send(receiver, data, is_fresh=True)
                     await receiver.done
         except TimeoutError:
-            receiver.settle(RequestOutcome.TIMED_OUT, f"not complete within {self._timeout_s:g} s")
+            receiver.settle(RequestOutcome.TIMED_OUT, f"not complete within {self.timeout_s:g} s")
         except HttpClientError as error:
             receiver.settle(RequestOutcome.UNREACHABLE, str(error))
         finally:
@@ -333,16 +313,9 @@ class LoadGenerator:
         return receiver
 
     async def _send(self, receiver: BenchReceiver, data: bytes, *, is_fresh: bool = False) -> Exchange:
-        path, sse = self._dialect.path, "text/event-stream"
-        return await send(
-            self._address, "POST", path, receiver, pool=self._pool, is_fresh=is_fresh, body=data, accept=sse
-        )
-
-
-def _process_cpu_s() -> float:
-    """Return the CPU time of this process."""
-    usage = getrusage(RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+        options: RequestOptions = {"body": data, "accept": "text/event-stream"}
+        path, pool = self.dialect.path, self._pool
+        return await send(self.address, "POST", path, receiver, pool=pool, is_fresh=is_fresh, **options)
 
 
 # The steps of each kind of run.
@@ -352,48 +325,49 @@ SWEEP_HEADROOM = 1.2
 """A sweep goes slightly beyond the rate of the throughput step, to show where the server saturates."""
 
 
-class ClosedLoopStep(msgspec.Struct, frozen=True):
+class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step to run: a closed loop of users, or requests at a rate or at given times, regardless of the server."""
+
+    id: str
+    users: int | None = None
     """Users who each send the next request when the last one is answered."""
-
-    id: str
-    users: int
-
-
-class OpenLoopStep(msgspec.Struct, frozen=True):
-    """Requests at a rate, regardless of the server."""
-
-    id: str
-    rate: float
+    rate: float | None = None
+    times: tuple[float, ...] = ()
 
 
-class TraceReplayStep(msgspec.Struct, frozen=True):
-    """Requests at given times."""
-
-    id: str
-    times: tuple[float, ...]
-
-
-PlannedStep: TypeAlias = ClosedLoopStep | OpenLoopStep | TraceReplayStep
-
-WARMUP_STEP = ClosedLoopStep("warmup", 1)
+WARMUP_STEP = PlannedStep(id="warmup", users=1)
 REPLAY_TAIL_S = 0.001
 """A replay lasts this much longer than its last arrival: a request due at the very end would not be sent."""
 
 
-def rate_steps(settings: BenchSettings, rates: tuple[float, ...]) -> list[PlannedStep]:
-    """Return a step per rate, with the names of inference-benchmarker."""
-    return [OpenLoopStep(f"{settings.arrivals}@{rate:.2f}req/s", rate) for rate in rates]
+def first_steps(settings: BenchSettings) -> list[PlannedStep]:
+    """Return the steps that are known before the run; raises `ValueError` if a file of times cannot be used."""
+    match settings.kind:
+        case BenchmarkKind.SWEEP | BenchmarkKind.THROUGHPUT:
+            return [PlannedStep(id="throughput", users=settings.max_vus)]
+        case BenchmarkKind.RATE:
+            return rate_steps(settings, settings.rates)
+        case BenchmarkKind.QUICK | BenchmarkKind.CONCURRENCY:
+            return [PlannedStep(id=f"concurrency@{users}", users=users) for users in settings.levels]
+        case BenchmarkKind.REPLAY:
+            assert settings.replay is not None
+            return [PlannedStep(id="replay", times=tuple(read_arrival_times(settings.replay)))]
 
 
-def sweep_rates(settings: BenchSettings, max_rate: float) -> tuple[float, ...]:
-    """Return the rates of a sweep, from the maximum rate of the server."""
+def sweep_steps(settings: BenchSettings, max_rate: float) -> list[PlannedStep]:
+    """Return the steps of a sweep, from the maximum rate of the server."""
     count = settings.num_rates
-    return tuple(step * max_rate * SWEEP_HEADROOM / count for step in range(1, count + 1))
+    return rate_steps(settings, [step * max_rate * SWEEP_HEADROOM / count for step in range(1, count + 1)])
 
 
-def arrival_times(step: OpenLoopStep | TraceReplayStep, settings: BenchSettings, rng: random.Random) -> Iterator[float]:
+def rate_steps(settings: BenchSettings, rates: Iterable[float]) -> list[PlannedStep]:
+    """Return a step per rate, with the names of inference-benchmarker."""
+    return [PlannedStep(id=f"{settings.arrivals}@{rate:.2f}req/s", rate=rate) for rate in rates]
+
+
+def arrival_times(step: PlannedStep, settings: BenchSettings, rng: random.Random) -> Iterator[float]:
     """Return the times at which requests are due."""
-    if isinstance(step, TraceReplayStep):
+    if step.rate is None:
         return iter(step.times)
     match settings.arrivals:
         case ArrivalProcess.CONSTANT:
@@ -402,11 +376,6 @@ def arrival_times(step: OpenLoopStep | TraceReplayStep, settings: BenchSettings,
             return poisson_arrivals(step.rate, rng)
         case ArrivalProcess.BURSTY:
             return bursty_arrivals(step.rate, settings.burstiness, rng)
-
-
-def concurrency_steps(settings: BenchSettings) -> list[PlannedStep]:
-    """Return a step per number of users."""
-    return [ClosedLoopStep(f"concurrency@{users}", users) for users in settings.levels]
 
 
 def expected_duration_s(settings: BenchSettings) -> tuple[float, float] | None:
@@ -421,79 +390,49 @@ def expected_duration_s(settings: BenchSettings) -> tuple[float, float] | None:
     return seconds, seconds + servers * (bool(settings.warmup_s) + steps) * settings.grace_s
 
 
-def round_orders(rounds: int) -> list[tuple[int, int]]:
-    """Return the order of two servers in each round, balanced so that drifts affect both."""
-    return [(0, 1) if number % 2 == 0 else (1, 0) for number in range(rounds)]
-
-
 # A step in rounds: the requests of all rounds in sequence, with the rates of each round.
 
 
-class StepSpec(TypedDict):
-    """Properties of a step that are known before it runs."""
-
-    id: str
-    target: str
-    is_open: bool
-    max_vus: int
-    rate: float | None
-    goodput: Sequence[GoodputBound]
+_MOMENTS = ("due_s", "sent_s", "head_s", "role_s", "reasoning_s", "content_s", "tool_s", "ended_s")
 
 
-def merge_rounds(loads: Sequence[LoadGenerator], **spec: Unpack[StepSpec]) -> StepResult:
+def merge_rounds(
+    loads: Sequence[LoadGenerator], goodput: Sequence[GoodputBound], **spec: Unpack[StepSpec]
+) -> StepResult:
     """Merge the rounds of a step into one result."""
     records: list[BenchRecord] = []
     seconds = 0.0
     for load in loads:
         records += load.records if not seconds else [shift_record(record, seconds) for record in load.records]
         seconds += load.seconds
+    owns = [load.client_load for load in loads]
+    client = ClientLoad(
+        cpu=sum(own.cpu for own in owns) / len(owns),
+        late_starts=sum(own.late_starts for own in owns),
+        max_delay_s=max(own.max_delay_s for own in owns),
+        is_bottleneck=any(own.is_bottleneck for own in owns),
+    )
     step = summarize_step(
         records,
         seconds=seconds,
         due=sum(load.counts.due for load in loads),
         skipped=sum(load.counts.skipped for load in loads),
         tokens_by=" and ".join(sorted({by for load in loads for by in load.tokens_by}, reverse=True)) or "chunks",
-        client=_mean_client_load(loads),
+        client=client,
+        goodput=goodput,
         **spec,
     )
-    return step if len(loads) == 1 else _with_round_rates([merge_rounds([load], **spec) for load in loads], step)
-
-
-def _mean_client_load(loads: Sequence[LoadGenerator]) -> ClientLoad:
-    owns = [load.client_load for load in loads]
-    return ClientLoad(
-        cpu=sum(own.cpu for own in owns) / len(owns),
-        late_starts=sum(own.late_starts for own in owns),
-        max_delay_s=max(own.max_delay_s for own in owns),
-        is_bottleneck=any(own.is_bottleneck for own in owns),
-    )
-
-
-def _with_round_rates(rounds: Sequence[StepResult], whole: StepResult) -> StepResult:
-    """Average the rates of the rounds: requests that finish after a round belong to none, though to the next's time."""
-    seconds = whole.seconds or 1.0
-    return msgspec.structs.replace(
-        whole,
-        request_rate=sum(one.request_rate * one.seconds for one in rounds) / seconds,
-        token_rate=sum(one.token_rate * one.seconds for one in rounds) / seconds,
-    )
+    if len(loads) == 1:
+        return step
+    # The mean of the rounds' rates: requests that finish after a round belong to none, though to the next's time.
+    rounds = [merge_rounds([load], goodput, **spec) for load in loads]
+    request_rate = sum(one.request_rate * one.seconds for one in rounds) / (seconds or 1.0)
+    token_rate = sum(one.token_rate * one.seconds for one in rounds) / (seconds or 1.0)
+    return msgspec.structs.replace(step, request_rate=request_rate, token_rate=token_rate)
 
 
 def shift_record(record: BenchRecord, seconds: float) -> BenchRecord:
     """Return the record with times relative to a step that started earlier."""
-
-    def later(at: float | None) -> float | None:
-        return None if at is None else at + seconds
-
-    return msgspec.structs.replace(
-        record,
-        due_s=record.due_s + seconds,
-        sent_s=record.sent_s + seconds,
-        head_s=later(record.head_s),
-        role_s=later(record.role_s),
-        reasoning_s=later(record.reasoning_s),
-        content_s=later(record.content_s),
-        tool_s=later(record.tool_s),
-        times=type(record.times)("d", [at + seconds for at in record.times]),
-        ended_s=record.ended_s + seconds,
-    )
+    times = type(record.times)("d", [at + seconds for at in record.times])
+    moments = {name: at + seconds for name in _MOMENTS if (at := getattr(record, name)) is not None}
+    return msgspec.structs.replace(record, times=times, **moments)

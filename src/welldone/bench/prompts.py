@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -29,7 +29,6 @@ DATASET_LIMIT_BYTES = 256 * 2**20
 """Files are read whole, and take a few times their size in memory."""
 _ROLES = {"user": "user", "human": "user", "system": "system"}
 _TEXT_FIELDS = '"prompt", "text", "messages" or "conversations"'
-_NEWLINE = b"\n"
 _BYTE_OFFSET = re.compile(r"\(byte (\d+)\)")
 
 
@@ -55,6 +54,7 @@ PromptMessage = dict[str, str]
 DatasetTurns = list[list[PromptMessage]]
 """The messages of each turn of a user: one message, after the system message in the first turn if there is one."""
 
+Decoded = TypeVar("Decoded")
 _LIST_DECODER = msgspec.json.Decoder(list[DatasetRow])
 _ROW_DECODER = msgspec.json.Decoder(DatasetRow)
 
@@ -81,40 +81,29 @@ def _read_file(path: Path) -> bytes:
 
 
 def _parse_rows(path: Path, data: bytes) -> Iterator[DatasetRow]:
-    if not data.lstrip().startswith(b"["):
-        for number, line in enumerate(data.split(_NEWLINE), 1):
-            if line.strip():
-                yield _parse_row(line, f"{path.name}, line {number}")
-        return
+    if data.lstrip().startswith(b"["):
+        rows = _decode(_LIST_DECODER, data, path.name, has_lines=True)
+        located = ((f"{path.name}, entry {number}", row) for number, row in enumerate(rows, 1))
+    else:
+        lines = ((f"{path.name}, line {number}", line) for number, line in enumerate(data.split(b"\n"), 1))
+        located = ((location, _decode(_ROW_DECODER, line, location)) for location, line in lines if line.strip())
+    for location, row in located:
+        if (row.prompt, row.text, row.messages, row.conversations) == (None,) * 4:
+            raise ValueError(f"{location}: there is no {_TEXT_FIELDS}")
+        yield row
+
+
+def _decode(
+    decoder: "msgspec.json.Decoder[Decoded]", data: bytes, location: str, *, has_lines: bool = False
+) -> Decoded:
     try:
-        rows = _LIST_DECODER.decode(data)
+        return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path.name}{_line_of(error, data)}: {_decode_error(error)}") from None
-    for number, row in enumerate(rows, 1):
-        yield _check_row(row, f"{path.name}, entry {number}")
-
-
-def _parse_row(line: bytes, location: str) -> DatasetRow:
-    try:
-        return _check_row(_ROW_DECODER.decode(line), location)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{location}: {_decode_error(error)}") from None
-
-
-def _check_row(row: DatasetRow, location: str) -> DatasetRow:
-    if (row.prompt, row.text, row.messages, row.conversations) == (None,) * 4:
-        raise ValueError(f"{location}: there is no {_TEXT_FIELDS}")
-    return row
-
-
-def _decode_error(error: Exception) -> str:
-    return str(error).replace("`", "") if isinstance(error, msgspec.MsgspecError) else "not JSON"
-
-
-def _line_of(error: Exception, data: bytes) -> str:
-    """Return the line of a JSON error, if it is known."""
-    match = _BYTE_OFFSET.search(str(error))
-    return "" if match is None else f", line {1 + data[: int(match[1])].count(_NEWLINE)}"
+        if has_lines and (offset := _BYTE_OFFSET.search(str(error))):
+            lines_before = data[: int(offset[1])].count(b"\n")
+            location += f", line {1 + lines_before}"
+        reason = str(error).replace("`", "") if isinstance(error, msgspec.MsgspecError) else "not JSON"
+        raise ValueError(f"{location}: {reason}") from None
 
 
 def _user_turns(row: DatasetRow) -> DatasetTurns:
@@ -281,26 +270,19 @@ def _synthetic_conversations(
     writer = PromptWriter(profile.style, counter or ESTIMATED_COUNTER, rng)
     length = length or profile.synthetic_length
     while True:
-        turns = [
-            _user_turn(*writer.write(draw_length(length, rng)), counter) for _ in range(rng.randint(*profile.turns))
-        ]
-        yield [_with_system(turns[0], writer.opening(), counter), *turns[1:]] if len(turns) > 1 else turns
-
-
-def _user_turn(text: str, tokens: int, counter: BenchTokenCounter | None) -> UserTurn:
-    return UserTurn([{"role": "user", "content": text}], tokens if counter else None)
-
-
-def _with_system(turn: UserTurn, opening: str, counter: BenchTokenCounter | None) -> UserTurn:
-    """Return the first turn after a system message, which is unique too, since it comes first in the prompt."""
-    text = f"{opening} You help the people there. Answer in plain words."
-    tokens = turn.tokens + counter.count(text) if counter and turn.tokens is not None else None
-    return UserTurn([{"role": "system", "content": text}, *turn.messages], tokens)
+        written = [writer.write(draw_length(length, rng)) for _ in range(rng.randint(*profile.turns))]
+        turns = [UserTurn([{"role": "user", "content": text}], tokens if counter else None) for text, tokens in written]
+        if len(turns) > 1:
+            # The system message is unique too, since it comes first in the prompt.
+            system = f"{writer.opening()} You help the people there. Answer in plain words."
+            tokens = written[0][1] + counter.count(system) if counter else None
+            turns[0] = UserTurn([{"role": "system", "content": system}, *turns[0].messages], tokens)
+        yield turns
 
 
 def _fit_conversations(
     conversations: list[DatasetTurns], length: LengthSpec | None, counter: BenchTokenCounter | None, rng: random.Random
-) -> list[Sequence[UserTurn]]:
+) -> list[list[UserTurn]]:
     """Cut the turns of a dataset to a length. Conversations whose first turn is too short are skipped."""
     fitting = [
         [_cut_turn(turn, length, counter, rng) for turn in turns]
@@ -308,10 +290,9 @@ def _fit_conversations(
         if length is None or (counter or ESTIMATED_COUNTER).count(turns[0][-1]["content"]) >= length.min_tokens
     ]
     if not fitting and length is not None:
-        raise ValueError(
-            f"the dataset has no first message of {length.min_tokens} tokens or more; use a smaller length"
-        )
-    return list(fitting)
+        least = length.min_tokens
+        raise ValueError(f"the dataset has no first message of {least} tokens or more; use a smaller length")
+    return fitting
 
 
 def _cut_turn(

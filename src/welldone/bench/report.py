@@ -91,6 +91,30 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> int:
         return self.outcomes.get("ok", 0)
 
+    @property
+    def failed(self) -> int:
+        """The number of failed requests. Requests that were abandoned at the end of the step do not count."""
+        return self.finished - self.ok
+
+    @property
+    def finished(self) -> int:
+        return self.requests - self.outcomes.get("unfinished", 0)
+
+    @property
+    def error_rate(self) -> float | None:
+        """The share of finished requests that failed. Unfinished and skipped requests do not count."""
+        return self.failed / self.finished if self.finished else None
+
+    @property
+    def is_warmup(self) -> bool:
+        return self.id == "warmup"
+
+    def statistic(self, metric: str, name: str) -> float | None:
+        """Return the mean, min, max or a percentile of a metric; None if there are too few samples."""
+        if (values := self.times.get(metric)) is None:
+            return None
+        return {"mean": values.mean, "min": values.minimum, "max": values.maximum, **values.percentiles}.get(name)
+
 
 class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A metric on two servers that were measured in alternation, or in two reports."""

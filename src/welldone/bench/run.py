@@ -5,6 +5,7 @@ import os
 import platform
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -12,23 +13,9 @@ from typing import Any
 import msgspec
 
 from welldone import __version__
+from welldone.bench import load
 from welldone.bench.client import BenchTarget, BenchUnreachableError, bench_secrets, post_to_root, probe_targets
-from welldone.bench.load import (
-    REPLAY_TAIL_S,
-    WARMUP_STEP,
-    ClosedLoopStep,
-    LoadGenerator,
-    OpenLoopStep,
-    PlannedStep,
-    TraceReplayStep,
-    arrival_times,
-    concurrency_steps,
-    merge_rounds,
-    rate_steps,
-    read_arrival_times,
-    round_orders,
-    sweep_rates,
-)
+from welldone.bench.load import LoadGenerator, PlannedStep
 from welldone.bench.prompts import PromptSource, make_prompt_source
 from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.report import BenchReport, MetricComparison, StepResult
@@ -84,7 +71,7 @@ async def run_bench(
         ValueError: the URL, the key, a file or a tokenizer cannot be used.
     """
     progress = progress or BenchProgress()
-    steps = _first_steps(settings)
+    steps = load.first_steps(settings)
     began = _utc_now()
     targets = await probe_targets(settings)
     progress.title = f"{targets[0].model} at {' and '.join(target.url for target in targets)}"
@@ -92,6 +79,7 @@ async def run_bench(
         progress.title += f", {settings.endpoint}"
     counter = await find_token_counter(settings.tokenizer, partial(post_to_root, targets[0]))
     run = _BenchRun(settings, stop or asyncio.Event(), progress, targets, counter)
+    fallback = f"its chunks ({why_no_counter(settings.tokenizer)})" if counter is None else counter.name
     on_start()
     await run.measure_all(steps)
     return BenchReport(
@@ -104,7 +92,7 @@ async def run_bench(
         model=targets[0].model,
         kind=settings.kind.value,
         config=public_settings(settings),
-        tokenizer=f"the server's usage numbers, or else {_fallback_counter(settings, counter)}",
+        tokenizer=f"the server's usage numbers, or else {fallback}",
         is_complete=not run.incomplete_reason,
         incomplete_reason=run.incomplete_reason,
         steps=tuple(progress.steps),
@@ -114,148 +102,123 @@ async def run_bench(
     )
 
 
-def _first_steps(settings: BenchSettings) -> list[PlannedStep]:
-    match settings.kind:
-        case BenchmarkKind.SWEEP | BenchmarkKind.THROUGHPUT:
-            return [ClosedLoopStep("throughput", settings.max_vus)]
-        case BenchmarkKind.RATE:
-            return rate_steps(settings, settings.rates)
-        case BenchmarkKind.QUICK | BenchmarkKind.CONCURRENCY:
-            return concurrency_steps(settings)
-        case BenchmarkKind.REPLAY:
-            assert settings.replay is not None
-            return [TraceReplayStep("replay", tuple(read_arrival_times(settings.replay)))]
-
-
-def _fallback_counter(settings: BenchSettings, counter: BenchTokenCounter | None) -> str:
-    return f"its chunks ({why_no_counter(settings.tokenizer)})" if counter is None else counter.name
-
-
+@dataclass
 class _BenchRun:
     """Runs the steps in sequence."""
 
-    def __init__(
-        self,
-        settings: BenchSettings,
-        stop: asyncio.Event,
-        progress: BenchProgress,
-        targets: list[BenchTarget],
-        counter: BenchTokenCounter | None,
-    ) -> None:
+    settings: BenchSettings
+    stop: asyncio.Event
+    progress: BenchProgress
+    targets: list[BenchTarget]
+    counter: BenchTokenCounter | None
+
+    def __post_init__(self) -> None:
         self.incomplete_reason = ""
         """Why the run ended early, if it did."""
         self.comparisons: list[MetricComparison] = []
-        self._settings = settings
-        self._stop = stop
-        self._progress = progress
-        self._targets = targets
-        self._counter = counter
-        self._rng = random.Random(settings.seed)
-        self._prompts: PromptSource = make_prompt_source(settings, counter, self._rng)
-        self._secrets = bench_secrets(settings)
+        self._rng = random.Random(self.settings.seed)
+        self._prompts: PromptSource = make_prompt_source(self.settings, self.counter, self._rng)
+        self._secrets = bench_secrets(self.settings)
         self._sample_count = 0
 
     async def measure_all(self, steps: list[PlannedStep]) -> None:
-        settings, watch = self._settings, self._progress
+        settings, watch = self.settings, self.progress
         is_sweep = settings.kind is BenchmarkKind.SWEEP
         watch.total = bool(settings.warmup_s) + len(steps) + is_sweep * settings.num_rates
         if settings.warmup_s:
-            await self._measure(WARMUP_STEP, settings.warmup_s)
+            await self._measure(load.WARMUP_STEP, settings.warmup_s)
             self._check_warmup()
         for step in steps:
             await self._measure(step, settings.duration_s)
-        if is_sweep and not self._stop.is_set():
+        if is_sweep and not self.stop.is_set():
             await self._sweep()
-        if self._stop.is_set():
+        if self.stop.is_set():
             self.incomplete_reason = self.incomplete_reason or STOPPED_BY_USER
 
     def _check_warmup(self) -> None:
-        for step in self._progress.steps:
-            if not step.ok and not self._stop.is_set():
+        for step in self.progress.steps:
+            if not step.ok and not self.stop.is_set():
                 reason = next(iter(step.reasons), RequestOutcome.UNFINISHED)
                 if reason == RequestOutcome.UNFINISHED:
-                    reason = (
-                        f"it was still in flight after {step.seconds + self._settings.grace_s:g} s; {_TIMEOUT_HINT}"
-                    )
+                    waited_s = step.seconds + self.settings.grace_s
+                    reason = f"it was still in flight after {waited_s:g} s; {_TIMEOUT_HINT}"
                 raise BenchUnreachableError(f"{step.target} completed no answer in the warm-up: {reason}")
 
     async def _sweep(self) -> None:
         """Measure rising rates. With two servers, both get the rates of the first."""
-        settings = self._settings
-        max_rate = self._progress.steps[-len(self._targets)].request_rate
+        settings = self.settings
+        max_rate = self.progress.steps[-len(self.targets)].request_rate
         if not max_rate:
             self.incomplete_reason = _NO_SWEEP_RATE
             return
-        for step in rate_steps(settings, sweep_rates(settings, max_rate)):
+        for step in load.sweep_steps(settings, max_rate):
             await self._measure(step, settings.duration_s)
 
     async def _measure(self, step: PlannedStep, seconds: float) -> None:
-        if self._stop.is_set():
+        if self.stop.is_set():
             return
-        watch = self._progress
-        if isinstance(step, TraceReplayStep):
-            seconds = step.times[-1] + REPLAY_TAIL_S
-        watch.step, watch.number, watch.seconds = step.id, watch.number + 1, seconds * len(self._targets)
-        if len(self._targets) == 1:
+        watch = self.progress
+        if step.times:
+            seconds = step.times[-1] + load.REPLAY_TAIL_S
+        watch.step, watch.number, watch.seconds = step.id, watch.number + 1, seconds * len(self.targets)
+        if len(self.targets) == 1:
             watch.steps.append(self._step_result(step, 0, [await self._generate_load(step, 0, seconds)]))
             return
         # A replay cannot be split into rounds: arrivals late in the file would never be reached.
-        rounds = 1 if step is WARMUP_STEP or isinstance(step, TraceReplayStep) else COMPARISON_ROUNDS
+        rounds = 1 if step is load.WARMUP_STEP or step.times else COMPARISON_ROUNDS
         loads: tuple[list[LoadGenerator], list[LoadGenerator]] = ([], [])
-        for order in round_orders(rounds):
-            for number in order:
+        for order in range(rounds):
+            for number in (0, 1) if order % 2 == 0 else (1, 0):  # balanced, so that drifts affect both
                 loads[number].append(await self._generate_load(step, number, seconds / rounds))
         watch.steps += [self._step_result(step, number, loads[number]) for number in (0, 1)]
-        if step is not WARMUP_STEP:
+        if step is not load.WARMUP_STEP:
             self._compare(step, loads)
 
     def _compare(self, step: PlannedStep, loads: tuple[list[LoadGenerator], list[LoadGenerator]]) -> None:
         """Compare the servers round by round, without a round that was stopped."""
-        whole = [pair for pair in zip(*loads, strict=True) if all(load.is_complete for load in pair)]
+        whole = [pair for pair in zip(*loads, strict=True) if all(one.is_complete for one in pair)]
         pairs = [(self._step_result(step, 0, [first]), self._step_result(step, 1, [second])) for first, second in whole]
         self.comparisons += compare_rounds(pairs)
 
     async def _generate_load(self, step: PlannedStep, number: int, seconds: float) -> LoadGenerator:
-        settings, target = self._settings, self._targets[number]
-        load = LoadGenerator(
+        settings, target = self.settings, self.targets[number]
+        generator = LoadGenerator(
             target.address,
             self._prompts,
             target.common_fields,
             timeout_s=settings.timeout_s,
             grace_s=settings.grace_s,
-            stop=self._stop,
+            stop=self.stop,
             dialect=target.dialect,
             target=number,
-            keeps_texts=self._counter is not None,
+            keeps_texts=self.counter is not None,
             on_end=self._on_request_end,
         )
-        self._progress.load = load
-        if isinstance(step, ClosedLoopStep):
-            await load.run_closed_loop(step.users, seconds)
+        self.progress.load = generator
+        if step.users is not None:
+            await generator.run_closed_loop(step.users, seconds)
         else:
-            schedule = arrival_times(step, settings, self._rng)
-            await load.run_open_loop(
-                schedule, seconds, settings.max_vus, wait_for_last_answer=isinstance(step, TraceReplayStep)
-            )
-        self._count_tokens(load)
-        return load
+            schedule, is_replay = load.arrival_times(step, settings, self._rng), bool(step.times)
+            await generator.run_open_loop(schedule, seconds, settings.max_vus, wait_for_last_answer=is_replay)
+        self._count_tokens(generator)
+        return generator
 
     def _on_request_end(self, record: BenchRecord) -> None:
         """Redact secrets in a finished record, and stop the run at the limit of recorded numbers."""
         record.error = self._secrets.redact(record.error)
         record.finish_reason = self._secrets.redact(record.finish_reason)
         self._sample_count += _RECORD_SIZE + len(record.times)
-        if self._sample_count > MAX_SAMPLES and not self._stop.is_set():
+        if self._sample_count > MAX_SAMPLES and not self.stop.is_set():
             self.incomplete_reason = _SAMPLES_EXHAUSTED
-            self._stop.set()
+            self.stop.set()
 
-    def _count_tokens(self, load: LoadGenerator) -> None:
+    def _count_tokens(self, generator: LoadGenerator) -> None:
         """Count the tokens that the server did not report, after the measurement."""
-        if self._counter is not None:
-            for record, text in load.texts:
-                record.tokenizer_tokens = self._counter.count(text)
-        load.texts.clear()
-        for record in load.records:
+        if self.counter is not None:
+            for record, text in generator.texts:
+                record.tokenizer_tokens = self.counter.count(text)
+        generator.texts.clear()
+        for record in generator.records:
             if record.tokens is not None:
                 by = "usage"
             elif record.tokenizer_tokens is not None:
@@ -263,18 +226,17 @@ class _BenchRun:
             else:
                 by, record.tokens = "chunks", len(record.times)
             if record.outcome is RequestOutcome.OK:
-                load.tokens_by.add(by)
+                generator.tokens_by.add(by)
 
     def _step_result(self, step: PlannedStep, number: int, loads: list[LoadGenerator]) -> StepResult:
-        settings = self._settings
-        return merge_rounds(
+        return load.merge_rounds(
             loads,
+            self.settings.goodput,
             id=step.id,
-            target=self._targets[number].url,
-            is_open=not isinstance(step, ClosedLoopStep),
-            max_vus=step.users if isinstance(step, ClosedLoopStep) else settings.max_vus,
-            rate=step.rate if isinstance(step, OpenLoopStep) else None,
-            goodput=settings.goodput,
+            target=self.targets[number].url,
+            is_open=step.users is None,
+            max_vus=step.users or self.settings.max_vus,
+            rate=step.rate,
         )
 
 

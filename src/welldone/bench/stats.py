@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import fsum, sqrt
 from statistics import fmean
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict, Unpack
 
 import msgspec
 
@@ -115,13 +115,8 @@ def tokens_until(records: Iterable[BenchRecord], seconds: float) -> float:
 
     Tokens are distributed evenly over the chunks of an answer: no server reports them per chunk.
     """
-    return fsum(_record_tokens_until(record, seconds) for record in records)
-
-
-def _record_tokens_until(record: BenchRecord, seconds: float) -> float:
-    chunks = len(record.times)
-    tokens = chunks if record.tokens is None else record.tokens
-    return tokens * bisect_right(record.times, seconds) / chunks if chunks else 0.0
+    answers = [(record.times, len(record.times) if record.tokens is None else record.tokens) for record in records]
+    return fsum(tokens * bisect_right(times, seconds) / len(times) for times, tokens in answers if times)
 
 
 def requests_until(records: Iterable[BenchRecord], seconds: float) -> float:
@@ -140,37 +135,33 @@ def _share_until(record: BenchRecord, seconds: float) -> float:
     return (seconds - begun_s) / (record.ended_s - begun_s)
 
 
-def error_rate(step: StepResult) -> float | None:
-    """Return the share of finished requests that failed. Unfinished and skipped requests do not count."""
-    ended = step.requests - step.outcomes.get(RequestOutcome.UNFINISHED, 0)
-    return (ended - step.ok) / ended if ended else None
+class StepSpec(TypedDict):
+    """Properties of a step that are known before it runs."""
+
+    id: str
+    target: str
+    is_open: bool
+    max_vus: int
+    rate: float | None
 
 
 def summarize_step(
     records: Sequence[BenchRecord],
     *,
-    id: str,
-    target: str,
-    is_open: bool,
-    max_vus: int,
-    rate: float | None,
     seconds: float,
     due: int,
     skipped: int,
     tokens_by: str,
     client: ClientLoad,
     goodput: Sequence[GoodputBound],
+    **spec: Unpack[StepSpec],
 ) -> StepResult:
     """Summarise a step. Totals cover successful requests; rates cover what was received within its seconds."""
     fine = [record for record in records if record.outcome is RequestOutcome.OK]
     prompts = [record.prompt_tokens for record in fine if record.prompt_tokens is not None]
     made = [record.tokens for record in fine if record.tokens is not None]
     return StepResult(
-        id=id,
-        target=target,
-        is_open=is_open,
-        max_vus=max_vus,
-        rate=rate,
+        **spec,
         seconds=seconds,
         due=due,
         skipped=skipped,
@@ -207,9 +198,8 @@ def _meets_bounds(record: BenchRecord, bounds: Iterable[GoodputBound]) -> bool:
 
 def _count_reasons(records: Iterable[BenchRecord]) -> dict[str, int]:
     """Count requests that are not ok by their error; rare errors are counted together."""
-    whys = Counter(
-        record.error or record.outcome.value for record in records if record.outcome is not RequestOutcome.OK
-    )
+    bad = [record for record in records if record.outcome is not RequestOutcome.OK]
+    whys = Counter(record.error or record.outcome.value for record in bad)
     often = dict(whys.most_common(_MAX_REASONS))
     others = whys.total() - sum(often.values())
     return often | {_OTHER_REASONS: often.get(_OTHER_REASONS, 0) + others} if others else often
@@ -229,16 +219,12 @@ _SHARE_UNITS = {"%": 100, "": 1}
 _RATE_UNITS = {"": 1}
 _METRIC_UNITS = {
     **dict.fromkeys(_TIME_METRICS, _SECOND_UNITS),
-    "rate": _RATE_UNITS,
-    "token_rate": _RATE_UNITS,
-    "request_rate": _RATE_UNITS,
-    "error_rate": _SHARE_UNITS,
-    "goodput": _SHARE_UNITS,
+    **dict.fromkeys(("rate", "token_rate", "request_rate"), _RATE_UNITS),
+    **dict.fromkeys(("error_rate", "goodput"), _SHARE_UNITS),
 }
 """Units of the limit, by metric, and the number of them in the metric's own unit. Limits are divided by it, so that
 57 % is exactly 57 / 100."""
 _BOUND_METRICS = ("ttft", "itl", "e2e")
-_WARMUP_STEP = "warmup"
 
 
 def parse_assertion(text: str) -> Assertion:
@@ -255,21 +241,16 @@ def parse_assertion(text: str) -> Assertion:
     metric, statistic, sign, number, unit = match.groups("")
     if metric not in _METRIC_UNITS:
         raise ValueError(f"{text!r}: there is no metric {metric!r}; there are {', '.join(_METRIC_UNITS)}")
-    _check_statistic(text, metric, statistic)
-    units = _METRIC_UNITS[metric]
-    if unit not in units:
-        correct = " or ".join(f"{metric}{'.' * bool(statistic)}{statistic}{sign}{number}{name}" for name in units)
-        raise ValueError(f"{text!r}: a limit of {metric} has another unit; write {correct}")
-    return Assertion(text, metric, statistic, sign.startswith("<"), float(number) / units[unit])
-
-
-def _check_statistic(text: str, metric: str, statistic: str) -> None:
-    has_many = metric in _TIME_METRICS or metric == "rate"
+    has_many, units = metric in _TIME_METRICS or metric == "rate", _METRIC_UNITS[metric]
     if has_many and statistic not in _STATISTICS:
         problem = f"there is no statistic {statistic!r}" if statistic else f"{metric} is not one number"
         raise ValueError(f"{text!r}: {problem}; write {metric}. and one of {', '.join(_STATISTICS)}")
     if statistic and not has_many:
         raise ValueError(f"{text!r}: {metric} is one number; write it without .{statistic}")
+    if unit not in units:
+        correct = " or ".join(f"{metric}{'.' * bool(statistic)}{statistic}{sign}{number}{name}" for name in units)
+        raise ValueError(f"{text!r}: a limit of {metric} has another unit; write {correct}")
+    return Assertion(text, metric, statistic, sign.startswith("<"), float(number) / units[unit])
 
 
 def parse_goodput_bound(text: str) -> GoodputBound:
@@ -291,20 +272,17 @@ def check_assertions(assertions: Iterable[Assertion], steps: Sequence[StepResult
 
     `goodput` is the share of due requests: skipped and unfinished requests are not good.
     """
-    judged = [step for step in steps if step.id != _WARMUP_STEP and step.target == steps[0].target]
+    judged = [step for step in steps if not step.is_warmup and step.target == steps[0].target]
     return tuple(_check_assertion(assertion, step) for assertion in assertions for step in judged)
 
 
 def _check_assertion(assertion: Assertion, step: StepResult) -> AssertionResult:
     value = _metric_value(assertion, step)
-    is_kept = value is not None and _is_met(assertion, value)
-    return AssertionResult(text=assertion.text, step=step.id, value=value, passed=is_kept)
-
-
-def _is_met(assertion: Assertion, value: float) -> bool:
-    if value == assertion.limit:
-        return "=" in assertion.text
-    return (value < assertion.limit) == assertion.is_below
+    if value is None or value == assertion.limit:
+        is_met = value is not None and "=" in assertion.text
+    else:
+        is_met = (value < assertion.limit) == assertion.is_below
+    return AssertionResult(text=assertion.text, step=step.id, value=value, passed=is_met)
 
 
 def _metric_value(assertion: Assertion, step: StepResult) -> float | None:
@@ -314,24 +292,11 @@ def _metric_value(assertion: Assertion, step: StepResult) -> float | None:
         case "request_rate":
             return step.request_rate
         case "error_rate":
-            return error_rate(step)
+            return step.error_rate
         case "goodput":
             return step.good / step.due if step.good is not None and step.due else None
         case metric:
-            return _distribution_statistic(step, metric, assertion.statistic)
-
-
-def _distribution_statistic(step: StepResult, metric: str, statistic: str) -> float | None:
-    times = step.times[metric]
-    match statistic:
-        case "mean":
-            return times.mean
-        case "min":
-            return times.minimum
-        case "max":
-            return times.maximum
-        case _:
-            return times.percentiles.get(statistic)
+            return step.statistic(metric, assertion.statistic)
 
 
 # Comparison of two servers or two runs: ratios with confidence intervals.
@@ -361,7 +326,6 @@ _VARIANCE_PARTS = 10
 that hold the true ratio in nine of ten cases, twenty parts in eight; near saturation no run of usual length does."""
 _INFINITE_RATIO = 1e6  # for a division by zero: JSON has no infinity
 _MIN_SAMPLES = 2  # for a variance
-_WARMUP_ID = "warmup"
 
 SamplePair: TypeAlias = tuple["_ResampledValue", "_ResampledValue"]
 
@@ -396,7 +360,7 @@ def compare_reports(first: BenchReport, second: BenchReport, *, seed: int = 0) -
 
 
 def _first_target_steps(report: BenchReport) -> list[StepResult]:
-    return [step for step in report.steps if step.id != _WARMUP_ID and step.target != report.against]
+    return [step for step in report.steps if not step.is_warmup and step.target != report.against]
 
 
 def compare_rounds(rounds: Sequence[tuple[StepResult, StepResult]], *, seed: int = 0) -> tuple[MetricComparison, ...]:
@@ -435,17 +399,14 @@ def _compare_metric(metric: str, pairs: Sequence[SamplePair], rng: random.Random
 
 
 def _noise_band(pairs: Sequence[SamplePair], rng: random.Random) -> tuple[float, float]:
-    ratios = sorted(
-        ratio for ratio in (_resampled_ratio(pairs, rng) for _ in range(_BOOTSTRAP_DRAWS)) if ratio is not None
-    )
+    ratios = []
+    for _ in range(_BOOTSTRAP_DRAWS):
+        chosen = rng.choices(pairs, k=len(pairs))
+        second = fsum(other.resample(rng) for _, other in chosen)
+        if second > 0:
+            ratios.append(fsum(first.resample(rng) for first, _ in chosen) / second)
+    ratios.sort()
     return percentile(ratios, _BAND_TAIL), percentile(ratios, 1 - _BAND_TAIL)
-
-
-def _resampled_ratio(pairs: Sequence[SamplePair], rng: random.Random) -> float | None:
-    """Return a ratio of resampled values; None for a division by zero."""
-    chosen = rng.choices(pairs, k=len(pairs))
-    second = fsum(other.resample(rng) for _, other in chosen)
-    return fsum(first.resample(rng) for first, _ in chosen) / second if second > 0 else None
 
 
 def _step_samples(step: StepResult) -> dict[str, _ResampledValue]:
@@ -453,26 +414,19 @@ def _step_samples(step: StepResult) -> dict[str, _ResampledValue]:
     if not step.records:
         return {}
     records = sorted(step.records, key=lambda record: record.due_s)
-    edges = [step.seconds * number / _RATE_SLICES for number in range(1, _RATE_SLICES + 1)]
-    width_s = step.seconds / _RATE_SLICES
+    edges = [step.seconds * number / _RATE_SLICES for number in range(_RATE_SLICES + 1)]
+    ended = [record.outcome for record in records if record.outcome is not RequestOutcome.UNFINISHED]
     samples = {
-        "request_rate": _mean_sample(_slice_rates([requests_until(records, edge) for edge in edges], width_s)),
-        "token_rate": _mean_sample(_slice_rates([tokens_until(records, edge) for edge in edges], width_s)),
-        "success_rate": _mean_sample(
-            [
-                float(record.outcome is RequestOutcome.OK)
-                for record in records
-                if record.outcome is not RequestOutcome.UNFINISHED
-            ]
-        ),
+        "request_rate": _mean_sample(_slice_rates([requests_until(records, edge) for edge in edges[1:]], edges[1])),
+        "token_rate": _mean_sample(_slice_rates([tokens_until(records, edge) for edge in edges[1:]], edges[1])),
+        "success_rate": _mean_sample([float(outcome is RequestOutcome.OK) for outcome in ended]),
     }
     for metric in _COMPARED_TIMES:
         times = metric_values(records, metric)
         samples[f"{metric}.mean"] = _mean_sample(times)
         for name in _COMPARED_PERCENTILES:
-            samples[f"{metric}.{name}"] = (
-                _percentile_sample(times, name) if name in step.times[metric].percentiles else None
-            )
+            if name in step.times[metric].percentiles:
+                samples[f"{metric}.{name}"] = _percentile_sample(times, name)
     return {name: sample for name, sample in samples.items() if sample is not None}
 
 

@@ -18,13 +18,8 @@ _SPLIT_PATTERN = (
     r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _SPLIT_PATTERNS = {
-    "llama-bpe": _SPLIT_PATTERN.format(digits="{1,3}"),
-    "llama3": _SPLIT_PATTERN.format(digits="{1,3}"),
-    "dbrx": _SPLIT_PATTERN.format(digits="{1,3}"),
-    "smaug-bpe": _SPLIT_PATTERN.format(digits="{1,3}"),
-    "qwen2": _SPLIT_PATTERN.format(digits=""),
-    "deepseek-r1-qwen": _SPLIT_PATTERN.format(digits=""),
-    "stablelm2": _SPLIT_PATTERN.format(digits=""),
+    **dict.fromkeys(("llama-bpe", "llama3", "dbrx", "smaug-bpe"), _SPLIT_PATTERN.format(digits="{1,3}")),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), _SPLIT_PATTERN.format(digits="")),
 }
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 _GPT2 = ("gpt-2", "default", "", "phi-2", "jina-es", "jina-de", "gigachat", "mpt", "olmo")
@@ -79,16 +74,12 @@ def from_gguf(path: Path) -> FileCounter:
             tokenizer = _sentencepiece_bpe(vocabulary)
         case other:
             raise ValueError(f"{path.name} has a tokenizer of the kind {other[:40]!r}; supported are gpt2 and llama")
-    added = [
-        text for text, kind in zip(vocabulary.tokens, vocabulary.token_type, strict=False) if kind == _ADDED_TOKEN_TYPE
-    ]
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added])
-    return FileCounter(tokenizer, f"the vocabulary of {path.name}" + _fallback_note(vocabulary))
-
-
-def _fallback_note(vocabulary: Vocabulary) -> str:
-    is_known = vocabulary.model != "gpt2" or vocabulary.pre in (*_SPLIT_PATTERNS, *_SINGLE_DIGITS, *_GPT2)
-    return "" if is_known else f", split like GPT-2 because {vocabulary.pre[:40]!r} is unknown"
+    kinds = zip(vocabulary.tokens, vocabulary.token_type, strict=False)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text, kind in kinds if kind == _ADDED_TOKEN_TYPE])
+    name = f"the vocabulary of {path.name}"
+    if vocabulary.model == "gpt2" and vocabulary.pre not in (*_SPLIT_PATTERNS, *_SINGLE_DIGITS, *_GPT2):
+        name += f", split like GPT-2 because {vocabulary.pre[:40]!r} is unknown"
+    return FileCounter(tokenizer, name)
 
 
 def _byte_level_bpe(vocabulary: Vocabulary) -> Tokenizer:
@@ -128,6 +119,5 @@ def _make_bpe(
     numbers = {text: number for number, text in enumerate(vocabulary.tokens)}
     known = [(left, right) for left, right in pairs if left in numbers and right in numbers and left + right in numbers]
     unknown = "<unk>" if has_bytes and "<unk>" in numbers else None
-    return Tokenizer(
-        models.BPE(numbers, known, unk_token=unknown, byte_fallback=has_bytes, ignore_merges=is_whole_first)
-    )
+    model = models.BPE(numbers, known, unk_token=unknown, byte_fallback=has_bytes, ignore_merges=is_whole_first)
+    return Tokenizer(model)

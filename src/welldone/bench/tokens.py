@@ -3,15 +3,14 @@
 Nothing is downloaded. A name on the Hugging Face hub is looked up in the local cache.
 """
 
-import importlib
-import mmap
 import os
 import re
 import struct
 from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
@@ -68,35 +67,21 @@ def why_no_counter(spec: str | None) -> str:
 
 def _local_counter(spec: str, env: Mapping[str, str]) -> BenchTokenCounter | None:
     path = Path(spec)
-    if path.exists():
-        return _file_counter(path, spec)
-    if path.suffix in (".json", ".gguf"):
+    if not path.exists() and path.suffix in (".json", ".gguf"):
         raise ValueError(f"there is no tokenizer file {spec}")
-    cached = _cached_folder(spec, env)
-    return None if cached is None else _file_counter(cached, spec)
-
-
-class _TokenizerModule(Protocol):
-    """The functions of `bench/tokenizer.py`, which is imported only when it is needed: its library is an extra."""
-
-    def from_json(self, path: Path, name: str) -> BenchTokenCounter: ...
-    def from_gguf(self, path: Path) -> BenchTokenCounter: ...
-
-
-def _load_tokenizer_module() -> _TokenizerModule:
-    try:
-        return cast("_TokenizerModule", importlib.import_module("welldone.bench.tokenizer"))
-    except ModuleNotFoundError as error:
-        raise ValueError(f"a tokenizer needs the package {error.name}: pip install 'welldone[bench]'") from None
+    found = path if path.exists() else _cached_folder(spec, env)
+    return None if found is None else _file_counter(found, spec)
 
 
 def _file_counter(path: Path, name: str) -> BenchTokenCounter:
-    if path.suffix == ".gguf":
-        return _load_tokenizer_module().from_gguf(path)
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"{path} has no tokenizer.json")
-    return _load_tokenizer_module().from_json(file, name)
+    try:
+        from welldone.bench import tokenizer  # its library is an extra
+    except ModuleNotFoundError as error:
+        raise ValueError(f"a tokenizer needs the package {error.name}: pip install 'welldone[bench]'") from None
+    return tokenizer.from_gguf(path) if path.suffix == ".gguf" else tokenizer.from_json(file, name)
 
 
 def _cached_folder(name: str, env: Mapping[str, str]) -> Path | None:
@@ -158,14 +143,10 @@ async def _server_counter(post: PostJson) -> BenchTokenCounter | None:
 
 def _tokens_per_line(tokens: Sequence[object]) -> list[int]:
     """Return the number of tokens of each line."""
-    newline = Tally(map(str, tokens)).most_common(1)[0][0]
-    counts = [0]
-    for token in tokens:
-        if str(token) == newline:
-            counts.append(0)
-        else:
-            counts[-1] += 1
-    return counts[:-1]
+    texts = list(map(str, tokens))
+    newline = Tally(texts).most_common(1)[0][0]
+    ends = [-1, *(number for number, text in enumerate(texts) if text == newline)]
+    return [later - sooner - 1 for sooner, later in pairwise(ends)]
 
 
 # The vocabulary in a GGUF file: its tokens, and how they are merged.
@@ -173,14 +154,13 @@ def _tokens_per_line(tokens: Sequence[object]) -> list[int]:
 # Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 
-_TOKENIZER_PREFIX = "tokenizer.ggml."
 _STRING_TYPE, _ARRAY_TYPE = 8, 9
 _NUMBER_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Number types of the format, as `struct` format characters."""
 _COUNT_OFFSET = 16  # after the magic, the version and the number of tensors
 
 
-class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
+class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, rename=lambda name: f"tokenizer.ggml.{name}"):
     """The tokenizer metadata of a file. Missing values are empty."""
 
     model: str
@@ -198,8 +178,9 @@ def read_vocabulary(path: Path) -> Vocabulary:
     """Read the vocabulary of a file; raises `ValueError` if there is none."""
     try:
         read_metadata(path)  # validates the file: afterwards every size lies within it
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            values = _GgufMetadataReader(data).values()
+        with path.open("rb") as file:
+            file.seek(_COUNT_OFFSET)
+            values = dict(_read_pair(file) for _ in range(*_read_numbers(file, "Q")))
         return msgspec.convert(values, Vocabulary)
     except GgufError as error:
         raise ValueError(f"{path.name} {error}") from None
@@ -209,45 +190,22 @@ def read_vocabulary(path: Path) -> Vocabulary:
         raise ValueError(f"{path.name} has no readable vocabulary") from None
 
 
-class _GgufMetadataReader:
-    """Reader of the header of a validated file."""
+def _read_pair(file: BinaryIO) -> tuple[str, object]:
+    """Read a name and its value in the header of a validated file."""
+    name, (kind,) = _read_text(file), _read_numbers(file, "I")
+    if kind != _ARRAY_TYPE:
+        return name, _read_text(file) if kind == _STRING_TYPE else _read_numbers(file, _NUMBER_FORMATS[kind])[0]
+    kind, count = _read_numbers(file, "IQ")
+    if count > STRINGS_LIMIT:
+        raise GgufError(f"has an array of {count:,} values; the limit is {STRINGS_LIMIT:,}")
+    if kind == _STRING_TYPE:
+        return name, tuple(_read_text(file) for _ in range(count))
+    return name, _read_numbers(file, f"{count}{_NUMBER_FORMATS[kind]}")
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
-        self._offset = _COUNT_OFFSET
 
-    def values(self) -> dict[str, object]:
-        """Return the tokenizer metadata."""
-        result: dict[str, object] = {}
-        for _ in range(self._number("Q")):
-            name = self._text()
-            kind = self._number("I")
-            value = self._array() if kind == _ARRAY_TYPE else self._value(kind)
-            if name.startswith(_TOKENIZER_PREFIX):
-                result[name.removeprefix(_TOKENIZER_PREFIX)] = value
-        return result
+def _read_text(file: BinaryIO) -> str:
+    return file.read(*_read_numbers(file, "Q")).decode("utf-8", "replace")
 
-    def _number(self, fmt: str) -> int:
-        """Read the next number. (Floats and booleans are returned as they are; no caller uses them.)"""
-        value: int = struct.unpack_from(f"<{fmt}", self._data, self._offset)[0]
-        self._offset += struct.calcsize(f"<{fmt}")
-        return value
 
-    def _text(self) -> str:
-        size = self._number("Q")
-        self._offset += size
-        return self._data[self._offset - size : self._offset].decode("utf-8", "replace")
-
-    def _value(self, kind: int) -> str | int:
-        return self._text() if kind == _STRING_TYPE else self._number(_NUMBER_FORMATS[kind])
-
-    def _array(self) -> tuple[object, ...]:
-        kind, count = self._number("I"), self._number("Q")
-        if count > STRINGS_LIMIT:
-            raise GgufError(f"has an array of {count:,} values; the limit is {STRINGS_LIMIT:,}")
-        if kind == _STRING_TYPE:
-            return tuple(self._text() for _ in range(count))
-        form = f"<{count}{_NUMBER_FORMATS[kind]}"
-        values = struct.unpack_from(form, self._data, self._offset)
-        self._offset += struct.calcsize(form)
-        return values
+def _read_numbers(file: BinaryIO, form: str) -> tuple[Any, ...]:
+    return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))

@@ -2,48 +2,16 @@
 
 import random
 from collections.abc import Callable, Mapping
+from pkgutil import get_data
 
 import msgspec
 
 from welldone.bench.settings import LengthSpec
 
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-# fmt: off
-NOUNS = _words("""
-    harbour market garden workshop library bridge river valley mountain village station school kitchen engine teacher
-    farmer doctor sailor painter writer driver baker letter picture window ladder basket bottle carpet mirror hammer
-    lantern journey winter summer morning evening storm shadow forest island castle tower corner street field orchard
-    meadow cellar attic roof chimney fence gate path road wagon train boat ferry plane signal machine measure number
-    table chair drawer shelf paper pencil story song dance festival meeting question answer problem plan promise secret
-    lesson paragraph chapter ticket parcel coin button thread needle blanket apron helmet compass map clock bell whistle
-    apple bread butter cheese honey pepper carrot onion potato barley horse donkey rabbit sparrow heron otter beetle
-""")
-ADJECTIVES = _words("""
-    quiet narrow bright heavy gentle distant ancient modern careful hollow golden silver wooden broken patient curious
-    sudden simple hidden famous lonely cheerful bitter frozen dusty crowded empty early late little enormous ordinary
-    perfect faded polished rough smooth steady nervous honest clever stubborn sleepy hungry eager proud humble foreign
-    local northern southern eastern western rainy sunny windy foggy
-""")
-VERBS = _words("""
-    follows carries repairs watches measures remembers forgets describes paints collects counts opens closes moves
-    finds hides keeps loses sells borrows returns cleans breaks builds guards visits crosses reaches leaves studies
-    explains ignores admires changes copies delivers examines imagines mentions notices prepares protects
-""")
-PREPOSITIONS = _words("""
-    behind beside near under above beyond across without before after during towards against around inside outside
-""")
-ADVERBS = _words("""
-    Later Meanwhile Often Sometimes Usually Yesterday Today Tomorrow Slowly Suddenly Perhaps Finally Again Still
-    Instead Besides
-""")
-FUNCTION_WORDS = _words("""
-    the one every another this that and but while because so very quite rather also then now here there
-""")
-# fmt: on
+_LISTS = (get_data("welldone.bench", "words.txt") or b"").decode().split("\n\n")
+NOUNS, ADJECTIVES, VERBS, PREPOSITIONS, ADVERBS, FUNCTION_WORDS = (tuple(words.split()) for words in _LISTS)
+"""The paragraphs of `words.txt`, in this order."""
+_FUNCTIONS = (get_data("welldone.bench", "functions.txt") or b"").decode().removesuffix("\n").split("\n---\n")
 ALL_WORDS = (
     *(*NOUNS, *ADJECTIVES, *VERBS, *PREPOSITIONS, *ADVERBS, *FUNCTION_WORDS),
     *(word.capitalize() for word in (*FUNCTION_WORDS, *ADJECTIVES)),
@@ -80,26 +48,9 @@ def clause(rng: random.Random) -> str:
 def python_function(rng: random.Random) -> str:
     """Return a function or a class in Python."""
     many, one, mark = rng.sample(NOUNS, 3)
+    names = {"many": many, "one": one, "mark": mark, "class_name": one.capitalize(), "limit": rng.randrange(2, 1000)}
     name = f"{rng.choice(VERBS)}_{one}"
-    limit = rng.randrange(2, 1000)
-    match rng.randrange(3):
-        case 0:
-            return (
-                f"def {name}({many}s, limit={limit}):\n    # {sentence(rng)}\n    total = 0\n"
-                f"    for {one} in {many}s:\n        if {one}.{mark} > limit:\n            total += {one}.{mark}\n"
-                "    return total"
-            )
-        case 1:
-            return (
-                f"def {name}({one}, {mark}=None):\n    # {sentence(rng)}\n    if {mark} is None:\n"
-                f'        raise ValueError("{clause(rng)}")\n    return {one}.{many}[{mark}]'
-            )
-        case _:
-            return (
-                f"class {one.capitalize()}:\n    # {sentence(rng)}\n    def __init__(self, {mark}):\n"
-                f"        self.{mark} = {mark}\n        self.{many}s = [{limit}] * len({mark})\n\n"
-                f"    def {name}(self, other):\n        return self.{mark} + other.{mark}"
-            )
+    return rng.choice(_FUNCTIONS).format(name=name, comment=sentence(rng), message=clause(rng), **names)
 
 
 # Styles of prompts: the opening, the parts, and the final instruction.
@@ -109,7 +60,7 @@ def python_function(rng: random.Random) -> str:
 # the same kind of character: no tokenizer has tokens across such a boundary.
 
 
-class PromptStyle(msgspec.Struct, frozen=True, kw_only=True):
+class PromptStyle(msgspec.Struct, frozen=True):
     """A kind of prompt."""
 
     separator: str
@@ -136,30 +87,18 @@ def _function_part(rng: random.Random) -> str:
     return "\n\n" + python_function(rng)
 
 
-PROSE_STYLE = PromptStyle(
-    separator="end.",
-    opening=_report_opening,
-    part=_sentence_part,
-    closing=" Write a long story that begins where this ends.",
-)
-CODE_STYLE = PromptStyle(
-    separator="end",
-    opening=_file_opening,
-    part=_function_part,
-    closing="\n\nWrite the function that should come next.",
-)
-CLASSIFICATION_STYLE = PromptStyle(
-    separator="end.",
-    opening=_report_opening,
-    part=_sentence_part,
-    closing=" Which word fits this text best: travel, trade, nature, or craft? Say the word, and give your reason.",
-)
+_STORY_REQUEST = " Write a long story that begins where this ends."
+_CODE_REQUEST = "\n\nWrite the function that should come next."
+_WORD_REQUEST = " Which word fits this text best: travel, trade, nature, or craft? Say the word, and give your reason."
+PROSE_STYLE = PromptStyle("end.", _report_opening, _sentence_part, _STORY_REQUEST)
+CODE_STYLE = PromptStyle("end", _file_opening, _function_part, _CODE_REQUEST)
+CLASSIFICATION_STYLE = PromptStyle("end.", _report_opening, _sentence_part, _WORD_REQUEST)
 
 
 # Workload profiles, with the names and numbers of inference-benchmarker.
 
 
-class WorkloadProfile(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadProfile(msgspec.Struct, frozen=True):
     """Style and lengths of prompts and answers."""
 
     name: str
@@ -182,38 +121,15 @@ _CHAT_LENGTH = LengthSpec(num_tokens=100, min_tokens=20, max_tokens=400, varianc
 _LONG_LENGTH = LengthSpec(num_tokens=800, min_tokens=50, max_tokens=800, variance=100)
 _SHORT_LENGTH = LengthSpec(num_tokens=50, min_tokens=30, max_tokens=80, variance=10)
 
-FIXED_LENGTH_PROFILE = WorkloadProfile(
-    name="fixed-length", style=PROSE_STYLE, prompt=_FIXED_LENGTH, synthetic_length=_FIXED_LENGTH, decode=_LONG_LENGTH
-)
+FIXED_LENGTH_PROFILE = WorkloadProfile("fixed-length", PROSE_STYLE, _FIXED_LENGTH, _FIXED_LENGTH, _LONG_LENGTH)
 """Also the default without a profile: every request has a limit."""
-
+_CHAT = WorkloadProfile("chat", PROSE_STYLE, None, _CHAT_LENGTH, _LONG_LENGTH, turns=(2, 6))
+_CODE = WorkloadProfile("code-generation", CODE_STYLE, _CODE_LENGTH, _CODE_LENGTH, _SHORT_LENGTH)
+_CLASSIFICATION = WorkloadProfile(
+    "classification", CLASSIFICATION_STYLE, _CLASSIFICATION_LENGTH, _CLASSIFICATION_LENGTH, _SHORT_LENGTH
+)
 WORKLOAD_PROFILES: Mapping[str, WorkloadProfile] = {
-    profile.name: profile
-    for profile in (
-        FIXED_LENGTH_PROFILE,
-        WorkloadProfile(
-            name="chat",
-            style=PROSE_STYLE,
-            prompt=None,
-            synthetic_length=_CHAT_LENGTH,
-            decode=_LONG_LENGTH,
-            turns=(2, 6),
-        ),
-        WorkloadProfile(
-            name="code-generation",
-            style=CODE_STYLE,
-            prompt=_CODE_LENGTH,
-            synthetic_length=_CODE_LENGTH,
-            decode=_SHORT_LENGTH,
-        ),
-        WorkloadProfile(
-            name="classification",
-            style=CLASSIFICATION_STYLE,
-            prompt=_CLASSIFICATION_LENGTH,
-            synthetic_length=_CLASSIFICATION_LENGTH,
-            decode=_SHORT_LENGTH,
-        ),
-    )
+    profile.name: profile for profile in (FIXED_LENGTH_PROFILE, _CHAT, _CODE, _CLASSIFICATION)
 }
 
 

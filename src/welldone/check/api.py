@@ -6,17 +6,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from welldone.check import run
+from welldone.check import run, selection
 from welldone.check.discovery import CheckUnreachableError
 from welldone.check.report import Report
 from welldone.check.reports import text
-from welldone.check.selection import (
-    parse_endpoint,
-    parse_extra_members,
-    parse_probe_names,
-    parse_profile,
-    parse_rule_ids,
-)
 from welldone.check.settings import CheckSettings
 from welldone.http.address import normalize_base_url
 from welldone.http.redaction import API_KEY_VARIABLE
@@ -51,14 +44,14 @@ def check_server(
         url=normalize_base_url(url),
         model=model,
         key=api_key or os.environ.get(API_KEY_VARIABLE) or None,
-        endpoint=parse_endpoint(endpoint),
-        only=parse_probe_names(only, endpoint),
-        skip=parse_probe_names(skip, endpoint),
-        rules=parse_rule_ids(rules),
-        profile=parse_profile(profile),
+        endpoint=selection.parse_endpoint(endpoint),
+        only=selection.parse_probe_names(only, endpoint),
+        skip=selection.parse_probe_names(skip, endpoint),
+        rules=selection.parse_rule_ids(rules),
+        profile=selection.parse_profile(profile),
         is_strict=strict,
-        known=None if known is None else frozenset(parse_rule_ids(known)),
-        extra=parse_extra_members(extra or {}),
+        known=None if known is None else frozenset(selection.parse_rule_ids(known)),
+        extra=selection.parse_extra_members(extra or {}),
     )
     # In a thread with its own event loop: the caller may run inside one.
     with ThreadPoolExecutor(max_workers=1) as pool:

@@ -13,6 +13,7 @@ from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.check.settings import CHAT
 from welldone.gateway.model_list import detect_server_kind, parse_model_list
 from welldone.http.connect import HttpClientError
+from welldone.reporting import single_line
 
 _DISCOVERY_PROBE = "discovery"
 _GREETING_TOKENS = 16
@@ -22,6 +23,7 @@ _ALLOWANCE_LIMIT = 1024
 _UNKNOWN_FIELD_STATUSES = (400, 422)
 """Statuses for an unknown field: 400 from most servers, 422 from those based on FastAPI."""
 _MAX_MODELS_NAMED = 5  # in an error message
+_MAX_NAME_CHARS = 100  # of a model, a URL or a server
 
 
 class CheckUnreachableError(Exception):
@@ -42,7 +44,7 @@ async def discover(client: ProbeClient) -> ServerFacts:
     if model is None:
         raise CheckUnreachableError(_no_model_message(client.settings.url, listed))
     members, limit_name = client.settings.dialect.request_variants[0]
-    server = detect_server_kind(models) or _printable_header(listed.header("server") or "")
+    server = detect_server_kind(models) or single_line(listed.header("server") or "", _MAX_NAME_CHARS)
     facts = ServerFacts(model=model, server=server, members=members, limit_field=limit_name)
     facts, reply = await _first_answer(client, facts, names)
     if reply.first_choice.reasoning or reply.text.lstrip().startswith("<think>"):
@@ -54,21 +56,28 @@ async def discover(client: ProbeClient) -> ServerFacts:
 
 def _check_reachable(client: ProbeClient, reply: ProbeReply) -> None:
     """Require that an OpenAI-compatible server answers and accepts the key."""
-    url, status = client.settings.url, reply.status
+    url = client.settings.url
     if reply.recording.is_timed_out:
         raise CheckUnreachableError(f"{url}/models {client.timeout_message()}")
-    if status is None:
+    if reply.status is None:
         raise CheckUnreachableError(f"{url}: {reply.recording.error}")
-    if status in (401, 403):
-        raise CheckUnreachableError(f"{url} {_key_message(client)} ({reply.error_summary})")
-    if 300 <= status < 400:
-        raise CheckUnreachableError(_redirect_message(url, reply))
+    if problem := _access_problem(client, reply):
+        raise CheckUnreachableError(problem)
     if reply.is_ok and reply.trace.media_type == "text/html":
         raise CheckUnreachableError(f"{url} answers with a web page, not with JSON: pass the base URL, including /v1")
 
 
-def _redirect_message(url: str, reply: ProbeReply) -> str:
-    return f"{url} redirects to {_printable_header(reply.header('location') or '?')}: check that URL instead"
+def _access_problem(client: ProbeClient, reply: ProbeReply) -> str | None:
+    """The message for a reply that refuses the key, or redirects."""
+    url, status = client.settings.url, reply.status or 0
+    if status in (401, 403):
+        has_key = client.address.key is not None
+        hint = "does not accept this key" if has_key else "requires a key: pass --api-key KEY, or set WELLDONE_API_KEY"
+        return f"{url} {hint} ({reply.error_summary})"
+    if 300 <= status < 400:
+        location = single_line(reply.header("location") or "?", _MAX_NAME_CHARS)
+        return f"{url} redirects to {location}: check that URL instead"
+    return None
 
 
 def _no_model_message(url: str, listed: ProbeReply) -> str:
@@ -76,12 +85,6 @@ def _no_model_message(url: str, listed: ProbeReply) -> str:
         return f"there is no {url}/models: pass the base URL, including /v1, or name a model with --model"
     reason = "" if listed.is_ok else f" ({listed.error_summary})"
     return f"{url} lists no models{reason}: name one with --model"
-
-
-def _key_message(client: ProbeClient) -> str:
-    if client.address.key is None:
-        return "requires a key: pass --api-key KEY, or set WELLDONE_API_KEY"
-    return "does not accept this key"
 
 
 async def _first_answer(client: ProbeClient, facts: ServerFacts, names: list[str]) -> tuple[ServerFacts, ProbeReply]:
@@ -95,21 +98,17 @@ async def _first_answer(client: ProbeClient, facts: ServerFacts, names: list[str
     if reply.status is not None and (reply.status >= 500 or (reply.is_ok and not _is_checkable(reply))):
         streamed = await _send_greeting(client, facts, _GREETING_TOKENS, stream=True)  # some servers only stream
         reply = streamed if _is_checkable(streamed) or not reply.is_ok else reply
+    url, name = client.settings.url, client.settings.endpoint
     if reply.recording.is_timed_out:
-        raise CheckUnreachableError(
-            f"{client.settings.url}: a {client.settings.endpoint} request {client.timeout_message()}"
-        )
+        raise CheckUnreachableError(f"{url}: a {name} request {client.timeout_message()}")
     if not reply.is_ok:
-        raise _refusal_error(client, facts, first, names)
+        raise CheckUnreachableError(_refusal_message(client, facts, first, names))
     if not _is_checkable(reply):
-        name = client.settings.endpoint
         if not reply.recording.is_complete:
-            raise CheckUnreachableError(f"{client.settings.url} answers a {name} request: {reply.recording.error}")
+            raise CheckUnreachableError(f"{url} answers a {name} request: {reply.recording.error}")
         content = "text that is not JSON" if reply.recording.body.strip() else "an empty body"
         content = "a web page" if reply.trace.media_type == "text/html" else content
-        raise CheckUnreachableError(
-            f"{client.settings.url} answers a {name} request with {content}: is it a {name} server?"
-        )
+        raise CheckUnreachableError(f"{url} answers a {name} request with {content}: is it a {name} server?")
     return facts, reply
 
 
@@ -119,28 +118,24 @@ def _is_checkable(reply: ProbeReply) -> bool:
     return reply.is_ok and (has_events or bool(reply.choices or reply.json))
 
 
-def _refusal_error(
-    client: ProbeClient, facts: ServerFacts, reply: ProbeReply, names: list[str]
-) -> CheckUnreachableError:
-    """The error for a refused greeting."""
-    url, dialect = client.settings.url, client.settings.dialect
-    if reply.status is None:
-        return CheckUnreachableError(f"{url} does not answer a {dialect.name} request: {reply.recording.error}")
-    if reply.status in (401, 403):
-        return CheckUnreachableError(f"{url} {_key_message(client)} ({reply.error_summary})")
-    if reply.status in OVERLOAD_STATUSES:
-        return CheckUnreachableError(f"{url} is overloaded ({reply.error_summary}): try again later")
-    if 300 <= reply.status < 400:
-        return CheckUnreachableError(_redirect_message(url, reply))
-    if reply.status in (404, 405) and "error" not in reply.json and dialect is CHAT:
-        return CheckUnreachableError(f"there is no {url}{dialect.path}: pass the base URL, including /v1")
-    if reply.status in (404, 405, 501) and dialect is not CHAT and facts.model not in reply.error_summary:
-        return CheckUnreachableError(f"not offered: {url} has no {dialect.path} ({reply.error_summary})")
-    if facts.model not in names and names:
-        more = ", …" if len(names) > _MAX_MODELS_NAMED else ""
-        lists = f"it lists {', '.join(map(_printable_header, names[:_MAX_MODELS_NAMED]))}{more}"
-        return CheckUnreachableError(f"{url} does not answer for {facts.model!r} ({reply.error_summary}); {lists}")
-    return CheckUnreachableError(f"{url} does not answer for {facts.model!r} ({reply.error_summary})")
+def _refusal_message(client: ProbeClient, facts: ServerFacts, reply: ProbeReply, names: list[str]) -> str:
+    """The message for a refused greeting."""
+    url, dialect, status = client.settings.url, client.settings.dialect, reply.status
+    if status is None:
+        return f"{url} does not answer a {dialect.name} request: {reply.recording.error}"
+    if problem := _access_problem(client, reply):
+        return problem
+    if status in OVERLOAD_STATUSES:
+        return f"{url} is overloaded ({reply.error_summary}): try again later"
+    if status in (404, 405) and "error" not in reply.json and dialect is CHAT:
+        return f"there is no {url}{dialect.path}: pass the base URL, including /v1"
+    if status in (404, 405, 501) and dialect is not CHAT and facts.model not in reply.error_summary:
+        return f"not offered: {url} has no {dialect.path} ({reply.error_summary})"
+    message = f"{url} does not answer for {facts.model!r} ({reply.error_summary})"
+    if facts.model in names or not names:
+        return message
+    listed = ", ".join(single_line(name, _MAX_NAME_CHARS) for name in names[:_MAX_MODELS_NAMED])
+    return f"{message}; it lists {listed}{', …' if len(names) > _MAX_MODELS_NAMED else ''}"
 
 
 async def _measure_reasoning_allowance(client: ProbeClient, facts: ServerFacts) -> int:
@@ -176,7 +171,3 @@ async def _send_discovery(client: ProbeClient, request: ProbeRequest) -> ProbeRe
         hint = "trust it with --ca-file FILE" if error.is_untrusted else hint
         raise CheckUnreachableError(f"{client.settings.url}: {error}; {hint}") from None
     return ProbeReply(request, recordings[-1], 1)
-
-
-def _printable_header(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text[:100])

@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 
+from welldone.rules.view.anthropic import BLOCK_DELTA, BLOCK_START, MESSAGE_DELTA, MESSAGE_START, content_blocks
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, ChoiceView, as_list, as_object, as_text, call_type
-from welldone.rules.view.view import ReplyKind, TraceView
+from welldone.rules.view.responses import ITEM_DONE, RESPONSE_END_EVENTS
+from welldone.rules.view.view import ReplyKind, TraceView, has_usage
 
 
 class ParsedToolCall(msgspec.Struct, frozen=True):
@@ -53,15 +55,35 @@ class ParsedDelta(msgspec.Struct, frozen=True):
         return bool(self.text or self.reasoning or self.has_other)
 
 
-def arguments_text(value: object) -> str:
-    """Arguments as JSON text: some servers send an object."""
-    return value if isinstance(value, str) else json.dumps(value)
+class ReplyReader(msgspec.Struct, frozen=True):
+    """Parsers of one endpoint."""
+
+    choices: Callable[[TraceView], list[ParsedChoice]]
+    deltas: Callable[[TraceView], list[ParsedDelta]]
+    """Deltas of a stream, in order of arrival."""
+    usage: Callable[[TraceView], object]
+    """The last usage, with the dialect's field names."""
+
+
+def _tool_call(call_id: object, name: object, arguments: object) -> ParsedToolCall:
+    """Some servers send the arguments as an object."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return ParsedToolCall(as_text(call_id), as_text(name), text)
+
+
+def _streamed_choice(deltas: list[ParsedDelta], calls: tuple[ParsedToolCall, ...], finish: object) -> ParsedChoice:
+    text, reasoning = "".join(delta.text for delta in deltas), "".join(delta.reasoning for delta in deltas)
+    return ParsedChoice(0, "assistant", text, reasoning, calls, finish)
+
+
+def _events_of_type(view: TraceView, *kinds: str) -> list[dict[str, Any]]:
+    return [message.json for message in view.messages if message.json.get("type") in kinds]
 
 
 # ---- chat and completions
 
 
-def read_chat_choices(view: TraceView) -> list[ParsedChoice]:
+def _chat_choices(view: TraceView) -> list[ParsedChoice]:
     """Choices by index."""
     if view.reply_kind is ReplyKind.STREAM:
         choices = [_streamed_chat_choice(choice) for choice in view.choices]
@@ -71,7 +93,7 @@ def read_chat_choices(view: TraceView) -> list[ParsedChoice]:
     return sorted(choices, key=lambda choice: choice.index)
 
 
-def read_chat_deltas(view: TraceView) -> list[ParsedDelta]:
+def _chat_deltas(view: TraceView) -> list[ParsedDelta]:
     """One delta for each choice of each chunk."""
     return [
         ParsedDelta(part.message.frame_number, choice.index, part.text, part.reasoning, has_other=any(part.all_text))
@@ -80,23 +102,19 @@ def read_chat_deltas(view: TraceView) -> list[ParsedDelta]:
     ]
 
 
-def read_chat_usage(view: TraceView) -> object:
-    """The last usage."""
+def _chat_usage(view: TraceView) -> object:
     if view.reply_kind is not ReplyKind.STREAM:
         return view.reply_object.get("usage")
-    usages = [chunk.json["usage"] for chunk in view.chunks if isinstance(chunk.json.get("usage"), dict)]
-    return usages[-1] if usages else None
+    return next((chunk.json["usage"] for chunk in reversed(view.chunks) if has_usage(chunk)), None)
 
 
 def _streamed_chat_choice(choice: ChoiceView) -> ParsedChoice:
-    roles = [part.role for part in choice.deltas if part.role]
-    calls = tuple(ParsedToolCall(call.id, call.name, arguments_text(call.arguments)) for call in choice.tool_calls)
     return ParsedChoice(
         choice.index,
-        roles[0] if roles else None,
+        next((part.role for part in choice.deltas if part.role), None),
         choice.text,
         "".join(part.reasoning for part in choice.deltas),
-        calls,
+        tuple(_tool_call(call.id, call.name, call.arguments) for call in choice.tool_calls),
         None if choice.finish_delta is None else choice.finish_delta.finish_reason,
         tuple(part.choice["logprobs"] for part in choice.deltas if part.choice.get("logprobs") is not None),
     )
@@ -104,14 +122,13 @@ def _streamed_chat_choice(choice: ChoiceView) -> ParsedChoice:
 
 def _buffered_chat_choice(entry: dict[str, Any], position: int, *, is_chat: bool) -> ParsedChoice:
     message = as_object(entry.get("message"))
-    calls = [as_object(call) for call in as_list(message.get("tool_calls"))]
     index = entry.get("index")
     return ParsedChoice(
         index if isinstance(index, int) else position,
         message.get("role"),
         as_text(message.get("content") if is_chat else entry.get("text")),
         as_text(message.get("reasoning_content")) or as_text(message.get("reasoning")),
-        tuple(map(_chat_tool_call, calls)),
+        tuple(_chat_tool_call(as_object(call)) for call in as_list(message.get("tool_calls"))),
         entry.get("finish_reason"),
         () if entry.get("logprobs") is None else (entry["logprobs"],),
     )
@@ -120,31 +137,24 @@ def _buffered_chat_choice(entry: dict[str, Any], position: int, *, is_chat: bool
 def _chat_tool_call(call: dict[str, Any]) -> ParsedToolCall:
     kind = call_type(call)
     function = as_object(call.get(kind))
-    arguments = arguments_text(function.get(ARGUMENTS_MEMBER[kind]))
-    return ParsedToolCall(as_text(call.get("id")), as_text(function.get("name")), arguments)
+    return _tool_call(call.get("id"), function.get("name"), function.get(ARGUMENTS_MEMBER[kind]))
 
 
 # ---- /v1/messages
 
 
-_BLOCK_START, _BLOCK_DELTA = "content_block_start", "content_block_delta"
-_MESSAGE_START, _MESSAGE_DELTA = "message_start", "message_delta"
-
-
-def read_messages_choices(view: TraceView) -> list[ParsedChoice]:
+def _messages_choices(view: TraceView) -> list[ParsedChoice]:
     """A single choice; none if the reply has no message."""
     if view.reply_kind is not ReplyKind.STREAM:
         return [_buffered_message(view.reply_object)] if view.reply_object else []
-    deltas = read_messages_deltas(view)
-    ends = [as_object(event.get("delta")) for event in _events_of_type(view, _MESSAGE_DELTA)]
-    if not deltas and not ends and not list(_events_of_type(view, _MESSAGE_START)):
+    if not _events_of_type(view, MESSAGE_START, BLOCK_DELTA, MESSAGE_DELTA):
         return []
-    text, reasoning = "".join(delta.text for delta in deltas), "".join(delta.reasoning for delta in deltas)
+    ends = [as_object(event.get("delta")) for event in _events_of_type(view, MESSAGE_DELTA)]
     finish = next((end["stop_reason"] for end in reversed(ends) if end.get("stop_reason")), None)
-    return [ParsedChoice(0, "assistant", text, reasoning, _streamed_tool_uses(view), finish)]
+    return [_streamed_choice(_messages_deltas(view), _streamed_tool_uses(view), finish)]
 
 
-def read_messages_deltas(view: TraceView) -> list[ParsedDelta]:
+def _messages_deltas(view: TraceView) -> list[ParsedDelta]:
     """One delta for each content_block_delta."""
     return [
         ParsedDelta(
@@ -154,59 +164,52 @@ def read_messages_deltas(view: TraceView) -> list[ParsedDelta]:
             has_other=bool(delta.get("partial_json")),
         )
         for message in view.messages
-        if message.json.get("type") == _BLOCK_DELTA
+        if message.json.get("type") == BLOCK_DELTA
         for delta in (as_object(message.json.get("delta")),)
     ]
 
 
-def read_messages_usage(view: TraceView) -> object:
+def _messages_usage(view: TraceView) -> object:
     """Usage of message_start, updated by the usage of message_delta."""
     if view.reply_kind is not ReplyKind.STREAM:
         return view.reply_object.get("usage")
-    starts = (as_object(event.get("message")) for event in _events_of_type(view, _MESSAGE_START))
-    usages = [as_object(event.get("usage")) for event in (*starts, *_events_of_type(view, _MESSAGE_DELTA))]
-    return {name: value for usage in usages for name, value in usage.items()} if any(usages) else None
-
-
-def _events_of_type(view: TraceView, kind: str) -> Iterator[dict[str, Any]]:
-    return (message.json for message in view.messages if message.json.get("type") == kind)
+    starts = (as_object(event.get("message")) for event in _events_of_type(view, MESSAGE_START))
+    usages = [as_object(event.get("usage")) for event in (*starts, *_events_of_type(view, MESSAGE_DELTA))]
+    return {name: value for usage in usages for name, value in usage.items()} or None
 
 
 def _streamed_tool_uses(view: TraceView) -> tuple[ParsedToolCall, ...]:
     """Tool calls in the order of their blocks."""
-    arguments: dict[object, list[str]] = {}
-    for event in _events_of_type(view, _BLOCK_DELTA):
-        index = _block_key(event.get("index"))
-        arguments.setdefault(index, []).append(as_text(as_object(event.get("delta")).get("partial_json")))
-    blocks = [
-        (_block_key(event.get("index")), as_object(event.get("content_block")))
-        for event in _events_of_type(view, _BLOCK_START)
-    ]
+    arguments: dict[object, str] = {}
+    for event in _events_of_type(view, BLOCK_DELTA):
+        index = _block_key(event)
+        piece = as_text(as_object(event.get("delta")).get("partial_json"))
+        arguments[index] = arguments.get(index, "") + piece
     return tuple(
-        _tool_use_call(block, "".join(arguments.get(index, ())) or block.get("input"))
-        for index, block in blocks
-        if block.get("type") == "tool_use"
+        _tool_call(block.get("id"), block.get("name"), arguments.get(_block_key(event)) or block.get("input"))
+        for event in _events_of_type(view, BLOCK_START)
+        if (block := as_object(event.get("content_block"))).get("type") == "tool_use"
     )
 
 
-def _block_key(index: object) -> object:
+def _block_key(event: dict[str, Any]) -> object:
     """The index if it is hashable."""
+    index = event.get("index")
     return index if isinstance(index, int | str) else None
 
 
-def _tool_use_call(block: dict[str, Any], arguments: object) -> ParsedToolCall:
-    return ParsedToolCall(as_text(block.get("id")), as_text(block.get("name")), arguments_text(arguments))
-
-
 def _buffered_message(message: dict[str, Any]) -> ParsedChoice:
-    blocks = [as_object(block) for block in as_list(message.get("content"))]
-    by_kind = {
-        kind: "".join(as_text(block.get(kind)) for block in blocks if block.get("type") == kind)
+    blocks = content_blocks(message)
+    text, thinking = (
+        "".join(as_text(block.get(kind)) for block in blocks if block.get("type") == kind)
         for kind in ("text", "thinking")
-    }
-    calls = tuple(_tool_use_call(block, block.get("input")) for block in blocks if block.get("type") == "tool_use")
-    stop = message.get("stop_reason")
-    return ParsedChoice(0, message.get("role"), by_kind["text"], by_kind["thinking"], calls, stop)
+    )
+    calls = tuple(
+        _tool_call(block.get("id"), block.get("name"), block.get("input"))
+        for block in blocks
+        if block.get("type") == "tool_use"
+    )
+    return ParsedChoice(0, message.get("role"), text, thinking, calls, message.get("stop_reason"))
 
 
 # ---- /v1/responses
@@ -220,26 +223,25 @@ _OTHER_DELTAS = (
 )
 _ARGUMENT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field with the arguments, by item type."""
-_ITEM_DONE = "response.output_item.done"
-_TERMINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
-def read_responses_choices(view: TraceView) -> list[ParsedChoice]:
+def _responses_choices(view: TraceView) -> list[ParsedChoice]:
     """A single choice; none if the reply has no Response."""
-    if view.reply_kind is not ReplyKind.STREAM:
-        response = view.reply_object
-        return [_buffered_response(response, as_list(response.get("output")))] if response else []
-    deltas = read_responses_deltas(view)
-    response = _terminal_response(view)
-    if not deltas and not response:
-        return []
-    text, reasoning = "".join(delta.text for delta in deltas), "".join(delta.reasoning for delta in deltas)
-    # Tool calls are read from output_item.done, as Codex does.
-    items = [message.json.get("item") for message in view.messages if message.json.get("type") == _ITEM_DONE]
-    return [ParsedChoice(0, "assistant", text, reasoning, _item_tool_calls(items), _response_finish_reason(response))]
+    response = _final_response(view)
+    # The reason of an incomplete Response, else its status.
+    finish = as_object(response.get("incomplete_details")).get("reason") or response.get("status")
+    if view.reply_kind is ReplyKind.STREAM:
+        deltas = _responses_deltas(view)
+        # Tool calls are read from output_item.done, as Codex does.
+        items = [as_object(event.get("item")) for event in _events_of_type(view, ITEM_DONE)]
+        return [_streamed_choice(deltas, _item_tool_calls(items), finish)] if deltas or response else []
+    items = [as_object(item) for item in as_list(response.get("output"))]
+    text = "".join(_item_texts(items, "message", ("content",), "output_text"))
+    reasoning = "".join(_item_texts(items, "reasoning", ("summary", "content"), None))
+    return [ParsedChoice(0, "assistant", text, reasoning, _item_tool_calls(items), finish)] if response else []
 
 
-def read_responses_deltas(view: TraceView) -> list[ParsedDelta]:
+def _responses_deltas(view: TraceView) -> list[ParsedDelta]:
     """One delta for each delta event."""
     return [
         ParsedDelta(
@@ -249,26 +251,16 @@ def read_responses_deltas(view: TraceView) -> list[ParsedDelta]:
             has_other=kind in _OTHER_DELTAS,
         )
         for message in view.messages
-        if (kind := message.json.get("type")) == _TEXT_DELTA or kind in _REASONING_DELTAS or kind in _OTHER_DELTAS
+        if (kind := message.json.get("type")) in (_TEXT_DELTA, *_REASONING_DELTAS, *_OTHER_DELTAS)
     ]
 
 
-def read_responses_usage(view: TraceView) -> object:
-    """Usage of the final Response."""
-    return (_terminal_response(view) if view.reply_kind is ReplyKind.STREAM else view.reply_object).get("usage")
-
-
-def _terminal_response(view: TraceView) -> dict[str, Any]:
-    """The Response of the terminal event, or an empty object."""
-    ends = [message.json for message in view.messages if message.json.get("type") in _TERMINAL_EVENTS]
+def _final_response(view: TraceView) -> dict[str, Any]:
+    """The Response of the terminal event, or the buffered one; empty if there is none."""
+    if view.reply_kind is not ReplyKind.STREAM:
+        return view.reply_object
+    ends = _events_of_type(view, *RESPONSE_END_EVENTS)
     return as_object(ends[-1].get("response")) if ends else {}
-
-
-def _buffered_response(response: dict[str, Any], output: list[Any]) -> ParsedChoice:
-    items = [as_object(item) for item in output]
-    text = "".join(_item_texts(items, "message", ("content",), "output_text"))
-    reasoning = "".join(_item_texts(items, "reasoning", ("summary", "content"), None))
-    return ParsedChoice(0, "assistant", text, reasoning, _item_tool_calls(items), _response_finish_reason(response))
 
 
 def _item_texts(
@@ -279,41 +271,18 @@ def _item_texts(
         yield from (as_text(part.get("text")) for part in parts if part_kind in (None, part.get("type")))
 
 
-def _item_tool_calls(items: list[Any]) -> tuple[ParsedToolCall, ...]:
-    calls = [item for item in map(as_object, items) if item.get("type") in _ARGUMENT_FIELDS]
+def _item_tool_calls(items: list[dict[str, Any]]) -> tuple[ParsedToolCall, ...]:
     return tuple(
-        ParsedToolCall(
-            as_text(call.get("call_id")),
-            as_text(call.get("name")),
-            arguments_text(call.get(_ARGUMENT_FIELDS[call["type"]])),
-        )
-        for call in calls
+        _tool_call(item.get("call_id"), item.get("name"), item.get(field))
+        for item in items
+        if (field := _ARGUMENT_FIELDS.get(as_text(item.get("type"))))
     )
 
 
-def _response_finish_reason(response: dict[str, Any]) -> object:
-    """The reason of an incomplete Response, else its status."""
-    return as_object(response.get("incomplete_details")).get("reason") or response.get("status")
-
-
-READ_CHOICES: Mapping[str, Callable[[TraceView], list[ParsedChoice]]] = {
-    "chat": read_chat_choices,
-    "completions": read_chat_choices,
-    "responses": read_responses_choices,
-    "messages": read_messages_choices,
+_CHAT_READER = ReplyReader(_chat_choices, _chat_deltas, _chat_usage)
+READERS: Mapping[str, ReplyReader] = {
+    "chat": _CHAT_READER,
+    "completions": _CHAT_READER,
+    "responses": ReplyReader(_responses_choices, _responses_deltas, lambda view: _final_response(view).get("usage")),
+    "messages": ReplyReader(_messages_choices, _messages_deltas, _messages_usage),
 }
-"""Parsers of choices, by endpoint."""
-READ_DELTAS: Mapping[str, Callable[[TraceView], list[ParsedDelta]]] = {
-    "chat": read_chat_deltas,
-    "completions": read_chat_deltas,
-    "responses": read_responses_deltas,
-    "messages": read_messages_deltas,
-}
-"""Parsers of stream deltas in order of arrival, by endpoint."""
-READ_USAGE: Mapping[str, Callable[[TraceView], object]] = {
-    "chat": read_chat_usage,
-    "completions": read_chat_usage,
-    "responses": read_responses_usage,
-    "messages": read_messages_usage,
-}
-"""Parsers of the last usage, with the dialect's field names, by endpoint."""

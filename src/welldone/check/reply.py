@@ -4,19 +4,21 @@ The reply is parsed by the judge's view (`rules/view`), streamed or not.
 """
 
 import json
+import math
 import re
 from bisect import bisect_left
 from functools import cached_property
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
-from welldone.check.reading import READ_CHOICES, READ_DELTAS, READ_USAGE, ParsedChoice, ParsedDelta
+from welldone.check.reading import READERS, ParsedChoice, ParsedDelta
 from welldone.http.recording_client import RecordedResponse
 from welldone.reporting import single_line
 from welldone.rules.trace import Trace, complete_frames
-from welldone.rules.view.choices import as_object, as_text
+from welldone.rules.view.choices import as_object, as_text, is_int
 from welldone.rules.view.view import ReplyKind, TraceView
 
 SPECIAL_TOKENS = re.compile(
@@ -83,9 +85,8 @@ class ProbeReply:
     def trace(self) -> Trace:
         """The reply as input of the judge; of a partial one only the complete frames."""
         recording, is_partial = self.recording, self.is_partial
-        body = recording.body
         return Trace(
-            body=complete_frames(body) if is_partial else body,
+            body=complete_frames(recording.body) if is_partial else recording.body,
             endpoint=self.request.endpoint,
             request=self.request.json,
             status=recording.status,
@@ -139,12 +140,12 @@ class ProbeReply:
     @cached_property
     def choices(self) -> list[ParsedChoice]:
         """Choices by index."""
-        return READ_CHOICES[self.request.endpoint](self.view)
+        return READERS[self.request.endpoint].choices(self.view)
 
     @cached_property
     def deltas(self) -> list[ParsedDelta]:
         """Deltas of a stream; empty for a buffered reply."""
-        return READ_DELTAS[self.request.endpoint](self.view) if self.is_stream else []
+        return READERS[self.request.endpoint].deltas(self.view) if self.is_stream else []
 
     @property
     def first_choice(self) -> ParsedChoice:
@@ -162,31 +163,23 @@ class ProbeReply:
     @cached_property
     def usage(self) -> dict[str, Any] | None:
         """The last usage, with the dialect's field names."""
-        usage = READ_USAGE[self.request.endpoint](self.view)
+        usage = READERS[self.request.endpoint].usage(self.view)
         return usage if isinstance(usage, dict) else None
 
     def usage_count(self, name: str) -> int | None:
         """An integer field of the usage."""
         value = (self.usage or {}).get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return value if is_int(value) else None
 
     # ---- timing
-
-    def arrival_s(self, byte: int) -> float:
-        """Seconds from the request until `byte` bytes of the body had arrived."""
-        arrivals = self.recording.arrivals
-        index = bisect_left(arrivals, byte, key=lambda arrival: arrival[1])
-        return arrivals[index][0] if index < len(arrivals) else self.recording.ended_s
 
     @cached_property
     def delta_times(self) -> list[float]:
         """Arrival times of the frames with generated content."""
-        frames = self.view.frames
-        ends = [following.byte for _, following in pairwise(frames)] + [len(self.trace.body)]
-        return [
-            self.arrival_s(ends[frame - 1])
-            for frame in sorted({delta.frame for delta in self.deltas if delta.is_generated})
-        ]
+        ends = [frame.byte for frame in self.view.frames[1:]] + [len(self.trace.body)]
+        arrivals = [*self.recording.arrivals, (self.recording.ended_s, math.inf)]
+        frames = sorted({delta.frame for delta in self.deltas if delta.is_generated})
+        return [arrivals[bisect_left(arrivals, ends[frame - 1], key=itemgetter(1))][0] for frame in frames]
 
     @cached_property
     def longest_silence_s(self) -> float:

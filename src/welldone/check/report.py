@@ -1,11 +1,25 @@
 """The report of a check: verdicts by probe and by rule, findings and cost. Every output format is rendered from it."""
 
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
 
 VERSION = 2
 """Version of the JSON form. A new version is needed when a field changes its meaning or goes; new fields may come."""
+
+
+KeyT = TypeVar("KeyT")
+ItemT = TypeVar("ItemT")
+
+
+def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
+    """The items by key, in their order."""
+    groups: dict[KeyT, list[ItemT]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 class Verdict(StrEnum):
@@ -144,10 +158,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def findings_by_rule(self) -> dict[str, list[Finding]]:
         """Findings by rule id, in report order."""
-        by_rule: dict[str, list[Finding]] = {}
-        for finding in self.findings:
-            by_rule.setdefault(finding.rule, []).append(finding)
-        return by_rule
+        return group_by(self.findings, lambda finding: finding.rule)
 
     @property
     def root_causes(self) -> dict[str, list[Finding]]:
@@ -155,10 +166,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         by_rule = {rule: sorted(findings, key=_has_cause) for rule, findings in self.findings_by_rule.items()}
         return {rule: findings for rule, findings in by_rule.items() if not _has_cause(findings[0])}
 
-    def consequences(self, cause: str) -> list[str]:
-        """Ids of the broken rules that are no root cause anywhere and follow from `cause` somewhere."""
+    def consequences(self, cause: str) -> str:
+        """Ids of the broken rules that are no root cause anywhere and follow from `cause` somewhere, with commas."""
         causes = {rule: {finding.cause for finding in findings} for rule, findings in self.findings_by_rule.items()}
-        return [rule for rule, found in causes.items() if None not in found and cause in found]
+        return ", ".join(rule for rule, found in causes.items() if None not in found and cause in found)
+
+    def rule_summary(self, rule: str) -> str:
+        """The rule as a sentence; empty if the report does not list it."""
+        return next((result.summary for result in self.rules if result.id == rule), "")
 
 
 def _has_cause(finding: Finding) -> bool:

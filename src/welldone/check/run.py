@@ -52,7 +52,6 @@ async def check(
     on_progress: ProgressCallback = lambda _: None,
     record_response: RecordResponse = recording_client.record_response,
     probes: Sequence[Probe] | None = None,
-    clock: Callable[[], float] = time.monotonic,
     stop: asyncio.Event | None = None,
 ) -> Report:
     """Check a server. When `stop` is set, the report covers what was done by then.
@@ -68,7 +67,7 @@ async def check(
     rule_ids = select_rules(settings)
     client = ProbeClient(settings, record_response)
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    started = clock()
+    started = time.monotonic()
     if settings.record is not None:
         trace_files.prepare_trace_folder(settings.record, [probe.name for probe in selected])
     on_progress(CheckProgress(0, len(selected), ("discovery",)))
@@ -79,30 +78,26 @@ async def check(
         raise CheckUnreachableError(settings.secrets.redact(str(error))) from None
     if facts is None:
         raise InterruptedCheckError(_INTERRUPTED_EARLY)
-    runner = _ProbeRunner(client, facts, rule_ids, on_progress, clock, selected)
-    await _run_until(stop, runner.run_all())
-    outcomes = runner.outcomes()
+    outcomes = [ProbeOutcome(probe, Session(client, facts, probe.name, rule_ids)) for probe in selected]
+    await _run_until(stop, _run_probes(outcomes, settings, on_progress))
     if settings.record is not None:
         for outcome in outcomes:
             trace_files.write_traces(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
     _require_judged(settings, outcomes)
-    return _build_report(settings, facts, outcomes, rule_ids, date, clock() - started)
+    return _build_report(settings, facts, outcomes, rule_ids, date, time.monotonic() - started)
 
 
 def select_probes(settings: CheckSettings, probes: Sequence[Probe]) -> list[Probe]:
     """The probes to run."""
-    selected = [
-        probe
-        for probe in probes
-        if (not settings.only or _is_selected(probe, settings.only)) and not _is_selected(probe, settings.skip)
-    ]
+
+    def is_named(probe: Probe, names: Sequence[str]) -> bool:
+        return any(f"{probe.name}-".startswith(f"{name}-") for name in names)
+
+    chosen = [probe for probe in probes if not settings.only or is_named(probe, settings.only)]
+    selected = [probe for probe in chosen if not is_named(probe, settings.skip)]
     if not selected:
         raise NothingToCheckError("no probe is selected: change --only and --skip")
     return selected
-
-
-def _is_selected(probe: Probe, names: Sequence[str]) -> bool:
-    return any(probe.name == name or probe.name.startswith(f"{name}-") for name in names)
 
 
 def select_rules(settings: CheckSettings) -> frozenset[str]:
@@ -147,80 +142,37 @@ async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) ->
     return running.result() if is_done else None
 
 
-class _ProbeRunner:
-    """Runs the selected probes and collects their outcomes."""
+async def _run_probes(outcomes: Sequence[ProbeOutcome], settings: CheckSettings, on_progress: ProgressCallback) -> None:
+    """Run the shared probes concurrently, then the exclusive ones in turn."""
+    semaphore = asyncio.Semaphore(settings.jobs)
+    running: list[str] = []
 
-    def __init__(
-        self,
-        client: ProbeClient,
-        facts: ServerFacts,
-        rule_ids: frozenset[str],
-        on_progress: ProgressCallback,
-        clock: Callable[[], float],
-        probes: Sequence[Probe],
-    ) -> None:
-        self._on_progress = on_progress
-        self._clock = clock
-        self._probes = probes
-        self._sessions = {probe.name: Session(client, facts, probe.name, rule_ids) for probe in probes}
-        self._outcomes: dict[str, ProbeOutcome] = {}
-        self._running: list[str] = []
-        self._done = 0
-        self._semaphore = asyncio.Semaphore(client.settings.jobs)
-        self._secrets = client.settings.secrets
+    def report_progress() -> None:
+        done = sum(outcome.is_finished for outcome in outcomes)
+        on_progress(CheckProgress(done, len(outcomes), tuple(running)))
 
-    async def run_all(self) -> None:
-        """Run the shared probes concurrently, then the exclusive ones in turn."""
+    async def run(outcome: ProbeOutcome) -> None:
+        async with semaphore:
+            started = time.monotonic()
+            running.append(outcome.probe.name)
+            report_progress()
+            try:
+                await outcome.probe.run(outcome.session)
+            except (UnsupportedError, NotApplicableError) as error:
+                outcome.is_supported = not isinstance(error, UnsupportedError)
+                outcome.early_reason = settings.secrets.redact(str(error))
+            outcome.seconds = time.monotonic() - started
+            outcome.is_finished = True
+            running.remove(outcome.probe.name)
+            report_progress()
 
-        async def run(probe: Probe) -> None:
-            async with self._semaphore:
-                self._outcomes[probe.name] = await self._run_one(probe)
-
-        async with asyncio.TaskGroup() as group:
-            for probe in self._probes:
-                if not probe.is_exclusive:
-                    group.create_task(run(probe))
-        for probe in self._probes:
-            if probe.is_exclusive:
-                await run(probe)
-
-    def outcomes(self) -> list[ProbeOutcome]:
-        """Outcomes in the order of the probes. An interrupted probe has the replies received so far."""
-        return [self._outcomes.get(probe.name) or self._interrupted_outcome(probe) for probe in self._probes]
-
-    def _interrupted_outcome(self, probe: Probe) -> ProbeOutcome:
-        session = self._sessions[probe.name]
-        reason = "interrupted" if session.replies else "not run: the check was interrupted"
-        return ProbeOutcome(
-            probe=probe, session=session, seconds=0.0, reason=reason, inapplicable={}, is_finished=False
-        )
-
-    async def _run_one(self, probe: Probe) -> ProbeOutcome:
-        session = self._sessions[probe.name]
-        is_supported, reason = True, ""
-        started = self._clock()
-        self._running.append(probe.name)
-        self._report_progress()
-        try:
-            await probe.run(session)
-        except UnsupportedError as error:
-            is_supported, reason = False, str(error)
-        except NotApplicableError as error:
-            reason = str(error)
-        self._running.remove(probe.name)
-        self._done += 1
-        self._report_progress()
-        return ProbeOutcome(
-            probe=probe,
-            session=session,
-            seconds=self._clock() - started,
-            is_supported=is_supported,
-            reason=self._secrets.redact(reason),
-            inapplicable={rule: self._secrets.redact(text) for rule, text in session.inapplicable.items()},
-        )
-
-    def _report_progress(self) -> None:
-        self._on_progress(CheckProgress(self._done, len(self._probes), tuple(self._running)))
+    async with asyncio.TaskGroup() as group:
+        for outcome in outcomes:
+            if not outcome.probe.is_exclusive:
+                group.create_task(run(outcome))
+    for outcome in outcomes:
+        if outcome.probe.is_exclusive:
+            await run(outcome)
 
 
 def _build_report(

@@ -9,90 +9,44 @@ from typing import Any
 
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.settings import CHAT, DIALECTS
-from welldone.config.settings import did_you_mean
+from welldone.config.settings import did_you_mean, unknown_name, unknown_rule
 from welldone.protocol.catalog import RULES, Rule
 
 CLIENTS = (
-    "openai-python",
-    "openai-node",
-    "ai-sdk",
-    "langchain",
-    "pydantic-ai",
-    "litellm",
-    "org-ai",
-    "zed",
-    "async-openai",
-    "gptel",
-    "openai-dotnet",
-    "go-openai",
-    "goose",
-    "inference-benchmarker",
-    "codex",
-    "langchain4j",
-    "open-webui",
-    "openai-go",
-    "openai-java",
-    "anthropic-sdk-python",
-    "anthropic-sdk-typescript",
+    *("openai-python", "openai-node", "ai-sdk", "langchain", "pydantic-ai", "litellm", "org-ai", "zed"),
+    *("async-openai", "gptel", "openai-dotnet", "go-openai", "goose", "inference-benchmarker", "codex"),
+    *("langchain4j", "open-webui", "openai-go", "openai-java", "anthropic-sdk-python", "anthropic-sdk-typescript"),
 )
 """Clients that were measured or whose code was read (docs/matrix.md)."""
 CLIENT_LIBRARIES = {"opencode": "ai-sdk", "claude-code": "anthropic-sdk-typescript"}
 """Programs that read streams with another client's library."""
 
-_CLIENT_SEPARATOR = re.compile(r", | and ")
-_CLIENT_VARIANTS = (
-    (re.compile(r"AI SDK\b.*"), "ai-sdk"),
-    (re.compile(r"(openai-python|openai-node|anthropic-sdk-python|anthropic-sdk-typescript)\b.*"), r"\1"),
-)
-_EVERY_CLIENT = "every client"
+_CLIENT_WITH_VARIANT = re.compile(r"AI SDK\b|(?:openai-(?:python|node)|anthropic-sdk-(?:python|typescript))\b")
+"""The beginning of a name such as `AI SDK 5` or `openai-python with_raw_response`."""
 
 
 def rules_for_client(client: str) -> frozenset[str]:
     """Ids of the rules that affect a client."""
     name = CLIENT_LIBRARIES.get(client, client)
-    return frozenset(rule.id for rule in RULES.values() if affected_clients(rule) & {name, _EVERY_CLIENT})
+    return frozenset(rule.id for rule in RULES.values() if affected_clients(rule) & {name, "every client"})
 
 
 def affected_clients(rule: Rule) -> set[str]:
     """Profile names of the clients that a violation of the rule affects."""
-    names = (name for effect in rule.affects for name in _CLIENT_SEPARATOR.split(effect.partition(":")[0]))
+    names = (name for effect in rule.affects for name in re.split(r", | and ", effect.partition(":")[0]))
     return {_profile_name(name) for name in names}
 
 
 def _profile_name(name: str) -> str:
-    for pattern, profile in _CLIENT_VARIANTS:
-        if found := pattern.fullmatch(name):
-            return found.expand(profile)
-    return name if name == _EVERY_CLIENT else name.lower()
+    found = _CLIENT_WITH_VARIANT.match(name)
+    return found[0].lower().replace(" ", "-") if found else name.lower()
 
 
 PROFILES = (*CLIENTS, *CLIENT_LIBRARIES)
-RESERVED_FIELDS = frozenset(
-    {
-        "echo",
-        "include",
-        "input",
-        "instructions",
-        "logprobs",
-        "max_completion_tokens",
-        "max_output_tokens",
-        "max_tokens",
-        "messages",
-        "model",
-        "n",
-        "prompt",
-        "response_format",
-        "stop",
-        "stop_sequences",
-        "stream",
-        "stream_options",
-        "suffix",
-        "system",
-        "text",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-    }
+RESERVED_FIELDS = (
+    *("echo", "include", "input", "instructions", "logprobs", "max_completion_tokens", "max_output_tokens"),
+    *("max_tokens", "messages", "model", "n", "prompt", "response_format", "stop", "stop_sequences", "stream"),
+    *("stream_options", "suffix", "system", "text", "tool_choice", "tools", "top_logprobs"),
 )
 """Fields that the probes set themselves: other values would change what is checked."""
 
@@ -104,9 +58,7 @@ def parse_endpoint(given: str) -> str:
         ValueError: it is unknown.
     """
     if given not in DIALECTS:
-        raise ValueError(
-            f"there is no endpoint {given!r}{did_you_mean(given, DIALECTS)}; there are {', '.join(DIALECTS)}"
-        )
+        raise ValueError(unknown_name("endpoint", given, DIALECTS, f"there are {', '.join(DIALECTS)}"))
     return given
 
 
@@ -122,9 +74,8 @@ def parse_probe_names(given: Iterable[str], endpoint: str = CHAT.name) -> tuple[
     for word in words:
         if word not in names and not any(name.startswith(f"{word}-") for name in names):
             of = "" if endpoint == CHAT.name else f" of {endpoint}"
-            raise ValueError(
-                f"there is no probe {word!r}{of}{did_you_mean(word, {*names, *groups})}; --list shows them"
-            )
+            hint = did_you_mean(word, {*names, *groups})
+            raise ValueError(f"there is no probe {word!r}{of}{hint}; --list shows them")
     return words
 
 
@@ -137,7 +88,7 @@ def parse_rule_ids(given: Iterable[str]) -> tuple[str, ...]:
     words = _as_names(given)
     for rule in words:
         if rule not in RULES:
-            raise ValueError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; welldone rules lists them")
+            raise ValueError(unknown_rule(rule, RULES))
     return words
 
 
@@ -148,9 +99,7 @@ def parse_profile(given: str | None) -> str | None:
         ValueError: it is unknown.
     """
     if given is not None and given not in PROFILES:
-        raise ValueError(
-            f"there is no profile {given!r}{did_you_mean(given, PROFILES)}; there are {', '.join(PROFILES)}"
-        )
+        raise ValueError(unknown_name("profile", given, PROFILES, f"there are {', '.join(PROFILES)}"))
     return given
 
 

@@ -5,7 +5,7 @@ or knowledge of the request, are judged by the probe with `check_rule`.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFa
 from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.http.connect import HttpClientError
 from welldone.protocol.catalog import RULES, Severity
-from welldone.rules.judge import excerpt, judge
+from welldone.rules.judge import LintFinding, excerpt, judge
 from welldone.rules.root_causes import RootCauses
 
 REFUSED_4XX_RULE = "err-refused-4xx"
@@ -23,7 +23,10 @@ KEEPALIVE_RULE = "live-keepalive-in-silence"
 NOT_REPRODUCIBLE = "the server gives different answers at temperature 0"
 """Reason of a probe that compares answers."""
 
+COMPLETIONS_PATH = "/completions"
 AbortPredicate = Callable[[bytes], bool]
+RequestFunction = Callable[..., Awaitable[ProbeReply]]
+"""A request whose fields may be added: `Session.generate` or `Session.complete` with a prompt."""
 
 
 class UnsupportedError(Exception):
@@ -34,18 +37,10 @@ class NotApplicableError(Exception):
     """The probe cannot judge its rules. The message is the reason."""
 
 
-class ProbeViolation(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeViolation(LintFinding, frozen=True, kw_only=True):
     """A violation of a rule in one reply."""
 
-    rule: str
-    severity: Severity
     reply: ProbeReply
-    frame: int | None
-    byte: int | None
-    observed: str
-    expected: str
-    cause: str | None = None
-    """The rule whose violation in the same reply explains this one."""
 
 
 class Session:
@@ -81,13 +76,14 @@ class Session:
 
     async def generate(
         self,
-        content: str | list[dict[str, Any]],
+        content: str | list[Any],
         /,
         *,
         stream: bool | None = True,
-        max_tokens: int | None = 48,
+        max_tokens: int = 48,
         limit_field: str | None = None,
         is_exact: bool = False,
+        is_completion: bool = False,
         headers: tuple[tuple[str, str | None], ...] = (),
         abort_when: AbortPredicate | None = None,
         **members: Any,  # noqa: ANN401 - JSON
@@ -95,42 +91,29 @@ class Session:
         """Send one user message or a whole conversation. A field whose value is `...` is omitted.
 
         `stream=None` omits the field. `limit_field` overrides the name of the token limit. With `is_exact` the limit
-        has no allowance for reasoning.
+        has no allowance for reasoning. With `is_completion`, `content` is the prompt of a request to /completions.
         """
-        common = self._common_fields(stream, max_tokens, is_exact=is_exact, name=limit_field)
-        body = {**self.dialect.prompt_members(content), **common, **members}
-        return await self.post(self.dialect.path, body, headers=headers, abort_when=abort_when)
-
-    async def complete(
-        self,
-        prompt: str | list[Any],
-        /,
-        *,
-        stream: bool | None = True,
-        max_tokens: int | None = 16,
-        abort_when: AbortPredicate | None = None,
-        **members: Any,  # noqa: ANN401 - JSON
-    ) -> ProbeReply:
-        """Send a request to /completions."""
-        body = {
-            "prompt": prompt,
-            **self._common_fields(stream, max_tokens, is_exact=True, name="max_tokens"),
-            **members,
-        }
-        return await self.post("/completions", body, abort_when=abort_when)
-
-    def _common_fields(
-        self, stream: bool | None, max_tokens: int | None, *, is_exact: bool, name: str | None = None
-    ) -> dict[str, Any]:
         allowance = 0 if is_exact else self.facts.reasoning_allowance
-        minimum = self.dialect.min_tokens
-        return {
+        body = {
+            **({"prompt": content} if is_completion else self.dialect.prompt_members(content)),
             "model": self.facts.model,
             **self.facts.members,
-            **({} if stream is None else {"stream": stream}),
-            **({} if max_tokens is None else {name or self.facts.limit_field: max(max_tokens + allowance, minimum)}),
+            "stream": ... if stream is None else stream,
+            limit_field or self.facts.limit_field: max(max_tokens + allowance, self.dialect.min_tokens),
             **self._client.settings.extra,
+            **members,
         }
+        path = COMPLETIONS_PATH if is_completion else self.dialect.path
+        return await self.post(path, body, headers=headers, abort_when=abort_when)
+
+    async def answer(self, content: str | list[Any], /, **options: Any) -> ProbeReply:  # noqa: ANN401 - of `generate`
+        """The reply to `generate`, which must be 2xx; raises like `require_ok`."""
+        return self.require_ok(await self.generate(content, **options))
+
+    async def complete(self, prompt: str | list[Any], /, **options: Any) -> ProbeReply:  # noqa: ANN401 - of `generate`
+        """Send a request to /completions."""
+        fields = {"max_tokens": 16, "limit_field": "max_tokens", **options}
+        return await self.generate(prompt, is_completion=True, is_exact=True, **fields)
 
     async def post(
         self,
@@ -144,7 +127,7 @@ class Session:
         if isinstance(body, dict):
             fields = {name: value for name, value in body.items() if value is not ...}
             body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-        endpoint = "completions" if path == "/completions" else self.dialect.name
+        endpoint = "completions" if path == COMPLETIONS_PATH else self.dialect.name
         request = ProbeRequest(method="POST", path=path, body=body, headers=headers, endpoint=endpoint)
         return await self.send(request, abort_when=abort_when)
 
@@ -195,9 +178,9 @@ class Session:
         rule: str,
         reply: ProbeReply,
         passed: bool,
-        *,
         observed: object = "",
         expected: str = "",
+        *,
         frame: int | None = None,
         severity: Severity | None = None,
     ) -> None:
@@ -211,9 +194,10 @@ class Session:
         byte = None if frame is None else reply.view.frames[frame - 1].byte
         self.violations.append(
             ProbeViolation(
-                rule=rule,
-                severity=severity or RULES[rule].severity,
                 reply=reply,
+                rule=rule,
+                severity=(severity or RULES[rule].severity).value,
+                affects=RULES[rule].affects,
                 frame=frame,
                 byte=byte,
                 observed=excerpt(observed),
@@ -224,7 +208,7 @@ class Session:
 
     def not_applicable(self, rule: str, reason: str) -> None:
         """Record why a rule of the probe could not be judged."""
-        self.inapplicable[rule] = reason
+        self.inapplicable[rule] = self._client.settings.secrets.redact(reason)
 
     def _judge(self, reply: ProbeReply) -> None:
         self._judge_status_and_silence(reply)
@@ -236,42 +220,19 @@ class Session:
             self.counts[rule] = self.counts.get(rule, 0) + count
         for finding in judgement.findings:
             self.judged.add(finding.rule)
-            self.violations.append(
-                ProbeViolation(
-                    rule=finding.rule,
-                    severity=Severity(finding.severity),
-                    reply=reply,
-                    frame=finding.frame,
-                    byte=finding.byte,
-                    observed=finding.observed,
-                    expected=finding.expected,
-                    cause=finding.cause,
-                )
-            )
+            self.violations.append(ProbeViolation(**msgspec.structs.asdict(finding), reply=reply))
 
     def _judge_status_and_silence(self, reply: ProbeReply) -> None:
         expected = "a reply, or a 4xx with the reason"
         if reply.status is None:
             if not reply.is_partial:
                 observed = reply.recording.error or "no reply"
-                self.check_rule(
-                    REFUSED_4XX_RULE,
-                    reply,
-                    passed=False,
-                    observed=observed,
-                    expected=expected,
-                    severity=Severity.BREAKS,
-                )
+                self.check_rule(REFUSED_4XX_RULE, reply, False, observed, expected, severity=Severity.BREAKS)
         elif reply.status >= 400 and reply.status not in OVERLOAD_STATUSES:
-            self.check_rule(
-                REFUSED_4XX_RULE, reply, reply.status < 500, observed=reply.error_summary, expected=expected
-            )
+            self.check_rule(REFUSED_4XX_RULE, reply, reply.status < 500, reply.error_summary, expected)
         limit_s = self.timeouts.silence_s
         if reply.status is not None and reply.is_stream and reply.recording.ended_s >= limit_s:
-            self.check_rule(
-                KEEPALIVE_RULE,
-                reply,
-                reply.longest_silence_s < limit_s * 1.2,  # a keep-alive due at 15 s may arrive a little later
-                observed=f"no byte for {reply.longest_silence_s:.1f} s",
-                expected=f"data or a keep-alive at least every {limit_s:g} s",
-            )
+            silence_s = reply.longest_silence_s
+            expected = f"data or a keep-alive at least every {limit_s:g} s"
+            is_short = silence_s < limit_s * 1.2  # a keep-alive due at 15 s may arrive a little later
+            self.check_rule(KEEPALIVE_RULE, reply, is_short, f"no byte for {silence_s:.1f} s", expected)

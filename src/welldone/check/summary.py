@@ -1,6 +1,6 @@
 """Builds the parts of a report from the outcomes of the probes: verdicts, findings and cost."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -21,19 +21,24 @@ _CHARS_PER_TOKEN = 4  # roughly, for English text in current tokenizers
 _MAX_REPORTED_TOKENS = 10**9  # larger usage counts are wrong: a hundred times the longest context of today
 
 
-class ProbeOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Session of a probe after its run."""
+class ProbeOutcome(msgspec.Struct):
+    """A probe, and what is known of its run."""
 
     probe: Probe
     session: Session
-    seconds: float
+    seconds: float = 0.0
     is_supported: bool = True
-    reason: str = ""
+    early_reason: str = ""
     """Why it ended early."""
-    inapplicable: Mapping[str, str]
-    """Rules of the probe that could not be judged, with the reason."""
-    is_finished: bool = True
+    is_finished: bool = False
     """False where the run was interrupted before the probe ended."""
+
+    @property
+    def reason(self) -> str:
+        """Why it ended early, or was interrupted."""
+        if self.is_finished:
+            return self.early_reason
+        return "interrupted" if self.session.replies else "not run: the check was interrupted"
 
 
 def probe_result(outcome: ProbeOutcome) -> ProbeResult:
@@ -64,7 +69,7 @@ def _probe_verdict(outcome: ProbeOutcome) -> tuple[Verdict, str]:
     if outcome.reason:
         return (Verdict.NOT_APPLICABLE if outcome.is_supported else Verdict.UNSUPPORTED), outcome.reason
     if not session.judged:
-        return Verdict.NOT_APPLICABLE, next(iter(outcome.inapplicable.values()), "none of the selected rules applies")
+        return Verdict.NOT_APPLICABLE, next(iter(session.inapplicable.values()), "none of the selected rules applies")
     return Verdict.PASS, ""
 
 
@@ -113,7 +118,7 @@ def _build_finding(
     curl = repro.repro_curl(settings, violation.reply.request)
     return Finding(
         rule=rule,
-        severity=violation.severity.value,
+        severity=violation.severity,
         probe=probe,
         request=violation.reply.number,
         frame=violation.frame,
@@ -121,7 +126,7 @@ def _build_finding(
         observed=secrets.redact(violation.observed),
         expected=secrets.redact(violation.expected),
         count=outcome.session.counts[rule],
-        affects=RULES[rule].affects,
+        affects=violation.affects,
         reproduce=repro.repro_command(settings, facts.model, probe, rule),
         curl=None if curl is None else secrets.redact(curl),
         trace=trace_files.trace_filename(probe, violation.reply) if is_recorded else None,
@@ -136,14 +141,15 @@ def rule_results(outcomes: Sequence[ProbeOutcome], rule_ids: frozenset[str]) -> 
 
 
 def _rule_result(rule: Rule, outcomes: Sequence[ProbeOutcome]) -> RuleResult:
-    severities: list[str] = []
-    broken: list[ProbeOutcome] = []
-    for outcome in outcomes:
-        found = [violation.severity for violation in outcome.session.violations if violation.rule == rule.id]
-        severities += found
-        broken += [outcome] if found else []
-    judged = [outcome for outcome in outcomes if rule.id in outcome.session.judged]
-    verdict, reason = verdict_for(severities), ""
+    found = [
+        (outcome.probe.name, violation.severity)
+        for outcome in outcomes
+        for violation in outcome.session.violations
+        if violation.rule == rule.id
+    ]
+    broken = dict(found)
+    judged = [outcome.probe.name for outcome in outcomes if rule.id in outcome.session.judged]
+    verdict, reason = verdict_for(severity for _, severity in found), ""
     if not broken and not judged:
         verdict, reason = _not_judged(rule.id, outcomes)
     return RuleResult(
@@ -152,7 +158,7 @@ def _rule_result(rule: Rule, outcomes: Sequence[ProbeOutcome]) -> RuleResult:
         severity=rule.severity.value,
         verdict=verdict,
         reason=reason,
-        probes=tuple(outcome.probe.name for outcome in broken or judged),
+        probes=tuple(broken or judged),
     )
 
 
@@ -164,7 +170,7 @@ def _not_judged(rule: str, outcomes: Sequence[ProbeOutcome]) -> tuple[Verdict, s
     for outcome in probed:
         if not outcome.is_supported:
             return Verdict.UNSUPPORTED, outcome.reason
-    reasons = [outcome.inapplicable.get(rule) or outcome.reason for outcome in probed]
+    reasons = [outcome.session.inapplicable.get(rule) or outcome.reason for outcome in probed]
     return Verdict.NOT_APPLICABLE, next(filter(None, reasons), None) or not_applicable_reason(rule)
 
 
@@ -182,19 +188,16 @@ def run_cost(outcomes: Sequence[ProbeOutcome], seconds: float) -> RunCost:
 
 
 def _prompt_tokens(reply: ProbeReply) -> int:
-    reported = _reported_tokens(reply, "prompt_tokens", "input_tokens")
-    return len(reply.request.body or b"") // _CHARS_PER_TOKEN if reported is None else reported
-
-
-def _reported_tokens(reply: ProbeReply, *names: str) -> int | None:
-    """A plausible count from the reply's usage. `names` are the names of the field in different dialects."""
-    count = next((count for name in names if (count := reply.usage_count(name)) is not None), None)
-    return count if count is not None and 0 <= count <= _MAX_REPORTED_TOKENS else None
+    return _tokens(reply, ("prompt_tokens", "input_tokens"), len(reply.request.body or b"") // _CHARS_PER_TOKEN)
 
 
 def _completion_tokens(reply: ProbeReply) -> int:
-    reported = _reported_tokens(reply, "completion_tokens", "output_tokens")
-    if reported is not None:
-        return reported
     # Most servers send one token per chunk.
-    return len(reply.delta_times) if reply.is_stream else len(reply.text) // _CHARS_PER_TOKEN
+    estimate = len(reply.delta_times) if reply.is_stream else len(reply.text) // _CHARS_PER_TOKEN
+    return _tokens(reply, ("completion_tokens", "output_tokens"), estimate)
+
+
+def _tokens(reply: ProbeReply, names: tuple[str, str], estimate: int) -> int:
+    """A plausible count from the reply's usage, or the estimate. `names` are those of different dialects."""
+    count = next((count for name in names if (count := reply.usage_count(name)) is not None), -1)
+    return count if 0 <= count <= _MAX_REPORTED_TOKENS else estimate

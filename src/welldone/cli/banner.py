@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from welldone import __version__
-from welldone.config.server import Config, ServeSettings
+from welldone.cli import ui
+from welldone.config.server import Config
 from welldone.config.upstream import UpstreamSettings
 from welldone.server.access.origins import is_loopback
 from welldone.server.observe import log
@@ -23,15 +24,8 @@ def redacted_url(upstream: UpstreamSettings) -> str:
     return f"{split.scheme}://{split.netloc}{path}"
 
 
-def describe_models(upstream: UpstreamSettings) -> str:
-    """Return the models that the upstream is configured for."""
-    return ", ".join(upstream.models) or "its own list"
-
-
 _MAX_NAMES = 5  # per line
 _MAX_UPSTREAMS = 10  # lines for upstreams
-_WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
-"""Wildcard addresses, and the loopback address that reaches them."""
 
 
 def banner_lines(
@@ -49,31 +43,25 @@ def banner_lines(
     `generated_key` is the key that was generated for this run, `listed_model` a model that an upstream lists.
     """
     settings = config.server
+    is_tls = settings.ssl_cert_file is not None
+    url = ui.server_url(settings.host, port, is_tls=is_tls)
     if settings.log_format == "json":
-        return [_json_banner(config, port, has_keys, generated_key)]
-    url = _server_url(
-        settings, _WILDCARD_HOSTS.get(_strip_brackets(settings.host), _strip_brackets(settings.host)), port
-    )
+        return [_json_banner(config, url, has_keys, generated_key)]
     lines = [f"welldone {__version__} serves {_served_models(config)} on {url}/v1", ""]
-    lines += _curl_example(config, url, _example_model(config) or listed_model, has_keys, generated_key)
-    lines.append("")
+    key_header, key_lines = _key_help(config, has_keys, generated_key)
+    lines += [*_curl_example(config, url, _example_model(config) or listed_model, key_header), ""]
     lines += _upstream_lines(config)
     if not settings.no_page:
         lines.append(f"  page      {url}/")
-    if _strip_brackets(settings.host) in _WILDCARD_HOSTS:
-        remote_url = _server_url(settings, hostname or socket.gethostname(), port)
+    if ui.strip_brackets(settings.host) in ui.WILDCARD_HOSTS:
+        remote_url = ui.server_url(hostname or socket.gethostname(), port, is_tls=is_tls)
         lines.append(f"  network   {remote_url}/v1, or this machine's address instead of its name")
-    lines += _key_lines(config, has_keys, generated_key)
-    lines.append(f"  stop      {stop_hint}")
-    return lines
+    return [*lines, *key_lines, f"  stop      {stop_hint}"]
 
 
-def _json_banner(config: Config, port: int, has_keys: bool, generated_key: str | None) -> str:
+def _json_banner(config: Config, url: str, has_keys: bool, generated_key: str | None) -> str:
     """Return the banner as JSON. It includes a generated key: without it no client could use the server."""
     settings = config.server
-    url = _server_url(
-        settings, _WILDCARD_HOSTS.get(_strip_brackets(settings.host), _strip_brackets(settings.host)), port
-    )
     fields: dict[str, log.FieldValue] = {
         "version": __version__,
         "url": f"{url}/v1",
@@ -103,10 +91,10 @@ def _no_key_warnings(config: Config, has_keys: bool) -> list[str]:
 
 def _upstream_lines(config: Config) -> list[str]:
     width = max((len(upstream.name) for upstream in config.upstreams), default=0)
-    lines = [
-        f"  upstream  {upstream.name:<{width}}  {redacted_url(upstream)}, {describe_models(upstream)}"
-        for upstream in config.upstreams[:_MAX_UPSTREAMS]
-    ]
+    lines = []
+    for upstream in config.upstreams[:_MAX_UPSTREAMS]:
+        models = ", ".join(upstream.models) or "its own list"
+        lines.append(f"  upstream  {upstream.name:<{width}}  {redacted_url(upstream)}, {models}")
     if len(config.upstreams) > _MAX_UPSTREAMS:
         lines.append(f"            and {len(config.upstreams) - _MAX_UPSTREAMS} more")
     if config.routes:
@@ -119,15 +107,6 @@ def _upstream_lines(config: Config) -> list[str]:
 def _first_names(names: Iterable[str]) -> str:
     names = list(names)
     return f"{', '.join(names[:_MAX_NAMES])}{' …' if len(names) > _MAX_NAMES else ''}"
-
-
-def _strip_brackets(host: str) -> str:
-    return host.removeprefix("[").removesuffix("]")
-
-
-def _server_url(settings: ServeSettings, host: str, port: int) -> str:
-    scheme = "http" if settings.ssl_cert_file is None else "https"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _served_models(config: Config) -> str:
@@ -144,18 +123,14 @@ def _example_model(config: Config) -> str | None:
     return next((name for name in names if "*" not in name), None)
 
 
-def _curl_example(config: Config, url: str, name: str | None, has_keys: bool, generated_key: str | None) -> list[str]:
-    settings = config.server
+def _curl_example(config: Config, url: str, name: str | None, key_header: str | None) -> list[str]:
+    certificate = config.server.ssl_cert_file
     path = "models" if name is None else "chat/completions"
     lines = [f"  curl -N {shlex.quote(f'{url}/v1/{path}')}"]
-    if settings.ssl_cert_file is not None:
-        lines.append(f"    --cacert {shlex.quote(str(settings.ssl_cert_file))}")
-    if generated_key is not None:
-        lines.append(f"    -H {shlex.quote(f'Authorization: Bearer {generated_key}')}")
-    elif _has_only_named_keys(config) or _has_only_shared_keys(config):
-        lines.append("    -H 'Authorization: Bearer YOUR_KEY'")
-    elif has_keys:  # a configured key is not printed
-        lines.append('    -H "Authorization: Bearer $WELLDONE_API_KEY"')
+    if certificate is not None:
+        lines.append(f"    --cacert {shlex.quote(str(certificate))}")
+    if key_header is not None:
+        lines.append(f"    -H {key_header}")
     if name is not None:
         request = {"model": name, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
         lines.append("    -H 'Content-Type: application/json'")
@@ -163,31 +138,23 @@ def _curl_example(config: Config, url: str, name: str | None, has_keys: bool, ge
     return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
 
 
-def _has_only_named_keys(config: Config) -> bool:
-    """Whether every key has a name, so that WELLDONE_API_KEY does not hold one."""
-    return bool(config.keys) and not config.server.api_keys and config.server.api_key_file is None
-
-
-def _has_only_shared_keys(config: Config) -> bool:
-    """Whether all keys are in the shared store."""
-    return config.has_shared_keys and not config.keys and not config.server.api_keys and not config.server.api_key_file
-
-
-def _key_lines(config: Config, has_keys: bool, generated_key: str | None) -> list[str]:
+def _key_help(config: Config, has_keys: bool, generated_key: str | None) -> tuple[str | None, list[str]]:
+    """Return the header of the example request, quoted for a shell, and the lines about API keys."""
+    your_key = "'Authorization: Bearer YOUR_KEY'"
+    names = _first_names(key.name for key in config.keys)
+    has_unnamed = bool(config.server.api_keys) or config.server.api_key_file is not None
     if generated_key is not None:
-        return [
+        return shlex.quote(f"Authorization: Bearer {generated_key}"), [
             f"  API key   {generated_key}",
             "            generated for this run, because the address is public; set your own with --api-key",
         ]
-    names = _first_names(key.name for key in config.keys)
-    if _has_only_named_keys(config):
-        return [f"  API key   that of {names}: replace YOUR_KEY above with it"]
-    if _has_only_shared_keys(config):
-        return ["  API key   one from the store (welldone keys add NAME creates one): replace YOUR_KEY above with it"]
-    if has_keys:
+    if config.keys and not has_unnamed:  # WELLDONE_API_KEY does not hold a key with a name
+        return your_key, [f"  API key   that of {names}: replace YOUR_KEY above with it"]
+    if config.has_shared_keys and not has_unnamed:
+        line = "  API key   one from the store (welldone keys add NAME creates one): replace YOUR_KEY above with it"
+        return your_key, [line]
+    if has_keys:  # a configured key is not printed
         others = [f"            or that of {names}"] if config.keys else []
-        return [
-            "  API key   the configured one; the command above reads it from WELLDONE_API_KEY",
-            *others,
-        ]
-    return [f"  warning   {text}" for text in _no_key_warnings(config, has_keys)]
+        line = "  API key   the configured one; the command above reads it from WELLDONE_API_KEY"
+        return '"Authorization: Bearer $WELLDONE_API_KEY"', [line, *others]
+    return None, [f"  warning   {text}" for text in _no_key_warnings(config, has_keys)]

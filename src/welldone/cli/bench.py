@@ -11,30 +11,21 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from welldone.bench import load
+from welldone.bench import load, stats
 from welldone.bench.client import BenchUnreachableError
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.load import MAX_BURSTINESS
 from welldone.bench.report import BenchReport, MetricComparison
-from welldone.bench.reports import data, renderers, text
+from welldone.bench.reports import data, text
 from welldone.bench.reports.text import format_metric, split_metric
 from welldone.bench.run import STOPPED_BY_USER, BenchProgress, run_bench
 from welldone.bench.settings import ArrivalProcess, Assertion, BenchmarkKind, BenchSettings, LengthSpec, parse_length
-from welldone.bench.stats import (
-    FIRST_IS_BETTER,
-    NO_DIFFERENCE,
-    SECOND_IS_BETTER,
-    compare_reports,
-    comparison_verdict,
-    parse_assertion,
-    parse_goodput_bound,
-)
 from welldone.bench.words import WORKLOAD_PROFILES, find_workload_profile
-from welldone.cli import bench_ui, option_types, ui
+from welldone.cli import bench_ui, captures, option_types, ui
 from welldone.cli.option_types import check_report_path, make_writable_folder
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
@@ -56,12 +47,12 @@ COMPARE_VERSION = 2
 """Version of the JSON output."""
 _REPORT_LIMIT_BYTES = 512 * 1024 * 1024
 """Enough for the times of fifty million chunks; a laptop can hold two such reports."""
-_VERDICT_WORDS = {FIRST_IS_BETTER: "slower", NO_DIFFERENCE: "no difference", SECOND_IS_BETTER: "faster"}
-"""Verdicts on the second report."""
-_SHARE_METRIC = "success_rate"
-_SHARE_VERDICT_WORDS = {"slower": "worse", "faster": "better"}
-"""Verdicts on a share of requests instead of a time or a rate."""
-_VERDICT_COLORS = {FIRST_IS_BETTER: "fail", NO_DIFFERENCE: "dim", SECOND_IS_BETTER: "pass"}
+_VERDICTS = {
+    stats.FIRST_IS_BETTER: ("slower", "worse", "fail"),
+    stats.NO_DIFFERENCE: ("no difference", "no difference", "dim"),
+    stats.SECOND_IS_BETTER: ("faster", "better", "pass"),
+}
+"""Verdicts on the second report: on a time or a rate, on a share of requests, and the colour."""
 _LOAD_SETTINGS = ("kind", "max_vus", "profile", "prompt", "decode", "dataset", "arrivals", "duration_s", "extra")
 """Settings that change the load."""
 
@@ -75,10 +66,15 @@ class _InferenceBenchmarkerReport(msgspec.Struct):
 
 def run_compare(arguments: list[str]) -> ExitCode:
     """Compare two reports."""
-    options = _compare_parser().parse(arguments)
+    parser = CommandParser("bench compare", COMPARE_DESCRIPTION, COMPARE_EXAMPLES)
+    parser.option("A.json", "the reference report", Path, dest="first")
+    parser.option("B.json", "the report that is judged", Path, dest="second")
+    parser.option("--json", "print the result as JSON")
+    parser.option("--fail-on-slower", "exit 1 if B is significantly slower")
+    options = parser.parse(arguments)
     paths = (options.first, options.second)
     first, second = (_read_report(path) for path in paths)
-    comparisons = compare_reports(first, second)
+    comparisons = stats.compare_reports(first, second)
     for warning in _comparison_warnings(first, second, paths):
         ui.print_note(warning)
     if not comparisons:
@@ -87,28 +83,14 @@ def run_compare(arguments: list[str]) -> ExitCode:
     if options.json:
         ui.print_line(_comparison_json(comparisons))
     else:
-        for line in _comparison_table(comparisons):
-            ui.print_line(line)
-    is_slower = any(comparison_verdict(comparison) == FIRST_IS_BETTER for comparison in comparisons)
+        ui.print_lines(_comparison_table(comparisons))
+    is_slower = any(stats.comparison_verdict(comparison) == stats.FIRST_IS_BETTER for comparison in comparisons)
     return ExitCode.FAILED if is_slower and options.fail_on_slower else ExitCode.OK
 
 
-def _compare_parser() -> CommandParser:
-    parser = CommandParser("bench compare", COMPARE_DESCRIPTION, COMPARE_EXAMPLES)
-    parser.add_argument("first", metavar="A.json", type=Path, help="the reference report")
-    parser.add_argument("second", metavar="B.json", type=Path, help="the report that is judged")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--fail-on-slower", action="store_true", help="exit 1 if B is significantly slower")
-    return parser
-
-
 def _read_report(path: Path) -> BenchReport:
-    shown = ui.printable_name(str(path))
-    try:
-        with path.open("rb") as file:
-            text = file.read(_REPORT_LIMIT_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {shown}: {ui.error_text(error)}") from None
+    shown = ui.printable_name(path)
+    text = captures.read_file(path, _REPORT_LIMIT_BYTES + 1)
     if len(text) > _REPORT_LIMIT_BYTES:
         raise UsageError(f"{shown} is larger than {_REPORT_LIMIT_BYTES // 2**20} MB: it is not a report")
     try:
@@ -135,7 +117,7 @@ def _why_not_a_report(text: bytes, error: Exception) -> str:
 def _comparison_warnings(first: BenchReport, second: BenchReport, paths: tuple[Path, Path]) -> list[str]:
     """Return reasons other than the servers for which the results may differ."""
     warnings = [
-        f"{ui.printable_name(str(path))} ended early: {sanitize_text(report.incomplete_reason)}"
+        f"{ui.printable_name(path)} ended early: {sanitize_text(report.incomplete_reason)}"
         for path, report in zip(paths, (first, second), strict=True)
         if not report.is_complete
     ]
@@ -166,14 +148,14 @@ def _comparison_table(comparisons: list[MetricComparison]) -> list[str]:
 def _comparison_row(comparison: MetricComparison, width: int) -> str:
     metric = split_metric(comparison)[1]
     first, second = format_metric(metric, comparison.first), format_metric(metric, comparison.second)
-    word = ui.colorize(_verdict_word(comparison), _VERDICT_COLORS[comparison_verdict(comparison)])
+    word = ui.colorize(_verdict_word(comparison), _VERDICTS[stats.comparison_verdict(comparison)][2])
     interval = f"{comparison.low:.2f} to {comparison.high:<6.2f}"
     return f"{'  ' + metric:<{width}}  {first:>12}  {second:>12}  {comparison.ratio:>6.2f}  {interval}  {word}"
 
 
 def _verdict_word(comparison: MetricComparison) -> str:
-    word = _VERDICT_WORDS[comparison_verdict(comparison)]
-    return _SHARE_VERDICT_WORDS.get(word, word) if split_metric(comparison)[1] == _SHARE_METRIC else word
+    is_share = split_metric(comparison)[1] == "success_rate"
+    return _VERDICTS[stats.comparison_verdict(comparison)][is_share]
 
 
 def _comparison_json(comparisons: list[MetricComparison]) -> str:
@@ -217,10 +199,7 @@ _QUICK_DEFAULTS = BenchSettings(
     decode=LengthSpec(num_tokens=64, min_tokens=64, max_tokens=64),
 )
 """35 s, and less than a minute with late answers. A server with 5 tokens per second completes an answer in time."""
-_FULL_DEFAULTS = BenchSettings(url="")
 _UNSAFE_CHARACTERS = re.compile(r"[^\w-]+")
-
-ValueT = TypeVar("ValueT")
 
 
 def run(arguments: list[str]) -> ExitCode:
@@ -228,9 +207,12 @@ def run(arguments: list[str]) -> ExitCode:
     if arguments[:1] == ["compare"]:
         return run_compare(arguments[1:])
     options = _parser().parse(arguments)
-    settings = _settings(options)
+    try:
+        settings = _settings(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     for path in options.report:
-        check_report_path(path, renderers.BENCH_REPORT_FORMATS)
+        check_report_path(path, data.BENCH_REPORT_FORMATS)
     if options.results_dir is not None:
         make_writable_folder(options.results_dir)
     try:
@@ -254,217 +236,109 @@ def run(arguments: list[str]) -> ExitCode:
 
 def _parser() -> CommandParser:
     parser = CommandParser("bench", DESCRIPTION, EXAMPLES)
-    _add_server(parser)
-    _add_load(parser)
-    _add_requests(parser)
-    _add_results(parser)
+    add = parser.option  # `dest` is the name of a setting
+    duration, duration_or_zero = option_types.parse_duration, option_types.parse_duration_or_zero
+    formats = ", ".join(data.BENCH_REPORT_FORMATS)
+    parser.start_group("the server")
+    add("URL", "base URL, including /v1 (http://127.0.0.1:8000/v1)", dest="address", nargs="?")
+    add("--url -u URL", "the same")
+    add("--against URL", "a second server to compare with, measured in alternation: prints ratios")
+    add("--endpoint NAME", f"{', '.join(DIALECTS)} (chat)", choices=tuple(DIALECTS), default="chat")
+    add("--against-api-key KEY", "its API key; --api-key and --header are for the first host only")
+    add("--model-name --model NAME", "model to use (the tokenizer's, else the first listed)", dest="model")
+    add("--api-key -a KEY", f"API key, or env:NAME (default: {API_KEY_VARIABLE})")
+    add("--header LINE...", "a header for every request", option_types.parse_header)
+    add("--ca-file FILE", "CA certificates to trust (https)")
+    add("--insecure", "do not verify the certificate (https)")
+    parser.start_group("the load")
+    add("--benchmark-kind -b KIND", f"{', '.join(BenchmarkKind)} (quick)", option_types.enum_choice(BenchmarkKind))
+    add("--rates -r N...", "requests per second (repeatable)", _parse_rate)
+    add("--num-rates N", "steps of a sweep (10)", option_types.integer_between(1, 100))
+    add("--max-vus -m N", "limit of concurrent users or requests (128)", option_types.user_count)
+    add("--concurrency N,N", "numbers of users, for -b concurrency", option_types.user_counts, dest="levels")
+    add("--replay FILE", "arrival times for -b replay: JSONL, or one number of seconds per line", Path)
+    add("--arrivals PROCESS", f"arrival process of requests: {', '.join(ArrivalProcess)} (constant)", _parse_arrivals)
+    add("--burstiness X", "of bursty arrivals; 1 equals poisson (4)", option_types.positive_number(MAX_BURSTINESS))
+    add(
+        "--duration -d TIME", "duration of each step, such as 30s or 2m (120s; quick: 15s)", duration, dest="duration_s"
+    )
+    add("--warmup -w TIME", "duration of the warm-up (30s; quick: 5s); 0s: none", duration_or_zero, dest="warmup_s")
+    add("--timeout TIME", "limit for one answer (300s)", duration, dest="timeout_s")
+    grace = "time for running requests to finish when a step ends (30s; quick: 8s)"
+    add("--grace TIME", grace, duration_or_zero, dest="grace_s")
+    add("--seed N", "seed of the random numbers (random)", option_types.integer_between(0, _SEED_COUNT - 1))
+    parser.start_group("the requests")
+    add("--profile NAME", f"a predefined workload: {', '.join(WORKLOAD_PROFILES)}")
+    add("--prompt-options OPTIONS", "num_tokens=200,max_tokens=220,min_tokens=180,variance=10", dest="prompt")
+    add("--decode-options OPTIONS", "the same for the answers: sent as max_tokens", dest="decode")
+    add("--tokenizer-name -t NAME", "tokenizer.json, its folder, a GGUF, or `server` (/tokenize)", dest="tokenizer")
+    add("--dataset-file FILE", "conversations: ShareGPT JSON, or JSONL", Path, dest="dataset")
+    unused = "ignored, for compatibility: prompts are generated, or come from a file"
+    add("--dataset NAME", unused, dest="unused_dataset")
+    add("--extra JSON", "additional fields for every request body", option_types.parse_extra_fields)
+    parser.start_group("the results")
+    add("--report FILE...", f"write the report: {formats}", Path)
+    add("--json", "print the report as JSON")
+    add("--results-dir DIR", "also write the JSON format of inference-benchmarker", Path)
+    add("--goodput LIMIT", "limits of a good answer, in ms: ttft:500 itl:50", nargs="+", default=[])
+    add("--assert TEXT...", "'ttft.p99<800ms', else exit 1", dest="assertions")
+    add("--extra-meta K=V,K=V", "stored in the report", option_types.parse_key_values, dest="meta")
+    add("--run-id NAME", "stored in the report", default="")
+    add("--no-console -n", "no live view")
     return parser
 
 
-def _add_server(parser: CommandParser) -> None:
-    add = parser.add_argument_group("the server").add_argument
-    add("address", nargs="?", metavar="URL", help="base URL, including /v1 (http://127.0.0.1:8000/v1)")
-    add("--url", "-u", metavar="URL", help="the same")
-    add("--against", metavar="URL", help="a second server to compare with, measured in alternation: prints ratios")
-    add("--endpoint", metavar="NAME", choices=tuple(DIALECTS), default="chat", help=f"{', '.join(DIALECTS)} (chat)")
-    add("--against-api-key", metavar="KEY", help="its API key; --api-key and --header are for the first host only")
-    add("--model-name", "--model", metavar="NAME", help="model to use (the tokenizer's, else the first listed)")
-    add("--api-key", "-a", metavar="KEY", help=f"API key, or env:NAME (default: {API_KEY_VARIABLE})")
-    add(
-        "--header",
-        metavar="LINE",
-        type=option_types.parse_header,
-        action="append",
-        default=[],
-        help="a header for every request",
-    )
-    add("--ca-file", metavar="FILE", help="CA certificates to trust (https)")
-    add("--insecure", action="store_true", help="do not verify the certificate (https)")
-
-
-def _add_load(parser: CommandParser) -> None:
-    add = parser.add_argument_group("the load").add_argument
-    add(
-        "--benchmark-kind",
-        "-b",
-        metavar="KIND",
-        type=option_types.enum_choice(BenchmarkKind),
-        help=f"{', '.join(BenchmarkKind)} (quick)",
-    )
-    add(
-        "--rates",
-        "-r",
-        metavar="N",
-        type=_parse_rate,
-        action="append",
-        default=[],
-        help="requests per second (repeatable)",
-    )
-    add("--num-rates", metavar="N", type=option_types.integer_between(1, 100), help="steps of a sweep (10)")
-    add(
-        "--max-vus", "-m", metavar="N", type=option_types.user_count, help="limit of concurrent users or requests (128)"
-    )
-    add(
-        "--concurrency",
-        metavar="N,N",
-        type=option_types.user_counts,
-        default=(),
-        help="numbers of users, for -b concurrency",
-    )
-    add(
-        "--replay",
-        metavar="FILE",
-        type=Path,
-        help="arrival times for -b replay: JSONL, or one number of seconds per line",
-    )
-    add(
-        "--arrivals",
-        metavar="PROCESS",
-        type=_parse_arrivals,
-        help=f"arrival process of requests: {', '.join(ArrivalProcess)} (constant)",
-    )
-    add(
-        "--burstiness",
-        metavar="X",
-        type=option_types.positive_number(MAX_BURSTINESS),
-        help="of bursty arrivals; 1 equals poisson (4)",
-    )
-    add(
-        "--duration",
-        "-d",
-        metavar="TIME",
-        type=option_types.parse_duration,
-        help="duration of each step, such as 30s or 2m (120s; quick: 15s)",
-    )
-    add(
-        "--warmup",
-        "-w",
-        metavar="TIME",
-        type=option_types.parse_duration_or_zero,
-        help="duration of the warm-up (30s; quick: 5s); 0s: none",
-    )
-    add(
-        "--timeout", metavar="TIME", type=option_types.parse_duration, default=300.0, help="limit for one answer (300s)"
-    )
-    add(
-        "--grace",
-        metavar="TIME",
-        type=option_types.parse_duration_or_zero,
-        help="time for running requests to finish when a step ends (30s; quick: 8s)",
-    )
-    add(
-        "--seed",
-        metavar="N",
-        type=option_types.integer_between(0, _SEED_COUNT - 1),
-        help="seed of the random numbers (random)",
-    )
-
-
-def _add_requests(parser: CommandParser) -> None:
-    add = parser.add_argument_group("the requests").add_argument
-    add("--profile", metavar="NAME", help=f"a predefined workload: {', '.join(WORKLOAD_PROFILES)}")
-    add("--prompt-options", metavar="OPTIONS", help="num_tokens=200,max_tokens=220,min_tokens=180,variance=10")
-    add("--decode-options", metavar="OPTIONS", help="the same for the answers: sent as max_tokens")
-    add("--tokenizer-name", "-t", metavar="NAME", help="tokenizer.json, its folder, a GGUF, or `server` (/tokenize)")
-    add("--dataset-file", metavar="FILE", type=Path, help="conversations: ShareGPT JSON, or JSONL")
-    add("--dataset", metavar="NAME", help="ignored, for compatibility: prompts are generated, or come from a file")
-    add(
-        "--extra",
-        metavar="JSON",
-        type=option_types.parse_extra_fields,
-        default={},
-        help="additional fields for every request body",
-    )
-
-
-def _add_results(parser: CommandParser) -> None:
-    add = parser.add_argument_group("the results").add_argument
-    add(
-        "--report",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help=f"write the report: {', '.join(renderers.BENCH_REPORT_FORMATS)}",
-    )
-    add("--json", action="store_true", help="print the report as JSON")
-    add("--results-dir", metavar="DIR", type=Path, help="also write the JSON format of inference-benchmarker")
-    add("--goodput", metavar="LIMIT", nargs="+", default=[], help="limits of a good answer, in ms: ttft:500 itl:50")
-    add(
-        "--assert", dest="assertions", metavar="TEXT", action="append", default=[], help="'ttft.p99<800ms', else exit 1"
-    )
-    add("--extra-meta", metavar="K=V,K=V", type=option_types.parse_key_values, default={}, help="stored in the report")
-    add("--run-id", metavar="NAME", default="", help="stored in the report")
-    add("--no-console", "-n", action="store_true", help="no live view")
-
-
 def _settings(options: Namespace) -> BenchSettings:
-    url = options.address or options.url or "http://127.0.0.1:8000/v1"
+    """Return the settings of the run. Raises `ValueError`."""
     if options.address and options.url:
         raise UsageError("two URLs are given: omit --url")
+    if options.profile is not None:
+        find_workload_profile(options.profile)
     kind = _benchmark_kind(options)
-    defaults = _QUICK_DEFAULTS if kind is BenchmarkKind.QUICK else _FULL_DEFAULTS
+    defaults = _QUICK_DEFAULTS if kind is BenchmarkKind.QUICK else BenchSettings(url="")
     # A profile or a dataset has lengths of its own.
-    has_lengths = options.profile is not None or options.dataset_file is not None
-    return BenchSettings(
-        url=option_types.server_url(url),
-        against=None if options.against is None else option_types.server_url(options.against),
-        endpoint=options.endpoint,
-        model=options.model_name,
-        key=option_types.server_key(options.api_key or None),
-        against_key=_parse_optional(_against_key, options.against_api_key),
-        ca_file=options.ca_file,
-        is_verified=not options.insecure,
-        headers=tuple((name, option_types.resolve_env(value, f"the header {name}")) for name, value in options.header),
-        extra=options.extra,
-        kind=kind,
-        max_vus=128 if options.max_vus is None else options.max_vus,
-        duration_s=defaults.duration_s if options.duration is None else options.duration,
-        warmup_s=defaults.warmup_s if options.warmup is None else options.warmup,
-        rates=tuple(options.rates),
-        num_rates=options.num_rates or 10,
-        levels=defaults.levels if kind is BenchmarkKind.QUICK else options.concurrency,
-        replay=options.replay,
-        arrivals=options.arrivals or ArrivalProcess.CONSTANT,
-        burstiness=options.burstiness or 4.0,
-        profile=None if options.profile is None else _parse(_check_profile, options.profile),
-        prompt=_parse_optional(parse_length, options.prompt_options),
-        decode=_parse_optional(parse_length, options.decode_options) or (None if has_lengths else defaults.decode),
-        dataset=options.dataset_file,
-        tokenizer=options.tokenizer_name,
-        timeout_s=options.timeout,
-        grace_s=defaults.grace_s if options.grace is None else options.grace,
-        goodput=tuple(_parse(parse_goodput_bound, text) for text in options.goodput),
-        assertions=_assertions(options),
-        meta=options.extra_meta,
-        run_id=options.run_id or os.urandom(4).hex()[:7],
+    decode = defaults.decode if options.profile is None and options.dataset is None else None
+    against_key = options.against_api_key
+    names = BenchSettings.__struct_fields__
+    given = {name: value for name, value in vars(options).items() if name in names and value is not None}
+    given |= {
+        "url": option_types.server_url(options.address or options.url or "http://127.0.0.1:8000/v1"),
+        "against": None if options.against is None else option_types.server_url(options.against),
+        "key": option_types.server_key(options.api_key or None),
+        "against_key": None if against_key is None else option_types.resolve_env(against_key, "--against-api-key"),
+        "is_verified": not options.insecure,
+        "headers": option_types.resolve_headers(options.header),
+        "kind": kind,
+        "rates": tuple(options.rates),
+        "prompt": None if options.prompt is None else parse_length(options.prompt),
+        "decode": decode if options.decode is None else parse_length(options.decode),
+        "goodput": tuple(map(stats.parse_goodput_bound, options.goodput)),
+        "assertions": _assertions(options),
+        "run_id": options.run_id or os.urandom(4).hex()[:7],
         # Repeated prompts would be answered from the server's cache.
-        seed=int.from_bytes(os.urandom(4)) % _SEED_COUNT if options.seed is None else options.seed,
-    )
+        "seed": int.from_bytes(os.urandom(4)) % _SEED_COUNT if options.seed is None else options.seed,
+    }
+    return msgspec.structs.replace(defaults, **given)
 
 
 def _benchmark_kind(options: Namespace) -> BenchmarkKind:
     """Return the kind that is given, or that the other options imply."""
     required = {
-        BenchmarkKind.RATE: "--rates",
-        BenchmarkKind.CONCURRENCY: "--concurrency",
-        BenchmarkKind.REPLAY: "--replay",
+        BenchmarkKind.RATE: ("--rates", options.rates),
+        BenchmarkKind.CONCURRENCY: ("--concurrency", options.levels),
+        BenchmarkKind.REPLAY: ("--replay", options.replay),
     }
-    given = {
-        BenchmarkKind.RATE: options.rates,
-        BenchmarkKind.CONCURRENCY: options.concurrency,
-        BenchmarkKind.REPLAY: options.replay,
-    }
+    flags = {kind: flag for kind, (flag, _) in required.items()}
     is_sweep = options.arrivals or options.num_rates is not None or options.max_vus is not None
     default = BenchmarkKind.SWEEP if is_sweep else BenchmarkKind.QUICK
-    implied, *more = [kind for kind, value in given.items() if value] or [default]
+    implied, *more = [kind for kind, (_, value) in required.items() if value] or [default]
     if more:
-        raise UsageError(f"{required[implied]} is for -b {implied}, {required[more[0]]} for -b {more[0]}: omit one")
+        raise UsageError(f"{flags[implied]} is for -b {implied}, {flags[more[0]]} for -b {more[0]}: omit one")
     kind = implied if options.benchmark_kind is None else options.benchmark_kind
     if kind in required and kind is not implied:
-        raise UsageError(f"-b {kind} needs {required[kind]}")
+        raise UsageError(f"-b {kind} needs {flags[kind]}")
     if kind not in required and implied in required:
-        raise UsageError(f"{required[implied]} is for -b {implied}, not for -b {kind}")
+        raise UsageError(f"{flags[implied]} is for -b {implied}, not for -b {kind}")
     if options.arrivals and kind not in (BenchmarkKind.RATE, BenchmarkKind.SWEEP):
         raise UsageError(f"--arrivals is for -b rate and -b sweep, not for -b {kind}")
     if options.burstiness and options.arrivals is not ArrivalProcess.BURSTY:
@@ -488,31 +362,11 @@ def _format_time(seconds: float) -> str:
 
 
 def _assertions(options: Namespace) -> tuple[Assertion, ...]:
-    assertions = tuple(_parse(parse_assertion, text) for text in options.assertions)
+    assertions = tuple(map(stats.parse_assertion, options.assertions))
     for assertion in assertions:
         if assertion.metric == "goodput" and not options.goodput:
             raise UsageError(f"--assert {assertion.text!r} needs --goodput, which sets the limits of a good answer")
     return assertions
-
-
-def _parse(parse: Callable[[str], ValueT], text: str) -> ValueT:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _parse_optional(parse: Callable[[str], ValueT], text: str | None) -> ValueT | None:
-    return None if text is None else _parse(parse, text)
-
-
-def _check_profile(name: str) -> str:
-    find_workload_profile(name)
-    return name
-
-
-def _against_key(value: str) -> str:
-    return option_types.resolve_env(value, "--against-api-key")
 
 
 async def _run_bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
@@ -524,9 +378,8 @@ async def _run_bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
         # Before the first step there is nothing to report, and a second signal ends the run at once.
         if stop.is_set() or progress.load is None:
             for number in _SIGNALS:
-                signal.signal(
-                    number, signal.SIG_DFL
-                )  # a name lookup in a thread cannot be cancelled: a signal kills us
+                # A name lookup in a thread cannot be cancelled: a signal kills us.
+                signal.signal(number, signal.SIG_DFL)
             task.cancel()
         stop.set()
 
@@ -541,35 +394,31 @@ async def _run_bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
 def _output_report(report: BenchReport, options: Namespace) -> None:
     """Print the report and write its files; an error in one does not stop the other."""
     try:
-        for line in [data.render_json(report)] if options.json else text.report_lines(report, ui.terminal_width()):
-            ui.print_line(line)
+        ui.print_lines([data.render_json(report)] if options.json else text.report_lines(report, ui.terminal_width()))
         ui.flush_output()
     finally:
         written = _write_reports(report, options)
     if written and not options.json:
-        ui.print_line(f"written: {', '.join(ui.printable_name(str(path)) for path in written)}")
+        ui.print_line(f"written: {', '.join(ui.printable_name(path) for path in written)}")
 
 
 def _write_reports(report: BenchReport, options: Namespace) -> list[Path]:
     """Write all files that can be written, then raise `UsageError` for the others."""
     outputs: list[tuple[Path, Callable[[BenchReport], str]]] = [
-        (path, renderers.BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report
+        (path, data.BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report
     ]
     if options.results_dir is not None:
-        outputs.append((_results_path(report, options), data.render_inference_benchmarker))
+        # The path that inference-benchmarker would write to.
+        name = _UNSAFE_CHARACTERS.sub("_", str(options.tokenizer or report.model))[:100]
+        path = options.results_dir / f"{name}_{datetime.now(UTC):%Y-%m-%d-%H-%M-%S}.json"
+        outputs.append((path, data.render_inference_benchmarker))
     written, failed = [], []
     for path, render in outputs:
         try:
             path.write_bytes(f"{render(report)}\n".encode())
             written.append(path)
         except OSError as error:
-            failed.append(f"cannot write {ui.printable_name(str(path))}: {ui.error_text(error)}")
+            failed.append(str(ui.file_error("write", path, error)))
     if failed:
         raise UsageError("; ".join(failed))
     return written
-
-
-def _results_path(report: BenchReport, options: Namespace) -> Path:
-    """Return the path that inference-benchmarker would write to."""
-    name = _UNSAFE_CHARACTERS.sub("_", str(options.tokenizer_name or report.model))[:100]
-    return Path(options.results_dir) / f"{name}_{datetime.now(UTC):%Y-%m-%d-%H-%M-%S}.json"

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 
 from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.reports.text import failed_count, format_duration
+from welldone.bench.reports.text import format_duration
 from welldone.bench.run import BenchProgress
 from welldone.bench.stats import METRICS
 from welldone.cli import ui
@@ -138,14 +138,8 @@ class BenchMonitor:
     @property
     def recent(self) -> MonitorBin:
         """The sum of the recent bins."""
-        bins = list(self.bins)[-RECENT_BINS:]
-        return MonitorBin(
-            ttft_count=sum(each.ttft_count for each in bins),
-            ttft_sum_s=sum(each.ttft_sum_s for each in bins),
-            itl_count=sum(each.itl_count for each in bins),
-            itl_sum_s=sum(each.itl_sum_s for each in bins),
-            tokens=sum(each.tokens for each in bins),
-        )
+        bins = [msgspec.structs.astuple(each) for each in self.bins][-RECENT_BINS:]
+        return MonitorBin(*(sum(column) for column in zip(*bins, strict=True)))
 
     @property
     def recent_token_rate(self) -> float:
@@ -174,7 +168,7 @@ class BenchMonitor:
                 name=step.id + (" (against)" if step.target != steps[0].target else ""),
                 state="done",
                 progress=1.0,
-                errors=failed_count(step),
+                errors=step.failed,
                 request_rate=step.request_rate,
                 token_rate=step.token_rate,
             )
@@ -213,16 +207,13 @@ _WAITING_TEXT = "waiting for the first answer"
 
 def panel_lines(monitor: BenchMonitor, *, columns: int, rows: int) -> list[str]:
     """Return the panel, fitted to the terminal."""
-    lines = [_title_line(monitor), "", *_step_lines(monitor, max(rows - _OTHER_LINES, _MIN_STEPS)), ""]
-    lines += _running_lines(monitor) if monitor.is_running else [_WAITING_TEXT]
-    return [line[: columns - 1] for line in lines[: rows - 1]]
-
-
-def _title_line(monitor: BenchMonitor) -> str:
     progress = monitor.progress
     title = f", {sanitize_text(progress.title)}" if progress.title else ""
     minutes, seconds = divmod(int(monitor.spent_s), 60)
-    return f"step {progress.number} of {progress.total}, {minutes}:{seconds:02}{title}"
+    lines = [f"step {progress.number} of {progress.total}, {minutes}:{seconds:02}{title}", ""]
+    lines += [*_step_lines(monitor, max(rows - _OTHER_LINES, _MIN_STEPS)), ""]
+    lines += _running_lines(monitor) if monitor.is_running else [_WAITING_TEXT]
+    return [line[: columns - 1] for line in lines[: rows - 1]]
 
 
 def _step_lines(monitor: BenchMonitor, max_steps: int) -> list[str]:
@@ -232,12 +223,10 @@ def _step_lines(monitor: BenchMonitor, max_steps: int) -> list[str]:
         *([monitor.running_step()] if monitor.is_running else []),
     ][-max_steps:]
     width = max((len(row.name) for row in shown), default=len(_STEP_COLUMNS[0]))
-    return [_step_line(_STEP_COLUMNS, width), *(_step_line(_step_cells(row), width) for row in shown)]
-
-
-def _step_line(cells: Sequence[str], width: int) -> str:
-    name, state, *numbers = cells
-    return f"{name:<{width}}  {state:<7}" + "".join(f"  {number:>9}" for number in numbers)
+    lines = []
+    for name, state, *numbers in (_STEP_COLUMNS, *map(_step_cells, shown)):
+        lines.append(f"{name:<{width}}  {state:<7}" + "".join(f"  {number:>9}" for number in numbers))
+    return lines
 
 
 def _step_cells(row: BenchStepRow) -> tuple[str, ...]:
@@ -274,12 +263,10 @@ def _format_seconds(seconds: float | None) -> str:
 
 def sparkline(values: Sequence[float | None]) -> str:
     """Return a bar chart of one line, scaled from zero; None is a gap."""
-    highest = max((value for value in values if value is not None), default=0.0)
-    return "".join(" " if value is None else _spark(value / highest if highest else 0.0) for value in values)
-
-
-def _spark(share: float) -> str:
-    return _SPARK_CHARACTERS[min(int(share * len(_SPARK_CHARACTERS)), len(_SPARK_CHARACTERS) - 1)]
+    highest = max((value for value in values if value is not None), default=0.0) or 1.0
+    steps = len(_SPARK_CHARACTERS)
+    bars = (None if value is None else min(int(value / highest * steps), steps - 1) for value in values)
+    return "".join(" " if bar is None else _SPARK_CHARACTERS[bar] for bar in bars)
 
 
 def running_line(monitor: BenchMonitor) -> str:
@@ -337,7 +324,7 @@ async def _refresh_loop(monitor: BenchMonitor, view: "_LogView | _TerminalView",
 
 def _open_terminal() -> int | None:
     """Open the terminal at stderr again, non-blocking; None if there is none."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if not ui.is_interactive():
         return None
     try:
         return os.open(os.ttyname(sys.stderr.fileno()), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
@@ -348,16 +335,15 @@ def _open_terminal() -> int | None:
 class _LogView:
     """Prints a line at intervals, and one at the end of each step."""
 
-    def __init__(self, monitor: BenchMonitor, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, monitor: BenchMonitor) -> None:
         self._monitor = monitor
-        self._clock = clock
-        self._last_line_at = clock()
+        self._last_line_at = time.monotonic()
         self._reported_steps = 0
 
     def update(self) -> None:
         """Print finished steps, and a progress line when it is due."""
         self.close()
-        if self._clock() - self._last_line_at >= LOG_INTERVAL_S:
+        if time.monotonic() - self._last_line_at >= LOG_INTERVAL_S:
             self._print(running_line(self._monitor))
 
     def close(self) -> None:
@@ -367,7 +353,7 @@ class _LogView:
             self._print(finished_line(row))
 
     def _print(self, text: str) -> None:
-        self._last_line_at = self._clock()
+        self._last_line_at = time.monotonic()
         ui.print_note(text)
 
 

@@ -25,13 +25,18 @@ def read_bytes(name: str) -> bytes:
         check_stdin()
         data = sys.stdin.buffer.read(CAPTURE_LIMIT_BYTES + 1)
     else:
-        try:
-            with Path(name).open("rb") as file:
-                data = file.read(CAPTURE_LIMIT_BYTES + 1)
-        except (OSError, ValueError) as error:
-            raise unreadable_error(name, error) from None
+        data = read_file(Path(name), CAPTURE_LIMIT_BYTES + 1)
     check_length(len(data))
     return data
+
+
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """Read at most so many bytes of a file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(max_bytes)
+    except (OSError, ValueError) as error:
+        raise ui.file_error("read", path, error) from None
 
 
 def check_length(length: int) -> None:
@@ -42,22 +47,12 @@ def check_length(length: int) -> None:
         )
 
 
-def unreadable_error(name: str, error: OSError | ValueError) -> UsageError:
-    """Return the error for a file that cannot be read, or whose name is not valid."""
-    return UsageError(f"cannot read {ui.printable_name(name)}: {ui.error_text(error)}")
-
-
 def add_arguments(parser: CommandParser) -> None:
     """Add the options of a command that reads one captured reply."""
-    parser.add_argument(
-        "file",
-        nargs="?",
-        default=STDIN,
-        metavar="FILE",
-        help="a captured reply: its body, the output of curl -i or curl -i --raw, or a trace (default: standard input)",
-    )
-    parser.add_argument("--request", metavar="FILE", help="the request body as JSON, for the rules that depend on it")
-    parser.add_argument("--endpoint", choices=ENDPOINTS, help="the endpoint of the reply (default: detected)")
+    forms = "its body, the output of curl -i or curl -i --raw, or a trace"
+    parser.option("FILE", f"a captured reply: {forms} (default: standard input)", dest="file", nargs="?", default=STDIN)
+    parser.option("--request FILE", "the request body as JSON, for the rules that depend on it")
+    parser.option("--endpoint", "the endpoint of the reply (default: detected)", choices=ENDPOINTS)
 
 
 def check_stdin() -> None:

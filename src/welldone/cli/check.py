@@ -2,10 +2,8 @@
 
 import argparse
 import asyncio
-import os
-import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import msgspec
 
 from welldone import reporting
 from welldone.check.discovery import CheckUnreachableError
-from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.report import Report
 from welldone.check.reports import machine, renderers, text
@@ -37,29 +34,13 @@ CHECK_LOG_INTERVAL_S = 10.0
 @asynccontextmanager
 async def check_progress(every_s: float = CHECK_LOG_INTERVAL_S) -> AsyncIterator[ProgressCallback]:
     """Show the progress: on a terminal one line, which is cleared at the end, otherwise a line now and then."""
-    is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    async with _overwritten_line() if is_terminal else _periodic_lines(every_s) as report:
-        yield report
+    latest: list[CheckProgress] = []
 
-
-@asynccontextmanager
-async def _overwritten_line() -> AsyncIterator[ProgressCallback]:
-    def report(progress: CheckProgress) -> None:
+    def overwrite(progress: CheckProgress) -> None:
         with suppress(OSError):  # a closed terminal does not stop the check
             ui.overwrite_line(_progress_line(progress))
 
-    try:
-        yield report
-    finally:
-        with suppress(OSError):
-            ui.overwrite_line("")
-
-
-@asynccontextmanager
-async def _periodic_lines(every_s: float) -> AsyncIterator[ProgressCallback]:
-    latest: list[CheckProgress] = []
-
-    def report(progress: CheckProgress) -> None:
+    def keep(progress: CheckProgress) -> None:
         latest[:] = [progress]
 
     async def print_latest() -> None:
@@ -69,9 +50,16 @@ async def _periodic_lines(every_s: float) -> AsyncIterator[ProgressCallback]:
                 for progress in latest:
                     ui.print_note(_progress_line(progress))
 
+    if ui.is_interactive():
+        try:
+            yield overwrite
+        finally:
+            with suppress(OSError):
+                ui.overwrite_line("")
+        return
     task = asyncio.create_task(print_latest())
     try:
-        yield report
+        yield keep
     finally:
         task.cancel()
 
@@ -106,7 +94,10 @@ def run(arguments: list[str]) -> ExitCode:
     """Check a server."""
     options = _parser().parse(arguments)
     if options.list:
-        _list_probes(PROBES_BY_DIALECT[options.endpoint])
+        probes, width = PROBES_BY_DIALECT[options.endpoint], ui.terminal_width()
+        ui.print_lines(format_table([(probe.name, probe.description) for probe in probes], width))
+        legend = f"{len(probes)} probes; --only and --skip take names, or the group before the hyphen"
+        ui.print_lines(wrap_text("", legend, width))
         return ExitCode.OK
     try:
         settings = _settings(options)
@@ -116,17 +107,14 @@ def run(arguments: list[str]) -> ExitCode:
         check_report_path(path, renderers.RENDERERS)
     try:
         report = asyncio.run(_run_check(settings))
-    except CheckUnreachableError as error:
+    except (CheckUnreachableError, InterruptedCheckError) as error:
         ui.print_note(f"welldone check: {error}")
-        return ExitCode.UNREACHABLE
-    except InterruptedCheckError as error:
-        ui.print_note(f"welldone check: {error}")
-        return ExitCode.INTERRUPTED
+        return ExitCode.INTERRUPTED if isinstance(error, InterruptedCheckError) else ExitCode.UNREACHABLE
     except NothingToCheckError as error:
         ui.print_note(f"nothing to judge: {error}")
         return ExitCode.NOTHING_TO_DO
     except OSError as error:
-        folder = ui.printable_name(str(options.record))
+        folder = ui.printable_name(options.record)
         raise UsageError(f"cannot write traces into {folder}: {ui.error_text(error)}") from None
     _output_report(report, options)
     return _exit_code(report)
@@ -143,66 +131,31 @@ def _exit_code(report: Report) -> ExitCode:
 
 def _parser() -> CommandParser:
     parser = CommandParser("check", DESCRIPTION, EXAMPLES)
-    add = parser.add_argument
-    add("url", nargs="?", metavar="URL", help="base URL of the server, including /v1")
-    add("--model", "-m", metavar="NAME", help="model to use (default: the first that the server lists)")
-    add(
-        "--endpoint",
-        metavar="NAME",
-        choices=tuple(DIALECTS),
-        default="chat",
-        help="API to check: chat (and completions), responses, or messages (chat)",
-    )
-    add("--api-key", metavar="KEY", help=f"API key, or env:NAME (default: {API_KEY_VARIABLE}, if it is set)")
-    add("--profile", metavar="CLIENT", help=f"judge only the rules that affect this client: {', '.join(PROFILES)}")
-    add("--strict", action="store_true", help="fail on every broken rule, even if no client is known to break")
-    add("--only", metavar="PROBES", action="append", default=[], help="run only these probes or groups (see --list)")
-    add("--skip", metavar="PROBES", action="append", default=[], help="do not run these probes or groups")
-    add("--rule", metavar="ID", action="append", default=[], help="judge only this rule (may be repeated)")
-    add(
-        "--baseline",
-        metavar="FILE",
-        help="an earlier report (.json): fail only on rules that it does not list as broken",
-    )
-    add(
-        "--report",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help=f"write the report, in the format of the extension: {', '.join(renderers.RENDERERS)} (may be repeated)",
-    )
-    add("--json", action="store_true", help="print the report as JSON")
-    add("--record", metavar="DIR", type=Path, help="store every reply as a trace, for welldone lint and mock")
-    add("--verbose", "-v", action="store_true", help="show every probe, and the rules that were not applicable")
-    add("--list", action="store_true", help="list the probes")
-    add(
-        "--jobs",
-        metavar="N",
-        type=option_types.integer_between(1, _MAX_JOBS),
-        default=4,
-        help="concurrent requests (4)",
-    )
-    add(
-        "--timeout",
-        metavar="TIME",
-        type=option_types.parse_duration,
-        default=60.0,
-        help="limit for a complete reply (60s)",
-    )
-    add(
-        "--extra", metavar="JSON", type=_parse_extra_fields, default={}, help="additional fields for every request body"
-    )
-    add(
-        "--header",
-        metavar="LINE",
-        type=option_types.parse_header,
-        action="append",
-        default=[],
-        help="a header for every request, as NAME: VALUE or NAME: env:VARIABLE",
-    )
-    add("--ca-file", metavar="FILE", help="CA certificates to trust (https)")
-    add("--insecure", action="store_true", help="do not verify the certificate (https)")
+    add = parser.option
+    formats = ", ".join(renderers.RENDERERS)
+    endpoints = "API to check: chat (and completions), responses, or messages (chat)"
+    add("URL", "base URL of the server, including /v1", dest="url", nargs="?")
+    add("--model -m NAME", "model to use (default: the first that the server lists)")
+    add("--endpoint NAME", endpoints, choices=tuple(DIALECTS), default="chat")
+    add("--api-key KEY", f"API key, or env:NAME (default: {API_KEY_VARIABLE}, if it is set)")
+    add("--profile CLIENT", f"judge only the rules that affect this client: {', '.join(PROFILES)}")
+    add("--strict", "fail on every broken rule, even if no client is known to break")
+    add("--only PROBES...", "run only these probes or groups (see --list)")
+    add("--skip PROBES...", "do not run these probes or groups")
+    add("--rule ID...", "judge only this rule (may be repeated)")
+    add("--baseline FILE", "an earlier report (.json): fail only on rules that it does not list as broken")
+    add("--report FILE...", f"write the report, in the format of the extension: {formats} (may be repeated)", Path)
+    add("--json", "print the report as JSON")
+    add("--record DIR", "store every reply as a trace, for welldone lint and mock", Path)
+    add("--verbose -v", "show every probe, and the rules that were not applicable")
+    add("--list", "list the probes")
+    add("--jobs N", "concurrent requests (4)", option_types.integer_between(1, _MAX_JOBS), default=4)
+    add("--timeout TIME", "limit for a complete reply (60s)", option_types.parse_duration, default=60.0)
+    add("--extra JSON", "additional fields for every request body", _parse_extra_fields, default={})
+    headers = "a header for every request, as NAME: VALUE or NAME: env:VARIABLE"
+    add("--header LINE...", headers, option_types.parse_header)
+    add("--ca-file FILE", "CA certificates to trust (https)")
+    add("--insecure", "do not verify the certificate (https)")
     return parser
 
 
@@ -218,15 +171,17 @@ def _parse_extra_fields(text: str) -> dict[str, Any]:
 def _settings(options: Namespace) -> CheckSettings:
     if options.url is None:
         raise UsageError("welldone check needs the URL of a server: welldone check http://127.0.0.1:8000/v1")
-    headers, variables = _headers(options.header)
+    # Values from the environment, which the commands to reproduce a finding name instead.
+    secrets = [*options.header, *([] if options.api_key is None else [(AUTHORIZATION, options.api_key)])]
+    variables = {name: value.removeprefix(ENV_PREFIX) for name, value in secrets if value.startswith(ENV_PREFIX)}
     return CheckSettings(
         url=option_types.server_url(options.url),
         model=options.model,
         key=option_types.server_key(options.api_key),
-        env_variables=variables | _key_variable(options.api_key),
+        env_variables=variables,
         ca_file=options.ca_file,
         is_verified=not options.insecure,
-        headers=headers,
+        headers=option_types.resolve_headers(options.header),
         extra=options.extra,
         endpoint=options.endpoint,
         only=parse_probe_names(_split_list(options.only), options.endpoint),
@@ -239,17 +194,6 @@ def _settings(options: Namespace) -> CheckSettings:
         record=options.record,
         timeouts=Timeouts(reply_s=options.timeout),
     )
-
-
-def _key_variable(value: str | None) -> dict[str, str]:
-    return {AUTHORIZATION: value.removeprefix(ENV_PREFIX)} if value is not None and value.startswith(ENV_PREFIX) else {}
-
-
-def _headers(given: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
-    """Return the headers, and the environment variables that hold some of them."""
-    pairs = list(given)
-    headers = tuple((name, option_types.resolve_env(value, f"the header {name}")) for name, value in pairs)
-    return headers, {name: value.removeprefix(ENV_PREFIX) for name, value in pairs if value.startswith(ENV_PREFIX)}
 
 
 def _split_list(given: Iterable[str]) -> list[str]:
@@ -287,17 +231,8 @@ def _output_report(report: Report, options: Namespace) -> None:
         try:
             reporting.write_report(report, path, renderers.RENDERERS)
         except OSError as error:
-            raise UsageError(f"cannot write {ui.printable_name(str(path))}: {ui.error_text(error)}") from None
+            raise ui.file_error("write", path, error) from None
     if options.json:
         ui.print_line(machine.render_json(report))
         return
-    for line in text.render_terminal(report, ui.colorize, is_verbose=options.verbose, width=ui.terminal_width()):
-        ui.print_line(line)
-
-
-def _list_probes(probes: Sequence[Probe]) -> None:
-    for line in format_table([(probe.name, probe.description) for probe in probes], ui.terminal_width()):
-        ui.print_line(line)
-    legend = f"{len(probes)} probes; --only and --skip take names, or the group before the hyphen"
-    for line in wrap_text("", legend, ui.terminal_width()):
-        ui.print_line(line)
+    ui.print_lines(text.render_terminal(report, ui.colorize, is_verbose=options.verbose, width=ui.terminal_width()))

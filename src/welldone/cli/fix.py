@@ -84,19 +84,11 @@ def _parser() -> CommandParser:
         EXAMPLES,
     )
     captures.add_arguments(parser)
-    parser.add_argument(
-        "--think",
-        choices=("no", "tags", "open"),
-        default="no",
-        help="move reasoning out of the text: tags, a leading <think> block; open, a block without its opening tag",
-    )
-    parser.add_argument(
-        "--text",
-        choices=("delta", "cumulative"),
-        default="delta",
-        help="content of each chunk: delta, the new text; cumulative, the whole text so far",
-    )
-    parser.add_argument("--report", metavar="FILE", help="write the repairs to this file, as JSON")
+    thinking = "move reasoning out of the text: tags, a leading <think> block; open, a block without its opening tag"
+    parser.option("--think", thinking, choices=("no", "tags", "open"), default="no")
+    text = "content of each chunk: delta, the new text; cumulative, the whole text so far"
+    parser.option("--text", text, choices=("delta", "cumulative"), default="delta")
+    parser.option("--report FILE", "write the repairs to this file, as JSON")
     return parser
 
 
@@ -111,21 +103,15 @@ def _repair(
     if isinstance(pipeline, StreamPipeline) or (
         is_stream and isinstance(pipeline, PassthroughRepairer) and TraceView(trace).reply_kind is ReplyKind.STREAM
     ):
-        _repair_stream(pipeline, trace.body, pieces, is_live=is_live)
+        ui.write_bytes(pipeline.feed(trace.body))
+        while not (is_live and pipeline.is_done and _is_input_idle()) and (piece := next(pieces, b"")):
+            ui.write_bytes(pipeline.feed(piece))
+        ui.write_bytes(pipeline.close())
     else:
         ui.write_bytes(pipeline.feed_reply(trace.body) + pipeline.close())
         if not is_stream:
             ui.write_bytes(pipeline.body() + b"\n")
     return pipeline.result
-
-
-def _repair_stream(
-    pipeline: StreamPipeline | PassthroughRepairer, body: bytes, pieces: Iterator[bytes], *, is_live: bool
-) -> None:
-    ui.write_bytes(pipeline.feed(body))
-    while not (is_live and pipeline.is_done and _is_input_idle()) and (piece := next(pieces, b"")):
-        ui.write_bytes(pipeline.feed(piece))
-    ui.write_bytes(pipeline.close())
 
 
 def _is_input_idle() -> bool:
@@ -145,7 +131,7 @@ def _read_pieces(name: str) -> Iterator[bytes]:
             while piece := file.read(_READ_BYTES):
                 yield piece
     except (OSError, ValueError) as error:
-        raise captures.unreadable_error(name, error) from None
+        raise ui.file_error("read", name, error) from None
 
 
 def _read_start(pieces: Iterator[bytes], *, is_endpoint_known: bool) -> bytes:
@@ -199,7 +185,7 @@ def _open_report(name: str | None, capture: str) -> AbstractContextManager[Binar
             raise UsageError(f"the report would overwrite the capture {capture}; choose another file")
         return Path(name).open("wb")
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot write {ui.printable_name(name)}: {ui.error_text(error)}") from None
+        raise ui.file_error("write", name, error) from None
 
 
 def _print_summary(result: PipelineResult) -> None:

@@ -1,24 +1,21 @@
 """`welldone keys`: add, list and remove API keys in a store that several servers share."""
 
 import asyncio
-import os
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from welldone.cli import ui
 from welldone.cli.options import CommandParser
+from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode, UsageError
-from welldone.config.server import Config
-from welldone.config.settings import RawSetting, SettingsError
+from welldone.config.settings import SettingsError
 from welldone.reporting import format_table
 from welldone.server.access.control import connect_store
 from welldone.server.access.keys import ANONYMOUS, CACHE_TTL_S, SharedKey, key_digest, make_key, parse_key
 from welldone.server.access.store import StoreClient, StoreError
-from welldone.server.config import read_config
 from welldone.server.config_file import check_model_name
 from welldone.server.observe.log import Redactor
 
@@ -40,7 +37,7 @@ def run(arguments: list[str]) -> ExitCode:
     options = _parser().parse(arguments)
     if (options.name is None) != (options.action == "list"):
         raise UsageError("write welldone keys add NAME, welldone keys remove NAME or welldone keys list")
-    config = _read_config(options.limits_store, options.config)
+    config = read_server_config(options.config, options.limits_store)
     url = config.limits.store
     if url is None:
         raise UsageError(
@@ -50,7 +47,7 @@ def run(arguments: list[str]) -> ExitCode:
         if options.action == "add":
             if options.name in {key.name for key in config.keys}:
                 raise UsageError(f"the settings already have a key {options.name}, which takes precedence")
-            return _add_key(url, _shared_key(options.name, options))
+            return _add_key(url, _shared_key(options))
         return _list_keys(url) if options.action == "list" else _remove_key(url, options.name)
     except StoreError as error:
         # Redact the text: a Redis without authentication repeats the password in its error.
@@ -59,35 +56,14 @@ def run(arguments: list[str]) -> ExitCode:
         return ExitCode.UNREACHABLE
 
 
-def _read_config(url: str | None, file: str | None) -> Config:
-    """Read the settings, as `welldone serve` does: they name the store."""
-    here = Path.cwd()
-    flags = {} if url is None else {"store": RawSetting(url, "--limits-store", here)}
-    flags |= {} if file is None else {"config": RawSetting(file, "--config", here)}
-    try:
-        return read_config(flags, os.environ, folder=here)
-    except SettingsError as error:
-        raise UsageError(str(error)) from None
-
-
-def _shared_key(name: str, options: Namespace) -> SharedKey:
+def _shared_key(options: Namespace) -> SharedKey:
     models = tuple(word.strip() for word in (options.models or "").split(",") if word.strip())
     try:
         for model in models:
             check_model_name(model, "--models")
-        if name == ANONYMOUS:
-            raise UsageError(f"{name} is the name of requests without a key: choose another name")
-        return msgspec.convert(
-            {
-                "name": name,
-                "models": models,
-                "requests_per_minute": options.requests_per_minute,
-                "tokens_per_minute": options.tokens_per_minute,
-                "admin": options.admin,
-                "metrics": options.metrics,
-            },
-            SharedKey,
-        )
+        if options.name == ANONYMOUS:
+            raise UsageError(f"{ANONYMOUS} is the name of requests without a key: choose another name")
+        return msgspec.convert({**vars(options), "models": models}, SharedKey)
     except SettingsError as error:
         raise UsageError(str(error)) from None
     except msgspec.ValidationError:
@@ -110,8 +86,7 @@ def _list_keys(url: str) -> ExitCode:
     keys = sorted((key for key in _stored_keys(url).values() if key is not None), key=lambda key: key.name)
     if not keys:
         ui.print_note("there are no keys: welldone keys add NAME creates one")
-    for line in format_table([(key.name, _describe_key(key)) for key in keys], ui.terminal_width()) if keys else ():
-        ui.print_line(line)
+    ui.print_lines(format_table([(key.name, _describe_key(key)) for key in keys], ui.terminal_width()) if keys else ())
     return ExitCode.OK
 
 
@@ -164,18 +139,13 @@ def _parser() -> CommandParser:
         EXAMPLES,
     )
     parser.add_argument("action", metavar="add | list | remove", choices=("add", "list", "remove"), help="the action")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="name of the key, as in logs and limits")
-    parser.add_argument("--models", metavar="NAMES", help="models that the key may use, such as qwen-*,phi-4 [all]")
+    add = parser.option
+    add("NAME", "name of the key, as in logs and limits", dest="name", nargs="?")
+    add("--models NAMES", "models that the key may use, such as qwen-*,phi-4 [all]")
     for unit in ("requests", "tokens"):
-        parser.add_argument(
-            f"--{unit}-per-minute", metavar="N", type=int, help=f"limit of {unit}; 0: no limit [that of each server]"
-        )
-    parser.add_argument("--admin", action="store_true", help="may see the whole server, and load and unload models")
-    parser.add_argument("--metrics", action="store_true", help="may read /metrics even if limited to some models")
-    parser.add_argument(
-        "--limits-store",
-        metavar="URL",
-        help="URL of the store [WELLDONE_LIMITS_STORE, or store in [limits] of the file]",
-    )
-    parser.add_argument("--config", metavar="FILE", help="a TOML file with settings [./welldone.toml if it exists]")
+        add(f"--{unit}-per-minute N", f"limit of {unit}; 0: no limit [that of each server]", int)
+    add("--admin", "may see the whole server, and load and unload models")
+    add("--metrics", "may read /metrics even if limited to some models")
+    add("--limits-store URL", "URL of the store [WELLDONE_LIMITS_STORE, or store in [limits] of the file]")
+    add("--config FILE", "a TOML file with settings [./welldone.toml if it exists]")
     return parser

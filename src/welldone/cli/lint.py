@@ -5,9 +5,8 @@ from argparse import Namespace
 import msgspec
 
 from welldone.cli import captures, ui
-from welldone.cli.options import CommandParser
+from welldone.cli.options import CommandParser, unknown_name
 from welldone.cli.ui import ExitCode, UsageError
-from welldone.config.settings import did_you_mean
 from welldone.protocol.catalog import RULES, Detection
 from welldone.reporting import pluralize, wrap_text
 from welldone.rules.judge import Judgement, LintFinding, LintVerdict, has_content, judge
@@ -28,7 +27,7 @@ def run(arguments: list[str]) -> ExitCode:
     options = _parser().parse(arguments)
     for rule in options.rule:
         if rule not in RULES:
-            raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; welldone rules lists them")
+            raise unknown_name("rule", rule, RULES, "welldone rules lists them")
         if RULES[rule].detection is Detection.PROBE:
             raise UsageError(f"{rule} cannot be judged from a captured reply; welldone check tests a server for it")
     request = captures.read_request(options.request, options.file)
@@ -68,10 +67,8 @@ def _parser() -> CommandParser:
         EXAMPLES,
     )
     captures.add_arguments(parser)
-    parser.add_argument(
-        "--rule", metavar="ID", action="append", default=[], help="judge only this rule (may be repeated)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.option("--rule ID...", "judge only this rule (may be repeated)")
+    parser.option("--json", "print the report as JSON")
     return parser
 
 
@@ -96,13 +93,11 @@ def _print_judgement(judgement: Judgement, options: Namespace) -> None:
         )
     summary = f": {pluralize(judgement.frames, 'frame')}, {pluralize(judgement.rules, 'rule')} judged, {broken}"
     top, *more = wrap_text("", f"{judgement.verdict}{summary}", ui.terminal_width())
-    for line in [top.replace(judgement.verdict, verdict, 1), *more]:
-        ui.print_line(line)
+    ui.print_lines([top.replace(judgement.verdict, verdict, 1), *more])
     if judgement.missing and not options.rule:
         unjudged = f"{pluralize(judgement.skipped, 'rule')} not judged"
         needed = " and ".join(sorted({MISSING_INPUT_HINTS[need] for need in judgement.missing}))
-        for line in wrap_text("  ", f"{unjudged}; add {needed}", ui.terminal_width()):
-            ui.print_line(line)
+        ui.print_lines(wrap_text("  ", f"{unjudged}; add {needed}", ui.terminal_width()))
 
 
 MISSING_INPUT_HINTS = {
@@ -127,5 +122,4 @@ def _print_finding(first: LintFinding, count: int, following: list[str]) -> None
     lines = wrap_text("  ", RULES[rule].summary, width)
     for label, text in labelled:
         lines += wrap_text(f"  {label:<9}  ", text, width) if text or label == "observed" else []
-    for line in [*lines, ""]:
-        ui.print_line(line)
+    ui.print_lines([*lines, ""])

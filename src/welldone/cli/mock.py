@@ -10,9 +10,9 @@ from collections.abc import Callable
 from welldone import __version__
 from welldone.check.applicability import UNCOVERED
 from welldone.cli import captures, ui
-from welldone.cli.options import CommandParser
+from welldone.cli.option_types import integer_between
+from welldone.cli.options import CommandParser, unknown_name
 from welldone.cli.ui import ExitCode, UsageError
-from welldone.config.settings import did_you_mean
 from welldone.mock import faults
 from welldone.mock.reference.choices import MockChoice, repeat_to_length, tokenize
 from welldone.mock.reference.schemas import MockChatRequest
@@ -64,7 +64,8 @@ def run(arguments: list[str]) -> ExitCode:
     """Answer until interrupted."""
     options = _parser().parse(arguments)
     if options.list:
-        _list_faults()
+        rows = [(fault.name, fault.description) for fault in faults.ALL_FAULTS]
+        ui.print_lines(format_table(rows, ui.terminal_width()))
         return ExitCode.OK
     server, behavior = _make_server(options)
     with contextlib.suppress(KeyboardInterrupt):  # the normal end
@@ -84,53 +85,24 @@ def _parser() -> CommandParser:
         "GET /seen lists the requests and whether the client read to the end; GET /counts returns their number.",
         EXAMPLES,
     )
-    parser.add_argument(
-        "--port", metavar="PORT", type=_parse_port, default=8000, help="port to listen on; 0: any free port (8000)"
-    )
-    parser.add_argument(
-        "--host", metavar="HOST", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)"
-    )
-    parser.add_argument("--text", metavar="TEXT", help="answer every request with this text")
-    parser.add_argument("--tokens", metavar="N", type=_parse_tokens, help="length of the answer; the text is repeated")
-    parser.add_argument("--gap", metavar="TIME", type=_parse_gap, help="pause before each token, such as 20ms or 1.5s")
-    parser.add_argument("--fault", metavar="NAME", help="answer with this fault, with a text of its own")
-    parser.add_argument("--list", action="store_true", help="list the faults")
-    parser.add_argument(
-        "--break",
-        dest="broken",
-        metavar="RULE",
-        action="append",
-        help="break this rule in answers that are otherwise correct, if the request allows it; see welldone rules "
+    add = parser.option
+    add("--port PORT", "port to listen on; 0: any free port (8000)", integer_between(0, 65_535), default=8000)
+    add("--host HOST", "address to listen on; 0.0.0.0: all (127.0.0.1)", default="127.0.0.1")
+    add("--text TEXT", "answer every request with this text")
+    add("--tokens N", "length of the answer; the text is repeated", integer_between(1, _MAX_TOKENS))
+    add("--gap TIME", "pause before each token, such as 20ms or 1.5s", _parse_gap)
+    add("--fault NAME", "answer with this fault, with a text of its own")
+    add("--list", "list the faults")
+    add(
+        "--break RULE...",
+        "break this rule in answers that are otherwise correct, if the request allows it; see welldone rules "
         "(may be repeated: answers break them in turn)",
+        dest="broken",
     )
-    parser.add_argument(
-        "--trace",
-        metavar="FILE",
-        action="append",
-        help="replay a recorded trace (welldone serve --record); several are replayed in turn, the last is repeated",
-    )
-    parser.add_argument(
-        "--speed",
-        metavar="X",
-        type=_parse_speed,
-        default=1.0,
-        help="factor by which pauses are shortened; 0: no pauses (1)",
-    )
+    traces = "replay a recorded trace (welldone serve --record); several are replayed in turn, the last is repeated"
+    add("--trace FILE...", traces)
+    add("--speed X", "factor by which pauses are shortened; 0: no pauses (1)", _parse_speed, default=1.0)
     return parser
-
-
-def _parse_port(text: str) -> int:
-    return _parse_integer(text, 0, 65_535)
-
-
-def _parse_tokens(text: str) -> int:
-    return _parse_integer(text, 1, _MAX_TOKENS)
-
-
-def _parse_integer(text: str, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
-    return int(text)
 
 
 def _parse_gap(text: str) -> float:
@@ -159,27 +131,31 @@ def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
         posts = tuple(reply_from_trace(*captures.read_trace_file(name)) for name in options.trace)
         script = MockScript(posts=posts, models=models, speed=options.speed)
         return MockServer(script), f"replays {', '.join(map(ui.printable_name, options.trace))}"
+    behavior = "correct answers"
     if options.fault is not None:
-        fault = _find_fault(options.fault)
-        if fault.apply is not None:
-            spoiled = _with_fault(fault.apply, _CliMock(None, 0.0))
-            return MockServer(
-                MockScript(speed=options.speed), spoiled, handles_all=True
-            ), f"a fault: {fault.description}"
-        return MockServer(
-            MockScript(posts=(fault.reply,), models=models, speed=options.speed)
-        ), f"a fault: {fault.description}"
-    if options.broken is not None:
-        rules = [_check_rule(name) for name in options.broken]
-        answer = round_robin([violating_handler(rule, _CliMock(None, 0.0)) for rule in rules])
-        named = f"{'the rule' if len(rules) == 1 else 'one of the rules'} {', '.join(rules)}"
-        behavior = f"correct answers that break {named}"
-        return MockServer(MockScript(speed=options.speed), answer, handles_all=True), behavior
-    text = options.text
-    if options.tokens is not None:
-        text = repeat_to_length(_DEFAULT_TEXT if text is None else text, options.tokens)
-    mock = _CliMock(text, options.gap or 0.0)
-    return MockServer(MockScript(speed=options.speed), mock.answer, handles_all=True), "correct answers"
+        fault = next((fault for fault in faults.ALL_FAULTS if fault.name == options.fault), None)
+        if fault is None:
+            names = [fault.name for fault in faults.ALL_FAULTS]
+            raise unknown_name("fault", options.fault, names, "welldone mock --list shows them")
+        behavior = f"a fault: {fault.description}"
+        if fault.apply is None:
+            return MockServer(MockScript(posts=(fault.reply,), models=models, speed=options.speed)), behavior
+        handler = _with_fault(fault.apply, _CliMock(None, 0.0))
+    elif options.broken:
+        rules = options.broken
+        for name in rules:
+            if name in UNCOVERED:
+                raise UsageError(f"{name} cannot be broken here: {UNCOVERED[name]}")
+            if name not in RULES:
+                raise unknown_name("rule", name, RULES, "welldone rules lists them")
+        handler = round_robin([violating_handler(rule, _CliMock(None, 0.0)) for rule in rules])
+        behavior += f" that break {'the rule' if len(rules) == 1 else 'one of the rules'} {', '.join(rules)}"
+    else:
+        text = options.text
+        if options.tokens is not None:
+            text = repeat_to_length(_DEFAULT_TEXT if text is None else text, options.tokens)
+        handler = _CliMock(text, options.gap or 0.0).answer
+    return MockServer(MockScript(speed=options.speed), handler, handles_all=True), behavior
 
 
 def _with_fault(spoil: Callable[[MockReply], MockReply], ideal: ReferenceServer) -> MockHandler:
@@ -199,35 +175,15 @@ def _check_combination(options: argparse.Namespace) -> None:
     """Raise `UsageError` for options that exclude each other."""
     if options.trace and options.fault is not None:
         raise UsageError("--trace and --fault exclude each other: a trace is replayed as it was recorded")
-    if options.broken is not None and (options.trace or options.fault is not None):
+    if options.broken and (options.trace or options.fault is not None):
         raise UsageError(
             "--break excludes --trace and --fault: the rule is broken in answers that are otherwise correct"
         )
     has_text = (options.text, options.tokens, options.gap) != (None, None, None)
     kinds = {"a trace": options.trace, "a fault": options.fault, "a broken rule": options.broken}
-    given = next((kind for kind, value in kinds.items() if value is not None), None)
+    given = next((kind for kind, value in kinds.items() if value), None)
     if has_text and given is not None:
         raise UsageError(f"{given} has a text of its own: omit --text, --tokens and --gap")
-
-
-def _check_rule(name: str) -> str:
-    if name in UNCOVERED:
-        raise UsageError(f"{name} cannot be broken here: {UNCOVERED[name]}")
-    if name not in RULES:
-        raise UsageError(f"there is no rule {name!r}{did_you_mean(name, RULES)}; welldone rules lists them")
-    return name
-
-
-def _find_fault(name: str) -> faults.MockFault:
-    by_name = {fault.name: fault for fault in faults.ALL_FAULTS}
-    if name not in by_name:
-        raise UsageError(f"there is no fault {name!r}{did_you_mean(name, by_name)}; welldone mock --list shows them")
-    return by_name[name]
-
-
-def _list_faults() -> None:
-    for line in format_table([(fault.name, fault.description) for fault in faults.ALL_FAULTS], ui.terminal_width()):
-        ui.print_line(line)
 
 
 async def _serve(server: MockServer, host: str, port: int, behavior: str) -> None:
@@ -238,20 +194,13 @@ async def _serve(server: MockServer, host: str, port: int, behavior: str) -> Non
         message = f"cannot listen on {address}: {ui.error_text(error)}; choose another with --port"
         raise UsageError(message if host == "127.0.0.1" else f"{message} or --host") from None
     async with server:
-        for line in _banner(_reachable_host(host), server.port, behavior):
-            ui.print_line(line)
+        ui.print_lines(_banner(ui.server_url(host, server.port), behavior))
         ui.flush_output()
         await asyncio.Event().wait()
 
 
-def _reachable_host(host: str) -> str:
-    """Return an address at which clients on this machine reach a server that listens on `host`."""
-    reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{reachable}]" if ":" in reachable else reachable
-
-
-def _banner(host: str, port: int, behavior: str) -> list[str]:
-    url = f"http://{host}:{port}/v1"
+def _banner(server_url: str, behavior: str) -> list[str]:
+    url = f"{server_url}/v1"
     request = {"model": _MODEL_NAME, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
     return [
         f"welldone {__version__} mocks a server on {url}",

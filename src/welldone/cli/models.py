@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,11 @@ import msgspec
 from welldone.cli import ui
 from welldone.cli.banner import redacted_url
 from welldone.cli.options import CommandParser
+from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode, UsageError
-from welldone.config import builtin_model
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.config.model import ModelSettings
-from welldone.config.server import Config, ServeSettings
-from welldone.config.settings import RawSetting, SettingsError
+from welldone.config.server import Config
 from welldone.engines.models import store
 from welldone.engines.models.install import format_size
 from welldone.engines.models.store import GgufError, GgufMetadata, ModelEntry, read_metadata
@@ -24,79 +23,9 @@ from welldone.http.address import parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import record_response
 from welldone.reporting import format_table, wrap_text
-from welldone.server.config import read_config
 
 _QUERY_TIMEOUT_S = 1.0  # a local server answers in milliseconds, and often none is running
 _MAX_REPLY_BYTES = 4 * 2**20  # thousands of models
-
-
-class RunningModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that a running server lists."""
-
-    name: str
-    aliases: tuple[str, ...]
-    state: str
-    size_bytes: int | None
-    parameters: int | None
-    context_length: int | None
-
-
-class NoServerError(Exception):
-    """No server answers at the URL."""
-
-
-class ModelQueryError(Exception):
-    """The server does not list its models. The message says why."""
-
-
-def query_models(url: str, key: str | None) -> list[RunningModel]:
-    """Return the models of the server at `url`. Raises `NoServerError` or `ModelQueryError`."""
-    try:
-        address = parse_url(url.rstrip("/").removesuffix("/v1"), key=key)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    try:
-        # Proxy settings do not apply: the key must not be sent to a proxy.
-        reply = asyncio.run(
-            record_response(address, "GET", "/v1/models", timeout_s=_QUERY_TIMEOUT_S, limit_bytes=_MAX_REPLY_BYTES)
-        )
-    except HttpClientError as error:
-        if not error.is_untrusted:
-            raise NoServerError from None
-        raise ModelQueryError(
-            f"the certificate of the server at {url} is not trusted: {error.detail}; "
-            "if it is yours, name its file in SSL_CERT_FILE"
-        ) from None
-    if (status := reply.status) is None:
-        raise NoServerError
-    if status in (401, 403):
-        raise ModelQueryError(f"the server at {url} requires a key: --api-key KEY, or WELLDONE_API_KEY")
-    try:
-        listed = msgspec.json.decode(reply.body)
-    except msgspec.MsgspecError:
-        listed = None
-    data = listed.get("data") if isinstance(listed, dict) else None
-    if status != 200 or not isinstance(data, list):
-        raise ModelQueryError(f"the server at {url} does not list models (status {status})")
-    return [_parse_model(model) for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
-
-
-def _parse_model(model: dict[str, Any]) -> RunningModel:
-    status, meta, aliases = model.get("status"), model.get("meta"), model.get("aliases")
-    meta = meta if isinstance(meta, dict) else {}
-    state = status.get("value") if isinstance(status, dict) else None
-    return RunningModel(
-        name=model["id"],
-        aliases=tuple(word for word in aliases if isinstance(word, str)) if isinstance(aliases, list) else (),
-        state=state if isinstance(state, str) else "served",
-        size_bytes=_positive_int(meta.get("size")),
-        parameters=_positive_int(meta.get("n_params")),
-        context_length=_positive_int(meta.get("n_ctx_train")) or _positive_int(model.get("max_model_len")),
-    )
-
-
-def _positive_int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 EXAMPLES = """
@@ -106,9 +35,6 @@ welldone models --url http://127.0.0.1:8000 --api-key KEY
 """
 HERE, NOT_FETCHED, MISSING, BROKEN, COMMAND = "here", "not fetched", "missing", "broken", "command"
 UPSTREAM = "upstream"
-
-ConfigLoader = Callable[[str | None], Config]
-"""Reads the settings, from the given config file if there is one."""
 
 
 class ModelRow(msgspec.Struct, kw_only=True):
@@ -126,37 +52,91 @@ class ModelRow(msgspec.Struct, kw_only=True):
     problem: str | None = None
 
 
-def load_config(file: str | None) -> Config:
-    """Read the settings from the config file and the environment."""
-    here = Path.cwd()
-    flags = {} if file is None else {"config": RawSetting(file, "--config", here)}
+class ModelQueryError(Exception):
+    """The server does not list its models. The message says why."""
+
+
+class NoServerError(ModelQueryError):
+    """No server answers at the URL."""
+
+
+def query_models(url: str, key: str | None) -> list[ModelRow]:
+    """Return the models of the server at `url`. Raises `ModelQueryError`."""
     try:
-        return read_config(flags, os.environ, folder=here)
-    except SettingsError as error:
+        address = parse_url(url.rstrip("/").removesuffix("/v1"), key=key)
+    except ValueError as error:
         raise UsageError(str(error)) from None
+    absent = NoServerError(f"no server answers at {url}; start one with welldone serve")
+    try:
+        # Proxy settings do not apply: the key must not be sent to a proxy.
+        reply = asyncio.run(
+            record_response(address, "GET", "/v1/models", timeout_s=_QUERY_TIMEOUT_S, limit_bytes=_MAX_REPLY_BYTES)
+        )
+    except HttpClientError as error:
+        if not error.is_untrusted:
+            raise absent from None
+        raise ModelQueryError(
+            f"the certificate of the server at {url} is not trusted: {error.detail}; "
+            "if it is yours, name its file in SSL_CERT_FILE"
+        ) from None
+    if reply.status is None:
+        raise absent
+    if reply.status in (401, 403):
+        raise ModelQueryError(f"the server at {url} requires a key: --api-key KEY, or WELLDONE_API_KEY")
+    try:
+        listed = msgspec.json.decode(reply.body)
+    except msgspec.MsgspecError:
+        listed = None
+    data = listed.get("data") if isinstance(listed, dict) else None
+    if reply.status != 200 or not isinstance(data, list):
+        raise ModelQueryError(f"the server at {url} does not list models (status {reply.status})")
+    return [_parse_model(model, url) for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
 
 
-def run(arguments: list[str], load_config: ConfigLoader = load_config) -> ExitCode:
+def _parse_model(model: dict[str, Any], url: str) -> ModelRow:
+    status, meta, aliases = model.get("status"), model.get("meta"), model.get("aliases")
+    meta = meta if isinstance(meta, dict) else {}
+    state = status.get("value") if isinstance(status, dict) else None
+    return ModelRow(
+        name=model["id"],
+        aliases=tuple(word for word in aliases if isinstance(word, str)) if isinstance(aliases, list) else (),
+        state=state if isinstance(state, str) else "served",
+        source=url,
+        size_bytes=_positive_int(meta.get("size")),
+        parameters=_positive_int(meta.get("n_params")),
+        context_length=_positive_int(meta.get("n_ctx_train")) or _positive_int(model.get("max_model_len")),
+    )
+
+
+def _positive_int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def run(arguments: list[str]) -> ExitCode:
     """List the models."""
     options = _parser().parse(arguments)
-    config = load_config(options.config)
+    config = read_server_config(options.config)
     folder = store.models_folder(os.environ)
     rows = list(_rows(config, folder))
-    url = options.url or _local_server_url(config.server)
-    running, error = _query_server(url, options.api_key or _local_server_key(config))
-    if running is None:  # without a running server the models of upstreams are unknown
-        rows += [
-            ModelRow(name=settings.name, state=UPSTREAM, source=redacted_url(settings)) for settings in config.upstreams
-        ]
-    _merge_running(rows, running or [], url)
+    server = config.server
+    url = options.url or ui.server_url(server.host, server.port, is_tls=server.ssl_cert_file is not None)
+    keys = (options.api_key, *server.api_keys, *(named.key for named in config.keys))
+    error = None
+    try:
+        running = query_models(url, next(filter(None, keys), None))
+        _merge_running(rows, running)
+    except ModelQueryError as failure:
+        error = failure
+        # Without a running server the models of upstreams are unknown.
+        rows += [ModelRow(name=one.name, state=UPSTREAM, source=redacted_url(one)) for one in config.upstreams]
     if options.json:
-        output = {"version": 1, "folder": str(folder), "server": None if running is None else url, "models": rows}
+        output = {"version": 1, "folder": str(folder), "server": url if error is None else None, "models": rows}
         ui.print_line(msgspec.json.encode(output).decode())
     else:
         _print_table(rows, folder)
-    if error is not None and (options.url or isinstance(error, ModelQueryError)):
+    if error is not None and (options.url or not isinstance(error, NoServerError)):
         ui.print_note(str(error))
-    return ExitCode.UNREACHABLE if options.url and running is None else ExitCode.OK
+    return ExitCode.UNREACHABLE if options.url and error is not None else ExitCode.OK
 
 
 def _parser() -> CommandParser:
@@ -167,10 +147,10 @@ def _parser() -> CommandParser:
         "the upstreams themselves are listed.",
         EXAMPLES,
     )
-    parser.add_argument("--json", action="store_true", help="print the models as JSON")
-    parser.add_argument("--config", metavar="FILE", help="a TOML file with settings and models")
-    parser.add_argument("--url", metavar="URL", help="URL of the server (default: from the settings)")
-    parser.add_argument("--api-key", metavar="KEY", help="API key of the server (default: from the settings)")
+    parser.option("--json", "print the models as JSON")
+    parser.option("--config FILE", "a TOML file with settings and models")
+    parser.option("--url URL", "URL of the server (default: from the settings)")
+    parser.option("--api-key KEY", "API key of the server (default: from the settings)")
     return parser
 
 
@@ -187,7 +167,7 @@ def _rows(config: Config, folder: Path) -> Iterator[ModelRow]:
         is_builtin_shown |= entry.path.name == DEFAULT_MODEL.file_name
         yield _entry_row(entry)
     if not is_builtin_shown:
-        yield _builtin_row(DEFAULT_MODEL.name, DEFAULT_MODEL.aliases)
+        yield _builtin_row()
 
 
 def _model_file(settings: ModelSettings, folder: Path) -> Path | None:
@@ -200,28 +180,24 @@ def _model_file(settings: ModelSettings, folder: Path) -> Path | None:
 
 
 def _is_builtin(settings: ModelSettings, path: Path | None) -> bool:
-    if path is not None:
-        return path.name == DEFAULT_MODEL.file_name
-    return not settings.command and (settings.file is None or builtin_model.is_builtin_name(str(settings.file)))
+    return settings.is_builtin if path is None else path.name == DEFAULT_MODEL.file_name
 
 
 def _configured_row(
     settings: ModelSettings, path: Path | None, entry: ModelEntry | None, config: Path | None
 ) -> ModelRow:
-    source = config.name if config is not None else "settings"
+    is_builtin = _is_builtin(settings, path)
     if settings.command:
-        return ModelRow(name=settings.name, aliases=settings.aliases, state=COMMAND, source=source)
-    if _is_builtin(settings, path) and config is None:
-        source = "built-in"
-    if path is None and _is_builtin(settings, path):
-        row = _builtin_row(settings.name, settings.aliases)
-        row.source = source
-        return row
-    if path is None:
+        row = ModelRow(name="", state=COMMAND, source="")
+    elif path is not None:
+        row = _entry_row(entry) if entry is not None else _file_row(path)
+    elif is_builtin:
+        row = _builtin_row()
+    else:
         problem = f"refers to a file that does not exist: {settings.file}"
-        return ModelRow(name=settings.name, aliases=settings.aliases, state=MISSING, source=source, problem=problem)
-    row = _entry_row(entry) if entry is not None else _file_row(path)
-    row.name, row.aliases, row.source = settings.name, settings.aliases, source
+        row = ModelRow(name="", state=MISSING, source="", problem=problem)
+    row.name, row.aliases = settings.name, settings.aliases
+    row.source = config.name if config is not None else "built-in" if is_builtin else "settings"
     return row
 
 
@@ -250,11 +226,11 @@ def _gguf_row(name: str, path: Path, metadata: GgufMetadata | None, problem: str
     return row
 
 
-def _builtin_row(name: str, aliases: tuple[str, ...]) -> ModelRow:
+def _builtin_row() -> ModelRow:
     """Return the row of the built-in model before it is downloaded."""
     return ModelRow(
-        name=name,
-        aliases=aliases,
+        name=DEFAULT_MODEL.name,
+        aliases=DEFAULT_MODEL.aliases,
         state=NOT_FETCHED,
         source="built-in",
         size_bytes=DEFAULT_MODEL.size_bytes,
@@ -264,44 +240,14 @@ def _builtin_row(name: str, aliases: tuple[str, ...]) -> ModelRow:
     )
 
 
-def _local_server_url(server: ServeSettings) -> str:
-    """Return the URL at which a server with these settings is reached from this machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
-    scheme = "https" if server.ssl_cert_file else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}"
-
-
-def _local_server_key(config: Config) -> str | None:
-    return next(iter((*config.server.api_keys, *(named.key for named in config.keys))), None)
-
-
-def _query_server(url: str, key: str | None) -> tuple[list[RunningModel] | None, Exception | None]:
-    try:
-        return query_models(url, key), None
-    except NoServerError:
-        return None, NoServerError(f"no server answers at {url}; start one with welldone serve")
-    except ModelQueryError as error:
-        return None, error
-
-
-def _merge_running(rows: list[ModelRow], running: Iterable[RunningModel], url: str) -> None:
+def _merge_running(rows: list[ModelRow], running: Iterable[ModelRow]) -> None:
     """Set the state of each model that the server lists; append models that only the server has."""
     by_name = {row.name: row for row in rows}
     for model in running:
         if row := by_name.get(model.name):
             row.state = model.state
         else:
-            rows.append(
-                ModelRow(
-                    name=model.name,
-                    aliases=model.aliases,
-                    state=model.state,
-                    source=url,
-                    size_bytes=model.size_bytes,
-                    parameters=model.parameters,
-                    context_length=model.context_length,
-                )
-            )
+            rows.append(model)
 
 
 def _print_table(rows: list[ModelRow], folder: Path) -> None:
@@ -313,11 +259,8 @@ def _print_table(rows: list[ModelRow], folder: Path) -> None:
             lines += wrap_text(
                 "", f"{ui.printable_name(row.name)} cannot be served: it {ui.printable_name(row.problem)}", width
             )
-    for line in [
-        *lines,
-        *wrap_text("", f"stored in {ui.printable_name(str(folder))}; welldone pull SOURCE downloads more", width),
-    ]:
-        ui.print_line(line)
+    folder_line = f"stored in {ui.printable_name(folder)}; welldone pull SOURCE downloads more"
+    ui.print_lines([*lines, *wrap_text("", folder_line, width)])
 
 
 def _table_cells(row: ModelRow) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,26 +42,17 @@ def enum_choice(enum: type[EnumT]) -> Callable[[str], EnumT]:
     return read
 
 
-def parse_duration(text: str) -> float:
-    """Parse a duration above 0, in seconds."""
-    seconds = _duration_s(text)
-    if not 0 < seconds <= _MAX_DURATION_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0 and up to 24h, such as 500ms, 30s or 2m")
-    return seconds
-
-
-def parse_duration_or_zero(text: str) -> float:
-    """Parse a duration of 0 or more, in seconds."""
-    seconds = _duration_s(text)
-    if not 0 <= seconds <= _MAX_DURATION_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time up to 24h, such as 0s, 30s or 2m")
-    return seconds
-
-
-def _duration_s(text: str) -> float:
-    """Return the seconds; infinity if the text is not a duration."""
+def parse_duration(text: str, *, allows_zero: bool = False) -> float:
+    """Parse a duration, in seconds."""
     parts = [_DURATION_PART.fullmatch(part) for part in _DURATION_SEPARATOR.split(text.strip().lower())]
-    return sum(math.inf if part is None else float(part[1]) * _DURATION_UNITS[part[2] or "s"] for part in parts)
+    seconds = sum(math.inf if part is None else float(part[1]) * _DURATION_UNITS[part[2] or "s"] for part in parts)
+    if not 0 <= seconds <= _MAX_DURATION_S or (seconds == 0 and not allows_zero):
+        range_text = "up to 24h, such as 0s" if allows_zero else "above 0 and up to 24h, such as 500ms"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time {range_text}, 30s or 2m")
+    return seconds
+
+
+parse_duration_or_zero = partial(parse_duration, allows_zero=True)
 
 
 def integer_between(least: int, most: int) -> Callable[[str], int]:
@@ -164,16 +156,21 @@ def resolve_env(value: str, source: str) -> str:
     return os.environ[name]
 
 
+def resolve_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return the headers, with the values of the environment variables that some of them name."""
+    return tuple((name, resolve_env(value, f"the header {name}")) for name, value in headers)
+
+
 # Report files are checked before a run of minutes, not after it.
 
 
 def check_report_path(path: Path, extensions: Iterable[str]) -> None:
     """Raise `UsageError` if a report cannot be written to the path."""
-    name = ui.printable_name(str(path))
+    name = ui.printable_name(path)
     if path.suffix.lower() not in extensions:
         raise UsageError(f"{name}: a report file must end in one of {', '.join(extensions)}")
     if not path.parent.is_dir():
-        raise UsageError(f"cannot write {name}: no such folder: {ui.printable_name(str(path.parent))}")
+        raise UsageError(f"cannot write {name}: no such folder: {ui.printable_name(path.parent)}")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"cannot write {name}: {'is a folder' if path.is_dir() else 'permission denied'}")
 
@@ -183,6 +180,6 @@ def make_writable_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot create the folder {ui.printable_name(str(path))}: {ui.error_text(error)}") from None
+        raise ui.file_error("create the folder", path, error) from None
     if not os.access(path, os.W_OK):
-        raise UsageError(f"cannot write into {ui.printable_name(str(path))}: permission denied")
+        raise UsageError(f"cannot write into {ui.printable_name(path)}: permission denied")

@@ -1,12 +1,16 @@
 """Command-line parser: argparse with errors of one line that tell the user what to do."""
 
 import argparse
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from welldone.cli.ui import UsageError
-from welldone.config.settings import did_you_mean
+from welldone.config.settings import did_you_mean, flags_of
 
-__all__ = ["CommandParser", "did_you_mean"]
+
+def unknown_name(kind: str, name: str, known: Iterable[str], hint: str) -> UsageError:
+    """Return the error for the name of a rule, a fault and so on that does not exist."""
+    return UsageError(f"there is no {kind} {name!r}{did_you_mean(name, known)}; {hint}")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -19,6 +23,46 @@ class CommandParser(argparse.ArgumentParser):
             epilog="examples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines()),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
+        )
+        self._group: argparse._ActionsContainer = self
+
+    def start_group(self, title: str) -> None:
+        """Put the following options into a group of the help."""
+        self._group = self.add_argument_group(title)
+
+    def option(
+        self,
+        usage: str,
+        text: str,
+        parse: Callable[[str], object] = str,
+        *,
+        default: object = None,
+        choices: Sequence[str] | None = None,
+        nargs: str | None = None,
+        dest: str | None = None,
+    ) -> None:
+        """Add an option or an argument with its help text.
+
+        `usage` is written like that of a setting: the flags, then the placeholder of the value. `N...` is the
+        placeholder of an option that may be repeated. An option without placeholder and choices is a switch, and an
+        argument has no flags, but `dest`.
+        """
+        flags = flags_of(usage)
+        placeholder = usage.split()[-1] if len(flags) < len(usage.split()) else None
+        if placeholder is None and choices is None:
+            self._group.add_argument(*flags, action="store_true", help=text)
+            return
+        is_repeated = placeholder is not None and placeholder.endswith("...")
+        self._group.add_argument(
+            *flags,
+            dest=dest,
+            action="append" if is_repeated else "store",
+            metavar=placeholder.removesuffix("...") if placeholder else None,
+            type=parse,
+            default=[] if is_repeated else default,
+            choices=choices,
+            nargs=nargs,
+            help=text,
         )
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:

@@ -3,16 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from welldone.engines.models import install
 
@@ -21,14 +13,14 @@ from welldone.engines.models import install
 def progress_bar() -> Iterator[install.Progress]:
     """Show one line per file on stderr."""
     columns = (
-        TextColumn("{task.description}", markup=False),  # file names from outside are not markup
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
+        rich_progress.TextColumn("{task.description}", markup=False),  # file names from outside are not markup
+        rich_progress.BarColumn(),
+        rich_progress.DownloadColumn(),
+        rich_progress.TransferSpeedColumn(),
+        rich_progress.TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        tasks: dict[str, TaskID] = {}
+    with rich_progress.Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks: dict[str, rich_progress.TaskID] = {}
 
         def report(name: str, done: int, total: int | None) -> None:
             if name not in tasks:  # bytes of an earlier attempt do not count towards the rate

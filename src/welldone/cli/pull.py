@@ -106,8 +106,8 @@ def _parser() -> CommandParser:
         "With the extra, https URLs of the hub are downloaded like hf sources.",
         EXAMPLES,
     )
-    parser.add_argument("source", metavar="SOURCE", help=SOURCE_FORMATS)
-    parser.add_argument("--sha256", metavar="HEX", help="the expected SHA-256 of the file")
+    parser.option("SOURCE", SOURCE_FORMATS, dest="source")
+    parser.option("--sha256 HEX", "the expected SHA-256 of the file")
     return parser
 
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from welldone.cli import ui
-from welldone.cli.options import CommandParser
-from welldone.cli.ui import ExitCode, UsageError
-from welldone.config.settings import did_you_mean
+from welldone.cli.options import CommandParser, unknown_name
+from welldone.cli.ui import ExitCode
 from welldone.protocol.catalog import FAMILIES, RULES, Rule
 from welldone.reporting import format_table, wrap_text
 from welldone.rules.rule_pages import read_page
@@ -29,13 +28,11 @@ def run(arguments: list[str]) -> ExitCode:
         return ExitCode.OK
     rules = [rule for rule in RULES.values() if options.id is None or options.id in (rule.id, rule.family)]
     if not rules:
-        names = [*RULES, *FAMILIES]
-        raise UsageError(f"there is no rule {options.id!r}{did_you_mean(options.id, names)}; welldone rules lists them")
+        raise unknown_name("rule", options.id, [*RULES, *FAMILIES], "welldone rules lists them")
     if options.json:
         ui.print_line(msgspec.json.encode({"version": RULES_JSON_VERSION, "rules": rules}).decode())
         return ExitCode.OK
-    for line in _rule_lines(rules, ui.terminal_width()):
-        ui.print_line(line)
+    ui.print_lines(_rule_lines(rules, ui.terminal_width()))
     return ExitCode.OK
 
 
@@ -54,6 +51,6 @@ def _rule_lines(rules: Sequence[Rule], width: int | None) -> list[str]:
 
 def _parser() -> CommandParser:
     parser = CommandParser("rules", "List the rules of the stream, or show one with examples.", EXAMPLES)
-    parser.add_argument("id", nargs="?", metavar="ID", help="a rule, or a family of rules such as tool")
-    parser.add_argument("--json", action="store_true", help="print the rules as JSON")
+    parser.option("ID", "a rule, or a family of rules such as tool", dest="id", nargs="?")
+    parser.option("--json", "print the rules as JSON")
     return parser

@@ -1,20 +1,18 @@
 """`welldone scale`: run the server on a Ray cluster."""
 
-import importlib
-import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING
 
 from welldone.cli import banner, ui
 from welldone.cli.options import CommandParser
+from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.server import Config
-from welldone.config.settings import RawSetting, SettingsError
 from welldone.reporting import format_table
-from welldone.server.config import read_config
 
 if TYPE_CHECKING:  # Ray is an extra
     from welldone.cluster.ray_cluster import ClusterStatus, DeploymentStatus
@@ -40,41 +38,18 @@ _POLL_S = 1.0  # between two queries of the status, which Ray changes every few 
 _STOP_TIMEOUT_S = 5.0  # for the deployment to notice that it was stopped; it polls twice a second
 
 
-class _ClusterModule(Protocol):
-    """The functions of `cluster/ray_cluster.py`, which is imported only when it is needed."""
-
-    ClusterError: type[Exception]
-
-    def connect(self, address: str | None, *, may_start: bool) -> bool: ...
-    def leave(self) -> None: ...
-    def machines(self) -> tuple[int, dict[str, float]]: ...
-    def deploy(self, config: Config, keys: Sequence[str], name: str) -> None: ...
-    def view(self, name: str) -> "ClusterStatus | None": ...
-    def end(self, name: str) -> None: ...
-
-
-class _ScaleOptions(NamedTuple):
-    config: Path | None
-    address: str | None
-    name: str
-    detach: bool
-    status: bool
-    stop: bool
-
-
 def run(arguments: list[str]) -> ExitCode:
     """Deploy, and wait for a signal; or show the status; or stop the deployment."""
-    namespace = _parser().parse(arguments)
-    options = _ScaleOptions(**{name: getattr(namespace, name) for name in _ScaleOptions._fields})
+    options = _parser().parse(arguments)
     if options.status and options.stop:
         raise UsageError("--status and --stop exclude each other: use one")
     config = None if options.status or options.stop else _read_config(options.config)
-    # Ray is an extra; --help and errors in the config file are reported without it.
-    cluster = cast("_ClusterModule", importlib.import_module("welldone.cluster.ray_cluster"))
+    from welldone.cluster import ray_cluster as cluster  # an extra: --help and errors in the config file work without
+
     try:
         is_ours = cluster.connect(options.address, may_start=config is not None)
         try:
-            return _run_action(cluster, config, options, is_ours=is_ours)
+            return _run_action(config, options, is_ours=is_ours)
         finally:
             cluster.leave()
     except cluster.ClusterError as error:
@@ -84,28 +59,33 @@ def run(arguments: list[str]) -> ExitCode:
         raise UsageError(str(error)) from None
 
 
-def _run_action(cluster: _ClusterModule, config: Config | None, options: _ScaleOptions, *, is_ours: bool) -> ExitCode:
+def _run_action(config: Config | None, options: Namespace, *, is_ours: bool) -> ExitCode:
+    from welldone.cluster import ray_cluster as cluster
+
     if config is None:
-        if cluster.view(options.name) is None:
+        view = cluster.view(options.name)
+        if view is None:
             ui.print_note(f"no deployment named {ui.printable_name(options.name)} is running")
             return ExitCode.FAILED
         if options.stop:
             cluster.end(options.name)
         else:
-            for line in _status_table(cluster.view(options.name)):
-                ui.print_line(line)
+            rows = [(group.name, group.status.lower(), _replica_status(group)) for group in view.groups]
+            ui.print_lines(format_table(rows, ui.terminal_width()) if rows else [])
         return ExitCode.OK
     if options.detach and is_ours:
         raise UsageError("--detach needs a Ray cluster that outlives this command: start one with `ray start --head`")
     count, resources = cluster.machines()
     machines = f"machines {count}, CPUs {resources['CPU']:g}, GPUs {resources['GPU']:g}"
     ui.print_hint(f"{'started' if is_ours else 'joined'} a Ray cluster: {machines}")
-    return _deploy_and_wait(cluster, config, options, is_ours=is_ours)
+    return _deploy_and_wait(config, options, is_ours=is_ours)
 
 
-def _deploy_and_wait(cluster: _ClusterModule, config: Config, options: _ScaleOptions, *, is_ours: bool) -> ExitCode:
-    find_keys: Callable[[Config], list[str]] = importlib.import_module("welldone.cluster.application").keys_of
-    keys = find_keys(config)
+def _deploy_and_wait(config: Config, options: Namespace, *, is_ours: bool) -> ExitCode:
+    from welldone.cluster import ray_cluster as cluster
+    from welldone.cluster.application import keys_of
+
+    keys = keys_of(config)
     for note in config.warnings:
         ui.print_note(note)
     stop = _stop_on_signal()
@@ -120,10 +100,8 @@ def _deploy_and_wait(cluster: _ClusterModule, config: Config, options: _ScaleOpt
                 cluster.end(options.name)  # stop the replicas that did start
             raise deployment.error
         stop_hint = f"welldone scale --stop --name {ui.printable_name(options.name)}" if options.detach else "Ctrl-C"
-        for line in banner.banner_lines(
-            config, config.server.port, has_keys=config.has_keys(keys), generated_key=None, stop_hint=stop_hint
-        ):
-            ui.print_line(line)
+        has_keys, port = config.has_keys(keys), config.server.port
+        ui.print_lines(banner.banner_lines(config, port, has_keys=has_keys, generated_key=None, stop_hint=stop_hint))
         ui.flush_output()
         if options.detach:
             return ExitCode.OK
@@ -191,18 +169,8 @@ def _replica_status(group: "DeploymentStatus") -> str:
     return f"{group.running} running{pending}: {lines[-1 if has_traceback else 0]}"
 
 
-def _status_table(view: "ClusterStatus | None") -> list[str]:
-    groups = () if view is None else view.groups
-    rows = [(group.name, group.status.lower(), _replica_status(group)) for group in groups]
-    return format_table(rows, ui.terminal_width()) if rows else []
-
-
 def _read_config(path: Path | None) -> Config:
-    given = {} if path is None else {"config": RawSetting(str(path), "--config", Path.cwd())}
-    try:
-        config = read_config(given, os.environ, folder=Path.cwd())
-    except SettingsError as error:
-        raise UsageError(str(error)) from error
+    config = read_server_config(None if path is None else str(path))
     if config.server.workers > 1:
         raise UsageError("workers applies to one machine: on a cluster, set the number of fronts in [scale.front]")
     if config.server.port == 0:
@@ -212,14 +180,12 @@ def _read_config(path: Path | None) -> Config:
 
 def _parser() -> CommandParser:
     parser = CommandParser("scale", DESCRIPTION, EXAMPLES)
-    parser.add_argument("--config", metavar="FILE", type=Path, help="the settings [./welldone.toml if it exists]")
-    parser.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="the cluster; local: one that ends with this command [RAY_ADDRESS, a cluster on this machine, local]",
-    )
-    parser.add_argument("--name", metavar="NAME", default="welldone", help="name of the deployment [welldone]")
-    parser.add_argument("--detach", action="store_true", help="leave the deployment running, and exit")
-    parser.add_argument("--status", action="store_true", help="show the status of the deployment")
-    parser.add_argument("--stop", action="store_true", help="stop the deployment; running requests may finish")
+    add = parser.option
+    add("--config FILE", "the settings [./welldone.toml if it exists]", Path)
+    clusters = "the cluster; local: one that ends with this command [RAY_ADDRESS, a cluster on this machine, local]"
+    add("--address HOST:PORT", clusters)
+    add("--name NAME", "name of the deployment [welldone]", default="welldone")
+    add("--detach", "leave the deployment running, and exit")
+    add("--status", "show the status of the deployment")
+    add("--stop", "stop the deployment; running requests may finish")
     return parser

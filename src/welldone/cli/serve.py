@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.server import Config
-from welldone.config.settings import RawSetting, SettingField, SettingsError
+from welldone.config.settings import RawSetting, SettingField, SettingsError, SettingSource, flags_of
 from welldone.server.config import ALL_FIELDS, read_config
 
 # Flags of llama-server that are not settings here. Some are always on or have no effect, others are refused.
@@ -27,7 +27,7 @@ class LlamaServerFlag(NamedTuple):
     @property
     def flags(self) -> list[str]:
         """The flags without the placeholder."""
-        return [word for word in self.usage.split() if word.startswith("-")]
+        return flags_of(self.usage)
 
     @property
     def nargs(self) -> int | str:
@@ -44,8 +44,6 @@ _USE_PULL = (
 _USE_COMMAND = (
     "is not supported by the built-in engine: start llama-server as the `command` of a model in welldone.toml"
 )
-_USE_REQUEST = "is not a setting: send it with each request"
-_UNSUPPORTED = "is not supported"
 
 IGNORED_FLAGS = (
     LlamaServerFlag("--send-done", _ALWAYS_ON),
@@ -68,51 +66,35 @@ IGNORED_FLAGS = (
 )
 """Accepted, with a warning."""
 
-REFUSED_FLAGS = (
-    LlamaServerFlag(
-        "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url -dr --docker-repo -mmu --mmproj-url X",
-        _USE_PULL,
-    ),
-    LlamaServerFlag("--models-dir --models-preset X", "is not supported: list the models in welldone.toml"),
-    LlamaServerFlag(
-        "-rea --reasoning X",
+REFUSED_FLAGS = tuple(
+    LlamaServerFlag(usage, reason)
+    for reason, usages in {
+        _USE_PULL: [
+            "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url -dr --docker-repo -mmu --mmproj-url X"
+        ],
+        "is not supported: list the models in welldone.toml": ["--models-dir --models-preset X"],
         "is not supported: --reasoning-budget 0 turns reasoning off, as does a variable of most templates: "
-        """--chat-template-kwargs '{"enable_thinking": false}'""",
-    ),
-    LlamaServerFlag("--log-file FILE", "is not supported: redirect standard error with 2> FILE"),
-    LlamaServerFlag("--media-path PATH", "is not supported: the server reads no files for clients"),
-    LlamaServerFlag(
-        "--api-prefix --path --tools --mcp-servers-config --mcp-servers-json --slot-save-path X", _UNSUPPORTED
-    ),
-    LlamaServerFlag(
-        "--props --agent -ag --ui-mcp-proxy --webui-mcp-proxy --reuse-port --no-models-autoload", _UNSUPPORTED
-    ),
-    LlamaServerFlag(
-        "--grammar --grammar-file -j --json-schema -jf --json-schema-file -l --logit-bias -r --reverse-prompt X",
-        _USE_REQUEST,
-    ),
-    LlamaServerFlag(
-        "--dry-multiplier --dry-base --xtc-probability --xtc-threshold --mirostat --dynatemp-range X", _USE_REQUEST
-    ),
-    LlamaServerFlag("--ignore-eos --no-cache-prompt", _USE_REQUEST),
-    LlamaServerFlag(
-        "-md --model-draft --draft --draft-max --draft-min --spec-type --samplers --sampler-seq --keep X", _USE_COMMAND
-    ),
-    LlamaServerFlag(
-        "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --numa --rpc X", _USE_COMMAND
-    ),
-    LlamaServerFlag(
-        "-dev --device -ot --override-tensor -ncmoe --n-cpu-moe --override-kv -C --cpu-mask -Cr --cpu-range X",
-        _USE_COMMAND,
-    ),
-    LlamaServerFlag(
-        "--lora-scaled --control-vector --control-vector-scaled -lm --load-mode -ctxcp --ctx-checkpoints X",
-        _USE_COMMAND,
-    ),
-    LlamaServerFlag(
-        "-cmoe --cpu-moe --context-shift --check-tensors --no-mmproj-offload --no-repack -nr -sp --special",
-        _USE_COMMAND,
-    ),
+        """--chat-template-kwargs '{"enable_thinking": false}'""": ["-rea --reasoning X"],
+        "is not supported: redirect standard error with 2> FILE": ["--log-file FILE"],
+        "is not supported: the server reads no files for clients": ["--media-path PATH"],
+        "is not supported": [
+            "--api-prefix --path --tools --mcp-servers-config --mcp-servers-json --slot-save-path X",
+            "--props --agent -ag --ui-mcp-proxy --webui-mcp-proxy --reuse-port --no-models-autoload",
+        ],
+        "is not a setting: send it with each request": [
+            "--grammar --grammar-file -j --json-schema -jf --json-schema-file -l --logit-bias -r --reverse-prompt X",
+            "--dry-multiplier --dry-base --xtc-probability --xtc-threshold --mirostat --dynatemp-range X",
+            "--ignore-eos --no-cache-prompt",
+        ],
+        _USE_COMMAND: [
+            "-md --model-draft --draft --draft-max --draft-min --spec-type --samplers --sampler-seq --keep X",
+            "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --numa --rpc X",
+            "-dev --device -ot --override-tensor -ncmoe --n-cpu-moe --override-kv -C --cpu-mask -Cr --cpu-range X",
+            "--lora-scaled --control-vector --control-vector-scaled -lm --load-mode -ctxcp --ctx-checkpoints X",
+            "-cmoe --cpu-moe --context-shift --check-tensors --no-mmproj-offload --no-repack -nr -sp --special",
+        ],
+    }.items()
+    for usage in usages
 )
 """Refused: without an equivalent, ignoring them would change the behaviour silently."""
 
@@ -156,13 +138,24 @@ def read_serve_config(
     _check_short_flags(parser, arguments)
     occurrences: list[tuple[SettingField | LlamaServerFlag, str, str]] = parser.parse(arguments).occurrences
     notes = [f"{flag} {option.reason}" for option, flag, _ in occurrences if isinstance(option, LlamaServerFlag)]
+    config = _read_config(_given_settings(occurrences, here), environment, here)
+    return dataclasses.replace(config, warnings=(*dict.fromkeys(notes), *config.warnings))
+
+
+def read_server_config(file: str | None, store: str | None = None) -> Config:
+    """Read the settings of a server for another command, with its options --config and --limits-store."""
+    here = Path.cwd()
+    options = (("config", "--config", file), ("store", "--limits-store", store))
+    return _read_config(
+        {name: RawSetting(value, flag, here) for name, flag, value in options if value is not None}, None, here
+    )
+
+
+def _read_config(given: SettingSource, environment: Mapping[str, str] | None, folder: Path) -> Config:
     try:
-        config = read_config(
-            _given_settings(occurrences, here), os.environ if environment is None else environment, folder=here
-        )
+        return read_config(given, os.environ if environment is None else environment, folder=folder)
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    return dataclasses.replace(config, warnings=(*dict.fromkeys(notes), *config.warnings))
 
 
 def _check_short_flags(parser: CommandParser, arguments: list[str]) -> None:
@@ -271,9 +264,8 @@ class _OccurrenceAction(argparse.Action):
         flag = option_string or ""
         if self._option in REFUSED_FLAGS:
             raise UsageError(f"{flag} {self._option.reason}")
-        namespace.occurrences.append(
-            (self._option, flag, "false" if flag in self.off_flags else values if isinstance(values, str) else "true")
-        )
+        value = "false" if flag in self.off_flags else values if isinstance(values, str) else "true"
+        namespace.occurrences.append((self._option, flag, value))
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -66,16 +66,22 @@ def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -
     return [made], made
 
 
-def check_files(config: Config, folder: Path) -> None:
+def check_files(config: Config, models: Path) -> None:
     """Raise `UsageError` if a file or a program from the settings is missing or unusable."""
     if config.server.ssl_cert_file is not None and config.server.ssl_key_file is not None:
         _check_tls(config.server.ssl_cert_file, config.server.ssl_key_file)
     for model in config.models:
         where = config.model_locations.get(model.name)
-        for problem in _model_problems(model, folder):
+        for problem in _model_problems(model, models):
             raise UsageError(problem if where is None else f"{where}: {problem}")
-    if config.server.record is not None:
-        _check_record_folder(config.server.record)
+    if (folder := config.server.record) is not None:
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)  # recordings may hold private data
+        except OSError as error:
+            name = ui.printable_name(folder)
+            raise UsageError(f"cannot create the folder {name} for --record: {ui.error_text(error)}") from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError(f"cannot write into {ui.printable_name(folder)} (--record): permission denied")
 
 
 def check_routes(config: Config) -> None:
@@ -86,29 +92,16 @@ def check_routes(config: Config) -> None:
         raise UsageError(f"{file}{problem}")
 
 
-def _check_record_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)  # recordings may hold private data
-    except OSError as error:
-        raise UsageError(
-            f"cannot create the folder {ui.printable_name(str(folder))} for --record: {ui.error_text(error)}"
-        ) from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write into {ui.printable_name(str(folder))} (--record): permission denied")
-
-
 def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
     if model.command:
         if shutil.which(model.command[0]) is None:
             yield f"cannot find the program {ui.printable_name(model.command[0])} of its command"
         return
     yield from _model_file_problems(model.file, folder)
-    files = [("--lora", Path(path)) for path in model.lora]
-    files += [("--mmproj", path) for path in (model.mmproj,) if path is not None]
-    files += [("--chat-template-file", path) for path in (model.chat_template_file,) if path is not None]
-    for flag, path in files:
-        if not _can_read(path):
-            yield f"cannot read {ui.printable_name(str(path))} ({flag})"
+    files = [("--mmproj", model.mmproj), ("--chat-template-file", model.chat_template_file)]
+    for flag, path in (*(("--lora", Path(path)) for path in model.lora), *files):
+        if path is not None and not _can_read(path):
+            yield f"cannot read {ui.printable_name(path)} ({flag})"
 
 
 def _model_file_problems(file: Path | None, folder: Path) -> Iterator[str]:
@@ -117,14 +110,14 @@ def _model_file_problems(file: Path | None, folder: Path) -> Iterator[str]:
     path = file if file.is_file() else find_model_file(folder, str(file))
     if path is None:
         yield (
-            f"there is no model {ui.printable_name(str(file))}; welldone models lists those that are there, "
+            f"there is no model {ui.printable_name(file)}; welldone models lists those that are there, "
             "welldone pull downloads one"
         )
         return
     try:
         read_metadata(path)
     except GgufError as error:
-        yield f"{ui.printable_name(str(path))} {error}"
+        yield f"{ui.printable_name(path)} {error}"
 
 
 def _can_read(path: Path) -> bool:
@@ -139,25 +132,25 @@ def _check_tls(certificate: Path, key: Path) -> None:
     """Load certificate and key as the server does. The error names the file at fault."""
     for path in (certificate, key):
         if not _can_read(path):
-            raise UsageError(f"cannot read {ui.printable_name(str(path))}, which TLS needs")
+            raise UsageError(f"cannot read {ui.printable_name(path)}, which TLS needs")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_verify_locations(certificate)
     except ssl.SSLError:
-        raise UsageError(f"{ui.printable_name(str(certificate))} does not hold a certificate in PEM form") from None
+        raise UsageError(f"{ui.printable_name(certificate)} does not hold a certificate in PEM form") from None
     try:
         context.load_cert_chain(certificate, key, password=_refuse_passphrase)
     except _EncryptedKeyError:
         raise UsageError(
-            f"the key in {ui.printable_name(str(key))} is encrypted, and a server cannot ask for its passphrase; "
+            f"the key in {ui.printable_name(key)} is encrypted, and a server cannot ask for its passphrase; "
             "decrypt it: openssl pkey -in KEY -out NEW_KEY"
         ) from None
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            problem = f"does not belong to the certificate in {ui.printable_name(str(certificate))}"
+            problem = f"does not belong to the certificate in {ui.printable_name(certificate)}"
         else:
             problem = "is not a usable private key in PEM form"
-        raise UsageError(f"the key in {ui.printable_name(str(key))} {problem}") from None
+        raise UsageError(f"the key in {ui.printable_name(key)} {problem}") from None
 
 
 def _refuse_passphrase() -> str:
@@ -175,32 +168,31 @@ class UpstreamLog:
 
     def update(self, upstream: Upstream) -> None:
         """Log what has changed about the upstream."""
-        fields: dict[str, log.FieldValue] = {"upstream": upstream.name}
+
+        def warn(text: str, **more: FieldValue) -> None:
+            log.event(logging.WARNING, text, {"upstream": upstream.name, **more})
+
+        def inform(text: str) -> None:
+            log.event(logging.INFO, text, {"upstream": upstream.name})
+
         before = self._last_errors.get(upstream.name)
         self._last_errors[upstream.name] = upstream.problem
-        if upstream.problem != before:
-            if upstream.problem is not None:
-                log.event(logging.WARNING, upstream.problem, fields | {"url": redacted_url(upstream.settings)})
-            else:
-                log.event(logging.INFO, "the upstream has recovered", fields)
+        if upstream.problem is not None and upstream.problem != before:
+            warn(upstream.problem, url=redacted_url(upstream.settings))
+        elif upstream.problem != before:
+            inform("the upstream has recovered")
         if upstream.recent_failure is not None and upstream.name not in self._failing:
             self._failing.add(upstream.name)
-            log.event(
-                logging.WARNING,
-                "all recent requests to the upstream failed",
-                fields | {"last": upstream.recent_failure},
-            )
+            warn("all recent requests to the upstream failed", last=upstream.recent_failure)
         is_open = upstream.breaker.opened_at is not None
         if is_open and upstream.name not in self._open_breakers:
             self._open_breakers.add(upstream.name)
             pause_s = round(upstream.breaker.retry_after_s)
-            log.event(
-                logging.WARNING, "circuit breaker opened: the upstream failed repeatedly", fields | {"for_s": pause_s}
-            )
+            warn("circuit breaker opened: the upstream failed repeatedly", for_s=pause_s)
         elif not is_open and upstream.recent_failure is None and upstream.name in self._open_breakers | self._failing:
             self._open_breakers.discard(upstream.name)
             self._failing.discard(upstream.name)
-            log.event(logging.INFO, "the upstream answers again", fields)
+            inform("the upstream answers again")
 
 
 # Progress of models that are loading: the engine's last output line and the elapsed time. On a terminal one line is
@@ -232,7 +224,7 @@ class ModelLoadProgress:
         """Start reporting on a model."""
         self._loads[model] = _ModelLoad(self._clock())
         if self._timer is None:
-            self._schedule_tick()
+            self._schedule_report()
 
     def end(self, model: LocalModel) -> float | None:
         """Stop reporting on a model; return the seconds it was loading, None if it was not."""
@@ -254,42 +246,25 @@ class ModelLoadProgress:
 
     def report(self) -> None:
         """Show or log the progress."""
-        if self._is_shown:
-            self._show()
-        else:
-            self._log()
-
-    def _schedule_tick(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
-
-    def _tick(self) -> None:
-        self.report()
-        self._schedule_tick()
-
-    def _show(self) -> None:
-        # There is one line: show the model that has been loading for longest.
-        model, load = next(iter(self._loads.items()))
-        seconds = self._clock() - load.started_at
-        if seconds >= _QUICK_S:
-            ui.overwrite_line(f"{model.name} is loading, {_format_elapsed(seconds)}: {self._engine_status(model)}")
-
-    def _log(self) -> None:
         for model, load in self._loads.items():
             seconds = self._clock() - load.started_at
+            line = strip_log_prefix(model.last_output_line).strip()
+            status = self._redactor.line_of(line, _MAX_STATUS_CHARS) or "no output yet"
+            if self._is_shown:
+                if seconds >= _QUICK_S:
+                    ui.overwrite_line(f"{model.name} is loading, {_format_elapsed(seconds)}: {status}")
+                return  # there is one line: it shows the model that has been loading for longest
             if seconds >= load.due_s:
                 load.due_s += min(load.due_s, _MAX_LOG_INTERVAL_S)
-                fields: dict[str, log.FieldValue] = {
-                    "model": model.name,
-                    "for_s": round(seconds),
-                    "engine": self._engine_status(model),
-                }
+                fields: dict[str, FieldValue] = {"model": model.name, "for_s": round(seconds), "engine": status}
                 log.event(logging.INFO, "model is loading", fields)
 
-    def _engine_status(self, model: LocalModel) -> str:
-        return (
-            self._redactor.line_of(strip_log_prefix(model.last_output_line).strip(), _MAX_STATUS_CHARS)
-            or "no output yet"
-        )
+    def _schedule_report(self) -> None:
+        def tick() -> None:
+            self.report()
+            self._schedule_report()
+
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, tick)
 
 
 def _format_elapsed(seconds: float) -> str:
@@ -312,7 +287,9 @@ def run(config: Config) -> int:
     check_files(config, folder)
     check_routes(config)
     try:
-        _fetch_builtin_model(config, folder)
+        if any(model.is_builtin for model in config.models) and builtin_model.find_builtin(folder) is None:
+            note("downloading the built-in model (93 MB, once)")
+            fetch_model(builtin_model.DEFAULT_MODEL.name, folder=folder)
     except PullError as error:
         ui.print_note(str(error))
         return PULL_EXIT_CODES[error.kind]
@@ -324,8 +301,12 @@ def run(config: Config) -> int:
         handler = make_log_handler(settings, secrets, ui.StderrAboveProgress() if ui.is_interactive() else None)
         if worker is not None:
             handler.addFilter(supervisor.WorkerNumberFilter(worker.number))
+
+        async def main() -> ExitCode:
+            return await _ServerProcess(own_config, keys, folder, generated_key, worker).run()
+
         with handler, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(own_config, keys, folder, generated_key, worker))
+            return runner.run(main())
 
     if settings.workers == 1:
         return serve()
@@ -351,10 +332,9 @@ def _print_warning(settings: ServeSettings, text: str) -> None:
 def _print_banner(
     config: Config, port: int, has_keys: bool, generated_key: str | None, listed_model: str | None = None
 ) -> None:
-    for line in banner.banner_lines(
-        config, port, has_keys=has_keys, generated_key=generated_key, listed_model=listed_model
-    ):
-        ui.print_line(line)
+    ui.print_lines(
+        banner.banner_lines(config, port, has_keys=has_keys, generated_key=generated_key, listed_model=listed_model)
+    )
     ui.flush_output()
 
 
@@ -366,19 +346,6 @@ def _ignore_signals(numbers: Iterable[int]) -> None:
     sys.unraisablehook = lambda error: None if error.exc_type is OSError else sys.__unraisablehook__(error)
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
-
-
-def _tune_gc() -> None:
-    """Exempt the objects of the startup from garbage collection, which would pause all streams."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-
-
-async def _serve(
-    config: Config, keys: list[str], folder: Path, generated_key: str | None, worker: Worker | None
-) -> ExitCode:
-    return await _ServerProcess(config, keys, folder, generated_key, worker).run()
 
 
 class _ServerProcess:
@@ -437,7 +404,10 @@ class _ServerProcess:
             await self._server.start()
         except OSError as error:
             raise UsageError(_listen_error(self._config.server, error)) from None
-        _tune_gc()
+        # Exempt the objects of the startup from garbage collection, which would pause all streams.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
         if self._worker is not None:
             self._worker.on_ready()
         else:
@@ -531,10 +501,3 @@ def _listen_error(settings: ServeSettings, error: OSError) -> str:
         return f"port {settings.port} is not allowed for this user; choose one above 1023 with --port"
     where = f"{settings.host}:{settings.port}"
     return f"cannot listen on {where}: {ui.error_text(error)}; choose an address of this machine with --host"
-
-
-def _fetch_builtin_model(config: Config, folder: Path) -> None:
-    if any(model.is_builtin for model in config.models) and builtin_model.find_builtin(folder) is None:
-        _print_warning(config.server, "downloading the built-in model (93 MB, once)")
-
-        fetch_model(builtin_model.DEFAULT_MODEL.name, folder=folder)

@@ -15,9 +15,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -75,6 +75,9 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HANDLED_SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
 _FORK_CONTEXT = multiprocessing.get_context("fork")
 
+RunWorker = Callable[[int, Callable[[], None]], int]
+"""Runs a worker, given its number from 1 on and what to call when it is ready; returns its exit code."""
+
 ServeWorker = Callable[[Worker], int]
 """Serves until a signal arrives, and returns the exit code."""
 
@@ -113,8 +116,7 @@ def run_workers(
                     )
                 )
 
-            workers = WorkerSupervisor(settings.workers, work, drain_s=settings.drain_s, sockets=listening)
-            return workers.run(announce=lambda: announce(port))
+            return WorkerSupervisor(settings, work, listening, lambda: announce(port)).run()
     finally:
         sockets.close_sockets(listening)
         numbers.close()
@@ -143,41 +145,34 @@ class WorkerNumberFilter(logging.Filter):
         return True
 
 
+@dataclass
 class _WorkerSlot:
-    def __init__(self, number: int, clock: Callable[[], float]) -> None:
-        self.number = number
-        self.backoff = RestartBackoff(clock)
-        self.process: ForkProcess | None = None
-        self.restart_at: float | None = None
-        """When to start the worker again; None while it runs."""
+    number: int
+    backoff: RestartBackoff
+    process: ForkProcess | None = None
+    restart_at: float | None = None
+    """When to start the worker again; None while it runs."""
 
 
 class WorkerSupervisor:
-    """Starts and restarts workers. `work(number, on_ready)` runs a worker, numbered from 1; returns its exit code."""
+    """Starts and restarts workers; `announce` is called when the first one is ready."""
 
     def __init__(
-        self,
-        count: int,
-        work: Callable[[int, Callable[[], None]], int],
-        *,
-        drain_s: float,
-        sockets: Iterable[socket.socket] = (),
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: ServeSettings, work: RunWorker, sockets: list[socket.socket], announce: Callable[[], None]
     ) -> None:
+        self._drain_s = settings.drain_s
         self._work = work
-        self._drain_s = drain_s
         self._sockets = sockets
-        self._clock = clock
-        self._slots = [_WorkerSlot(number, clock) for number in range(1, count + 1)]
+        self._announce = announce
+        self._slots = [_WorkerSlot(number, RestartBackoff(time.monotonic)) for number in range(1, settings.workers + 1)]
         self._was_ready = False
         self._kill_at: float | None = None
         """While stopping: when workers that still run are killed."""
         self._exit_code: int = ExitCode.OK
         self._hangup = HangupPolicy()
 
-    def run(self, *, announce: Callable[[], None] = lambda: None) -> int:
+    def run(self) -> int:
         """Supervise until a signal arrives; return the highest exit code of the workers."""
-        self._announce = announce
         with (
             _pipe() as self._signals,
             _pipe() as self._ready,
@@ -204,7 +199,7 @@ class WorkerSupervisor:
         due += [] if self._kill_at is None else [self._kill_at]
         exits = {slot.process.sentinel: slot for slot in self._slots if slot.process is not None}
         signals, ready = self._signals[0], self._ready[0]
-        events = wait([signals, ready, *exits], max(0.0, min(due) - self._clock()) if due else None)
+        events = wait([signals, ready, *exits], max(0.0, min(due) - time.monotonic()) if due else None)
         if ready in events:
             self._on_workers_ready(os.read(ready, 4096))
         for sentinel, slot in exits.items():
@@ -214,7 +209,7 @@ class WorkerSupervisor:
             for number in os.read(signals, 4096):
                 if number in _STOP_SIGNALS or (number == signal.SIGHUP and self._hangup.should_exit()):
                     self._stop_workers()
-        now = self._clock()
+        now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             for process in self._running:
                 process.kill()
@@ -256,7 +251,7 @@ class WorkerSupervisor:
             self._exit_code = max(self._exit_code, _shell_exit_code(code))
             self._stop_workers()
             return
-        slot.restart_at = self._clock() + wait_s
+        slot.restart_at = time.monotonic() + wait_s
         log.event(logging.ERROR, f"worker {describe_exit(code)}", {"worker": slot.number, "restart_s": wait_s})
 
     def _stop_workers(self) -> None:
@@ -264,13 +259,13 @@ class WorkerSupervisor:
         number = signal.SIGTERM if self._kill_at is None else signal.SIGINT
         if self._kill_at is None:
             ui.print_hint("stopping: running requests may finish; press Ctrl-C again to stop at once")
-            self._kill_at = self._clock() + self._drain_s + _KILL_AFTER_S
+            self._kill_at = time.monotonic() + self._drain_s + _KILL_AFTER_S
             for slot in self._slots:
                 slot.restart_at = None
             for listening in self._sockets:  # otherwise new connections would wait in the backlog
                 listening.close()
         else:
-            self._kill_at = min(self._kill_at, self._clock() + _KILL_AFTER_S)
+            self._kill_at = min(self._kill_at, time.monotonic() + _KILL_AFTER_S)
         for process in self._running:
             if process.pid is not None:
                 os.kill(process.pid, number)

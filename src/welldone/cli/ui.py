@@ -6,6 +6,7 @@ Colours are used on terminals only, and never carry information of their own.
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 
@@ -42,6 +43,12 @@ _COLORS = {"breaks": "31", "tolerated": "33", "style": "36", "pass": "32", "warn
 def print_line(text: str = "") -> None:
     """Print a line of the result to stdout."""
     print(text)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines of the result to stdout."""
+    for line in lines:
+        print_line(line)
 
 
 def print_note(text: str) -> None:
@@ -92,8 +99,9 @@ def write_bytes(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def printable_name(text: str) -> str:
+def printable_name(name: str | Path) -> str:
     """Return a file name for display: quoted and escaped only where it has unprintable characters."""
+    text = str(name)
     return text if text and text.isprintable() else ascii(text)
 
 
@@ -111,6 +119,27 @@ def error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno and type(error).__module__ == "builtins":
         text = os.strerror(error.errno)
     return text.lower()
+
+
+def file_error(action: str, name: str | Path, error: Exception) -> UsageError:
+    """Return the error for a file that cannot be read or written, or whose name is not valid."""
+    return UsageError(f"cannot {action} {printable_name(name)}: {error_text(error)}")
+
+
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
+"""Wildcard addresses, and the loopback address that reaches them."""
+
+
+def server_url(host: str, port: int, *, is_tls: bool = False) -> str:
+    """Return the URL at which clients on this machine reach a server that listens on `host`."""
+    bare = strip_brackets(host)
+    reachable = WILDCARD_HOSTS.get(bare, bare)
+    return f"{'https' if is_tls else 'http'}://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
+
+
+def strip_brackets(host: str) -> str:
+    """Return an IPv6 address without its brackets, and any other host unchanged."""
+    return host.removeprefix("[").removesuffix("]")
 
 
 def flush_output() -> None:

@@ -3,16 +3,15 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ray import serve
-from ray.serve import Application
+from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from welldone.cluster.deployment_config import SHUTDOWN_MARGIN_S, deployment_name, engine_config
 from welldone.cluster.engine_replica import EngineReplica
 from welldone.cluster.front_replica import FrontReplica
-from welldone.config.model import ModelSettings
+from welldone.config.cluster import EngineScale, FrontScale
 from welldone.config.server import Config
 from welldone.config.settings import RawSetting
 from welldone.server.access.keys import read_key_file
@@ -65,57 +64,41 @@ def build_application(config: Config, keys: Sequence[str]) -> Application:
         raise ValueError(
             "TLS works with Ray's proxies only: remove [scale.front] port, or terminate TLS in a load balancer"
         )
-    names = {model.name: deployment_name(model.name, number) for number, model in enumerate(config.models, 1)}
-    engines = {model.name: _engine_deployment(config, model, names[model.name]) for model in config.models}
-    scale = config.scale.front
-    deployment = serve.deployment(FrontReplica).options(
-        name=FRONT,
-        max_ongoing_requests=_QUEUE_FACTOR * scale.streams,
-        ray_actor_options={"num_cpus": scale.num_cpus},
-        autoscaling_config=AutoscalingConfig(
-            min_replicas=scale.min_replicas,
-            max_replicas=scale.max_replicas,
-            target_ongoing_requests=scale.streams,
-            **_autoscaling_delays(config),
-        ),
-        **_lifecycle_options(config),
+    engines: dict[str, Application] = {}
+    for number, model in enumerate(config.models, 1):
+        scale = config.scale.engine_of(model.name)
+        policy = AutoscalingPolicy(policy_function=_AUTOSCALING_POLICY)
+        engine = _deployment(EngineReplica, config, scale, scale.streams or model.slots, policy=policy).options(
+            name=deployment_name(model.name, number),
+            ray_actor_options={"num_cpus": scale.num_cpus, "num_gpus": scale.num_gpus},
+            request_router_config=RequestRouterConfig(request_router_class=_REPLICA_ROUTER),
+        )
+        engines[model.name] = engine.bind(engine_config(config, model))
+    fronts = config.scale.front
+    front = _deployment(FrontReplica, config, fronts, fronts.streams).options(
+        name=FRONT, max_ongoing_requests=_QUEUE_FACTOR * fronts.streams, ray_actor_options={"num_cpus": fronts.num_cpus}
     )
-    bound: Application = deployment.bind(config, tuple(keys), engines)
+    bound: Application = front.bind(config, tuple(keys), engines)
     return bound
 
 
-def _engine_deployment(config: Config, model: ModelSettings, name: str) -> Application:
-    scale = config.scale.engine_of(model.name)
-    deployment = serve.deployment(EngineReplica).options(
-        name=name,
-        ray_actor_options={"num_cpus": scale.num_cpus, "num_gpus": scale.num_gpus},
-        request_router_config=RequestRouterConfig(request_router_class=_REPLICA_ROUTER),
-        autoscaling_config=AutoscalingConfig(
-            min_replicas=scale.min_replicas,
-            max_replicas=scale.max_replicas,
-            target_ongoing_requests=scale.streams or model.slots,
-            policy=AutoscalingPolicy(policy_function=_AUTOSCALING_POLICY),
-            **_autoscaling_delays(config),
-        ),
-        **_lifecycle_options(config),
+def _deployment(
+    replica: type, config: Config, scale: FrontScale | EngineScale, streams: int, **autoscaling: AutoscalingPolicy
+) -> Deployment:
+    """Return a deployment of replicas that Ray scales to so many streams per replica."""
+    autoscaling_config = AutoscalingConfig(
+        min_replicas=scale.min_replicas,
+        max_replicas=scale.max_replicas,
+        target_ongoing_requests=streams,
+        upscale_delay_s=config.scale.upscale_delay_s,
+        downscale_delay_s=config.scale.downscale_delay_s,
+        look_back_period_s=config.scale.look_back_s,
+        **autoscaling,
     )
-    bound: Application = deployment.bind(engine_config(config, model))
-    return bound
-
-
-def _autoscaling_delays(config: Config) -> dict[str, Any]:
-    scale = config.scale
-    return {
-        "upscale_delay_s": scale.upscale_delay_s,
-        "downscale_delay_s": scale.downscale_delay_s,
-        "look_back_period_s": scale.look_back_s,
-    }
-
-
-def _lifecycle_options(config: Config) -> dict[str, Any]:
-    return {
-        "graceful_shutdown_timeout_s": config.server.drain_s + SHUTDOWN_MARGIN_S,
-        "graceful_shutdown_wait_loop_s": 0.5,
-        "health_check_period_s": _HEALTH_CHECK_S,
-        "health_check_timeout_s": _HEALTH_CHECK_S,
-    }
+    return serve.deployment(replica).options(
+        autoscaling_config=autoscaling_config,
+        graceful_shutdown_timeout_s=config.server.drain_s + SHUTDOWN_MARGIN_S,
+        graceful_shutdown_wait_loop_s=0.5,
+        health_check_period_s=_HEALTH_CHECK_S,
+        health_check_timeout_s=_HEALTH_CHECK_S,
+    )

@@ -62,20 +62,15 @@ def build_relay_app() -> ASGIApp:
 
 
 async def _relay_app(scope: ASGIMessage, receive: Receive, send: Send) -> None:
-    if scope["type"] == "lifespan":
-        await _handle_lifespan(receive, send)
-    elif scope["type"] == "http":
+    if scope["type"] == "http":
         await _relay_request(scope, receive, send)
+    elif scope["type"] == "lifespan":
+        message: ASGIMessage = {"type": ""}
+        while message["type"] != "lifespan.shutdown":
+            message = await receive()
+            await send({"type": f"{message['type']}.complete"})
     else:
         await send({"type": "websocket.close", "code": 1000})  # the server has no WebSocket endpoints
-
-
-async def _handle_lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
 
 
 async def _relay_request(scope: ASGIMessage, receive: Receive, send: Send) -> None:
@@ -86,17 +81,16 @@ async def _relay_request(scope: ASGIMessage, receive: Receive, send: Send) -> No
     if request is None:
         await send_error(send, ApiError(400, "The request head is not valid HTTP.", code="invalid_request"))
         return
-    reply = _RelayedReply(has_body=scope["method"] != "HEAD")
     address = Address(socket=str(_Destination.path))
-    reply.exchange = exchange = Exchange(request, reply, address)
-    await connect(address, exchange)
+    reply = _RelayedReply(request, address, has_body=scope["method"] != "HEAD")
+    await connect(address, reply.exchange)
     disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
     disconnect.add_done_callback(lambda _: reply.disconnect())
     try:
         await reply.forward(send)
     finally:
         disconnect.cancel()
-        exchange.close()
+        reply.exchange.close()
 
 
 async def _read_body(receive: Receive) -> bytes | None:
@@ -134,9 +128,9 @@ def _encode_request(scope: ASGIMessage, body: bytes) -> bytes | None:
 class _RelayedReply:
     """Receives the server's response and forwards it to Ray, with backpressure."""
 
-    def __init__(self, *, has_body: bool) -> None:
+    def __init__(self, request: bytes, address: Address, *, has_body: bool) -> None:
+        self.exchange = Exchange(request, self, address)
         self._has_body = has_body
-        self.exchange: Exchange | None = None
         self._head: ASGIMessage | None = None
         self._buffer = bytearray()
         self._is_ended = False
@@ -150,11 +144,8 @@ class _RelayedReply:
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """Store the head."""
-        fields = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in headers.items()
-            if name not in _PROXY_HEADERS
-        ]
+        kept = [(name, value) for name, value in headers.items() if name not in _PROXY_HEADERS]
+        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept]
         self._head = {"type": "http.response.start", "status": status, "headers": fields}
         self._is_ended = not self._has_body  # a reply to HEAD has no body, whatever its Content-Length
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
@@ -163,7 +154,7 @@ class _RelayedReply:
     def data(self, data: bytes) -> None:
         """Buffer a part of the body."""
         self._buffer += data
-        if len(self._buffer) > _BUFFER_LIMIT_BYTES and self.exchange is not None:
+        if len(self._buffer) > _BUFFER_LIMIT_BYTES:
             self.exchange.pause()
             self._is_paused = True
         self._wake_event.set()
@@ -176,8 +167,7 @@ class _RelayedReply:
 
     def disconnect(self) -> None:
         """Close the exchange, so that the server sees the disconnect of the client at once."""
-        if self.exchange is not None:
-            self.exchange.close()
+        self.exchange.close()
         self._is_disconnected = True
         self.end(None)
 
@@ -196,7 +186,7 @@ class _RelayedReply:
                 await send(head)
             if data := self._take_sendable():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-            if self._is_paused and self.exchange is not None:
+            if self._is_paused:
                 self._is_paused = False
                 self.exchange.resume()
             if self._is_ended:

@@ -13,6 +13,12 @@ SHUTDOWN_MARGIN_S = 30.0
 _PROBE_INTERVAL_S = 2.0  # probes find replicas that hang; Ray reports those that start and end
 _REPLICA_CONCURRENCY = 4_096  # of one front at one engine, which has one queue for all fronts
 _UNASSIGNED_URL = "http://nobody.invalid/v1"  # of a dynamic upstream without a replica (RFC 2606: .invalid)
+_FRONT_SETTINGS = (
+    *("config", "ssl_cert_file", "ssl_key_file", "max_loaded", "upstreams", "upstream_key", "record", "report"),
+    *("workers", "api_keys", "api_key_file", "no_api_key", "allowed_hosts", "cors_origins", "requests_per_minute"),
+    *("tokens_per_minute", "unknown_tools"),
+)
+"""Settings of the fronts only; engines have the defaults."""
 _SLUG = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -30,29 +36,9 @@ def engine_config(config: Config, model: ModelSettings) -> Config:
     """Return the configuration of a server with this model only; fronts apply the clients' keys and limits."""
     only_model = dataclasses.replace(model, preload=True, idle_unload_s=0.0)
     defaults = ServeSettings()
-    server = dataclasses.replace(
-        config.server,
-        config=None,
-        port=0,
-        ssl_cert_file=None,
-        ssl_key_file=None,
-        max_loaded=0,
-        no_page=True,
-        upstreams=(),
-        upstream_key=None,
-        record=None,
-        report=False,
-        workers=1,
-        api_keys=(),
-        api_key_file=None,
-        no_api_key=False,
-        allowed_hosts=(),
-        cors_origins=(),
-        connections=max(_REPLICA_CONCURRENCY, defaults.connections),
-        requests_per_minute=0,
-        tokens_per_minute=0,
-        unknown_tools=defaults.unknown_tools,
-    )
+    own = {name: getattr(defaults, name) for name in _FRONT_SETTINGS}
+    connections = max(_REPLICA_CONCURRENCY, defaults.connections)
+    server = dataclasses.replace(config.server, port=0, no_page=True, connections=connections, **own)
     return Config(server=server, models=(only_model,))
 
 

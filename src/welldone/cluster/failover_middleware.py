@@ -31,6 +31,9 @@ _DONE_FRAMES = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n")
 _FINAL_LINE_MARKERS = (b'"done":true', b'{"error":')
 _FINAL_EVENTS = (b"message_stop", b"error", b"response.completed", b"response.failed", b"response.incomplete")
 """Last events of a stream; the front may die after them, before it ends the body."""
+_SERVER_GONE = ApiError(
+    503, "The server stopped before the answer was complete. Try again.", code="server_gone", retry_after_s=1.0
+)
 _ONLY_COMMENTS = re.compile(rb"(?::[^\n]*\n\n)*")  # matches the empty body too
 
 
@@ -62,7 +65,7 @@ class FailoverMiddleware:
         if response.is_started:
             await response.end_with_error(error)
         else:
-            await response.send_unavailable()
+            await send_error(send, _SERVER_GONE, _error_format(scope["path"]))
 
 
 class _ReplayableRequest:
@@ -131,12 +134,8 @@ class _TrackedResponse:
         """
         if self._is_closed:
             raise RuntimeError("the response has ended")
-        if message["type"] == "http.response.start":
-            await self._start(message)
-        elif message["type"] == "http.response.body":
-            await self._send_body(message)
-        else:
-            await self._send(message)
+        kinds = {"http.response.start": self._start, "http.response.body": self._send_body}
+        await kinds.get(message["type"], self._send)(message)
 
     async def _start(self, message: ASGIMessage) -> None:
         content_type = next((value for name, value in message["headers"] if name.lower() == b"content-type"), b"")
@@ -204,7 +203,7 @@ class _TrackedResponse:
 
     def _error_ending(self) -> bytes:
         """Return the error event in the dialect of the path."""
-        error = _server_gone_error()
+        error = _SERVER_GONE
         if _is_endpoint(self._path, "messages"):
             return messages.encode_error_event(error.to_failure())
         if _is_endpoint(self._path, "responses"):
@@ -212,19 +211,6 @@ class _TrackedResponse:
         if self._path.startswith("/api/"):
             return error.body(ErrorFormat.OLLAMA) + b"\n"
         return error_and_done(error.to_failure())
-
-    async def send_unavailable(self) -> None:
-        """Send a 503: no front has answered."""
-        await send_error(self._send, _server_gone_error(), _error_format(self._path))
-
-
-def _server_gone_error() -> ApiError:
-    return ApiError(
-        503,
-        "The server stopped before the answer was complete. Try again.",
-        code="server_gone",
-        retry_after_s=1.0,
-    )
 
 
 def _error_format(path: str) -> ErrorFormat:
@@ -235,7 +221,7 @@ def _error_format(path: str) -> ErrorFormat:
 
 def _response_failed_frame(first_event: bytes, sequence_number: int) -> bytes:
     """Return `response.failed` with the response object of the first event, or `error` if that is not known."""
-    error = responses.response_error_object(_server_gone_error().to_failure())
+    error = responses.response_error_object(_SERVER_GONE.to_failure())
     try:
         found = _DATA_LINE.search(first_event)
         response = None if found is None else msgspec.json.decode(found[1], type=dict[str, Any]).get("response")

@@ -81,18 +81,17 @@ def _address(replica: Mapping[str, Any]) -> Address:
 
 def _open_sockets(config: Config, path: Path) -> list[socket.socket]:
     """Open the listening sockets: for the relay and, if a port is configured, for clients."""
-    relay_socket = socket.socket(socket.AF_UNIX)
-    relay_socket.bind(str(path))
-    sockets = [relay_socket]
+    sockets = [socket.create_server(str(path), family=socket.AF_UNIX, backlog=BACKLOG)]
     if port := config.scale.front.port:
-        family = socket.AF_INET6 if ":" in config.server.host else socket.AF_INET
-        client_socket = socket.socket(family)
-        client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Other front replicas on this machine, and the successor of this one, use the same port.
-        client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        client_socket.bind((config.server.host, port))
+        is_ipv6 = ":" in config.server.host
+        client_socket = socket.create_server(
+            (config.server.host, port),
+            family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+            backlog=BACKLOG,
+            reuse_port=True,  # for other front replicas on this machine, and the successor of this one
+            dualstack_ipv6=is_ipv6,
+        )
         sockets.insert(0, client_socket)
     for sock in sockets:
-        sock.listen(BACKLOG)
         sock.setblocking(False)
     return sockets

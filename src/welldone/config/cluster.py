@@ -2,82 +2,62 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from welldone.config.settings import Setting
+from welldone.config.settings import HOUR_S, Setting, setting_group
 
-SCALE = "Scale"
+setting = setting_group(Setting, "Scale")
 
 _REPLICAS = 10_000  # of one kind in one cluster
 _CPUS, _GPUS = 1_024, 64  # of one machine
 _STREAMS = 100_000
-_HOUR_S = 3_600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontScale:
+class _ReplicaScale:
+    min_replicas: int = setting(1, "minimum number of replicas", limits=(1, _REPLICAS))
+    max_replicas: int = setting(1, "maximum number of replicas", limits=(1, _REPLICAS))
+    num_cpus: float = setting(1.0, "CPUs per replica", limits=(0, _CPUS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontScale(_ReplicaScale):
     """Replicas of the HTTP front end."""
 
-    min_replicas: Annotated[int, Setting("", "minimum number of replicas", SCALE, limits=(1, _REPLICAS))] = 1
-    max_replicas: Annotated[int, Setting("", "maximum number of replicas", SCALE, limits=(1, _REPLICAS))] = 1
-    num_cpus: Annotated[float, Setting("", "CPUs per replica", SCALE, limits=(0, _CPUS))] = 1.0
-    streams: Annotated[
-        int, Setting("", "target number of streams per replica for autoscaling", SCALE, limits=(1, _STREAMS))
-    ] = 50  # at 30 tokens/s a front replica and Ray's proxy together use one core for 27 to 37 streams
-    port: Annotated[
-        int,
-        Setting(
-            "",
-            "port on which each front replica listens on its own node, to bypass Ray's proxy; 0: none",
-            SCALE,
-            limits=(0, 65_535),
-        ),
-    ] = 0
+    # At 30 tokens/s a front replica and Ray's proxy together use one core for 27 to 37 streams
+    streams: int = setting(50, "target number of streams per replica for autoscaling", limits=(1, _STREAMS))
+    port: int = setting(
+        0,
+        "port on which each front replica listens on its own node, to bypass Ray's proxy; 0: none",
+        limits=(0, 65_535),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineScale:
+class EngineScale(_ReplicaScale):
     """Replicas of a model's engine."""
 
-    min_replicas: Annotated[int, Setting("", "minimum number of replicas", SCALE, limits=(1, _REPLICAS))] = 1
-    max_replicas: Annotated[int, Setting("", "maximum number of replicas", SCALE, limits=(1, _REPLICAS))] = 1
-    num_cpus: Annotated[float, Setting("", "CPUs per replica", SCALE, limits=(0, _CPUS))] = 1.0
-    num_gpus: Annotated[float, Setting("", "GPUs per replica", SCALE, limits=(0, _GPUS))] = 0.0
-    streams: Annotated[
-        int | None,
-        Setting(
-            "",
-            "target number of streams per replica for autoscaling",
-            SCALE,
-            limits=(1, _STREAMS),
-            unset="the model's slots",
-        ),
-    ] = None
-    sticky: Annotated[
-        str,
-        Setting(
-            "",
-            "which requests go to the same replica while it is healthy, for its prompt cache",
-            SCALE,
-            choices="none key conversation",
-        ),
-    ] = "none"
+    num_gpus: float = setting(0.0, "GPUs per replica", limits=(0, _GPUS))
+    streams: int | None = setting(
+        None, "target number of streams per replica for autoscaling", limits=(1, _STREAMS), unset="the model's slots"
+    )
+    sticky: str = setting(
+        "none",
+        "which requests go to the same replica while it is healthy, for its prompt cache",
+        choices="none key conversation",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleSettings:
     """Settings of the cluster."""
 
-    upscale_delay_s: Annotated[
-        float, Setting("", "seconds of high load before replicas are added", SCALE, limits=(0, _HOUR_S))
-    ] = 5.0  # loading an engine takes several seconds more
-    downscale_delay_s: Annotated[
-        float, Setting("", "seconds of low load before replicas are removed", SCALE, limits=(0, _HOUR_S))
-    ] = 120.0  # longer than the pause between two turns of a chat
-    look_back_s: Annotated[
-        float,
-        Setting("", "seconds over which the load is averaged; Ray samples it every 10", SCALE, limits=(1, _HOUR_S)),
-    ] = 15.0
+    # Loading an engine takes several seconds more
+    upscale_delay_s: float = setting(5.0, "seconds of high load before replicas are added", limits=(0, HOUR_S))
+    # Longer than the pause between two turns of a chat
+    downscale_delay_s: float = setting(120.0, "seconds of low load before replicas are removed", limits=(0, HOUR_S))
+    look_back_s: float = setting(
+        15.0, "seconds over which the load is averaged; Ray samples it every 10", limits=(1, HOUR_S)
+    )
     front: FrontScale = FrontScale()
     engine: EngineScale = EngineScale()
     """Settings for models without a table of their own."""

@@ -1,7 +1,8 @@
 """Settings: each is defined once, as a field of a dataclass, from which flag, environment variable, TOML key, help text
 and documentation are derived.
 
-    ctx_size: Annotated[int, Setting("-c --ctx-size N", "tokens of context", "Engine", limits=(0, None))] = 0
+    engine_setting = setting_group(Setting, "Engine")
+    ctx_size: int = engine_setting(0, "tokens of context", "-c --ctx-size N", limits=(0, None))
 
 Flags take precedence over the environment, the TOML file and the default. An invalid value raises a `SettingsError`
 that names its origin: `--port`, `WELLDONE_PORT`, `welldone.toml: server.port`.
@@ -16,13 +17,23 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """A suggestion for a mistyped word, such as ` (did you mean 'port'?)`, or an empty string."""
     close = difflib.get_close_matches(word, list(candidates), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], hint: str) -> str:
+    """The error message for a name that does not exist. `hint` tells where the names are listed."""
+    return f"there is no {kind} {name!r}{did_you_mean(name, known)}; {hint}"
+
+
+def unknown_rule(rule: str, known: Iterable[str]) -> str:
+    """The error message for a rule that does not exist."""
+    return unknown_name("rule", rule, known, "welldone rules lists them")
 
 
 WILDCARD = "*"
@@ -45,6 +56,8 @@ def matches_wildcard(pattern: str, name: str) -> bool:
     return True
 
 
+HOUR_S, DAY_S = 3_600.0, 86_400.0  # longer timeouts are mistakes
+QUEUE_MAX = 100_000  # each queued request holds its body and a connection
 _TRUE_WORDS = {"1", "true", "on", "yes", "enabled"}
 _FALSE_WORDS = {"0", "false", "off", "no", "disabled"}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -57,15 +70,20 @@ class SettingsError(Exception):
     """An invalid setting. The message is one line that names the fix, without secrets."""
 
 
+def flags_of(usage: str) -> list[str]:
+    """The flags in a usage such as `-c --ctx-size N`."""
+    return [word for word in usage.split() if word.startswith("-")]
+
+
 @dataclass(frozen=True)
 class Setting:
     """Metadata of a setting."""
 
-    usage: str
+    group: str
+    help: str
+    usage: str = ""
     """Flags and metavar: `-c --ctx-size N`. The first long flag is the public name; without flags the setting exists in
     TOML only."""
-    help: str
-    group: str
     _: KW_ONLY
     off: str = ""
     """Flags that turn it off."""
@@ -90,12 +108,33 @@ class Setting:
     @property
     def flags(self) -> list[str]:
         """The flags that set it, or turn it on."""
-        return [word for word in self.usage.split() if word.startswith("-")]
+        return flags_of(self.usage)
 
     @property
     def metavar(self) -> str:
         """Placeholder of the value in help."""
         return " ".join(word for word in self.usage.split() if not word.startswith("-"))
+
+
+SETTING = "setting"
+"""Key of a field's metadata that holds its `Setting`."""
+
+DefaultT = TypeVar("DefaultT")
+Parameters = ParamSpec("Parameters")
+
+
+def setting_group(
+    make: Callable[Concatenate[str, Parameters], Setting], group: str
+) -> Callable[Concatenate[DefaultT, Parameters], DefaultT]:
+    """Return a function that declares a setting of the group: its default, then the other arguments of `Setting`."""
+
+    def declare(default: DefaultT, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> DefaultT:
+        setting = make(group, *args, **kwargs)
+        value: dict[str, Any] = {"default_factory": dict} if default == {} else {"default": default}
+        field: DefaultT = dataclasses.field(**value, repr=not setting.is_secret, metadata={SETTING: setting})
+        return field
+
+    return declare
 
 
 @dataclass(frozen=True)
@@ -143,25 +182,16 @@ SettingSource = Mapping[str, RawSetting]
 
 
 def setting_fields(settings_type: type) -> tuple[SettingField, ...]:
-    """The settings of a dataclass, without fields that are not annotated as settings."""
-    hints = get_type_hints(settings_type, include_extras=True)
-    return tuple(
-        SettingField(field.name, _base_type(get_args(hint)[0]), _default(field), get_args(hint)[1])
-        for field in dataclasses.fields(settings_type)
-        if get_origin(hint := hints[field.name]) is Annotated
-    )
-
-
-def _base_type(hint: object) -> type:
-    if isinstance(hint, types.UnionType):
-        hint = get_args(hint)[0]
-    plain = get_origin(hint) or hint
-    assert isinstance(plain, type), hint
-    return plain
-
-
-def _default(field: "dataclasses.Field[object]") -> object:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+    """The settings of a dataclass, without fields that are not declared as settings."""
+    hints = get_type_hints(settings_type)
+    found = []
+    for field in dataclasses.fields(settings_type):
+        if SETTING in field.metadata:
+            hint = hints[field.name]
+            plain = get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            found.append(SettingField(field.name, get_origin(plain) or plain, default, field.metadata[SETTING]))
+    return tuple(found)
 
 
 def read_environment(
@@ -255,38 +285,29 @@ def _bool(setting: Setting, raw: RawSetting) -> bool:
 
 
 def _int(setting: Setting, raw: RawSetting) -> int:
-    value = raw.value
-    if raw.is_text and isinstance(value, str) and _INTEGER.fullmatch(value):
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _invalid_value(setting, raw, f"a whole number{_or_words(setting)}")
-    _check_limits(setting, raw, value)
-    return value
-
-
-def _or_words(setting: Setting) -> str:
-    return "".join(f" or {word}" for word in setting.words if word.isalpha())
+    words = "".join(f" or {word}" for word in setting.words if word.isalpha())
+    return int(_number(setting, raw, int, _INTEGER, f"a whole number{words}"))
 
 
 def _float(setting: Setting, raw: RawSetting) -> float:
+    return float(_number(setting, raw, float, _NUMBER, "a number"))
+
+
+def _number(
+    setting: Setting, raw: RawSetting, kind: type[int] | type[float], pattern: re.Pattern[str], expected: str
+) -> float:
     value = raw.value
-    if raw.is_text and isinstance(value, str) and _NUMBER.fullmatch(value):
-        value = float(value)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise _invalid_value(setting, raw, "a number")
-    _check_limits(setting, raw, value)
-    return float(value)
-
-
-def _check_limits(setting: Setting, raw: RawSetting, value: float) -> None:
+    if raw.is_text and isinstance(value, str) and pattern.fullmatch(value):
+        value = kind(value)
+    if not isinstance(value, (int, kind)) or isinstance(value, bool) or not math.isfinite(value):
+        raise _invalid_value(setting, raw, expected)
     low, high = setting.limits
-    if not math.isfinite(value):
-        raise _invalid_value(setting, raw, "a number")
     if low is not None and value < low:
         numbers = "".join(f"{word}, or " for word in setting.words if word.isdigit())
         raise _invalid_value(setting, raw, f"{numbers}at least {low:.15g}")
     if high is not None and value > high:
         raise _invalid_value(setting, raw, f"at most {high:.15g}")
+    return value
 
 
 def _text(setting: Setting, raw: RawSetting) -> str:

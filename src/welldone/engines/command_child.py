@@ -91,10 +91,9 @@ def _wait_for_exit(pid: int, signal_pipe: int) -> int | None:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
+    # An empty group; macOS: PermissionError if only zombies are left.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):  # empty group; macOS: PermissionError if only zombies are left
-        return
 
 
 if __name__ == "__main__":

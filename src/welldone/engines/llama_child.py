@@ -59,33 +59,26 @@ SYSTEM_PACKAGES = {
 FLASH_ATTENTION = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
 
 
+LOAD_MODES = {
+    (True, True): "LLAMA_LOAD_MODE_MMAP_MLOCK",
+    (True, False): "LLAMA_LOAD_MODE_MLOCK",
+    (False, True): "LLAMA_LOAD_MODE_AUTO",
+    (False, False): "LLAMA_LOAD_MODE_NONE",
+}
+"""Load modes of llama.cpp by `mlock` and `mmap`."""
+
+
 def build_params(config: EngineConfig) -> "xllamacpp.CommonParams":
     """Return llama.cpp's parameters. Endpoints and CORS of its server are disabled as far as possible."""
     params = xllamacpp.CommonParams()
-    for step in (_set_model, _set_devices, _set_batching, _set_cache, _set_chat, _restrict_server):
-        step(params, config)
-    return params
-
-
-def _set_model(params: "xllamacpp.CommonParams", config: EngineConfig) -> None:
     params.model.path = config.file
     params.model_alias = {config.name}
-    params.load_mode = _load_mode(config)
+    params.load_mode = getattr(xllamacpp.llama_load_mode, LOAD_MODES[config.mlock, config.mmap])
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in config.lora]
     if config.mmproj is not None:
         params.mmproj.path = config.mmproj
     params.offline = True  # no downloads
     params.warmup = config.warmup
-
-
-def _load_mode(config: EngineConfig) -> "xllamacpp.llama_load_mode":
-    modes = xllamacpp.llama_load_mode
-    if config.mlock:
-        return modes.LLAMA_LOAD_MODE_MMAP_MLOCK if config.mmap else modes.LLAMA_LOAD_MODE_MLOCK
-    return modes.LLAMA_LOAD_MODE_AUTO if config.mmap else modes.LLAMA_LOAD_MODE_NONE
-
-
-def _set_devices(params: "xllamacpp.CommonParams", config: EngineConfig) -> None:
     params.n_gpu_layers = config.gpu_layers
     params.main_gpu = config.main_gpu
     params.split_mode = _enum_member("llama_split_mode", "LLAMA_SPLIT_MODE", config.split_mode)
@@ -93,9 +86,6 @@ def _set_devices(params: "xllamacpp.CommonParams", config: EngineConfig) -> None
         size = len(params.tensor_split)
         params.tensor_split = [*config.tensor_split, *[0.0] * size][:size]
     params.no_kv_offload = not config.kv_offload
-
-
-def _set_batching(params: "xllamacpp.CommonParams", config: EngineConfig) -> None:
     params.n_ctx = config.ctx_size
     params.n_predict = config.ctx_size  # an answer cannot be longer than the context
     params.n_parallel = config.parallel
@@ -109,17 +99,11 @@ def _set_batching(params: "xllamacpp.CommonParams", config: EngineConfig) -> Non
         params.cpuparams.n_threads = config.threads
     if config.threads_batch:
         params.cpuparams_batch.n_threads = config.threads_batch
-
-
-def _set_cache(params: "xllamacpp.CommonParams", config: EngineConfig) -> None:
     params.kv_unified = config.kv_unified
     params.cache_type_k = _enum_member("ggml_type", "GGML_TYPE", config.cache_type_k)
     params.cache_type_v = _enum_member("ggml_type", "GGML_TYPE", config.cache_type_v)
     params.cache_ram_mib = config.cache_ram_mib
     params.n_cache_reuse = config.cache_reuse
-
-
-def _set_chat(params: "xllamacpp.CommonParams", config: EngineConfig) -> None:
     params.use_jinja = config.jinja
     if config.chat_template is not None:
         params.chat_template = config.chat_template
@@ -128,9 +112,6 @@ def _set_chat(params: "xllamacpp.CommonParams", config: EngineConfig) -> None:
     params.embedding = config.embeddings
     if config.pooling is not None:
         params.pooling_type = _enum_member("llama_pooling_type", "LLAMA_POOLING_TYPE", config.pooling)
-
-
-def _restrict_server(params: "xllamacpp.CommonParams", config: EngineConfig) -> None:
     params.hostnames = [config.socket]
     params.api_keys = [config.key]
     params.cors_origins = ""
@@ -144,6 +125,7 @@ def _restrict_server(params: "xllamacpp.CommonParams", config: EngineConfig) -> 
     params.sse_ping_interval = -1  # the server sends its own keep-alive comments
     params.timeout_read = READ_TIMEOUT_S
     params.timeout_write = WRITE_TIMEOUT_S
+    return params
 
 
 def _enum_member(enum_name: str, prefix: str, member_name: str) -> "enum.IntEnum":

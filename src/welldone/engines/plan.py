@@ -149,43 +149,28 @@ def _build_engine_config(
     is_embedder = settings.embeddings or metadata.is_embedder or is_reranker
     # llama.cpp computes an embedding in one batch or not at all: the batch must hold the context of a slot.
     text_limit = context // settings.slots if is_embedder else 0
-    return EngineConfig(
-        name=settings.name,
-        file=str(file),
-        socket=socket_path,
-        key=key,
-        parent_pid=os.getpid(),
-        start_timeout_s=settings.load_timeout_s,
-        ctx_size=context,
-        parallel=settings.slots,
-        kv_unified=settings.kv_unified,
-        gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
-        main_gpu=settings.main_gpu,
-        split_mode=settings.split_mode,
-        tensor_split=_parse_tensor_split(settings.tensor_split),
-        kv_offload=settings.kv_offload,
-        threads=settings.threads or 0,
-        threads_batch=settings.threads_batch or 0,
-        batch_size=max(settings.batch_size, text_limit),
-        ubatch_size=max(settings.ubatch_size, text_limit),
-        flash_attn=settings.flash_attn,
-        cont_batching=settings.cont_batching,
-        swa_full=settings.swa_full,
-        mlock=settings.mlock,
-        mmap=settings.mmap,
-        warmup=settings.warmup,
-        embeddings=is_embedder,
-        pooling="rank" if is_reranker else _pooling(settings, metadata),
-        lora=settings.lora,
-        mmproj=None if settings.mmproj is None else str(settings.mmproj),
-        jinja=settings.jinja,
-        chat_template=_chat_template(settings, file, metadata),
-        reasoning_format=settings.reasoning_format,
-        cache_type_k=settings.cache_type_k,
-        cache_type_v=settings.cache_type_v,
-        cache_ram_mib=settings.cache_ram_mib,
-        cache_reuse=settings.cache_reuse,
-    )
+    # Settings of the same name are copied.
+    copied = {name: getattr(settings, name) for name in EngineConfig.__struct_fields__ if hasattr(settings, name)}
+    changed = {
+        "file": str(file),
+        "socket": socket_path,
+        "key": key,
+        "parent_pid": os.getpid(),
+        "start_timeout_s": settings.load_timeout_s,
+        "ctx_size": context,
+        "parallel": settings.slots,
+        "gpu_layers": -1 if settings.gpu_layers is None else settings.gpu_layers,
+        "tensor_split": _parse_tensor_split(settings.tensor_split),
+        "threads": settings.threads or 0,
+        "threads_batch": settings.threads_batch or 0,
+        "batch_size": max(settings.batch_size, text_limit),
+        "ubatch_size": max(settings.ubatch_size, text_limit),
+        "embeddings": is_embedder,
+        "pooling": "rank" if is_reranker else _pooling(settings, metadata),
+        "mmproj": None if settings.mmproj is None else str(settings.mmproj),
+        "chat_template": _chat_template(settings, file, metadata),
+    }
+    return msgspec.convert(copied | changed, EngineConfig)
 
 
 def _pooling(settings: ModelSettings, metadata: GgufMetadata) -> str | None:
@@ -208,14 +193,10 @@ def _chat_template(settings: ModelSettings, file: Path, metadata: GgufMetadata) 
         return settings.chat_template
     if settings.chat_template_file is not None:
         return _read_template(settings.chat_template_file)
-    is_builtin = (
-        file.name == builtin_model.DEFAULT_MODEL.file_name
-        and metadata.size_bytes == builtin_model.DEFAULT_MODEL.size_bytes
-    )
-    if is_builtin and builtin_model.DEFAULT_MODEL.template is not None:
-        return (files("welldone.engines") / "templates" / builtin_model.DEFAULT_MODEL.template).read_text(
-            encoding="utf-8"
-        )
+    builtin = builtin_model.DEFAULT_MODEL
+    is_builtin = file.name == builtin.file_name and metadata.size_bytes == builtin.size_bytes
+    if is_builtin and builtin.template is not None:
+        return files("welldone.engines").joinpath("templates", builtin.template).read_text(encoding="utf-8")
     return None
 
 

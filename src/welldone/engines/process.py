@@ -45,34 +45,29 @@ async def is_responsive(address: Address, timeout_s: float) -> bool:
 
     Probes `/metrics`: llama.cpp answers it from the compute loop, and `/health` also while that loop hangs.
     """
-    try:
-        await fetch(address, "GET", "/metrics", timeout_s=timeout_s, limit_bytes=PROBE_REPLY_LIMIT_BYTES)
-    except HttpClientError:
-        return False
-    return True
+    return await _probe(address, "/metrics", timeout_s) is not None
 
 
 async def reports_unhealthy(address: Address) -> bool:
     """Return whether the server answers with a 5xx status, as vLLM and SGLang do when their engine core has died."""
-    try:
-        reply = await fetch(
-            address, "GET", HEALTH_PATHS[0], timeout_s=PROBE_TIMEOUT_S, limit_bytes=PROBE_REPLY_LIMIT_BYTES
-        )
-    except HttpClientError:
-        return False
-    return reply.status >= 500
+    return (await _probe(address, HEALTH_PATHS[0]) or 0) >= 500
 
 
 async def is_healthy(address: Address) -> bool:
     """Return whether the server reports that it is healthy."""
     for path in HEALTH_PATHS:
-        try:
-            reply = await fetch(address, "GET", path, timeout_s=PROBE_TIMEOUT_S, limit_bytes=PROBE_REPLY_LIMIT_BYTES)
-        except HttpClientError:
-            return False
-        if reply.status != 404:
-            return reply.status == 200
+        status = await _probe(address, path)
+        if status != 404:
+            return status == 200
     return False
+
+
+async def _probe(address: Address, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> int | None:
+    """Return the status of the reply; None if there is none."""
+    try:
+        return (await fetch(address, "GET", path, timeout_s=timeout_s, limit_bytes=PROBE_REPLY_LIMIT_BYTES)).status
+    except HttpClientError:
+        return None
 
 
 OUTPUT_LINES = 200
@@ -312,10 +307,8 @@ class EngineProcess:
 
     def _send_signal(self, number: signal.Signals) -> None:
         if self.is_running:
-            try:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 self._child.send_signal(number)
-            except ProcessLookupError:  # it has just ended
-                return
 
     async def wait_for_exit_within(self, seconds: float) -> None:
         """Wait until the process has ended, or the time is over."""
@@ -327,10 +320,7 @@ class EngineProcess:
 
 def describe_exit(code: int) -> str:
     """Describe an exit code: `ended with code 1`, `was ended by SIGKILL`."""
-    number = -code if code < 0 else code - 128
     if code < 0 or code > 128:
-        try:
-            return f"was ended by {signal.Signals(number).name}"
-        except ValueError:
-            return f"ended with code {code}"
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-code if code < 0 else code - 128).name}"
     return f"ended with code {code}"

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -87,22 +87,9 @@ class ModelState(StrEnum):
 
 
 class LocalModel:
-    """A model and its engine process. `make_plan` may block: it runs in a thread."""
+    """A model and its engine process."""
 
-    def __init__(
-        self,
-        settings: ModelSettings,
-        make_plan: Callable[[ModelSettings], LaunchPlan],
-        *,
-        acquire_load_permit: Callable[["LocalModel"], Awaitable[None]],
-        release_load_permit: Callable[["LocalModel"], None],
-        on_change: Callable[["LocalModel"], None],
-        on_idle: Callable[[], None],
-        on_line: Callable[["LocalModel", str], None],
-        clock: Callable[[], float],
-        pause: Callable[[float], Awaitable[None]],
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, settings: ModelSettings, supervisor: "EngineSupervisor") -> None:
         self.settings = settings
         self.state = ModelState.UNLOADED
         self.capabilities: ModelCapabilities | None = None
@@ -115,20 +102,13 @@ class LocalModel:
         self.last_error: EngineError | None = None
         self.running = 0
         """Requests that use the model or wait for it."""
-        self.last_used = clock()
+        self._supervisor = supervisor
+        self._clock = supervisor.clock
+        self.last_used = self._clock()
         self.process: EngineProcess | None = None
         self._output = OutputTail()
-        self._make_plan = make_plan
-        self._acquire_load_permit = acquire_load_permit
-        self._release_load_permit = release_load_permit
-        self._on_change = on_change
-        self._on_idle = on_idle
-        self._on_line = on_line
-        self._clock = clock
-        self._pause = pause
-        self._now = now
-        self._backoff = RestartBackoff(clock)
-        self._retry_at = clock()
+        self._backoff = RestartBackoff(self._clock)
+        self._retry_at = self._clock()
         self._settled = asyncio.Event()
         self._run_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
@@ -171,7 +151,7 @@ class LocalModel:
             self.running -= 1
             self.last_used = self._clock()
             if not self.running:
-                self._on_idle()
+                self._supervisor.notify()
 
     async def ensure_ready(self) -> Address:
         """Load the model if necessary and return the engine's address. Concurrent callers share one load.
@@ -213,7 +193,7 @@ class LocalModel:
             is_lost = not await is_responsive(process.plan.address, timeout_s)
             reason = f"has not responded for {timeout_s:g} s"
         if is_lost:
-            self._on_line(self, f"the engine {reason}: stopping it")
+            self._supervisor.on_line(self, f"the engine {reason}: stopping it")
             await process.stop(0)
 
     def load(self) -> None:
@@ -241,7 +221,7 @@ class LocalModel:
         if previous_stop is not None:
             await asyncio.shield(previous_stop)  # its memory must be free before the next load
         try:
-            await self._acquire_load_permit(self)
+            await self._supervisor.acquire_load_permit(self)
         except EngineError as error:
             self._fail(error, error.retry_after_s or 0.0)
         while self.state in (ModelState.LOADING, ModelState.RESTARTING):
@@ -252,11 +232,11 @@ class LocalModel:
             else:
                 await self._watch_process(self.process)
             if self.state is ModelState.RESTARTING:
-                await self._pause(self._retry_at - self._clock())
+                await self._supervisor.pause(self._retry_at - self._clock())
 
     async def _start(self) -> EngineProcess:
-        plan = await asyncio.to_thread(self._make_plan, self.settings)
-        self._output = OutputTail(lambda line: self._on_line(self, line))
+        plan = await asyncio.to_thread(self._supervisor.make_plan, self.settings)
+        self._output = OutputTail(lambda line: self._supervisor.on_line(self, line))
         process = await EngineProcess.start(plan, timeout_s=self.settings.load_timeout_s, output=self._output)
         try:
             self.capabilities = await read_capabilities(plan.address, self.settings, plan.metadata)
@@ -275,11 +255,11 @@ class LocalModel:
         if error.is_permanent or self._backoff.is_exhausted:
             self._fail(named, wait_s)
         else:
-            self._restart(named, wait_s)
+            self._set_error(ModelState.RESTARTING, named, wait_s)
 
     async def _watch_process(self, process: EngineProcess) -> None:
         """Be READY until the process exits, then RESTARTING."""
-        self.started_at = self._now()
+        self.started_at = time.time()
         self.last_used = self._clock()
         self._backoff.record_ready()
         self._set_state(ModelState.READY)
@@ -288,21 +268,17 @@ class LocalModel:
         self.restarts += 1
         wait_s = self._backoff.record_exit()
         text = f"the engine of the model {self.name} {describe_exit(code)}"
-        self._restart(EngineError(text, details=process.output_lines), wait_s)
+        self._set_error(ModelState.RESTARTING, EngineError(text, details=process.output_lines), wait_s)
         await process.stop(0)  # removes what is left: pipes, the socket, workers of a command
 
     def _fail(self, error: EngineError, wait_s: float) -> None:
-        self._record_error(error, wait_s)
-        self._release_load_permit(self)
-        self._set_state(ModelState.FAILED)
+        self._supervisor.release_load_permit(self)
+        self._set_error(ModelState.FAILED, error, wait_s)
 
-    def _restart(self, error: EngineError, wait_s: float) -> None:
-        self._record_error(error, wait_s)
-        self._set_state(ModelState.RESTARTING)
-
-    def _record_error(self, error: EngineError, wait_s: float) -> None:
+    def _set_error(self, state: ModelState, error: EngineError, wait_s: float) -> None:
         self.last_error = error
         self._retry_at = self._clock() + wait_s
+        self._set_state(state)
 
     def _set_state(self, state: ModelState) -> None:
         self.state = state
@@ -310,7 +286,7 @@ class LocalModel:
             self._settled.clear()
         else:
             self._settled.set()
-        self._on_change(self)
+        self._supervisor.handle_change(self)
 
     def _handle_run_done(self, run_task: asyncio.Task[None]) -> None:
         """Fail the model after an unexpected exception, so that no request waits; the loop's handler logs it."""
@@ -359,7 +335,7 @@ class LocalModel:
             await process.stop(timeout_s)
         if previous_stop is not None:
             await asyncio.wait({previous_stop})
-        self._release_load_permit(self)
+        self._supervisor.release_load_permit(self)
 
 
 class EngineSupervisor:
@@ -384,26 +360,15 @@ class EngineSupervisor:
         self._environment = dict(environment)
         self._on_change = on_change
         self._max_loaded = max_loaded
-        self._clock = clock
+        self.on_line = on_line
+        self.clock = clock
+        self.pause = pause
         self._socket_folder: Path | None = None
         self._load_permits: set[LocalModel] = set()
         self._changed_event = asyncio.Event()
         self._idle_task: asyncio.Task[None] | None = None
         self._metadata_task: asyncio.Task[None] | None = None
-        self.models = tuple(
-            LocalModel(
-                settings,
-                self._plan,
-                acquire_load_permit=self._acquire_load_permit,
-                release_load_permit=self._release_load_permit,
-                on_change=self._handle_change,
-                on_idle=self._notify,
-                on_line=on_line,
-                clock=clock,
-                pause=pause,
-            )
-            for settings in models
-        )
+        self.models = tuple(LocalModel(settings, self) for settings in models)
         named = [(name, model) for model in self.models for name in (model.name, *model.settings.aliases)]
         self._models_by_name = dict(reversed(named))  # the first model with a name gets it
 
@@ -427,12 +392,10 @@ class EngineSupervisor:
 
     async def stop(self, timeout_s: float) -> None:
         """Stop all engines and remove the socket folder. Engines that do not end in time are killed."""
-        if self._metadata_task is not None:
-            self._metadata_task.cancel()
-            await asyncio.wait({self._metadata_task})
-        if self._idle_task is not None:
-            self._idle_task.cancel()
-            await asyncio.wait({self._idle_task})
+        for task in (self._metadata_task, self._idle_task):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
         await asyncio.gather(*(model.stop(timeout_s) for model in self.models))
         if self._socket_folder is not None:
             shutil.rmtree(self._socket_folder, ignore_errors=True)
@@ -444,7 +407,7 @@ class EngineSupervisor:
             limit_s = model.settings.idle_unload_s
             if not (limit_s and model.is_idle):
                 continue
-            remaining_s = model.last_used + limit_s - self._clock()
+            remaining_s = model.last_used + limit_s - self.clock()
             if remaining_s > 0:
                 waits.append(remaining_s)
             else:
@@ -453,30 +416,29 @@ class EngineSupervisor:
 
     async def _watch_idle(self) -> None:
         while True:
-            changed = self._changed_event
-            await _wait_event(changed, self.unload_idle())
+            await _wait_event(self._changed_event, self.unload_idle())
 
-    def _plan(self, settings: ModelSettings) -> LaunchPlan:
+    def make_plan(self, settings: ModelSettings) -> LaunchPlan:
         if self._socket_folder is None:
             raise EngineError("the server has not started", is_permanent=True)
         return make_plan(
             settings, models_folder=self._folder, socket_folder=self._socket_folder, environment=self._environment
         )
 
-    def _handle_change(self, model: LocalModel) -> None:
-        self._notify()
+    def handle_change(self, model: LocalModel) -> None:
+        self.notify()
         self._on_change(model)
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
         """Wake all tasks that wait for a change; later waiters get a new event."""
         self._changed_event.set()
         self._changed_event = asyncio.Event()
 
-    async def _acquire_load_permit(self, model: LocalModel) -> None:
+    async def acquire_load_permit(self, model: LocalModel) -> None:
         """Wait until the model may be loaded; raise `EngineError` if all others are in use for too long."""
-        deadline = self._clock() + model.settings.queue_wait_s
+        deadline = self.clock() + model.settings.queue_wait_s
         while self._max_loaded and len(self._load_permits) >= self._max_loaded:
-            changed, remaining_s = self._changed_event, deadline - self._clock()
+            changed, remaining_s = self._changed_event, deadline - self.clock()
             if remaining_s <= 0:
                 raise EngineError(
                     "the limit of loaded models (--max-loaded) is reached, and all of them are in use",
@@ -489,17 +451,15 @@ class EngineSupervisor:
                 await _wait_event(changed, remaining_s)
         self._load_permits.add(model)
 
-    def _release_load_permit(self, model: LocalModel) -> None:
+    def release_load_permit(self, model: LocalModel) -> None:
         self._load_permits.discard(model)
-        self._notify()
+        self.notify()
 
 
 async def _wait_event(event: asyncio.Event, timeout_s: float | None) -> None:
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        return
 
 
 def make_socket_folder(environment: Mapping[str, str]) -> Path:

@@ -9,22 +9,11 @@ from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.events import Failure, Json
 
 ERROR_TYPES = {
-    400: "invalid_request_error",
+    **dict.fromkeys((400, 404, 405, 408, 409, 413, 415, 426, 501), "invalid_request_error"),
     401: "authentication_error",
     403: "permission_error",
-    404: "invalid_request_error",
-    405: "invalid_request_error",
-    408: "invalid_request_error",
-    409: "invalid_request_error",
-    413: "invalid_request_error",
-    415: "invalid_request_error",
-    426: "invalid_request_error",
     429: "rate_limit_error",
-    500: "server_error",
-    501: "invalid_request_error",
-    502: "server_error",
-    503: "server_error",
-    504: "server_error",
+    **dict.fromkeys((500, 502, 503, 504), "server_error"),
 }
 """OpenAI's `type` for each status that we send."""
 

@@ -27,12 +27,8 @@ _PRIVATE_FIELDS = {"args", "permission", "preset"}
 """Command lines and files of llama.cpp's router; `permission` is a leftover of OpenAI's first API."""
 _PATH_PATTERN = re.compile(r"(^|[^\w.])[/\\~]")  # an absolute path, or a URL with its ://
 _KIND_BY_OWNER = {
-    "vllm": "vllm",
-    "llamacpp": "llamacpp",
-    "sglang": "sglang",
-    "welldone": "welldone",
+    **{name: name for name in ("vllm", "llamacpp", "sglang", "welldone", "openai")},
     "library": "ollama",
-    "openai": "openai",
     "openai-internal": "openai",
     "system": "openai",
 }

@@ -32,7 +32,8 @@ class RequestQueue:
         """Requests that found the queue full."""
         self.timed_out = 0
         """Requests that waited too long."""
-        self._slots = max(1, slots)
+        self.slots = max(1, slots)
+        """Requests that may run at once."""
         self._max_waiting = max_waiting
         self._wait_s = wait_s
         self._clock = clock
@@ -41,19 +42,14 @@ class RequestQueue:
         self._mean_duration_s: float | None = None
 
     @property
-    def slots(self) -> int:
-        """Requests that may run at once."""
-        return self._slots
-
-    @property
     def capacity(self) -> int:
         """Requests that may run or wait at once."""
-        return self._slots + self._max_waiting
+        return self.slots + self._max_waiting
 
     @property
     def is_full(self) -> bool:
         """Whether the next request would be rejected."""
-        return self.running >= self._slots and len(self._waiters) >= self._max_waiting
+        return self.running >= self.slots and len(self._waiters) >= self._max_waiting
 
     @property
     def waiting(self) -> int:
@@ -72,10 +68,10 @@ class RequestQueue:
             ApiError: 429 when the queue is full, 503 when the wait took too long.
         """
         waited_s = 0.0
-        if self.is_full:
-            raise self.queue_full_error()
-        if self.running < self._slots:
+        if self.running < self.slots:
             self.running += 1
+        elif self.is_full:
+            raise self.queue_full_error()
         else:
             began = self._clock()
             await self._wait()
@@ -111,12 +107,12 @@ class RequestQueue:
 
     def resize(self, slots: int) -> None:
         """Change the number of slots. Running requests are not interrupted."""
-        self._slots = max(1, slots)
+        self.slots = max(1, slots)
         self._admit_next()
 
     def retry_after_s(self) -> int:
         """Estimated whole seconds until a slot is free, from the mean duration of requests."""
-        wait_s = (self._mean_duration_s or 0.0) * (self.waiting + 1) / self._slots
+        wait_s = (self._mean_duration_s or 0.0) * (self.waiting + 1) / self.slots
         return math.ceil(min(max(wait_s, 1.0), _MAX_RETRY_AFTER_S))
 
     async def _wait(self) -> None:
@@ -144,7 +140,7 @@ class RequestQueue:
         self._admit_next()
 
     def _admit_next(self) -> None:
-        while self._waiters and self.running < self._slots:
+        while self._waiters and self.running < self.slots:
             waiter, _ = self._waiters.popitem(last=False)
             if not waiter.done():  # else it was cancelled, and its task has not run yet
                 self.running += 1

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from welldone.config.upstream import UpstreamSettings
 from welldone.gateway.model_list import ListedModel
-from welldone.gateway.routing import LocalRoute, ModelRouter, UpstreamGroup
+from welldone.gateway.routing import ModelRouter, UpstreamGroup
 from welldone.gateway.upstream import Upstream
 from welldone.http.address import Address
 from welldone.http.client import BufferedResponse, fetch
@@ -76,6 +76,7 @@ class UpstreamRegistry:
         self._changed_event = asyncio.Event()
         self._local_names = frozenset(local_names)
         self._router = ModelRouter(routes, self.all, local_names)
+        self.resolve = self._router.resolve
         self._clock = clock
         self._pause = pause
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,10 +114,6 @@ class UpstreamRegistry:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def resolve(self, name: str) -> UpstreamGroup | LocalRoute | None:
-        """Resolve the name of a model; None if nothing serves it."""
-        return self._router.resolve(name)
-
     def sole_model(self) -> UpstreamGroup | None:
         """The only model, under the first of its names; None if there are several or not all are known.
 
@@ -124,17 +121,13 @@ class UpstreamRegistry:
         """
         if self._local_names or any(one.listed_models is None and not one.settings.models for one in self.all):
             return None
-        sole: UpstreamGroup | None = None
-        for name in self._router.exact_names():
-            group = self._router.resolve(name)
-            if not isinstance(group, UpstreamGroup) or (sole is not None and group.members != sole.members):
-                return None
-            sole = sole or group
-        for pattern in self._router.patterns:
-            group = self._router.resolve(pattern)
-            if not isinstance(group, UpstreamGroup) or sole is None or group.members != sole.members:
-                return None
-        return sole
+        names = list(self._router.exact_names())
+        groups = [self._router.resolve(name) for name in (*names, *self._router.patterns)] if names else []
+        sole = groups[0] if groups else None
+        if not isinstance(sole, UpstreamGroup):
+            return None
+        is_sole = all(isinstance(group, UpstreamGroup) and group.members == sole.members for group in groups)
+        return sole if is_sole else None
 
     def list_models(self) -> list[dict[str, Any]]:
         """The model objects of `GET /v1/models`; of local models only the names that routes add."""

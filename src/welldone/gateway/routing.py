@@ -237,6 +237,8 @@ def choose_upstream(
     same one; without it the least loaded is chosen, and ties are broken at random by weight (round robin would start at
     the same upstream in each worker). When none is available, the one that will be available first is chosen.
     """
+    if len(members) == 1:
+        return members[0]
     ranks = [(not member.upstream.is_available, member.upstream.name in avoid_upstreams) for member in members]
     best = min(ranks)
     equals = [member for member, rank in zip(members, ranks, strict=True) if rank == best]

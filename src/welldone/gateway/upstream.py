@@ -70,7 +70,7 @@ class CircuitBreaker:
 
     def allows_request(self) -> bool:
         """Whether a request may be sent now."""
-        return self.state == "closed" or (self.state == "half-open" and not self._is_probe_in_flight)
+        return self.opened_at is None or (self.retry_after_s <= 0 and not self._is_probe_in_flight)
 
     @property
     def _is_probe_in_flight(self) -> bool:
@@ -79,7 +79,7 @@ class CircuitBreaker:
 
     def begin_request(self) -> int:
         """Register a request. Returns the probe number if it is the probe of a half-open breaker, else 0."""
-        if self.state != "half-open" or self._is_probe_in_flight:
+        if self.opened_at is None or not self.allows_request():
             return 0
         self._probe_at = self._clock()
         self._probe_number += 1
@@ -249,10 +249,10 @@ class Upstream:
 
     def record_request(self, failure: str | None) -> None:
         """Record the result of a request: None, or the outcome of its failure."""
-        was_failing = self.recent_failure is not None
+        was_failing = self._failed_requests >= FAILING_AFTER_REQUESTS
         self._failed_requests = 0 if failure is None else self._failed_requests + 1
         self._last_failure = failure or ""
-        if (self.recent_failure is not None) != was_failing:
+        if (self._failed_requests >= FAILING_AFTER_REQUESTS) != was_failing:
             self._on_change(self)
 
     def record_probe(self, reply: BufferedResponse | HttpClientError) -> None:

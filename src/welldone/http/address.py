@@ -21,21 +21,8 @@ _VISIBLE_ASCII = re.compile(r"[\x21-\x7e]*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~\w-]+", re.ASCII)
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # RFC 9110 §5.5: no CR, LF or NUL
 _RESERVED_HEADERS = frozenset(
-    {
-        "Accept",
-        "Accept-Encoding",
-        "Connection",
-        "Content-Length",
-        "Content-Type",
-        "Expect",
-        "Host",
-        "Keep-Alive",
-        "Proxy-Connection",
-        "Te",
-        "Trailer",
-        "Transfer-Encoding",
-        "Upgrade",
-    }
+    {"Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Expect", "Host", "Keep-Alive"}
+    | {"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 )
 """Headers that frame a request, or that the client sets on every request."""
 
@@ -252,6 +239,13 @@ _RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 """Out of file descriptors, memory or local ports."""
 
 
+_CONNECT_ERRORS = (
+    (ssl.SSLCertVerificationError, "the server's certificate is not trusted"),
+    (ssl.SSLError, "the TLS handshake with the server failed"),
+    (socket.gaierror, "the server's host name cannot be resolved"),
+)
+
+
 def is_local_failure(error: OSError) -> bool:
     """Return whether this machine ran out of a resource, so that the error is not evidence against the server."""
     return error.errno in _RESOURCE_ERRNOS and not isinstance(error, (ssl.SSLError, socket.gaierror))
@@ -259,16 +253,8 @@ def is_local_failure(error: OSError) -> bool:
 
 def describe_connect_error(error: OSError, timeout_s: float) -> str:
     """Describe a connection error as a clause without addresses and paths, safe to send to clients."""
-    match error:
-        case ssl.SSLCertVerificationError():
-            return "the server's certificate is not trusted"
-        case ssl.SSLError():
-            return "the TLS handshake with the server failed"
-        case socket.gaierror():
-            return "the server's host name cannot be resolved"
-        case TimeoutError():
-            return f"no connection to the server within {timeout_s:g} s"
-        case _ if is_local_failure(error):
-            return "this machine is out of file descriptors, memory or ports"
-        case _:
-            return "no connection to the server"
+    if isinstance(error, TimeoutError):
+        return f"no connection to the server within {timeout_s:g} s"
+    if is_local_failure(error):
+        return "this machine is out of file descriptors, memory or ports"
+    return next((words for kind, words in _CONNECT_ERRORS if isinstance(error, kind)), "no connection to the server")

@@ -350,7 +350,7 @@ async def send(
         HttpClientError: there is no connection.
         ValueError: the path or a header is not valid.
     """
-    request = _encode_request(address, method, path, is_last=pool is None, **options)
+    request = _encode_request(address, method, path, options, is_last=pool is None)
     exchange = Exchange(request, receiver, address)
     transport = None if pool is None or is_fresh else pool.take(address)
     if pool is not None and transport is not None:
@@ -422,12 +422,9 @@ class BufferingReceiver:
         self._body += data
         if len(self._body) > self._limit_bytes:
             self.is_too_large = True
-            self._resolve(HttpClientError(f"a reply of more than {self._limit_bytes:,} bytes"))
+            self.end(HttpClientError(f"a reply of more than {self._limit_bytes:,} bytes"))
 
     def end(self, error: HttpClientError | None) -> None:
-        self._resolve(error)
-
-    def _resolve(self, error: HttpClientError | None) -> None:
         if self.response.done():
             return
         if error is not None:
@@ -436,25 +433,15 @@ class BufferingReceiver:
             self.response.set_result(BufferedResponse(self._status, self._headers, bytes(self._body)))
 
 
-def _encode_request(
-    address: Address,
-    method: str,
-    path: str,
-    *,
-    is_last: bool,
-    body: bytes = b"",
-    accept: str = "*/*",
-    content_type: str = "application/json",
-    headers: Iterable[tuple[str, str]] = (),
-) -> bytes:
-    headers = tuple(headers)
+def _encode_request(address: Address, method: str, path: str, options: RequestOptions, *, is_last: bool) -> bytes:
+    headers, body = tuple(options.get("headers", ())), options.get("body", b"")
     check_headers(headers)
-    defaults = [("Accept", accept), ("Accept-Encoding", "identity")]
+    defaults = [("Accept", options.get("accept", "*/*")), ("Accept-Encoding", "identity")]
     if is_last:
         defaults.append(("Connection", "close"))
     if not (body or method in _METHODS_WITH_BODY):
         return encode_request(address, method, path, defaults=defaults, headers=headers)
-    defaults.append(("Content-Type", content_type))
+    defaults.append(("Content-Type", options.get("content_type", "application/json")))
     return encode_request(address, method, path, defaults=defaults, headers=headers, body=body)
 
 
@@ -544,17 +531,14 @@ class _IdleConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Discard the connection: the server sent bytes without a request."""
-        self._discard()
+        self.connection_lost(None)
 
     def eof_received(self) -> None:
         """Discard the connection."""
-        self._discard()
+        self.connection_lost(None)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Discard the connection."""
-        self._discard()
-
-    def _discard(self) -> None:
         if self in self._siblings:
             self._siblings.remove(self)
         self.transport.abort()

@@ -11,6 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import cast
 
 import msgspec
@@ -93,8 +94,8 @@ async def record_response(
         ("Content-Type", None if body is None else "application/json"),
     ]
     request = encode_request(address, method, path, defaults=defaults, headers=headers, body=body)
-    timeouts = _Timeouts(timeout_s, idle_timeout_s, after_done_s)
-    connection = _RecordingConnection(request, ResponseParser(method, limit_bytes), timeouts, leave, clock)
+    parser = ResponseParser(method, limit_bytes)
+    connection = _RecordingConnection(request, parser, timeout_s, idle_timeout_s, after_done_s, leave, clock)
     try:
         await connect(address, connection)
         await connection.done
@@ -103,45 +104,19 @@ async def record_response(
     return connection.recorded()
 
 
-class _Timeouts(msgspec.Struct, frozen=True):
+@dataclass(eq=False)
+class _RecordingConnection(asyncio.Protocol):
+    request: bytes
+    parser: ResponseParser
     timeout_s: float
     idle_timeout_s: float
     after_done_s: float
+    leave: Callable[[bytes], bool] | None
+    clock: Callable[[], float]
 
-    def next_deadline(self, started: float, last_activity: float, parser: ResponseParser) -> tuple[float, str, bool]:
-        """Return the deadline for the next byte, its error, and whether the response may still have continued."""
-        if parser.status is None:
-            deadlines = [
-                (started + self.timeout_s, self.timeout_s),
-                (last_activity + self.idle_timeout_s, self.idle_timeout_s),
-            ]
-            when, limit_s = min(deadlines)
-            return when, f"no reply within {limit_s:g} s", True
-        limits = [
-            (started + self.timeout_s, f"the reply was not complete within {self.timeout_s:g} s", True),
-            (last_activity + self.idle_timeout_s, f"no data for {self.idle_timeout_s:g} s", True),
-        ]
-        if _DONE_EVENT.search(parser.body[-_DONE_TAIL_BYTES:]):
-            limits.append((last_activity + self.after_done_s, "the body did not end after [DONE]", False))
-        return min(limits)
-
-
-class _RecordingConnection(asyncio.Protocol):
-    def __init__(
-        self,
-        request: bytes,
-        parser: ResponseParser,
-        timeouts: _Timeouts,
-        leave: Callable[[bytes], bool] | None,
-        clock: Callable[[], float],
-    ) -> None:
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
-        self._request = request
-        self._parser = parser
-        self._timeouts = timeouts
-        self._should_abort = leave
-        self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._started = 0.0  # on the loop's clock, like the deadlines
@@ -161,7 +136,7 @@ class _RecordingConnection(asyncio.Protocol):
 
     def recorded(self) -> RecordedResponse:
         """Return the recording; valid once `done` is."""
-        parser = self._parser
+        parser = self.parser
         # A response may arrive before the request is sent completely: then it is the origin of the timestamps.
         origin = min(at for at in (self._sent_at, self._head_at, self._ended_at) if at is not None)
         return RecordedResponse(
@@ -187,46 +162,46 @@ class _RecordingConnection(asyncio.Protocol):
         self._started = self._loop.time()
         self._restart_timer()
         self._transport.set_write_buffer_limits(0)  # so that resume_writing follows the last byte
-        self._transport.write(self._request)
-        self._request = b""
+        self._transport.write(self.request)
+        self.request = b""
         if not self._transport.get_write_buffer_size():
             self.resume_writing()
 
     def resume_writing(self) -> None:
         """Note that the request is sent."""
-        self._sent_at = self._clock()
+        self._sent_at = self.clock()
         self._restart_timer()
 
     def data_received(self, data: bytes) -> None:
         """Parse and timestamp the bytes."""
-        now = self._clock()
-        size_before = len(self._parser.body)
-        self._parser.feed(data)
-        if self._head_at is None and self._parser.status is not None:
+        now = self.clock()
+        size_before = len(self.parser.body)
+        self.parser.feed(data)
+        if self._head_at is None and self.parser.status is not None:
             self._head_at = now
-        if len(self._parser.body) > size_before:
+        if len(self.parser.body) > size_before:
             if len(self._arrivals) >= _ARRIVALS_LIMIT:
                 self._arrivals.pop()
-            self._arrivals.append((now, len(self._parser.body)))
-        if not self._parser.is_done and self._head_at is not None and self._should_abort is not None:
-            self._is_aborted = self._should_abort(bytes(self._parser.body))
+            self._arrivals.append((now, len(self.parser.body)))
+        if not self.parser.is_done and self._head_at is not None and self.leave is not None:
+            self._is_aborted = self.leave(bytes(self.parser.body))
             if self._is_aborted:
-                self._parser.fail(_ABORTED)
-        if self._parser.is_done:
+                self.parser.fail(_ABORTED)
+        if self.parser.is_done:
             self._finish()
         else:
             self._restart_timer()
 
     def eof_received(self) -> None:
         """End the recording: a half-closed connection delivers nothing more."""
-        self._parser.feed_eof()
+        self.parser.feed_eof()
         self._finish()
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the recording with what the kernel still has."""
         if not self.done.done():
             self._drain_socket()
-            self._parser.fail(CONNECTION_LOST)
+            self.parser.fail(CONNECTION_LOST)
             self._finish()
 
     def _drain_socket(self) -> None:
@@ -245,18 +220,27 @@ class _RecordingConnection(asyncio.Protocol):
                 self.data_received(data)
 
     def _restart_timer(self) -> None:
+        """Set the deadline for the next byte, its error, and whether the response may still have continued."""
         if self._timer is not None:
             self._timer.cancel()
-        when, reason, is_timed_out = self._timeouts.next_deadline(self._started, self._loop.time(), self._parser)
+        now, has_head = self._loop.time(), self.parser.status is not None
+        whole, idle = ("the reply was not complete within", "no data for") if has_head else ("no reply within",) * 2
+        limits = [
+            (self._started + self.timeout_s, f"{whole} {self.timeout_s:g} s", True),
+            (now + self.idle_timeout_s, f"{idle} {self.idle_timeout_s:g} s", True),
+        ]
+        if _DONE_EVENT.search(self.parser.body[-_DONE_TAIL_BYTES:]):
+            limits.append((now + self.after_done_s, "the body did not end after [DONE]", False))
+        when, reason, is_timed_out = min(limits)
         self._timer = self._loop.call_at(when, self._on_timeout, reason, is_timed_out)
 
     def _on_timeout(self, reason: str, is_timed_out: bool) -> None:
         self._is_timed_out = is_timed_out
-        self._parser.fail(reason)
+        self.parser.fail(reason)
         self._finish()
 
     def _finish(self) -> None:
         if not self.done.done():
-            self._ended_at = self._clock()
+            self._ended_at = self.clock()
             self.done.set_result(None)
             self.close()

@@ -41,39 +41,33 @@ class Decompressor:
             data = self._prefix = self._prefix + data
             if len(data) < 2:
                 return b""
-            self._detect_format(data)
+            self._is_format_known = True
+            # RFC 1950 §2.2: the zlib header. Some servers send `deflate` without it.
+            if data[0] & 0x0F != zlib.DEFLATED or int.from_bytes(data[:2], "big") % 31:
+                self._zlib = zlib.decompressobj(_RAW_DEFLATE_WBITS)
         output = bytearray()
         while data and len(output) < max_bytes and not self._is_done:
-            output += self._decompress(data, max_bytes - len(output))
-            data = self._remaining_input()
+            part, data = self._decompress(data, max_bytes - len(output))
+            output += part
         return bytes(output)
 
-    def _detect_format(self, data: bytes) -> None:
-        """Detect the zlib header (RFC 1950 §2.2); some servers send `deflate` without it."""
-        self._is_format_known = True
-        self._prefix = b""
-        if data[0] & 0x0F != zlib.DEFLATED or int.from_bytes(data[:2], "big") % 31:
-            self._zlib = zlib.decompressobj(_RAW_DEFLATE_WBITS)
-
-    def _decompress(self, data: bytes, max_bytes: int) -> bytes:
+    def _decompress(self, data: bytes, max_bytes: int) -> tuple[bytes, bytes]:
+        """Return output, and the unused input. A gzip body may consist of several members (RFC 1952 §2.2)."""
         try:
-            return self._zlib.decompress(data, max_bytes)
+            output = self._zlib.decompress(data, max_bytes)
         except zlib.error:
             if not self._has_member:
                 raise ValueError("the body is not compressed as its Content-Encoding declares") from None
             self._is_done = True  # padding after the last member, which all clients ignore
-            return b""
-
-    def _remaining_input(self) -> bytes:
-        """Return the unused input. A gzip body may consist of several members (RFC 1952 §2.2)."""
+            return b"", b""
         if not self._zlib.eof:
-            return self._zlib.unconsumed_tail
+            return output, self._zlib.unconsumed_tail
         rest = self._zlib.unused_data
         self._has_member = True
         self._is_done = not self._is_gzip
         if self._is_gzip:
             self._zlib = zlib.decompressobj(_GZIP_WBITS)
-        return rest
+        return output, rest
 
 
 _CHUNK_LINE_LIMIT_BYTES = 4096  # of a chunk-size line; clients accept 4 to 64 KB

@@ -10,7 +10,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import msgspec
 from aiohttp import web
@@ -150,7 +150,10 @@ class HttpRequest:
         """
         if (self._request.content_length or 0) > limit_bytes:
             raise _body_too_large(limit_bytes)
-        self._send_continue()
+        # curl sends `Expect: 100-continue` before a long body, and waits a second without an answer.
+        is_expected = self._request.headers.get("Expect", "").lower() == "100-continue"
+        if is_expected and self._request.version >= (1, 1) and self._request.transport is not None:
+            self._request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = bytearray()
         try:
             async with asyncio.timeout(timeout_s):
@@ -168,13 +171,6 @@ class HttpRequest:
             async with self._large_body_lock:
                 await asyncio.sleep(0)  # serve other connections before the caller parses this body
         return bytes(body)
-
-    def _send_continue(self) -> None:
-        """Answer `Expect: 100-continue`, which curl sends before a long body: without an answer it waits a second."""
-        transport = self._request.transport
-        is_expected = self._request.headers.get("Expect", "").lower() == "100-continue"
-        if is_expected and self._request.version >= (1, 1) and transport is not None:
-            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def start_stream(
         self,
@@ -205,28 +201,20 @@ class HttpRequest:
         except ConnectionError:  # the client has disconnected, and aiohttp has not cancelled the handler yet
             raise asyncio.CancelledError from None
         self.stream = StreamingResponse(self._request, response)
-        self._response = response
+        self.streamed_response: web.StreamResponse = response
         return self.stream
-
-    @property
-    def streamed_response(self) -> web.StreamResponse:
-        """aiohttp's object of the streamed response."""
-        return self._response
 
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse | None]]
 """Answers a request; returns None if it has streamed the response."""
 
 
-class ErrorResponseFactory(Protocol):
-    """Creates the response to a request that is not valid HTTP."""
-
-    def __call__(self, status: int, message: str) -> HttpResponse:
-        """Create the response."""
+ErrorResponseFactory: TypeAlias = Callable[[int, str], HttpResponse]
+"""Creates the response to a request that is not valid HTTP, from its status and a message."""
 
 
-class HttpServer:
-    """A listening server.
+class HttpServer(web.Server):
+    """A listening server, with a connection limit and our own error responses.
 
     `keep_alive_s` limits how long a connection may be idle, how long the head of a request may take, and the TLS
     handshake and shutdown. `write_timeout_s` limits how long a client may leave sent bytes unacknowledged.
@@ -241,107 +229,24 @@ class HttpServer:
         keep_alive_s: float,
         write_timeout_s: float,
     ) -> None:
+        super().__init__(self._handle, handler_cancellation=True)
+        self.error_response = error_response
+        self.keep_alive_s = keep_alive_s
         self._handler = handler
         self._write_timeout_s = write_timeout_s
-        sockets = reserve_descriptors(2 * connections + _SPARE_SOCKETS)
-        self._server = _AiohttpServer(
-            self._handle, error_response, connections_limit=sockets, keep_alive_s=keep_alive_s
-        )
-        self._keep_alive_s = keep_alive_s
+        self._connections_limit = reserve_descriptors(2 * connections + _SPARE_SOCKETS)
         self._servers: Sequence[asyncio.Server] = ()
         self.active = 0
         """Number of requests in progress."""
+        self.idle_connections: dict[_ServerConnection, None] = {}
+        """Connections without a request, oldest first."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._large_body_lock = asyncio.Lock()  # eight large bodies parsed in a row would stall all streams
 
-    async def start(
-        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
-    ) -> int:
-        """Listen and return the port; with port 0 the system chooses it. `sockets` replace host and port.
-
-        Raises:
-            OSError: the address is not available.
-        """
-        tls_timeout_s = None if tls is None else self._keep_alive_s
-        listen = partial(
-            asyncio.get_running_loop().create_server,
-            self._server,
-            ssl=tls,
-            ssl_handshake_timeout=tls_timeout_s,
-            ssl_shutdown_timeout=tls_timeout_s,
-            backlog=BACKLOG,
-        )
-        if sockets:
-            self._servers = [await listen(sock=sock) for sock in sockets]
-        else:
-            self._servers = [await listen(host, port)]
-        for server in self._servers:
-            for sock in server.sockets:
-                _set_user_timeout(sock, self._write_timeout_s)
-        address = self._servers[0].sockets[0].getsockname()
-        return int(address[1]) if isinstance(address, tuple) else 0  # a Unix socket has no port
-
-    async def stop_accepting(self) -> None:
-        """Stop listening and close idle connections."""
-        for server in self._servers:
-            server.close()
-        self._servers = ()
-        await asyncio.sleep(0)  # start the handlers of requests that have arrived
-        self._server.pre_shutdown()
-
-    async def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no request is in progress; return whether that happened in time."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self.stop_accepting()
-        await self._server.shutdown(_SHUTDOWN_GRACE_S)
-
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = cast("_ServerConnection", request.protocol)
-        if _is_ambiguous(request):
-            return connection.handle_error(request, 400)
-        http_request = HttpRequest(request, self._large_body_lock)
-        self._server.idle_connections.pop(connection, None)
-        self.active += 1
-        self._idle.clear()
-        try:
-            response = await self._handler(http_request)
-        finally:
-            if connection.connected:
-                self._server.idle_connections[connection] = None
-            self.active -= 1
-            if self.active == 0:
-                self._idle.set()
-        if response is None:
-            return http_request.streamed_response
-        return _aiohttp_response(response)
-
-
-class _AiohttpServer(web.Server):
-    """aiohttp's server with a connection limit and our own error responses."""
-
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        error_response: ErrorResponseFactory,
-        *,
-        connections_limit: int,
-        keep_alive_s: float,
-    ) -> None:
-        super().__init__(handler, handler_cancellation=True)
-        self._error_response = error_response
-        self._connections_limit = connections_limit
-        self._keep_alive_s = keep_alive_s
-        self.idle_connections: dict[_ServerConnection, None] = {}
-        """Connections without a request, oldest first."""
+    def __call__(self) -> web.RequestHandler:
+        """Create the protocol of a connection."""
+        return _ServerConnection(self)
 
     def admits_connection(self) -> bool:
         """Return whether a new connection fits the limit; at the limit, close the connection that is idle longest.
@@ -356,18 +261,79 @@ class _AiohttpServer(web.Server):
         oldest.force_close()
         return True
 
-    def __call__(self) -> web.RequestHandler:
-        return _ServerConnection(self, self._error_response, self._keep_alive_s)
+    async def start(
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
+    ) -> int:
+        """Listen and return the port; with port 0 the system chooses it. `sockets` replace host and port.
+
+        Raises:
+            OSError: the address is not available.
+        """
+        tls_timeout_s = None if tls is None else self.keep_alive_s
+        listen = partial(
+            asyncio.get_running_loop().create_server,
+            self,
+            ssl=tls,
+            ssl_handshake_timeout=tls_timeout_s,
+            ssl_shutdown_timeout=tls_timeout_s,
+            backlog=BACKLOG,
+        )
+        self._servers = [await listen(sock=sock) for sock in sockets] or [await listen(host, port)]
+        for server in self._servers:
+            for sock in server.sockets:
+                _set_user_timeout(sock, self._write_timeout_s)
+        address = self._servers[0].sockets[0].getsockname()
+        return int(address[1]) if isinstance(address, tuple) else 0  # a Unix socket has no port
+
+    async def stop_accepting(self) -> None:
+        """Stop listening and close idle connections."""
+        for server in self._servers:
+            server.close()
+        self._servers = ()
+        await asyncio.sleep(0)  # start the handlers of requests that have arrived
+        self.pre_shutdown()
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no request is in progress; return whether that happened in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.stop_accepting()
+        await self.shutdown(_SHUTDOWN_GRACE_S)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = cast("_ServerConnection", request.protocol)
+        if _is_ambiguous(request):
+            return connection.handle_error(request, 400)
+        http_request = HttpRequest(request, self._large_body_lock)
+        self.idle_connections.pop(connection, None)
+        self.active += 1
+        self._idle.clear()
+        try:
+            response = await self._handler(http_request)
+        finally:
+            if connection.connected:
+                self.idle_connections[connection] = None
+            self.active -= 1
+            if self.active == 0:
+                self._idle.set()
+        return http_request.streamed_response if response is None else _aiohttp_response(response)
 
 
 class _ServerConnection(web.RequestHandler):
-    __slots__ = ("_error_response", "_server", "on_backpressure", "on_disconnect")
+    __slots__ = ("_server", "on_backpressure", "on_disconnect")
 
-    def __init__(self, server: _AiohttpServer, error_response: ErrorResponseFactory, keep_alive_s: float) -> None:
+    def __init__(self, server: HttpServer) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=keep_alive_s,
+            keepalive_timeout=server.keep_alive_s,
             access_log=None,  # type: ignore[arg-type]  # disables it: the server writes its own log
             max_line_size=_LINE_LIMIT_BYTES,
             max_field_size=_LINE_LIMIT_BYTES,
@@ -376,7 +342,6 @@ class _ServerConnection(web.RequestHandler):
             read_bufsize=65536,
             auto_decompress=False,
         )
-        self._error_response = error_response
         self._server = server
         self.on_backpressure: Callable[[], object] | None = None
         self.on_disconnect: Callable[[], object] | None = None
@@ -413,18 +378,14 @@ class _ServerConnection(web.RequestHandler):
         self._server.idle_connections[self] = None
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answer a request that is not valid HTTP, or whose handler failed. Exception messages are not disclosed."""
         if isinstance(exc, HTTPException):
             status = exc.status
         if status == 500 and exc is not None:
             self.log_exception("a request failed", exc_info=exc)
-        response = _aiohttp_response(self._error_response(status, http.HTTPStatus(status).phrase))
+        response = _aiohttp_response(self._server.error_response(status, http.HTTPStatus(status).phrase))
         response.force_close()
         return response
 

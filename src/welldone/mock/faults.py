@@ -27,7 +27,13 @@ _MIDWAY_BYTES = len(_ROLE.data) + len(_TEXT.data) // 2
 """A byte within the text chunk: the reply has started and is incomplete."""
 _CLOSED_PORT_URL = "http://127.0.0.1:9/v1/chat/completions"  # port of the discard protocol: no listener
 _BYTE_DELAY_S = 0.005  # the complete reply then takes a few seconds
-_LINE_BYTES = 10 * 2**20
+_NOT_HTTP = MockChunk(base64=b"\x16\x03\x01 \xff\r\n\r\n")
+_GARBAGE = MockChunk(base64=b"\xff\x00{]" * 64)
+_BAD_JSON = MockChunk('data: {"choices":[{"index":0\n\n')
+_ERROR = MockChunk('data: {"error":{"message":"out of memory","type":"server_error"}}\n\n')
+_PAGE = MockChunk("<!doctype html><html><body>Welcome</body></html>\n")
+_LONG_TEXT = MockChunk("x", times=10 * 2**20)
+_HTTP_1_0_HEAD = MockChunk("HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
 _BOMB_MEMBERS = 1024  # gzip members that decompress to 1 MiB each: 1 GiB from 1 MB
 
 
@@ -59,12 +65,16 @@ def byte_by_byte(reply: MockReply, after_s: float) -> MockReply:
     return msgspec.structs.replace(reply, pieces=chunks)
 
 
-def _cut_midway(reply: MockReply, end: ReplyEnd = "cut") -> MockReply:
+def _cut_midway(reply: MockReply, end: ReplyEnd) -> MockReply:
     """Cut the reply in the middle of its second chunk, or of its only one."""
     first, *rest = [len(chunk.data) for chunk in reply.pieces]
     length = {"Content-Length": str(len(reply.body))} if reply.framing == "length" else {}
     with_length = msgspec.structs.replace(reply, headers=reply.headers | length)
     return cut_at(with_length, first + rest[0] // 2 if rest else first // 2, end)
+
+
+def _midway_fault(end: ReplyEnd, description: str) -> MockFault:
+    return MockFault(end, description, cut_at(HELLO_REPLY, _MIDWAY_BYTES, end), partial(_cut_midway, end=end))
 
 
 def _gzipped(data: bytes, times: int = 1) -> MockReply:
@@ -74,36 +84,26 @@ def _gzipped(data: bytes, times: int = 1) -> MockReply:
 
 def _json_hello() -> MockReply:
     collected = collect([ChoiceStart(0), Text(0, "Hello"), Finish(0, "stop"), Usage(1, 1, 2, {})])
-    data = chat.encode_chat_reply(Envelope("chatcmpl-1", 1, "scripted"), collected)
+    data = chat.encode_completion(Envelope("chatcmpl-1", 1, "scripted"), collected)
     return MockReply((MockChunk(base64=data),), headers=JSON_HEADERS, framing="length")
 
 
+def _with_type(content_type: str, *chunks: MockChunk) -> MockReply:
+    return MockReply(chunks, headers={"Content-Type": content_type})
+
+
 def _with_wrong_length(length: int) -> MockReply:
-    return MockReply(
-        HELLO_REPLY.pieces,
-        headers=EVENT_STREAM_HEADERS | {"Content-Length": str(length)},
-        framing="length",
-        end="close",
-    )
+    headers = EVENT_STREAM_HEADERS | {"Content-Length": str(length)}
+    return MockReply(HELLO_REPLY.pieces, headers=headers, framing="length", end="close")
 
 
 ALL_FAULTS = (
     MockFault("no-done", "the stream ends without [DONE]", MockReply(HELLO_REPLY.pieces[:-1])),
     MockFault("no-finish", "the stream ends without a finish_reason", MockReply((_ROLE, _TEXT, _DONE))),
     MockFault("empty", "200 with an empty body", MockReply()),
-    MockFault("cut", "the connection is closed within a chunk", cut_at(HELLO_REPLY, _MIDWAY_BYTES), _cut_midway),
-    MockFault(
-        "reset",
-        "the connection is reset within a chunk",
-        cut_at(HELLO_REPLY, _MIDWAY_BYTES, "reset"),
-        partial(_cut_midway, end="reset"),
-    ),
-    MockFault(
-        "hang",
-        "the stream hangs within a chunk; the connection stays open",
-        cut_at(HELLO_REPLY, _MIDWAY_BYTES, "hang"),
-        partial(_cut_midway, end="hang"),
-    ),
+    _midway_fault("cut", "the connection is closed within a chunk"),
+    _midway_fault("reset", "the connection is reset within a chunk"),
+    _midway_fault("hang", "the stream hangs within a chunk; the connection stays open"),
     MockFault("close-first", "the connection is closed before the head", MockReply(end="cut", raw=True)),
     MockFault("reset-first", "the connection is reset before the head", MockReply(end="reset", raw=True)),
     MockFault("hang-first", "no response; the connection stays open", MockReply(end="hang", raw=True)),
@@ -113,55 +113,25 @@ ALL_FAULTS = (
         "a complete stream, then the connection is closed without Connection: close",
         MockReply(HELLO_REPLY.pieces, end="close"),
     ),
-    MockFault(
-        "not-http",
-        "bytes that are not HTTP",
-        MockReply((MockChunk(base64=b"\x16\x03\x01 \xff\r\n\r\n"),), raw=True, end="cut"),
-    ),
-    MockFault(
-        "garbage",
-        "a stream of bytes that are neither SSE nor UTF-8",
-        MockReply((MockChunk(base64=b"\xff\x00{]" * 64),)),
-    ),
-    MockFault(
-        "bad-json",
-        "a frame that is not JSON",
-        MockReply((_ROLE, MockChunk('data: {"choices":[{"index":0\n\n'), _STOP, _DONE)),
-    ),
+    MockFault("not-http", "bytes that are not HTTP", MockReply((_NOT_HTTP,), raw=True, end="cut")),
+    MockFault("garbage", "a stream of bytes that are neither SSE nor UTF-8", MockReply((_GARBAGE,))),
+    MockFault("bad-json", "a frame that is not JSON", MockReply((_ROLE, _BAD_JSON, _STOP, _DONE))),
     MockFault("slow", "one byte at a time", byte_by_byte(HELLO_REPLY, _BYTE_DELAY_S)),
     MockFault("limited", "429 with Retry-After", error_reply(429, "too many requests", "7")),
     MockFault("limited-silent", "429 without Retry-After", error_reply(429, "too many requests")),
     MockFault("broken", "500", error_reply(500, "something broke")),
     MockFault("unavailable", "503 with Retry-After", error_reply(503, "the model is loading", "7")),
     MockFault("unavailable-silent", "503 without Retry-After", error_reply(503, "the model is loading")),
-    MockFault(
-        "error-event",
-        "an error in the middle of the stream",
-        MockReply((_ROLE, _TEXT, MockChunk('data: {"error":{"message":"out of memory","type":"server_error"}}\n\n'))),
-    ),
-    MockFault(
-        "wrong-type",
-        "a stream with Content-Type text/plain",
-        MockReply(HELLO_REPLY.pieces, headers={"Content-Type": "text/plain"}),
-    ),
-    MockFault(
-        "html",
-        "200 with an HTML page",
-        MockReply(
-            (MockChunk("<!doctype html><html><body>Welcome</body></html>\n"),), headers={"Content-Type": "text/html"}
-        ),
-    ),
+    MockFault("error-event", "an error in the middle of the stream", MockReply((_ROLE, _TEXT, _ERROR))),
+    MockFault("wrong-type", "a stream with Content-Type text/plain", _with_type("text/plain", *HELLO_REPLY.pieces)),
+    MockFault("html", "200 with an HTML page", _with_type("text/html", _PAGE)),
     MockFault("gzip", "a compressed stream without Accept-Encoding", _gzipped(HELLO_REPLY.body)),
     MockFault("gzip-bomb", "1 MB that decompresses to 1 GB", _gzipped(b"\0" * 2**20, _BOMB_MEMBERS)),
     *(
         MockFault(f"redirect-{status}", f"{status} to another URL", redirect(status, _CLOSED_PORT_URL))
         for status in (301, 302, 307, 308)
     ),
-    MockFault(
-        "long-line",
-        "a line of 10 MB",
-        MockReply((_ROLE, MockChunk("data: "), MockChunk("x", times=_LINE_BYTES), _DONE)),
-    ),
+    MockFault("long-line", "a line of 10 MB", MockReply((_ROLE, MockChunk("data: "), _LONG_TEXT, _DONE))),
     MockFault("endless", "a stream that never ends", MockReply((_ROLE, _TEXT), end="endless")),
     MockFault("too-short", "fewer bytes than Content-Length", _with_wrong_length(len(HELLO_REPLY.body) + 100)),
     MockFault("too-long", "more bytes than Content-Length", _with_wrong_length(len(HELLO_REPLY.body) - 100)),
@@ -169,11 +139,7 @@ ALL_FAULTS = (
     MockFault(
         "http-1.0",
         "an HTTP/1.0 response without Content-Length",
-        MockReply(
-            (MockChunk("HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"), *HELLO_REPLY.pieces),
-            raw=True,
-            end="close",
-        ),
+        MockReply((_HTTP_1_0_HEAD, *HELLO_REPLY.pieces), raw=True, end="close"),
     ),
     MockFault("whole", "one JSON object, even if a stream was requested", _json_hello()),
     MockFault("stream", "a stream, even if none was requested", HELLO_REPLY),

@@ -19,25 +19,12 @@ from typing import Literal, Self, TypeVar
 import msgspec
 
 from welldone.mock.script import (
-    CHUNK_TEMPLATE,
-    HELLO_REPLY,
     MockChunk,
     MockReply,
     MockScript,
     json_reply,
     with_raw_http,
 )
-
-__all__ = [
-    "CHUNK_TEMPLATE",
-    "HELLO_REPLY",
-    "MockChunk",
-    "MockHttpRequest",
-    "MockReply",
-    "MockScript",
-    "MockServer",
-    "start_mock_server",
-]
 
 HEAD_LIMIT_BYTES = 65536
 BODY_LIMIT_BYTES = 64 * 2**20

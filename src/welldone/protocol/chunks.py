@@ -1,16 +1,7 @@
 """Reader from the JSON chunks of chat and completions streams to events. Violations are recorded."""
 
-from welldone.protocol import fields
 from welldone.protocol.deltas import CHOICE_FIELDS, CHUNK_FIELDS, RESERVED_FIELDS, DeltaReader, parse_index
-from welldone.protocol.envelope import (
-    CHUNK_OBJECT,
-    ENVELOPE_FIELDS,
-    REPLY_OBJECT,
-    Endpoint,
-    Envelope,
-    check_envelope,
-    read_envelope,
-)
+from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope, check_envelope, read_envelope
 from welldone.protocol.events import (
     Event,
     Failure,
@@ -25,7 +16,10 @@ from welldone.protocol.events import (
 )
 from welldone.protocol.fields import (
     bad_stream_failure,
+    drop_leading_logprobs,
     is_placeholder_usage,
+    read_chat_logprobs,
+    read_completions_logprobs,
     read_usage,
     usage_from_timings,
     usage_object,
@@ -53,8 +47,8 @@ class ChunkReader:
         self._fallback = fallback
         self._facts = facts
         self._repair_log = repair_log
-        self._deltas = DeltaReader(facts, repair_log)
-        self._limit = CHAT_CHOICES_LIMIT if endpoint is Endpoint.CHAT else COMPLETIONS_CHOICES_LIMIT
+        self.deltas = DeltaReader(facts, repair_log)
+        self._limit = CHAT_CHOICES_LIMIT if self._is_chat else COMPLETIONS_CHOICES_LIMIT
         self._offsets: dict[int, int] = {}  # text length of each choice of a completion
         self._finished: set[int] = set()
         self._choices_with_deltas: set[int] = set()  # choices whose text arrives in deltas
@@ -66,14 +60,29 @@ class ChunkReader:
 
     def read(self, chunk: Json, events: list[Event]) -> Failure | None:
         """Append the events of `chunk`; return a failure if the answer cannot be continued."""
-        if not self._is_same_envelope(chunk):
+        envelope = self.envelope
+        if (
+            envelope is None
+            or chunk.get("id") != envelope.id
+            or chunk.get("created") != envelope.created
+            or chunk.get("model") != envelope.model
+            or chunk.get("object") != self._object
+            or chunk.get("system_fingerprint") != envelope.fingerprint
+        ):
             self._read_envelope(chunk)
         before = len(events)
         if not CHUNK_FIELDS.issuperset(chunk) or chunk.get("service_tier") is not None or self._facts.continuous_usage:
             self._read_unknown_fields(chunk, events)
         extras = len(events) - before
-        choices = self._read_choices(chunk)
-        if not choices and self.envelope is not None and _is_placeholder(chunk):
+        choices = chunk.get("choices")
+        if type(choices) is not list:
+            self._repair_log.record("env-choices-array", choices)
+            choices = []
+        if len(choices) > 1 and self._is_chat:
+            self._repair_log.record("n-one-choice-per-chunk")
+        if choices and self.has_usage_chunk:
+            self._repair_log.record("use-last", chunk)
+        if not choices and chunk.get("usage") is None and self.envelope is not None and _is_placeholder(chunk):
             is_unrequested = self._facts.include_usage is False and not self._facts.is_usage_forced
             rule = "use-only-if-asked" if is_unrequested else "env-placeholder-chunk"
             self._repair_log.record(rule, chunk)
@@ -85,47 +94,10 @@ class ChunkReader:
             is_dummy = bool(choices and self._finished) and len(events) == before + extras
             self._read_usage(chunk, choices, events, is_dummy=is_dummy)
         if choices and len(events) == before + extras:
-            events.append(_flush_event(self._lowest_index(choices)) if extras else KeepAlive(is_chunk=True))
+            indexes = [choice.get("index") for choice in choices if isinstance(choice, dict)]
+            lowest = min((index for index in indexes if type(index) is int and index >= 0), default=0)
+            events.append(_flush_event(lowest) if extras else KeepAlive(is_chunk=True))
         return None
-
-    def _is_same_envelope(self, chunk: Json) -> bool:
-        envelope = self.envelope
-        return (
-            envelope is not None
-            and chunk.get("id") == envelope.id
-            and chunk.get("created") == envelope.created
-            and chunk.get("model") == envelope.model
-            and chunk.get("object") == self._object
-            and chunk.get("system_fingerprint") == envelope.fingerprint
-        )
-
-    def _lowest_index(self, choices: list[object]) -> int:
-        indexes = [choice.get("index") for choice in choices if isinstance(choice, dict)]
-        return min((index for index in indexes if type(index) is int and index >= 0), default=0)
-
-    def _read_choices(self, chunk: Json) -> list[object]:
-        choices = chunk.get("choices")
-        if type(choices) is not list:
-            self._repair_log.record("env-choices-array", choices)
-            return []
-        if len(choices) > 1 and self._endpoint is Endpoint.CHAT:
-            self._repair_log.record("n-one-choice-per-chunk")
-        if choices and self.has_usage_chunk:
-            self._repair_log.record("use-last", chunk)
-        return choices
-
-    @property
-    def is_plain_text_safe(self) -> bool:
-        """Whether a delta with only text needs no further checks."""
-        return self._deltas.is_plain_text_safe
-
-    def expect_split_characters(self) -> None:
-        """Expect strings with partial characters from here on."""
-        self._deltas.expect_split_characters()
-
-    def close(self) -> list[Event]:
-        """Return the events that were held back."""
-        return self._deltas.close()
 
     def _read_envelope(self, chunk: Json) -> None:
         choices = chunk.get("choices")
@@ -133,8 +105,7 @@ class ChunkReader:
             if not choices and not (chunk.get("id") and chunk.get("object")):
                 self._repair_log.record("env-placeholder-chunk", chunk)
                 return
-            fields = scrub_object({key: chunk[key] for key in ENVELOPE_FIELDS if key in chunk})
-            self.envelope = read_envelope(fields, self._endpoint, self._fallback)
+            self.envelope = read_envelope(chunk, self._endpoint, self._fallback)
         is_whole_reply = chunk.get("object") == REPLY_OBJECT[self._endpoint]
         check_envelope(chunk, self.envelope, self._endpoint, self._repair_log)
         is_usage_chunk = not choices and isinstance(chunk.get("usage"), dict) and not is_whole_reply
@@ -184,7 +155,7 @@ class ChunkReader:
             self._repair_log.record("fin-last-of-choice", choice)
         if index >= self._limit:
             return bad_stream_failure(f"a choice with the index {index}")
-        if self._endpoint is Endpoint.COMPLETIONS:
+        if not self._is_chat:
             return self._read_completions_choice(choice, index, events)
         delta = choice.get("delta")
         if (
@@ -195,7 +166,7 @@ class ChunkReader:
             and choice.get("finish_reason", _ABSENT) is None
             and choice.get("logprobs") is None
             and _PLAIN_CHOICE_FIELDS.issuperset(choice)
-            and self._deltas.is_plain_text_safe
+            and self.deltas.is_plain_text_safe
         ):
             # Common case: only text.
             self._choices_with_deltas.add(index)
@@ -211,26 +182,28 @@ class ChunkReader:
         if isinstance(message, dict):
             repair_log.record("delta-not-message", message)
             if not delta or not isinstance(delta, dict):
-                delta = self._deltas.message_to_delta(message, index, has_deltas=index in self._choices_with_deltas)
+                delta = self.deltas.message_to_delta(message, index, has_deltas=index in self._choices_with_deltas)
         elif isinstance(delta, dict) and delta.get("content"):
             self._choices_with_deltas.add(index)
         if not isinstance(delta, dict):
             repair_log.record("delta-object-present", choice)
             delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
         value = choice.get("logprobs")
-        value = None if value is None else fields.read_chat_logprobs(scrub_json(value), repair_log)
+        value = None if value is None else read_chat_logprobs(scrub_json(value), repair_log)
         if value is not None and self._facts.top_logprobs is not None and index not in self._logprobs_started:
-            value = self._trim_logprobs(value, delta.get("content"), index)
+            # Keep the tokens of the text: the local engine strips text before JSON, but not its tokens.
+            text = delta.get("content")
+            if isinstance(text, str) and text:
+                self._logprobs_started.add(index)
+                value = drop_leading_logprobs(value, text)
+            else:
+                value = None
         logprobs: list[Event] = [] if value is None else [Logprobs(index, value)]
-        self._deltas.read(delta, index, logprobs, events)
+        if delta:
+            self.deltas.read(delta, index, logprobs, events)
+        else:
+            events += logprobs
         return self._read_finish(choice, index, events, start)
-
-    def _trim_logprobs(self, value: Json, text: object, index: int) -> Json | None:
-        """Keep the tokens of the text: the local engine strips text before JSON, but not its tokens."""
-        if not isinstance(text, str) or not text:
-            return None
-        self._logprobs_started.add(index)
-        return fields.drop_leading_logprobs(value, text)
 
     def _read_completions_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
         repair_log = self._repair_log
@@ -246,34 +219,30 @@ class ChunkReader:
             text = ""
         offset = self._offsets.get(index, 0)
         value = choice.get("logprobs")
-        value = None if value is None else fields.read_completions_logprobs(scrub_json(value), offset, repair_log)
+        value = None if value is None else read_completions_logprobs(scrub_json(value), offset, repair_log)
         logprobs: list[Event] = [] if value is None else [Logprobs(index, value)]
         self._offsets[index] = offset + len(text)
-        self._deltas.add_text(text, index, logprobs, events)
+        self.deltas.add_text(text, index, logprobs, events)
         return self._read_finish(choice, index, events, start)
 
     def _read_finish(self, choice: Json, index: int, events: list[Event], start: int) -> Failure | None:
         """Append the finish of the choice, if any; its events of this chunk start at `start`."""
         emitted = events[start:]
-        word = self._finish_word(choice)
+        word = None if choice.get("finish_reason", _ABSENT) is None else self._finish_word(choice)
         if word is not None:
             reason = finish_reason_for(word, self._endpoint)
             if reason is None:
                 return interrupted_failure(word, choice["finish_reason"])
-            if self._endpoint is Endpoint.CHAT:
-                self._check_finish(choice, emitted)
-            events += self._deltas.close_choice(index)
+            if self._is_chat and any(not isinstance(event, UnknownFields | Logprobs) for event in emitted):
+                self._repair_log.record("fin-own-chunk", choice)
+            elif self._is_chat and choice.get("delta"):
+                self._repair_log.record("delta-final-empty", choice)
+            events += self.deltas.close_choice(index)
             events.append(Finish(index, reason))
             self._finished.add(index)
         elif emitted and isinstance(emitted[-1], UnknownFields | Logprobs):
             events.append(_flush_event(index))
         return None
-
-    def _check_finish(self, choice: Json, emitted: list[Event]) -> None:
-        if any(not isinstance(event, UnknownFields | Logprobs) for event in emitted):
-            self._repair_log.record("fin-own-chunk", choice)
-        elif choice.get("delta"):
-            self._repair_log.record("delta-final-empty", choice)
 
     def _read_choice_unknown_fields(self, choice: Json, index: int, events: list[Event]) -> None:
         # `text` is a field of completions; next to a delta it is an unknown field.
@@ -284,22 +253,19 @@ class ChunkReader:
 
     def _finish_word(self, choice: Json) -> str | None:
         """The finish reason of the upstream as a string; None while the choice continues."""
-        is_chat = self._endpoint is Endpoint.CHAT
         record = self._repair_log.record
         reason = choice.get("finish_reason", _ABSENT)
-        if reason is None:
-            return None
         if reason is _ABSENT:
-            record("fin-key-present" if is_chat else "cmpl-finish", choice)
+            record("fin-key-present" if self._is_chat else "cmpl-finish", choice)
             return None
         if reason in ("", "null"):
             rule = "fin-null-not-string" if reason else "fin-null-not-empty"
-            record(rule if is_chat else "cmpl-finish", choice)
+            record(rule if self._is_chat else "cmpl-finish", choice)
             return None
         if reason == "function_call" and not self._facts.uses_legacy_functions:
             record("fin-function-call-legacy", choice)
         if not isinstance(reason, str) or reason not in FINISH_REASONS[self._endpoint]:
-            record("fin-closed-enum" if is_chat else "cmpl-finish", reason)
+            record("fin-closed-enum" if self._is_chat else "cmpl-finish", reason)
         return finish_word(reason)
 
     def _read_usage(self, chunk: Json, choices: list[object], events: list[Event], *, is_dummy: bool) -> None:
@@ -324,9 +290,9 @@ class ChunkReader:
         if self._was_placeholder_usage:
             repair_log.record("use-not-zero", chunk["usage"])
         self._was_placeholder_usage = is_placeholder_usage(usage)
-        if is_placeholder_usage(usage) and self._has_real_usage:
+        if self._was_placeholder_usage and self._has_real_usage:
             return
-        self._has_real_usage = not is_placeholder_usage(usage)
+        self._has_real_usage = not self._was_placeholder_usage
         events.append(usage)
 
 

@@ -56,23 +56,14 @@ def accumulate_delta(into: Json, fields: Json) -> None:
         into[name] = _accumulate_value(name, into.get(name), value)
 
 
-def accumulate_latest(into: Json, fields: Json) -> None:
-    """Add the members of a chunk or choice; null does not replace a value. Call `join_accumulated` at the end."""
-    for name, value in fields.items():
-        before = into.get(name)
-        if isinstance(value, list):
-            into[name] = _replace_or_extend(before, value)
-        elif value is not None or name not in into:
-            into[name] = value
+def accumulate_latest(into: Json, fields: Json, *, appends_lists: bool = False) -> None:
+    """Add the members of a chunk or choice; null does not replace a value. Call `join_accumulated` at the end.
 
-
-def accumulate_lists(into: Json, fields: Json) -> None:
-    """Add members whose lists are appended, such as log probabilities. Call `join_accumulated` at the end."""
+    With `appends_lists`, lists are always appended, such as those of log probabilities.
+    """
     for name, value in fields.items():
-        before = into.get(name)
         if isinstance(value, list):
-            into[name] = before if isinstance(before, _IndexedEntries) else _IndexedEntries()
-            into[name].extend(value)
+            into[name] = _replace_or_extend(into.get(name), value, is_next=appends_lists)
         elif value is not None or name not in into:
             into[name] = value
 
@@ -152,12 +143,11 @@ def _is_continued(block: Json, entry: Json) -> bool:
     return is_same and not block.get("signature") and "data" not in entry
 
 
-def _replace_or_extend(before: object, value: list[object]) -> _IndexedEntries:
+def _replace_or_extend(before: object, value: list[object], *, is_next: bool = False) -> _IndexedEntries:
     """Append `value`, or replace a list that it repeats. Numbers are always appended: a token may repeat."""
-    is_next = isinstance(before, _IndexedEntries) and (
-        value[: len(before)] != before or all(isinstance(item, int | float) for item in value)
-    )
-    entries = before if is_next and isinstance(before, _IndexedEntries) else _IndexedEntries()
+    entries = before if isinstance(before, _IndexedEntries) else _IndexedEntries()
+    if not is_next and value[: len(entries)] == entries and not all(isinstance(item, int | float) for item in value):
+        entries = _IndexedEntries()
     entries.extend(value)
     return entries
 
@@ -257,7 +247,7 @@ def _add_event(
             _add_extra_fields(choice.tool_calls[-1], event)
         case Logprobs(value=value):
             choice.logprobs = {} if choice.logprobs is None else choice.logprobs
-            accumulate_lists(choice.logprobs, value)
+            accumulate_latest(choice.logprobs, value, appends_lists=True)
         case Finish(reason=reason, stop_string=stop):
             choice.finish_reason, choice.stop_string = reason, stop
         case UnknownFields(location=FieldLocation.DELTA, fields=fields):

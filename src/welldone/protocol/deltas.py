@@ -28,6 +28,7 @@ from welldone.protocol.request_facts import RequestFacts
 _DELTA_FIELDS = frozenset(
     {"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"}
 )
+_PLAIN_DELTA_FIELDS = _DELTA_FIELDS - {"reasoning_content", "reasoning"}
 _CONTENT_ALTERNATIVES = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal")
 _TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 _CALL_FIELDS = frozenset({"index", "id", "type", "function"})
@@ -76,30 +77,37 @@ class DeltaReader:
 
     def read(self, delta: Json, index: int, logprobs: list[Event], events: list[Event]) -> None:
         """Append the events of `delta`; `logprobs` precede the first event with content."""
-        fields = scrub_object({key: value for key, value in delta.items() if _is_unknown_field(key, value)})
+        fields = {
+            key: value
+            for key, value in delta.items()
+            if key not in _PLAIN_DELTA_FIELDS and _is_unknown_field(key, value)
+        }
         if fields:
-            events.append(UnknownFields(index, FieldLocation.DELTA, fields))
-        texts = self._read_content(delta.get("content"), index, events)
-        content = "".join(text for kind, text in texts if kind is Text)
+            events.append(UnknownFields(index, FieldLocation.DELTA, scrub_object(fields)))
+        value = delta.get("content")
+        texts = [(Text, value)] if isinstance(value, str) else self._read_content(value, index, events)
+        content = value if isinstance(value, str) else "".join([text for kind, text in texts if kind is Text])
         if "role" in delta:
             self._read_role(delta, index, content, events)
-        reasoning = self._read_reasoning(delta)
+        reasoning = self._read_reasoning(delta) if "reasoning_content" in delta or "reasoning" in delta else ""
         # In a delta with both, the log probabilities belong to the content.
         events += [] if content and reasoning else logprobs
         self._emit_text(Reasoning, reasoning, index, events)
         events += logprobs if content and reasoning else []
-        if index in self._choices_with_bare_role and (content or any(delta.get(key) for key in _CONTENT_ALTERNATIVES)):
-            if content and not any(delta.get(key) for key in _CONTENT_ALTERNATIVES):
+        if index in self._choices_with_bare_role:
+            has_alternative = any(delta.get(key) for key in _CONTENT_ALTERNATIVES)
+            if content and not has_alternative:
                 self._repair_log.record("delta-role-content-empty")
-            self._choices_with_bare_role.discard(index)
-            self.is_plain_text_safe = not self._may_split_characters and not self._choices_with_bare_role
+            if content or has_alternative:
+                self._choices_with_bare_role.discard(index)
+                self.is_plain_text_safe = not self._may_split_characters and not self._choices_with_bare_role
         for kind, text in texts:
             self._emit_text(kind, text, index, events)
-        refusal = delta.get("refusal") or ""
-        if not isinstance(refusal, str):
-            self._repair_log.record("ext-refusal", refusal)
-            refusal = format_json(refusal)
-        self._emit_text(Refusal, refusal, index, events)
+        if refusal := delta.get("refusal"):
+            if not isinstance(refusal, str):
+                self._repair_log.record("ext-refusal", refusal)
+                refusal = format_json(refusal)
+            self._emit_text(Refusal, refusal, index, events)
         if "tool_calls" in delta:
             self._read_tool_calls(delta["tool_calls"], index, events)
             if content and delta["tool_calls"]:
@@ -158,7 +166,8 @@ class DeltaReader:
         return events
 
     def _emit_text(self, kind: _TextEventType, text: str, index: int, events: list[Event]) -> None:
-        text = self._join_characters(text, index, kind)
+        if self._may_split_characters:
+            text = self._join_characters(text, index, kind)
         if text:
             events.append(kind(index, text))
 
@@ -172,11 +181,9 @@ class DeltaReader:
         return joiners.setdefault((kind, call), CharacterJoiner()).feed(text)
 
     def _read_content(self, content: object, index: int, events: list[Event]) -> list[tuple[_TextEventType, str]]:
-        """Texts of a `content`. Parts that are not text are appended as the unknown field `content_parts`."""
+        """Texts of a `content` that is no string. Parts other than text become the unknown field `content_parts`."""
         if content is None:
             return []
-        if isinstance(content, str):
-            return [(Text, content)]
         self._repair_log.record("delta-content-string", content)
         if isinstance(content, dict) and isinstance(content.get("type"), str):
             content = [content]
@@ -236,7 +243,11 @@ class DeltaReader:
         if not isinstance(function, dict):
             record("tool-function-present", entry)
             function = {}
-        number = self._read_call_index(entry)
+        number = entry.get("index")
+        if type(number) is not int or number < 0:
+            record("tool-index-required" if number is None else "tool-index-int", entry)
+            parsed = parse_index(number)
+            number = NO_CALL_INDEX if parsed is None else parsed
         id, name = _clean_string(entry.get("id")), _clean_string(function.get("name"))
         key = index, number if number >= 0 else id
         is_first = key not in self._seen_calls
@@ -258,17 +269,6 @@ class DeltaReader:
             extra_fields = inner_fields = {}
         if arguments or extra_fields or inner_fields:
             events.append(ToolArguments(index, number, arguments, extra_fields, is_custom, inner_fields))
-
-    def _read_call_index(self, entry: Json) -> int:
-        number = entry.get("index")
-        if type(number) is int and number >= 0:
-            return number
-        if number is None:
-            self._repair_log.record("tool-index-required", entry)
-            return NO_CALL_INDEX
-        self._repair_log.record("tool-index-int", entry)
-        number = parse_index(number)
-        return NO_CALL_INDEX if number is None else number
 
     def _read_function_call(self, call: Json, index: int, events: list[Event]) -> None:
         """Read the deprecated `function_call`: one call per choice, without an id."""
@@ -370,19 +370,12 @@ class UnknownDeltaFields:
 
     def normalise(self, event: UnknownFields) -> UnknownFields:
         """Return the event with fields that clients can accumulate."""
-        return UnknownFields(
-            event.index,
-            event.location,
-            {key: self._normalise_value(key, value) for key, value in event.fields.items()},
-            event.in_own_chunk,
-        )
+        fields = {key: self._normalise_value(key, value) for key, value in event.fields.items()}
+        return msgspec.structs.replace(event, fields=fields)
 
     def _normalise_value(self, name: str, value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
             self._repair_log.record("ext-number-fields", {name: value})
-        return self._index_entries(name, value)
-
-    def _index_entries(self, name: str, value: object) -> object:
         if not isinstance(value, list) or not any(isinstance(item, dict) for item in value):
             return value
         before = self._entry_counts.get(name, 0)

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from welldone.protocol.events import Json
+from welldone.protocol.lenient_json import clean_unicode
 from welldone.protocol.repair_log import RepairLog
 
 _MAX_SECONDS = 10**11  # seconds reach this in the year 5138; a larger number counts milliseconds
@@ -39,25 +40,24 @@ class Envelope(msgspec.Struct, frozen=True):
     fingerprint: str | None = None
 
 
-ENVELOPE_FIELDS = ("id", "created", "model", "system_fingerprint")
-"""Fields that `read_envelope` reads."""
-
-
 def read_envelope(chunk: Json, endpoint: Endpoint, fallback: Envelope) -> Envelope:
     """Read the envelope from the first chunk; invalid or missing fields come from `fallback`."""
     fingerprint = chunk.get("system_fingerprint")
     return Envelope(
         _normalise_id(chunk.get("id"), endpoint) or fallback.id,
         _normalise_created(chunk.get("created"), fallback.created),
-        chunk["model"] if _is_nonempty_string(chunk.get("model")) else fallback.model,
-        fingerprint if isinstance(fingerprint, str) else None,
+        clean_unicode(chunk["model"]) if _is_nonempty_string(chunk.get("model")) else fallback.model,
+        clean_unicode(fingerprint) if isinstance(fingerprint, str) else None,
     )
 
 
 def check_envelope(chunk: Json, envelope: Envelope, endpoint: Endpoint, repair_log: RepairLog) -> None:
     """Record where the envelope of a chunk differs from the one that is sent."""
     if endpoint is Endpoint.COMPLETIONS:
-        _check_completions_envelope(chunk, envelope, repair_log)
+        if chunk.get("object") != CHUNK_OBJECT[endpoint]:
+            repair_log.record("cmpl-object", chunk.get("object"))
+        if chunk.get("id") != envelope.id:
+            repair_log.record("cmpl-id-constant", chunk.get("id"))
         return
     if chunk.get("object") != CHUNK_OBJECT[endpoint]:
         repair_log.record("env-object-const", chunk.get("object"))
@@ -76,19 +76,12 @@ def check_envelope(chunk: Json, envelope: Envelope, endpoint: Endpoint, repair_l
         repair_log.record("env-fingerprint", chunk.get("system_fingerprint"))
 
 
-def _check_completions_envelope(chunk: Json, envelope: Envelope, repair_log: RepairLog) -> None:
-    if chunk.get("object") != CHUNK_OBJECT[Endpoint.COMPLETIONS]:
-        repair_log.record("cmpl-object", chunk.get("object"))
-    if chunk.get("id") != envelope.id:
-        repair_log.record("cmpl-id-constant", chunk.get("id"))
-
-
 def _is_nonempty_string(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
 def _normalise_id(value: object, endpoint: Endpoint) -> str:
-    text = value if isinstance(value, str) else str(value) if type(value) is int else ""
+    text = clean_unicode(value) if isinstance(value, str) else str(value) if type(value) is int else ""
     prefix = ID_PREFIX[Endpoint.COMPLETIONS]
     if endpoint is Endpoint.CHAT or not text or text.startswith(prefix):
         return text

@@ -167,3 +167,5 @@ ChoiceEvent: TypeAlias = (
     ChoiceStart | Text | Reasoning | Refusal | ToolCall | ToolArguments | Logprobs | Finish | UnknownFields
 )
 Event: TypeAlias = ChoiceEvent | Usage | Failure | KeepAlive
+TextEvent: TypeAlias = Text | Reasoning | Refusal | ToolArguments
+"""Events with a piece of text."""

@@ -6,17 +6,7 @@ empty frames. With one request per choice they all behave alike.
 
 import msgspec
 
-from welldone.protocol.events import (
-    ChoiceEvent,
-    ChoiceStart,
-    Event,
-    Failure,
-    FieldLocation,
-    KeepAlive,
-    Text,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol.events import ChoiceStart, Event, Failure, FieldLocation, KeepAlive, Text, UnknownFields, Usage
 
 
 class FanOut(msgspec.Struct, frozen=True):
@@ -64,11 +54,11 @@ class ChoiceMerger:
                 case UnknownFields(location=FieldLocation.CHUNK):
                     # It needs a later chunk, and the other choices may have sent all of theirs.
                     self._open_choice(part, out)
-                    out.append(_with_index(event, part))
+                    out.append(msgspec.structs.replace(event, index=part))
                 case ChoiceStart():
                     self._open_choice(part, out)
                 case _:
-                    out.append(_with_index(event, part))
+                    out.append(msgspec.structs.replace(event, index=part))
         return out
 
     def _open_choice(self, part: int, out: list[Event]) -> None:
@@ -80,12 +70,6 @@ class ChoiceMerger:
             out.append(ChoiceStart(index))
             if self._fan_out.echo and (echo := self._fan_out.echo[self._fan_out.prompt_index(index)]):
                 out.append(Text(index, echo))
-
-
-def _with_index(event: ChoiceEvent, part: int) -> ChoiceEvent:
-    if type(event) is Text:
-        return Text(part, event.text)
-    return msgspec.structs.replace(event, index=part)
 
 
 def sum_usage(usages: list[Usage], fan_out: FanOut) -> Usage:

@@ -112,7 +112,7 @@ class FastPath:
         """Learn from what the slow path did with `data`, and set `rewrite` if the next chunk may be like it."""
         if writer is None:
             return
-        if rules_before is not None:
+        if rules_before is not None and events and type(events[-1]) is Text:
             self._learn(data, sent, events, rules_before, writer)
         templates = self._templates
         if templates is not None and self._is_stateless(self._choice, writer):
@@ -122,15 +122,18 @@ class FastPath:
         self, data: bytes, sent: bytes, events: list[Event], before: Mapping[str, int], writer: DialectWriter
     ) -> None:
         """Learn from a chunk with one text and possibly unknown fields, which each such chunk repeats."""
-        *fields, text = events or (None,)
-        if not (
-            isinstance(text, Text) and self._is_stateless(text.index, writer) and all(map(_leaves_no_state, fields))
-        ):
+        *fields, text = events
+        if not (isinstance(text, Text) and self._is_stateless(text.index, writer)):
+            return
+        for event in fields:  # only fields that are sent with the next chunk leave no state
+            if not isinstance(event, UnknownFields) or event.location is FieldLocation.DELTA or event.in_own_chunk:
+                return
+        after = self._part.repair_log.counts()
+        new = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
+        if "delta-content-incremental" in new:  # recorded once per choice, not for each such chunk
             return
         if self._templates is None or not self._templates.is_worthwhile:
             self._attempts -= 1
-        after = self._part.repair_log.counts()
-        new = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
         self._templates = learn_templates(data, sent, new, self._framing)
         self._choice = text.index
 
@@ -145,11 +148,6 @@ class FastPath:
         if sent is not None:
             self.on_rewrite(*self._templates.without_framing(data, sent))
         return sent
-
-
-def _leaves_no_state(event: Event | None) -> bool:
-    """Whether the event consists of fields that are sent with the next chunk and leave no state."""
-    return isinstance(event, UnknownFields) and event.location is not FieldLocation.DELTA and not event.in_own_chunk
 
 
 class ChunkTemplates:
@@ -243,22 +241,11 @@ def _split_around_text(frame: bytes) -> Affixes | None:
         return None
     for found in _CONTENT.finditer(frame):
         before, after = frame[: found.start(1)], frame[found.end(1) :]
-        if (
-            _is_verbatim_text(found[1])
-            and _single_choice_text((before + _PLACEHOLDER_BYTES + after)[len(sse.DATA_PREFIX) : -len(sse.FRAME_END)])
-            == _PLACEHOLDER
-        ):
-            return before, after
+        chunk = (before + _PLACEHOLDER_BYTES + after)[len(sse.DATA_PREFIX) : -len(sse.FRAME_END)]
+        match parse_strict(chunk) if _is_verbatim_text(found[1]) else None:
+            case {"choices": [{"delta": {"content": text}}]} if text == _PLACEHOLDER:
+                return before, after
     return None
-
-
-def _single_choice_text(chunk: bytes) -> object:
-    """The text of a chunk with one choice, if any."""
-    match parse_strict(chunk):
-        case {"choices": [{"delta": {"content": text}}]}:
-            return text
-        case _:
-            return None
 
 
 def _is_verbatim_text(text: bytes) -> bool:

@@ -1,6 +1,7 @@
 """Readers of usage, error and log probability objects in the shapes that servers send."""
 
 import math
+from itertools import accumulate
 
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.lenient_json import clean_unicode, scrub_object
@@ -33,9 +34,10 @@ def read_usage(usage: Json, repair_log: RepairLog) -> Usage | None:
         total = prompt + completion
     extra_fields = {key: value for key, value in usage.items() if key not in _COUNT_FIELDS}
     for key in _DETAIL_FIELDS & extra_fields.keys():
-        extra_fields[key] = _fix_details(extra_fields[key])
-        if not _is_valid_details(usage[key]):
-            repair_log.record("use-details", {key: usage[key]})
+        details = usage[key]
+        extra_fields[key] = _fix_details(details)
+        if not isinstance(details, dict) or any(type(count) is not int for count in details.values()):
+            repair_log.record("use-details", {key: details})
     return Usage(prompt, completion, total, extra_fields)
 
 
@@ -50,12 +52,7 @@ def usage_from_timings(timings: Json) -> Usage | None:
 
 def usage_object(usage: Usage) -> Json:
     """Return the usage object of OpenAI's API."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-        **usage.extra_fields,
-    }
+    return {name: getattr(usage, name) for name in _COUNT_FIELDS} | usage.extra_fields
 
 
 def is_placeholder_usage(usage: Usage) -> bool:
@@ -81,10 +78,6 @@ def _fix_details(value: object) -> object:
     }
 
 
-def _is_valid_details(value: object) -> bool:
-    return isinstance(value, dict) and all(type(count) is int for count in value.values())
-
-
 # Errors, in any shape, as a `Failure`.
 
 _ERROR_FIELDS = ("message", "type", "param", "code")
@@ -96,9 +89,16 @@ def read_error(chunk: Json, data: bytes, repair_log: RepairLog) -> Failure | Non
     """Read the error of a JSON object, nested or flat; None if there is none."""
     error = chunk.get("error")
     if has_error(chunk):
-        _check_nested_error(chunk, error, data, repair_log)
+        if "choices" in chunk:
+            repair_log.record("err-not-with-choices", chunk)
+        has_message = isinstance(error, dict) and isinstance(error.get("message"), str)
+        if not has_message or not data.startswith(b'{"error":'):
+            repair_log.record("err-midstream-event", chunk)
+        check_error_shape(error, repair_log)
         return _to_failure(error if isinstance(error, dict) else {"message": error})
-    if "choices" in chunk or not _is_flat_error(chunk):
+    is_flat = chunk.get("object") == "error" or chunk.keys() == {"detail"}
+    has_message = isinstance(chunk.get("message"), str) and any(key in chunk for key in ("code", "type", "status"))
+    if "choices" in chunk or not (is_flat or has_message):
         return None
     repair_log.record("err-not-object-error", chunk)
     if "detail" in chunk and "message" not in chunk:
@@ -130,27 +130,12 @@ def strict_rule_failure(rule: str) -> Failure:
     return Failure(f"The upstream violated the rule {rule}, which is configured as strict.", code=RULE_BROKEN_CODE)
 
 
-def _check_nested_error(chunk: Json, error: object, data: bytes, repair_log: RepairLog) -> None:
-    if "choices" in chunk:
-        repair_log.record("err-not-with-choices", chunk)
-    has_message = isinstance(error, dict) and isinstance(error.get("message"), str)
-    if not has_message or not data.startswith(b'{"error":'):
-        repair_log.record("err-midstream-event", chunk)
-    check_error_shape(error, repair_log)
-
-
 def check_error_shape(error: object, repair_log: RepairLog) -> None:
     """Record where an error object differs from OpenAI's shape."""
     if not isinstance(error, dict) or any(key not in error for key in _ERROR_FIELDS):
         repair_log.record("err-body-shape", error)
     if isinstance(error, dict) and not isinstance(error.get("code"), str | None):
         repair_log.record("err-code-string", error.get("code"))
-
-
-def _is_flat_error(chunk: Json) -> bool:
-    if chunk.get("object") == "error" or chunk.keys() == {"detail"}:
-        return True
-    return isinstance(chunk.get("message"), str) and any(key in chunk for key in ("code", "type", "status"))
 
 
 def _optional_text(value: object) -> str | None:
@@ -245,11 +230,8 @@ def read_completions_logprobs(value: object, offset: int, repair_log: RepairLog)
         return None
     fixed = dict(value)
     empty = [None] * len(tokens)
-    for key, fill in (
-        ("token_logprobs", empty),
-        ("top_logprobs", empty),
-        ("text_offset", _text_offsets(tokens, offset)),
-    ):
+    fills = {"token_logprobs": empty, "top_logprobs": empty, "text_offset": _text_offsets(tokens, offset)}
+    for key, fill in fills.items():
         items = value.get(key)
         if not isinstance(items, list) or len(items) != len(tokens):
             repair_log.record("cmpl-logprobs", value)
@@ -336,8 +318,4 @@ def _first_tokens(tokens: list[str], count: int) -> list[str]:
 
 
 def _text_offsets(tokens: list[str], offset: int) -> list[int]:
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
-    return offsets
+    return list(accumulate(map(len, tokens[:-1]), initial=offset)) if tokens else []

@@ -6,6 +6,7 @@ Every function takes linear time and terminates on hostile nesting.
 import json
 import re
 from collections.abc import Generator
+from contextlib import suppress
 
 import msgspec
 
@@ -48,15 +49,18 @@ def clean_unicode(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        text = _PAIR.sub(_join_pair, text)
-        text = _BYTES.sub(_join_bytes, text)
+        text = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+        text = _BYTES.sub(lambda raw: raw[0].encode("utf-8", "surrogateescape").decode("utf-8", "replace"), text)
         return _LONE.sub("\ufffd", text)
     return text
 
 
-def scrub_object(value: Json) -> Json:
-    """Like `scrub_json`, for an object."""
-    return {clean_unicode(key): scrub_json(item, 1) for key, item in value.items()}
+def scrub_object(value: Json, depth: int = 1) -> Json:
+    """Like `scrub_json`, for an object whose members have the nesting depth `depth`."""
+    return {
+        key if key.isascii() else clean_unicode(key): item if type(item) in _NUMBER_TYPES else scrub_json(item, depth)
+        for key, item in value.items()
+    }
 
 
 def scrub_json(value: object, depth: int = 0) -> object:
@@ -67,21 +71,9 @@ def scrub_json(value: object, depth: int = 0) -> object:
         return value
     if depth >= _DEPTH_LIMIT:
         return None
-    deeper = depth + 1
-    if isinstance(value, list):
-        return [item if type(item) in _NUMBER_TYPES else scrub_json(item, deeper) for item in value]
-    return {
-        clean_unicode(key): item if type(item) in _NUMBER_TYPES else scrub_json(item, deeper)
-        for key, item in value.items()
-    }
-
-
-def _join_pair(found: re.Match[str]) -> str:
-    return found[0].encode("utf-16", "surrogatepass").decode("utf-16")
-
-
-def _join_bytes(found: re.Match[str]) -> str:
-    return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return scrub_object(value, depth + 1)
+    return [item if type(item) in _NUMBER_TYPES else scrub_json(item, depth + 1) for item in value]
 
 
 def _incomplete_tail_length(text: str) -> int:
@@ -126,11 +118,8 @@ _JSON_ESCAPE = re.compile(
 """One escape of a JSON string. The group is a lone surrogate."""
 
 
-class NotJson:
-    """Type of NOT_JSON, the result for text that is not JSON."""
-
-
-NOT_JSON = NotJson()
+NOT_JSON = object()
+"""Result for text that is not JSON."""
 
 
 def parse_strict(data: bytes) -> object:
@@ -165,7 +154,8 @@ def normalise_object_text(text: str) -> msgspec.Raw | None:
     """
     data = text.encode()
     if isinstance(parse_by_grammar(data), dict):
-        return msgspec.Raw(msgspec.json.format(_JSON_ESCAPE.sub(_replace_lone_surrogate, data), indent=-1))
+        plain = _JSON_ESCAPE.sub(lambda found: found[0] if found[1] is None else rb"\ufffd", data)
+        return msgspec.Raw(msgspec.json.format(plain, indent=-1))
     objects = [value for value in parse_lenient(data) if isinstance(value, dict)]
     return msgspec.Raw(msgspec.json.encode(scrub_object(objects[0]))) if objects else None
 
@@ -184,7 +174,9 @@ def parse_lenient(data: bytes) -> list[object]:
         return values
     quoted = _BYTES_REPR.fullmatch(text)
     if quoted:
-        text = _undo_bytes_repr(quoted[2])
+        text = _unescape(quoted[2])
+        with suppress(UnicodeEncodeError):
+            text = text.encode("latin-1").decode("utf-8", "surrogateescape")
         values = _parse_all_values(text)
     return values or _parse_all_values(_PYTHON_TOKEN.sub(_python_token_to_json, text))
 
@@ -255,19 +247,6 @@ def _parse_all_values(text: str) -> list[object]:
 
 def _reject_constant(name: str) -> object:
     raise ValueError(name)
-
-
-def _replace_lone_surrogate(found: re.Match[bytes]) -> bytes:
-    return found[0] if found[1] is None else rb"\ufffd"
-
-
-def _undo_bytes_repr(text: str) -> str:
-    """Decode the content of a Python bytes literal."""
-    plain = _unescape(text)
-    try:
-        return plain.encode("latin-1").decode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return plain
 
 
 def _python_token_to_json(found: re.Match[str]) -> str:

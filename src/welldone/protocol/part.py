@@ -56,7 +56,7 @@ class StreamPart:
     @property
     def envelope(self) -> Envelope | None:
         """The envelope, once a chunk was read."""
-        return self._reader.envelope
+        return self._reader.chunks.envelope
 
     @property
     def state(self) -> PartState:
@@ -68,10 +68,10 @@ class StreamPart:
             return PartState.STOPPED
         if reader.is_done:
             return PartState.DONE
-        if reader.envelope is None:
+        if reader.chunks.envelope is None:
             return PartState.WAITING
         if self.repairer.is_complete:
-            return PartState.FINISHED_WITH_USAGE if reader.has_usage_chunk else PartState.FINISHED
+            return PartState.FINISHED_WITH_USAGE if reader.chunks.has_usage_chunk else PartState.FINISHED
         return PartState.ANSWERING
 
     @property
@@ -85,10 +85,8 @@ class StreamPart:
 
     def configure(self, options: RepairOptions) -> None:
         """Set how the stream is repaired, before its first byte."""
-        self.repairer.think_mode = options.think if self._endpoint is Endpoint.CHAT else "no"
-        self.repairer.text_mode = options.text
+        self.repairer.options = options
         self.repair_log.strict_rules = options.strict
-        self.repairer.map_failure = options.map_failure
 
     def can_use_fast_path(self, index: int) -> bool:
         """Whether plain text of this choice passes unchanged and changes no state."""
@@ -104,27 +102,18 @@ class StreamPart:
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes."""
         out: list[Event] = []
-        for frame in self._reader.decode_frames(data):
-            if not self._may_read_on:
-                break
-            out += self._read_frame(frame)
-        if self._reader.is_overlong:
-            out += self._check_length()
+        for _, events in self._read_frames(self._reader.decode_frames(data)):
+            out += events
         return out
 
     def feed_by_frame(self, data: bytes) -> Iterator[FrameEvents]:
         """Like `feed`, frame by frame: the log has no entries of later frames when a frame is yielded."""
-        for frame in self._reader.decode_frames(data):
-            if not self._may_read_on:
-                break
-            yield frame, self._read_frame(frame)
-        if self._reader.is_overlong:
-            yield None, self._check_length()
+        return self._read_frames(self._reader.decode_frames(data))
 
     def feed_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
         """Yield the events of a non-streaming reply; each step fits the blocking budget."""
         for events in self._reader.read_reply_in_steps(data):
-            yield self._hold_until_envelope(self.repairer.feed(self._apply_filters(events)))
+            yield self._repair(events)
         yield self._strict_failure()
 
     def close_by_frame(self) -> Iterator[FrameEvents]:
@@ -132,51 +121,45 @@ class StreamPart:
         if self._is_stopped:
             yield None, self._hold_until_envelope(self.repairer.close(is_done=True))
             return
-        for frame in self._reader.decode_last_frames():
-            if not self._may_read_on:
-                break
-            yield frame, self._read_frame(frame)
-        last = self.repairer.feed(
-            self._apply_filters(self._reader.check_length() + self._reader.flush()) + self._flush_stop_filter()
-        )
+        yield from self._read_frames(self._reader.decode_last_frames())
+        last = self.repairer.feed(self._apply_filters(self._reader.flush()) + self._flush_stop_filter())
         last += self.repairer.close(is_done=self._reader.is_done or self._is_stopped)
-        has_usage = self._reader.has_usage_chunk or self._is_stopped
+        has_usage = self._reader.chunks.has_usage_chunk or self._is_stopped
         if self._facts.include_usage and not has_usage and self.repairer.failure is None:
             self.repair_log.record("use-final-chunk")
             if self._endpoint is Endpoint.COMPLETIONS:
                 self.repair_log.record("cmpl-usage-chunk")
-        yield None, self._hold_until_envelope(self._fail_if_strict(last))
+        rule = self.repair_log.broken_rule
+        if rule is not None and self.repairer.failure is None:
+            self.repairer.failure = strict_rule_failure(rule)
+            last = [*(event for event in last if not isinstance(event, Finish | Usage)), self.repairer.failure]
+        yield None, self._hold_until_envelope(last)
 
     def fail(self, failure: Failure) -> list[Event]:
         """Return the last events of an answer that fails for a reason outside of the stream."""
         return self._hold_until_envelope(self.repairer.feed([*self._flush_stop_filter(), failure]))
 
-    @property
-    def _may_read_on(self) -> bool:
-        """Whether events of further frames would be sent. After an error of the server, the rest is checked."""
-        return not self._is_stopped and (self.repairer.failure is None or self._reader.has_failed)
+    def _read_frames(self, frames: list[sse.Frame]) -> Iterator[FrameEvents]:
+        reader, repairer = self._reader, self.repairer
+        for frame in frames:
+            # After an error of the server, the rest is checked. A direct part has no stop strings.
+            if (repairer.failure is not None and not reader.has_failed) or (not self._is_direct and self._is_stopped):
+                break
+            events = reader.read_frame(frame)
+            if self._is_direct:
+                yield frame, repairer.feed(self._observe(events) if self._is_observed else events)
+            else:
+                yield frame, self._repair(events) + self._strict_failure()
+        if reader.decoder.overlong_at is not None:
+            yield None, self._repair(reader.check_length())
 
-    def _read_frame(self, frame: sse.Frame) -> list[Event]:
-        events = self._reader.read_frame(frame)
-        if self._is_direct:
-            return self.repairer.feed(self._observe(events) if self._is_observed else events)
-        return self._hold_until_envelope(self.repairer.feed(self._apply_filters(events))) + self._strict_failure()
-
-    def _check_length(self) -> list[Event]:
-        return self._hold_until_envelope(self.repairer.feed(self._reader.check_length()))
+    def _repair(self, events: list[Event]) -> list[Event]:
+        return self._hold_until_envelope(self.repairer.feed(self._apply_filters(events)))
 
     def _strict_failure(self) -> list[Event]:
         """A failure if a strict rule was violated."""
         rule = self.repair_log.broken_rule
         return [] if rule is None else self._hold_until_envelope(self.repairer.feed([strict_rule_failure(rule)]))
-
-    def _fail_if_strict(self, last: list[Event]) -> list[Event]:
-        """The last events; if a strict rule was violated, with a failure instead of finish and usage."""
-        rule = self.repair_log.broken_rule
-        if rule is None or self.repairer.failure is not None:
-            return last
-        self.repairer.failure = strict_rule_failure(rule)
-        return [*(event for event in last if not isinstance(event, Finish | Usage)), self.repairer.failure]
 
     def _apply_filters(self, events: list[Event]) -> list[Event]:
         """Convert forced calls and apply stop strings."""
@@ -197,7 +180,7 @@ class StreamPart:
         """Before the first real chunk, pass keep-alives and store everything else until there is an envelope."""
         if self._early_events is None or not events:
             return events
-        if self._reader.envelope is not None or isinstance(events[-1], Failure):
+        if self._reader.chunks.envelope is not None or isinstance(events[-1], Failure):
             events = self._early_events + events
             self._early_events = None
             self._is_direct = self._forced_calls is None and self._stops is None and not self.repair_log.strict_rules

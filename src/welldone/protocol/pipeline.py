@@ -7,6 +7,7 @@ that form one answer (see `fan_out`).
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
+from functools import partial
 from itertools import count
 from typing import ClassVar, TypedDict, Unpack
 
@@ -17,27 +18,14 @@ from welldone.protocol.collect import collect
 from welldone.protocol.dialects.base import Dialect, DialectWriter
 from welldone.protocol.dialects.chat import (
     REASONING_FIELDS,
-    ChatDialect,
-    CompletionsDialect,
+    ChunkDialect,
     escape_line_breaks,
     openai_error_object,
 )
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    Failure,
-    Json,
-    KeepAlive,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol.events import ChoiceStart, Event, Failure, Json, KeepAlive, TextEvent, UnknownFields, Usage
 from welldone.protocol.fan_out import ChoiceMerger, FanOut, sum_usage
 from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import bad_stream_failure
@@ -51,9 +39,8 @@ from welldone.protocol.text_tool_calls import ForcedToolCall
 
 BUFFERED_LIMIT_CHARS = 4 * 1024 * 1024
 """Most buffered characters of an answer: a million tokens. /v1/responses repeats the text four times at its end."""
-_TEXT_EVENTS = (Text, Reasoning, Refusal, ToolArguments)
 _SLOW_BODY_EVENTS = 2_000  # of 15 us each: 30 ms
-_CONTENTLESS_EVENTS = (KeepAlive, ChoiceStart, UnknownFields, Usage)
+_CONTENTLESS_EVENTS = frozenset({KeepAlive, ChoiceStart, UnknownFields, Usage})
 """Events that a server may send while it still processes the prompt."""
 
 
@@ -95,9 +82,7 @@ class Pipeline(ABC):
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
         facts = facts or RequestFacts()
-        self.dialect = dialect or (
-            ChatDialect(facts, reasoning) if endpoint is Endpoint.CHAT else CompletionsDialect(facts)
-        )
+        self.dialect = dialect or ChunkDialect(facts, endpoint, reasoning)
         """Dialect of the output."""
         self.has_content = False
         """Whether the last input had content, and not only a role or a keep-alive."""
@@ -216,12 +201,13 @@ class Pipeline(ABC):
     def read(self, data: bytes, part: int = 0) -> list[Event]:
         """Return the events that `data` of a part completes."""
         events = self.parts[part].feed(data)
-        self.has_content = any(type(event) not in _CONTENTLESS_EVENTS for event in events)
+        self.has_content = not _CONTENTLESS_EVENTS.issuperset(map(type, events))
         return events if self._merger is None else self._merger.merge(events, part)
 
     def read_by_frame(self, data: bytes, part: int = 0) -> Iterator[FrameEvents]:
         """Like `read`, frame by frame."""
-        return self._merge_frames(self.parts[part].feed_by_frame(data), part)
+        for frame, events in self.parts[part].feed_by_frame(data):
+            yield frame, events if self._merger is None else self._merger.merge(events, part)
 
     def read_reply_in_steps(self, data: bytes, part: int = 0) -> Iterator[list[Event]]:
         """Yield the events of a part that is a non-streaming reply; each step fits the blocking budget."""
@@ -230,7 +216,8 @@ class Pipeline(ABC):
 
     def read_end_by_frame(self, part: int = 0) -> Iterator[FrameEvents]:
         """Yield the events at the end of a part, frame by frame."""
-        yield from self._merge_frames(self.parts[part].close_by_frame(), part)
+        for frame, events in self.parts[part].close_by_frame():
+            yield frame, events if self._merger is None else self._merger.merge(events, part)
         self._ended_parts.add(part)
         is_last = len(self._ended_parts) == len(self.parts) and self.failure is None
         if is_last and self._merger is not None and self._facts.include_usage and (usage := self.usage) is not None:
@@ -244,13 +231,6 @@ class Pipeline(ABC):
         events = self.parts[part].fail(failure)
         return events if self._merger is None else self._merger.merge(events, part)
 
-    def _merge_frames(self, frames: Iterator[FrameEvents], part: int) -> Iterator[FrameEvents]:
-        for frame, events in frames:
-            yield frame, events if self._merger is None else self._merger.merge(events, part)
-
-    def _read_end(self, part: int) -> list[Event]:
-        return [event for _, events in self.read_end_by_frame(part) for event in events]
-
     # From bytes to output.
 
     def feed_reply_in_steps(self, data: bytes, part: int = 0) -> Iterator[bytes]:
@@ -263,7 +243,7 @@ class Pipeline(ABC):
 
     def close(self, part: int = 0) -> bytes:
         """Return the bytes to send at the end of a part."""
-        return self.write_events(self._read_end(part)) + self.end()
+        return self.write_events([event for _, events in self.read_end_by_frame(part) for event in events]) + self.end()
 
     def fail(self, failure: Failure) -> bytes:
         """Return the bytes to send when the answer fails for a reason outside of the stream."""
@@ -272,7 +252,7 @@ class Pipeline(ABC):
     def _limit_buffered(self, events: list[Event]) -> list[Event]:
         """Replace the event that exceeds the limit of buffered text by a failure, and drop those after it."""
         for position, event in enumerate(events):
-            if isinstance(event, _TEXT_EVENTS):
+            if isinstance(event, TextEvent):
                 self._buffered_chars += len(event.text)
                 if self._buffered_chars > BUFFERED_LIMIT_CHARS and not self._is_finished:
                     failure = bad_stream_failure(f"more than {BUFFERED_LIMIT_CHARS} characters")
@@ -342,13 +322,13 @@ class StreamPipeline(Pipeline):
         super().__init__(endpoint, fallback=fallback, **arguments)
         self._writer: DialectWriter | None = None
         self._is_ended = False
-        is_plain = self.dialect.IS_CHAT and self._merger is None and not self._facts.stop_strings
+        is_plain = self.dialect.is_chat and self._merger is None and not self._facts.stop_strings
         self.fast_path = FastPath(self.parts[0], is_allowed=is_plain and uses_fast_path)
         """Rewrites text chunks. A caller with transfer framing offers chunks to it before `feed`."""
         if self.COMPARES_PATHS and is_plain and uses_fast_path:
             arguments["dialect"] = copy(self.dialect)
             self._twin = StreamPipeline(endpoint, fallback=fallback, uses_fast_path=False, **arguments)
-            self.fast_path.on_rewrite = self._compare_rewrite
+            self.fast_path.on_rewrite = partial(_compare_rewrite, self._twin)  # without a reference to self
 
     def configure(self, part: int, options: RepairOptions) -> None:
         """Set how a part is repaired, before its first byte."""
@@ -359,12 +339,12 @@ class StreamPipeline(Pipeline):
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """Return the bytes to send for `data`."""
         path = self.fast_path
-        if path.rewrite is not None and not path.has_framing:
-            sent = path.rewrite(data)
-            if sent is not None:
+        if path.rewrite is not None:
+            rewritten = None if path.has_framing else path.rewrite(data)
+            if rewritten is not None:
                 self.has_content = True
-                return sent
-        path.leave()
+                return rewritten
+            path.leave()
         before = path.rules_before(data)
         events = self.read(data, part)
         sent = self.write_events(events)
@@ -433,15 +413,19 @@ class StreamPipeline(Pipeline):
         self._writer = self.dialect.make_writer(self._envelope, lambda: _total_usage(parts, fan_out))
         return self._writer
 
-    def _compare_rewrite(self, frame: bytes, sent: bytes) -> None:
-        assert self._twin is not None
-        self._compare(sent, self._twin.feed(frame))
-
     def _compare(self, sent: bytes, expected: bytes) -> None:
         assert self._twin is not None
-        assert sent == expected, f"with the fast path {sent!r}, without it {expected!r}"
-        if self.fast_path.rewrite is None:  # otherwise its frames are not in the log yet
-            assert self.result == self._twin.result
+        # While `rewrite` is set, the log of the part lacks the frames of the fast path.
+        has_same_result = self.fast_path.rewrite is not None or self.result == self._twin.result
+        if sent != expected or not has_same_result:
+            raise AssertionError(
+                f"with the fast path {sent!r}, {self.result}; without it {expected!r}, {self._twin.result}"
+            )
+
+
+def _compare_rewrite(twin: StreamPipeline, frame: bytes, sent: bytes) -> None:
+    if sent != (expected := twin.feed(frame)):
+        raise AssertionError(f"with the fast path {sent!r}, without it {expected!r}")
 
 
 def _total_usage(parts: list[StreamPart], fan_out: FanOut) -> Usage | None:

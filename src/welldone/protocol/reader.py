@@ -46,8 +46,9 @@ class EventReader:
         """Whether the server sent an error, or a stream that cannot be read."""
         self._endpoint = endpoint
         self._repair_log = repair_log
-        self._chunks = ChunkReader(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
-        self._decoder = sse.SseDecoder(eager=True, limit_bytes=limit_bytes)
+        self.chunks = ChunkReader(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
+        """Reader of the JSON objects. It has the envelope."""
+        self.decoder = sse.SseDecoder(eager=True, limit_bytes=limit_bytes)
         self._limit = limit_bytes
         self._pieces: list[bytes] = []  # lines of one frame that are JSON only when joined
         self._pieces_bytes = 0
@@ -57,29 +58,17 @@ class EventReader:
         self._is_mid_frame = False  # within a frame whose first lines have been read
 
     @property
-    def envelope(self) -> Envelope | None:
-        """Envelope of the stream, once a chunk was read."""
-        return self._chunks.envelope
-
-    @property
     def is_idle(self) -> bool:
         """Whether no state is pending, so that the next frame can be read by itself."""
-        is_over = self.is_done or self.has_failed or self.has_usage_chunk
-        return (
-            not (is_over or self._pieces or self._is_mid_frame)
-            and self._decoder.is_idle
-            and self._chunks.is_plain_text_safe
-        )
+        is_over = self.is_done or self.has_failed or self.chunks.has_usage_chunk
+        is_pending = self._pieces or self._is_mid_frame or not self.decoder.is_idle
+        return not is_over and not is_pending and self.chunks.deltas.is_plain_text_safe
 
     def record_fast_path(self, frames: int, byte_count: int, last_bytes: int) -> None:
         """Advance by frames that the fast path handled; `last_bytes` is the size of the last one."""
         self._repair_log.frame += frames
-        self._repair_log.byte = self._decoder.skip_bytes(byte_count) - last_bytes
-
-    @property
-    def has_usage_chunk(self) -> bool:
-        """Whether usage was received on a chunk without choices, as specified."""
-        return self._chunks.has_usage_chunk
+        self.decoder.offset += byte_count
+        self._repair_log.byte = self.decoder.offset - last_bytes
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes."""
@@ -99,11 +88,11 @@ class EventReader:
         chunk: Json | Failure = yield from steps_yielding(parse_reply(data, self._endpoint, self._repair_log), [])
         self._repair_log.mute()  # the rules of streams do not apply to a reply
         self.is_done = True
-        self._chunks.expect_split_characters()
+        self.chunks.deltas.expect_split_characters()
         finished = 0
         for piece in [chunk] if isinstance(chunk, Failure) else split_by_logprobs(chunk):
             events: list[Event] = []
-            failure = piece if isinstance(piece, Failure) else self._chunks.read(piece, events)
+            failure = piece if isinstance(piece, Failure) else self.chunks.read(piece, events)
             finished += sum(isinstance(event, Finish) for event in events)
             if failure is not None:
                 self._fail(failure, events)
@@ -119,14 +108,14 @@ class EventReader:
 
     def decode_frames(self, data: bytes) -> list[sse.Frame]:
         """Return the frames that `data` completes."""
-        frames = self._decoder.feed(data)
-        if frames and self._repair_log.frame == 0 and self._decoder.has_bom:
+        frames = self.decoder.feed(data)
+        if frames and self._repair_log.frame == 0 and self.decoder.has_bom:
             self._repair_log.record("sse-no-bom")
         return frames
 
     def decode_last_frames(self) -> list[sse.Frame]:
         """Return the remaining frames at the end of the stream."""
-        frames = self._decoder.close()
+        frames = self.decoder.close()
         self._last = frames[-1] if frames else None
         return frames
 
@@ -145,6 +134,9 @@ class EventReader:
             self._repair_log.frame += 1
             self._repair_log.byte = frame.byte
         raw, data = frame.raw, frame.data
+        if raw == sse.DONE and not (self.is_done or self._is_mid_frame or self._pieces):
+            self.is_done = True
+            return events
         if (
             data is not None
             and not self._is_mid_frame
@@ -170,16 +162,11 @@ class EventReader:
             self._repair_log.record("end-last-event-terminated")
         return events
 
-    @property
-    def is_overlong(self) -> bool:
-        """Whether a frame exceeds the size limit."""
-        return self._decoder.overlong_at is not None
-
     def check_length(self) -> list[Event]:
         """Return a failure if a frame exceeds the size limit."""
         events: list[Event] = []
-        if self._decoder.overlong_at is not None and not self.has_failed:
-            self._repair_log.byte = self._decoder.overlong_at
+        if self.decoder.overlong_at is not None and not self.has_failed:
+            self._repair_log.byte = self.decoder.overlong_at
             self._fail_overlong(events)
         return events
 
@@ -198,7 +185,7 @@ class EventReader:
     def flush(self) -> list[Event]:
         """Return the events that were held back until the end."""
         if not self.has_failed:
-            return self._chunks.close()
+            return self.chunks.deltas.close()
         if self._has_error_event and not self.is_done:
             self._repair_log.record("err-then-done")
         return []
@@ -243,8 +230,14 @@ class EventReader:
     def _read_failure_fields(self, fields: list[tuple[bytes, bytes]], events: list[Event]) -> bool:
         """Fail if a field is `error`, or contains a chunk outside of `data`; return whether it did."""
         error = next((value for name, value in fields if name == b"error"), None)
-        if error is not None:
-            self._read_error_field(error, events)
+        if error is not None:  # `error: {...}`, which older servers send
+            text = error.decode("utf-8", "replace")
+            self._repair_log.record("err-not-error-field", text)
+            found = parse_strict(error)
+            value = found if isinstance(found, dict) else {"message": text}
+            failure = read_error(value if "error" in value else {"error": value}, error, RepairLog())
+            self._has_error_event = True
+            self._fail(failure or bad_stream_failure("an error field"), events)
             return True
         is_hidden = not self.is_done and has_hidden_chunk(fields)
         if is_hidden:
@@ -252,15 +245,6 @@ class EventReader:
                 bad_stream_failure(f"a chunk that is not in a data field (frame {self._repair_log.frame})"), events
             )
         return is_hidden
-
-    def _read_error_field(self, value: bytes, events: list[Event]) -> None:
-        """Read `error: {...}`, an SSE field that older servers send."""
-        self._repair_log.record("err-not-error-field", value.decode("utf-8", "replace"))
-        found = parse_strict(value)
-        error = found if isinstance(found, dict) else {"message": value.decode("utf-8", "replace")}
-        failure = read_error(error if "error" in error else {"error": error}, value, RepairLog())
-        self._has_error_event = True
-        self._fail(failure or bad_stream_failure("an error field"), events)
 
     def _read_text(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
         """Read the data of an irregular frame."""
@@ -302,26 +286,23 @@ class EventReader:
                 return  # clients stop reading at [DONE]
             if not values and not frame.ended:
                 return  # truncated within the last frame; the frames before decide whether the answer is complete
-            self._chunks.expect_split_characters()
+            self.chunks.deltas.expect_split_characters()
             self._repair_log.record(malformed_json_rule(text, values), text.decode("utf-8", "replace"))
         if not values:
             self._fail(bad_stream_failure(f"a frame that is not JSON (frame {self._repair_log.frame})"), events)
         for value in values:
             if self.has_failed:
                 return
-            self._read_value(value, text, events, frame.event)
-
-    def _read_value(self, value: object, text: bytes, events: list[Event], event: str) -> None:
-        if isinstance(value, dict):
-            self._read_object(value, text, events, event)
-        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            # Some servers reply to a list of prompts with a list of replies.
-            self._repair_log.record("sse-one-object-per-event")
-            for item in value:
+            items = value if isinstance(value, list) else [value]
+            objects = [item for item in items if isinstance(item, dict)]
+            if not objects or len(objects) < len(items):
+                self._repair_log.record("sse-no-foreign-json", format_json(value))
+                continue
+            if isinstance(value, list):  # some servers reply to a list of prompts with a list of replies
+                self._repair_log.record("sse-one-object-per-event")
+            for item in objects:
                 if not self.has_failed:
-                    self._read_object(item, text, events, event)
-        else:
-            self._repair_log.record("sse-no-foreign-json", format_json(value))
+                    self._read_object(item, text, events, frame.event)
 
     def _read_object(self, value: Json, data: bytes, events: list[Event], event: str = "") -> None:
         if self.is_done:
@@ -332,7 +313,7 @@ class EventReader:
                 if event:
                     self._repair_log.record("err-event-name", event)
                 if isinstance(value.get("choices"), list):
-                    self._chunks.read(value, events)  # content beside the error
+                    self.chunks.read(value, events)  # content beside the error
                 self._has_error_event = True
                 self._fail(failure, events)
                 return
@@ -341,12 +322,12 @@ class EventReader:
                 return
             if "error" in value:
                 self._repair_log.record("env-no-error-key", value)
-        failure = self._chunks.read(value, events)
+        failure = self.chunks.read(value, events)
         if failure is not None:
             self._fail(failure, events)
 
     def _fail(self, failure: Failure, events: list[Event]) -> None:
-        events += self._chunks.close()
+        events += self.chunks.deltas.close()
         events.append(failure)
         self.has_failed = True
 

@@ -15,7 +15,6 @@ from welldone.protocol.events import (
     ChoiceStart,
     Event,
     Failure,
-    FailureMapper,
     FieldLocation,
     Finish,
     KeepAlive,
@@ -30,12 +29,12 @@ from welldone.protocol.events import (
 )
 from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, limit_top_logprobs
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.repair_options import DEFAULT_OPTIONS
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.text_filters import (
     CumulativeTextDetector,
     CumulativeTextFilter,
     JsonOutputChecker,
-    TextMode,
     ThinkMode,
     ThinkTagFilter,
 )
@@ -44,8 +43,7 @@ from welldone.protocol.tool_calls import HeldBytesBudget, ToolCallAssembler
 _COMMENTS_LIMIT = 40  # consecutive, of two lines each; some clients fail after about 100 lines without data
 _NOOPS_LIMIT = 16  # consecutive chunks without content
 
-_CONTENT_EVENTS = (Text, Reasoning, Refusal, ToolCall, ToolArguments)
-_CHAT_CONTENT_EVENTS = (*_CONTENT_EVENTS, ChoiceStart)
+_CONTENT_EVENTS: frozenset[type[Event]] = frozenset({Text, Reasoning, Refusal, ToolCall, ToolArguments})
 
 
 class _ChoiceRepair:
@@ -72,11 +70,6 @@ class _ChoiceRepair:
         if self.think_filter is not None:
             out += self.think_filter.pause()
 
-    def flush_text(self, out: list[Event]) -> None:
-        """Emit the text that was held back."""
-        if self.think_filter is not None:
-            out += self.think_filter.close()
-
     def add_text(self, text: str, think: ThinkMode, out: list[Event]) -> None:
         if not self.has_text:
             self.has_text = True
@@ -96,6 +89,12 @@ class _ChoiceRepair:
             and self.finish_reason is None
             and (self.think_filter is None or self.think_filter.is_past_thinking)
         )
+
+    def close(self, out: list[Event], *, is_cut: bool) -> None:
+        """Emit what was held back. `is_cut`: the answer ended early, so tool calls may be incomplete."""
+        if self.think_filter is not None:
+            out += self.think_filter.close()
+        self.calls.close(out, is_cut=is_cut or self.finish_reason in TRUNCATED_REASONS)
 
     def add_reasoning(self, text: str, out: list[Event]) -> None:
         self.pause(out)
@@ -124,19 +123,15 @@ class EventRepairer:
         """The last usage received, even if it is not sent."""
         self.failure: Failure | None = None
         """The failure that ended the answer, if any."""
-        self.think_mode: ThinkMode = "no"
-        """How reasoning in `<think>` tags is separated from the text."""
-        self.text_mode: TextMode = "delta"
-        """Whether texts are increments or cumulative."""
-        self.map_failure: FailureMapper | None = None
-        """Maps errors of the upstream to the errors that are sent."""
+        self.options = DEFAULT_OPTIONS
+        """Settings of the upstream."""
         self.invalid_arguments_count = 0
         """Number of tool calls whose arguments are not a JSON object although the answer was not truncated."""
         self._json_checker = JsonOutputChecker(is_object=facts.is_json_object) if facts.is_json_output else None
         self._is_chat = endpoint is Endpoint.CHAT
         self._is_stream = is_stream
         # Events that are always sent as a chunk.
-        self._content_events = _CHAT_CONTENT_EVENTS if self._is_chat else _CONTENT_EVENTS
+        self._content_events = _CONTENT_EVENTS | {ChoiceStart} if self._is_chat else _CONTENT_EVENTS
         self._facts = facts
         self._repair_log = repair_log
         self._new_call_id = new_call_id
@@ -183,7 +178,7 @@ class EventRepairer:
                     continue
             before = len(out)
             self._repair_event(event, out)
-            if any(isinstance(emitted, self._content_events) for emitted in out[before:]):
+            if not self._content_events.isdisjoint(map(type, out[before:])):
                 self._comment_count = self._noop_count = 0
         if self._json_checker is not None:
             self._json_checker.observe(out)
@@ -191,35 +186,35 @@ class EventRepairer:
 
     def close(self, *, is_done: bool) -> list[Event]:
         """Finish every choice, or fail. `is_done`: the server sent `[DONE]`."""
-        out = self._close(is_done=is_done)
-        if self._json_checker is not None:
-            self._json_checker.observe(out)
-        return out
-
-    def _close(self, *, is_done: bool) -> list[Event]:
         out: list[Event] = []
         if self.failure is not None:
             return out
         choices = self._open_choices()
-        if not choices:
-            self._repair_log.record("err-empty-stream")
-            self._fail(incomplete_stream_failure("the server sent no answer"), out)
-            return out
         failures = []
         self._flush_pending_fields(
             [choice for choice in choices if choice.finish_reason is None or choice.calls.has_nameless], out
         )
         for choice in choices:
-            choice.flush_text(out)
-            choice.calls.close(
-                out, is_cut=choice.finish_reason in TRUNCATED_REASONS or (choice.finish_reason is None and not is_done)
-            )
+            choice.close(out, is_cut=choice.finish_reason is None and not is_done)
             failures += self._finish_choice(choice, out, is_done=is_done)
-        failures += self._missing_choices(choices)
+        requested = self._facts.choice_count or 0
+        if not choices:
+            self._repair_log.record("err-empty-stream")
+            failures.append(incomplete_stream_failure("the server sent no answer"))
+        elif len(choices) < requested:
+            self._repair_log.record("n-refuse-if-unsupported", len(choices))
+            message = f"the server sent {len(choices)} of {requested} requested choices"
+            failures.append(incomplete_stream_failure(message))
         if failures:
             self._fail(failures[0], out)
-        else:
-            self._finish_stream(out, is_done=is_done)
+        elif not is_done:
+            self._repair_log.record("end-done-sent")
+            if not self._is_chat:
+                self._repair_log.record("cmpl-done")
+        if not failures and self.usage is not None and self._facts.include_usage is not False:
+            out.append(self.usage)
+        if self._json_checker is not None:
+            self._json_checker.observe(out)
         return out
 
     def _repair_event(self, event: Event, out: list[Event]) -> None:
@@ -229,7 +224,7 @@ class EventRepairer:
             case Usage():
                 self.usage = event
             case Failure():
-                self._abort(event if self.map_failure is None else self.map_failure(event), out)
+                self._abort(event if self.options.map_failure is None else self.options.map_failure(event), out)
             case UnknownFields(location=FieldLocation.CHUNK):
                 index = (self._map_index(event.index) or 0) if event.in_own_chunk else event.index
                 if event.in_own_chunk and not self._get_choice(index).is_open:
@@ -243,8 +238,7 @@ class EventRepairer:
         choices = self._open_choices()
         self._flush_pending_fields(choices, out)
         for choice in choices:
-            choice.flush_text(out)
-            choice.calls.close(out, is_cut=choice.finish_reason is None or choice.finish_reason in TRUNCATED_REASONS)
+            choice.close(out, is_cut=choice.finish_reason is None)
             if choice.finish_reason is not None:
                 self._finish_choice(choice, out, is_done=True)
         self._fail(failure, out)
@@ -257,18 +251,15 @@ class EventRepairer:
         index = self._map_index(event.index)
         if index is None:
             return
-        choice = self._get_choice(index)
-        if isinstance(event, UnknownFields) and not event.in_own_chunk:
-            self._emit(choice, event, out)
-            return
-        if isinstance(event, ChoiceStart) and choice.is_open:
-            if choice.has_events:
+        choice = self._choices.get(index) or self._get_choice(index)
+        if not isinstance(event, UnknownFields) or event.in_own_chunk:
+            if not choice.is_open:
+                if self._is_chat and not isinstance(event, ChoiceStart):
+                    self._repair_log.record("delta-role-first")
+                self._open_choice(choice, out)
+            elif isinstance(event, ChoiceStart) and choice.has_events:
                 self._repair_log.record("delta-role-once")
-        elif not choice.is_open:
-            if self._is_chat and not isinstance(event, ChoiceStart):
-                self._repair_log.record("delta-role-first")
-            self._open_choice(choice, out)
-        choice.has_events = True
+            choice.has_events = True
         self._emit(choice, event, out)
         if choice.calls.failure is not None:
             self._fail(choice.calls.failure, out)
@@ -280,7 +271,7 @@ class EventRepairer:
             case ChoiceStart():
                 pass
             case Text(text=text):
-                choice.add_text(text, self.think_mode, out)
+                choice.add_text(text, self.options.think if self._is_chat else "no", out)
             case Logprobs(value=value):
                 limit = self._facts.top_logprobs
                 out.append(Logprobs(index, value if limit is None else limit_top_logprobs(value, limit)))
@@ -289,8 +280,13 @@ class EventRepairer:
             case UnknownFields():
                 out.append(msgspec.structs.replace(event, index=index))
             case Finish(reason=reason, stop_string=stop):
-                self._hold_finish(choice, reason)
+                choice.can_pass_text = False
                 choice.stop_string = stop
+                self._finished_count += choice.finish_reason is None
+                if choice.finish_reason is not None:
+                    self._repair_log.record("fin-exactly-once", reason)
+                if choice.finish_reason is None or reason == "tool_calls":  # which has precedence
+                    choice.finish_reason = reason
             case Reasoning() | Refusal() | ToolCall() | ToolArguments() if not self._is_chat:
                 pass  # completions have no such fields, and their reader emits none
             case Reasoning(text=text):
@@ -319,7 +315,7 @@ class EventRepairer:
                 self._held_budget,
                 is_legacy=self._facts.uses_legacy_functions,
             )
-            choice = _ChoiceRepair(index, calls, self._repair_log, is_cumulative=self.text_mode == "cumulative")
+            choice = _ChoiceRepair(index, calls, self._repair_log, is_cumulative=self.options.text == "cumulative")
             self._choices[index] = choice
         return choice
 
@@ -340,14 +336,6 @@ class EventRepairer:
             self._repair_log.record("n-index-int" if self._is_chat else "cmpl-index", index)
         return known
 
-    def _missing_choices(self, choices: list[_ChoiceRepair]) -> list[Failure]:
-        """A failure if fewer choices than requested were received."""
-        requested = self._facts.choice_count or 0
-        if len(choices) >= requested:
-            return []
-        self._repair_log.record("n-refuse-if-unsupported", len(choices))
-        return [incomplete_stream_failure(f"the server sent {len(choices)} of {requested} requested choices")]
-
     def _open_choice(self, choice: _ChoiceRepair, out: list[Event]) -> None:
         """Start a choice, after those with a lower index: clients store choices in a list."""
         if self._is_chat:
@@ -357,17 +345,6 @@ class EventRepairer:
                     self._open_choice(self._get_choice(index), out)
         choice.is_open = True
         out.append(ChoiceStart(choice.index))
-
-    def _hold_finish(self, choice: _ChoiceRepair, reason: str) -> None:
-        """Store the finish reason until nothing can follow; `tool_calls` has precedence."""
-        choice.can_pass_text = False
-        if choice.finish_reason is None:
-            choice.finish_reason = reason
-            self._finished_count += 1
-            return
-        self._repair_log.record("fin-exactly-once", reason)
-        if reason == "tool_calls":
-            choice.finish_reason = reason
 
     def _finish_choice(self, choice: _ChoiceRepair, out: list[Event], *, is_done: bool) -> list[Failure]:
         """Emit the finish of a choice; a failure if the choice is incomplete."""
@@ -394,14 +371,6 @@ class EventRepairer:
                 return [bad_stream_failure("a tool call whose arguments are not a JSON object")]
         out.append(Finish(choice.index, reason, choice.stop_string if reason == "stop" else None))
         return []
-
-    def _finish_stream(self, out: list[Event], *, is_done: bool) -> None:
-        if not is_done:
-            self._repair_log.record("end-done-sent")
-            if not self._is_chat:
-                self._repair_log.record("cmpl-done")
-        if self.usage is not None and self._facts.include_usage is not False:
-            out.append(self.usage)
 
     def _keep_alive(self, event: KeepAlive, out: list[Event]) -> None:
         """Limit runs of keep-alives to what clients accept: after some comments, one is sent as a chunk."""

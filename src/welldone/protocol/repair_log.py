@@ -42,28 +42,26 @@ class RepairLog:
         if entry is not None:
             entry.count += 1
         elif self._endpoint is None or self._endpoint in RULES[rule].endpoints:
-            self._entries[rule] = RepairEntry(rule, 1, self.frame, self.byte, _shorten(observed))
-            if self.strict_rules and self.broken_rule is None and self._is_strict(rule):
+            text = observed if isinstance(observed, str) else format_json(observed)
+            self._entries[rule] = RepairEntry(rule, 1, self.frame, self.byte, shorten(text, _OBSERVED_CHARACTERS))
+            if self.broken_rule is None and (
+                rule in self.strict_rules
+                or ("all" in self.strict_rules and RULES[rule].repairability is not Repairability.REPORT_ONLY)
+            ):
                 self.broken_rule = rule
+
+    def record_if(self, is_violated: object, rule: str, observed: object = "") -> None:
+        """Record a violation if the first argument is true."""
+        if is_violated:
+            self.record(rule, observed)
 
     def mute(self) -> None:
         """Ignore all further violations."""
         self._is_muted = True
 
-    def merge_entry(self, entry: RepairEntry) -> None:
-        """Add an entry of another log."""
-        known = self._entries.setdefault(entry.rule, entry)
-        if known is not entry:
-            self._entries[entry.rule] = msgspec.structs.replace(known, count=known.count + entry.count)
-
-    def _is_strict(self, rule: str) -> bool:
-        return rule in self.strict_rules or (
-            "all" in self.strict_rules and RULES[rule].repairability is not Repairability.REPORT_ONLY
-        )
-
     def counts(self) -> dict[str, int]:
         """Return the number of violations by rule id."""
-        return {rule: entry.count for rule, entry in self._entries.items()}
+        return {rule: entry.count for rule, entry in self._entries.items()} if self._entries else {}
 
     def add_counts(self, counts: Mapping[str, int], times: int) -> None:
         """Count `counts` of rules that have an entry, `times` times."""
@@ -74,6 +72,13 @@ class RepairLog:
         """Return the entries in the order of their first violation."""
         return list(self._entries.values())
 
+    def merge(self, other: "RepairLog") -> None:
+        """Add the entries of another log."""
+        for rule, entry in other._entries.items():
+            known = self._entries.get(rule)
+            count = entry.count + (0 if known is None else known.count)
+            self._entries[rule] = msgspec.structs.replace(known or entry, count=count)
+
 
 def join_repair_logs(parts: list[RepairLog]) -> RepairLog:
     """Merge the logs of streams that form one answer."""
@@ -81,14 +86,13 @@ def join_repair_logs(parts: list[RepairLog]) -> RepairLog:
         return parts[0]
     joined = RepairLog()
     for part in parts:
-        for entry in part.entries():
-            joined.merge_entry(entry)
+        joined.merge(part)
     return joined
 
 
-def _shorten(observed: object) -> str:
-    text = observed if isinstance(observed, str) else format_json(observed)
-    return text if len(text) <= _OBSERVED_CHARACTERS else text[: _OBSERVED_CHARACTERS - 1] + "…"
+def shorten(text: str, limit: int) -> str:
+    """Return the text with at most `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def format_json(value: object) -> str:

@@ -9,7 +9,7 @@ from welldone.protocol.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Failure, Jso
 from welldone.protocol.fields import bad_stream_failure, check_error_shape, incomplete_stream_failure, read_error
 from welldone.protocol.finish_reasons import FINISH_REASONS, finish_word
 from welldone.protocol.json_budget import decode_elements, decode_members, exceeds_blocking_budget
-from welldone.protocol.lenient_json import parse_first_value, parse_strict
+from welldone.protocol.lenient_json import as_list, as_object, parse_first_value, parse_strict
 from welldone.protocol.repair_log import RepairLog
 
 _ARGUMENTS_FIELD = dict(CALL_TYPE_AND_ARGUMENTS_FIELD.values())
@@ -89,9 +89,7 @@ def _slice_choice(choice: Json, start: int, *, is_last: bool) -> Json:
 
 
 def _logprob_entries(choice: Json) -> list[object]:
-    logprobs = choice.get("logprobs")
-    content = logprobs.get("content") if isinstance(logprobs, dict) else None
-    return content if isinstance(content, list) else []
+    return as_list(as_object(choice.get("logprobs")).get("content"))
 
 
 def _merge_replies(replies: list[object]) -> Json | None:
@@ -112,8 +110,7 @@ def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
     for choice in reply["choices"]:
         if not isinstance(choice, dict):
             continue
-        message = choice.get("message")
-        message = dict(message) if isinstance(message, dict) else {}
+        message = dict(as_object(choice.get("message")))
         calls = message.get("tool_calls")
         if isinstance(calls, list):
             message["tool_calls"] = [
@@ -126,8 +123,7 @@ def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
 
 
 def _is_complete_tool_call(call: object) -> bool:
-    function = call.get("function") if isinstance(call, dict) else None
-    arguments = function.get("arguments") if isinstance(function, dict) else None
+    arguments = as_object(as_object(call).get("function")).get("arguments")
     return isinstance(arguments, dict) or (
         isinstance(arguments, str) and isinstance(parse_strict(arguments.encode()), dict)
     )
@@ -147,8 +143,7 @@ def _check_reply(reply: Json, endpoint: Endpoint, repair_log: RepairLog) -> None
         if not isinstance(reason, str) or reason not in FINISH_REASONS[endpoint]:
             repair_log.record("ns-finish", choice)
         if endpoint is Endpoint.CHAT:
-            message = choice.get("message")
-            _check_message(message if isinstance(message, dict) else {}, repair_log)
+            _check_message(as_object(choice.get("message")), repair_log)
 
 
 def _matches_schema(reply: Json, endpoint: Endpoint) -> bool:
@@ -161,10 +156,9 @@ def _matches_schema(reply: Json, endpoint: Endpoint) -> bool:
 def _choice_matches_schema(choice: Json, endpoint: Endpoint) -> bool:
     if type(choice.get("index")) is not int or not isinstance(choice.get("logprobs"), dict | None):
         return False
-    message = choice.get("message")
     if endpoint is Endpoint.COMPLETIONS:
         return isinstance(choice.get("text"), str)
-    return not isinstance(message, dict) or isinstance(message.get("refusal"), str | None)
+    return isinstance(as_object(choice.get("message")).get("refusal"), str | None)
 
 
 def _check_message(message: Json, repair_log: RepairLog) -> None:
@@ -180,10 +174,6 @@ def _check_message(message: Json, repair_log: RepairLog) -> None:
 def _is_valid_tool_call(call: object) -> bool:
     if not isinstance(call, dict) or "index" in call or str(call.get("type")) not in _ARGUMENTS_FIELD:
         return False
-    function = call.get(call["type"])
-    return (
-        isinstance(call.get("id"), str)
-        and isinstance(function, dict)
-        and isinstance(function.get("name"), str)
-        and isinstance(function.get(_ARGUMENTS_FIELD[call["type"]]), str)
-    )
+    function = as_object(call.get(call["type"]))
+    strings = call.get("id"), function.get("name"), function.get(_ARGUMENTS_FIELD[call["type"]])
+    return all(isinstance(value, str) for value in strings)

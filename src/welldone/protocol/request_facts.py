@@ -3,6 +3,7 @@
 import msgspec
 
 from welldone.protocol.events import Json
+from welldone.protocol.lenient_json import as_list, as_object
 from welldone.protocol.text_filters import ThinkMode
 
 CHAT_CHOICES_LIMIT = 128
@@ -50,14 +51,12 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_request_facts(body: Json) -> RequestFacts:
     """Read the facts from a request body; invalid fields count as absent."""
-    options = body.get("stream_options")
-    options = options if isinstance(options, dict) else {}
+    options = as_object(body.get("stream_options"))
     n = body.get("n")
     prompts = body.get("prompt")
     count = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
     model = body.get("model")
-    response_format = body.get("response_format")
-    format_type = response_format.get("type") if isinstance(response_format, dict) else None
+    format_type = as_object(body.get("response_format")).get("type")
     return RequestFacts(
         include_usage=options.get("include_usage") is True,
         continuous_usage=all(options.get(name) is True for name in ("include_usage", "continuous_usage_stats")),
@@ -82,22 +81,20 @@ def think_mode_for(think: ThinkMode, request: Json) -> ThinkMode:
 
 def is_thinking_off(body: Json) -> bool:
     """Whether a request turns thinking off, in any of the spellings of known servers."""
-    kwargs, thinking, reasoning = (body.get(name) for name in ("chat_template_kwargs", "thinking", "reasoning"))
-    kwargs = kwargs if isinstance(kwargs, dict) else {}
+    names = "chat_template_kwargs", "thinking", "reasoning"
+    kwargs, thinking, reasoning = (as_object(body.get(name)) for name in names)
     return (
         body.get("reasoning_effort") == "none"
         or body.get("enable_thinking") is False  # Qwen's own API
         or body.get("think") is False  # Ollama
         or any(kwargs.get(name) is False for name in ("enable_thinking", "thinking"))  # vLLM, SGLang, llama.cpp
-        or (isinstance(thinking, dict) and thinking.get("type") == "disabled")  # Z.ai, DeepSeek
-        or (isinstance(reasoning, dict) and (reasoning.get("effort") == "none" or reasoning.get("enabled") is False))
+        or thinking.get("type") == "disabled"  # Z.ai, DeepSeek
+        or reasoning.get("effort") == "none"
+        or reasoning.get("enabled") is False
     )
 
 
 def _tool_names(body: Json) -> frozenset[str]:
-    tools = body.get("tools")
-    if body.get("tool_choice") == "none" or not isinstance(tools, list):
-        return frozenset()
-    functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
-    names = [function.get("name") for function in functions if isinstance(function, dict)]
+    tools = [] if body.get("tool_choice") == "none" else as_list(body.get("tools"))
+    names = [as_object(as_object(tool).get("function")).get("name") for tool in tools]
     return frozenset(name for name in names if isinstance(name, str))

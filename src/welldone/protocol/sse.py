@@ -68,10 +68,11 @@ class SseDecoder:
         self.overlong_at: int | None = None
         """Offset of the frame that exceeds the limit; nothing is decoded from there on."""
         self.has_bom = False
+        self.offset = 0
+        """Offset of the next byte to decode. The fast path adds the bytes that it handled."""
         self._eager = eager
         self._limit = limit_bytes
         self._buffer = bytearray()
-        self._offset = 0  # of the buffer's first byte in the stream
         self._searched = 0  # no blank line starts before this position in the buffer
         self._split_searched = 0  # eager decoder: no new data line starts before this position
         self._has_cr = False
@@ -82,25 +83,15 @@ class SseDecoder:
         """Whether no bytes are buffered."""
         return self._started and not (self._buffer or self._has_cr or self.overlong_at is not None)
 
-    def skip_bytes(self, count: int) -> int:
-        """Advance by bytes that the fast path handled; return the new stream offset."""
-        self._offset += count
-        return self._offset
-
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data` completes."""
         if self.overlong_at is not None:
             return []
-        if (
-            not self._buffer
-            and self._started
-            and not self._has_cr
-            and is_single_frame(data)
-            and len(data) <= self._limit
-        ):
+        if not self._buffer and not self._has_cr and is_single_frame(data) and len(data) <= self._limit:
             # Fast path for the common case: exactly one data line and its blank line.
-            byte = self._offset
-            self._offset += len(data)
+            self._started = True
+            byte = self.offset
+            self.offset += len(data)
             return [Frame(byte, data, data[6:-2])]
         self._buffer += data
         if not self._has_cr and b"\r" in data:
@@ -147,7 +138,7 @@ class SseDecoder:
             start = len(buffer)
         self._consume(start)
         if self.overlong_at is None and len(buffer) > self._limit + _LOOK_AHEAD:
-            self.overlong_at = self._offset
+            self.overlong_at = self.offset
         if self.overlong_at is not None:
             buffer.clear()
         return frames
@@ -210,7 +201,7 @@ class SseDecoder:
             return []
         with memoryview(self._buffer) as buffer:
             raw = bytes(buffer[start:end])
-        byte = self._offset + start
+        byte = self.offset + start
         has_cr = self._has_cr and b"\r" in raw
         if ended and not has_cr and raw.startswith(DATA_PREFIX) and raw.find(b"\n") == len(raw) - 2:
             if len(raw) > self._limit:
@@ -240,7 +231,7 @@ class SseDecoder:
 
     def _consume(self, count: int) -> None:
         del self._buffer[:count]
-        self._offset += count
+        self.offset += count
         self._searched = max(0, self._searched - count)
         self._split_searched = max(0, self._split_searched - count)
 

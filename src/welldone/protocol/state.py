@@ -1,7 +1,7 @@
 """State machine of a stream: transition tables for each choice and for the whole stream."""
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import TypeAlias
 
 from welldone.protocol.events import (
@@ -24,7 +24,7 @@ from welldone.protocol.events import (
 )
 
 
-class ChoiceState(Enum):
+class ChoiceState(StrEnum):
     """State of a choice."""
 
     NEW = "new"
@@ -33,7 +33,7 @@ class ChoiceState(Enum):
     FINISHED = "finished"
 
 
-class StreamState(Enum):
+class StreamState(StrEnum):
     """State of the stream."""
 
     RUNNING = "running"
@@ -45,40 +45,23 @@ class StreamState(Enum):
 
 ChoiceTransitions: TypeAlias = Mapping[ChoiceState, Mapping[type[Event], ChoiceState]]
 
+# Unknown fields of the first chunk precede it.
+_BEFORE_START: Mapping[type[Event], ChoiceState] = {ChoiceStart: ChoiceState.STREAMING, UnknownFields: ChoiceState.NEW}
+_COMPLETIONS_CONTENT: tuple[type[Event], ...] = (Text, Logprobs, UnknownFields)
+_CHAT_CONTENT: tuple[type[Event], ...] = (Text, Reasoning, Refusal, Logprobs, UnknownFields)
+
 CHAT_TRANSITIONS: ChoiceTransitions = {
-    # Unknown fields of the first chunk precede it.
-    ChoiceState.NEW: {ChoiceStart: ChoiceState.STREAMING, UnknownFields: ChoiceState.NEW},
-    ChoiceState.STREAMING: {
-        Text: ChoiceState.STREAMING,
-        Reasoning: ChoiceState.STREAMING,
-        Refusal: ChoiceState.STREAMING,
-        Logprobs: ChoiceState.STREAMING,
-        UnknownFields: ChoiceState.STREAMING,
-        ToolCall: ChoiceState.IN_TOOL_CALLS,
-        Finish: ChoiceState.FINISHED,
-    },
-    ChoiceState.IN_TOOL_CALLS: {
-        Text: ChoiceState.IN_TOOL_CALLS,
-        Reasoning: ChoiceState.IN_TOOL_CALLS,
-        Refusal: ChoiceState.IN_TOOL_CALLS,
-        Logprobs: ChoiceState.IN_TOOL_CALLS,
-        UnknownFields: ChoiceState.IN_TOOL_CALLS,
-        ToolCall: ChoiceState.IN_TOOL_CALLS,
-        ToolArguments: ChoiceState.IN_TOOL_CALLS,
-        Finish: ChoiceState.FINISHED,
-    },
+    ChoiceState.NEW: _BEFORE_START,
+    ChoiceState.STREAMING: dict.fromkeys(_CHAT_CONTENT, ChoiceState.STREAMING)
+    | {ToolCall: ChoiceState.IN_TOOL_CALLS, Finish: ChoiceState.FINISHED},
+    ChoiceState.IN_TOOL_CALLS: dict.fromkeys((*_CHAT_CONTENT, ToolCall, ToolArguments), ChoiceState.IN_TOOL_CALLS)
+    | {Finish: ChoiceState.FINISHED},
     ChoiceState.FINISHED: {},
 }
 
 COMPLETIONS_TRANSITIONS: ChoiceTransitions = {
-    # Unknown fields of the first chunk precede it.
-    ChoiceState.NEW: {ChoiceStart: ChoiceState.STREAMING, UnknownFields: ChoiceState.NEW},
-    ChoiceState.STREAMING: {
-        Text: ChoiceState.STREAMING,
-        Logprobs: ChoiceState.STREAMING,
-        UnknownFields: ChoiceState.STREAMING,
-        Finish: ChoiceState.FINISHED,
-    },
+    ChoiceState.NEW: _BEFORE_START,
+    ChoiceState.STREAMING: dict.fromkeys(_COMPLETIONS_CONTENT, ChoiceState.STREAMING) | {Finish: ChoiceState.FINISHED},
     ChoiceState.IN_TOOL_CALLS: {},
     ChoiceState.FINISHED: {},
 }
@@ -114,11 +97,19 @@ class StreamStateMachine:
         """
         if type(event) is Text and event.text and self.accepts_text(event.index):
             return  # common case
-        match event:
-            case Usage() | Failure() | KeepAlive() | UnknownFields(location=FieldLocation.CHUNK):
-                self._accept_for_stream(event)
-            case _:
-                self._accept_for_choice(event)
+        if isinstance(event, Usage | Failure | KeepAlive) or (
+            isinstance(event, UnknownFields) and event.location is FieldLocation.CHUNK
+        ):
+            after = STREAM_TRANSITIONS[self.stream_state].get(type(event))
+            # Usage follows the last choice; unknown fields need a later chunk that carries them.
+            is_too_soon = isinstance(event, Usage) and not self._all_finished()
+            is_too_late = isinstance(event, UnknownFields) and self._all_finished()
+            if after is None or is_too_soon or is_too_late:
+                legal = [kind for kind in STREAM_TRANSITIONS[self.stream_state] if kind is not type(event)]
+                raise EventOrderError(repr(event), f"the stream is {self.stream_state.value}", _event_names(legal))
+            self.stream_state = after
+        else:
+            self._accept_for_choice(event)
 
     def accepts_text(self, index: int) -> bool:
         """Whether text of this choice is legal and changes no state."""
@@ -140,16 +131,6 @@ class StreamStateMachine:
                 "the end", f"the stream is {self.stream_state.value}", "Failure, or Finish for each choice"
             )
         self.stream_state = StreamState.ENDED
-
-    def _accept_for_stream(self, event: Event) -> None:
-        after = STREAM_TRANSITIONS[self.stream_state].get(type(event))
-        # Usage follows the last choice; unknown fields need a later chunk that carries them.
-        is_too_soon = isinstance(event, Usage) and not self._all_finished()
-        is_too_late = isinstance(event, UnknownFields) and self._all_finished()
-        if after is None or is_too_soon or is_too_late:
-            legal = [kind for kind in STREAM_TRANSITIONS[self.stream_state] if kind is not type(event)]
-            raise EventOrderError(repr(event), f"the stream is {self.stream_state.value}", _event_names(legal))
-        self.stream_state = after
 
     def _accept_for_choice(self, event: ChoiceEvent) -> None:
         index = event.index

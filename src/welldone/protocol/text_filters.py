@@ -158,7 +158,33 @@ class StopStringFilter:
         for event in events:
             if self.has_matched:
                 break
-            self._filter_event(event, out)
+            match event:
+                case Text():
+                    self._held.append(_HeldText(self._pending, event))
+                    self._pending = []
+                    self._text += event.text
+                    found, partial = self._find_stop(), self._find_partial_stop()
+                    if found <= partial and found < len(self._text):
+                        self._emit_and_stop(found, out)
+                    else:
+                        self._emit_safe(min(found, partial), out)
+                case UnknownFields(location=FieldLocation.CHUNK, fields={"timings": dict(timings)}):
+                    self._timings = timings  # requested for the counts, not by the client: only the last are sent
+                    fields = {name: value for name, value in event.fields.items() if name != "timings"}
+                    if fields:
+                        self._hold_event(msgspec.structs.replace(event, fields=fields), out)
+                case UnknownFields() | Logprobs():
+                    self._hold_event(event, out)
+                case KeepAlive() | ChoiceStart():
+                    out.append(event)
+                case Usage():
+                    self._emit_timings(0, out)
+                    out.append(event)
+                case _:
+                    # A stop string does not span reasoning or tool calls, and nothing is held beyond the end.
+                    out += self.close()
+                    if not self.has_matched or isinstance(event, Failure):
+                        out.append(event)
         return out
 
     def close(self) -> list[Event]:
@@ -172,38 +198,6 @@ class StopStringFilter:
             out += self._pending
             self._pending = []
         return out
-
-    def _filter_event(self, event: Event, out: list[Event]) -> None:
-        match event:
-            case Text():
-                self._hold_text(event, out)
-            case UnknownFields(location=FieldLocation.CHUNK, fields={"timings": dict(timings)}):
-                self._timings = timings  # requested for the counts, not by the client: only the last are sent
-                fields = {name: value for name, value in event.fields.items() if name != "timings"}
-                if fields:
-                    self._hold_event(msgspec.structs.replace(event, fields=fields), out)
-            case UnknownFields() | Logprobs():
-                self._hold_event(event, out)
-            case KeepAlive() | ChoiceStart():
-                out.append(event)
-            case Usage():
-                self._emit_timings(0, out)
-                out.append(event)
-            case _:
-                # A stop string does not span reasoning or tool calls, and nothing is held beyond the end.
-                out += self.close()
-                if not self.has_matched or isinstance(event, Failure):
-                    out.append(event)
-
-    def _hold_text(self, text: Text, out: list[Event]) -> None:
-        self._held.append(_HeldText(self._pending, text))
-        self._pending = []
-        self._text += text.text
-        found, partial = self._find_stop(), self._find_partial_stop()
-        if found <= partial and found < len(self._text):
-            self._emit_and_stop(found, out)
-        else:
-            self._emit_safe(min(found, partial), out)
 
     def _hold_event(self, event: Event, out: list[Event]) -> None:
         self._pending.append(event)
@@ -304,15 +298,11 @@ class CumulativeTextDetector:
         self.is_finished = len(text) <= len(self._last) or not text.startswith(self._last)
         self._last = text
         self._count += 1
-        if self._count >= _GROWING_TEXTS and not self.is_finished and not _is_periodic(text):
-            self.is_finished = True
-            self._repair_log.record("delta-content-incremental", text)
-
-
-def _is_periodic(text: str) -> bool:
-    """Whether the start of a text is a repeated unit."""
-    head = text[:_REPETITION_WINDOW]
-    return any(head[size:] == head[:-size] for size in range(1, len(head) // 2 + 1))
+        if self._count >= _GROWING_TEXTS and not self.is_finished:
+            head = text[:_REPETITION_WINDOW]
+            if not any(head[size:] == head[:-size] for size in range(1, len(head) // 2 + 1)):  # no repeated unit
+                self.is_finished = True
+                self._repair_log.record("delta-content-incremental", text)
 
 
 class ThinkTagFilter:
@@ -372,17 +362,14 @@ class ThinkTagFilter:
     def _find_closing_tag(self, events: list[Event]) -> bool:
         """Search the closing tag and emit the reasoning before it; return whether it was found."""
         reasoning, tag, rest = self._held.partition(_CLOSE)
-        keep = 0 if tag else _partial_tag_length(reasoning)
+        # The end may be the start of the closing tag.
+        starts = () if tag else range(len(_CLOSE) - 1, 0, -1)
+        keep = next((count for count in starts if reasoning.endswith(_CLOSE[:count])), 0)
         if len(reasoning) > keep:
             events.append(Reasoning(self._index, reasoning[: len(reasoning) - keep]))
         self._held = rest if tag else reasoning[len(reasoning) - keep :]
         self._is_inside = not tag
         return bool(tag)
-
-
-def _partial_tag_length(text: str) -> int:
-    """Number of characters at the end that may be the start of the closing tag."""
-    return next((count for count in range(len(_CLOSE) - 1, 0, -1) if text.endswith(_CLOSE[:count])), 0)
 
 
 _DETAILS_FIELD, _REASONING_TOKENS_FIELD = "completion_tokens_details", "reasoning_tokens"

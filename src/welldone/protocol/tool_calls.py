@@ -66,25 +66,13 @@ class HeldBytesBudget:
     def __init__(self) -> None:
         self.text_budget = ByteBudget()
         """Budget for arguments that are buffered for the JSON check."""
-        self._bytes = 0
+        self.held_bytes = 0
+        """Memory of the held pieces."""
 
-    @property
-    def is_exceeded(self) -> bool:
-        """Whether the held pieces exceed the limit."""
-        return self._bytes > self.LIMIT_BYTES
-
-    def charge(self, piece: ToolArguments) -> None:
-        """Add a held piece."""
-        self._bytes += self._cost(piece)
-
-    def release(self, piece: ToolArguments) -> None:
-        """Remove a piece that is no longer held."""
-        self._bytes -= self._cost(piece)
-
-    def _cost(self, piece: ToolArguments) -> int:
+    def cost(self, piece: ToolArguments) -> int:
+        """Return the memory of a piece."""
         fields = [members for members in (piece.extra_fields, piece.inner_extra_fields) if members]
-        fields_bytes = len(msgspec.json.encode(fields)) if fields else 0
-        return self._PIECE_BYTES + len(piece.text) + fields_bytes
+        return self._PIECE_BYTES + len(piece.text) + (len(msgspec.json.encode(fields)) if fields else 0)
 
 
 class _PartialToolCall:
@@ -175,8 +163,7 @@ class ToolCallAssembler:
             late = ToolArguments(
                 event.index, event.call_index, "", event.extra_fields, call.is_custom, event.inner_extra_fields
             )
-            call.pending.append(late)
-            self._budget.charge(late)
+            self._hold(call, late)
         else:
             call.extra_fields.update(event.extra_fields)
             call.inner_extra_fields.update(event.inner_extra_fields)
@@ -196,27 +183,28 @@ class ToolCallAssembler:
         if not call.is_custom:
             self._track_json(call, event.text)
         call.has_arguments |= event.text != ""
-        call.pending.append(event)
-        self._budget.charge(event)
+        self._hold(call, event)
         if call is not self._calls[-1] and not self._calls[-1].is_only_repeat:
             self._repair_log.record("tool-one-at-a-time", event.text)
         self._emit_ready(out)
+
+    def _hold(self, call: _PartialToolCall, piece: ToolArguments) -> None:
+        call.pending.append(piece)
+        self._budget.held_bytes += self._budget.cost(piece)
+
+    def _take_pending(self, call: _PartialToolCall) -> list[ToolArguments]:
+        pieces, call.pending = call.pending, []
+        self._budget.held_bytes -= sum(map(self._budget.cost, pieces))
+        return pieces
 
     def _track_json(self, call: _PartialToolCall, text: str) -> None:
         """Track the end of a call's JSON, and drop a placeholder before the real arguments."""
         if call.has_placeholder and text.lstrip().startswith("{"):
             self._repair_log.record("tool-args-first-empty")
             # The extra fields of the placeholder stay.
-            remaining = [
-                msgspec.structs.replace(piece, text="")
-                for piece in call.pending
-                if piece.extra_fields or piece.inner_extra_fields
-            ]
-            for piece in call.pending:
-                self._budget.release(piece)
-            for piece in remaining:
-                self._budget.charge(piece)
-            call.pending = remaining
+            for piece in self._take_pending(call):
+                if piece.extra_fields or piece.inner_extra_fields:
+                    self._hold(call, msgspec.structs.replace(piece, text=""))
             call.json_end = JsonEndDetector()
         if text.strip():
             is_first = call.has_placeholder or not call.has_arguments
@@ -296,7 +284,7 @@ class ToolCallAssembler:
 
     def _emit_ready(self, out: list[Event], *, is_final: bool = False) -> None:
         """Emit the open call, and the next ones once it is complete."""
-        if self._budget.is_exceeded:
+        if self._budget.held_bytes > self._budget.LIMIT_BYTES:
             self.failure = bad_stream_failure("interleaved tool calls that exceed the buffer limit")
         while self._open_position < len(self._calls) and self.failure is None:
             call = self._calls[self._open_position]
@@ -336,34 +324,19 @@ class ToolCallAssembler:
             call.id = self._new_call_id()
         self._ids.add(call.id)
         call.is_emitted = True
+        number = self._emitted_count
+        self._emitted_count += 1
         out.append(
             ToolCall(
-                self._index,
-                self._emitted_count,
-                call.id,
-                call.name,
-                call.extra_fields,
-                call.is_custom,
-                call.inner_extra_fields,
+                self._index, number, call.id, call.name, call.extra_fields, call.is_custom, call.inner_extra_fields
             )
         )
-        self._emitted_count += 1
         return True
 
     def _emit_arguments(self, call: _PartialToolCall, out: list[Event]) -> None:
-        for piece in call.pending:
-            self._budget.release(piece)
+        number = self._emitted_count - 1
+        for piece in self._take_pending(call):
             if not call.is_custom:
                 call.arguments_text.add(piece.text)
-            out.append(
-                ToolArguments(
-                    self._index,
-                    self._emitted_count - 1,
-                    piece.text,
-                    piece.extra_fields,
-                    call.is_custom,
-                    piece.inner_extra_fields,
-                )
-            )
-        call.pending.clear()
+            out.append(msgspec.structs.replace(piece, index=self._index, call_index=number, is_custom=call.is_custom))
         call.has_placeholder = False

@@ -116,7 +116,7 @@ def _verdict(findings: list[LintFinding]) -> LintVerdict:
 
 def _finding(view: TraceView, rule: str, violation: Violation) -> LintFinding:
     number = violation.frame_number
-    severity = violation.severity or RULES[rule].severity
+    severity = Severity.TOLERATED if violation.is_tolerated else RULES[rule].severity
     return LintFinding(
         rule=rule,
         severity=severity.value,

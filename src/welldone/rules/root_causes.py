@@ -31,22 +31,11 @@ class LocatedFinding(Protocol):
 
 _ANYWHERE, _LAST_FRAME, _SAME_FRAME = CauseScope.ANYWHERE, CauseScope.LAST_FRAME, CauseScope.SAME_FRAME
 _TRUNCATION_CONSEQUENCES: dict[str, CauseScope] = {
-    "http-chunked-terminated": _ANYWHERE,
-    "http-body-ends-after-done": _ANYWHERE,
-    "enc-valid-utf8": _LAST_FRAME,
-    "enc-strict-json": _LAST_FRAME,
-    "end-last-event-terminated": _ANYWHERE,
-    "end-done-exact": _LAST_FRAME,
-    "err-not-silent": _ANYWHERE,
-    "sse-no-empty-data": _LAST_FRAME,
-    "use-final-chunk": _ANYWHERE,
-    "tool-finish-follows": _ANYWHERE,
-    "cmpl-done": _ANYWHERE,
-    "cmpl-usage-chunk": _ANYWHERE,
-    "cmpl-echo": _ANYWHERE,
-    "cmpl-batch-index": _ANYWHERE,
-    "resp-keepalive": _LAST_FRAME,
-    "msg-ping-form": _LAST_FRAME,
+    **dict.fromkeys(("http-chunked-terminated", "http-body-ends-after-done", "end-last-event-terminated"), _ANYWHERE),
+    **dict.fromkeys(("err-not-silent", "use-final-chunk", "tool-finish-follows"), _ANYWHERE),
+    **dict.fromkeys(("cmpl-done", "cmpl-usage-chunk", "cmpl-echo", "cmpl-batch-index"), _ANYWHERE),
+    **dict.fromkeys(("enc-valid-utf8", "enc-strict-json", "end-done-exact", "sse-no-empty-data"), _LAST_FRAME),
+    **dict.fromkeys(("resp-keepalive", "msg-ping-form"), _LAST_FRAME),
 }
 """Rules that a reply without its end violates as well."""
 _INVALID_JSON_CONSEQUENCES = ("ns-choices", "ns-object", "ns-usage", "msg-whole-shape", "resp-created-full")

@@ -1,36 +1,43 @@
 """The check of a rule: the function, and the replies that it applies to."""
 
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from welldone.protocol.catalog import RULES, Severity
-from welldone.rules.view.choices import ChoiceDelta
+from welldone.protocol.catalog import RULES
+from welldone.rules.view.choices import ChoiceDelta, ChoiceView
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView
+
+
+class Located(Protocol):
+    """A part of a stream: a message, an event, a choice of a chunk, a delta of a tool call."""
+
+    @property
+    def frame_number(self) -> int: ...
 
 
 class Violation(msgspec.Struct, frozen=True):
     """One breach of a rule."""
 
-    location: StreamMessage | ChoiceDelta | int | None
-    """A message, a choice of a chunk or a frame number; None for the whole reply."""
+    location: Located | int | None
+    """A part of the stream or a frame number; None for the whole reply."""
     observed: object
     """The offending text, or a value to be shown as JSON."""
     expected: str
-    severity: Severity | None = None
-    """Overrides the severity of the rule if this violation does less harm."""
+    is_tolerated: bool = False
+    """Whether this violation does less harm than others of its rule."""
 
     @property
     def frame_number(self) -> int | None:
         """Number of the frame, from 1; None for the whole reply."""
-        if isinstance(self.location, ChoiceDelta):
-            return self.location.message.frame_number
-        return self.location.frame_number if isinstance(self.location, StreamMessage) else self.location
+        return self.location if isinstance(self.location, int | None) else self.location.frame_number
 
 
+Item = TypeVar("Item")
 CheckFunction: TypeAlias = Callable[[TraceView], Iterator[Violation]]
+ItemCheckFunction: TypeAlias = Callable[[Item], Iterator[Violation]]
 
 
 class RuleCheck(msgspec.Struct, frozen=True):
@@ -42,7 +49,7 @@ class RuleCheck(msgspec.Struct, frozen=True):
     """Kinds of reply that the check applies to."""
     endpoints: tuple[str, ...] = ()
     """Endpoints, if they differ from those of the rule."""
-    required_fields: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     """Trace fields that the check needs."""
 
     def applies(self, view: TraceView) -> bool:
@@ -52,4 +59,55 @@ class RuleCheck(msgspec.Struct, frozen=True):
 
     def missing_fields(self, view: TraceView) -> list[str]:
         """Required fields that the trace lacks."""
-        return [field for field in self.required_fields if getattr(view.trace, field) is None]
+        return [field for field in self.needs if getattr(view.trace, field) is None]
+
+
+class CheckList(list[RuleCheck]):
+    """The checks of one module; its methods add to it."""
+
+    def rule(
+        self, rule: str, *reply_kinds: ReplyKind, endpoints: tuple[str, ...] = (), needs: tuple[str, ...] = ()
+    ) -> Callable[[CheckFunction], CheckFunction]:
+        """Decorate the check of a rule. Without `reply_kinds` it applies to streams."""
+
+        def add(check: CheckFunction) -> CheckFunction:
+            self.append(RuleCheck(rule, check, reply_kinds or (ReplyKind.STREAM,), endpoints, needs))
+            return check
+
+        return add
+
+    def each(
+        self, rule: str, items: Callable[[TraceView], Iterable[Item]], *, needs: tuple[str, ...] = ()
+    ) -> Callable[[ItemCheckFunction[Item]], ItemCheckFunction[Item]]:
+        """Decorate the check of each item of a stream."""
+
+        def add(check: ItemCheckFunction[Item]) -> ItemCheckFunction[Item]:
+            self.rule(rule, needs=needs)(lambda view: (found for item in items(view) for found in check(item)))
+            return check
+
+        return add
+
+
+def member(value: dict[str, Any], key: str) -> object:
+    """Return a member of an object as a JSON fragment for a finding."""
+    return {key: value[key]} if key in value else f"no {key}"
+
+
+def each_message(view: TraceView) -> list[StreamMessage]:
+    """Items of a check: all messages."""
+    return view.messages
+
+
+def each_chunk(view: TraceView) -> list[StreamMessage]:
+    """Items of a check: the chunks of a stream."""
+    return view.chunks
+
+
+def each_choice(view: TraceView) -> list[ChoiceView]:
+    """Items of a check: the choices of a stream."""
+    return view.choices
+
+
+def each_part(view: TraceView) -> list[ChoiceDelta]:
+    """Items of a check: the entries of all chunks' `choices`."""
+    return view.choice_deltas

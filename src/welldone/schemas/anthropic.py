@@ -17,6 +17,17 @@ STOP_SEQUENCES_LIMIT = 8_191
 """Anthropic's limit; chat requests have a lower one."""
 
 _Title: TypeAlias = Annotated[str, Meta(max_length=2**20)]
+_StopSequences: TypeAlias = Annotated[
+    list[Annotated[str, Meta(min_length=1)]],
+    Meta(max_length=STOP_SEQUENCES_LIMIT, description="the same as stop of chat"),
+]
+_Tools: TypeAlias = Annotated[
+    list[dict[str, Any]],
+    Meta(max_length=ANTHROPIC_TOOLS_LIMIT, description="custom tools; others depend on --unknown-tools"),
+]
+_MaxOutputTokens: TypeAlias = Annotated[
+    int, Meta(ge=1, le=INT32_MAX, description="1 or more; required, except for token counting")
+]
 
 
 class Base64Source(Struct, tag_field="type", tag="base64"):
@@ -179,7 +190,7 @@ class AnthropicToolChoice(Struct):
     """Which tools the model calls."""
 
     type: Literal["auto", "any", "none", "tool"] | None = None
-    name: Any = None
+    name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
@@ -201,9 +212,7 @@ class AnthropicTokensRequest(Struct, kw_only=True):
     """A request to `/v1/messages/count_tokens`."""
 
     model: ModelName | None = None
-    max_tokens: (
-        Annotated[int, Meta(ge=1, le=INT32_MAX, description="1 or more; required, except for token counting")] | None
-    ) = None
+    max_tokens: _MaxOutputTokens | None = None
     messages: Annotated[
         list[AnthropicMessage],
         Meta(
@@ -214,13 +223,7 @@ class AnthropicTokensRequest(Struct, kw_only=True):
     ]
     system: Annotated[str | list[OnlyTextBlock] | None, Meta(description="a string, or text blocks")] = None
     stream: bool | None = None
-    stop_sequences: (
-        Annotated[
-            list[Annotated[str, Meta(min_length=1)]],
-            Meta(max_length=STOP_SEQUENCES_LIMIT, description="the same as stop of chat"),
-        ]
-        | None
-    ) = None
+    stop_sequences: _StopSequences | None = None
     temperature: Probability | None = None
     top_p: Probability | None = None
     top_k: Annotated[int, Meta(ge=0, le=INT32_MAX, description="0 or more", extra=FORWARDED)] | None = None
@@ -228,16 +231,9 @@ class AnthropicTokensRequest(Struct, kw_only=True):
         dict[str, Any] | None, Meta(description="user_id: forwarded as user if it has at most 64 characters")
     ] = None
     thinking: Annotated[
-        Thinking | None,
-        Meta(description="enabled, adaptive: the reply has thinking; budget_tokens: for llama.cpp"),
+        Thinking | None, Meta(description="enabled, adaptive: the reply has thinking; budget_tokens: for llama.cpp")
     ] = None
-    tools: (
-        Annotated[
-            list[dict[str, Any]],
-            Meta(max_length=ANTHROPIC_TOOLS_LIMIT, description="custom tools; others depend on --unknown-tools"),
-        ]
-        | None
-    ) = None
+    tools: _Tools | None = None
     tool_choice: Annotated[
         AnthropicToolChoice | None, Meta(description="auto, any, tool, none; disable_parallel_tool_use")
     ] = None
@@ -262,4 +258,4 @@ class AnthropicTokensRequest(Struct, kw_only=True):
 class AnthropicRequest(AnthropicTokensRequest, kw_only=True):
     """A request to `/v1/messages`."""
 
-    max_tokens: Annotated[int, Meta(ge=1, le=INT32_MAX, description="1 or more; required, except for token counting")]
+    max_tokens: _MaxOutputTokens

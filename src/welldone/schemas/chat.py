@@ -65,6 +65,11 @@ def text_or_token_ids(max_items: int) -> dict[str, Any]:
 
 TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=TOP_LOGPROBS_LIMIT)]
 ToolChoiceMode: TypeAlias = Literal["none", "auto", "required"]
+_MODES = {"enum": ["none", "auto", "required", None]}
+_NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+ToolChoice: TypeAlias = Annotated[
+    Any, Meta(extra_json_schema={"anyOf": [_MODES, {"type": "object", "additionalProperties": True}]})
+]
 
 _StopString: TypeAlias = Annotated[str, Meta(min_length=1, max_length=STOP_STRING_LENGTH)]
 _SequenceBreaker: TypeAlias = Annotated[str, Meta(min_length=1, max_length=_SEQUENCE_BREAKER_LENGTH)]
@@ -78,14 +83,66 @@ _Window: TypeAlias = Annotated[
 ]
 _MaxTokens: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": -1, "maximum": INT64, "not": {"const": 0}})]
 _NotStored: TypeAlias = Annotated[Ignored, Meta(description="requests are not stored")]
+_ChoiceCount: TypeAlias = Annotated[
+    int, Meta(ge=1, le=CHOICES_LIMIT, description="1 to 8; with several prompts at most 64 choices in total")
+]
+_Seed: TypeAlias = Annotated[
+    int,
+    Meta(
+        description="a 64-bit integer; choice k of n gets seed + k; -1: none",
+        extra_json_schema={"minimum": -INT64, "maximum": 2 * INT64},
+    ),
+]
+_LogitBias: TypeAlias = Annotated[
+    dict[str, Any],
+    Meta(
+        max_length=LOGIT_BIAS_LIMIT,
+        description="up to 1,024 token ids with -100 to 100",
+        extra_json_schema={
+            "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+            "additionalProperties": {"type": ["number", "null"], "minimum": -MAX_LOGIT_BIAS, "maximum": MAX_LOGIT_BIAS},
+        },
+    ),
+]
+_TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=INT32_MAX, description="-1 or more; -1 and 0: all", extra=FORWARDED)]
+_ThinkingBudget: TypeAlias = Annotated[
+    int, Meta(ge=-1, le=INT32_MAX, description="-1 or more; -1: no limit", extra=FORWARDED)
+]
+_SequenceBreakers: TypeAlias = Annotated[
+    list[_SequenceBreaker],
+    Meta(max_length=_SEQUENCE_BREAKERS_LIMIT, description="1 to 16 strings of 1 to 40 characters"),
+]
+_Samplers: TypeAlias = Annotated[
+    list[_SequenceBreaker], Meta(max_length=len(SAMPLERS), description="names of llama.cpp's samplers, in order")
+]
+_Modalities: TypeAlias = Annotated[
+    list[Any],
+    Meta(max_length=_MODALITIES_LIMIT, description="text only", extra_json_schema={"items": {"const": "text"}}),
+]
+_ReasoningFormat: TypeAlias = Annotated[Literal["none", "auto", "deepseek", "deepseek-legacy"], Meta(extra=FORWARDED)]
+_TemplateKwargs: TypeAlias = Annotated[
+    dict[str, Any],
+    Meta(
+        max_length=TEMPLATE_KWARGS_LIMIT,
+        description="strings, numbers and booleans for the chat template",
+        extra_json_schema={
+            "propertyNames": {
+                "type": "string",
+                "pattern": f"^{TEMPLATE_KWARG_NAME}$",
+                "not": {"enum": sorted(RESERVED_TEMPLATE_KWARGS)},
+            },
+            "additionalProperties": {
+                "type": ["string", "number", "boolean", "null"],
+                "maxLength": TEMPLATE_KWARG_LENGTH,
+            },
+        },
+    ),
+]
 VLLM_FIELD = "is_vllm"
 """`extra` of fields that are forwarded to an engine that is a user's command, which may be vLLM."""
 _VllmOnly: TypeAlias = Annotated[
     Rejected,
-    Meta(
-        description="is not supported by local models.",
-        extra={"handling": FieldHandling.REJECTED, VLLM_FIELD: True},
-    ),
+    Meta(description="is not supported by local models.", extra={"handling": FieldHandling.REJECTED, VLLM_FIELD: True}),
 ]
 
 
@@ -160,23 +217,8 @@ class GenerationBody(Struct, kw_only=True):
             description="with stream: include_usage, include_obfuscation, continuous_usage_stats (with include_usage)"
         ),
     ] = None
-    n: (
-        Annotated[
-            int,
-            Meta(ge=1, le=CHOICES_LIMIT, description="1 to 8; with several prompts at most 64 choices in total"),
-        ]
-        | None
-    ) = None
-    seed: (
-        Annotated[
-            int,
-            Meta(
-                description="a 64-bit integer; choice k of n gets seed + k; -1: none",
-                extra_json_schema={"minimum": -INT64, "maximum": 2 * INT64},
-            ),
-        ]
-        | None
-    ) = None
+    n: _ChoiceCount | None = None
+    seed: _Seed | None = None
     stop: Annotated[
         _StopString | Annotated[list[_StopString], Meta(max_length=STOP_STRINGS_LIMIT)] | None,
         Meta(
@@ -189,31 +231,12 @@ class GenerationBody(Struct, kw_only=True):
     ] = None
     max_completion_tokens: Annotated[_MaxTokens | None, Meta(description="the same as max_tokens")] = None
     n_predict: Annotated[_MaxTokens | None, Meta(description="the same as max_tokens")] = None
-    logit_bias: (
-        Annotated[
-            dict[str, Any],
-            Meta(
-                max_length=LOGIT_BIAS_LIMIT,
-                description="up to 1,024 token ids with -100 to 100",
-                extra_json_schema={
-                    "propertyNames": {"pattern": "^[0-9]{1,10}$"},
-                    "additionalProperties": {
-                        "type": ["number", "null"],
-                        "minimum": -MAX_LOGIT_BIAS,
-                        "maximum": MAX_LOGIT_BIAS,
-                    },
-                },
-            ),
-        ]
-        | None
-    ) = None
+    logit_bias: _LogitBias | None = None
     response_format: Annotated[
         TextFormat | JsonObjectFormat | JsonSchemaFormat | None, Meta(description="text, json_object, json_schema")
     ] = None
     # llama.cpp's fields
-    top_k: (
-        Annotated[int, Meta(ge=-1, le=INT32_MAX, description="-1 or more; -1 and 0: all", extra=FORWARDED)] | None
-    ) = None
+    top_k: _TopK | None = None
     min_p: Probability | None = None
     typical_p: Probability | None = None
     top_n_sigma: Annotated[float, Meta(ge=-1, le=100, extra=FORWARDED)] | None = None
@@ -234,23 +257,9 @@ class GenerationBody(Struct, kw_only=True):
     min_keep: Annotated[int, Meta(ge=0, le=1024, extra=FORWARDED)] | None = None
     cache_prompt: _Flag | None = None
     ignore_eos: _Flag | None = None
-    thinking_budget_tokens: (
-        Annotated[int, Meta(ge=-1, le=INT32_MAX, description="-1 or more; -1: no limit", extra=FORWARDED)] | None
-    ) = None
-    dry_sequence_breakers: (
-        Annotated[
-            list[_SequenceBreaker],
-            Meta(max_length=_SEQUENCE_BREAKERS_LIMIT, description="1 to 16 strings of 1 to 40 characters"),
-        ]
-        | None
-    ) = None
-    samplers: (
-        Annotated[
-            list[_SequenceBreaker],
-            Meta(max_length=len(SAMPLERS), description="names of llama.cpp's samplers, in order"),
-        ]
-        | None
-    ) = None
+    thinking_budget_tokens: _ThinkingBudget | None = None
+    dry_sequence_breakers: _SequenceBreakers | None = None
+    samplers: _Samplers | None = None
     json_schema: Annotated[
         Any, Meta(description="a JSON schema, with the limits of response_format", extra_json_schema=ANY_OBJECT)
     ] = None
@@ -270,8 +279,7 @@ class GenerationBody(Struct, kw_only=True):
     post_sampling_probs: Ignored = None
     # vLLM's fields that constrain the answer or change the prompt: implemented or rejected, never ignored
     structured_outputs: Annotated[
-        StructuredOutputs | None,
-        Meta(description="json or choice; regex, grammar and structural_tag are rejected"),
+        StructuredOutputs | None, Meta(description="json or choice; regex, grammar and structural_tag are rejected")
     ] = None
     guided_json: Annotated[
         Any,
@@ -313,73 +321,21 @@ class ChatRequest(GenerationBody, kw_only=True):
             extra={"also": {"type": "object", "maxProperties": 0}},  # of some clients, for none
         ),
     ] = None
-    tool_choice: Annotated[
-        Any,
-        Meta(
-            description="none, auto, required, a function, allowed_tools",
-            extra_json_schema={
-                "anyOf": [
-                    {"enum": ["none", "auto", "required", None]},
-                    {"type": "object", "additionalProperties": True},
-                ]
-            },
-        ),
-    ] = None
+    tool_choice: Annotated[ToolChoice, Meta(description="none, auto, required, a function, allowed_tools")] = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[
         Annotated[list[Function], Meta(max_length=TOOLS_LIMIT)] | None, Meta(description="legacy form of tools")
     ] = None
     function_call: Annotated[
-        Any,
-        Meta(
-            description="legacy form of tool_choice",
-            extra_json_schema={
-                "anyOf": [
-                    {"enum": ["none", "auto", "required", None]},
-                    {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
-                ]
-            },
-        ),
+        Any, Meta(description="legacy form of tool_choice", extra_json_schema={"anyOf": [_MODES, _NAMED]})
     ] = None
-    modalities: (
-        Annotated[
-            list[Any],
-            Meta(
-                max_length=_MODALITIES_LIMIT,
-                description="text only",
-                extra_json_schema={"items": {"const": "text"}},
-            ),
-        ]
-        | None
-    ) = None
+    modalities: _Modalities | None = None
     reasoning_effort: Annotated[
         Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None,
         Meta(description="passed to the chat template; none: no thinking"),
     ] = None
-    reasoning_format: (
-        Annotated[Literal["none", "auto", "deepseek", "deepseek-legacy"], Meta(extra=FORWARDED)] | None
-    ) = None
-    chat_template_kwargs: (
-        Annotated[
-            dict[str, Any],
-            Meta(
-                max_length=TEMPLATE_KWARGS_LIMIT,
-                description="strings, numbers and booleans for the chat template",
-                extra_json_schema={
-                    "propertyNames": {
-                        "type": "string",
-                        "pattern": f"^{TEMPLATE_KWARG_NAME}$",
-                        "not": {"enum": sorted(RESERVED_TEMPLATE_KWARGS)},
-                    },
-                    "additionalProperties": {
-                        "type": ["string", "number", "boolean", "null"],
-                        "maxLength": TEMPLATE_KWARG_LENGTH,
-                    },
-                },
-            ),
-        ]
-        | None
-    ) = None
+    reasoning_format: _ReasoningFormat | None = None
+    chat_template_kwargs: _TemplateKwargs | None = None
     continue_final_message: Annotated[
         bool | None, Meta(description="must match the messages: true only if the last is the assistant's")
     ] = None
@@ -406,10 +362,15 @@ class CompletionRequest(GenerationBody, kw_only=True):
     suffix: Annotated[Rejected, Meta(description="is not supported.")] = None
 
 
-class SameDialectRequest(Struct, kw_only=True):
-    """The fields that a gateway reads from any request; upstreams validate the others."""
+class ModelRequest(Struct, kw_only=True):
+    """The field of any request that selects the upstream."""
 
     model: ModelName | None = None
+
+
+class SameDialectRequest(ModelRequest, kw_only=True):
+    """The fields that a gateway reads from any request; upstreams validate the others."""
+
     stream: bool | None = None
 
 

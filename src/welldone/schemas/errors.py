@@ -19,6 +19,10 @@ SHOWN_VALUE_LENGTH = 64
 StructType = TypeVar("StructType", bound=msgspec.Struct)
 
 
+_VALUE_NAMES: dict[type, str] = {type(None): "null", bool: "a boolean", int: "an integer", float: "a decimal"}
+_VALUE_NAMES |= {str: "a string", list: "an array"}
+
+
 class FieldError(NamedTuple):
     """What is wrong with a field of a request."""
 
@@ -44,21 +48,7 @@ def convert(body: Json, schema: type[StructType], path: str = "") -> StructType 
 
 def json_type_name(value: object) -> str:
     """Return the type of a value as OpenAI's error messages name it."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int():
-            return "an integer"
-        case float():
-            return "a decimal"
-        case str():
-            return "a string"
-        case list():
-            return "an array"
-        case _:
-            return "an object"
+    return _VALUE_NAMES.get(type(value), "an object")
 
 
 def shorten_value(value: str | float) -> str:
@@ -102,6 +92,12 @@ def empty_array(param: str) -> FieldError:
     """Return the error for an array that must not be empty."""
     message = f"Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty array."
     return FieldError(message, param, "empty_array")
+
+
+def too_long(param: str, limit: int, length: int) -> FieldError:
+    """Return the error for a string with too many characters; one of an array has another code."""
+    message = f"Invalid '{param}': string too long. Expected at most {limit} characters, but got {length}."
+    return FieldError(message, param, "invalid_value" if param.endswith("]") else "string_above_max_length")
 
 
 def out_of_range(param: str, value: float, limit: str, *, is_above: bool, unit: str) -> FieldError:
@@ -161,10 +157,10 @@ class _Failure:
             return out_of_range(param, value, limit.removesuffix(".0"), is_above=sign == "<", unit=unit)
         if kinds != "str":
             return too_many(param, int(limit), len(value)) if sign == "<" else empty_array(param)
-        word, bound = ("long", "most") if sign == "<" else ("short", "least")
-        message = f"Invalid '{param}': string too {word}. Expected at {bound} {limit} characters, but got {len(value)}."
-        is_long_field = sign == "<" and not param.endswith("]")
-        return FieldError(message, param, "string_above_max_length" if is_long_field else "invalid_value")
+        if sign == "<":
+            return too_long(param, int(limit), len(value))
+        message = f"Invalid '{param}': string too short. Expected at least {limit} characters, but got {len(value)}."
+        return FieldError(message, param, "invalid_value")
 
     def _wrong_type(self, kinds: list[str]) -> FieldError:
         """Return the error for a wrong type. Null counts as absent, except in an array and for a message's content."""
@@ -195,7 +191,9 @@ class _Failure:
                 types = [field.type for struct in tagged for field in struct.fields if field.name == step]
                 nodes = [node for field_type in types for node in _alternatives(field_type)]
             value = value[step]
-        return [str(word) for node in nodes if isinstance(node, inspect.LiteralType) for word in node.values]
+        words = [node.values for node in nodes if isinstance(node, inspect.LiteralType)]
+        words += [tuple(node.cls) for node in nodes if isinstance(node, inspect.EnumType)]
+        return [str(word) for values in words for word in values]
 
 
 def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:

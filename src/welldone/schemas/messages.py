@@ -137,6 +137,26 @@ class Function(Struct):
     strict: bool | None = None
 
 
+class NamedFunction(Struct):
+    """A function by its name."""
+
+    name: FunctionName
+
+
+class AllowedTools(Struct):
+    """`tool_choice` that limits the tools."""
+
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=TOOLS_LIMIT)] | None = None
+    mode: Literal["auto", "required"] | None = None
+
+
+class ToolChoiceObject(Struct):
+    """`tool_choice` as an object. What it contains may also be in the object itself."""
+
+    function: dict[str, Any] | None = None
+    allowed_tools: dict[str, Any] | None = None
+
+
 class Tool(Struct, kw_only=True):
     """A tool that the model may call."""
 

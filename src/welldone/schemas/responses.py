@@ -4,13 +4,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from welldone.schemas.chat import MESSAGES_LIMIT, TopLogprobs
+from welldone.schemas.chat import MESSAGES_LIMIT, ToolChoice, TopLogprobs
 from welldone.schemas.fields import INT32_MAX, FieldHandling, Ignored, ModelName, Rejected
-from welldone.schemas.messages import TOOLS_LIMIT
+from welldone.schemas.messages import CONTENT_PARTS_LIMIT, TOOLS_LIMIT, RefusalPart
 
 ITEMS_LIMIT = 2 * MESSAGES_LIMIT
 """Items of one request: one chat message may be reasoning, a text and calls. Reading one blocks the loop for 4 us."""
 METADATA_PAIRS_LIMIT, METADATA_KEY_LENGTH, METADATA_VALUE_LENGTH = 16, 64, 512  # OpenAI's limits
+PAGE_LIMIT = 100
+"""OpenAI's limit of items in a list."""
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
 _IGNORED = {"handling": FieldHandling.IGNORED}
@@ -18,7 +20,169 @@ _Id: TypeAlias = Annotated[str, Meta(max_length=METADATA_VALUE_LENGTH)]
 _Word: TypeAlias = Annotated[str, Meta(max_length=METADATA_KEY_LENGTH)]
 _EchoedText: TypeAlias = Annotated[str, Meta(max_length=METADATA_VALUE_LENGTH, description="echoed")]
 _SummaryMode: TypeAlias = Literal["auto", "concise", "detailed"]
+_Includes: TypeAlias = Annotated[
+    list[
+        Literal[
+            "message.output_text.logprobs",
+            "reasoning.encrypted_content",
+            "file_search_call.results",
+            "web_search_call.results",
+            "web_search_call.action.sources",
+            "message.input_image.image_url",
+            "computer_call_output.output.image_url",
+            "code_interpreter_call.outputs",
+        ]
+    ],
+    Meta(max_length=8, description=f"{INCLUDE_LOGPROBS}; OpenAI's others are ignored"),
+]
+_Metadata: TypeAlias = Annotated[
+    dict[str, Any],
+    Meta(
+        description="up to 16 strings of 512 characters, with keys of 64; echoed",
+        extra_json_schema={
+            "maxProperties": METADATA_PAIRS_LIMIT,
+            "propertyNames": {"maxLength": METADATA_KEY_LENGTH},
+            "additionalProperties": {"type": "string", "maxLength": METADATA_VALUE_LENGTH},
+        },
+    ),
+]
+_MaxToolCalls: TypeAlias = Annotated[
+    int, Meta(ge=0, le=INT32_MAX, description="applies only to tools that a server runs itself", extra=_IGNORED)
+]
 _NotMaxTokens: TypeAlias = Annotated[Rejected, Meta(description="is called 'max_output_tokens' in this API.")]
+
+
+class InputTextPart(Struct, tag_field="type", tag="input_text"):
+    """Text of a message."""
+
+    text: str
+
+
+class OutputTextPart(Struct, tag_field="type", tag="output_text"):
+    """Text of the model."""
+
+    text: str
+
+
+class OnlyInputTextPart(Struct):
+    """Text, where no other part is allowed. msgspec does not require the tag of a Struct that is not in a union."""
+
+    type: Literal["input_text"]
+    text: str
+
+
+class InputImagePart(Struct, tag_field="type", tag="input_image"):
+    """An image."""
+
+    image_url: str | None = None
+    detail: str | None = None
+    file_id: Any = None
+
+
+class InputAudioPart(Struct, tag_field="type", tag="input_audio"):
+    """Audio, as in a chat."""
+
+    input_audio: dict[str, Any]
+
+
+class InputFilePart(Struct, tag_field="type", tag="input_file"):
+    """A file, which some upstreams read."""
+
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+    file_url: Any = None
+
+
+class ReasoningText(Struct):
+    """A part of reasoning, or of its summary."""
+
+    text: str
+
+
+InputPart: TypeAlias = InputTextPart | OutputTextPart | InputImagePart | InputAudioPart | InputFilePart
+_InputContent: TypeAlias = str | Annotated[list[InputPart], Meta(max_length=CONTENT_PARTS_LIMIT)]
+_ReasoningContent: TypeAlias = Annotated[list[ReasoningText], Meta(max_length=CONTENT_PARTS_LIMIT)]
+
+
+class MessageItem(Struct, kw_only=True, tag_field="role"):
+    """Common fields of messages."""
+
+    type: Literal["message"] | None = None
+
+
+class UserItem(MessageItem, kw_only=True, tag="user"):
+    """A message of the user."""
+
+    content: _InputContent
+
+
+class AssistantItem(MessageItem, kw_only=True, tag="assistant"):
+    """A message of the model."""
+
+    content: str | Annotated[list[OutputTextPart | InputTextPart | RefusalPart], Meta(max_length=CONTENT_PARTS_LIMIT)]
+
+
+class SystemItem(MessageItem, kw_only=True, tag="system"):
+    """Instructions for the model."""
+
+    content: str | Annotated[list[OnlyInputTextPart], Meta(max_length=CONTENT_PARTS_LIMIT)]
+
+
+class DeveloperItem(SystemItem, kw_only=True, tag="developer"):
+    """The same as a system message."""
+
+
+class FunctionCallItem(Struct, tag_field="type", tag="function_call"):
+    """A call of a function."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
+    """A call of a custom tool."""
+
+    call_id: str
+    name: str
+    input: str
+
+
+class FunctionOutputItem(Struct, tag_field="type", tag="function_call_output"):
+    """The result of a call."""
+
+    call_id: str
+    output: _InputContent
+
+
+class CustomOutputItem(FunctionOutputItem, tag="custom_tool_call_output"):
+    """The result of a call of a custom tool."""
+
+
+class ReasoningItem(Struct, tag_field="type", tag="reasoning"):
+    """Reasoning of the model."""
+
+    content: _ReasoningContent | None = None
+    summary: _ReasoningContent | None = None
+
+
+class ItemReference(Struct, kw_only=True):
+    """A stored item."""
+
+    id: str
+    type: Literal["item_reference"] | None = None
+
+
+def _by_tag(*schemas: type[Struct]) -> dict[str, type[Struct]]:
+    return {str(schema.__struct_config__.tag): schema for schema in schemas}
+
+
+# Items may omit their type, which a union of Structs cannot express.
+MESSAGE_ITEMS = _by_tag(UserItem, AssistantItem, SystemItem, DeveloperItem)
+"""Messages by their role."""
+ITEMS = _by_tag(FunctionCallItem, FunctionOutputItem, CustomCallItem, CustomOutputItem, ReasoningItem)
+"""Other items by their type."""
 
 
 class ResponseTextFormat(Struct, tag_field="type", tag="text"):
@@ -34,6 +198,7 @@ class ResponseSchemaFormat(Struct, tag_field="type", tag="json_schema"):
 
     name: Any
     schema: dict[str, Any]
+    strict: bool | None = None
 
 
 class ResponseText(Struct):
@@ -55,6 +220,20 @@ class ResponseStreamOptions(Struct):
     """Options of a stream."""
 
     include_obfuscation: bool | None = None
+
+
+class ResponseTool(Struct):
+    """A tool of any type."""
+
+    type: Annotated[str, Meta(max_length=128)]
+
+
+class ItemsQuery(Struct):
+    """The query of `/v1/responses/{id}/input_items`."""
+
+    limit: Annotated[int, Meta(ge=1, le=PAGE_LIMIT)] | None = None
+    order: Literal["asc", "desc"] | None = None
+    after: str | None = None
 
 
 class ResponseStorage(Struct, kw_only=True):
@@ -103,16 +282,7 @@ class ResponseRequest(ResponseStorage, kw_only=True):
         ),
     ] = None
     tool_choice: Annotated[
-        Any,
-        Meta(
-            description="none, auto, required, a function, a custom tool, allowed_tools",
-            extra_json_schema={
-                "anyOf": [
-                    {"enum": ["none", "auto", "required", None]},
-                    {"type": "object", "additionalProperties": True},
-                ]
-            },
-        ),
+        ToolChoice, Meta(description="none, auto, required, a function, a custom tool, allowed_tools")
     ] = None
     parallel_tool_calls: bool | None = None
     text: Annotated[
@@ -127,41 +297,11 @@ class ResponseRequest(ResponseStorage, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_logprobs: Annotated[TopLogprobs | None, Meta(description=f"0 to 20, with {INCLUDE_LOGPROBS} in include")] = None
-    include: (
-        Annotated[
-            list[
-                Literal[
-                    "message.output_text.logprobs",
-                    "reasoning.encrypted_content",
-                    "file_search_call.results",
-                    "web_search_call.results",
-                    "web_search_call.action.sources",
-                    "message.input_image.image_url",
-                    "computer_call_output.output.image_url",
-                    "code_interpreter_call.outputs",
-                ]
-            ],
-            Meta(max_length=8, description=f"{INCLUDE_LOGPROBS}; OpenAI's others are ignored"),
-        ]
-        | None
-    ) = None
+    include: _Includes | None = None
     stream_options: Annotated[
         ResponseStreamOptions | None, Meta(description="include_obfuscation: true or false, ignored")
     ] = None
-    metadata: (
-        Annotated[
-            dict[str, Any],
-            Meta(
-                description="up to 16 strings of 512 characters, with keys of 64; echoed",
-                extra_json_schema={
-                    "maxProperties": METADATA_PAIRS_LIMIT,
-                    "propertyNames": {"maxLength": METADATA_KEY_LENGTH},
-                    "additionalProperties": {"type": "string", "maxLength": METADATA_VALUE_LENGTH},
-                },
-            ),
-        ]
-        | None
-    ) = None
+    metadata: _Metadata | None = None
     n: Annotated[int, Meta(ge=1, le=1, description="1")] | None = None
     user: _EchoedText | None = None
     safety_identifier: _EchoedText | None = None
@@ -171,21 +311,14 @@ class ResponseRequest(ResponseStorage, kw_only=True):
         Literal["auto", "disabled"] | None,
         Meta(description="auto or disabled: input that is too long is rejected either way", extra=_IGNORED),
     ] = None
-    max_tool_calls: (
-        Annotated[
-            int,
-            Meta(ge=0, le=INT32_MAX, description="applies only to tools that a server runs itself", extra=_IGNORED),
-        ]
-        | None
-    ) = None
+    max_tool_calls: _MaxToolCalls | None = None
     context_management: Ignored = None
     client_metadata: Ignored = None
     access_programs: Ignored = None
     image: Ignored = None
     conversation: Annotated[Rejected, Meta(description="is not supported: use 'previous_response_id'.")] = None
     prompt: Annotated[
-        Rejected,
-        Meta(description="is not supported: this server stores no prompts. Send 'instructions' and 'input'."),
+        Rejected, Meta(description="is not supported: this server stores no prompts. Send 'instructions' and 'input'.")
     ] = None
     moderation: Annotated[Rejected, Meta(description="is not supported.")] = None
     messages: Annotated[Rejected, Meta(description="is called 'input' in this API.")] = None

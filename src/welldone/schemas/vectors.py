@@ -15,10 +15,7 @@ DOCUMENTS_LIMIT = 1_000
 """Cohere's limit."""
 
 _TEXT_OR_OBJECT = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
-    ]
+    "anyOf": [{"type": "string"}, {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}]
 }
 
 
@@ -37,8 +34,7 @@ class RerankRequest(Struct, kw_only=True):
     model: ModelName | None = None
     query: str
     documents: Annotated[
-        list[Any],
-        Meta(min_length=1, max_length=DOCUMENTS_LIMIT, extra_json_schema={"items": _TEXT_OR_OBJECT}),
+        list[Any], Meta(min_length=1, max_length=DOCUMENTS_LIMIT, extra_json_schema={"items": _TEXT_OR_OBJECT})
     ]
     top_n: Annotated[int, Meta(ge=1, le=INT32_MAX, description="more than there are documents: all")] | None = None
     return_documents: bool | None = None

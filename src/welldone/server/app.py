@@ -4,8 +4,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -13,14 +13,11 @@ import msgspec
 from welldone.gateway.errors import ApiError, ErrorFormat
 from welldone.http.server import HttpRequest, HttpResponse, RequestBodyError
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION_HEADER
-from welldone.server.access.keys import ANONYMOUS, ApiKeys
-from welldone.server.access.limits import RateLimiter
+from welldone.server.access.keys import ANONYMOUS
 from welldone.server.access.origins import OriginPolicy
-from welldone.server.body_budget import BodyBudget
-from welldone.server.inspector.recent import RecentRequests
 from welldone.server.observe import log
 from welldone.server.observe.log import RequestLogEntry
-from welldone.server.observe.metrics import Metrics
+from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
 
 CLIENT_CLOSED_REQUEST = 499
@@ -44,8 +41,8 @@ class RequestContext(msgspec.Struct):
     error_format: ErrorFormat = ErrorFormat.OPENAI
     log_fields: dict[str, Any] = {}
     """Further fields of `RequestLogEntry`."""
-    body_budget: BodyBudget = msgspec.field(default_factory=BodyBudget)
-    """Shared by all requests."""
+    body_bytes: int = 0
+    """Received bytes of the body."""
 
 
 RouteHandler: TypeAlias = Callable[[RequestContext], Awaitable[HttpResponse | None]]
@@ -71,30 +68,18 @@ class App:
     def __init__(
         self,
         find_route: Callable[[str], Route | None],
-        *,
-        keys: ApiKeys,
+        parts: ServerParts,
         origins: OriginPolicy,
-        limits: RateLimiter,
-        metrics: Metrics,
-        connections: int,
-        recent: RecentRequests | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_draining = False
-        self._connections = connections
+        self.origins = origins
         self._active_requests = 0  # without public routes: a full server still reports its health
-        self._body_budget = BodyBudget()
         self._find_route = find_route
-        self._keys = keys
-        self._origins = origins
-        self._limits = limits
-        self._metrics = metrics
-        self._recent = recent
-        self._clock = clock
+        self._parts = parts
 
     async def handle(self, http_request: HttpRequest) -> HttpResponse | None:
         """Handle a request; None if the response was streamed."""
-        ctx = RequestContext(http_request, _request_id(http_request), self._clock(), {}, body_budget=self._body_budget)
+        ctx = RequestContext(http_request, _request_id(http_request), time.monotonic(), {})
         ctx.headers["x-request-id"] = ctx.id
         route = self._find_route(http_request.path)
         ctx.error_format = _error_format_for(http_request, route)
@@ -102,58 +87,32 @@ class App:
             ctx.headers["request-id"] = ctx.id  # the header that Anthropic's clients read
         status = CLIENT_CLOSED_REQUEST
         try:
-            reply = await self._respond(ctx, route)
+            reply = await self._dispatch(ctx, route)
             status = 200 if reply is None else reply.status
         except asyncio.CancelledError:
-            self._metrics.count_disconnect()
+            self._parts.metrics.count_disconnect()
             raise
+        except Exception as error:  # noqa: BLE001 - the outermost layer: it logs, and the client gets a 500
+            reply = _failure_response(ctx, error)
+            status = reply.status
         finally:
             self._log_request(ctx, status)
         if reply is not None:
-            reply.headers = {**self.response_headers(ctx), **reply.headers}
+            reply.headers = {**response_headers(ctx), **reply.headers}
             reply.closes_connection = reply.closes_connection or self.is_draining
         return reply
 
-    def response_headers(self, ctx: RequestContext) -> dict[str, str]:
-        """The common headers of all responses."""
-        return {
-            **ctx.headers,
-            "openai-processing-ms": str(round((self._clock() - ctx.started_at) * 1000)),
-            "X-Content-Type-Options": "nosniff",
-        }
-
-    async def _respond(self, ctx: RequestContext, route: Route | None) -> HttpResponse | None:
-        try:
-            return await self._dispatch(ctx, route)
-        except ApiError as error:
-            # The traceback's frames reference the body and often the error itself: a cycle that would live for long.
-            error.__traceback__ = error.__context__ = error.__cause__ = None
-            ctx.log_fields["error"] = error.code or error.message
-            if error.status >= 500:
-                ctx.log_fields["reason"] = error.message
-            reply = error_response(error, ctx)
-            reply.closes_connection = "Upgrade" in reply.headers  # the client may send non-HTTP data next
-            return reply
-        except RequestBodyError as error:
-            ctx.log_fields["error"] = error.message
-            reply = error_response(ApiError(error.status, error.message), ctx)
-            reply.closes_connection = True  # do not wait for the rest of the body
-            return reply
-        except Exception as error:  # noqa: BLE001 - the outermost layer: it logs, and the client gets a 500
-            log.event(logging.ERROR, "a request failed", {"request_id": ctx.id}, error=error)
-            ctx.log_fields["error"] = "internal_error"
-            message = f"Internal server error (request id {ctx.id}); see the server log."
-            return error_response(ApiError(500, message, code="internal_error"), ctx)
-
     async def _dispatch(self, ctx: RequestContext, route: Route | None) -> HttpResponse | None:
         http_request = ctx.request
-        preflight = self._origins.preflight(http_request.method, http_request.headers)
-        if preflight is not None:
-            return HttpResponse(204, headers=preflight)
-        ctx.headers |= self._origins.check(http_request.method, http_request.headers)
+        if http_request.method == "OPTIONS":
+            preflight = self.origins.preflight(http_request.method, http_request.headers)
+            if preflight is not None:
+                return HttpResponse(204, headers=preflight)
+        ctx.headers |= self.origins.check(http_request.method, http_request.headers)
         if route is None or not route.is_public:
-            self._origins.check_fetch_site(http_request.headers)
-            ctx.principal = await self._keys.authenticate(http_request.headers)
+            if "Sec-Fetch-Site" in http_request.headers:
+                self.origins.check_fetch_site(http_request.headers)
+            ctx.principal = await self._parts.keys.authenticate(http_request.headers)
         if route is None:
             raise ApiError(404, _not_found_message(http_request.path), code="not_found")
         ctx.endpoint = route.endpoint
@@ -168,37 +127,29 @@ class App:
             raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after_s=1.0)
         if route.is_public:
             return await handler(ctx)
-        if self._active_requests >= self._connections:
+        if self._active_requests >= self._parts.settings.connections:
             raise _server_busy()
-        with self._counted(http_request):
-            if route.is_rate_limited:
-                ctx.headers |= await self._limits.admit(ctx.principal)
-            return await handler(ctx)
-
-    @contextmanager
-    def _counted(self, http_request: HttpRequest) -> Iterator[None]:
-        """Count an active request and the bytes of its body. Received bytes count, not the announced length."""
-        received_bytes = 0
-
-        def add_bytes(count: int) -> None:
-            nonlocal received_bytes
-            received_bytes += count
-            self._body_budget.client_bytes += count
-            if self._active_requests > 1 and self._body_budget.is_full:
-                raise _server_busy()
-
-        http_request.on_body_data = add_bytes
+        http_request.on_body_data = partial(self._count_body, ctx)
         self._active_requests += 1
         try:
-            yield
+            if route.is_rate_limited:
+                ctx.headers |= await self._parts.limits.admit(ctx.principal)
+            return await handler(ctx)
         finally:
             http_request.on_body_data = None
             self._active_requests -= 1
-            self._body_budget.client_bytes -= received_bytes
+            self._parts.body_budget.client_bytes -= ctx.body_bytes
+
+    def _count_body(self, ctx: RequestContext, count: int) -> None:
+        """Count bytes of a body that have arrived, not its announced length."""
+        ctx.body_bytes += count
+        self._parts.body_budget.client_bytes += count
+        if self._active_requests > 1 and self._parts.body_budget.is_full:
+            raise _server_busy()
 
     def _log_request(self, ctx: RequestContext, status: int) -> None:
-        duration_s = self._clock() - ctx.started_at
-        self._metrics.count_request(ctx.endpoint, ctx.model, status, duration_s)
+        duration_s = time.monotonic() - ctx.started_at
+        self._parts.metrics.count_request(ctx.endpoint, ctx.model, status, duration_s)
         if ctx.endpoint in _QUIET_ENDPOINTS and status != 500:
             return
         entry = RequestLogEntry(
@@ -213,8 +164,36 @@ class App:
             **ctx.log_fields,
         )
         log.log_request(entry)
-        if self._recent is not None:
-            self._recent.add(entry)
+        if self._parts.page is not None:
+            self._parts.page.recent.add(entry)
+
+
+def response_headers(ctx: RequestContext) -> dict[str, str]:
+    """The common headers of all responses."""
+    elapsed_ms = round((time.monotonic() - ctx.started_at) * 1000)
+    return {**ctx.headers, "openai-processing-ms": str(elapsed_ms), "X-Content-Type-Options": "nosniff"}
+
+
+def _failure_response(ctx: RequestContext, error: Exception) -> HttpResponse:
+    """Log why a request failed, and return its error response."""
+    if isinstance(error, ApiError):
+        # The traceback's frames reference the body and often the error itself: a cycle that would live for long.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        ctx.log_fields["error"] = error.code or error.message
+        if error.status >= 500:
+            ctx.log_fields["reason"] = error.message
+        reply = error_response(error, ctx)
+        reply.closes_connection = "Upgrade" in reply.headers  # the client may send non-HTTP data next
+        return reply
+    if isinstance(error, RequestBodyError):
+        ctx.log_fields["error"] = error.message
+        reply = error_response(ApiError(error.status, error.message), ctx)
+        reply.closes_connection = True  # do not wait for the rest of the body
+        return reply
+    log.event(logging.ERROR, "a request failed", {"request_id": ctx.id}, error=error)
+    ctx.log_fields["error"] = "internal_error"
+    message = f"Internal server error (request id {ctx.id}); see the server log."
+    return error_response(ApiError(500, message, code="internal_error"), ctx)
 
 
 def _upgrade_required(allowed: str) -> ApiError:
@@ -224,6 +203,12 @@ def _upgrade_required(allowed: str) -> ApiError:
     """
     message = f"This path does not support WebSocket; use HTTP/1.1 with {allowed}."
     return ApiError(426, message, code="upgrade_required", headers={"Upgrade": "HTTP/1.1", "Allow": allowed})
+
+
+def check_encoding(headers: Mapping[str, str]) -> None:
+    """Raise `ApiError` if the body of a request is compressed."""
+    if headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise ApiError(415, "Send the body without Content-Encoding.", code="unsupported_encoding")
 
 
 def _server_busy() -> ApiError:

@@ -1,8 +1,6 @@
 """Memory budget for the bodies of all running requests: received from clients, and not yet sent to backends."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Protocol
 
 BODY_BUDGET_BYTES = 256 * 2**20
@@ -32,18 +30,18 @@ class BodyBudget:
         """Whether the budget is exceeded."""
         return self.client_bytes + sum(holder.pending_body_bytes for holder in self._holders) > BODY_BUDGET_BYTES
 
-    @asynccontextmanager
-    async def reserve(self, holder: BodyHolder) -> AsyncIterator[None]:
-        """Wait until the budget has room, then count the holder's body.
+    async def reserve(self, holder: BodyHolder) -> None:
+        """Wait until the budget has room, then count the holder's body until `release`.
 
-        The caller builds the body inside the context before its first await: the next caller then sees its size. One
-        body is always admitted: otherwise clients' bodies alone could block all requests.
+        The caller builds the body before its next await: the next caller then sees its size. One body is always
+        admitted: otherwise clients' bodies alone could block all requests.
         """
-        async with self._lock:
-            while self.is_full and any(other.pending_body_bytes for other in self._holders):  # noqa: ASYNC110 - sockets have no event for this
-                await asyncio.sleep(_POLL_S)
-            self._holders.add(holder)
-        try:
-            yield
-        finally:
-            self._holders.discard(holder)
+        if self._holders and (self._lock.locked() or self.is_full):
+            async with self._lock:
+                while self.is_full and any(other.pending_body_bytes for other in self._holders):  # noqa: ASYNC110 - sockets have no event for this
+                    await asyncio.sleep(_POLL_S)
+        self._holders.add(holder)
+
+    def release(self, holder: BodyHolder) -> None:
+        """Count the holder's body no longer."""
+        self._holders.discard(holder)

@@ -2,27 +2,22 @@
 
 import asyncio
 import re
-import time
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
-from welldone.config.server import ServeSettings
-from welldone.engines.supervisor import EngineSupervisor, LocalModel, ModelState
-from welldone.gateway.backends import LocalBackend, SendRequest
+from welldone.engines.supervisor import LocalModel, ModelState
+from welldone.gateway.backends import LocalBackend
 from welldone.gateway.error_mapping import AttemptFailure
 from welldone.gateway.errors import ApiError, ErrorFormat
 from welldone.gateway.queue import RequestQueue
-from welldone.gateway.registry import UpstreamRegistry
 from welldone.gateway.upstream import Upstream
 from welldone.http.client import fetch
 from welldone.http.connect import HttpClientError
 from welldone.http.server import HttpResponse
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.protocol.events import Json
-from welldone.server.access.keys import ApiKeys
-from welldone.server.access.limits import RateLimiter
 from welldone.server.api import models
 from welldone.server.api.anthropic import MessagesApi
 from welldone.server.api.count_tokens import make_token_counter
@@ -36,15 +31,13 @@ from welldone.server.api.responses import ResponsesApi
 from welldone.server.app import RequestContext, Route, RouteHandler, json_response
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS, LocalHandler, PassthroughApi
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.response_task import GenerationServices, ResponseTask
+from welldone.server.generation.response_task import ResponseTask
 from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
-from welldone.server.inspector.api import InspectorApi, InspectorServices, inspector_routes, wildcard_path
+from welldone.server.inspector.api import InspectorApi, inspector_routes, wildcard_path
 from welldone.server.inspector.assets import AssetHandlers
 from welldone.server.inspector.state import StateApi
-from welldone.server.observe.metrics import Metrics
-from welldone.server.observe.recording import TraceRecorder
-from welldone.server.observe.workers import WorkerSync
+from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
 from welldone.server.requests.upstream_body import without_routing_fields
 
@@ -56,55 +49,20 @@ _ENGINE_METRICS_TIMEOUT_S = 1.0  # Prometheus' own scrape timeout is 10 s
 class Routes:
     """The routes of a server and the objects that handle them."""
 
-    def __init__(
-        self,
-        settings: ServeSettings,
-        supervisor: EngineSupervisor,
-        upstreams: UpstreamRegistry,
-        metrics: Metrics,
-        limits: RateLimiter,
-        *,
-        keys: ApiKeys,
-        send: SendRequest,
-        recorder: TraceRecorder | None,
-        worker_sync: WorkerSync | None = None,
-        page: InspectorServices | None = None,
-        response_headers: Callable[[RequestContext], dict[str, str]],
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, parts: ServerParts) -> None:
         self.is_draining = False
         self._running_handlers: set[asyncio.Future[HttpResponse | None]] = set()  # of abortable routes
-        self._settings = settings
-        self._supervisor = supervisor
-        self._upstreams = upstreams
-        self._metrics = metrics
-        self._limits = limits
-        self._worker_sync = worker_sync
-        self._keys = keys
-        self._generator = GenerationService(
-            GenerationServices(settings, response_headers, recorder, now),
-            metrics,
-            limits,
-            keys=keys,
-            captures=None if page is None else page.captures,
-        )
+        self._parts = parts
+        settings, keys, now = parts.settings, parts.keys, parts.now
+        self._generator = GenerationService(parts)
         self._created = int(now())
-        self._queues = {model.name: _make_queue(model) for model in supervisor.models}
+        self._queues = {model.name: _make_queue(model) for model in parts.supervisor.models}
         for name, queue in self._queues.items():
-            metrics.watch_queue(name, queue)
-        self._targets = BackendResolver(
-            settings,
-            supervisor,
-            upstreams,
-            self._queues,
-            keys=keys,
-            metrics=metrics,
-            send=send,
-            on_report=self._on_attempt_report,
-        )
+            parts.metrics.watch_queue(name, queue)
+        self._targets = BackendResolver(parts, self._queues, self._on_attempt_report)
         self._embeddings = EmbeddingsApi(settings, self._local_model, self._queues, charge_tokens=self._charge_tokens)
         self._count_tokens = count = make_token_counter(self._embeddings.count_chat)
-        owners = UpstreamIdOwners(is_strict=keys.has_several_principals, worker_sync=worker_sync)
+        owners = UpstreamIdOwners(is_strict=keys.has_several_principals, worker_sync=parts.worker_sync)
         self._responses = ResponsesApi(
             settings,
             self._targets,
@@ -118,27 +76,15 @@ class Routes:
         self._ollama = OllamaApi(self._targets, self._generator, list_models=self._visible_models, now=now)
         self._passthrough = PassthroughApi(settings, self._targets, charge_tokens=self._charge_tokens)
         self._loading = ModelLoadingApi(keys, read_body=self._generator.read_body, find_backend=self._targets.find)
-        for upstream in upstreams.all:
+        for upstream in parts.upstreams.all:
             if upstream.is_unassigned:
                 self.upstream_changed(upstream)  # all others count as healthy until the first probe
         self._openapi_document = b""  # built on the first request
         self._routes = self._build_routes()
-        if page is not None:
-            state = StateApi(
-                supervisor=supervisor,
-                queues=self._queues,
-                upstreams=upstreams,
-                metrics=metrics,
-                limits=limits,
-                keys=keys,
-                recent=page.recent,
-                recorder=recorder,
-                worker_sync=worker_sync,
-                is_draining=lambda: self.is_draining,
-                now=now,
-            )
+        if (page := parts.page) is not None:
+            state = StateApi(parts, self._queues, page.recent, lambda: self.is_draining)
             inspect = InspectorApi(
-                page.captures, worker_sync=worker_sync, body_s=settings.body_s, is_admin=keys.is_admin
+                page.captures, worker_sync=parts.worker_sync, body_s=settings.body_s, is_admin=keys.is_admin
             )
             self._routes |= inspector_routes(AssetHandlers(page.site), state, inspect)
 
@@ -150,7 +96,7 @@ class Routes:
     @property
     def methods_by_path(self) -> dict[str, tuple[str, ...]]:
         """The methods of each path, without `/v1`; `*` is the placeholder of a name or an id."""
-        passthrough = {one.path: one.methods for one in PASSTHROUGH_ENDPOINTS} if self._upstreams.all else {}
+        passthrough = {one.path: one.methods for one in PASSTHROUGH_ENDPOINTS} if self._parts.upstreams.all else {}
         return passthrough | {path: tuple(route.handlers) for path, route in self._routes.items()}
 
     def find(self, path: str) -> Route | None:
@@ -158,22 +104,22 @@ class Routes:
         bare = (
             path.removeprefix(_API_PREFIX) or "/" if path == _API_PREFIX or path.startswith(_API_PREFIX + "/") else path
         )
-        route = self._routes.get(wildcard_path(_RESPONSE_PATH.sub("/responses/*", bare)))
+        route = self._routes.get(bare) or self._routes.get(wildcard_path(_RESPONSE_PATH.sub("/responses/*", bare)))
         if route is None and bare.startswith("/models/"):
             return self._routes["/models/*"]
-        if route is None and self._upstreams.all and (passthrough := self._passthrough.find(bare)) is not None:
+        if route is None and self._parts.upstreams.all and (passthrough := self._passthrough.find(bare)) is not None:
             return self._abortable_route(passthrough)
         return route
 
     def model_changed(self, model: LocalModel) -> None:
         """Update metrics and queue after a change of a model's state."""
-        self._metrics.set_engine_state(model.name, is_up=model.state is ModelState.READY, restarts=model.restarts)
+        self._parts.metrics.set_engine_state(model.name, is_up=model.state is ModelState.READY, restarts=model.restarts)
         if model.capabilities is not None:
             self._queues[model.name].resize(model.capabilities.slots)
 
     def upstream_changed(self, upstream: Upstream) -> None:
         """Update metrics after a change of an upstream's state."""
-        self._metrics.set_upstream_state(
+        self._parts.metrics.set_upstream_state(
             upstream.name,
             is_up=upstream.is_healthy,
             is_failing=upstream.recent_failure is not None,
@@ -181,7 +127,7 @@ class Routes:
         )
 
     def _on_attempt_report(self, upstream: Upstream, failure: AttemptFailure | None) -> None:
-        self._metrics.count_upstream_attempt(upstream.name, "200" if failure is None else failure.outcome)
+        self._parts.metrics.count_upstream_attempt(upstream.name, "200" if failure is None else failure.outcome)
 
     def abort_all(self) -> None:
         """End all running requests with an error, now."""
@@ -213,8 +159,8 @@ class Routes:
         return handle
 
     def _charge_tokens(self, ctx: RequestContext, tokens: int) -> None:
-        self._limits.charge_tokens(ctx.principal, tokens)
-        self._metrics.count_tokens(ctx.model, tokens, 0)
+        self._parts.limits.charge_tokens(ctx.principal, tokens)
+        self._parts.metrics.count_tokens(ctx.model, tokens, 0)
 
     def _build_routes(self) -> dict[str, Route]:
         def post(endpoint: str, handler: RouteHandler, error_format: ErrorFormat = ErrorFormat.OPENAI) -> Route:
@@ -232,9 +178,9 @@ class Routes:
         vectors = self._embeddings
         rerank = self._local_or_passthrough("/rerank", vectors.rerank)
         paths = {
-            "/chat/completions": post("chat", self._chat),
+            "/chat/completions": post("chat", partial(self._generate, endpoint=Endpoint.CHAT)),
             "/chat/completions/input_tokens": self._abortable_route(post("chat", self._input_tokens)),
-            "/completions": post("completions", self._completions),
+            "/completions": post("completions", partial(self._generate, endpoint=Endpoint.COMPLETIONS)),
             "/embeddings": self._local_or_passthrough("/embeddings", vectors.embed),
             "/rerank": rerank,
             "/reranking": rerank,
@@ -264,7 +210,7 @@ class Routes:
             "/metrics": get("metrics", self._show_metrics),
             "/openapi.json": get("openapi", self._show_document),
         }
-        if self._settings.slots:
+        if self._parts.settings.slots:
             paths["/slots"] = get("slots", self._show_slots)
         return paths
 
@@ -278,18 +224,12 @@ class Routes:
 
     # Chat and completions.
 
-    async def _chat(self, ctx: RequestContext) -> HttpResponse | None:
-        return await self._generate(ctx, Endpoint.CHAT)
-
     async def _input_tokens(self, ctx: RequestContext) -> HttpResponse:
         """llama.cpp's endpoint that counts the prompt tokens of a chat request."""
         body = await self._generator.read_body(ctx)
         backend = self._targets.find(ctx, body.get("model"))
         tokens = await self._count_tokens(ctx, backend, without_routing_fields(body))
         return json_response({"object": "response.input_tokens", "input_tokens": tokens})
-
-    async def _completions(self, ctx: RequestContext) -> HttpResponse | None:
-        return await self._generate(ctx, Endpoint.COMPLETIONS)
 
     async def _generate(self, ctx: RequestContext, endpoint: Endpoint) -> HttpResponse | None:
         body = await self._generator.read_body(ctx)
@@ -318,8 +258,8 @@ class Routes:
         )
 
     def _visible_models(self, ctx: RequestContext) -> list[Json]:
-        local = [models.model_object(model, self._created) for model in self._supervisor.models]
-        return [one for one in [*local, *self._upstreams.list_models()] if self._targets.may_use(ctx, one["id"])]
+        local = [models.model_object(model, self._created) for model in self._parts.supervisor.models]
+        return [one for one in [*local, *self._parts.upstreams.list_models()] if self._targets.may_use(ctx, one["id"])]
 
     async def _get_model(self, ctx: RequestContext) -> HttpResponse:
         found = self._model_object(ctx, ctx.request.path.partition("/models/")[2])
@@ -329,7 +269,7 @@ class Routes:
         backend = self._targets.find(ctx, name)
         if isinstance(backend, LocalBackend):
             return models.model_object(backend.model, self._created)
-        for one in self._upstreams.list_models():
+        for one in self._parts.upstreams.list_models():
             if one["id"] == name:
                 return one
         # The name matches a pattern, and no upstream lists it.
@@ -342,25 +282,24 @@ class Routes:
         """As llama-server: 503 while the model is loading; also while draining, to leave load balancing."""
         if self.is_draining:
             raise _shutting_down()
-        required = [
-            model for model in self._supervisor.models if model.settings.preload or len(self._supervisor.models) == 1
-        ]
+        models = self._parts.supervisor.models
+        required = [model for model in models if model.settings.preload or len(models) == 1]
         for model in required:
             if model.state in (ModelState.LOADING, ModelState.RESTARTING):
                 raise ApiError(503, "Loading model", code="model_loading", retry_after_s=1.0)
             if model.state is ModelState.FAILED:
                 raise ApiError(503, "A model cannot be loaded.", code="model_unavailable", retry_after_s=10.0)
-        if self._upstreams.all and not required and not any(one.is_ready for one in self._upstreams.all):
+        if self._parts.upstreams.all and not required and not any(one.is_ready for one in self._parts.upstreams.all):
             raise ApiError(503, "No upstream can be reached.", code="upstream_unavailable", retry_after_s=10.0)
         return json_response({"status": "ok"})
 
     async def _show_metrics(self, ctx: RequestContext) -> HttpResponse:
-        self._keys.check_metrics(ctx.principal)
-        await asyncio.gather(*(self._scrape_engine(model) for model in self._supervisor.models))
-        if self._worker_sync is not None:
-            content_type, body = await self._worker_sync.metrics_page()
+        self._parts.keys.check_metrics(ctx.principal)
+        await asyncio.gather(*(self._scrape_engine(model) for model in self._parts.supervisor.models))
+        if self._parts.worker_sync is not None:
+            content_type, body = await self._parts.worker_sync.metrics_page()
         else:
-            content_type, body = await asyncio.to_thread(self._metrics.render)
+            content_type, body = await asyncio.to_thread(self._parts.metrics.render)
         return HttpResponse(200, body, content_type)
 
     async def _scrape_engine(self, model: LocalModel) -> None:
@@ -370,19 +309,19 @@ class Routes:
             return
         with suppress(HttpClientError):
             reply = await fetch(address, "GET", "/metrics", timeout_s=_ENGINE_METRICS_TIMEOUT_S)
-            self._metrics.add_engine_metrics(model.name, reply.body.decode(errors="replace"))
+            self._parts.metrics.add_engine_metrics(model.name, reply.body.decode(errors="replace"))
 
     async def _show_document(self, ctx: RequestContext) -> HttpResponse:
         if not self._openapi_document:
             self._openapi_document = msgspec.json.encode(
-                openapi_document(self.methods_by_path, has_upstreams=bool(self._upstreams.all))
+                openapi_document(self.methods_by_path, has_upstreams=bool(self._parts.upstreams.all))
             )
         return HttpResponse(200, self._openapi_document)
 
     async def _show_slots(self, ctx: RequestContext) -> HttpResponse:
         """Which slots are busy, without any content."""
         slots = []
-        for model in self._supervisor.models:
+        for model in self._parts.supervisor.models:
             if not self._targets.may_use(ctx, model.name):
                 continue
             queue = self._queues[model.name]

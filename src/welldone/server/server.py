@@ -14,7 +14,7 @@ from welldone.gateway.registry import UpstreamRegistry
 from welldone.gateway.upstream import Upstream
 from welldone.http.client import ConnectionPool, send
 from welldone.http.redaction import SecretRedactor, is_weak_key
-from welldone.http.server import HttpRequest, HttpResponse, HttpServer
+from welldone.http.server import HttpServer
 from welldone.server.access.control import make_access_control
 from welldone.server.access.origins import OriginPolicy
 from welldone.server.app import App, protocol_error_response
@@ -25,6 +25,7 @@ from welldone.server.inspector.recent import RecentRequests
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.workers import Worker, WorkerSync
+from welldone.server.parts import ServerParts
 from welldone.server.routes import Routes
 
 _UNREAD_MARGIN_S = 60.0  # beyond the write timeout of a response task, which closes the stream first and logs why
@@ -87,23 +88,22 @@ class Server:
             if site is None or settings.no_page
             else InspectorServices(site, RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets)))
         )
-        self._recent = None if page is None else page.recent
-        self.routes = Routes(
-            settings,
-            self.supervisor,
-            self.upstreams,
-            self._metrics,
-            self._limits,
+        parts = ServerParts(
+            settings=settings,
+            supervisor=self.supervisor,
+            upstreams=self.upstreams,
+            metrics=self._metrics,
             keys=self._keys,
+            limits=self._limits,
             send=partial(send, pool=self._pool),
             recorder=self._recorder,
             worker_sync=self._worker_sync,
             page=page,
-            response_headers=lambda ctx: self._app.response_headers(ctx),
         )
-        self._app = self._make_app(settings.port)
+        self.routes = Routes(parts)
+        self._app = App(self.routes.find, parts, self._origin_policy(settings.port))
         self._listener = HttpServer(
-            self._handle,
+            self._app.handle,
             error_response=protocol_error_response,
             connections=settings.connections,
             keep_alive_s=settings.head_s,
@@ -124,7 +124,7 @@ class Server:
         self.port = await self._listener.start(
             settings.host, settings.port, tls=_tls_context(self._config), sockets=sockets
         )
-        self._app = self._make_app(self.port)
+        self._app.origins = self._origin_policy(self.port)
         self._metrics.watch_loop(asyncio.get_running_loop())
         if self._recorder is not None:
             self._recorder.start()
@@ -159,9 +159,6 @@ class Server:
         """End all running requests with an error, now."""
         self.routes.abort_all()
 
-    async def _handle(self, http_request: HttpRequest) -> HttpResponse | None:
-        return await self._app.handle(http_request)
-
     def _model_changed(self, model: LocalModel) -> None:
         self.routes.model_changed(model)
         self._on_change(model)
@@ -170,24 +167,15 @@ class Server:
         self.routes.upstream_changed(upstream)
         self._on_upstream(upstream)
 
-    def _make_app(self, port: int) -> App:
+    def _origin_policy(self, port: int) -> OriginPolicy:
         settings = self._config.server
-        origins = OriginPolicy(
+        return OriginPolicy(
             host=settings.host,
             port=port,
             allowed_hosts=settings.allowed_hosts,
             cors_origins=settings.cors_origins,
             is_tls=settings.ssl_cert_file is not None,
             has_keys=not self._keys.allows_anonymous,
-        )
-        return App(
-            self.routes.find,
-            keys=self._keys,
-            origins=origins,
-            limits=self._limits,
-            metrics=self._metrics,
-            connections=settings.connections,
-            recent=self._recent,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from welldone.config.server import KeySettings, ServeSettings
-from welldone.config.settings import SettingsError, SettingSource, did_you_mean, merge_sources
+from welldone.config.settings import SettingsError, SettingSource, merge_sources, unknown_rule
 from welldone.config.upstream import ALL_RULES, UpstreamSettings
 from welldone.http.address import Address, parse_url
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
@@ -120,8 +120,7 @@ def _check_upstream(upstream: UpstreamSettings, origin: str, server: ServeSettin
         raise SettingsError(f"{origin} has both ca_file and insecure: keep one")
     for rule in upstream.strict:
         if rule != ALL_RULES and rule not in RULES:
-            hint = did_you_mean(rule, [*RULES, ALL_RULES])
-            raise SettingsError(f"{origin}.strict: there is no rule {rule!r}{hint}; welldone rules lists them")
+            raise SettingsError(f"{origin}.strict: {unknown_rule(rule, [*RULES, ALL_RULES])}")
 
 
 def _is_this_machine(host: str) -> bool:

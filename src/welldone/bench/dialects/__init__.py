@@ -3,15 +3,9 @@
 from collections.abc import Mapping
 
 from welldone.bench.dialects.base import BenchDialect
-from welldone.bench.dialects.chat import ChatBenchDialect
-from welldone.bench.dialects.messages import MessagesBenchDialect
-from welldone.bench.dialects.responses import ResponsesBenchDialect
+from welldone.bench.dialects.chat import CHAT
+from welldone.bench.dialects.messages import MESSAGES
+from welldone.bench.dialects.responses import RESPONSES
 
-DIALECTS: Mapping[str, BenchDialect] = {
-    "chat": ChatBenchDialect(),
-    "responses": ResponsesBenchDialect(),
-    "messages": MessagesBenchDialect(),
-}
+DIALECTS: Mapping[str, BenchDialect] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 """By name of the endpoint."""
-
-__all__ = ["DIALECTS", "BenchDialect"]

@@ -1,8 +1,10 @@
 """Base classes of the dialects: how requests are built, and how the stream of an answer is timed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from welldone.bench.record import BenchRecord
 from welldone.protocol.events import Usage
@@ -10,6 +12,15 @@ from welldone.protocol.lenient_json import clean_unicode
 
 MAX_MESSAGE_CHARS = 100
 """Characters of a message: many share a line of the report."""
+OutputKind: TypeAlias = Literal["role", "text", "refusal", "reasoning", "tool"]
+_FIRST_TIME_FIELDS: dict[OutputKind, str] = {
+    "role": "role_s",
+    "text": "content_s",
+    "refusal": "content_s",
+    "reasoning": "reasoning_s",
+    "tool": "tool_s",
+}
+"""Field of a record with the time of the first output of a kind."""
 
 
 class StreamTimer(ABC):
@@ -59,35 +70,17 @@ class StreamTimer(ABC):
 
     # For the dialects.
 
-    def _on_role(self, now: float) -> None:
-        if self._record.role_s is None:
-            self._record.role_s = now
+    def _on_output(self, kind: OutputKind, now: float, text: str = "") -> None:
+        """Record generated text, and the time of the first output of its kind."""
+        field = _FIRST_TIME_FIELDS[kind]
+        if getattr(self._record, field) is None:
+            setattr(self._record, field, now)
+        if text:
+            self._sink_for(kind).append(text)
+            self._record.times.append(now)
 
-    def _on_text(self, text: str, now: float) -> None:
-        record = self._record
-        self.texts.append(text)
-        record.times.append(now)
-        if record.content_s is None:
-            record.content_s = now
-
-    def _on_refusal(self, text: str, now: float) -> None:
-        self._on_hidden_text(text, now)
-        if self._record.content_s is None:
-            self._record.content_s = now
-
-    def _on_reasoning(self, text: str, now: float) -> None:
-        self._on_hidden_text(text, now)
-        if self._record.reasoning_s is None:
-            self._record.reasoning_s = now
-
-    def _on_tool_call(self, now: float) -> None:
-        if self._record.tool_s is None:
-            self._record.tool_s = now
-
-    def _on_hidden_text(self, text: str, now: float) -> None:
-        """Record other generated text, such as the arguments of a tool call."""
-        self.hidden_texts.append(text)
-        self._record.times.append(now)
+    def _sink_for(self, kind: OutputKind) -> list[str]:
+        return self.texts if kind == "text" else self.hidden_texts
 
     def _on_usage(self, usage: Usage) -> None:
         # Servers that do not count tokens report 0.
@@ -105,26 +98,40 @@ JsonBody: TypeAlias = dict[str, Any]
 HeaderPairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
-class BenchDialect(Protocol):
+class BenchDialect(msgspec.Struct, frozen=True):
     """Builds requests of one API and times its streams."""
 
     path: str
-    preferred_fields: Mapping[str, Any]
-    """Fields of every request, unless the server rejects them."""
-    min_max_tokens: int
+    stream_timer: Callable[[BenchRecord, JsonBody], StreamTimer]
+    """Returns the timer for the answer to a request with this body."""
+    messages_field: str = "messages"
+    system_field: str = ""
+    """Field for the system prompt; empty if it is a message."""
+    max_tokens_field: str = "max_tokens"
+    min_max_tokens: int = 1
     """The smallest `max_tokens` that servers accept."""
+    preferred_fields: Mapping[str, Any] = {}
+    """Fields of every request, unless the server rejects them."""
+    fixed_headers: HeaderPairs = ()
+    key_header: str = ""
+    """Header for the key, in addition to `Authorization`."""
+    convert_message: Callable[[JsonBody, int], JsonBody] = lambda message, position: message
+    """Converts a message from the format of chat, given its position."""
 
     def headers(self, key: str | None) -> HeaderPairs:
         """Return additional headers of every request."""
+        if key is None or not self.key_header:
+            return self.fixed_headers
+        return (*self.fixed_headers, (self.key_header, key))
 
     def body(self, common_fields: JsonBody, messages: list[JsonBody], max_tokens: int | None) -> JsonBody:
         """Return a streaming request with the common fields and these messages, given in the format of chat."""
-
-    def stream_timer(self, record: BenchRecord, body: JsonBody) -> StreamTimer:
-        """Return the timer for the answer to this request."""
-
-
-def split_system_prompt(messages: list[JsonBody]) -> tuple[str, list[JsonBody]]:
-    """Split messages into the system prompt and the others: some APIs have a separate field for it."""
-    system = [message["content"] for message in messages if message["role"] == "system"]
-    return "\n\n".join(system), [message for message in messages if message["role"] != "system"]
+        fields: JsonBody = {"stream": True}
+        if self.system_field:
+            system = "\n\n".join([message["content"] for message in messages if message["role"] == "system"])
+            messages = [message for message in messages if message["role"] != "system"]
+            fields |= {self.system_field: system} if system else {}
+        if max_tokens is not None:
+            fields[self.max_tokens_field] = max_tokens
+        converted = [self.convert_message(message, position) for position, message in enumerate(messages)]
+        return {**common_fields, self.messages_field: converted, **fields}

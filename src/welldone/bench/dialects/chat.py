@@ -1,26 +1,13 @@
 """/v1/chat/completions. The reader of `protocol` decodes the stream; repair is used only to detect broken rules."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
-from welldone.bench.dialects.base import HeaderPairs, JsonBody, StreamTimer
+from welldone.bench.dialects.base import BenchDialect, StreamTimer
 from welldone.bench.record import BenchRecord
+from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    Failure,
-    Finish,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    Usage,
-)
+from welldone.protocol.events import Event, Failure, Usage
 from welldone.protocol.fast_path import ChunkTemplates, learn_templates
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
@@ -81,7 +68,7 @@ class ChunkFastPath:
         if (
             self._lessons_left
             and len(events) == 1
-            and isinstance(events[0], Text)
+            and isinstance(events[0], ev.Text)
             and not (templates and templates.matches(frame))
         ):
             if templates is None or not templates.is_worthwhile:
@@ -114,24 +101,6 @@ def _chunk_text(sent: bytes) -> str:
 
 
 _CHAT_ENVELOPE = Envelope("chatcmpl-bench", 0, "bench")
-
-
-class ChatBenchDialect:
-    """Builds requests and times streams of chat completions."""
-
-    path = "/chat/completions"
-    preferred_fields: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
-    min_max_tokens = 1
-
-    def headers(self, key: str | None) -> HeaderPairs:
-        return ()
-
-    def body(self, common_fields: JsonBody, messages: list[JsonBody], max_tokens: int | None) -> JsonBody:
-        body = {**common_fields, "messages": messages, "stream": True}
-        return body if max_tokens is None else body | {"max_tokens": max_tokens}
-
-    def stream_timer(self, record: BenchRecord, body: JsonBody) -> StreamTimer:
-        return ChatStreamTimer(record, read_request_facts(body))
 
 
 class ChatStreamTimer(StreamTimer):
@@ -185,29 +154,32 @@ class ChatStreamTimer(StreamTimer):
 
     def _record_events(self, events: list[Event], now: float) -> None:
         for event in events:
-            if type(event) is Text:
-                self._on_text(event.text, now)
-            else:
-                self._record_other(event, now)
+            match event:
+                case ev.Text(text=text):
+                    self._on_output("text", now, text)
+                case ev.ChoiceStart():
+                    self._on_output("role", now)
+                case ev.Reasoning(text=text):
+                    self._on_output("reasoning", now, text)
+                case ev.Refusal(text=text):
+                    self._on_output("refusal", now, text)
+                case ev.ToolCall():
+                    self._on_output("tool", now)
+                case ev.ToolArguments(text=text):
+                    self._on_output("tool", now, text)
+                case ev.Finish(reason=reason):
+                    self._record.finish_reason = reason
+                case Usage():
+                    self._on_usage(event)
+                case Failure(message=message):
+                    self._on_failure(message)
+                case _:
+                    pass  # keep-alives, logprobs, unknown fields
         self._repair.feed(events)
 
-    def _record_other(self, event: Event, now: float) -> None:
-        match event:
-            case ChoiceStart():
-                self._on_role(now)
-            case Reasoning(text=text):
-                self._on_reasoning(text, now)
-            case Refusal(text=text):
-                self._on_refusal(text, now)
-            case ToolCall():
-                self._on_tool_call(now)
-            case ToolArguments(text=text):
-                self._on_hidden_text(text, now)
-            case Finish(reason=reason):
-                self._record.finish_reason = reason
-            case Usage():
-                self._on_usage(event)
-            case Failure(message=message):
-                self._on_failure(message)
-            case _:
-                pass  # keep-alives, logprobs, unknown fields
+
+CHAT = BenchDialect(
+    "/chat/completions",
+    lambda record, body: ChatStreamTimer(record, read_request_facts(body)),
+    preferred_fields={"stream_options": {"include_usage": True}},
+)

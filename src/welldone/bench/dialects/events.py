@@ -146,9 +146,9 @@ class DeltaTarget(NamedTuple):
 class EventStreamTimer(StreamTimer):
     """Times a stream of a dialect with a pass-through repairer."""
 
-    def __init__(self, record: BenchRecord) -> None:
+    def __init__(self, record: BenchRecord, repairer: PassthroughRepairer) -> None:
         super().__init__(record)
-        self._repairer = self._make_repairer()
+        self._repairer = repairer
         self._repairer.on_event = self._on_repairer_event
         self._now = 0.0
         self._is_replaying = False  # the repairer receives events that are recorded already
@@ -163,10 +163,6 @@ class EventStreamTimer(StreamTimer):
         self._lessons_left = _MAX_EVENT_LESSONS
 
     # For the dialects.
-
-    @abstractmethod
-    def _make_repairer(self) -> PassthroughRepairer:
-        """Return the repairer of the dialect."""
 
     @abstractmethod
     def _record_event(self, value: Json, kind: str, now: float) -> DeltaTarget | None:

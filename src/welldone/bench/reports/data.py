@@ -1,13 +1,14 @@
-"""Reports as JSON: our own format with every request, its schema and its parser; and that of inference-benchmarker."""
+"""Formats of reports. JSON: our own format with every request, its schema and parser; and inference-benchmarker's."""
 
 from array import array
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from welldone.bench.report import REPORT_VERSION, BenchReport, Distribution, StepResult
-from welldone.bench.reports.text import failed_count, finished_count, settings_of_report, without_records
-from welldone.bench.settings import LengthSpec
+from welldone.bench.report import REPORT_VERSION, BenchReport, StepResult
+from welldone.bench.reports.html import render_html
+from welldone.bench.reports.text import render_csv, settings_of_report, without_records
 from welldone.reporting import sanitize
 
 _TIME_DIGITS = 6
@@ -65,50 +66,38 @@ def _array_schema(kind: type) -> dict[str, Any]:
 
 _PEER_PERCENTILES = ("p50", "p60", "p70", "p80", "p90", "p95", "p99")
 _NOT_AVAILABLE = "N/A"
-_EMPTY_DISTRIBUTION = Distribution(count=0, mean=None, minimum=None, maximum=None, percentiles={})
 
 
 def render_inference_benchmarker(report: BenchReport) -> str:
     """Return the report of the first server. Missing numbers are 0: readers of the format require all of them."""
     report = without_records(report)
-    result = {
-        "config": _peer_config(report),
-        "results": [_peer_result(step) for step in report.steps if step.target == report.url],
-        "start_time": report.began,
-        "end_time": report.ended,
-        "system": _peer_system(report),
-    }
-    return msgspec.json.encode(result).decode()
-
-
-def _peer_config(report: BenchReport) -> dict[str, Any]:
     settings = settings_of_report(report)
-    return {
+    config = {
         "max_vus": settings.max_vus,
         "duration_secs": round(settings.duration_s),
         "benchmark_kind": settings.kind.title(),
         "warmup_duration_secs": round(settings.warmup_s),
         "rates": [float(rate) for rate in settings.rates] or None,
         "num_rates": settings.num_rates,
-        "prompt_options": _peer_length(settings.prompt),
-        "decode_options": _peer_length(settings.decode),
+        "prompt_options": msgspec.to_builtins(settings.prompt),
+        "decode_options": msgspec.to_builtins(settings.decode),
         "tokenizer": settings.tokenizer or report.model,
         "model_name": report.model,
         "profile": settings.profile,
         "meta": dict(settings.meta) or None,
         "run_id": settings.run_id,
     }
-
-
-def _peer_length(length: LengthSpec | None) -> dict[str, int] | None:
-    if length is None:
-        return None
-    return {
-        "num_tokens": length.num_tokens,
-        "min_tokens": length.min_tokens,
-        "max_tokens": length.max_tokens,
-        "variance": length.variance,
+    names = ("memory", "os_name", "os_version", "kernel", "hostname")
+    system = {name: str(report.system.get(name, _NOT_AVAILABLE)) for name in names}
+    result = {
+        "config": config,
+        "results": [_peer_result(step) for step in report.steps if step.target == report.url],
+        "start_time": report.began,
+        "end_time": report.ended,
+        # The dashboard reads the first CPU, so there must be one.
+        "system": {"cpu": report.system.get("cpu") or [_NOT_AVAILABLE], **system},
     }
+    return msgspec.json.encode(result).decode()
 
 
 def _peer_result(step: StepResult) -> dict[str, Any]:
@@ -116,13 +105,13 @@ def _peer_result(step: StepResult) -> dict[str, Any]:
         "id": step.id,
         "executor_type": "ConstantArrivalRate" if step.is_open else "ConstantVUs",
         "config": {"max_vus": step.max_vus, "duration_secs": round(step.seconds), "rate": step.rate},
-        "total_requests": finished_count(step),
+        "total_requests": step.finished,
         "total_tokens": step.total_tokens,
         "token_throughput_secs": float(step.token_rate),
         "duration_ms": round(step.seconds * 1000),
         "time_to_first_token_ms": _peer_distribution(step, "ttft"),
         "inter_token_latency_ms": _peer_distribution(step, "itl"),
-        "failed_requests": failed_count(step),
+        "failed_requests": step.failed,
         "successful_requests": step.ok,
         "request_rate": float(step.request_rate),
         "total_tokens_sent": step.total_prompt_tokens,
@@ -131,13 +120,15 @@ def _peer_result(step: StepResult) -> dict[str, Any]:
 
 
 def _peer_distribution(step: StepResult, name: str) -> dict[str, float]:
-    values = step.times.get(name, _EMPTY_DISTRIBUTION)
-    numbers = {percentile: values.all_percentiles.get(percentile) for percentile in _PEER_PERCENTILES}
-    return {name: round((number or 0.0) * 1000, 3) for name, number in {**numbers, "avg": values.mean}.items()}
+    percentiles = step.times[name].all_percentiles if name in step.times else {}
+    numbers = {percentile: percentiles.get(percentile) for percentile in _PEER_PERCENTILES}
+    numbers["avg"] = step.statistic(name, "mean")
+    return {name: round((number or 0.0) * 1000, 3) for name, number in numbers.items()}
 
 
-def _peer_system(report: BenchReport) -> dict[str, Any]:
-    """Return the machine. The dashboard reads the first CPU, so there must be one."""
-    names = ("memory", "os_name", "os_version", "kernel", "hostname")
-    known = {name: str(report.system.get(name, _NOT_AVAILABLE)) for name in names}
-    return {"cpu": report.system.get("cpu") or [_NOT_AVAILABLE], **known}
+BENCH_REPORT_FORMATS: Mapping[str, Callable[[BenchReport], str]] = {
+    ".json": render_json,
+    ".csv": render_csv,
+    ".html": render_html,
+}
+"""By file extension."""

@@ -36,9 +36,8 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
     def position(self, value: float) -> float:
         """Return the position of a value: 0 at the start of the axis, 1 at its end."""
-        share = (self._transform(value) - self._transform(self.low)) / (
-            self._transform(self.high) - self._transform(self.low)
-        )
+        low, high = self._transform(self.low), self._transform(self.high)
+        share = (self._transform(value) - low) / (high - low)
         return share if 0 <= share <= 1 else float(share > 1)
 
     def value_at(self, position: float) -> float:
@@ -77,19 +76,14 @@ def linear_axis(
 def log_axis(values: Iterable[float], *, is_time: bool = False) -> Axis:
     """Return a logarithmic axis for the values."""
     held = [max(value, _MIN_VALUE) for value in finite_values(values)] or [1.0]
-    steps = _decimal_steps(math.floor(math.log10(min(held)) + 1e-9), math.ceil(math.log10(max(held)) - 1e-9))
+    powers = range(math.floor(math.log10(min(held)) + 1e-9), math.ceil(math.log10(max(held)) - 1e-9) + 1)
+    steps = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     first = max((number for number, step in enumerate(steps) if step <= min(held) * (1 + 1e-9)), default=0)
     last = next((number for number, step in enumerate(steps) if step >= max(held) * (1 - 1e-9)), len(steps) - 1)
     shown = steps[first : max(last, first + 1) + 1]
     words = format_seconds if is_time else format_number
     ticks = tuple((step, words(step)) for step in _thin_ticks(shown))
     return Axis(low=shown[0], high=shown[-1], is_log=True, ticks=ticks)
-
-
-def needs_log_axis(values: Iterable[float]) -> bool:
-    """Whether the values are so far apart that a linear axis would hide most of them."""
-    held = finite_values(values)
-    return bool(held) and max(held) > 20 * max(min(held), _MIN_VALUE)
 
 
 def format_number(value: float | None) -> str:
@@ -137,10 +131,6 @@ def _thin_ticks(steps: list[float]) -> list[float]:
     return powers[:: -(-len(powers) // (_TICK_COUNT + 1))]
 
 
-def _decimal_steps(low: int, high: int) -> list[float]:
-    return [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
-
-
 # Parts of all plots: axes with ticks, title, legend; and SVG paths.
 
 
@@ -172,17 +162,13 @@ class PlotFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 def figure(title: str, svg: Element, *, legend: Sequence[tuple[str, Element]] = (), note: str = "") -> Element:
     """Return a plot with its title, legend and note."""
-    keys = [element("span", swatch, name, class_="key") for name, swatch in legend]
-    legends = [element("div", *keys, class_="legend")] if keys else []
-    notes = [element("p", note, class_="quiet small")] if note else []
-    is_wide = "wide" in (svg.get("class") or "")
-    return element(
-        "figure",
-        element("figcaption", title),
-        element("div", svg, class_="scroll") if is_wide else svg,
-        *legends,
-        *notes,
-    )
+    parts = [element("div", svg, class_="scroll") if "wide" in (svg.get("class") or "") else svg]
+    if legend:
+        keys = [element("span", swatch, name, class_="key") for name, swatch in legend]
+        parts.append(element("div", *keys, class_="legend"))
+    if note:
+        parts.append(element("p", note, class_="quiet small"))
+    return element("figure", element("figcaption", title), *parts)
 
 
 def empty_figure(title: str, reason: str) -> Element:
@@ -192,19 +178,23 @@ def empty_figure(title: str, reason: str) -> Element:
 
 def plot_svg(frame: PlotFrame, x: str, y: str, *content: Element) -> Element:
     """Return the SVG of a plot with its axes; `x` and `y` are their titles."""
-    x, y = _axis_title(x, frame.x.unit), _axis_title(y, frame.y.unit)
-    middle = (frame.left + frame.width - frame.right) / 2
-    names = [_svg_text(middle, frame.height - 6, x, "middle"), _svg_text(4, 14, y, "start")] if y else []
-    return element(
-        "svg",
-        *_x_axis(frame),
-        *_y_axis(frame),
-        *(names or [_svg_text(middle, frame.height - 6, x, "middle")]),
-        *content,
-        viewBox=f"0 0 {svg_number(frame.width)} {svg_number(frame.height)}",
-        class_="plot wide" if frame.width > NARROW_WIDTH else "plot",
-        role="img",
-    )
+    (left, bottom), right = (frame.left, frame.y_at(0)), frame.x_at(1)
+    axes = [
+        _svg_text((left + right) / 2, frame.height - 6, _axis_title(x, frame.x.unit), "middle"),
+        _svg_text(4, 14, _axis_title(y, frame.y.unit), "start"),
+        element("path", d=svg_path("M", left, bottom, "H", right), class_="axis"),
+    ]
+    for value, name in frame.x.ticks:
+        at = frame.x_at(frame.x.position(value))
+        axes.append(element("path", d=svg_path("M", at, bottom, "v5"), class_="axis"))
+        axes.append(_svg_text(at, bottom + 18, name, "middle"))
+    for value, name in frame.y.ticks:
+        at = frame.y_at(frame.y.position(value))
+        axes.append(element("path", d=svg_path("M", left, at, "H", right), class_="grid"))
+        axes.append(_svg_text(left - 6, at + 4, name, "end"))
+    css_class = "plot wide" if frame.width > NARROW_WIDTH else "plot"
+    size = f"0 0 {svg_number(frame.width)} {svg_number(frame.height)}"
+    return element("svg", *axes, *content, viewBox=size, class_=css_class, role="img")
 
 
 def vertical_marker(frame: PlotFrame, position: float, name: str, row: int = 0) -> list[Element]:
@@ -212,15 +202,20 @@ def vertical_marker(frame: PlotFrame, position: float, name: str, row: int = 0) 
     x, top = frame.x_at(position), frame.y_at(1)
     side, anchor = (4, "start") if position < 0.85 else (-4, "end")
     return [
-        element("path", d=f"M{svg_number(x)} {svg_number(top)}V{svg_number(frame.y_at(0))}", class_="mark"),
+        element("path", d=svg_path("M", x, top, "V", frame.y_at(0)), class_="mark"),
         _svg_text(x + side, top + 11 + 13 * row, name, anchor),
     ]
 
 
 def rectangle_path(left: float, top: float, width: float, height: float) -> str:
     """Return the path of a rectangle."""
-    size = svg_number(max(width, 0.3))
-    return f"M{svg_number(left)} {svg_number(top)}h{size}v{svg_number(height)}h{svg_number(-max(width, 0.3))}z"
+    width = max(width, 0.3)
+    return svg_path("M", left, top, "h", width, "v", height, "h", -width, "z")
+
+
+def svg_path(*parts: str | float) -> str:
+    """Return a path from commands and coordinates."""
+    return "".join(part if isinstance(part, str) else f"{svg_number(part)} " for part in parts)
 
 
 def svg_number(number: float) -> str:
@@ -231,37 +226,6 @@ def svg_number(number: float) -> str:
 def legend_swatch(css_class: str, d: str = "M0 2h12v8h-12z") -> Element:
     """Return the sample of a style in a legend."""
     return element("svg", element("path", d=d, class_=css_class), viewBox="0 0 12 12", class_="swatch")
-
-
-def _x_axis(frame: PlotFrame) -> list[Element]:
-    marks = []
-    for value, name in frame.x.ticks:
-        x = frame.x_at(frame.x.position(value))
-        marks += [
-            element("path", d=f"M{svg_number(x)} {svg_number(frame.y_at(0))}v5", class_="axis"),
-            _svg_text(x, frame.y_at(0) + 18, name, "middle"),
-        ]
-    marks.append(
-        element(
-            "path",
-            d=f"M{svg_number(frame.x_at(0))} {svg_number(frame.y_at(0))}H{svg_number(frame.x_at(1))}",
-            class_="axis",
-        )
-    )
-    return marks
-
-
-def _y_axis(frame: PlotFrame) -> list[Element]:
-    marks = []
-    for value, name in frame.y.ticks:
-        y = frame.y_at(frame.y.position(value))
-        marks += [
-            element(
-                "path", d=f"M{svg_number(frame.x_at(0))} {svg_number(y)}H{svg_number(frame.x_at(1))}", class_="grid"
-            ),
-            _svg_text(frame.left - 6, y + 4, name, "end"),
-        ]
-    return marks
 
 
 def _svg_text(x: float, y: float, words: str, anchor: str) -> Element:
@@ -276,7 +240,7 @@ _HISTOGRAM_BINS = 40
 """Bars of a histogram, each about ten units wide."""
 _MAX_LINE_POINTS = 200
 """Points of a line: more cannot be distinguished."""
-_MARKER_SHAPES = (
+MARKER_SHAPES = (
     "m-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
     "m-3-3h6v6h-6z",
     "m0-4.5l4.5 4.5l-4.5 4.5l-4.5-4.5z",
@@ -297,44 +261,35 @@ class PlotLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line without points is a reference line."""
 
 
-class RatioBand(msgspec.Struct, frozen=True, kw_only=True):
-    """A ratio with its confidence interval."""
-
-    name: str
-    ratio: float
-    low: float
-    high: float
-    css_class: str
-    """CSS class: `pass`, `fail` or `quiet`."""
-    tooltip: str
-
-
 def line_plot(
     title: str, series: Sequence[PlotLine], *, x: Axis, y: str, format_value: Callable[[float], str] = format_number
 ) -> Element:
     """Return a line plot. Plots with the same axis `x` can be compared; `format_value` formats a value."""
-    lines = [msgspec.structs.replace(line, points=_thin_points(_finite_points(line.points))) for line in series]
-    lines = [line for line in lines if line.points]
+    lines, legend = [], []
+    for line in series:
+        if points := sorted(point for point in line.points if len(finite_values(point)) == len(point)):
+            lines.append(msgspec.structs.replace(line, points=points[:: -(-len(points) // _MAX_LINE_POINTS)]))
+            shape = f"M6 6{MARKER_SHAPES[line.style % 4]}" if line.has_points else ""
+            legend.append((line.name, legend_swatch(_line_class(line), f"M0 6h12{shape}")))
     if not lines:
         return empty_figure(title, "No data.")
-    frame = PlotFrame(
-        x=x,
-        y=linear_axis([value for line in lines for _, value in line.points], is_time=format_value is format_seconds),
-    )
-    paths = [
-        _draw_line(frame, line, lambda point: f"{format_value(point[1])} at {format_number(point[0])} {x.unit}")
-        for line in lines
-    ]
-    legend = [
-        (
-            line.name,
-            legend_swatch(
-                _line_class(line), f"M0 6h12{'M6 6' + _MARKER_SHAPES[line.style % 4] if line.has_points else ''}"
-            ),
-        )
-        for line in lines
-    ]
+    values = [value for line in lines for _, value in line.points]
+    frame = PlotFrame(x=x, y=linear_axis(values, is_time=format_value is format_seconds))
+    paths = [_draw_line(frame, line, format_value) for line in lines]
     return figure(title, plot_svg(frame, "", y, *paths), legend=legend)
+
+
+def _draw_line(frame: PlotFrame, line: PlotLine, format_value: Callable[[float], str]) -> Element:
+    drawn = [element("path", d="M" + "L".join(svg_path(*frame.point(*point)) for point in line.points))]
+    for x, y in line.points if line.has_points else ():
+        tooltip = element("title", f"{line.name}: {format_value(y)} at {format_number(x)} {frame.x.unit}")
+        path = svg_path("M", *frame.point(x, y), MARKER_SHAPES[line.style % 4])
+        drawn.append(element("path", tooltip, d=path, class_="point"))
+    return element("g", *drawn, class_=_line_class(line))
+
+
+def _line_class(line: PlotLine) -> str:
+    return f"line{line.style % 4}{' dashed' if line.is_dashed else ''}"
 
 
 def histogram(title: str, samples: Iterable[float], markers: Sequence[tuple[str, float]], *, note: str = "") -> Element:
@@ -342,27 +297,38 @@ def histogram(title: str, samples: Iterable[float], markers: Sequence[tuple[str,
     held = sorted(finite_values(samples))
     if not held:
         return empty_figure(title, "No samples.")
-    x = _time_axis(held[0], held[-1])
-    below = [
-        0,
-        *(bisect_left(held, x.value_at(number / _HISTOGRAM_BINS)) for number in range(1, _HISTOGRAM_BINS)),
-        len(held),
+    ends = held[0], held[-1]
+    # If the values are far apart, a linear axis would hide most of them.
+    is_log = ends[1] > 20 * max(ends[0], _MIN_VALUE)
+    x = log_axis(ends, is_time=True) if is_log else linear_axis(ends, is_time=True, is_from_zero=False)
+    edges = [x.value_at(number / _HISTOGRAM_BINS) for number in range(_HISTOGRAM_BINS + 1)]
+    below = [0, *(bisect_left(held, edge) for edge in edges[1:-1]), len(held)]
+    shares = [(later - sooner) / len(held) for sooner, later in pairwise(below)]
+    frame = PlotFrame(x=x, y=linear_axis([max(shares) * 100]), right=46.0)
+    bars = [
+        _draw_bar(frame, begin, end, 100 * share, f"{round(share * len(held)):,}, {format_percent(share)}")
+        for (begin, end), share in zip(pairwise(edges), shares, strict=True)
+        if share
     ]
-    counts = [later - sooner for sooner, later in pairwise(below)]
-    frame = PlotFrame(x=x, y=linear_axis([max(counts) / len(held) * 100]), right=46.0)
-    bars = [_histogram_bar(frame, number, count, len(held)) for number, count in enumerate(counts) if count]
     sound = [(name, finite) for name, value in markers for finite in finite_values([value])]
     marked = [
-        part
-        for row, (name, value) in enumerate(sound)
-        for part in vertical_marker(frame, frame.x.position(value), name, row)
+        part for row, (name, at) in enumerate(sound) for part in vertical_marker(frame, x.position(at), name, row)
     ]
-    legend = [
-        ("in this range", legend_swatch("fill0")),
-        ("cumulative (right axis)", legend_swatch("line1", "M0 6h12")),
-    ]
+    cumulative = ("cumulative (right axis)", legend_swatch("line1", "M0 6h12"))
     svg = plot_svg(frame, "", "%", element("g", *bars, class_="fill0"), *_cumulative_line(frame, held), *marked)
-    return figure(title, svg, legend=legend, note=f"{len(held):,} sample{'s' * (len(held) != 1)}{note}")
+    count = f"{len(held):,} sample{'s' * (len(held) != 1)}"
+    return figure(title, svg, legend=[("in this range", legend_swatch("fill0")), cumulative], note=count + note)
+
+
+def _cumulative_line(frame: PlotFrame, ordered: Sequence[float]) -> list[Element]:
+    """Return the cumulative distribution, with its own axis at the right."""
+    ranks = sorted({round(number * (len(ordered) - 1) / _MAX_LINE_POINTS) for number in range(_MAX_LINE_POINTS + 1)})
+    path = svg_path("M", frame.x_at(frame.x.position(ordered[0])), frame.y_at(0))
+    for rank in ranks:
+        path += svg_path("L", frame.x_at(frame.x.position(ordered[rank])), frame.y_at((rank + 1) / len(ordered)))
+    right = frame.width - frame.right + 5
+    names = [_svg_text(right, frame.y_at(part / 2) + 4, f"{part * 50} %", "start") for part in range(3)]
+    return [element("g", element("path", d=path), class_="line1"), *names]
 
 
 def bar_plot(title: str, values: Sequence[float], x: Axis, *, bar_s: float, ends_s: float, y: str) -> Element:
@@ -370,111 +336,15 @@ def bar_plot(title: str, values: Sequence[float], x: Axis, *, bar_s: float, ends
     if not any(finite_values(values)):
         return empty_figure(title, "No data.")
     frame = PlotFrame(x=x, y=linear_axis(values), width=WIDE_WIDTH, height=220.0)
-    bars = []
-    for number, value in enumerate(values):
-        (left, top), (right, _) = frame.point(number * bar_s, value), frame.point((number + 1) * bar_s, value)
-        tooltip = element(
-            "title",
-            f"{format_seconds(number * bar_s)} to {format_seconds((number + 1) * bar_s)}: {format_number(value)} {y}",
-        )
-        bars.append(element("path", tooltip, d=rectangle_path(left, top, right - left - 0.5, frame.y_at(0) - top)))
-    group = element("g", *bars, class_="fill0")
-    return figure(
-        title,
-        plot_svg(
-            frame, "since the start of the step", y, group, *vertical_marker(frame, frame.x.position(ends_s), "end")
-        ),
-    )
-
-
-def ratio_plot(title: str, rows: Sequence[RatioBand], *, note: str = "") -> Element:
-    """Return ratios with their intervals, on a logarithmic axis: 2 and 0.5 are equally far from 1."""
-    finite = [
-        row for row in rows if all(math.isfinite(value) and value > 0 for value in (row.ratio, row.low, row.high))
+    bars = [
+        _draw_bar(frame, number * bar_s, (number + 1) * bar_s, value, f"{format_number(value)} {y}")
+        for number, value in enumerate(values)
     ]
-    if not finite:
-        return empty_figure(title, "No data.")
-    x = log_axis([0.8, 1.25, *(value for row in finite for value in (row.low, row.high, row.ratio))])
-    y = Axis(
-        low=0,
-        high=len(finite),
-        ticks=tuple((len(finite) - number - 0.5, row.name) for number, row in enumerate(finite)),
-    )
-    frame = PlotFrame(x=x, y=y, width=WIDE_WIDTH, height=80.0 + 28 * len(finite), left=150.0, right=40.0)
-    bands = [_draw_ratio(frame, number, row) for number, row in enumerate(finite)]
-    return figure(title, plot_svg(frame, "ratio", "", *vertical_marker(frame, x.position(1), ""), *bands), note=note)
+    content = (element("g", *bars, class_="fill0"), *vertical_marker(frame, frame.x.position(ends_s), "end"))
+    return figure(title, plot_svg(frame, "since the start of the step", y, *content))
 
 
-def _draw_line(frame: PlotFrame, line: PlotLine, format_point: Callable[[tuple[float, float]], str]) -> Element:
-    places = [frame.point(*point) for point in line.points]
-    path = "L".join(f"{svg_number(x)} {svg_number(y)}" for x, y in places)
-    shape = _MARKER_SHAPES[line.style % len(_MARKER_SHAPES)]
-    points = [
-        element(
-            "path",
-            element("title", f"{line.name}: {format_point(point)}"),
-            d=f"M{svg_number(x)} {svg_number(y)}{shape}",
-            class_="point",
-        )
-        for point, (x, y) in zip(line.points, places, strict=True)
-        if line.has_points
-    ]
-    return element("g", element("path", d=f"M{path}"), *points, class_=_line_class(line))
-
-
-def _line_class(line: PlotLine) -> str:
-    return f"line{line.style % 4}{' dashed' if line.is_dashed else ''}"
-
-
-def _histogram_bar(frame: PlotFrame, number: int, count: int, total: int) -> Element:
-    low, high = number / _HISTOGRAM_BINS, (number + 1) / _HISTOGRAM_BINS
-    left, top = frame.x_at(low), frame.y_at(frame.y.position(count / total * 100))
-    interval = f"{format_seconds(frame.x.value_at(low))} to {format_seconds(frame.x.value_at(high))}"
-    words = f"{interval}: {count:,}, {format_percent(count / total)}"
-    path = rectangle_path(left, top, frame.x_at(high) - left - 0.5, frame.y_at(0) - top)
-    return element("path", element("title", words), d=path)
-
-
-def _cumulative_line(frame: PlotFrame, ordered: Sequence[float]) -> list[Element]:
-    """Return the cumulative distribution, with its own axis at the right."""
-    ranks = sorted({round(number * (len(ordered) - 1) / _MAX_LINE_POINTS) for number in range(_MAX_LINE_POINTS + 1)})
-    places = [(frame.x_at(frame.x.position(ordered[rank])), frame.y_at((rank + 1) / len(ordered))) for rank in ranks]
-    path = f"M{svg_number(places[0][0])} {svg_number(frame.y_at(0))}" + "".join(
-        f"L{svg_number(x)} {svg_number(y)}" for x, y in places
-    )
-    names = [
-        element(
-            "text",
-            f"{part * 50} %",
-            x=svg_number(frame.width - frame.right + 5),
-            y=svg_number(frame.y_at(part / 2) + 4),
-        )
-        for part in range(3)
-    ]
-    return [element("g", element("path", d=path), class_="line1"), *names]
-
-
-def _draw_ratio(frame: PlotFrame, number: int, row: RatioBand) -> Element:
-    low, middle, high = (frame.x_at(frame.x.position(value)) for value in (row.low, row.ratio, row.high))
-    y = frame.y_at(frame.y.position(frame.y.high - number - 0.5))
-    return element(
-        "g",
-        element("title", row.tooltip),
-        element("path", d=rectangle_path(low, y - 5, high - low, 10), class_="band"),
-        element("path", d=f"M{svg_number(middle)} {svg_number(y)}{_MARKER_SHAPES[0]}"),
-        class_=row.css_class,
-    )
-
-
-def _time_axis(low: float, high: float) -> Axis:
-    if needs_log_axis((low, high)):
-        return log_axis((low, high), is_time=True)
-    return linear_axis((low, high), is_time=True, is_from_zero=False)
-
-
-def _finite_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    return sorted(point for point in points if len(finite_values(point)) == len(point))
-
-
-def _thin_points(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    return points[:: -(-len(points) // _MAX_LINE_POINTS) or 1]
+def _draw_bar(frame: PlotFrame, begin_s: float, end_s: float, value: float, words: str) -> Element:
+    (left, top), (right, _) = frame.point(begin_s, value), frame.point(end_s, value)
+    tooltip = element("title", f"{format_seconds(begin_s)} to {format_seconds(end_s)}: {words}")
+    return element("path", tooltip, d=rectangle_path(left, top, right - left - 0.5, frame.y_at(0) - top))

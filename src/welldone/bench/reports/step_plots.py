@@ -4,48 +4,32 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.report import StepResult
-from welldone.bench.reports.plots import (
-    WIDE_WIDTH,
-    Axis,
-    PlotFrame,
-    bar_plot,
-    empty_figure,
-    figure,
-    finite_values,
-    format_seconds,
-    histogram,
-    legend_swatch,
-    linear_axis,
-    plot_svg,
-    rectangle_path,
-    round_up_step,
-    vertical_marker,
-)
+from welldone.bench.reports import plots
+from welldone.bench.reports.plots import Axis, PlotFrame, format_seconds, histogram, legend_swatch, linear_axis
 from welldone.bench.stats import metric_values
 from welldone.reporting import code, element, sanitize_text
 
-_MIN_BAR_WIDTH, _MIN_FAILURE_WIDTH = (
-    0.05,
-    3.0,
-)  # minimum width of a visible part; minimum width of a failed request
+_MIN_BAR_WIDTH, _MIN_FAILURE_WIDTH = 0.05, 3.0  # of a visible part, and of a failed request
 _MAX_REASON_CHARS = 120
 """Characters of an error in a tooltip: there are many bars."""
 
 
 def timeline(title: str, records: Sequence[BenchRecord], x: Axis, *, ends_s: float, max_bars: int) -> Element:
     """Return a timeline of at most `max_bars` requests; no request was sent after `ends_s`."""
-    known = [record for record in records if _is_drawable(record)]
+    ends = [(record, [record.due_s, record.sent_s, record.ended_s, *record.times[:1]]) for record in records]
+    known = [record for record, times in ends if len(plots.finite_values(times)) == len(times)]
     if not known:
-        return empty_figure(title, "No requests.")
+        return plots.empty_figure(title, "No requests.")
     shown, note = _sample_records(known, max_bars)
     rows = _assign_rows(shown)
     count = max(rows) + 1
     tall = min(max(360.0 / count, 0.5), 14.0)
-    frame = PlotFrame(x=x, y=Axis(low=0, high=count, ticks=()), width=WIDE_WIDTH, height=70 + count * tall)
+    frame = PlotFrame(x=x, y=Axis(low=0, high=count, ticks=()), width=plots.WIDE_WIDTH, height=70 + count * tall)
     bars = [_request_bar(frame, record, row, tall) for record, row in zip(shown, rows, strict=True)]
     counts = Counter(record.outcome for record in known)
     legend = [
@@ -53,8 +37,9 @@ def timeline(title: str, records: Sequence[BenchRecord], x: Axis, *, ends_s: flo
     ]
     legend += [("pale: no token yet", legend_swatch("end-ok pale")), ("grey: due, not sent", legend_swatch("late"))]
     legend.append(("dashed: end of the step", legend_swatch("mark", "M6 0v12")))
-    line = vertical_marker(frame, x.position(ends_s), "")
-    return figure(title, plot_svg(frame, "since the start of the step", "", *line, *bars), legend=legend, note=note)
+    line = plots.vertical_marker(frame, x.position(ends_s), "")
+    svg = plots.plot_svg(frame, "since the start of the step", "", *line, *bars)
+    return plots.figure(title, svg, legend=legend, note=note)
 
 
 def _sample_records(records: Sequence[BenchRecord], max_bars: int) -> tuple[list[BenchRecord], str]:
@@ -95,22 +80,21 @@ def _request_bar(frame: PlotFrame, record: BenchRecord, row: int, tall: float) -
     due, sent, first_token, ended = (frame.x_at(frame.x.position(step)) for step in steps)
     parts = [("late", due, sent), ("pale", sent, first_token)]
     shapes = [
-        element("path", d=rectangle_path(left, top, right - left, height), class_=kind)
+        element("path", d=plots.rectangle_path(left, top, right - left, height), class_=kind)
         for kind, left, right in parts
         if right - left > _MIN_BAR_WIDTH
     ]
     # A failed request is always visible, however soon it ended.
     left = first_token if record.outcome is RequestOutcome.OK else min(first_token, ended - _MIN_FAILURE_WIDTH)
-    shapes.append(element("path", d=rectangle_path(left, top, ended - left, height)))
+    shapes.append(element("path", d=plots.rectangle_path(left, top, ended - left, height)))
     return element("g", element("title", _request_tooltip(record)), *shapes, class_=_outcome_class(record.outcome))
 
 
 def _request_tooltip(record: BenchRecord) -> str:
     first = f"first token after {format_seconds(record.times[0] - record.due_s)}" if record.times else "no token"
     tokens = f", {record.tokens:,} tokens" if record.tokens is not None and record.times else ""
-    late = (
-        f", sent {format_seconds(record.sent_s - record.due_s)} later" if record.sent_s - record.due_s > 0.005 else ""
-    )
+    late_s = record.sent_s - record.due_s
+    late = f", sent {format_seconds(late_s)} later" if late_s > 0.005 else ""
     error = f": {sanitize_text(record.error, _MAX_REASON_CHARS)}" if record.error else ""
     took = format_seconds(record.ended_s - record.due_s)
     return f"{record.outcome.value}{error}; due at {format_seconds(record.due_s)}{late}, {first}{tokens}, {took} in all"
@@ -118,11 +102,6 @@ def _request_tooltip(record: BenchRecord) -> str:
 
 def _start_s(record: BenchRecord) -> float:
     return min(record.due_s, record.sent_s)
-
-
-def _is_drawable(record: BenchRecord) -> bool:
-    times = [record.due_s, record.sent_s, record.ended_s, *record.times[:1]]
-    return len(finite_values(times)) == len(times)
 
 
 def _outcome_class(end: RequestOutcome) -> str:
@@ -167,23 +146,18 @@ def _step_section(step: StepResult, max_bars: int, *, is_open: bool) -> Element:
     last_s = [record.ended_s for record in step.records]
     x = linear_axis([step.seconds, *last_s], is_time=True, is_tight=True)
     wide = [timeline("Requests", step.records, x, ends_s=step.seconds, max_bars=max_bars), _tokens_plot(step, x)]
-    summary = element("summary", step.id, " ", element("span", step.target, class_="quiet small"))
+    failed = {end: count for end, count in step.outcomes.items() if end != RequestOutcome.OK and count}
+    histograms = [_metric_histogram(step, name, title) for name, title in _HISTOGRAM_TITLES.items()]
     return element(
         "details",
-        summary,
-        *_count_list("Not successful", _failed_outcomes(step.outcomes)),
+        element("summary", step.id, " ", element("span", step.target, class_="quiet small")),
+        *_count_list("Not successful", failed),
         *_count_list("Why", step.reasons),
         *_count_list("Broken rules", step.rules),
-        element(
-            "div", *(_metric_histogram(step, name, title) for name, title in _HISTOGRAM_TITLES.items()), class_="plots"
-        ),
+        element("div", *histograms, class_="plots"),
         *(element("div", part, class_="whole") for part in wide),
         **({"open": ""} if is_open else {}),
     )
-
-
-def _failed_outcomes(outcomes: Mapping[str, int]) -> Mapping[str, int]:
-    return {end: count for end, count in outcomes.items() if end != RequestOutcome.OK and count}
 
 
 def _count_list(title: str, counts: Mapping[str, int]) -> list[Element]:
@@ -199,24 +173,16 @@ def _metric_histogram(step: StepResult, name: str, title: str) -> Element:
     marks = [(mark, known[mark]) for mark in _MARKED_PERCENTILES if mark in known]
     if name != "gap":
         return histogram(title, metric_values(step.records, name), marks)
-    gaps, each = _chunk_gaps(step.records)
-    return histogram(title, gaps, marks, note=f", of one request in {each:,}" if each > 1 else "")
-
-
-def _chunk_gaps(records: Sequence[BenchRecord]) -> tuple[list[float], int]:
-    """Return the gaps between chunks, of one request in so many."""
-    good = [record for record in records if record.outcome is RequestOutcome.OK]
+    good = [record for record in step.records if record.outcome is RequestOutcome.OK]
     each = max(1, -(-sum(len(record.times) for record in good) // _MAX_GAPS))
-    return [
-        later - sooner
-        for record in good[::each]
-        for sooner, later in zip(record.times[:_MAX_GAPS], record.times[1:_MAX_GAPS], strict=False)
-    ], each
+    arrivals = [pairwise(record.times[:_MAX_GAPS]) for record in good[::each]]
+    gaps = [later - sooner for pairs in arrivals for sooner, later in pairs]
+    return histogram(title, gaps, marks, note=f", of one request in {each:,}" if each > 1 else "")
 
 
 def _tokens_plot(step: StepResult, x: Axis) -> Element:
     """Plot the tokens of all answers over time. Tokens are distributed evenly over the chunks of an answer."""
-    each_s = round_up_step(x.high / _TOKEN_BARS)
+    each_s = plots.round_up_step(x.high / _TOKEN_BARS)
     rates = [0.0] * math.ceil(x.high / each_s)
     for record in step.records:
         if record.times and math.isfinite(sum(record.times)):
@@ -224,4 +190,4 @@ def _tokens_plot(step: StepResult, x: Axis) -> Element:
             share = tokens / len(record.times) / each_s
             for at in record.times:
                 rates[min(int(min(max(at, 0.0), x.high) / each_s), len(rates) - 1)] += share
-    return bar_plot("Tokens over time", rates, x, bar_s=each_s, ends_s=step.seconds, y="tokens/s")
+    return plots.bar_plot("Tokens over time", rates, x, bar_s=each_s, ends_s=step.seconds, y="tokens/s")

@@ -3,24 +3,23 @@
 import csv
 import io
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, takewhile
 
 import msgspec
 
 from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import AssertionResult, BenchReport, Distribution, MetricComparison, StepResult
+from welldone.bench.report import AssertionResult, BenchReport, MetricComparison, StepResult
 from welldone.bench.settings import BenchSettings, LengthSpec
-from welldone.bench.stats import METRICS, error_rate
+from welldone.bench.stats import METRICS
 from welldone.reporting import pluralize, sanitize, wrap_text
 
 # CSV: a row per request. Times are seconds from the start of the step.
 
 CSV_COLUMNS = (
     *("step", "target", "outcome", "status", "finish_reason", "ttft", "itl", "stall", "e2e", "rate", "due_s", "sent_s"),
-    *("head_s",),
-    *("role_s", "reasoning_s", "content_s", "tool_s", "first_s", "last_s", "ended_s", "chunks", "prompt_tokens"),
-    *("max_tokens", "tokens", "tokenizer_tokens", "rules", "error"),
+    *("head_s", "role_s", "reasoning_s", "content_s", "tool_s", "first_s", "last_s", "ended_s", "chunks"),
+    *("prompt_tokens", "max_tokens", "tokens", "tokenizer_tokens", "rules", "error"),
 )
 """Metrics (of successful requests), then timestamps, then counts and errors."""
 _CSV_METRICS = ("ttft", "itl", "stall", "e2e", "rate")
@@ -42,16 +41,11 @@ def render_csv(report: BenchReport) -> str:
 
 
 def _csv_values(record: BenchRecord) -> list[object]:
-    measured = [METRICS[name](record) if record.outcome is RequestOutcome.OK else None for name in _CSV_METRICS]
-    first, last = (record.times[0], record.times[-1]) if record.times else (None, None)
-    events = (record.head_s, record.role_s, record.reasoning_s, record.content_s, record.tool_s)
-    timestamps = (record.due_s, record.sent_s, *events, first, last, record.ended_s)
-    tokens = (record.prompt_tokens, record.max_tokens, record.tokens, record.tokenizer_tokens)
-    result = (str(record.outcome), record.status, record.finish_reason)
-    return [
-        *(*result, *measured, *timestamps, len(record.times), *tokens),
-        *(" ".join(record.rules), record.error),
-    ]
+    times: Sequence[float | None] = record.times or (None,)
+    values: dict[str, object] = {"outcome": str(record.outcome), "rules": " ".join(record.rules)}
+    values |= {"first_s": times[0], "last_s": times[-1], "chunks": len(record.times)}
+    values |= {name: METRICS[name](record) if record.outcome is RequestOutcome.OK else None for name in _CSV_METRICS}
+    return [values[name] if name in values else getattr(record, name) for name in CSV_COLUMNS[2:]]
 
 
 def _csv_cell(value: object) -> object:
@@ -92,22 +86,9 @@ def split_metric(comparison: MetricComparison) -> tuple[str, str]:
     return step, metric
 
 
-def failed_count(step: StepResult) -> int:
-    """Return the number of failed requests. Requests that were abandoned at the end of the step do not count."""
-    return sum(count for end, count in step.outcomes.items() if end not in NEUTRAL_OUTCOMES)
-
-
-def finished_count(step: StepResult) -> int:
-    """Return the number of requests that succeeded or failed."""
-    return step.ok + failed_count(step)
-
-
 def format_duration(seconds: float) -> str:
     """Format a duration with three significant digits."""
-    if seconds < 0.9995:
-        value, unit = seconds * 1000, "ms"
-    else:
-        value, unit = seconds, "s"
+    value, unit = (seconds * 1000, "ms") if seconds < 0.9995 else (seconds, "s")
     places = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{places}f} {unit}"
 
@@ -150,10 +131,13 @@ def report_lines(report: BenchReport, width: int | None = None) -> list[str]:
     The lines fit into `width` columns; None: no limit.
     """
     report = without_records(report)
-    lines = [*wrap_text("", _heading(report), width), "", *_parameters(report, width), ""]
+    against = f", against {report.against}" if report.against else ""
+    heading = f"{report.model} at {report.url}{against}, endpoint {report.endpoint}"
+    lines = [*wrap_text("", heading, width), "", *_parameters(report, width), ""]
     if report.steps:
-        lines += [*_results(report, width), ""]
-    measured = [step for step in report.steps if step.id != "warmup"]
+        rows = [_result_row(step, is_second=step.target != report.url) for step in report.steps]
+        lines += [*_fitted_table([list(rows[0]), *(list(row.values()) for row in rows)], width), ""]
+    measured = [step for step in report.steps if not step.is_warmup]
     is_full = len(measured) <= (2 if report.against else 1)
     for step in measured:
         server = f" at {step.target}" if report.against else ""
@@ -162,11 +146,6 @@ def report_lines(report: BenchReport, width: int | None = None) -> list[str]:
     for part in (comparison_lines(report.comparisons), assertions):
         lines += [*part, ""] if part else []
     return [*lines, f"ended early: {report.incomplete_reason}"] if not report.is_complete else lines[:-1]
-
-
-def _heading(report: BenchReport) -> str:
-    against = f", against {report.against}" if report.against else ""
-    return f"{report.model} at {report.url}{against}, endpoint {report.endpoint}"
 
 
 def _parameters(report: BenchReport, width: int | None) -> list[str]:
@@ -192,39 +171,27 @@ def _parameters(report: BenchReport, width: int | None) -> list[str]:
 def _format_length(length: LengthSpec | None) -> str:
     if length is None:
         return "N/A"
-    names = ("num_tokens", "min_tokens", "max_tokens", "variance")
-    return ",".join(f"{name}={getattr(length, name)}" for name in names)
+    return ",".join(f"{name}={number}" for name, number in msgspec.structs.asdict(length).items())
 
 
-def _results(report: BenchReport, width: int | None) -> list[str]:
-    headers = (
-        *("Benchmark", "QPS", "E2E Latency (avg)", "TTFT (avg)", "ITL (avg)", "Throughput", "Error Rate"),
-        *("Successful Requests", "Prompt tokens per req (avg)", "Decoded tokens per req (avg)"),
-    )
-    return _fitted_table(
-        [headers, *(_result_row(step, is_second=step.target != report.url) for step in report.steps)], width
-    )
-
-
-def _result_row(step: StepResult, *, is_second: bool) -> tuple[str, ...]:
-    share = error_rate(step)
-    return (
-        step.id + (" (against)" if is_second else ""),
-        f"{step.request_rate:.2f} req/s",
-        _format_mean(step, "e2e", 1, "sec"),
-        _format_mean(step, "ttft", 1000, "ms"),
-        _format_mean(step, "itl", 1000, "ms"),
-        f"{step.token_rate:.2f} tokens/sec",
-        "-" if share is None else f"{share:.2%}",
-        f"{step.ok}/{finished_count(step)}",
-        "-" if step.prompt_tokens is None else f"{step.prompt_tokens:.2f}",
-        "-" if step.decoded_tokens is None else f"{step.decoded_tokens:.2f}",
-    )
+def _result_row(step: StepResult, *, is_second: bool) -> dict[str, str]:
+    return {
+        "Benchmark": step.id + (" (against)" if is_second else ""),
+        "QPS": f"{step.request_rate:.2f} req/s",
+        "E2E Latency (avg)": _format_mean(step, "e2e", 1, "sec"),
+        "TTFT (avg)": _format_mean(step, "ttft", 1000, "ms"),
+        "ITL (avg)": _format_mean(step, "itl", 1000, "ms"),
+        "Throughput": f"{step.token_rate:.2f} tokens/sec",
+        "Error Rate": "-" if step.error_rate is None else f"{step.error_rate:.2%}",
+        "Successful Requests": f"{step.ok}/{step.finished}",
+        "Prompt tokens per req (avg)": "-" if step.prompt_tokens is None else f"{step.prompt_tokens:.2f}",
+        "Decoded tokens per req (avg)": "-" if step.decoded_tokens is None else f"{step.decoded_tokens:.2f}",
+    }
 
 
 def _format_mean(step: StepResult, name: str, factor: int, unit: str) -> str:
-    values = step.times.get(name)
-    return "-" if values is None or values.mean is None else f"{factor * values.mean:.2f} {unit}"
+    mean = step.statistic(name, "mean")
+    return "-" if mean is None else f"{factor * mean:.2f} {unit}"
 
 
 def _two_column_table(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
@@ -258,32 +225,21 @@ def _boxed_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Format a table with borders; its first row is the header."""
     cells = [[cell if len(cell) <= _MAX_CELL_WIDTH else cell[:_MAX_CELL_WIDTH] + "…" for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    head, *body = (f"│ {' │ '.join(_padded(row, widths))} │" for row in cells)
+    padded = [[f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in cells]
+    head, *body = (f"│ {' │ '.join(row)} │" for row in padded)
     top, middle, bottom = (
         left + cross.join("─" * (width + 2) for width in widths) + right for left, cross, right in ("┌┬┐", "├┼┤", "└┴┘")
     )
     return [top, head, middle, *body, bottom]
 
 
-def _padded(row: Iterable[str], widths: Iterable[int]) -> Iterable[str]:
-    return (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-
-
 def _step_lines(step: StepResult, server: str, width: int | None, *, is_full: bool) -> list[str]:
-    metrics = {
-        name: step.times[name]
-        for name in (_metrics_shown(step) if is_full else _MAIN_METRICS)
-        if _has_metric(step, name)
-    }
+    names = [name for name in (_metrics_shown(step) if is_full else _MAIN_METRICS) if _has_metric(step, name)]
     lines = wrap_text("", f"{step.id}{server}: {_describe_load(step)}", width)
-    if metrics:
-        lines.append(
-            f"  {'':<{_LABEL_WIDTH}}  {'n':>7}" + "".join(f"  {name:>8}" for name in (*_TABLE_PERCENTILES, "max"))
-        )
-    lines += [
-        f"  {_TIME_LABELS[name]:<{_LABEL_WIDTH}}  {_distribution_cells(name, values)}"
-        for name, values in metrics.items()
-    ]
+    if names:
+        heads = (*_TABLE_PERCENTILES, "max")
+        lines.append(f"  {'':<{_LABEL_WIDTH}}  {'n':>7}" + "".join(f"  {head:>8}" for head in heads))
+    lines += [f"  {_TIME_LABELS[name]:<{_LABEL_WIDTH}}  {_distribution_cells(step, name)}" for name in names]
     for label, text in _step_remarks(step, is_full=is_full):
         lines += wrap_text(f"  {label:<{_LABEL_WIDTH}}  ", text, width)
     return lines
@@ -307,20 +263,13 @@ def _describe_load(step: StepResult) -> str:
     return f"open loop, {rate}, at most {step.max_vus} in flight, {format_duration(step.seconds)}"
 
 
-def _distribution_cells(name: str, values: Distribution) -> str:
-    numbers = [values.percentiles.get(percentile) for percentile in _TABLE_PERCENTILES]
-    cells = [_format_number(number, is_time=name != "rate") for number in (*numbers, values.maximum)]
-    return f"{_format_count(values.count):>7}" + "".join(f"  {text:>8}" for text in cells)
-
-
-def _format_number(number: float | None, *, is_time: bool) -> str:
-    if number is None:
-        return "-"
-    return format_duration(number) if is_time else f"{number:,.1f}"
-
-
-def _format_count(number: int) -> str:
-    return f"{number}" if number < 10_000 else f"{number / 1000:,.1f}k"
+def _distribution_cells(step: StepResult, name: str) -> str:
+    count = step.times[name].count
+    cells = [f"{count if count < 10_000 else f'{count / 1000:,.1f}k':>7}"]
+    for number in (step.statistic(name, statistic) for statistic in (*_TABLE_PERCENTILES, "max")):
+        text = "-" if number is None else f"{number:,.1f}" if name == "rate" else format_duration(number)
+        cells.append(f"{text:>8}")
+    return "  ".join(cells)
 
 
 def _step_remarks(step: StepResult, *, is_full: bool) -> list[tuple[str, str]]:
@@ -331,7 +280,7 @@ def _step_remarks(step: StepResult, *, is_full: bool) -> list[tuple[str, str]]:
         remarks.append(("tokens/s", f"{step.token_rate:,.1f}   of all answers{source}"))
     if step.good is not None:
         remarks.append(("good", f"{step.good:,} of {step.due:,} due requests within all limits"))
-    if failed_count(step) or is_full:
+    if step.failed or is_full:
         remarks.append(("failed", _describe_failures(step)))
     reasons = [(reason, number) for reason, number in step.reasons.items() if reason != RequestOutcome.UNFINISHED]
     remarks += [("", f"{number:,} x {reason}") for reason, number in reasons[:_MAX_REASONS_SHOWN]]
@@ -348,7 +297,7 @@ def _step_remarks(step: StepResult, *, is_full: bool) -> list[tuple[str, str]]:
 
 def _describe_failures(step: StepResult) -> str:
     kinds = ", ".join(f"{number:,} {name}" for name, number in step.outcomes.items() if name not in NEUTRAL_OUTCOMES)
-    return f"{failed_count(step):,} of {finished_count(step):,}" + (f"   {kinds}" if failed_count(step) else "")
+    return f"{step.failed:,} of {step.finished:,}" + (f"   {kinds}" if step.failed else "")
 
 
 def _describe_violations(step: StepResult) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from welldone.check.probe import Probe
 from welldone.check.probes import dialects, errors, http, limits, text, timing, tools, usage
 
+_COMMON_PROBES: tuple[Probe, ...] = (*http.CORS_PROBES, *timing.TIMING_PROBES)
 CHAT_PROBES: tuple[Probe, ...] = (
     *text.TEXT_PROBES,
     *usage.USAGE_PROBES,
@@ -20,26 +21,16 @@ CHAT_PROBES: tuple[Probe, ...] = (
     *errors.BAD_REQUEST_PROBES,
     *dialects.COMPLETION_PROBES,
     *http.MODEL_LIST_PROBES,
-    *http.CORS_PROBES,
-    *timing.FLUSH_PROBES,
-    *timing.PREFILL_PROBES,
-    *timing.DISCONNECT_PROBES,
+    *_COMMON_PROBES,
 )
 """Probes of chat and completions."""
-
-_COMMON_PROBES: tuple[Probe, ...] = (
-    *http.CORS_PROBES,
-    *timing.FLUSH_PROBES,
-    *timing.PREFILL_PROBES,
-    *timing.DISCONNECT_PROBES,
-)
 
 PROBES_BY_DIALECT: Mapping[str, tuple[Probe, ...]] = {
     "chat": CHAT_PROBES,
     "responses": (
         *text.TEXT_PROBES,
         text.NUMBERS_PROBE,
-        *limits.truncation_probes(dialects.RESP_INCOMPLETE),
+        *limits.truncation_probes("resp-incomplete"),
         *tools.TOOL_PROBES,
         *dialects.RESPONSES_PROBES,
         *text.REASONING_PROBES,
@@ -51,7 +42,7 @@ PROBES_BY_DIALECT: Mapping[str, tuple[Probe, ...]] = {
     "messages": (
         *text.TEXT_PROBES,
         text.NUMBERS_PROBE,
-        *limits.truncation_probes(dialects.MSG_MAX_TOKENS),
+        *limits.truncation_probes("msg-max-tokens"),
         *tools.TOOL_PROBES,
         *dialects.MESSAGES_PROBES,
         *text.REASONING_PROBES,

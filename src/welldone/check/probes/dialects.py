@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from welldone.check import settings
-from welldone.check.probe import Probe
+from welldone.check.probe import Probe, stream_and_whole
 from welldone.check.probes import text
 from welldone.check.probes.errors import is_refused
 from welldone.check.probes.limits import UNMATCHED_STOP
@@ -14,42 +14,25 @@ from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.check.session import NOT_REPRODUCIBLE, NotApplicableError, Session
 from welldone.rules.view.choices import as_list, as_object, is_int
 
-ECHO = "cmpl-echo"
-BATCH_INDEX = "cmpl-batch-index"
-SUFFIX = "cmpl-suffix"
-
 COMPLETION_PROMPT = "The capital of France is"
 BATCH_PROMPTS = ("One, two, three,", "Red, green, blue,")
 _COMPLETION_TOKENS = 4  # fewer than COMPLETION_PROMPT has words
 
 
-async def _probe_completion(session: Session) -> None:
-    session.require_ok(await session.complete(COMPLETION_PROMPT))
-
-
-async def _probe_completion_buffered(session: Session) -> None:
-    session.require_ok(await session.complete(COMPLETION_PROMPT, stream=False))
-
-
-async def _probe_completion_logprobs(session: Session) -> None:
-    session.require_ok(await session.complete(COMPLETION_PROMPT, max_tokens=_COMPLETION_TOKENS, logprobs=2))
+async def _probe_completion(session: Session, **fields: Any) -> None:  # noqa: ANN401 - JSON
+    session.require_ok(await session.complete(COMPLETION_PROMPT, **fields))
 
 
 # ---- echo
 
 
 async def _probe_echo(session: Session) -> None:
-    reply = session.require_ok(await _send_echo(session, stream=True))
+    request = partial(session.complete, COMPLETION_PROMPT, max_tokens=_COMPLETION_TOKENS, echo=True)
+    reply = session.require_ok(await request())
     has_prompt = _starts_with(reply.text, COMPLETION_PROMPT)
-    session.check_rule(
-        ECHO, reply, has_prompt, observed=reply.text, expected=f"a text that begins with {COMPLETION_PROMPT!r}"
-    )
+    session.check_rule("cmpl-echo", reply, has_prompt, reply.text, f"a text that begins with {COMPLETION_PROMPT!r}")
     if has_prompt:
-        _check_offsets(session, await _send_echo(session, stream=False, logprobs=1))
-
-
-async def _send_echo(session: Session, **members: Any) -> ProbeReply:  # noqa: ANN401 - JSON
-    return await session.complete(COMPLETION_PROMPT, max_tokens=_COMPLETION_TOKENS, echo=True, **members)
+        _check_offsets(session, await request(stream=False, logprobs=1))
 
 
 def _check_offsets(session: Session, reply: ProbeReply) -> None:
@@ -59,7 +42,7 @@ def _check_offsets(session: Session, reply: ProbeReply) -> None:
     if tokens and offsets:
         is_correct = (offsets[0] == 0) is (len(tokens) > _COMPLETION_TOKENS)
         expected = "offsets that count from the start of the prompt"
-        session.check_rule(ECHO, reply, is_correct, observed={"text_offset": offsets[:8]}, expected=expected)
+        session.check_rule("cmpl-echo", reply, is_correct, {"text_offset": offsets[:8]}, expected)
 
 
 def _starts_with(text: str, beginning: str) -> bool:
@@ -71,32 +54,23 @@ def _starts_with(text: str, beginning: str) -> bool:
 
 
 async def _probe_batch(session: Session) -> None:
-    reply = session.require_ok(await _send_batch(session, stream=True))
+    request = partial(session.complete, list(BATCH_PROMPTS), max_tokens=_COMPLETION_TOKENS)
+    reply = session.require_ok(await request())
     if not reply.choices:
         raise NotApplicableError("the reply had no choices")
     _check_indices(session, reply, len(BATCH_PROMPTS))
     for n in (1, 2):
-        reply = await _send_batch(session, stream=False, n=n, echo=True)
-        if reply.is_ok and _has_batch(reply, n):
+        reply = await request(stream=False, n=n, echo=True)
+        # A server without `n` answers once for each prompt.
+        if reply.is_ok and reply.choices and (n == 1 or len(reply.choices) != len(BATCH_PROMPTS)):
             _check_indices(session, reply, len(BATCH_PROMPTS) * n)
             _check_prompt_order(session, reply, n)
-
-
-def _has_batch(reply: ProbeReply, n: int) -> bool:
-    """Whether the number of choices can be checked. A server without `n` answers once for each prompt."""
-    return bool(reply.choices) and (n == 1 or len(reply.choices) != len(BATCH_PROMPTS))
-
-
-async def _send_batch(session: Session, **members: Any) -> ProbeReply:  # noqa: ANN401 - JSON
-    return await session.complete(list(BATCH_PROMPTS), max_tokens=_COMPLETION_TOKENS, **members)
 
 
 def _check_indices(session: Session, reply: ProbeReply, count: int) -> None:
     indices = [choice.index for choice in reply.choices]
     expected = f"{', '.join(map(str, range(count)))}: one for each answer"
-    session.check_rule(
-        BATCH_INDEX, reply, indices == list(range(count)), observed={"indices": indices}, expected=expected
-    )
+    session.check_rule("cmpl-batch-index", reply, indices == list(range(count)), {"indices": indices}, expected)
 
 
 def _check_prompt_order(session: Session, reply: ProbeReply, n: int) -> None:
@@ -106,20 +80,21 @@ def _check_prompt_order(session: Session, reply: ProbeReply, n: int) -> None:
         if owner is not None:
             observed = {"index": choice.index, "text": choice.text}
             expected = f"index {owner * n} to {owner * n + n - 1} for {BATCH_PROMPTS[owner]!r}"
-            session.check_rule(BATCH_INDEX, reply, choice.index // n == owner, observed=observed, expected=expected)
+            session.check_rule("cmpl-batch-index", reply, choice.index // n == owner, observed, expected)
 
 
 # ---- suffix
 
 
 async def _probe_suffix(session: Session) -> None:
-    reply = await _send_suffix(session, suffix="\n\nprint('The sum is', add(40, 2))\n")
-    plain = session.require_ok(await _send_suffix(session))
+    request = partial(session.complete, "def add(a, b):\n    return", stream=False, max_tokens=8)
+    reply = await request(suffix="\n\nprint('The sum is', add(40, 2))\n")
+    plain = session.require_ok(await request())
     if is_refused(reply):
-        session.check_rule(SUFFIX, reply, passed=True)
+        session.check_rule("cmpl-suffix", reply, passed=True)
         return
     session.require_ok(reply)
-    again = session.require_ok(await _send_suffix(session))
+    again = session.require_ok(await request())
     if not plain.text:
         raise NotApplicableError("the answer had no text")
     if plain.text != again.text:
@@ -130,42 +105,21 @@ async def _probe_suffix(session: Session) -> None:
         raise NotApplicableError("the same text as without suffix, and no usage that counts the suffix")
     has_effect = reply.text != plain.text or len({*counts}) > 1
     session.check_rule(
-        SUFFIX, reply, has_effect, observed="the same text as without suffix", expected="another text, or status 400"
+        "cmpl-suffix", reply, has_effect, "the same text as without suffix", "another text, or status 400"
     )
 
 
-async def _send_suffix(session: Session, **members: Any) -> ProbeReply:  # noqa: ANN401 - JSON
-    return await session.complete("def add(a, b):\n    return", stream=False, max_tokens=8, **members)
-
-
+_with_logprobs = partial(_probe_completion, max_tokens=_COMPLETION_TOKENS, logprobs=2)
 COMPLETION_PROBES = (
-    Probe(name="completions", description="a completion, streamed", run=_probe_completion),
-    Probe(name="completions-whole", description="a completion, not streamed", run=_probe_completion_buffered),
-    Probe(name="completions-logprobs", description="a completion with logprobs", run=_probe_completion_logprobs),
-    Probe(
-        name="completions-echo", description="a completion that begins with its prompt", run=_probe_echo, rules=(ECHO,)
-    ),
-    Probe(
-        name="completions-list", description="completions of several prompts", run=_probe_batch, rules=(BATCH_INDEX,)
-    ),
-    Probe(
-        name="completions-suffix",
-        description="a completion with a suffix",
-        run=_probe_suffix,
-        rules=(SUFFIX,),
-        is_exclusive=True,
-    ),
+    *stream_and_whole("completions", "a completion", _probe_completion),
+    Probe("completions-logprobs", "a completion with logprobs", _with_logprobs),
+    Probe("completions-echo", "a completion that begins with its prompt", _probe_echo, ("cmpl-echo",)),
+    Probe("completions-list", "completions of several prompts", _probe_batch, ("cmpl-batch-index",)),
+    Probe("completions-suffix", "a completion with a suffix", _probe_suffix, ("cmpl-suffix",), is_exclusive=True),
 )
 
 
 # ---- /v1/messages
-
-
-MSG_MAX_TOKENS = "msg-max-tokens"
-MSG_COUNT_TOKENS = "msg-count-tokens"
-
-_MESSAGES_TOKENS = 16
-_STOP_SEQUENCE_TOKENS = 24
 
 
 async def _probe_content_blocks(session: Session) -> None:
@@ -175,24 +129,18 @@ async def _probe_content_blocks(session: Session) -> None:
         {"role": "user", "content": "What is my name?"},
     ]
     system = [{"type": "text", "text": "Be brief."}]
-    session.require_ok(
-        await session.generate(conversation, max_tokens=_MESSAGES_TOKENS, system=system, metadata={"user_id": "check"})
-    )
+    await session.answer(conversation, max_tokens=16, system=system, metadata={"user_id": "check"})
 
 
 async def _probe_stop_sequences(session: Session) -> None:
     """Request an answer again with a stop sequence taken from it. The general rules judge the replies."""
-    baseline = session.require_ok(await session.generate(settings.COUNT_PROMPT, max_tokens=_STOP_SEQUENCE_TOKENS)).text
+    request = partial(session.answer, settings.COUNT_PROMPT, max_tokens=24)
+    baseline = (await request()).text
     stop = baseline[len(baseline) // 2 :][:3]
     if not stop.strip():
         raise NotApplicableError("the answer is too short to take a stop sequence from it")
     for stream in (True, False):
-        stops = [UNMATCHED_STOP, stop]
-        reply = session.require_ok(
-            await session.generate(
-                settings.COUNT_PROMPT, stream=stream, max_tokens=_STOP_SEQUENCE_TOKENS, stop_sequences=stops
-            )
-        )
+        reply = await request(stream=stream, stop_sequences=[UNMATCHED_STOP, stop])
         if stop in reply.text:
             raise NotApplicableError("the server does not stop at stop_sequences")
 
@@ -202,13 +150,9 @@ async def _probe_count_tokens(session: Session) -> None:
         await _count_tokens(session, text) for text in (settings.HELLO_PROMPT, settings.COUNT_PROMPT)
     ]
     is_correct = short is not None and longer is not None and 0 < short < longer
-    session.check_rule(
-        MSG_COUNT_TOKENS,
-        reply,
-        is_correct,
-        observed={"input_tokens": [short, longer]} if reply.is_ok else reply.error_summary,
-        expected='{"input_tokens":n}, and more for a longer text',
-    )
+    observed = {"input_tokens": [short, longer]} if reply.is_ok else reply.error_summary
+    expected = '{"input_tokens":n}, and more for a longer text'
+    session.check_rule("msg-count-tokens", reply, is_correct, observed, expected)
 
 
 async def _count_tokens(session: Session, content: str) -> tuple[ProbeReply, int | None]:
@@ -222,29 +166,13 @@ async def _count_tokens(session: Session, content: str) -> tuple[ProbeReply, int
 
 
 MESSAGES_PROBES = (
-    Probe(name="blocks", description="a system prompt and a conversation in content blocks", run=_probe_content_blocks),
-    Probe(
-        name="stops",
-        description="an answer that ends at one of the stop_sequences",
-        run=_probe_stop_sequences,
-        is_exclusive=True,
-    ),
-    Probe(
-        name="count-tokens",
-        description="/v1/messages/count_tokens",
-        run=_probe_count_tokens,
-        rules=(MSG_COUNT_TOKENS,),
-    ),
+    Probe("blocks", "a system prompt and a conversation in content blocks", _probe_content_blocks),
+    Probe("stops", "an answer that ends at one of the stop_sequences", _probe_stop_sequences, is_exclusive=True),
+    Probe("count-tokens", "/v1/messages/count_tokens", _probe_count_tokens, ("msg-count-tokens",)),
 )
 
 
 # ---- /v1/responses
-
-
-RESP_INCOMPLETE = "resp-incomplete"
-
-_RESPONSES_TOKENS = 16
-_TEXT_FORMAT = {"type": "json_schema", **text.CAT_SCHEMA}
 
 
 async def _probe_items(session: Session) -> None:
@@ -253,38 +181,17 @@ async def _probe_items(session: Session) -> None:
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello, Ann."}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is my name?"}]},
     ]
-    session.require_ok(
-        await session.generate(
-            conversation, max_tokens=_RESPONSES_TOKENS, instructions="Be brief.", metadata={"probe": "items"}
-        )
-    )
-
-
-async def _probe_text_format(session: Session, *, stream: bool) -> None:
-    reply = await session.generate(
-        text.SCHEMA_PROMPT, stream=stream, max_tokens=text.SCHEMA_TOKENS, text={"format": _TEXT_FORMAT}
-    )
-    text.require_json(session.require_ok(reply), "completed", "json_schema")
+    await session.answer(conversation, max_tokens=16, instructions="Be brief.", metadata={"probe": "items"})
 
 
 async def _probe_responses_logprobs(session: Session) -> None:
     include = ["message.output_text.logprobs"]
-    session.require_ok(
-        await session.generate(settings.HELLO_PROMPT, max_tokens=_RESPONSES_TOKENS, include=include, top_logprobs=2)
-    )
+    await session.answer(settings.HELLO_PROMPT, max_tokens=16, include=include, top_logprobs=2)
 
 
+_TEXT_FORMAT = {"format": {"type": "json_schema", **text.CAT_SCHEMA}}
 RESPONSES_PROBES = (
-    Probe(name="items", description="instructions and a conversation as items", run=_probe_items),
-    Probe(
-        name="schema",
-        description="an answer with a JSON schema, streamed",
-        run=partial(_probe_text_format, stream=True),
-    ),
-    Probe(
-        name="schema-whole",
-        description="an answer with a JSON schema, not streamed",
-        run=partial(_probe_text_format, stream=False),
-    ),
-    Probe(name="logprobs", description="an answer with logprobs", run=_probe_responses_logprobs),
+    Probe("items", "instructions and a conversation as items", _probe_items),
+    *stream_and_whole("schema", text.SCHEMA_DESCRIPTION, partial(text.probe_schema, fields={"text": _TEXT_FORMAT})),
+    Probe("logprobs", "an answer with logprobs", _probe_responses_logprobs),
 )

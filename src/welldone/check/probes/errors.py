@@ -13,10 +13,11 @@ from welldone.check import settings
 from welldone.check.probe import Probe
 from welldone.check.probe_client import OVERLOAD_STATUSES
 from welldone.check.reply import ProbeReply, ProbeRequest
-from welldone.check.session import REFUSED_4XX_RULE, NotApplicableError, Session, UnsupportedError
+from welldone.check.session import REFUSED_4XX_RULE, NotApplicableError, RequestFunction, Session, UnsupportedError
 from welldone.rules.view.choices import as_list, as_object, is_int
 
 JsonFields: TypeAlias = dict[str, Any]
+RequestHeaders: TypeAlias = tuple[tuple[str, str | None], ...]
 
 _BAD_REQUEST_TOKENS = 16  # limit for servers that accept an invalid request
 _MAX_STREAM_BYTES = 16_384  # some 60 chunks: a server may ignore an invalid token limit
@@ -29,21 +30,12 @@ _CONTEXT_FIELDS = (
 """Fields of model lists with the context length: vLLM and SGLang, OpenRouter, Groq, Mistral, llama.cpp, Anthropic."""
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 _PIXEL_URL = f"data:image/png;base64,{_PIXEL}"
-_IMAGE_PARTS: Mapping[str, tuple[JsonFields, JsonFields]] = {
-    "chat": (
-        {"type": "text", "text": settings.HELLO_PROMPT},
-        {"type": "image_url", "image_url": {"url": _PIXEL_URL}},
-    ),
-    "responses": (
-        {"type": "input_text", "text": settings.HELLO_PROMPT},
-        {"type": "input_image", "image_url": _PIXEL_URL, "detail": "auto"},
-    ),
-    "messages": (
-        {"type": "text", "text": settings.HELLO_PROMPT},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL}},
-    ),
+_IMAGE_PARTS: Mapping[str, JsonFields] = {
+    "chat": {"type": "image_url", "image_url": {"url": _PIXEL_URL}},
+    "responses": {"type": "input_image", "image_url": _PIXEL_URL, "detail": "auto"},
+    "messages": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL}},
 }
-"""A text part and an image part, by dialect."""
+"""An image part, by dialect."""
 
 _BAD_BODIES = (b'{"messages": [', b"", b"[]")
 _BAD_CONVERSATIONS: tuple[object, ...] = (
@@ -55,19 +47,13 @@ _BAD_CONVERSATIONS: tuple[object, ...] = (
 )
 """Invalid values of the field with the conversation."""
 _NOT_A_CONVERSATION: Mapping[str, object] = {
-    "chat": settings.HELLO_PROMPT,
+    **dict.fromkeys(("chat", "messages"), settings.HELLO_PROMPT),
     "responses": 7,
-    "messages": settings.HELLO_PROMPT,
 }
 """A value that is no conversation, by dialect: `input` of /v1/responses may be a string."""
 _BAD_VALUES: tuple[JsonFields, ...] = ({"temperature": "hot"}, {"stream": "yes"}, {"tools": "none"})
 _BAD_DIALECT_VALUES: Mapping[str, tuple[JsonFields, ...]] = {
-    "chat": (
-        {"n": 0},
-        {"stop": 7},
-        {"response_format": {"type": "poem"}},
-        {"logprobs": True, "top_logprobs": 999},
-    ),
+    "chat": ({"n": 0}, {"stop": 7}, {"response_format": {"type": "poem"}}, {"logprobs": True, "top_logprobs": 999}),
     "responses": (
         {"text": {"format": {"type": "poem"}}},
         {"top_logprobs": 999},
@@ -78,34 +64,30 @@ _BAD_DIALECT_VALUES: Mapping[str, tuple[JsonFields, ...]] = {
 _BAD_LIMITS = ("five", -5)  # values of the token limit
 
 
-async def _probe_bad_bodies(session: Session) -> None:
+async def _send_bad_bodies(session: Session) -> None:
     valid = json.dumps(_valid_body(session)).encode()
     for body in (*_BAD_BODIES, valid.replace(settings.HELLO_PROMPT.encode(), b"\xff\xfe")):
         await session.post(session.dialect.path, body, abort_when=_is_stream_too_long)
-    _require_refusal(session)
 
 
-async def _probe_bad_conversations(session: Session) -> None:
+async def _send_bad_conversations(session: Session) -> None:
     for conversation in (*_BAD_CONVERSATIONS, _NOT_A_CONVERSATION[session.dialect.name]):
         for stream in (True, False):
             await _send_bad_request(session, {session.dialect.input_field: conversation, "stream": stream})
-    _require_refusal(session)
 
 
-async def _probe_bad_values(session: Session) -> None:
+async def _send_bad_values(session: Session) -> None:
     limits = ({session.facts.limit_field: limit} for limit in _BAD_LIMITS)
     for members in (*_BAD_VALUES, *_BAD_DIALECT_VALUES[session.dialect.name], *limits):
         await _send_bad_request(session, members)
-    _require_refusal(session)
 
 
-async def _probe_unknown_model(session: Session) -> None:
+async def _send_unknown_model(session: Session) -> None:
     for stream in (True, False):
         await _send_bad_request(session, {"model": _NO_MODEL, "stream": stream})
-    _require_refusal(session)
 
 
-async def _probe_bad_path(session: Session) -> None:
+async def _send_bad_path(session: Session) -> None:
     name, path = session.dialect.name, session.dialect.path
     requests = [ProbeRequest(method="GET", path=path, endpoint=name)]
     if name != "messages":  # errors of unknown paths need not have Anthropic's shape
@@ -115,36 +97,28 @@ async def _probe_bad_path(session: Session) -> None:
         reply = await session.send(request, is_judged=False)
         if reply.status is not None and reply.status >= 400:
             await session.send(request)
-    _require_refusal(session)
 
 
-async def _probe_bad_key(session: Session) -> None:
+async def _send_bad_key(session: Session) -> None:
     if not session.has_key:
         raise NotApplicableError("no key was given")
+    key_header = session.dialect.key_header
     for key in (None, "wrong-key-of-welldone-check"):
-        key_header = session.dialect.key_header
-        headers = (
-            ("Authorization", key and f"Bearer {key}"),
-            *([] if key_header is None else [(key_header, key)]),
-        )
-        reply = await session.post(
-            session.dialect.path, _valid_body(session), headers=headers, abort_when=_is_stream_too_long
-        )
-        if reply.is_ok:
+        headers = (("Authorization", key and f"Bearer {key}"), *([] if key_header is None else [(key_header, key)]))
+        if (await _send_bad_request(session, {}, headers)).is_ok:
             raise UnsupportedError("the server answers without a valid key")
-    _require_refusal(session)
 
 
-async def _probe_image(session: Session) -> None:
-    conversation = [{"role": "user", "content": list(_IMAGE_PARTS[session.dialect.name])}]
+async def _send_image(session: Session) -> None:
+    dialect = session.dialect.name
+    text = {"type": "input_text" if dialect == "responses" else "text", "text": settings.HELLO_PROMPT}
+    conversation = [{"role": "user", "content": [text, _IMAGE_PARTS[dialect]]}]
     await _send_bad_request(session, session.dialect.prompt_members(conversation))
-    _require_refusal(session)
 
 
-async def _probe_context_length(session: Session) -> None:
+async def _send_long_prompt(session: Session) -> None:
     context = await _context_tokens(session)
     await _send_bad_request(session, session.dialect.prompt_members("a " * (2 * context)))
-    _require_refusal(session)
 
 
 async def _context_tokens(session: Session) -> int:
@@ -165,11 +139,12 @@ async def _context_tokens(session: Session) -> int:
     return context
 
 
-async def _send_bad_request(session: Session, members: dict[str, Any]) -> None:
-    await session.post(session.dialect.path, _valid_body(session) | members, abort_when=_is_stream_too_long)
+async def _send_bad_request(session: Session, members: JsonFields, headers: RequestHeaders = ()) -> ProbeReply:
+    body = _valid_body(session) | members
+    return await session.post(session.dialect.path, body, headers=headers, abort_when=_is_stream_too_long)
 
 
-def _valid_body(session: Session) -> dict[str, Any]:
+def _valid_body(session: Session) -> JsonFields:
     """A valid request for a short answer."""
     prompt = session.dialect.prompt_members(settings.HELLO_PROMPT)
     return {"model": session.facts.model, **prompt, "stream": True, session.facts.limit_field: _BAD_REQUEST_TOKENS}
@@ -179,63 +154,29 @@ def _is_stream_too_long(body: bytes) -> bool:
     return len(body) > _MAX_STREAM_BYTES and b"data:" in body[:_MAX_STREAM_BYTES]
 
 
-def _require_refusal(session: Session) -> None:
-    if REFUSED_4XX_RULE not in session.judged:
-        session.not_applicable(REFUSED_4XX_RULE, "the server refused no request")
+def _bad_request_probe(name: str, description: str, send: Callable[[Session], Awaitable[None]]) -> Probe:
+    async def run(session: Session) -> None:
+        await send(session)
+        if REFUSED_4XX_RULE not in session.judged:
+            session.not_applicable(REFUSED_4XX_RULE, "the server refused no request")
+
+    return Probe(f"mistakes-{name}", description, run, (REFUSED_4XX_RULE,))
 
 
-def _bad_conversation_probe(field: str) -> Probe:
-    return Probe(
-        name=f"mistakes-{field}",
-        description=f"missing or invalid {field}",
-        run=_probe_bad_conversations,
-        rules=_BAD_REQUEST_RULES,
+BAD_REQUEST_PROBES, BAD_INPUT_PROBES = (
+    (
+        _bad_request_probe(field, f"missing or invalid {field}", _send_bad_conversations),
+        _bad_request_probe("json", "bodies that are not a JSON object", _send_bad_bodies),
+        _bad_request_probe("values", "fields with invalid values", _send_bad_values),
+        _bad_request_probe("model", "an unknown model", _send_unknown_model),
+        _bad_request_probe("path", "a wrong method and an unknown path", _send_bad_path),
+        _bad_request_probe("key", "no key and a wrong key", _send_bad_key),
+        _bad_request_probe("length", "a prompt of twice the context length", _send_long_prompt),
+        _bad_request_probe("image", "an image, which a text model refuses", _send_image),
     )
-
-
-_BAD_REQUEST_RULES = (REFUSED_4XX_RULE,)
-_OTHER_BAD_REQUEST_PROBES = (
-    Probe(
-        name="mistakes-json",
-        description="bodies that are not a JSON object",
-        run=_probe_bad_bodies,
-        rules=_BAD_REQUEST_RULES,
-    ),
-    Probe(
-        name="mistakes-values",
-        description="fields with invalid values",
-        run=_probe_bad_values,
-        rules=_BAD_REQUEST_RULES,
-    ),
-    Probe(
-        name="mistakes-model",
-        description="an unknown model",
-        run=_probe_unknown_model,
-        rules=_BAD_REQUEST_RULES,
-    ),
-    Probe(
-        name="mistakes-path",
-        description="a wrong method and an unknown path",
-        run=_probe_bad_path,
-        rules=_BAD_REQUEST_RULES,
-    ),
-    Probe(name="mistakes-key", description="no key and a wrong key", run=_probe_bad_key, rules=_BAD_REQUEST_RULES),
-    Probe(
-        name="mistakes-length",
-        description="a prompt of twice the context length",
-        run=_probe_context_length,
-        rules=_BAD_REQUEST_RULES,
-    ),
-    Probe(
-        name="mistakes-image",
-        description="an image, which a text model refuses",
-        run=_probe_image,
-        rules=_BAD_REQUEST_RULES,
-    ),
+    for field in ("messages", "input")
 )
-BAD_REQUEST_PROBES = (_bad_conversation_probe("messages"), *_OTHER_BAD_REQUEST_PROBES)
-BAD_INPUT_PROBES = (_bad_conversation_probe("input"), *_OTHER_BAD_REQUEST_PROBES)
-"""The same probes for /v1/responses, where the conversation is in `input`."""
+"""The probes of chat and /v1/messages, and those of /v1/responses, where the conversation is in `input`."""
 
 
 _CLIENT_STATUSES = (401, 402, 403, 408, 429)
@@ -251,62 +192,43 @@ def is_refused(reply: ProbeReply) -> bool:
 # ---- valid requests with uncommon fields and headers
 
 
-UNKNOWN_IGNORED = "req-unknown-ignored"
-CONTENT_PARTS = "req-content-parts"
-ACCEPT_IGNORED = "http-accept-ignored"
-STREAM_DEFAULT_FALSE = "http-stream-default-false"
-
-RequestVariant: TypeAlias = Callable[[], Awaitable[ProbeReply]]
-
 _ANSWER_TOKENS = 8
-_EVENT_STREAM_TYPE = "text/event-stream"
-_JSON_TYPE = "application/json"
 _A_STREAM = "a stream"
 _AN_OBJECT = "one JSON object"
 _SDK_HEADERS = (
-    ("OpenAI-Beta", "assistants=v2"),
-    ("x-stainless-lang", "python"),
-    ("x-stainless-package-version", "1.0.0"),
-    ("x-stainless-os", "Linux"),
-    ("x-stainless-arch", "x64"),
-    ("x-stainless-runtime", "CPython"),
-    ("x-stainless-runtime-version", "3.12.0"),
-    ("x-stainless-async", "false"),
-    ("x-stainless-retry-count", "0"),
+    *(("OpenAI-Beta", "assistants=v2"), ("x-stainless-lang", "python"), ("x-stainless-package-version", "1.0.0")),
+    *(("x-stainless-os", "Linux"), ("x-stainless-arch", "x64"), ("x-stainless-runtime", "CPython")),
+    *(("x-stainless-runtime-version", "3.12.0"), ("x-stainless-async", "false"), ("x-stainless-retry-count", "0")),
     ("x-stainless-read-timeout", "600"),
 )
 
 
 async def _probe_unknown_fields(session: Session) -> None:
-    field: dict[str, Any] = {"x_unknown_to_all": {"level": 1}}
-    variant = partial(session.generate, settings.HELLO_PROMPT, max_tokens=_ANSWER_TOKENS, **field)
     plain = partial(session.generate, settings.HELLO_PROMPT, max_tokens=_ANSWER_TOKENS)
-    await _require_accepted(session, UNKNOWN_IGNORED, variant, plain, "200, and the field x_unknown_to_all is ignored")
-    variant = partial(plain, headers=_SDK_HEADERS)
+    variant = partial(plain, x_unknown_to_all={"level": 1})
     await _require_accepted(
-        session, UNKNOWN_IGNORED, variant, plain, "200, and the headers x-stainless-* and OpenAI-Beta are ignored"
+        session, "req-unknown-ignored", variant, plain, "200, and the field x_unknown_to_all is ignored"
     )
+    variant = partial(plain, headers=_SDK_HEADERS)
+    expected = "200, and the headers x-stainless-* and OpenAI-Beta are ignored"
+    await _require_accepted(session, "req-unknown-ignored", variant, plain, expected)
 
 
 async def _probe_content_parts(session: Session) -> None:
-    parts = [{"type": "text", "text": settings.HELLO_PROMPT}]
-    variant = partial(session.generate, [{"role": "user", "content": parts}], max_tokens=_ANSWER_TOKENS)
-    plain = partial(session.generate, settings.HELLO_PROMPT, max_tokens=_ANSWER_TOKENS)
-    await _require_accepted(session, CONTENT_PARTS, variant, plain, "200: content may be a list of parts")
+    def request(content: str | list[JsonFields], system_role: str | None = None) -> RequestFunction:
+        system = [{"role": system_role, "content": "Be brief."}] if system_role else []
+        conversation = [*system, {"role": "user", "content": content}]
+        return partial(session.generate, conversation, max_tokens=_ANSWER_TOKENS)
+
+    plain, parts = request(settings.HELLO_PROMPT), request([{"type": "text", "text": settings.HELLO_PROMPT}])
+    await _require_accepted(session, "req-content-parts", parts, plain, "200: content may be a list of parts")
     # Templates of some models refuse a system prompt under either name.
-    variant, plain = (
-        partial(session.generate, _conversation_with_role(role), max_tokens=_ANSWER_TOKENS)
-        for role in ("developer", "system")
-    )
-    await _require_accepted(session, CONTENT_PARTS, variant, plain, "200: the role developer is the role system")
-
-
-def _conversation_with_role(role: str) -> list[dict[str, Any]]:
-    return [{"role": role, "content": "Be brief."}, {"role": "user", "content": settings.HELLO_PROMPT}]
+    variant, plain = (request(settings.HELLO_PROMPT, role) for role in ("developer", "system"))
+    await _require_accepted(session, "req-content-parts", variant, plain, "200: the role developer is the role system")
 
 
 async def _require_accepted(
-    session: Session, rule: str, variant: RequestVariant, plain: RequestVariant, expected: str
+    session: Session, rule: str, variant: RequestFunction, plain: RequestFunction, expected: str
 ) -> None:
     """The variant must be accepted if the plain request is."""
     reply = await variant()
@@ -315,51 +237,38 @@ async def _require_accepted(
         reply = await variant()  # the first refusal may have been a coincidence
     if reply.status in OVERLOAD_STATUSES:
         raise NotApplicableError(reply.error_summary)
-    session.check_rule(rule, reply, reply.is_ok, observed=reply.error_summary, expected=expected)
+    session.check_rule(rule, reply, reply.is_ok, reply.error_summary, expected)
 
 
 async def _probe_accept(session: Session) -> None:
-    await _check_accept(session, stream=True, other=_JSON_TYPE, usual=_EVENT_STREAM_TYPE)
-    await _check_accept(session, stream=False, other=_EVENT_STREAM_TYPE, usual=_JSON_TYPE)
+    json_type, stream_type = "application/json", "text/event-stream"
+    await _check_accept(session, stream=True, other=json_type, usual=stream_type)
+    await _check_accept(session, stream=False, other=stream_type, usual=json_type)
 
 
 async def _check_accept(session: Session, *, stream: bool, other: str, usual: str) -> None:
     expected = _A_STREAM if stream else _AN_OBJECT
-    reply = await session.generate(
-        settings.HELLO_PROMPT, stream=stream, max_tokens=_ANSWER_TOKENS, headers=(("Accept", other),)
-    )
+    request = partial(session.generate, settings.HELLO_PROMPT, stream=stream, max_tokens=_ANSWER_TOKENS)
+    reply = await request(headers=(("Accept", other),))
     if reply.status is not None and (reply.status == 429 or reply.status >= 500):
         raise NotApplicableError(reply.error_summary)
-    if _body_kind(reply) != expected:
+    kind = _body_kind(reply)
+    if kind != expected:
         # The header is the cause only if the reply is correct with the usual one.
-        repeated = await session.generate(
-            settings.HELLO_PROMPT, stream=stream, max_tokens=_ANSWER_TOKENS, headers=(("Accept", usual),)
-        )
-        if _body_kind(session.require_ok(repeated)) != expected:
+        repeated = session.require_ok(await request(headers=(("Accept", usual),)))
+        if _body_kind(repeated) != expected:
             raise NotApplicableError("the reply does not follow the field stream with any Accept header")
-    session.check_rule(
-        ACCEPT_IGNORED,
-        reply,
-        _body_kind(reply) == expected,
-        observed=f"{_body_kind(reply)} with Accept: {other}",
-        expected=f"{expected}: only the field stream decides",
-    )
+    decided = f"{expected}: only the field stream decides"
+    session.check_rule("http-accept-ignored", reply, kind == expected, f"{kind} with Accept: {other}", decided)
 
 
 async def _probe_stream_default(session: Session) -> None:
     for stream in (None, False):
-        reply = session.require_ok(
-            await session.generate(settings.HELLO_PROMPT, stream=stream, max_tokens=_ANSWER_TOKENS)
-        )
-        if _body_kind(reply) not in (_A_STREAM, _AN_OBJECT):
-            raise NotApplicableError(_body_kind(reply))
-        session.check_rule(
-            STREAM_DEFAULT_FALSE,
-            reply,
-            _body_kind(reply) == _AN_OBJECT,
-            observed=_body_kind(reply),
-            expected=_AN_OBJECT,
-        )
+        reply = await session.answer(settings.HELLO_PROMPT, stream=stream, max_tokens=_ANSWER_TOKENS)
+        kind = _body_kind(reply)
+        if kind not in (_A_STREAM, _AN_OBJECT):
+            raise NotApplicableError(kind)
+        session.check_rule("http-stream-default-false", reply, kind == _AN_OBJECT, kind, _AN_OBJECT)
 
 
 def _body_kind(reply: ProbeReply) -> str:
@@ -371,35 +280,18 @@ def _body_kind(reply: ProbeReply) -> str:
     return _AN_OBJECT if not reply.is_stream and reply.view.reply_object else "the reply is neither a stream nor JSON"
 
 
+_ACCEPT = "Accept headers that contradict the field stream"
 STREAM_FIELD_PROBES = (
+    Probe("requests-accept", _ACCEPT, _probe_accept, ("http-accept-ignored",)),
     Probe(
-        name="requests-accept",
-        description="Accept headers that contradict the field stream",
-        run=_probe_accept,
-        rules=(ACCEPT_IGNORED,),
-    ),
-    Probe(
-        name="requests-default",
-        description="no field stream, and stream: false",
-        run=_probe_stream_default,
-        rules=(STREAM_DEFAULT_FALSE,),
+        "requests-default", "no field stream, and stream: false", _probe_stream_default, ("http-stream-default-false",)
     ),
 )
 RESPONSES_REQUEST_PROBES = (
-    Probe(
-        name="requests-unknown",
-        description="unknown fields and headers",
-        run=_probe_unknown_fields,
-        rules=(UNKNOWN_IGNORED,),
-    ),
+    Probe("requests-unknown", "unknown fields and headers", _probe_unknown_fields, ("req-unknown-ignored",)),
     *STREAM_FIELD_PROBES,
 )
 REQUEST_PROBES = (
     *RESPONSES_REQUEST_PROBES,
-    Probe(
-        name="requests-parts",
-        description="content parts and the role developer",
-        run=_probe_content_parts,
-        rules=(CONTENT_PARTS,),
-    ),
+    Probe("requests-parts", "content parts and the role developer", _probe_content_parts, ("req-content-parts",)),
 )

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from welldone.check import settings
-from welldone.check.probe import Probe
+from welldone.check.probe import Probe, stream_and_whole
 from welldone.check.probes.errors import is_refused
 from welldone.check.probes.usage import USAGE_WHOLE_REQUEST
 from welldone.check.reading import ParsedChoice
@@ -16,10 +16,6 @@ from welldone.rules.view.choices import is_json
 # ---- several choices (n)
 
 
-EACH_COMPLETE = "n-each-complete"
-REFUSE_IF_UNSUPPORTED = "n-refuse-if-unsupported"
-CHOICE_RULES = (EACH_COMPLETE, REFUSE_IF_UNSUPPORTED, USAGE_WHOLE_REQUEST)
-
 _CHOICES = 2
 _CHOICE_TOKENS = 8
 _MIN_TOTAL_TOKENS = _CHOICE_TOKENS * _CHOICES * 3 // 4
@@ -29,33 +25,25 @@ whether they count the end-of-text token."""
 
 async def _probe_choices(session: Session, *, stream: bool) -> None:
     # Some servers do not send two equal answers, so the temperature is the server's default.
+    fields: dict[str, Any] = {
+        "n": _CHOICES,
+        "temperature": ...,
+        "stream_options": {"include_usage": True} if stream else ...,
+    }
     reply = await session.generate(
-        settings.COUNT_PROMPT,
-        stream=stream,
-        max_tokens=_CHOICE_TOKENS,
-        is_exact=True,
-        n=_CHOICES,
-        temperature=...,
-        stream_options={"include_usage": True} if stream else ...,
+        settings.COUNT_PROMPT, stream=stream, max_tokens=_CHOICE_TOKENS, is_exact=True, **fields
     )
     if is_refused(reply):
-        session.check_rule(REFUSE_IF_UNSUPPORTED, reply, passed=True)
+        session.check_rule("n-refuse-if-unsupported", reply, passed=True)
     session.require_ok(reply)
     if not reply.choices or (reply.is_stream and not reply.view.is_complete_stream):
         raise NotApplicableError("the reply has no choices, or is incomplete")
     count = len(reply.choices)
-    session.check_rule(
-        REFUSE_IF_UNSUPPORTED,
-        reply,
-        count > 1,
-        observed=f"{count} of {_CHOICES} choices",
-        expected="400, or all of them",
-    )
+    observed = f"{count} of {_CHOICES} choices"
+    session.check_rule("n-refuse-if-unsupported", reply, count > 1, observed, "400, or all of them")
     if count > 1:
         missing = "; ".join(_missing_in_choices(reply))
-        session.check_rule(
-            EACH_COMPLETE, reply, not missing, observed=missing, expected="a role, text and a finish_reason for each"
-        )
+        session.check_rule("n-each-complete", reply, not missing, missing, "a role, text and a finish_reason for each")
         _check_choice_usage(session, reply)
 
 
@@ -83,28 +71,13 @@ def _check_choice_usage(session: Session, reply: ProbeReply) -> None:
     elif any(choice.finish_reason != "length" for choice in reply.choices):
         session.not_applicable(USAGE_WHOLE_REQUEST, "an answer ended before its limit")
     else:
-        session.check_rule(
-            USAGE_WHOLE_REQUEST,
-            reply,
-            tokens >= _MIN_TOTAL_TOKENS,
-            observed=f"completion_tokens {tokens}",
-            expected=f"{_CHOICE_TOKENS * _CHOICES}: {_CHOICES} answers of {_CHOICE_TOKENS} tokens",
-        )
+        expected = f"{_CHOICE_TOKENS * _CHOICES}: {_CHOICES} answers of {_CHOICE_TOKENS} tokens"
+        is_enough = tokens >= _MIN_TOTAL_TOKENS
+        session.check_rule(USAGE_WHOLE_REQUEST, reply, is_enough, f"completion_tokens {tokens}", expected)
 
 
-CHOICE_PROBES = (
-    Probe(
-        name="choices",
-        description="two answers (n=2), streamed",
-        run=partial(_probe_choices, stream=True),
-        rules=CHOICE_RULES,
-    ),
-    Probe(
-        name="choices-whole",
-        description="two answers (n=2), not streamed",
-        run=partial(_probe_choices, stream=False),
-        rules=CHOICE_RULES,
-    ),
+CHOICE_PROBES = stream_and_whole(
+    "choices", "two answers (n=2)", _probe_choices, ("n-each-complete", "n-refuse-if-unsupported", USAGE_WHOLE_REQUEST)
 )
 
 
@@ -112,15 +85,12 @@ CHOICE_PROBES = (
 
 
 async def _probe_logprobs(session: Session, *, stream: bool) -> None:
-    reply = await session.generate(settings.HELLO_PROMPT, stream=stream, max_tokens=12, logprobs=True, top_logprobs=2)
-    if not session.require_ok(reply).first_choice.logprobs:
+    reply = await session.answer(settings.HELLO_PROMPT, stream=stream, max_tokens=12, logprobs=True, top_logprobs=2)
+    if not reply.first_choice.logprobs:
         raise NotApplicableError("logprobs were requested, but the reply has none")
 
 
-LOGPROB_PROBES = (
-    Probe(name="logprobs", description="logprobs, streamed", run=partial(_probe_logprobs, stream=True)),
-    Probe(name="logprobs-whole", description="logprobs, not streamed", run=partial(_probe_logprobs, stream=False)),
-)
+LOGPROB_PROBES = stream_and_whole("logprobs", "logprobs", _probe_logprobs)
 
 
 # ---- reasoning
@@ -138,21 +108,18 @@ _PUZZLE = "Tom is taller than Ann, and Ann is taller than Bob. Who is the shorte
 
 
 async def _probe_reasoning(session: Session) -> None:
-    reply = session.require_ok(await session.generate(_PUZZLE, max_tokens=_ANSWER_TOKENS))
+    reply = await session.answer(_PUZZLE, max_tokens=_ANSWER_TOKENS)
+    fields = _REASONING_FIELDS.get(session.dialect.name)
+    if fields and not reply.first_choice.reasoning:
+        reply = await session.answer(_PUZZLE, max_tokens=_ANSWER_TOKENS + _REASONING_BUDGET, **fields)
     if reply.first_choice.reasoning:
         return
-    if fields := _REASONING_FIELDS.get(session.dialect.name):
-        reply = session.require_ok(
-            await session.generate(_PUZZLE, max_tokens=_ANSWER_TOKENS + _REASONING_BUDGET, **fields)
-        )
-        if reply.first_choice.reasoning:
-            return
     if reply.text.lstrip().startswith("<think>"):
         raise NotApplicableError("the reasoning is in the text (<think>), not in a field of its own")
     raise UnsupportedError("the model sends no reasoning")
 
 
-REASONING_PROBES = (Probe(name="reasoning", description="a puzzle, for reasoning models", run=_probe_reasoning),)
+REASONING_PROBES = (Probe("reasoning", "a puzzle, for reasoning models", _probe_reasoning),)
 
 
 # ---- equality of streamed and buffered answers
@@ -171,43 +138,27 @@ async def _probe_stream_equality(session: Session) -> None:
 
 
 async def _compare_texts(session: Session, prompt: str) -> None:
-    streamed = await _send_compared(session, prompt, stream=True)
-    buffered = await _send_compared(session, prompt, stream=False)
+    request = partial(session.answer, prompt, max_tokens=_COMPARED_TOKENS)
+    streamed, buffered = await request(stream=True), await request(stream=False)
     is_equal = streamed.text == buffered.text
     if is_equal and not streamed.text:
         session.not_applicable(CONCAT_EQUALS_FULL, "the answers have no text")
         return
     if not is_equal:
         # In reverse order, in case a load balancer alternates between two servers.
-        buffered_again = await _send_compared(session, prompt, stream=False)
-        streamed_again = await _send_compared(session, prompt, stream=True)
+        buffered_again, streamed_again = await request(stream=False), await request(stream=True)
         is_repeated = (streamed_again.text, buffered_again.text) == (streamed.text, buffered.text)
         # A truncated stream breaks other rules.
         if not is_repeated or not (streamed.is_stream and streamed.view.is_complete_stream):
             session.not_applicable(CONCAT_EQUALS_FULL, NOT_REPRODUCIBLE)
             return
-    session.check_rule(
-        CONCAT_EQUALS_FULL,
-        streamed,
-        is_equal,
-        observed=text_from_difference(streamed.text, buffered.text),
-        expected=f"as without stream: {text_from_difference(buffered.text, streamed.text)}",
-    )
+    observed = text_from_difference(streamed.text, buffered.text)
+    expected = f"as without stream: {text_from_difference(buffered.text, streamed.text)}"
+    session.check_rule(CONCAT_EQUALS_FULL, streamed, is_equal, observed, expected)
 
 
-async def _send_compared(session: Session, prompt: str, *, stream: bool) -> ProbeReply:
-    return session.require_ok(await session.generate(prompt, max_tokens=_COMPARED_TOKENS, stream=stream))
-
-
-STREAM_EQUALITY_PROBES = (
-    Probe(
-        name="same",
-        description="the same answer, streamed and not streamed",
-        run=_probe_stream_equality,
-        rules=(CONCAT_EQUALS_FULL,),
-        is_exclusive=True,
-    ),
-)
+_SAME = "the same answer, streamed and not streamed"
+STREAM_EQUALITY_PROBES = (Probe("same", _SAME, _probe_stream_equality, (CONCAT_EQUALS_FULL,), is_exclusive=True),)
 
 
 # ---- JSON answers. No rule is about their content, so only the general rules judge the replies.
@@ -219,53 +170,28 @@ CAT_SCHEMA = {
     "strict": True,
     "schema": {
         "type": "object",
-        "properties": {
-            "colour": {"type": "string", "enum": ["black", "white", "red"]},
-            "age": {"type": "integer"},
-        },
+        "properties": {"colour": {"type": "string", "enum": ["black", "white", "red"]}, "age": {"type": "integer"}},
         "required": ["colour", "age"],
         "additionalProperties": False,
     },
 }
-_SCHEMA_FORMAT = {"type": "json_schema", "json_schema": CAT_SCHEMA}
-_OBJECT_FORMAT = {"type": "json_object"}
-SCHEMA_TOKENS = 32  # enough for this schema; a small model may generate white space without end
+_SCHEMA_TOKENS = 32  # enough for this schema; a small model may generate white space without end
 
 
-async def _probe_schema(session: Session, *, response_format: dict[str, Any], stream: bool) -> None:
-    reply = session.require_ok(
-        await session.generate(SCHEMA_PROMPT, stream=stream, max_tokens=SCHEMA_TOKENS, response_format=response_format)
-    )
-    require_json(reply, "stop", response_format["type"])
-
-
-def require_json(reply: ProbeReply, finish_reason: str, kind: str) -> None:
-    """Raises `NotApplicableError` if a complete answer is not a JSON object."""
-    if reply.finish_reason == finish_reason and not is_json(reply.text, dict):
+async def probe_schema(session: Session, *, stream: bool, fields: dict[str, Any], kind: str = "json_schema") -> None:
+    """Request a JSON answer with `fields`; raises `NotApplicableError` if a complete answer is not a JSON object."""
+    reply = await session.answer(SCHEMA_PROMPT, stream=stream, max_tokens=_SCHEMA_TOKENS, **fields)
+    if reply.finish_reason in ("stop", "completed") and not is_json(reply.text, dict):
         raise NotApplicableError(f"the server seems to ignore {kind}: the answer is not a JSON object")
 
 
+SCHEMA_DESCRIPTION = "an answer with a JSON schema"
+_SCHEMA_FIELDS = {"response_format": {"type": "json_schema", "json_schema": CAT_SCHEMA}}
+_OBJECT_FIELDS = {"response_format": {"type": "json_object"}}
+_json_object = partial(probe_schema, fields=_OBJECT_FIELDS, kind="json_object")
 SCHEMA_PROBES = (
-    Probe(
-        name="schema",
-        description="an answer with a JSON schema, streamed",
-        run=partial(_probe_schema, response_format=_SCHEMA_FORMAT, stream=True),
-    ),
-    Probe(
-        name="schema-whole",
-        description="an answer with a JSON schema, not streamed",
-        run=partial(_probe_schema, response_format=_SCHEMA_FORMAT, stream=False),
-    ),
-    Probe(
-        name="schema-object",
-        description="an answer that is a JSON object, streamed",
-        run=partial(_probe_schema, response_format=_OBJECT_FORMAT, stream=True),
-    ),
-    Probe(
-        name="schema-object-whole",
-        description="an answer that is a JSON object, not streamed",
-        run=partial(_probe_schema, response_format=_OBJECT_FORMAT, stream=False),
-    ),
+    *stream_and_whole("schema", SCHEMA_DESCRIPTION, partial(probe_schema, fields=_SCHEMA_FIELDS)),
+    *stream_and_whole("schema-object", "an answer that is a JSON object", _json_object),
 )
 
 
@@ -276,49 +202,26 @@ NO_SPECIAL_TOKENS = "live-no-special-tokens"
 
 
 async def _probe_text(session: Session, *, prompt: str, stream: bool) -> None:
-    reply = session.require_ok(await session.generate(prompt, stream=stream))
+    reply = await session.answer(prompt, stream=stream)
     if not reply.text:
         session.not_applicable(NO_SPECIAL_TOKENS, "the answer has no text")
-        return
-    found = SPECIAL_TOKENS.search(reply.text)
-    session.check_rule(
-        NO_SPECIAL_TOKENS,
-        reply,
-        found is None,
-        observed=reply.text,
-        expected="" if found is None else f"the text without {found[0].strip()}",
-        frame=None if found is None else frame_at_offset(reply, found.start()),
-    )
+    elif found := SPECIAL_TOKENS.search(reply.text):
+        expected, frame = f"the text without {found[0].strip()}", frame_at_offset(reply, found.start())
+        session.check_rule(NO_SPECIAL_TOKENS, reply, False, reply.text, expected, frame=frame)
+    else:
+        session.check_rule(NO_SPECIAL_TOKENS, reply, passed=True)
 
 
 async def _probe_numbers(session: Session) -> None:
-    session.require_ok(await session.generate(settings.COUNT_PROMPT))
+    await session.answer(settings.COUNT_PROMPT)
 
 
-NUMBERS_PROBE = Probe(name="text-numbers", description="an answer of many chunks, streamed", run=_probe_numbers)
-TEXT_PROBES = (
-    Probe(
-        name="text",
-        description="a short answer, streamed",
-        run=partial(_probe_text, prompt=settings.HELLO_PROMPT, stream=True),
-        rules=(NO_SPECIAL_TOKENS,),
-    ),
-    Probe(
-        name="text-whole",
-        description="a short answer, not streamed",
-        run=partial(_probe_text, prompt=settings.HELLO_PROMPT, stream=False),
-        rules=(NO_SPECIAL_TOKENS,),
-    ),
-    Probe(
-        name="text-emoji",
-        description="emoji and text in many scripts, streamed",
-        run=partial(_probe_text, prompt=settings.EMOJI_PROMPT, stream=True),
-        rules=(NO_SPECIAL_TOKENS,),
-    ),
-    Probe(
-        name="text-emoji-whole",
-        description="emoji and text in many scripts, not streamed",
-        run=partial(_probe_text, prompt=settings.EMOJI_PROMPT, stream=False),
-        rules=(NO_SPECIAL_TOKENS,),
-    ),
+NUMBERS_PROBE = Probe("text-numbers", "an answer of many chunks, streamed", _probe_numbers)
+TEXT_PROBES = tuple(
+    probe
+    for name, description, prompt in (
+        ("text", "a short answer", settings.HELLO_PROMPT),
+        ("text-emoji", "emoji and text in many scripts", settings.EMOJI_PROMPT),
+    )
+    for probe in stream_and_whole(name, description, partial(_probe_text, prompt=prompt), (NO_SPECIAL_TOKENS,))
 )

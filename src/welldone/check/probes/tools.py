@@ -1,12 +1,12 @@
 """Probes of tools: optional, required, named, parallel and forbidden calls, and the result of a call."""
 
 import json
-from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.check.probe import Probe
+from welldone.check.probe import Probe, stream_and_whole
 from welldone.check.reading import ParsedToolCall
 from welldone.check.reply import ProbeReply
 from welldone.check.session import NotApplicableError, Session
@@ -64,83 +64,42 @@ class ProbeTool(msgspec.Struct, frozen=True):
     parameters: Json
 
 
-class ToolShapes(msgspec.Struct, frozen=True):
-    """Functions that write tools in one dialect."""
-
-    tool: Callable[[ProbeTool], Json]
-    tool_choice: Callable[[str], object]
-    """`tool_choice` for auto, required or none, or for the tool of that name."""
-    conversation: Callable[[str, ParsedToolCall, str], list[Json]]
-    """Messages with the user's prompt, the call and its result."""
-
-
-_TOOL_CHOICES = ("auto", "required", "none")
-
-
-def _chat_tool(tool: ProbeTool) -> Json:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
-
-
-def _chat_choice(word: str) -> object:
-    return word if word in _TOOL_CHOICES else {"type": "function", "function": {"name": word}}
-
-
-def _chat_conversation(question: str, call: ParsedToolCall, result: str) -> list[Json]:
-    tool_call = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-    return [
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": None, "tool_calls": [tool_call]},
-        {"role": "tool", "tool_call_id": call.id, "content": result},
-    ]
-
-
-def _responses_tool(tool: ProbeTool) -> Json:
+def write_tool(dialect: str, tool: ProbeTool) -> Json:
+    """A tool as the dialect writes it."""
+    names = {"name": tool.name, "description": tool.description}
+    if dialect == "messages":
+        return {**names, "input_schema": tool.parameters}
+    if dialect == "chat":
+        return {"type": "function", "function": {**names, "parameters": tool.parameters}}
     # Strict schemas, the default, must forbid additional properties.
     closed = {**tool.parameters, "additionalProperties": False}
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": closed,
-        "strict": True,
-    }
+    return {"type": "function", **names, "parameters": closed, "strict": True}
 
 
-def _responses_choice(word: str) -> object:
-    return word if word in _TOOL_CHOICES else {"type": "function", "name": word}
+def _tool_choice(dialect: str, word: str) -> object:
+    """`tool_choice` for auto, required or none, or for the tool of that name."""
+    if dialect == "messages":
+        kind = {"auto": "auto", "required": "any", "none": "none"}.get(word)
+        return {"type": kind} if kind else {"type": "tool", "name": word}
+    if word in ("auto", "required", "none"):
+        return word
+    return {"type": "function", **({"function": {"name": word}} if dialect == "chat" else {"name": word})}
 
 
-def _responses_conversation(question: str, call: ParsedToolCall, result: str) -> list[Json]:
-    function_call = {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
-    output = {"type": "function_call_output", "call_id": call.id, "output": result}
-    return [{"role": "user", "content": question}, function_call, output]
-
-
-def _messages_tool(tool: ProbeTool) -> Json:
-    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
-
-
-def _messages_choice(word: str) -> object:
-    names = {"auto": "auto", "required": "any", "none": "none"}
-    return {"type": names[word]} if word in _TOOL_CHOICES else {"type": "tool", "name": word}
-
-
-def _messages_conversation(question: str, call: ParsedToolCall, result: str) -> list[Json]:
-    tool_use = {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
-    tool_result = {"type": "tool_result", "tool_use_id": call.id, "content": result}
-    return [
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": [tool_use]},
-        {"role": "user", "content": [tool_result]},
-    ]
-
-
-TOOL_SHAPES: Mapping[str, ToolShapes] = {
-    "chat": ToolShapes(_chat_tool, _chat_choice, _chat_conversation),
-    "responses": ToolShapes(_responses_tool, _responses_choice, _responses_conversation),
-    "messages": ToolShapes(_messages_tool, _messages_choice, _messages_conversation),
-}
+def _tool_conversation(dialect: str, question: str, call: ParsedToolCall, result: str) -> list[Json]:
+    """Messages with the user's prompt, the call and its result."""
+    user = {"role": "user", "content": question}
+    if dialect == "messages":
+        tool_use = {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
+        tool_result = {"type": "tool_result", "tool_use_id": call.id, "content": result}
+        return [user, {"role": "assistant", "content": [tool_use]}, {"role": "user", "content": [tool_result]}]
+    function = {"name": call.name, "arguments": call.arguments}
+    if dialect == "responses":
+        output = {"type": "function_call_output", "call_id": call.id, "output": result}
+        return [user, {"type": "function_call", "call_id": call.id, **function}, output]
+    tool_call = {"id": call.id, "type": "function", "function": function}
+    assistant = {"role": "assistant", "content": None, "tool_calls": [tool_call]}
+    return [user, assistant, {"role": "tool", "tool_call_id": call.id, "content": result}]
 
 
 # ---- probes
@@ -156,33 +115,22 @@ _WEATHER = ProbeTool(
 _TIME = ProbeTool("get_time", "Get the current time", {"type": "object", "properties": {}})
 _ONE_CALL_PROMPT = "What is the weather in Paris?"
 _TWO_CALLS_PROMPT = "What is the weather in both Paris and Rome? Call get_weather for each of the two cities."
-_TOOL_CHOICE_IGNORED = "no tool was called, although tool_choice required it"
 _ONE_CALL_TOKENS = 48  # a call of these tools takes about 30
 _TWO_CALLS_TOKENS = 96
 
 
-async def _probe_tools_auto(session: Session) -> None:
-    _require_tool_calls(await _send_with_tools(session, _ONE_CALL_PROMPT, "auto"), "the model chose to call no tool")
-
-
-async def _probe_tools_required(session: Session) -> None:
-    _require_tool_calls(await _send_with_tools(session, _ONE_CALL_PROMPT, "required"), _TOOL_CHOICE_IGNORED)
-
-
-async def _probe_tools_required_buffered(session: Session) -> None:
-    _require_tool_calls(
-        await _send_with_tools(session, _ONE_CALL_PROMPT, "required", stream=False), _TOOL_CHOICE_IGNORED
-    )
-
-
-async def _probe_tools_named(session: Session) -> None:
-    _require_tool_calls(await _send_with_tools(session, _ONE_CALL_PROMPT, _WEATHER.name), _TOOL_CHOICE_IGNORED)
-
-
-async def _probe_tools_no_arguments(session: Session) -> None:
-    _require_tool_calls(
-        await _send_with_tools(session, "What time is it?", _TIME.name, tool=_TIME), _TOOL_CHOICE_IGNORED
-    )
+async def _probe_tool_call(
+    session: Session,
+    *,
+    choice: str,
+    prompt: str = _ONE_CALL_PROMPT,
+    tool: ProbeTool = _WEATHER,
+    reason: str = "no tool was called, although tool_choice required it",
+    stream: bool = True,
+) -> None:
+    reply = await _send_with_tools(session, prompt, choice, tool=tool, stream=stream)
+    if not reply.first_choice.tool_calls:
+        raise NotApplicableError(reason)
 
 
 async def _probe_tools_parallel(session: Session) -> None:
@@ -191,7 +139,8 @@ async def _probe_tools_parallel(session: Session) -> None:
     reply = await _send_with_tools(
         session, _TWO_CALLS_PROMPT, "required", max_tokens=_TWO_CALLS_TOKENS, parallel_tool_calls=is_parallel
     )
-    _require_tool_calls(reply, "the model did not make two calls", count=2)
+    if len(reply.first_choice.tool_calls) < 2:
+        raise NotApplicableError("the model did not make two calls")
 
 
 async def _probe_tools_none(session: Session) -> None:
@@ -204,7 +153,7 @@ async def _probe_tools_none(session: Session) -> None:
 async def _probe_tools_result(session: Session) -> None:
     # Mistral's templates require an id of nine letters and digits.
     call = ParsedToolCall("callParis", _WEATHER.name, '{"city":"Paris"}')
-    conversation = TOOL_SHAPES[session.dialect.name].conversation(_ONE_CALL_PROMPT, call, "Sunny, 21 degrees")
+    conversation = _tool_conversation(session.dialect.name, _ONE_CALL_PROMPT, call, "Sunny, 21 degrees")
     await _send_with_tools(session, conversation, None, max_tokens=32)
 
 
@@ -218,19 +167,16 @@ async def _send_with_tools(
     **members: Any,  # noqa: ANN401 - JSON
 ) -> ProbeReply:
     """Send a request with one tool. The prompts begin alike, so that prompt caches reuse them."""
-    shapes = TOOL_SHAPES[session.dialect.name]
-    fields = {
-        "tools": [shapes.tool(tool)],
-        "tool_choice": ... if choice is None else shapes.tool_choice(choice),
-        **members,
-    }
-    reply = session.require_ok(await session.generate(content, max_tokens=max_tokens, **fields))
+    dialect = session.dialect.name
+    tool_choice = ... if choice is None else _tool_choice(dialect, choice)
+    tools = [write_tool(dialect, tool)]
+    reply = await session.answer(content, max_tokens=max_tokens, tools=tools, tool_choice=tool_choice, **members)
     # With tool_choice none, a JSON call is normal text; markup never is.
     name = None if choice == "none" else tool.name
     markup = next(filter(None, (find_tool_markup(parsed.text, name) for parsed in reply.choices)), None)
     if markup is not None:
         expected = "tool_calls, and no markup in content"
-        session.check_rule(NO_MARKUP_LEAK, reply, passed=False, observed={"content": markup}, expected=expected)
+        session.check_rule(NO_MARKUP_LEAK, reply, False, {"content": markup}, expected)
     elif reply.first_choice.tool_calls:
         session.check_rule(NO_MARKUP_LEAK, reply, passed=True)
     else:
@@ -238,48 +184,17 @@ async def _send_with_tools(
     return reply
 
 
-def _require_tool_calls(reply: ProbeReply, reason: str, count: int = 1) -> None:
-    if len(reply.first_choice.tool_calls) < count:
-        raise NotApplicableError(reason)
-
-
+_auto = partial(_probe_tool_call, choice="auto", reason="the model chose to call no tool")
+_required = partial(_probe_tool_call, choice="required")
+_named = partial(_probe_tool_call, choice=_WEATHER.name)
+_no_arguments = partial(_probe_tool_call, prompt="What time is it?", choice=_TIME.name, tool=_TIME)
+_RULES = (NO_MARKUP_LEAK,)
 TOOL_PROBES = (
-    Probe(
-        name="tools-auto",
-        description="tool_choice auto, streamed",
-        run=_probe_tools_auto,
-        rules=(NO_MARKUP_LEAK,),
-    ),
-    Probe(
-        name="tools-required",
-        description="tool_choice required, streamed",
-        run=_probe_tools_required,
-        rules=(NO_MARKUP_LEAK,),
-    ),
-    Probe(
-        name="tools-required-whole",
-        description="tool_choice required, not streamed",
-        run=_probe_tools_required_buffered,
-        rules=(NO_MARKUP_LEAK,),
-    ),
-    Probe(
-        name="tools-named",
-        description="tool_choice with the name of a tool",
-        run=_probe_tools_named,
-        rules=(NO_MARKUP_LEAK,),
-    ),
-    Probe(
-        name="tools-no-arguments",
-        description="a tool that takes no arguments",
-        run=_probe_tools_no_arguments,
-        rules=(NO_MARKUP_LEAK,),
-    ),
-    Probe(name="tools-parallel", description="parallel tool calls", run=_probe_tools_parallel, rules=(NO_MARKUP_LEAK,)),
-    Probe(name="tools-none", description="tool_choice none", run=_probe_tools_none, rules=(NO_MARKUP_LEAK,)),
-    Probe(
-        name="tools-result",
-        description="the answer to a tool result",
-        run=_probe_tools_result,
-        rules=(NO_MARKUP_LEAK,),
-    ),
+    Probe("tools-auto", "tool_choice auto, streamed", _auto, _RULES),
+    *stream_and_whole("tools-required", "tool_choice required", _required, _RULES),
+    Probe("tools-named", "tool_choice with the name of a tool", _named, _RULES),
+    Probe("tools-no-arguments", "a tool that takes no arguments", _no_arguments, _RULES),
+    Probe("tools-parallel", "parallel tool calls", _probe_tools_parallel, _RULES),
+    Probe("tools-none", "tool_choice none", _probe_tools_none, _RULES),
+    Probe("tools-result", "the answer to a tool result", _probe_tools_result, _RULES),
 )

@@ -3,20 +3,8 @@
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
-from welldone.check.report import Finding, ProbeResult, Report, RuleResult
-from welldone.check.reports.text import (
-    JUDGED_VERDICTS,
-    consequences_of,
-    format_location,
-    format_totals,
-    judging_terms,
-    not_judged_summary,
-    other_occurrences,
-    pass_reason,
-    probe_summary,
-    sanitize_report,
-    verdict_summary,
-)
+from welldone.check.report import Finding, ProbeResult, Report, RuleResult, group_by
+from welldone.check.reports import text
 from welldone.reporting import as_html, code, element, pluralize
 
 _CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -41,7 +29,7 @@ td { border-top: 1px solid var(--line) } .wide { overflow-x: auto } summary { cu
 
 def render_html(report: Report) -> str:
     """Page with the verdict, the findings, the probes and the verdict on each rule."""
-    report = sanitize_report(report)
+    report = text.sanitize_report(report)
     body = element(
         "body", _html_header(report), *_html_findings(report), _html_probes(report.probes), _html_rules(report.rules)
     )
@@ -57,17 +45,13 @@ def render_html(report: Report) -> str:
 
 
 def _html_header(report: Report) -> Element:
-    about: list[str | Element] = [code(report.model), " at ", code(report.url)]
-    if report.server:
-        about += [" (", code(report.server), ")"]
-    passed = pass_reason(report) or ("passed" if report.passed else "not passed")
-    facts = [format_totals(report), judging_terms(report), not_judged_summary(report), passed]
+    passed = text.pass_reason(report) or ("passed" if report.passed else "not passed")
+    facts = [text.format_totals(report), text.judging_terms(report), text.not_judged_summary(report), passed]
+    verdict = element("span", text.verdict_summary(report), class_=_verdict_class(report.verdict))
     return element(
         "header",
-        element(
-            "h1", "welldone check: ", element("span", verdict_summary(report), class_=_verdict_class(report.verdict))
-        ),
-        element("p", *about),
+        element("h1", "welldone check: ", verdict),
+        element("p", *text.about_server(report)),
         element("p", "; ".join(filter(None, facts))),
         element("p", f"{report.date}, welldone {report.tool}", class_="quiet"),
     )
@@ -79,7 +63,7 @@ def _html_probes(probes: Sequence[ProbeResult]) -> Element:
             "div",
             element("h3", probe.name, " ", element("span", probe.verdict.label, class_=_verdict_class(probe.verdict))),
             element("p", probe.description),
-            element("p", probe_summary(probe), class_="quiet"),
+            element("p", text.probe_summary(probe), class_="quiet"),
             class_="card",
         )
         for probe in probes
@@ -88,18 +72,15 @@ def _html_probes(probes: Sequence[ProbeResult]) -> Element:
 
 
 def _html_findings(report: Report) -> list[Element]:
-    summaries = {rule.id: rule.summary for rule in report.rules}
-    articles = [
-        _html_finding(findings, summaries.get(rule, ""), consequences_of(report, rule))
-        for rule, findings in report.root_causes.items()
-    ]
-    return (
-        [element("section", element("h2", f"{pluralize(len(articles), 'rule')} broken"), *articles)] if articles else []
-    )
+    articles = [_html_finding(report, findings) for findings in report.root_causes.values()]
+    heading = element("h2", f"{pluralize(len(articles), 'rule')} broken")
+    return [element("section", heading, *articles)] if articles else []
 
 
-def _html_finding(findings: Sequence[Finding], summary: str, consequences: str) -> Element:
+def _html_finding(report: Report, findings: Sequence[Finding]) -> Element:
     first = findings[0]
+    consequences = report.consequences(first.rule)
+    quotes = [_labelled_quote("observed", first.observed), _labelled_quote("expected", first.expected)]
     known = "" if any(finding.is_new for finding in findings) else ", known"
     severity = element("span", first.severity, class_=f"severity {first.severity}")
     clients = element("ul", *(element("li", client) for client in first.affects))
@@ -108,29 +89,22 @@ def _html_finding(findings: Sequence[Finding], summary: str, consequences: str) 
     return element(
         "article",
         element("h3", code(first.rule), " ", severity, known),
-        element("p", summary),
-        element("p", format_location(first) + other_occurrences(findings, len(findings)), class_="quiet"),
-        element(
-            "div",
-            _labelled_quote("observed", first.observed),
-            _labelled_quote("expected", first.expected),
-            class_="pair",
-        ),
+        element("p", report.rule_summary(first.rule)),
+        element("p", text.format_location(first) + text.other_occurrences(findings, len(findings)), class_="quiet"),
+        element("div", *quotes, class_="pair"),
         *([element("p", "Causes: ", code(consequences))] if consequences else []),
         *affects,
-        *(_labelled_quote(label, text) for label, text in commands if text),
+        *(_labelled_quote(label, command) for label, command in commands if command),
         class_="card",
     )
 
 
-def _labelled_quote(label: str, text: str) -> Element:
-    return element("div", element("div", label, class_="label"), element("pre", text))
+def _labelled_quote(label: str, quote: str) -> Element:
+    return element("div", element("div", label, class_="label"), element("pre", quote))
 
 
 def _html_rules(rules: Sequence[RuleResult]) -> Element:
-    families: dict[str, list[RuleResult]] = {}
-    for rule in rules:
-        families.setdefault(rule.id.partition("-")[0], []).append(rule)
+    families = group_by(rules, lambda rule: rule.id.partition("-")[0])
     folded = [_html_rule_family(family, members) for family, members in families.items()]
     return element("section", element("h2", pluralize(len(rules), "rule")), *folded)
 
@@ -154,4 +128,4 @@ def _html_rule_family(family: str, rules: Sequence[RuleResult]) -> Element:
 
 
 def _verdict_class(verdict: str) -> str:
-    return f"verdict {verdict}" if verdict in JUDGED_VERDICTS else "verdict quiet"
+    return f"verdict {verdict}" if verdict in text.JUDGED_VERDICTS else "verdict quiet"

@@ -11,7 +11,6 @@ import msgspec
 from welldone.check.report import VERSION, Finding, Report, RuleResult, Verdict
 from welldone.check.reports.text import (
     JUDGED_VERDICTS,
-    consequences_of,
     finding_lines,
     format_location,
     is_failing,
@@ -23,49 +22,39 @@ from welldone.reporting import as_xml, element, pluralize
 # ---- SVG badge
 
 
-_BADGE_NAME = "welldone"
-_DARK, _GREY = "#555", "#757575"
+_GREY = "#757575"
 _VERDICT_COLORS = {Verdict.PASS: "#2e7d32", Verdict.WARN: "#b26a00", Verdict.FAIL: "#c62828"}
-_BADGE_HEIGHT = 20
 _BADGE_MARGIN = 6  # on each side of a text
 _CHAR_WIDTHS = dict.fromkeys("mwMW", 10) | dict.fromkeys("ijlftr.,: '|1I", 4)
 _DEFAULT_CHAR_WIDTH = 7  # of a letter in 11 px Verdana, the usual font of badges
 
 
+_BADGE = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="welldone: {text}">
+<title>welldone: {text}</title>
+<clipPath id="round"><rect x="0" width="{width}" height="20" fill="#fff" rx="3"/></clipPath>
+<g clip-path="url(#round)">
+<rect x="0" width="{left}" height="20" fill="#555"/><rect x="{left}" width="{right}" height="20" fill="{color}"/>
+</g>
+<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">{labels}</g>
+</svg>"""
+_BADGE_LABEL = '<text x="{x:g}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{text}</text>'
+"""Browsers fit a wider or narrower font into its length."""
+
+
 def render_badge(report: Report) -> str:
     """Badge for a README. Its width is estimated from the text, so no font is loaded."""
-    text, color = _badge_text(sanitize_report(report))
-    left, right = _text_width(_BADGE_NAME), _text_width(text)
-    drawing = element(
-        "svg",
-        element("title", f"{_BADGE_NAME}: {text}"),
-        element("clipPath", _badge_box(0, left + right, "#fff", rx="3"), id="round"),
-        element(
-            "g",
-            _badge_box(0, left, _DARK),
-            _badge_box(left, right, color),
-            clip_path="url(#round)",
-        ),
-        element(
-            "g",
-            _badge_label(_BADGE_NAME, 0, left),
-            _badge_label(text, left, right),
-            fill="#fff",
-            text_anchor="middle",
-            font_family="Verdana,DejaVu Sans,sans-serif",
-            font_size="11",
-        ),
-        xmlns="http://www.w3.org/2000/svg",
-        width=str(left + right),
-        height=str(_BADGE_HEIGHT),
-        role="img",
-        aria_label=f"{_BADGE_NAME}: {text}",
+    text, color = _badge_text(report)
+    left, right = _text_width("welldone"), _text_width(text)
+    labels = "".join(
+        _BADGE_LABEL.format(x=x + width / 2, length=width - 2 * _BADGE_MARGIN, text=label)
+        for label, x, width in (("welldone", 0, left), (text, left, right))
     )
-    return as_xml(drawing)
+    return _BADGE.format(text=text, width=left + right, left=left, right=right, color=color, labels=labels)
 
 
 def _badge_text(report: Report) -> tuple[str, str]:
-    """Text and colour of the right half."""
+    """Text and colour of the right half. The text is not from the server."""
     if report.verdict is Verdict.FAIL:
         return f"{pluralize(len(report.root_causes), 'rule')} broken", _VERDICT_COLORS[Verdict.FAIL]
     if report.is_interrupted:
@@ -79,15 +68,6 @@ def _badge_text(report: Report) -> tuple[str, str]:
 
 def _text_width(text: str) -> int:
     return sum(_CHAR_WIDTHS.get(char, _DEFAULT_CHAR_WIDTH) for char in text) + 2 * _BADGE_MARGIN
-
-
-def _badge_box(x: int, width: int, color: str, **attributes: str) -> Element:
-    return element("rect", x=str(x), width=str(width), height=str(_BADGE_HEIGHT), fill=color, **attributes)
-
-
-def _badge_label(text: str, x: int, width: int) -> Element:
-    length = str(width - 2 * _BADGE_MARGIN)  # browsers fit a wider or narrower font into it
-    return element("text", text, x=f"{x + width / 2:g}", y="14", textLength=length, lengthAdjust="spacingAndGlyphs")
 
 
 # ---- JSON
@@ -116,26 +96,23 @@ def render_junit(report: Report) -> str:
     """One suite with a case for each probe and each rule. Findings that do not fail the check are output of a case."""
     report = sanitize_report(report)
     cases = [*_probe_cases(report), *_rule_cases(report)]
+    values = {"url": report.url, "model": report.model, "server": report.server, "welldone": report.tool}
+    outcomes = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in outcomes.items()}
+    properties = (element("property", name=name, value=value) for name, value in values.items())
     suite = element(
         "testsuite",
-        _junit_properties(report),
+        element("properties", *properties),
         *cases,
         name="welldone check",
         tests=str(len(cases)),
-        failures=_count_cases(cases, "failure"),
-        errors=_count_cases(cases, "error"),
-        skipped=_count_cases(cases, "skipped"),
+        **counts,
         time=f"{report.cost.seconds:.3f}",
         timestamp=report.date[:19],  # JUnit timestamps have no time zone
     )
     root = element("testsuites", suite)
     indent(root)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{as_xml(root)}'
-
-
-def _junit_properties(report: Report) -> Element:
-    values = {"url": report.url, "model": report.model, "server": report.server, "welldone": report.tool}
-    return element("properties", *(element("property", name=name, value=value) for name, value in values.items()))
 
 
 def _probe_cases(report: Report) -> list[Element]:
@@ -169,20 +146,10 @@ def _case_outcome(
 ) -> list[Element]:
     if verdict not in JUDGED_VERDICTS:
         return [element("skipped", message=f"{verdict.label}: {reason}" if reason else verdict.label)]
-    summaries = {rule.id: rule.summary for rule in report.rules}
-    text = "\n\n".join("\n".join(_finding_text(report, finding, summaries)) for finding in findings)
+    text = "\n\n".join("\n".join(finding_lines(report, [finding], 0)) for finding in findings)
     if any(is_failing(report, finding) for finding in findings):
         return [element("failure", text, message=message, type=verdict)]
     return [element("system-out", text)] if text else []
-
-
-def _finding_text(report: Report, finding: Finding, summaries: dict[str, str]) -> list[str]:
-    consequences = consequences_of(report, finding.rule)
-    return finding_lines([finding], summaries.get(finding.rule, ""), 0, lambda text, _: text, consequences=consequences)
-
-
-def _count_cases(cases: list[Element], outcome: str) -> str:
-    return str(sum(case.find(outcome) is not None for case in cases))
 
 
 # ---- SARIF 2.1.0
@@ -229,18 +196,16 @@ def _sarif_result(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
     lines = [f"{format_location(finding)}: observed {finding.observed}", f"expected {finding.expected}"]
     lines += [f"affects {client}" for client in finding.affects] + [f"reproduce: {finding.reproduce}"]
     lines += [f"caused by {finding.cause}"] if finding.cause else []
-    known = {} if finding.is_new else {"baselineState": "unchanged"}
-    number = {"ruleIndex": numbers[finding.rule]} if finding.rule in numbers else {}
     return {
         "ruleId": finding.rule,
-        **number,
+        **({"ruleIndex": numbers[finding.rule]} if finding.rule in numbers else {}),
         "level": _SARIF_LEVELS[finding.severity],
         # SARIF 3.11.6: [text](target) in a message is a link. Text from a server must not become one.
         "message": {"text": "\n".join(lines).replace("](", "] (")},
         "locations": [_sarif_location(finding)],
         "partialFingerprints": {"welldoneRuleAndProbe/v1": f"{finding.rule} {finding.probe}"},
         "occurrenceCount": finding.count,
-        **known,
+        **({} if finding.is_new else {"baselineState": "unchanged"}),
     }
 
 

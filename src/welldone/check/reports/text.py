@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 from welldone import reporting
 from welldone.check.probe_client import SLOW_SERVER_HINT
-from welldone.check.report import Finding, ProbeResult, Report, RunCost, Verdict
+from welldone.check.report import Finding, ProbeResult, Report, Verdict, group_by
 from welldone.reporting import as_html, code, element, format_table, pluralize, wrap_text
 
 JUDGED_VERDICTS = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
@@ -46,8 +46,7 @@ def other_occurrences(findings: Sequence[Finding], max_probes: int) -> str:
     if not others:
         return f", and {times:,} more"
     probes = ([first.probe] if first.count > 1 else []) + [finding.probe for finding in others]
-    named = ", ".join(probes[:max_probes]) + (", …" if len(probes) > max_probes else "")
-    return f", and {times:,} more in {named}"
+    return f", and {times:,} more in {_join_names(probes, max_probes)}"
 
 
 def probe_summary(probe: ProbeResult) -> str:
@@ -65,35 +64,22 @@ def _follow_verb(number: int) -> str:
     return "follows" if number == 1 else "follow"
 
 
-def consequences_of(report: Report, cause: str) -> str:
-    """Ids of the rules that are broken only as a consequence of `cause`, comma-separated."""
-    return ", ".join(report.consequences(cause))
-
-
 def is_failing(report: Report, finding: Finding) -> bool:
     """Whether the finding makes the check fail."""
     return finding.is_new and (report.is_strict or finding.severity == "breaks")
 
 
 def format_totals(report: Report) -> str:
-    """Number of probes, judged rules, requests, tokens and seconds."""
+    """Number of probes, judged rules, requests, tokens and seconds, with `about` where tokens are estimated."""
+    cost = report.cost
     parts = [
         pluralize(len(report.probes), "probe"),
         pluralize(sum(rule.verdict in JUDGED_VERDICTS for rule in report.rules), "rule"),
-        pluralize(report.cost.requests, "request"),
+        pluralize(cost.requests, "request"),
+        ("" if cost.is_counted else "about ") + pluralize(cost.prompt_tokens + cost.completion_tokens, "token"),
+        f"{cost.seconds:.1f} s" if cost.seconds < 9.95 else f"{cost.seconds:,.0f} s",
     ]
-    return ", ".join([*parts, format_tokens(report.cost), format_seconds(report.cost.seconds)])
-
-
-def format_tokens(cost: RunCost) -> str:
-    """Tokens of the run; with `about` where some are estimated."""
-    number = pluralize(cost.prompt_tokens + cost.completion_tokens, "token")
-    return number if cost.is_counted else f"about {number}"
-
-
-def format_seconds(number: float) -> str:
-    """Seconds, with a decimal below ten."""
-    return f"{number:.1f} s" if number < 9.95 else f"{number:,.0f} s"
+    return ", ".join(parts)
 
 
 def verdict_summary(report: Report) -> str:
@@ -139,8 +125,8 @@ def pass_reason(report: Report) -> str:
     return ""
 
 
-def _join_names(probes: Sequence[str]) -> str:
-    return ", ".join(probes[:_MAX_NAMES]) + (", …" if len(probes) > _MAX_NAMES else "")
+def _join_names(probes: Sequence[str], limit: int = _MAX_NAMES) -> str:
+    return ", ".join(probes[:limit]) + (", …" if len(probes) > limit else "")
 
 
 def judging_terms(report: Report) -> str:
@@ -167,12 +153,9 @@ def render_terminal(report: Report, paint: Paint, *, is_verbose: bool = False, w
     terms = judging_terms(report)
     lines = wrap_text("", heading + (f", {terms}" if terms else ""), width)
     lines += [*_probe_lines(report, paint, width, is_verbose=is_verbose), ""]
-    summaries = {rule.id: rule.summary for rule in report.rules}
-    for rule, findings in report.root_causes.items():
+    for findings in report.root_causes.values():
         named = len(findings) if is_verbose else _MAX_PROBES_NAMED
-        consequences = consequences_of(report, rule)
-        lines += finding_lines(findings, summaries.get(rule, ""), named, paint, consequences=consequences, width=width)
-        lines.append("")
+        lines += [*finding_lines(report, findings, named, paint, width), ""]
     if is_verbose:
         rows = [(rule.id, rule.verdict, rule.reason) for rule in report.rules if rule.verdict not in JUDGED_VERDICTS]
         lines += [*_verdict_table(rows, paint, width), ""] if rows else []
@@ -213,11 +196,8 @@ def _verdict_table(rows: Sequence[tuple[str, Verdict, str]], paint: Paint, width
 
 def _passed_lines(probes: Sequence[ProbeResult], paint: Paint, width: int | None) -> list[str]:
     """Names of the passed probes. A group that passed completely is printed as its name and size."""
-    groups: dict[str, list[ProbeResult]] = {}
-    for probe in probes:
-        groups.setdefault(probe.name.partition("-")[0], []).append(probe)
     names: list[str] = []
-    for group, members in groups.items():
+    for group, members in group_by(probes, lambda probe: probe.name.partition("-")[0]).items():
         passed = [probe.name for probe in members if probe.verdict is Verdict.PASS]
         names += [f"{group} ({len(passed)})"] if 1 < len(passed) == len(members) else passed
     return _verdict_lines(Verdict.PASS, ", ".join(names), paint, width) if names else []
@@ -225,10 +205,7 @@ def _passed_lines(probes: Sequence[ProbeResult], paint: Paint, width: int | None
 
 def _group_same_violations(probes: Sequence[ProbeResult]) -> dict[tuple[str, ...], list[ProbeResult]]:
     """Large groups of probes that break the same rules: a violation in every stream takes one line."""
-    by_rules: dict[tuple[str, ...], list[ProbeResult]] = {}
-    for probe in probes:
-        if probe.broken and not probe.is_incomplete:
-            by_rules.setdefault(_root_rules(probe), []).append(probe)
+    by_rules = group_by([probe for probe in probes if probe.broken and not probe.is_incomplete], _root_rules)
     # Rows with a reason are not grouped, nor are other rows with the same rules.
     listed = {_root_rules(probe) for probe in probes if probe.is_incomplete}
     return {rules: found for rules, found in by_rules.items() if len(found) > _MAX_PROBES_NAMED and rules not in listed}
@@ -248,12 +225,10 @@ def _verdict_style(verdict: Verdict) -> str:
 
 
 def finding_lines(
+    report: Report,
     findings: Sequence[Finding],
-    summary: str,
     max_probes: int,
-    paint: Paint,
-    *,
-    consequences: str = "",
+    paint: Paint = lambda text, _: text,
     width: int | None = None,
 ) -> list[str]:
     """A broken rule: position, observed and expected value, consequences, affected clients, and commands."""
@@ -262,11 +237,14 @@ def finding_lines(
     where = f"{first.severity}  {format_location(first)}{other_occurrences(findings, max_probes)}{known}"
     heading = wrap_text(f"x {first.rule}  ", where, width)
     heading[0] = heading[0].replace(f"  {first.severity}", f"  {paint(first.severity, first.severity)}", 1)
-    labelled = [("observed", first.observed), ("expected", first.expected), ("causes", consequences)]
-    labelled += [("caused by", first.cause or "")]
-    labelled += zip(["affects", *[""] * len(first.affects)], first.affects, strict=False)
-    labelled += [("reproduce", first.reproduce), ("curl", first.curl or ""), ("trace", first.trace or "")]
-    labelled += [("more", f"welldone rules {first.rule}")]
+    labelled = [
+        *(("observed", first.observed), ("expected", first.expected)),
+        *(("causes", report.consequences(first.rule)), ("caused by", first.cause)),
+        *zip(["affects", *[""] * len(first.affects)], first.affects, strict=False),
+        *(("reproduce", first.reproduce), ("curl", first.curl), ("trace", first.trace)),
+        ("more", f"welldone rules {first.rule}"),
+    ]
+    summary = report.rule_summary(first.rule)
     lines = [*heading, *(wrap_text("  ", summary, width) if summary else [])]
     for label, text in labelled:
         if text:
@@ -304,13 +282,16 @@ def render_markdown(report: Report) -> str:
     return (begin + _findings_section(report, MAX_COMMENT_CHARS - len(begin))).rstrip()
 
 
+def about_server(report: Report) -> list[str | Element]:
+    """Model, URL and kind of the server, as content of an HTML element."""
+    server = (" (", code(report.server), ")") if report.server else ()
+    return [code(report.model), " at ", code(report.url), *server]
+
+
 def _markdown_summary(report: Report) -> str:
-    about: list[str | Element] = [code(report.model), " at ", code(report.url)]
-    if report.server:
-        about += [" (", code(report.server), ")"]
     facts = (format_totals(report), judging_terms(report), not_judged_summary(report), pass_reason(report))
     heading = element("h3", f"welldone check: {verdict_summary(report)}")
-    paragraph = element("p", *about, element("br"), "; ".join(filter(None, facts)))
+    paragraph = element("p", *about_server(report), element("br"), "; ".join(filter(None, facts)))
     return f"{as_html(heading)}\n{as_html(paragraph)}"
 
 
@@ -331,7 +312,7 @@ def _violations_table(report: Report) -> str:
 
 
 def _rule_cell(report: Report, rule: str) -> Element:
-    consequences = consequences_of(report, rule)
+    consequences = report.consequences(rule)
     if not consequences:
         return code(rule)
     return element("div", code(rule), element("br"), element("small", f"causes: {consequences}"))
@@ -343,19 +324,11 @@ def _probes_section(probes: Iterable[ProbeResult]) -> str:
 
 
 def _findings_section(report: Report, max_chars: int) -> str:
-    summaries = {rule.id: rule.summary for rule in report.rules}
-    texts = []
-    for rule, findings in report.root_causes.items():
-        lines = finding_lines(
-            findings,
-            summaries.get(rule, ""),
-            _MAX_PROBES_IN_CELL,
-            lambda text, _: text,
-            consequences=consequences_of(report, rule),
-        )
-        texts.append(as_html(element("pre", "\n".join(lines))))
-    fitting = _fit(texts, max_chars)
-    note = _omitted_note(texts, fitting)
+    texts = [
+        as_html(element("pre", "\n".join(finding_lines(report, findings, _MAX_PROBES_IN_CELL))))
+        for findings in report.root_causes.values()
+    ]
+    fitting, note = _fit(texts, max_chars)
     return _details("Findings", [*fitting, *([as_html(element("p", note))] if note else [])]) if texts else ""
 
 
@@ -364,22 +337,18 @@ def _details(summary: str, inside: Iterable[str]) -> str:
 
 
 def _html_table(heading: tuple[str, ...], rows: list[Element]) -> str:
-    texts = [as_html(row) for row in rows]
-    fitting = _fit(texts, MAX_COMMENT_CHARS // 3)
-    note = _omitted_note(texts, fitting)
+    fitting, note = _fit([as_html(row) for row in rows], MAX_COMMENT_CHARS // 3)
     last = [as_html(_html_row("td", note))] if note else []
     return "\n".join(["<table>", as_html(_html_row("th", *heading)), *fitting, *last, "</table>"])
 
 
-def _fit(texts: list[str], max_chars: int) -> list[str]:
-    """The longest prefix of `texts` with at most `max_chars` characters."""
+def _fit(texts: list[str], max_chars: int) -> tuple[list[str], str]:
+    """The longest prefix of `texts` with at most `max_chars` characters, and a note where some are omitted."""
     sizes = accumulate(map(len, texts))
-    return [text for text, size in zip(texts, sizes, strict=True) if size <= max_chars]
-
-
-def _omitted_note(texts: list[str], fitting: list[str]) -> str:
+    fitting = [text for text, size in zip(texts, sizes, strict=True) if size <= max_chars]
     omitted = len(texts) - len(fitting)
-    return f"{omitted} more omitted for length; the other report formats are complete" if omitted else ""
+    note = f"{omitted} more omitted for length; the other report formats are complete" if omitted else ""
+    return fitting, note
 
 
 def _html_row(kind: str, *cells: str | Element) -> Element:

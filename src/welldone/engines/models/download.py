@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
@@ -242,69 +243,67 @@ def _find_proxy(server: SplitResult) -> Address | None:
     return Address(host=host, port=port, headers=headers)
 
 
+@dataclass
 class _Download:
     """The download of one file, over several connections if necessary."""
 
-    def __init__(
-        self, url: str, partial: _PartialFile, name: str, progress: Progress, limits: DownloadLimits, free: FreeSpace
-    ) -> None:
-        self._url = url
-        self._partial = partial
-        self._name = name
-        self._progress = progress
-        self._limits = limits
-        self._free = free
-        self.has_response = False
+    url: str
+    partial: _PartialFile
+    name: str
+    progress: Progress
+    limits: DownloadLimits
+    free: FreeSpace
+    has_response: bool = False
 
     async def fetch_rest(self) -> None:
         """Request the missing bytes and append them; `_RetryableError` if the connection ends early.
 
         It is the only task of its event loop, so that writing to the disk may block.
         """
-        with closing(_Connection(self._limits.stall_timeout_s)) as connection:
+        with closing(_Connection(self.limits.stall_timeout_s)) as connection:
             status, headers = await self._follow_redirects(connection)
             total = self._check_response(status, headers)
-            check_free_space(self._partial.path.parent, max(0, (total or 0) - self._partial.size), self._free)
+            check_free_space(self.partial.path.parent, max(0, (total or 0) - self.partial.size), self.free)
             await self._save_body(connection, total)
 
     async def _follow_redirects(self, connection: _Connection) -> tuple[int, Mapping[str, str]]:
-        url, fields = self._url, {"Accept-Encoding": "identity", "User-Agent": f"welldone/{__version__}"}
-        info = self._partial.resume_info
-        if self._partial.size and info is not None and info.validator is not None:
-            fields |= {"Range": f"bytes={self._partial.size}-", "If-Range": info.validator}
-        for _ in range(self._limits.max_redirects + 1):
+        url, fields = self.url, {"Accept-Encoding": "identity", "User-Agent": f"welldone/{__version__}"}
+        info = self.partial.resume_info
+        if self.partial.size and info is not None and info.validator is not None:
+            fields |= {"Range": f"bytes={self.partial.size}-", "If-Range": info.validator}
+        for _ in range(self.limits.max_redirects + 1):
             status, headers = await connection.request(url, fields)
             self.has_response = True
             if status not in _REDIRECT_STATUSES:
                 return status, headers
             url = resolve_redirect(url, headers.get("location", ""))
-        raise PullError(f"{redact_url(self._url)} was redirected too often; check the link", PullErrorKind.UNREACHABLE)
+        raise PullError(f"{redact_url(self.url)} was redirected too often; check the link")
 
     def _check_response(self, status: int, headers: Mapping[str, str]) -> int | None:
         """Check the status and headers; return the size of the complete file, if known."""
         match status:
             case 200:
                 total = _parse_length(headers.get("content-length", ""))
-                self._partial.restart(_validator(headers), total)
+                self.partial.restart(_validator(headers), total)
                 return total
             case 206:
                 return self._check_content_range(headers)
             case 416:
-                self._partial.restart(None, None)
+                self.partial.restart(None, None)
                 raise _RetryableError("the file has changed on the server")
             case _ if status == 429 or status >= 500:
                 raise _RetryableError(f"the server answered {status}")
             case _:
-                raise _status_error(self._url, status)
+                raise _status_error(self.url, status)
 
     def _check_content_range(self, headers: Mapping[str, str]) -> int | None:
         match = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", headers.get("content-range", ""))
-        if match is None or int(match[1]) != self._partial.size:
-            self._partial.restart(None, None)
+        if match is None or int(match[1]) != self.partial.size:
+            self.partial.restart(None, None)
             raise _RetryableError("the server sent another range of the file than was requested")
         total = _parse_length(match[2])
         if not self._is_same_version(headers, total):
-            self._partial.restart(None, None)
+            self.partial.restart(None, None)
             raise _RetryableError("the file has changed on the server")
         return total
 
@@ -313,50 +312,45 @@ class _Download:
 
         A 206 has the ETag of its version if the 200 has one, and may omit Last-Modified (RFC 9110 §15.3.7).
         """
-        info = self._partial.resume_info
+        info = self.partial.resume_info
         if info is None or (None not in (info.total, total) and info.total != total):
             return False
         validator = _validator(headers)
         return validator == info.validator or (validator is None and not (info.validator or "").startswith('"'))
 
     async def _save_body(self, connection: _Connection, total: int | None) -> None:
-        size_checked = self._partial.size
-        self._progress(self._name, self._partial.size, total)
-        while total is None or self._partial.size < total:
-            limit = None if total is None else total - self._partial.size
+        size_checked = self.partial.size
+        self.progress(self.name, self.partial.size, total)
+        while total is None or self.partial.size < total:
+            limit = None if total is None else total - self.partial.size
             block = (await connection.read())[:limit]
             if not block:
                 break
-            if self._partial.size == 0:
+            if self.partial.size == 0:
                 check_gguf_magic(block)
-            self._partial.append(block)
-            self._progress(self._name, self._partial.size, total)
-            if self._partial.size - size_checked >= self._limits.space_check_bytes:
-                size_checked = self._partial.size
-                check_free_space(self._partial.path.parent, 0, self._free)
-        if total is not None and self._partial.size < total:
+            self.partial.append(block)
+            self.progress(self.name, self.partial.size, total)
+            if self.partial.size - size_checked >= self.limits.space_check_bytes:
+                size_checked = self.partial.size
+                check_free_space(self.partial.path.parent, 0, self.free)
+        if total is not None and self.partial.size < total:
             raise _RetryableError("the connection ended before the end of the file")
-        if self._partial.size == 0:
+        if self.partial.size == 0:
             check_gguf_magic(b"")
-        self._partial.is_complete = True
+        self.partial.is_complete = True
 
 
 def resolve_redirect(url: str, location: str) -> str:
     """Return the target of a redirect; raise `PullError` if it is not allowed, such as one from https to http."""
     if not location:
-        raise PullError(f"{redact_url(url)} is redirected without a Location header", PullErrorKind.UNREACHABLE)
+        raise PullError(f"{redact_url(url)} is redirected without a Location header")
     try:
         target = urljoin(url, location)
         is_encrypted = parse_download_url(target).scheme == "https"
     except (PullError, ValueError) as error:
-        raise PullError(
-            f"{redact_url(url)} is redirected to an address that is not allowed: {error}", PullErrorKind.UNREACHABLE
-        ) from None
+        raise PullError(f"{redact_url(url)} is redirected to an address that is not allowed: {error}") from None
     if urlsplit(url).scheme == "https" and not is_encrypted:
-        raise PullError(
-            f"{redact_url(url)} is redirected to {redact_url(target)}, which is not encrypted",
-            PullErrorKind.UNREACHABLE,
-        )
+        raise PullError(f"{redact_url(url)} is redirected to {redact_url(target)}, which is not encrypted")
     return target
 
 
@@ -367,15 +361,12 @@ def _status_error(url: str, status: int) -> PullError:
         hint = f"was not found ({status}); check the link"
     else:
         hint = f"cannot be downloaded: the server answered {status}"
-    return PullError(f"{redact_url(url)} {hint}", PullErrorKind.UNREACHABLE)
+    return PullError(f"{redact_url(url)} {hint}")
 
 
 def _unreachable_error(url: str, error: Exception, size: int) -> PullError:
     resume = f"; {format_size(size)} are kept, and the same command resumes the download" if size else ""
-    return PullError(
-        f"{redact_url(url)} could not be downloaded: {error}; check the connection and try again{resume}",
-        PullErrorKind.UNREACHABLE,
-    )
+    return PullError(f"{redact_url(url)} could not be downloaded: {error}; check the connection and try again{resume}")
 
 
 def _validator(headers: Mapping[str, str]) -> str | None:

@@ -107,7 +107,7 @@ def _hub_error(file: HubSource, error: Exception) -> PullError:
             reason = f"cannot be downloaded: {text.lower()}"
         case _:
             reason = "cannot be downloaded: the Hub is unreachable; check the connection, and HF_ENDPOINT if it is set"
-    return PullError(f"{file} {reason}", PullErrorKind.UNREACHABLE)
+    return PullError(f"{file} {reason}")
 
 
 def _describe_hub_status(status: int) -> str:

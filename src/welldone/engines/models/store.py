@@ -38,19 +38,8 @@ DIMENSIONS_LIMIT = 4  # as in ggml
 
 _WINDOW_BYTES = 2**20
 _UINT32, _STRING, _ARRAY = 4, 8, 9
-_SCALAR_TYPES: Final = {
-    0: struct.Struct("<B"),
-    1: struct.Struct("<b"),
-    2: struct.Struct("<H"),
-    3: struct.Struct("<h"),
-    _UINT32: struct.Struct("<I"),
-    5: struct.Struct("<i"),
-    6: struct.Struct("<f"),
-    7: struct.Struct("<?"),
-    10: struct.Struct("<Q"),
-    11: struct.Struct("<q"),
-    12: struct.Struct("<d"),
-}
+_SCALAR_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", _UINT32: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALAR_TYPES: Final = {number: struct.Struct(f"<{code}") for number, code in _SCALAR_FORMATS.items()}
 """Scalar value types by their number in the format."""
 _U32 = _SCALAR_TYPES[_UINT32]
 _U64 = _SCALAR_TYPES[10]
@@ -174,13 +163,7 @@ class _KeyValues(dict[str, "str | int | float | bool"]):
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-_TEXT_KEYS = {
-    "general.architecture",
-    "general.name",
-    "general.type",
-    "tokenizer.chat_template",
-    "tokenizer.ggml.model",
-}
+_TEXT_KEYS = {"general.architecture", "general.name", "general.type", "tokenizer.chat_template", "tokenizer.ggml.model"}
 _NUMBER_KEY_SUFFIXES = (
     ".file_type",
     ".context_length",
@@ -317,7 +300,6 @@ class _HeaderReader:
 
 
 GGUF_SUFFIX = ".gguf"
-_ORIGIN_SUFFIX = ".json"
 # llama.cpp's naming scheme for split models (gguf-split).
 _SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
 _FILES_LIMIT = 10_000  # far more than a models folder has; one with more was configured by mistake
@@ -406,7 +388,7 @@ def split_file_names(file_name: str) -> list[str]:
 
 
 def _origin_path(path: Path) -> Path:
-    return path.with_name(path.name + _ORIGIN_SUFFIX)
+    return path.with_name(f"{path.name}.json")
 
 
 def _files_by_model(folder: Path) -> dict[str, list[Path]]:

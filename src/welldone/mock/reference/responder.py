@@ -6,19 +6,12 @@ Each decision has its own method, so that a subclass can make it differently.
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count, zip_longest
 from typing import TypeAlias
 
-from welldone.mock.reference import choices
-from welldone.mock.reference.anthropic import MockMessagesRequest
+from welldone.mock.reference import choices, schemas
 from welldone.mock.reference.choices import MockChoice, count_tokens, tokenize, truncate_at_stop, truncate_to_limit
-from welldone.mock.reference.responses import MockResponsesRequest
-from welldone.mock.reference.schemas import (
-    MockChatRequest,
-    MockCompletionRequest,
-    MockGenerationRequest,
-    invalid_request,
-)
 from welldone.mock.reference.tool_calls import SchemaSampler, tool_calls_for
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
 from welldone.protocol import sse
@@ -27,7 +20,7 @@ from welldone.protocol.collect import collect
 from welldone.protocol.dialects import chat
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import KEEP_ALIVE, DialectWriter, TranslatedDialect
-from welldone.protocol.dialects.chat import ChatWriter, ChunkWriter, CompletionsWriter
+from welldone.protocol.dialects.chat import ChunkWriter
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import (
@@ -42,6 +35,8 @@ from welldone.protocol.events import (
     ToolCall,
     Usage,
 )
+from welldone.schemas.anthropic import AnthropicRequest
+from welldone.schemas.chat import JsonObjectFormat, JsonSchemaFormat
 
 TOKEN_EVENTS = (Text, Reasoning, ToolCall, ToolArguments)
 _KEEP_ALIVE_S = 10.0
@@ -96,14 +91,14 @@ class MockResponder:
         self.context = context
         self._reply_numbers = count(1)
 
-    def chat(self, request: MockChatRequest) -> MockReply:
+    def chat(self, request: schemas.MockChatRequest) -> MockReply:
         """Answer a request to /v1/chat/completions."""
         prompt_tokens = self.count_chat(request)
         answer = self.choose_answer(request)
         choice = self.apply_limits(answer, request.token_limit, request.stop_strings, prompt_tokens)
         return self.render(Endpoint.CHAT, request, [choice] * (request.n or 1), prompt_tokens)
 
-    def completions(self, request: MockCompletionRequest) -> MockReply:
+    def completions(self, request: schemas.MockCompletionRequest) -> MockReply:
         """Answer a request to /v1/completions. Choice `index` belongs to prompt `index // n`."""
         choices = []
         total = 0
@@ -115,18 +110,18 @@ class MockResponder:
             choices += [choice] * (request.n or 1)
         return self.render(Endpoint.COMPLETIONS, request, choices, total)
 
-    def responses(self, request: MockResponsesRequest) -> MockReply:
+    def responses(self, request: schemas.MockResponsesRequest) -> MockReply:
         """Answer a request to /v1/responses."""
         dialect = ResponsesDialect(request.echoed_fields, is_summary=request.includes_summary, clock=time.time)
         return self.translate(Endpoint.RESPONSES, request.as_chat, dialect)
 
-    def messages(self, request: MockMessagesRequest) -> MockReply:
+    def messages(self, request: AnthropicRequest) -> MockReply:
         """Answer a request to /v1/messages."""
-        chat_request = request.as_chat
+        chat_request = schemas.anthropic_to_chat(request)
         dialect = MessagesDialect(stop_sequences=tuple(chat_request.stop_strings))
         return self.translate(Endpoint.MESSAGES, chat_request, dialect)
 
-    def translate(self, endpoint: Endpoint, request: MockChatRequest, dialect: TranslatedDialect) -> MockReply:
+    def translate(self, endpoint: Endpoint, request: schemas.MockChatRequest, dialect: TranslatedDialect) -> MockReply:
         """Answer a chat request in another dialect."""
         prompt_tokens = self.count_chat(request)
         answer = self.choose_answer(request)
@@ -138,15 +133,15 @@ class MockResponder:
             return self.stream(dialect.make_writer(envelope, lambda: usage), events, usage)
         return self.buffered(dialect.encode_reply, envelope, events, usage)
 
-    def count_chat(self, request: MockChatRequest) -> int:
+    def count_chat(self, request: schemas.MockChatRequest) -> int:
         """Count the tokens of a chat. Raises `MockApiError` if they leave no room for an answer."""
-        return self.count_prompt([message.text for message in request.messages], len(request.messages))
+        return self.count_prompt([schemas.message_text(message) for message in request.messages], len(request.messages))
 
     def count_prompt(self, texts: list[str], messages: int) -> int:
         """Count the tokens of a prompt. Raises `MockApiError` if they leave no room for an answer."""
         tokens = count_tokens(texts, self.context) + messages * _TEMPLATE_TOKENS_PER_MESSAGE
         if tokens >= self.context:
-            raise invalid_request(
+            raise schemas.invalid_request(
                 f"This model's maximum context length is {self.context} tokens. Please shorten the prompt.",
                 "messages" if messages else "prompt",
                 "context_length_exceeded",
@@ -169,23 +164,23 @@ class MockResponder:
         """Apply the stop strings."""
         return truncate_at_stop(choice, stops)
 
-    def choose_answer(self, request: MockChatRequest) -> MockChoice:
+    def choose_answer(self, request: schemas.MockChatRequest) -> MockChoice:
         """Choose the answer to a chat: tool calls or text."""
         reasoning = self.reasoning_tokens(request)
         if calls := tool_calls_for(request):
             return MockChoice(reasoning=reasoning, tool_calls=calls, finish_reason="tool_calls")
         return MockChoice(reasoning=reasoning, text=tokenize(self.answer_text(request)))
 
-    def reasoning_tokens(self, request: MockChatRequest) -> tuple[str, ...]:
+    def reasoning_tokens(self, request: schemas.MockChatRequest) -> tuple[str, ...]:
         """Return the reasoning that precedes the answer of a reasoning model."""
         return tokenize(choices.REASONING_TEXT) if (request.model or "").endswith(THINKING_SUFFIX) else ()
 
-    def answer_text(self, request: MockChatRequest) -> str:
+    def answer_text(self, request: schemas.MockChatRequest) -> str:
         """Return the text of an answer: JSON for a `response_format`, tool results, or a canned text."""
         response_format = request.response_format
-        if response_format is not None and response_format.type != "text":
-            json_schema = response_format.json_schema
-            schema = (json_schema and json_schema.schema) or {"properties": {"answer": {}}}
+        if isinstance(response_format, JsonObjectFormat | JsonSchemaFormat):
+            schema = response_format.json_schema.schema if isinstance(response_format, JsonSchemaFormat) else None
+            schema = schema or {"properties": {"answer": {}}}
             return json.dumps(SchemaSampler(schema, request.prompt, (self.text,)).sample(), ensure_ascii=False)
         results = request.tool_results
         return choices.tool_result_text(results) if results else self.text_for(request.prompt)
@@ -194,12 +189,12 @@ class MockResponder:
         """Return the text for a prompt."""
         return choices.text_for(prompt, self.text)
 
-    def complete_prompt(self, request: MockCompletionRequest, prompt: str) -> MockChoice:
+    def complete_prompt(self, request: schemas.MockCompletionRequest, prompt: str) -> MockChoice:
         """Return the choice for one prompt of a completion."""
         return MockChoice(text=tokenize(self.text_for(prompt)), echo=tokenize(prompt) if request.echo else ())
 
     def render(
-        self, endpoint: Endpoint, request: MockGenerationRequest, choices: list[MockChoice], prompt_tokens: int
+        self, endpoint: Endpoint, request: schemas.MockGenerationRequest, choices: list[MockChoice], prompt_tokens: int
     ) -> MockReply:
         """Return the reply of chat or completions for some choices."""
         envelope = self.envelope(endpoint, request)
@@ -208,10 +203,9 @@ class MockResponder:
         if request.stream:
             writer = self.writer(endpoint, envelope, request)
             return self.stream(writer, events, usage if request.includes_usage else None)
-        encode = chat.encode_chat_reply if endpoint is Endpoint.CHAT else chat.encode_completions_reply
-        return self.buffered(encode, envelope, events, usage)
+        return self.buffered(partial(chat.encode_completion, endpoint=endpoint), envelope, events, usage)
 
-    def envelope(self, endpoint: Endpoint, request: MockGenerationRequest) -> Envelope:
+    def envelope(self, endpoint: Endpoint, request: schemas.MockGenerationRequest) -> Envelope:
         """Create the envelope of a reply, with a new id."""
         id = f"{ID_PREFIX[endpoint]}ideal{next(self._reply_numbers)}"
         return Envelope(id, int(time.time()), request.model or "", "fp_ideal")
@@ -226,10 +220,9 @@ class MockResponder:
         }
         return Usage(prompt_tokens, generated, prompt_tokens + generated, details if endpoint is Endpoint.CHAT else {})
 
-    def writer(self, endpoint: Endpoint, envelope: Envelope, request: MockGenerationRequest) -> ChunkWriter:
+    def writer(self, endpoint: Endpoint, envelope: Envelope, request: schemas.MockGenerationRequest) -> ChunkWriter:
         """Create the writer of a stream."""
-        writer_type = ChatWriter if endpoint is Endpoint.CHAT else CompletionsWriter
-        return writer_type(envelope, usage_is_null=request.includes_usage)
+        return ChunkWriter(envelope, endpoint, usage_is_null=request.includes_usage)
 
     def stream(self, writer: DialectWriter, events: list[list[Event]], usage: Usage | None) -> MockReply:
         """Return a streamed reply."""
@@ -246,7 +239,9 @@ class MockResponder:
         after_s = self.gap_s * sum(map(has_token, rows))
         return MockReply((MockChunk(base64=data, after_s=after_s),), headers=dict(JSON_HEADERS), framing="length")
 
-    def events(self, request: MockGenerationRequest, index: int, choice: MockChoice, envelope: Envelope) -> list[Event]:
+    def events(
+        self, request: schemas.MockGenerationRequest, index: int, choice: MockChoice, envelope: Envelope
+    ) -> list[Event]:
         """Return the events of one choice."""
         events: list[Event] = [ChoiceStart(index), *(Reasoning(index, token) for token in choice.reasoning)]
         offset = 0
@@ -266,10 +261,12 @@ class MockResponder:
         """Return a unique id for a tool call."""
         return f"call_{envelope.id.replace('-', '_').rpartition('_')[2]}_{index}_{call_index}"
 
-    def token_logprobs(self, request: MockGenerationRequest, token: str, offset: int, *, is_first: bool) -> Json | None:
+    def token_logprobs(
+        self, request: schemas.MockGenerationRequest, token: str, offset: int, *, is_first: bool
+    ) -> Json | None:
         """Return the log probabilities of a token, if they were requested."""
-        if isinstance(request, MockChatRequest) and request.logprobs:
+        if isinstance(request, schemas.MockChatRequest) and request.logprobs:
             return choices.chat_logprobs(token, request.top_logprobs or 0)
-        if isinstance(request, MockCompletionRequest) and request.logprobs is not None:
+        if isinstance(request, schemas.MockCompletionRequest) and request.logprobs is not None:
             return choices.completion_logprobs(token, offset, request.logprobs, is_first=is_first)
         return None

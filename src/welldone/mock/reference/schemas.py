@@ -1,5 +1,9 @@
-"""Request schemas and errors of the reference server. Types and ranges are OpenAI's; unknown fields are ignored."""
+"""Requests to the reference server: schemas, conversion of all dialects to a chat, and errors.
 
+Limits are those of OpenAI and Anthropic; unknown fields are ignored.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -7,16 +11,17 @@ import msgspec
 from msgspec import Meta
 
 from welldone.mock.script import MockReply, json_reply
-from welldone.protocol.dialects.anthropic import objects as messages
+from welldone.protocol.dialects.anthropic import objects as anthropic_objects
 from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT
-from welldone.schemas.chat import StreamOptions
-from welldone.schemas.errors import FieldError, convert
+from welldone.schemas import anthropic, chat, errors, messages, responses
+from welldone.schemas.chat import ToolChoiceMode, TopLogprobs
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 ShortName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 StopString: TypeAlias = Annotated[str, Meta(min_length=1)]
+_TokenLimit: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
 class MockApiError(Exception):
@@ -27,7 +32,6 @@ class MockApiError(Exception):
         status: int,
         message: str,
         *,
-        error_type: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
         headers: dict[str, str] | None = None,
@@ -35,7 +39,6 @@ class MockApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.error_type = error_type
         self.param = param
         self.code = code
         self.headers = headers or {}
@@ -51,11 +54,16 @@ def not_found(message: str, param: str | None = None, code: str | None = None) -
     return MockApiError(404, message, param=param, code=code)
 
 
+def _missing(param: str) -> MockApiError:
+    return invalid_request(*errors.missing(param))
+
+
 def render_error(error: MockApiError, *, is_anthropic: bool = False) -> MockReply:
     """Return the reply for an error in OpenAI's or Anthropic's format."""
-    body = openai_error_object(Failure(error.message, error.error_type, error.param, error.code))
+    body = openai_error_object(Failure(error.message, "invalid_request_error", error.param, error.code))
     if is_anthropic:
-        body = messages.anthropic_error_object(Failure(error.message, messages.error_type_for_status(error.status)))
+        error_type = anthropic_objects.error_type_for_status(error.status)
+        body = anthropic_objects.anthropic_error_object(Failure(error.message, error_type))
     reply = json_reply(body, error.status)
     return msgspec.structs.replace(reply, headers=reply.headers | error.headers)
 
@@ -75,7 +83,7 @@ class MockRequestBody(msgspec.Struct, kw_only=True):
 class MockGenerationRequest(MockRequestBody, kw_only=True):
     """Common fields of chat and completions."""
 
-    stream_options: StreamOptions | None = None
+    stream_options: chat.StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=CHAT_CHOICES_LIMIT)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=4)] | None = None
     presence_penalty: Penalty | None = None
@@ -100,65 +108,24 @@ class MockGenerationRequest(MockRequestBody, kw_only=True):
             raise invalid_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 
 
-class MockContentPart(msgspec.Struct):
-    """A content part of a message."""
-
-    type: str
-    text: str | None = None
-
-
-class MockFunctionCall(msgspec.Struct):
-    """The function of a tool call."""
-
-    name: str
-    arguments: str
+def message_text(message: messages.Message) -> str:
+    """Return the text of a message."""
+    if isinstance(message.content, list):
+        return "\n".join(part.text for part in message.content if isinstance(part, messages.TextPart))
+    return message.content if isinstance(message.content, str) else ""
 
 
-class MockCustomCall(msgspec.Struct):
-    """The custom tool of a tool call."""
-
-    name: str
-    input: str
-
-
-class MockMessageToolCall(msgspec.Struct):
-    """A tool call in an assistant message."""
-
-    id: str
-    function: MockFunctionCall | None = None
-    type: Literal["function", "custom"] = "function"
-    custom: MockCustomCall | None = None
-
-
-class MockMessage(msgspec.Struct):
-    """A chat message."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[MockContentPart], Meta(min_length=1)] | None = None
-    name: str | None = None
-    refusal: str | None = None
-    tool_calls: list[MockMessageToolCall] | None = None
-    tool_call_id: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of the content."""
-        if isinstance(self.content, list):
-            return "\n".join(part.text or "" for part in self.content)
-        return self.content or ""
-
-    def check(self, param: str) -> None:
-        """Raise `MockApiError` for content that is not text, and for missing fields."""
-        may_be_empty = self.role == "assistant" and (self.tool_calls or self.refusal is not None)
-        if self.content is None and not may_be_empty:
-            raise invalid_request(f"Missing required parameter: '{param}.content'.", f"{param}.content")
-        if self.role == "tool" and self.tool_call_id is None:
-            raise invalid_request(f"Missing required parameter: '{param}.tool_call_id'.", f"{param}.tool_call_id")
-        for index, part in enumerate(self.content if isinstance(self.content, list) else ()):
-            if part.type != "text" or part.text is None:
-                raise invalid_request(
-                    f"Invalid '{param}.content[{index}]': this model supports text only.", f"{param}.content"
-                )
+def _check_content(message: messages.Message, param: str) -> None:
+    """Raise `MockApiError` for content that is missing or not text."""
+    if isinstance(message.content, list):
+        for index, part in enumerate(message.content):
+            if not isinstance(part, messages.TextPart):
+                raise invalid_request(f"Invalid '{param}[{index}]': this model supports text only.", param)
+    is_empty = isinstance(message, messages.AssistantMessage) and not (
+        message.tool_calls or message.refusal is not None
+    )
+    if is_empty and not isinstance(message.content, str | list):
+        raise _missing(param)
 
 
 class MockFunction(msgspec.Struct):
@@ -207,33 +174,18 @@ class MockToolChoice(msgspec.Struct):
         return "" if tool is None else tool.name
 
 
-class MockJsonSchema(msgspec.Struct):
-    """`response_format.json_schema`."""
-
-    name: ShortName
-    schema: Json | None = None
-    strict: bool | None = None
-
-
-class MockResponseFormat(msgspec.Struct):
-    """`response_format`."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: MockJsonSchema | None = None
-
-
 class MockChatRequest(MockGenerationRequest, kw_only=True):
     """A request to /v1/chat/completions."""
 
-    messages: Annotated[list[MockMessage], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    messages: Annotated[list[messages.Message], Meta(min_length=1)]
+    max_tokens: _TokenLimit | None = None
+    max_completion_tokens: _TokenLimit | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: TopLogprobs | None = None
     tools: Annotated[list[MockTool], Meta(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | MockToolChoice | None = None
+    tool_choice: ToolChoiceMode | MockToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: MockResponseFormat | None = None
+    response_format: chat.TextFormat | chat.JsonObjectFormat | chat.JsonSchemaFormat | None = None
 
     @property
     def token_limit(self) -> int | None:
@@ -248,37 +200,32 @@ class MockChatRequest(MockGenerationRequest, kw_only=True):
     @property
     def prompt(self) -> str:
         """The text of the last user message."""
-        return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
+        return next(
+            (message_text(item) for item in reversed(self.messages) if isinstance(item, messages.UserMessage)), ""
+        )
 
     @property
     def tool_results(self) -> list[str]:
         """The tool results at the end of the messages."""
-        last = takewhile(lambda message: message.role == "tool", reversed(self.messages))
-        return [message.text for message in last][::-1]
+        last = takewhile(lambda message: isinstance(message, messages.ToolMessage), reversed(self.messages))
+        return [message_text(message) for message in last][::-1]
 
     def check(self) -> None:
         """Raise `MockApiError` for inconsistent fields."""
         super().check()
         for index, message in enumerate(self.messages):
-            message.check(f"messages[{index}]")
+            _check_content(message, f"messages[{index}].content")
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid_request("'top_logprobs' is only allowed when 'logprobs' is true.", "top_logprobs")
         response_format = self.response_format
-        if (
-            response_format is not None
-            and response_format.type == "json_schema"
-            and response_format.json_schema is None
-        ):
-            raise invalid_request(
-                "Missing required parameter: 'response_format.json_schema'.", "response_format.json_schema"
-            )
+        if isinstance(response_format, chat.JsonSchemaFormat) and response_format.json_schema.name is None:
+            raise _missing("response_format.json_schema.name")
         self._check_tools()
 
     def _check_tools(self) -> None:
         for index, tool in enumerate(self.tools or ()):
             if tool.type in ("function", "custom") and tool.definition is None:
-                param = f"tools[{index}].{tool.type}"
-                raise invalid_request(f"Missing required parameter: '{param}'.", param)
+                raise _missing(f"tools[{index}].{tool.type}")
         names = [function.name for function in self.callable_functions]
         if self.tool_choice == "required" and not names:
             raise invalid_request("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
@@ -336,7 +283,233 @@ def _token_ids_text(tokens: list[Any]) -> str:
     return " ".join(map(str, tokens))
 
 
-BodyType = TypeVar("BodyType", bound=MockRequestBody)
+_TEXT_TYPES = ("input_text", "output_text", "summary_text", "reasoning_text")
+_ECHOED_FIELDS = (
+    *("frequency_penalty", "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "presence_penalty"),
+    *("reasoning", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p"),
+)
+_MESSAGES: dict[str, Callable[..., messages.Message]] = {
+    "system": messages.SystemMessage,
+    "developer": messages.SystemMessage,
+    "user": messages.UserMessage,
+    "assistant": messages.AssistantMessage,
+}
+"""Messages by their role."""
+
+
+class MockContentPart(msgspec.Struct):
+    """A content part of an item."""
+
+    type: str
+    text: str | None = None
+
+
+class MockResponsesItem(msgspec.Struct):
+    """An input item."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | list[MockContentPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[MockContentPart] | None = None
+
+    def to_chat_messages(self, param: str) -> Iterator[messages.Message]:
+        """Convert the item; reasoning is dropped. Raises `MockApiError` if a field is missing or not text."""
+        if self.type == "message":
+            if self.role is None:
+                raise _missing(f"{param}.role")
+            yield _MESSAGES[self.role](content=_joined_text(self.content, f"{param}.content"))
+        elif self.type == "function_call":
+            if self.call_id is None or self.name is None or self.arguments is None:
+                reason = "a function_call needs a call_id, a name and arguments"
+                raise invalid_request(f"Invalid '{param}': {reason}.", param)
+            yield messages.AssistantMessage(content="")
+        elif self.type == "function_call_output":
+            if self.call_id is None:
+                raise _missing(f"{param}.call_id")
+            yield messages.ToolMessage(content=_joined_text(self.output, f"{param}.output"), tool_call_id=self.call_id)
+
+
+def _joined_text(content: str | list[MockContentPart] | None, param: str) -> str:
+    if content is None:
+        raise _missing(param)
+    if isinstance(content, str):
+        return content
+    for index, part in enumerate(content):
+        if part.type not in _TEXT_TYPES or part.text is None:
+            raise invalid_request(f"Invalid '{param}[{index}]': this model supports text only.", param)
+    return "\n".join(part.text or "" for part in content)
+
+
+class MockResponsesTool(MockFunction, kw_only=True):
+    """A function tool."""
+
+    type: Literal["function"]
+
+
+class MockResponsesToolChoice(msgspec.Struct):
+    """`tool_choice` that names a function."""
+
+    type: Literal["function"]
+    name: str
+
+
+class MockResponsesRequest(MockRequestBody, kw_only=True):
+    """A request to /v1/responses. The mock stores no responses."""
+
+    input: str | Annotated[list[MockResponsesItem], Meta(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: _TokenLimit | None = None
+    tools: Annotated[list[MockResponsesTool], Meta(max_length=128)] | None = None
+    tool_choice: ToolChoiceMode | MockResponsesToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    text: responses.ResponseText | None = None
+    reasoning: responses.ReasoningOptions | None = None
+    include: list[str] | None = None
+    top_logprobs: TopLogprobs | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+
+    @property
+    def includes_summary(self) -> bool:
+        """Whether reasoning is sent as a summary."""
+        return self.reasoning is not None and self.reasoning.summary is not None
+
+    @property
+    def echoed_fields(self) -> Json:
+        """The fields of the request that a response repeats."""
+        values = ((name, getattr(self, name)) for name in _ECHOED_FIELDS)
+        return {name: msgspec.to_builtins(value) for name, value in values if value is not None}
+
+    def check(self) -> None:
+        """Raise `MockApiError` for unsupported and inconsistent fields."""
+        if self.previous_response_id is not None:
+            message = f"Previous response with id '{self.previous_response_id[:100]}' not found."
+            raise invalid_request(message, "previous_response_id", "previous_response_not_found")
+        self.as_chat.check()
+
+    @property
+    def as_chat(self) -> MockChatRequest:
+        """The equivalent chat request. Raises `MockApiError` if there is none."""
+        choice = self.tool_choice
+        has_logprobs = responses.INCLUDE_LOGPROBS in (self.include or ())
+        return MockChatRequest(
+            model=self.model,
+            stream=self.stream,
+            messages=list(self._chat_messages()),
+            max_tokens=self.max_output_tokens,
+            tools=[MockTool("function", tool) for tool in self.tools or ()],
+            tool_choice=MockToolChoice("function", MockToolName(choice.name))
+            if isinstance(choice, MockResponsesToolChoice)
+            else choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            response_format=self._response_format(),
+            logprobs=has_logprobs or None,
+            top_logprobs=self.top_logprobs if has_logprobs else None,
+        )
+
+    def _chat_messages(self) -> Iterator[messages.Message]:
+        if self.instructions:
+            yield messages.SystemMessage(content=self.instructions)
+        if isinstance(self.input, str):
+            yield messages.UserMessage(content=self.input)
+            return
+        for index, item in enumerate(self.input):
+            yield from item.to_chat_messages(f"input[{index}]")
+
+    def _response_format(self) -> chat.JsonObjectFormat | chat.JsonSchemaFormat | None:
+        match None if self.text is None else self.text.format:
+            case responses.ResponseObjectFormat():
+                return chat.JsonObjectFormat()
+            case responses.ResponseSchemaFormat(name=name, schema=schema):
+                return chat.JsonSchemaFormat(chat.JsonSchemaDefinition(name, schema=schema))
+            case _:
+                return None
+
+
+class MockAnthropicTool(msgspec.Struct):
+    """A tool. Tools without a schema are built into Anthropic's API; the mock ignores them."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+    description: str | None = None
+    input_schema: Json | None = None
+
+
+_ANTHROPIC_MODES: dict[str, ToolChoiceMode] = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def anthropic_to_chat(request: anthropic.AnthropicTokensRequest) -> MockChatRequest:
+    """Return the equivalent chat request. Raises `MockApiError` if there is none."""
+    choice = request.tool_choice or anthropic.AnthropicToolChoice()
+    tool_choice: ToolChoiceMode | MockToolChoice | None = _ANTHROPIC_MODES.get(choice.type or "")
+    if choice.type == "tool":
+        tool_choice = MockToolChoice("function", MockToolName(choice.name or ""))
+    tools = [convert(tool, MockAnthropicTool, f"tools[{index}].") for index, tool in enumerate(request.tools or ())]
+    out = MockChatRequest(
+        model=request.model,
+        stream=request.stream,
+        messages=list(_anthropic_messages(request)),
+        max_tokens=request.max_tokens,
+        stop=request.stop_sequences,
+        tools=[
+            MockTool("function", MockFunction(tool.name, tool.description, tool.input_schema))
+            for tool in tools
+            if tool.input_schema is not None
+        ],
+        tool_choice=tool_choice,
+        parallel_tool_calls=None if request.tool_choice is None else not choice.disable_parallel_tool_use,
+    )
+    out.check()
+    return out
+
+
+def _anthropic_messages(request: anthropic.AnthropicTokensRequest) -> Iterator[messages.Message]:
+    """Convert the messages: of each one, tool results first, then the rest."""
+    if not request.messages:
+        raise invalid_request("messages: at least one message is required", "messages")
+    if request.system:
+        yield messages.SystemMessage(content=_block_text(request.system, "system"))
+    for index, message in enumerate(request.messages):
+        param = f"messages.{index}.content"
+        if isinstance(message, anthropic.AnthropicSystemMessage) or not message.content:
+            raise invalid_request(f"{param}: expected content of the user or the assistant", param)
+        blocks = [anthropic.TextBlock(message.content)] if isinstance(message.content, str) else message.content
+        rest = []
+        for block in blocks:
+            if isinstance(block, anthropic.ToolResultBlock):
+                text = _block_text(block.content or "", param)
+                yield messages.ToolMessage(content=text, tool_call_id=block.tool_use_id)
+            elif not isinstance(block, anthropic.ThinkingBlock | anthropic.RedactedThinkingBlock):
+                rest.append(block)
+        if rest:
+            text = _block_text([block for block in rest if not isinstance(block, anthropic.ToolUseBlock)], param)
+            yield _MESSAGES[str(message.__struct_config__.tag)](content=text)
+
+
+def _block_text(blocks: str | Sequence[msgspec.Struct], param: str) -> str:
+    """Join the texts of blocks. Raises `MockApiError` if one is not a text block."""
+    if isinstance(blocks, str):
+        return blocks
+    texts = [block.text for block in blocks if isinstance(block, anthropic.TextBlock | anthropic.OnlyTextBlock)]
+    if len(texts) < len(blocks):
+        raise invalid_request(f"{param}: this model supports text only.", param)
+    return "\n".join(texts)
+
+
+BodyType = TypeVar("BodyType", bound=msgspec.Struct)
+
+
+def convert(fields: Json, body_type: type[BodyType], path: str = "") -> BodyType:
+    """Validate a body, or the part of one at `path`. Raises `MockApiError`."""
+    request = errors.convert(fields, body_type, path)
+    if isinstance(request, errors.FieldError):
+        raise invalid_request(*request)
+    return request
 
 
 def parse_request(body: str, body_type: type[BodyType]) -> BodyType:
@@ -346,7 +519,6 @@ def parse_request(body: str, body_type: type[BodyType]) -> BodyType:
     except (msgspec.DecodeError, RecursionError):
         raise invalid_request("We could not parse the JSON body of your request.") from None
     request = convert(fields, body_type)
-    if isinstance(request, FieldError):
-        raise invalid_request(request.message, request.param, request.code)
-    request.check()
+    if isinstance(request, MockRequestBody):
+        request.check()
     return request

@@ -11,22 +11,12 @@ from urllib.parse import unquote
 
 import msgspec
 
-from welldone.mock.reference.anthropic import MockCountTokensRequest, MockMessagesRequest
+from welldone.mock.reference import schemas
 from welldone.mock.reference.responder import MockResponder
-from welldone.mock.reference.responses import MockResponsesRequest
-from welldone.mock.reference.schemas import (
-    MockApiError,
-    MockChatRequest,
-    MockCompletionRequest,
-    MockRequestBody,
-    invalid_request,
-    not_found,
-    parse_request,
-    render_error,
-)
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol.events import Json
+from welldone.schemas.anthropic import AnthropicRequest, AnthropicTokensRequest
 
 DEFAULT_TEXT = "Hello! How can I help you today?"
 RUNNING_GAUGE = "llamacpp:requests_processing"
@@ -35,7 +25,7 @@ _ALLOWED_METHODS = "GET, HEAD, POST, OPTIONS"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 
 MockHandler: TypeAlias = Callable[[MockHttpRequest], MockReply]
-RequestBodyType = TypeVar("RequestBodyType", bound=MockRequestBody)
+RequestBodyType = TypeVar("RequestBodyType", bound=schemas.MockRequestBody | AnthropicTokensRequest)
 
 
 class ReferenceServer(MockResponder):
@@ -59,10 +49,9 @@ class ReferenceServer(MockResponder):
         """Answer any request."""
         try:
             reply = self.route(http_request)
-        except MockApiError as error:
-            reply = (
-                render_error(error, is_anthropic=True) if _is_anthropic_path(http_request) else self.error_reply(error)
-            )
+        except schemas.MockApiError as error:
+            is_anthropic = _is_anthropic_path(http_request)
+            reply = schemas.render_error(error, is_anthropic=True) if is_anthropic else self.error_reply(error)
         reply = msgspec.structs.replace(reply, headers=reply.headers | self.cors_headers())
         return _without_body(reply) if http_request.method == "HEAD" else reply
 
@@ -84,24 +73,19 @@ class ReferenceServer(MockResponder):
 
     def find_route(self, path: str) -> tuple[str, MockHandler]:
         """Return the method and the handler of a path. Raises `MockApiError` for an unknown path."""
-        routes: dict[str, tuple[str, MockHandler]] = {
-            "/v1/chat/completions": ("POST", lambda request: self.chat(self.parse(request, MockChatRequest))),
-            "/v1/completions": ("POST", lambda request: self.completions(self.parse(request, MockCompletionRequest))),
-            "/v1/responses": ("POST", lambda request: self.responses(self.parse(request, MockResponsesRequest))),
-            "/v1/messages": ("POST", lambda request: self.messages(self.parse(request, MockMessagesRequest))),
-            "/v1/messages/count_tokens": (
-                "POST",
-                lambda request: self.token_count(self.parse(request, MockCountTokensRequest)),
-            ),
-            "/v1/models": ("GET", self.list_models),
-            "/metrics": ("GET", self.metrics),
-            "/health": ("GET", self.health),
+        posts: dict[str, MockHandler] = {
+            "/v1/chat/completions": lambda request: self.chat(self.parse(request, schemas.MockChatRequest)),
+            "/v1/completions": lambda request: self.completions(self.parse(request, schemas.MockCompletionRequest)),
+            "/v1/responses": lambda request: self.responses(self.parse(request, schemas.MockResponsesRequest)),
+            "/v1/messages": lambda request: self.messages(self.parse(request, AnthropicRequest)),
+            "/v1/messages/count_tokens": lambda request: self.token_count(self.parse(request, AnthropicTokensRequest)),
         }
-        if path in routes:
-            return routes[path]
-        if path.startswith("/v1/models/"):
-            return "GET", self.show_model
-        raise not_found(f"Unknown path {path[:100]!r}.", code="unknown_url")
+        gets = {"/v1/models": self.list_models, "/metrics": self.metrics, "/health": self.health}
+        if path in posts:
+            return "POST", posts[path]
+        if path in gets or path.startswith("/v1/models/"):
+            return "GET", gets.get(path, self.show_model)
+        raise schemas.not_found(f"Unknown path {path[:100]!r}.", code="unknown_url")
 
     def check_key(self, http_request: MockHttpRequest) -> None:
         """Raise `MockApiError` unless the request has the key."""
@@ -111,22 +95,22 @@ class ReferenceServer(MockResponder):
         if _is_anthropic_path(http_request) and "x-api-key" in http_request.headers:
             authorization = f"Bearer {http_request.headers['x-api-key']}"
         if not hmac.compare_digest(authorization.encode("latin-1", "replace"), f"Bearer {self._key}".encode()):
-            raise MockApiError(
+            raise schemas.MockApiError(
                 401,
                 "Incorrect API key provided." if authorization else "You didn't provide an API key.",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    def method_not_allowed(self, method: str, expected: str) -> MockApiError:
+    def method_not_allowed(self, method: str, expected: str) -> schemas.MockApiError:
         """Return the error for a wrong method."""
         allowed = f"{expected}, HEAD, OPTIONS" if expected == "GET" else f"{expected}, OPTIONS"
         message = f"The method {method[:20]} is not allowed here; use {expected}."
-        return MockApiError(405, message, headers={"Allow": allowed})
+        return schemas.MockApiError(405, message, headers={"Allow": allowed})
 
-    def error_reply(self, error: MockApiError) -> MockReply:
+    def error_reply(self, error: schemas.MockApiError) -> MockReply:
         """Return the reply for an error, in OpenAI's format."""
-        return render_error(error)
+        return schemas.render_error(error)
 
     def cors_headers(self) -> dict[str, str]:
         """Return the headers that let pages of any origin read a reply."""
@@ -146,14 +130,14 @@ class ReferenceServer(MockResponder):
     def parse(self, http_request: MockHttpRequest, body_type: type[RequestBodyType]) -> RequestBodyType:
         """Parse and validate the body of a request. Raises `MockApiError`."""
         if not http_request.is_utf8:
-            raise invalid_request("We could not parse the JSON body of your request: it is not UTF-8.")
-        request = parse_request(http_request.body, body_type)
+            raise schemas.invalid_request("We could not parse the JSON body of your request: it is not UTF-8.")
+        request = schemas.parse_request(http_request.body, body_type)
         request.model = self.resolve_model(request.model)
         return request
 
-    def token_count(self, request: MockCountTokensRequest) -> MockReply:
+    def token_count(self, request: AnthropicTokensRequest) -> MockReply:
         """Answer a request to /v1/messages/count_tokens."""
-        return json_reply({"input_tokens": self.count_chat(request.as_chat)})
+        return json_reply({"input_tokens": self.count_chat(schemas.anthropic_to_chat(request))})
 
     def health(self, http_request: MockHttpRequest) -> MockReply:
         """Answer /health."""
@@ -192,7 +176,7 @@ class ReferenceServer(MockResponder):
         if name is None:
             return self.models[0]
         if name not in self.models:
-            raise not_found(f"The model '{name[:100]}' does not exist.", "model", "model_not_found")
+            raise schemas.not_found(f"The model '{name[:100]}' does not exist.", "model", "model_not_found")
         return name
 
 

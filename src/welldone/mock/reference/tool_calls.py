@@ -7,15 +7,10 @@ from collections.abc import Callable
 from itertools import cycle, product
 from typing import Any, TypeGuard
 
+from welldone.mock.reference import schemas
 from welldone.mock.reference.choices import MockToolCall, tokenize
-from welldone.mock.reference.schemas import (
-    MockChatRequest,
-    MockCustomTool,
-    MockFunction,
-    MockToolChoice,
-    invalid_request,
-)
 from welldone.protocol.events import Json
+from welldone.schemas.messages import ToolMessage
 
 _NODES_LIMIT = 10_000
 """Values in one sample. Schemas of real tools need a few dozen; recursive references would never end."""
@@ -166,7 +161,7 @@ def _occurs_in(word: object, prompt: str) -> bool:
 
 
 def _invalid_schema(reason: str) -> Exception:
-    return invalid_request(f"Invalid schema: {reason}.", code="invalid_schema")
+    return schemas.invalid_request(f"Invalid schema: {reason}.", code="invalid_schema")
 
 
 _TOOL_CALLS_LIMIT = 8  # per answer; tests use two
@@ -184,26 +179,26 @@ _STOP_WORDS = frozenset(
 )
 
 
-def tool_calls_for(request: MockChatRequest) -> tuple[MockToolCall, ...]:
+def tool_calls_for(request: schemas.MockChatRequest) -> tuple[MockToolCall, ...]:
     """Return the tool calls that answer a request; none if it is answered with text."""
     functions = _selected_functions(request)
     names = proper_names(request.prompt)
-    is_single = isinstance(request.tool_choice, MockToolChoice) or request.parallel_tool_calls is False
+    is_single = isinstance(request.tool_choice, schemas.MockToolChoice) or request.parallel_tool_calls is False
     if not is_single and "both" in request.prompt.lower() and len(functions) * max(1, len(names)) == 1:
         names = [*names, "something", "something"][:2]
     strings: list[tuple[str, ...]] = [(name,) for name in names] or [()]
     calls = list(product(functions, strings))[: 1 if is_single else _TOOL_CALLS_LIMIT]
     return tuple(
         MockToolCall(
-            function.name, arguments_for(function, request.prompt, words), isinstance(function, MockCustomTool)
+            function.name, arguments_for(function, request.prompt, words), isinstance(function, schemas.MockCustomTool)
         )
         for function, words in calls
     )
 
 
-def arguments_for(function: MockFunction, prompt: str, words: tuple[str, ...]) -> tuple[str, ...]:
+def arguments_for(function: schemas.MockFunction, prompt: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the tokens of a call's arguments: JSON, or text for a custom tool."""
-    if isinstance(function, MockCustomTool):
+    if isinstance(function, schemas.MockCustomTool):
         return tokenize(" ".join(words) or prompt)
     schema = {"type": "object"} | (function.parameters or {})
     return tokenize(json.dumps(SchemaSampler(schema, prompt, words).sample(), ensure_ascii=False))
@@ -214,19 +209,19 @@ def proper_names(prompt: str) -> list[str]:
     return list(dict.fromkeys(_PROPER_NAME.findall(prompt)))
 
 
-def _selected_functions(request: MockChatRequest) -> list[MockFunction]:
+def _selected_functions(request: schemas.MockChatRequest) -> list[schemas.MockFunction]:
     if request.tool_choice == "none":
         return []
-    if isinstance(request.tool_choice, MockToolChoice):
+    if isinstance(request.tool_choice, schemas.MockToolChoice):
         name = request.tool_choice.name
         return [function for function in request.callable_functions if function.name == name][:1]
     mentioned = [function for function in request.callable_functions if is_mentioned(function, request.prompt)]
     if request.tool_choice == "required":
         return mentioned or request.callable_functions[:1]
-    return [] if request.messages[-1].role == "tool" else mentioned
+    return [] if isinstance(request.messages[-1], ToolMessage) else mentioned
 
 
-def is_mentioned(function: MockFunction, prompt: str) -> bool:
+def is_mentioned(function: schemas.MockFunction, prompt: str) -> bool:
     """Return whether the prompt contains the tool's name, a word of it, or the main word of its description."""
     if function.name in prompt:
         return True

@@ -8,29 +8,24 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.mock.reference.anthropic import MockMessagesRequest
-from welldone.mock.reference.responses import MockResponsesRequest
-from welldone.mock.reference.schemas import MockChatRequest, MockCompletionRequest, invalid_request
+from welldone.mock.reference.schemas import (
+    MockChatRequest,
+    MockCompletionRequest,
+    MockResponsesRequest,
+    invalid_request,
+)
 from welldone.mock.reference.server import RUNNING_GAUGE, ReferenceServer
 from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
-from welldone.mock.violations.edits import (
-    buffered_text,
-    choice_text,
-    edit_chunks,
-    first_choice,
-    reply_with_fields,
-    reply_with_text,
-    request_json,
-    request_path,
-)
+from welldone.mock.violations import edits
 from welldone.protocol.events import Json
 from welldone.rules.view.choices import as_list, as_object
+from welldone.schemas.anthropic import AnthropicRequest
 
 MockBehavior: TypeAlias = Callable[[ReferenceServer, MockHttpRequest], MockReply]
 
 _EVENT_STREAM = "text/event-stream"
-_REQUEST_TYPES = (MockChatRequest, MockCompletionRequest, MockResponsesRequest, MockMessagesRequest)
+_REQUEST_TYPES = (MockChatRequest, MockCompletionRequest, MockResponsesRequest, AnthropicRequest)
 _KNOWN_FIELDS = frozenset(field.encode_name for kind in _REQUEST_TYPES for field in msgspec.structs.fields(kind))
 _SPECIAL_TOKEN = "<|im_end|>"
 _BUFFERING_S = 0.5
@@ -51,20 +46,26 @@ _TRACKED_LIMIT = 100  # concurrent requests; a check has four
 
 def _rejects_field(param: str, is_rejected: Callable[[Json], object]) -> MockBehavior:
     def answer(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-        if is_rejected(request_json(http_request) or {}):
+        if is_rejected(edits.request_json(http_request) or {}):
             return reference.error_reply(invalid_request(f"Invalid '{param}'.", param, "invalid_value"))
         return reference.answer(http_request)
 
     return answer
 
 
-def _ignores_field(name: str) -> MockBehavior:
+def _changes_request(change: Callable[[Json, MockHttpRequest], Json]) -> MockBehavior:
+    """Return a behaviour that answers as if the request had other fields; none: the correct reply."""
+
     def answer(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-        if name in (request_json(http_request) or {}):
-            return reply_with_fields(reference, http_request, **{name: ...})
-        return reference.answer(http_request)
+        request = edits.request_json(http_request)
+        fields = {} if request is None else change(request, http_request)
+        return edits.reply_with_fields(reference, http_request, **fields) if fields else reference.answer(http_request)
 
     return answer
+
+
+def _ignores_field(name: str) -> MockBehavior:
+    return _changes_request(lambda request, _: {name: ...} if name in request else {})
 
 
 def _has_developer_role(request: Json) -> bool:
@@ -110,7 +111,7 @@ class DisconnectIgnoringServer:
     def answer(self, http_request: MockHttpRequest) -> MockReply:
         """Answer any request."""
         reply = self._reference.answer(http_request)
-        if request_path(http_request) == "/metrics":
+        if edits.request_path(http_request) == "/metrics":
             correct = f"{RUNNING_GAUGE} {self._reference.running_count()}\n".encode()
             actual = f"{RUNNING_GAUGE} {sum(map(_is_still_generating, self._posts))}\n".encode()
             chunks = tuple(MockChunk(base64=chunk.data.replace(correct, actual)) for chunk in reply.pieces)
@@ -139,18 +140,9 @@ def _with_delays(reply: MockReply, delays: list[float]) -> MockReply:
 # Stream or buffered reply.
 
 
-def _streams_for_accept_header(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    request = request_json(http_request)
-    if request is not None and not request.get("stream") and http_request.headers.get("accept") == _EVENT_STREAM:
-        return reply_with_fields(reference, http_request, stream=True)
-    return reference.answer(http_request)
-
-
-def _streams_by_default(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    request = request_json(http_request)
-    if request is not None and "stream" not in request:
-        return reply_with_fields(reference, http_request, stream=True)
-    return reference.answer(http_request)
+def _stream_for_accept_header(request: Json, http_request: MockHttpRequest) -> Json:
+    is_asked = not request.get("stream") and http_request.headers.get("accept") == _EVENT_STREAM
+    return {"stream": True} if is_asked else {}
 
 
 # Other endpoints and errors.
@@ -166,19 +158,19 @@ def _narrow_preflight(reference: ReferenceServer, http_request: MockHttpRequest)
 
 def _models_list_without_object(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     reply = reference.answer(http_request)
-    is_list = (http_request.method, request_path(http_request), reply.status) == ("GET", "/v1/models", 200)
-    return edit_chunks(reply, lambda models: {"data": models["data"]}) if is_list else reply
+    is_list = (http_request.method, edits.request_path(http_request), reply.status) == ("GET", "/v1/models", 200)
+    return edits.edit_chunks(reply, lambda models: {"data": models["data"]}) if is_list else reply
 
 
 def _renames_input_tokens(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     reply = reference.answer(http_request)
-    is_count = request_path(http_request) == "/v1/messages/count_tokens" and reply.status == 200
-    return edit_chunks(reply, lambda count: {"tokens": count["input_tokens"]}) if is_count else reply
+    is_count = edits.request_path(http_request) == "/v1/messages/count_tokens" and reply.status == 200
+    return edits.edit_chunks(reply, lambda count: {"tokens": count["input_tokens"]}) if is_count else reply
 
 
 def _bad_json_as_500(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     reply = reference.answer(http_request)
-    is_invalid = reply.status == 400 and request_json(http_request) is None
+    is_invalid = reply.status == 400 and edits.request_json(http_request) is None
     return msgspec.structs.replace(reply, status=500) if is_invalid else reply
 
 
@@ -194,7 +186,7 @@ def _edits_replies(edit: Callable[[Json], Json | None]) -> MockBehavior:
 
     def answer(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
         reply = reference.answer(http_request)
-        return edit_chunks(reply, edit) if http_request.method == "POST" else reply
+        return edits.edit_chunks(reply, edit) if http_request.method == "POST" else reply
 
     return answer
 
@@ -247,13 +239,13 @@ def _drops_a_chunk(reference: ReferenceServer, http_request: MockHttpRequest) ->
                     return None
         return chunk
 
-    return edit_chunks(reply, drop) if _is_stream(reply) else reply
+    return edits.edit_chunks(reply, drop) if _is_stream(reply) else reply
 
 
 def _counts_one_choice(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     """Report the usage of one choice only."""
     reply = reference.answer(http_request)
-    n = (request_json(http_request) or {}).get("n")
+    n = (edits.request_json(http_request) or {}).get("n")
 
     def divide(chunk: Json) -> Json:
         if isinstance(usage := chunk.get("usage"), dict):
@@ -261,14 +253,12 @@ def _counts_one_choice(reference: ReferenceServer, http_request: MockHttpRequest
             usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
         return chunk
 
-    return edit_chunks(reply, divide) if isinstance(n, int) and n > 1 and reply.status == 200 else reply
+    return edits.edit_chunks(reply, divide) if isinstance(n, int) and n > 1 and reply.status == 200 else reply
 
 
-def _reverses_prompts(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    prompt = (request_json(http_request) or {}).get("prompt")
-    if isinstance(prompt, list):
-        return reply_with_fields(reference, http_request, prompt=prompt[::-1])
-    return reference.answer(http_request)
+def _reversed_prompts(request: Json, _: MockHttpRequest) -> Json:
+    prompt = request.get("prompt")
+    return {"prompt": prompt[::-1]} if isinstance(prompt, list) else {}
 
 
 # Text of an answer.
@@ -281,54 +271,54 @@ def _stops(request: Json) -> list[str]:
 
 def _leaks_stop_string(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     """Send the stop string that ended the text, if the request has exactly one."""
-    stops = _stops(request_json(http_request) or {})
+    stops = _stops(edits.request_json(http_request) or {})
     if len(stops) == 1:
-        text = choice_text(first_choice(reference, http_request))
-        if text != choice_text(first_choice(reference, http_request, stop=...)):
-            return reply_with_text(reference, http_request, text + stops[0])
+        text = edits.choice_text(edits.first_choice(reference, http_request))
+        if text != edits.choice_text(edits.first_choice(reference, http_request, stop=...)):
+            return edits.reply_with_text(reference, http_request, text + stops[0])
     return reference.answer(http_request)
 
 
 def _withholds_stop_prefix(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     """Do not send the end of a text that is a prefix of a stop string."""
-    if stops := _stops(request_json(http_request) or {}):
-        text = choice_text(first_choice(reference, http_request))
+    if stops := _stops(edits.request_json(http_request) or {}):
+        text = edits.choice_text(edits.first_choice(reference, http_request))
         sizes = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
         if sizes:
-            return reply_with_text(reference, http_request, text[: -max(sizes)])
+            return edits.reply_with_text(reference, http_request, text[: -max(sizes)])
     return reference.answer(http_request)
 
 
 def _omits_role_when_empty(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     """Omit the role chunk of a stream without content."""
     reply = reference.answer(http_request)
-    message = as_object(first_choice(reference, http_request).get("message")) if _is_stream(reply) else {}
+    message = as_object(edits.first_choice(reference, http_request).get("message")) if _is_stream(reply) else {}
     if not message or any(message.get(name) for name in ("content", "tool_calls", "reasoning_content")):
         return reply
-    return edit_chunks(
+    return edits.edit_chunks(
         reply, lambda chunk: None if any("role" in choice["delta"] for choice in _choices(chunk)) else chunk
     )
 
 
 def _leaks_special_token(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     """Append a special token to each text that ends by itself."""
-    request = request_json(http_request) or {}
+    request = edits.request_json(http_request) or {}
     is_chat = "messages" in request or "input" in request
     if is_chat and not _stops(request) and not any(map(request.get, ("response_format", "text", "stop_sequences"))):
-        text, is_ended = buffered_text(reference, http_request)
+        text, is_ended = edits.buffered_text(reference, http_request)
         if is_ended:
-            return reply_with_text(reference, http_request, text + _SPECIAL_TOKEN)
+            return edits.reply_with_text(reference, http_request, text + _SPECIAL_TOKEN)
     return reference.answer(http_request)
 
 
 def _leaks_tool_markup(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
     """Send tool calls as text, in the markup of the model."""
-    if not (request_json(http_request) or {}).get("tools"):
+    if not (edits.request_json(http_request) or {}).get("tools"):
         return reference.answer(http_request)
-    message = as_object(first_choice(reference, http_request).get("message"))
+    message = as_object(edits.first_choice(reference, http_request).get("message"))
     calls = [as_object(as_object(call).get("function")) for call in as_list(message.get("tool_calls"))]
     markup = "\n".join(f"<tool_call>\n{_call_markup(call)}\n</tool_call>" for call in calls)
-    return reply_with_text(reference, http_request, markup) if markup else reference.answer(http_request)
+    return edits.reply_with_text(reference, http_request, markup) if markup else reference.answer(http_request)
 
 
 def _call_markup(call: Json) -> str:
@@ -340,8 +330,8 @@ BEHAVIORS: Mapping[str, MockBehavior] = {
     "http-flush-each-event": _buffers_stream,
     "http-headers-before-prefill": _delays_headers,
     "http-cors-preflight": _narrow_preflight,
-    "http-accept-ignored": _streams_for_accept_header,
-    "http-stream-default-false": _streams_by_default,
+    "http-accept-ignored": _changes_request(_stream_for_accept_header),
+    "http-stream-default-false": _changes_request(lambda request, _: {} if "stream" in request else {"stream": True}),
     "delta-concat-equals-full": _drops_a_chunk,
     "fin-length": _edits_replies(_reports_stop_for_length),
     "use-whole-request": _counts_one_choice,
@@ -350,7 +340,7 @@ BEHAVIORS: Mapping[str, MockBehavior] = {
     "n-each-complete": _edits_replies(_empties_other_choices),
     "n-refuse-if-unsupported": _ignores_field("n"),
     "cmpl-echo": _ignores_field("echo"),
-    "cmpl-batch-index": _reverses_prompts,
+    "cmpl-batch-index": _changes_request(_reversed_prompts),
     "cmpl-suffix": _ignores_field("suffix"),
     "resp-incomplete": _edits_replies(_reports_completed),
     "msg-max-tokens": _edits_replies(_reports_end_turn),

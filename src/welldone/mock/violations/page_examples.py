@@ -13,14 +13,7 @@ import msgspec
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, ReplyEnd, ReplyFraming
 from welldone.mock.server import MockHttpRequest
-from welldone.mock.violations.edits import (
-    choice_text,
-    edit_chunks,
-    reply_with_text,
-    request_json,
-    request_path,
-    with_fields,
-)
+from welldone.mock.violations import edits
 from welldone.protocol import sse
 from welldone.protocol.events import Json
 from welldone.rules.judge import judge
@@ -81,7 +74,7 @@ class PageExampleServer:
 
     def find_example(self, http_request: MockHttpRequest, correct: MockReply) -> Trace | None:
         """Find an example that can replace the correct reply and violates no more rules than on its page."""
-        endpoint, request = _ENDPOINTS.get(request_path(http_request)), request_json(http_request)
+        endpoint, request = _ENDPOINTS.get(edits.request_path(http_request)), edits.request_json(http_request)
         if http_request.method != "POST" or endpoint is None or any(map((request or {}).get, _TEXT_FIELDS)):
             return None
         return next(
@@ -106,15 +99,15 @@ class PageExampleServer:
 
         A server gives the same answer to the same question, as a stream or not.
         """
-        if http_request.method != "POST" or request_json(http_request) is None:
+        if http_request.method != "POST" or edits.request_json(http_request) is None:
             return None
         for fields in _STREAM_VARIANTS:
-            variant = with_fields(http_request, **fields)
+            variant = edits.with_fields(http_request, **fields)
             trace = self.find_example(variant, self._reference.answer(variant))
             if trace is not None and (text := _trace_text(trace)):
-                reply = reply_with_text(self._reference, http_request, text)
+                reply = edits.reply_with_text(self._reference, http_request, text)
                 if trace.endpoint in _ENVELOPES:
-                    return edit_chunks(reply, partial(_with_usage_counts, usage=_trace_usage(trace)))
+                    return edits.edit_chunks(reply, partial(_with_usage_counts, usage=_trace_usage(trace)))
                 return reply
         return None
 
@@ -181,7 +174,7 @@ def _trace_text(trace: Trace) -> str:
         return _event_stream_text(view)
     if view.choices:
         return view.choices[0].text
-    return next((choice_text(as_object(choice)) for choice in as_list(view.reply_object.get("choices"))), "")
+    return next((edits.choice_text(as_object(choice)) for choice in as_list(view.reply_object.get("choices"))), "")
 
 
 def _event_stream_text(view: TraceView) -> str:

@@ -61,7 +61,7 @@ class DialectWriter(Protocol):
 class Dialect(ABC):
     """Format of one answer; holds the request options that affect it."""
 
-    IS_CHAT: ClassVar[bool] = False
+    is_chat: bool = False
     """Whether text is sent in chat chunks that differ only in their text (see `fast_path`)."""
     BUFFERS_OUTPUT: ClassVar[bool] = False
     """Whether a stream repeats its content at the end and therefore buffers it: its length must be bounded."""

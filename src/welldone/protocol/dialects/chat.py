@@ -5,36 +5,19 @@ the next chunk of their choice. Text chunks come from a template: only the text 
 always give the same bytes.
 """
 
-from abc import ABC, abstractmethod
-from typing import ClassVar, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 import msgspec
 
-from welldone.protocol import sse, state
+from welldone.protocol import events as ev
+from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
 from welldone.protocol.dialects.base import KEEP_ALIVE, Dialect, UsageSource
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope
-from welldone.protocol.events import (
-    CALL_TYPE_AND_ARGUMENTS_FIELD,
-    ChoiceStart,
-    Event,
-    Failure,
-    FieldLocation,
-    Finish,
-    Json,
-    KeepAlive,
-    Logprobs,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Event, Failure, Json, Usage
 from welldone.protocol.fields import usage_object
 from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.state import ChoiceState, ChoiceTransitions, StreamStateMachine
+from welldone.protocol.state import CHAT_TRANSITIONS, COMPLETIONS_TRANSITIONS, ChoiceState, StreamStateMachine
 
 _encode = msgspec.json.Encoder().encode
 _PENDING_FIELDS_LIMIT = 256  # unknown fields attached to one chunk; more get a chunk of their own
@@ -45,38 +28,39 @@ TEXT_MARKER_BYTES = _encode(TEXT_MARKER)
 _LINE_BREAKS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 
-ContentEvent: TypeAlias = ChoiceStart | Text | Reasoning | Refusal | ToolCall | ToolArguments
+ContentEvent: TypeAlias = ev.ChoiceStart | ev.Text | ev.Reasoning | ev.Refusal | ev.ToolCall | ev.ToolArguments
 """Events that become the content of a choice."""
+REASONING_FIELDS = ("reasoning_content",)
+"""The field from which most clients read reasoning."""
 
 
-class _PendingFields(msgspec.Struct):
-    """Fields to attach to the next chunk of a choice."""
+class ChunkWriter:
+    """Writes chunks from events in legal order. With `usage_is_null` all chunks but the last have `usage: null`.
 
-    choice: Json = {}
-    delta: Json = {}
-    logprobs: Json | None = None
+    With `functions`, for clients of the deprecated request field, a call is sent as `function_call`. Reasoning is sent
+    in the `reasoning` fields, if any. The choices of several prompts of a completion may come in any order.
+    """
 
-
-class ChunkWriter(ABC):
-    """Writes chunks from events in legal order. With `usage_is_null` all chunks but the last have `usage: null`."""
-
-    ENDPOINT: ClassVar[Endpoint]
-    TABLE: ClassVar[ChoiceTransitions]
-    IS_ORDERED: ClassVar[bool]
-
-    def __init__(self, envelope: Envelope, *, usage_is_null: bool = False) -> None:
-        self._state_machine = StreamStateMachine(self.TABLE, is_ordered=self.IS_ORDERED)
-        self._envelope: Json = {
-            "id": envelope.id,
-            "object": CHUNK_OBJECT[self.ENDPOINT],
-            "created": envelope.created,
-            "model": envelope.model,
-        }
+    def __init__(
+        self,
+        envelope: Envelope,
+        endpoint: Endpoint = Endpoint.CHAT,
+        *,
+        usage_is_null: bool = False,
+        functions: bool = False,
+        reasoning: tuple[str, ...] = REASONING_FIELDS,
+    ) -> None:
+        self._is_chat = endpoint is Endpoint.CHAT
+        transitions = CHAT_TRANSITIONS if self._is_chat else COMPLETIONS_TRANSITIONS
+        self._state_machine = StreamStateMachine(transitions, is_ordered=self._is_chat)
+        self._envelope = _envelope_object(envelope, CHUNK_OBJECT[endpoint])
         if envelope.fingerprint is not None:
             self._envelope["system_fingerprint"] = envelope.fingerprint
         self._usage_is_null = usage_is_null
+        self._functions = functions
+        self._reasoning = reasoning
         self._text_templates: dict[int, tuple[bytes, bytes]] = {}  # by choice
-        self._pending: dict[int, _PendingFields] = {}
+        self._pending: dict[int, dict[ev.FieldLocation, Json]] = {}  # fields of the next chunk of a choice
         self._pending_chunk_fields: Json = {}  # top-level fields of the next chunk
 
     def send(self, event: Event) -> bytes:
@@ -86,7 +70,7 @@ class ChunkWriter(ABC):
             EventOrderError: the event is not allowed now.
         """
         self._state_machine.accept(event)
-        if type(event) is Text and not self._pending and not self._pending_chunk_fields:
+        if type(event) is ev.Text and not self._pending and not self._pending_chunk_fields:
             before, after = self._text_templates.get(event.index) or self._make_text_template(event.index)
             payload = _encode(event.text)
             return before + (payload if payload.isascii() else escape_line_breaks(payload)) + after
@@ -105,43 +89,60 @@ class ChunkWriter(ABC):
         self._state_machine.end()
         return sse.DONE
 
-    @abstractmethod
-    def _content_fields(self, event: ContentEvent) -> Json | None:
-        """Return the content members for an event; None if it needs no chunk."""
-
-    @abstractmethod
-    def _choice_fields(self, content: Json, fields: Json) -> Json:
-        """Place content and unknown delta `fields` in a choice."""
-
-    @abstractmethod
-    def _finish_reason(self, event: Finish) -> str:
-        """Return the finish reason in the terms of the dialect."""
-
     def _write_event(self, event: Event) -> bytes:
         match event:
-            case KeepAlive(is_chunk=is_chunk):
+            case ev.KeepAlive(is_chunk=is_chunk):
                 index = self._open_choice() if is_chunk else None
                 return KEEP_ALIVE if index is None else self._choice_chunk(index, {})
             case Usage():
                 return self._chunk([], usage=usage_object(event))
             case Failure():
-                return self._flush_pending() + sse.data_frame(escape_line_breaks(_encode(openai_error_object(event))))
-            case UnknownFields(location=FieldLocation.CHUNK):
+                return self._flush_pending() + _data_frame(openai_error_object(event))
+            case ev.UnknownFields(location=ev.FieldLocation.CHUNK):
                 return self._queue_chunk_fields(event)
-            case UnknownFields() | Logprobs():
+            case ev.UnknownFields():
                 return self._queue_choice_fields(event)
-            case Finish(index=index):
-                return self._flush_delta_fields(index) + self._choice_chunk(index, {}, self._finish_reason(event))
+            case ev.Logprobs(index=index, value=value):
+                return self._queue_choice_fields(ev.UnknownFields(index, ev.FieldLocation.CHOICE, {"logprobs": value}))
+            case ev.Finish(index=index, reason=reason):
+                flushed = self._flush_delta_fields(index)
+                return flushed + self._choice_chunk(index, {}, finish_reason(reason, functions=self._functions))
             case _:
                 content = self._content_fields(event)
                 return b"" if content is None else self._choice_chunk(event.index, content)
 
+    def _content_fields(self, event: ContentEvent) -> Json | None:
+        """Return the content members for an event; None if it needs no chunk."""
+        match event:
+            case ev.ChoiceStart():
+                return {"role": "assistant", "content": ""} if self._is_chat else None
+            case ev.Text(text=text):
+                return {"content" if self._is_chat else "text": text}
+            case ev.Reasoning(text=text):
+                return dict.fromkeys(self._reasoning, text) or None
+            case ev.Refusal(text=text):
+                return {"refusal": text}
+            case ev.ToolCall(call_index=call) | ev.ToolArguments(call_index=call) if self._functions and call > 0:
+                return None  # function_call allows one call only
+            case ev.ToolCall(name=name) if self._functions:
+                return {"function_call": {"name": name, "arguments": ""}}
+            case ev.ToolArguments(text=text) if self._functions:
+                return {"function_call": {"arguments": text}}
+            case ev.ToolCall():
+                return {"tool_calls": [{"index": event.call_index, **tool_call_object(event)}]}
+            case ev.ToolArguments():
+                kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[event.is_custom]
+                inner = {member: event.text, **event.inner_extra_fields}
+                return {"tool_calls": [{"index": event.call_index, kind: inner, **event.extra_fields}]}
+            case _:
+                assert_never(event)
+
     def _choice_chunk(self, index: int, content: Json, reason: str | None = None) -> bytes:
-        pending = self._pending.pop(index, None) or _PendingFields()
-        choice = {"index": index, **self._choice_fields(content, pending.delta)}
-        choice["logprobs"] = pending.logprobs
-        choice["finish_reason"] = reason
-        return self._chunk([choice | pending.choice])
+        pending = self._pending.pop(index, {})
+        content = content | pending.get(ev.FieldLocation.DELTA, {})
+        choice = {"index": index, **({"delta": content} if self._is_chat else {"text": "", **content})}
+        choice |= {"logprobs": None, "finish_reason": reason}
+        return self._chunk([choice | pending.get(ev.FieldLocation.CHOICE, {})])
 
     def _chunk(self, choices: list[Json], usage: Json | None = None) -> bytes:
         chunk = {**self._envelope, "choices": choices}
@@ -149,60 +150,44 @@ class ChunkWriter(ABC):
             chunk["usage"] = usage
         chunk |= self._pending_chunk_fields
         self._pending_chunk_fields = {}
-        return sse.data_frame(escape_line_breaks(_encode(chunk)))
+        return _data_frame(chunk)
 
     def _make_text_template(self, index: int) -> tuple[bytes, bytes]:
-        content = self._content_fields(Text(index, TEXT_MARKER)) or {}
+        content = self._content_fields(ev.Text(index, TEXT_MARKER)) or {}
         before, _, after = self._choice_chunk(index, content).rpartition(TEXT_MARKER_BYTES)
         self._text_templates[index] = before, after
         return before, after
 
-    def _queue_choice_fields(self, event: UnknownFields | Logprobs) -> bytes:
+    def _queue_choice_fields(self, event: ev.UnknownFields) -> bytes:
         """Attach fields to the next chunk of the choice; return a chunk if they conflict with pending ones."""
-        index = event.index
+        index, flushed = event.index, b""
         pending = self._pending.get(index)
-        if isinstance(event, UnknownFields) and not event.fields and pending is None and not self._pending_chunk_fields:
+        if pending is None and not event.fields and not self._pending_chunk_fields:
             return b""
-        flushed = b""
-        is_full = pending is not None and len(pending.choice) + len(pending.delta) > _PENDING_FIELDS_LIMIT
-        if (
-            pending is not None
-            and index in self._state_machine.choice_states
-            and (is_full or _collides(pending, event))
-        ):
-            flushed = self._choice_chunk(index, {})
-            pending = None
-        if pending is None:
-            pending = self._pending[index] = _PendingFields()
-        if isinstance(event, Logprobs):
-            pending.logprobs = event.value
-        elif event.location is FieldLocation.CHOICE:
-            pending.choice.update(event.fields)
-        else:
-            pending.delta.update(event.fields)
-        if isinstance(event, UnknownFields) and event.in_own_chunk:
-            return flushed + self._choice_chunk(index, {})
-        return flushed
+        if pending is not None and index in self._state_machine.choice_states:
+            is_full = sum(map(len, pending.values())) > _PENDING_FIELDS_LIMIT
+            if is_full or not pending.get(event.location, {}).keys().isdisjoint(event.fields):
+                flushed = self._choice_chunk(index, {})
+        self._pending.setdefault(index, {}).setdefault(event.location, {}).update(event.fields)
+        return flushed + self._choice_chunk(index, {}) if event.in_own_chunk else flushed
 
-    def _queue_chunk_fields(self, event: UnknownFields) -> bytes:
+    def _queue_chunk_fields(self, event: ev.UnknownFields) -> bytes:
         index = event.index if self._is_open(event.index) else self._open_choice()
         flushed = b""
         is_full = len(self._pending_chunk_fields) > _PENDING_FIELDS_LIMIT
         if index is not None and (is_full or not self._pending_chunk_fields.keys().isdisjoint(event.fields)):
             flushed = self._choice_chunk(index, {})
         self._pending_chunk_fields.update(event.fields)
-        if event.in_own_chunk and index is not None:
-            return flushed + self._choice_chunk(index, {})
-        return flushed
+        return flushed + self._choice_chunk(index, {}) if event.in_own_chunk and index is not None else flushed
 
     def _flush_delta_fields(self, index: int) -> bytes:
         """Write pending delta fields before the finish chunk, whose delta is empty."""
-        pending = self._pending.get(index)
-        if pending is None or not pending.delta:
+        pending = self._pending.get(index, {})
+        if not pending.get(ev.FieldLocation.DELTA):
             return b""
-        self._pending[index] = _PendingFields(delta=pending.delta)
+        choice_fields = pending.pop(ev.FieldLocation.CHOICE, {})
         flushed = self._choice_chunk(index, {})
-        self._pending[index] = _PendingFields(pending.choice, {}, pending.logprobs)
+        self._pending[index] = {ev.FieldLocation.CHOICE: choice_fields}
         return flushed
 
     def _flush_pending(self) -> bytes:
@@ -226,7 +211,7 @@ def openai_error_object(failure: Failure) -> Json:
 
 def error_and_done(failure: Failure) -> bytes:
     """Encode an error event and the end of the stream."""
-    return sse.data_frame(escape_line_breaks(_encode(openai_error_object(failure)))) + sse.DONE
+    return _data_frame(openai_error_object(failure)) + sse.DONE
 
 
 def escape_line_breaks(payload: bytes) -> bytes:
@@ -237,139 +222,70 @@ def escape_line_breaks(payload: bytes) -> bytes:
     return payload
 
 
-def _collides(pending: _PendingFields, event: UnknownFields | Logprobs) -> bool:
-    if isinstance(event, Logprobs):
-        return pending.logprobs is not None
-    fields = pending.choice if event.location is FieldLocation.CHOICE else pending.delta
-    return not fields.keys().isdisjoint(event.fields)
+def _data_frame(value: Json) -> bytes:
+    return sse.data_frame(escape_line_breaks(_encode(value)))
 
 
-REASONING_FIELDS = ("reasoning_content",)
-"""The field from which most clients read reasoning."""
+def _envelope_object(envelope: Envelope, kind: str) -> Json:
+    return {"id": envelope.id, "object": kind, "created": envelope.created, "model": envelope.model}
 
 
-class ChatWriter(ChunkWriter):
-    """Writes a chat stream.
-
-    With `functions`, for clients of the deprecated request field, a call is sent as `function_call`. Reasoning is sent
-    in the `reasoning` fields, if any.
-    """
-
-    ENDPOINT: ClassVar[Endpoint] = Endpoint.CHAT
-    TABLE: ClassVar[ChoiceTransitions] = state.CHAT_TRANSITIONS
-    IS_ORDERED: ClassVar[bool] = True
+class ChunkDialect(Dialect):
+    """Dialect of /v1/chat/completions or /v1/completions."""
 
     def __init__(
-        self,
-        envelope: Envelope,
-        *,
-        usage_is_null: bool = False,
-        functions: bool = False,
-        reasoning: tuple[str, ...] = REASONING_FIELDS,
+        self, facts: RequestFacts, endpoint: Endpoint = Endpoint.CHAT, reasoning: tuple[str, ...] = REASONING_FIELDS
     ) -> None:
-        super().__init__(envelope, usage_is_null=usage_is_null)
-        self._functions = functions
+        self.is_chat = endpoint is Endpoint.CHAT
+        self._usage_is_null = facts.include_usage is True
+        self._functions = facts.uses_legacy_functions and self.is_chat
+        self._endpoint = endpoint
         self._reasoning = reasoning
 
-    def _content_fields(self, event: ContentEvent) -> Json | None:
-        match event:
-            case ChoiceStart():
-                return {"role": "assistant", "content": ""}
-            case Text(text=text):
-                return {"content": text}
-            case Reasoning(text=text):
-                return dict.fromkeys(self._reasoning, text) or None
-            case Refusal(text=text):
-                return {"refusal": text}
-            case ToolCall(call_index=call) | ToolArguments(call_index=call) if self._functions and call > 0:
-                return None  # function_call allows one call only
-            case ToolCall(name=name) if self._functions:
-                return {"function_call": {"name": name, "arguments": ""}}
-            case ToolArguments(text=text) if self._functions:
-                return {"function_call": {"arguments": text}}
-            case ToolCall():
-                return {"tool_calls": [{"index": event.call_index, **tool_call_object(event)}]}
-            case ToolArguments():
-                kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[event.is_custom]
-                return {
-                    "tool_calls": [
-                        {
-                            "index": event.call_index,
-                            kind: {member: event.text, **event.inner_extra_fields},
-                            **event.extra_fields,
-                        }
-                    ]
-                }
-            case _:
-                assert_never(event)
-
-    def _choice_fields(self, content: Json, fields: Json) -> Json:
-        return {"delta": content | fields}
-
-    def _finish_reason(self, event: Finish) -> str:
-        return finish_reason(event.reason, functions=self._functions)
-
-
-class ChatDialect(Dialect):
-    """Dialect of /v1/chat/completions."""
-
-    IS_CHAT: ClassVar[bool] = True
-
-    def __init__(self, facts: RequestFacts, reasoning: tuple[str, ...] = REASONING_FIELDS) -> None:
-        self._facts = facts
-        self._reasoning = reasoning
-
-    def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> ChatWriter:
+    def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> ChunkWriter:
         """Return a stream writer."""
-        return ChatWriter(
+        return ChunkWriter(
             envelope,
-            usage_is_null=self._facts.include_usage is True,
-            functions=self._facts.uses_legacy_functions,
+            self._endpoint,
+            usage_is_null=self._usage_is_null,
+            functions=self._functions,
             reasoning=self._reasoning,
         )
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
         """Encode a non-streamed reply."""
-        return encode_chat_reply(
-            envelope, reply, functions=self._facts.uses_legacy_functions, reasoning=self._reasoning
-        )
+        return encode_completion(envelope, reply, self._endpoint, functions=self._functions, reasoning=self._reasoning)
 
     def final_error_bytes(self, failure: Failure) -> bytes:
         """Encode an error event and the end of the stream."""
         return error_and_done(failure)
 
 
-def encode_chat_reply(
-    envelope: Envelope, reply: CollectedReply, *, functions: bool = False, reasoning: tuple[str, ...] = REASONING_FIELDS
+def encode_completion(
+    envelope: Envelope,
+    reply: CollectedReply,
+    endpoint: Endpoint = Endpoint.CHAT,
+    *,
+    functions: bool = False,
+    reasoning: tuple[str, ...] = REASONING_FIELDS,
 ) -> bytes:
     """Encode a non-streamed reply."""
-    choices = []
+    choices: list[Json] = []
     for index, answer in sorted(reply.choices.items()):
-        message = _message_object(answer, functions=functions, reasoning=reasoning)
-        choice = {
-            "index": index,
-            "message": message | answer.delta_fields,
-            "logprobs": answer.logprobs,
-            "finish_reason": finish_reason(answer.finish_reason, functions=functions),
-        }
-        choices.append(choice | answer.choice_fields)
-    return escape_line_breaks(msgspec.json.encode(completion_object(envelope, Endpoint.CHAT, choices, reply)))
-
-
-def completion_object(envelope: Envelope, endpoint: Endpoint, choices: list[Json], reply: CollectedReply) -> Json:
-    """Return a non-streamed reply with these choices."""
-    body: Json = {
-        "id": envelope.id,
-        "object": REPLY_OBJECT[endpoint],
-        "created": envelope.created,
-        "model": envelope.model,
-        "choices": choices,
-    }
+        content: Json = {"text": answer.text}
+        others = answer.delta_fields | answer.choice_fields
+        if endpoint is Endpoint.CHAT:
+            message = _message_object(answer, functions=functions, reasoning=reasoning)
+            content, others = {"message": message | answer.delta_fields}, answer.choice_fields
+        reason = finish_reason(answer.finish_reason, functions=functions)
+        choices.append({"index": index, **content, "logprobs": answer.logprobs, "finish_reason": reason} | others)
+    body = _envelope_object(envelope, REPLY_OBJECT[endpoint]) | {"choices": choices}
     if reply.usage is not None:
         body["usage"] = usage_object(reply.usage)
     if envelope.fingerprint is not None:
         body["system_fingerprint"] = envelope.fingerprint
-    return body | {name: value for name, value in reply.unknown_fields.items() if name not in body}
+    body |= {name: value for name, value in reply.unknown_fields.items() if name not in body}
+    return escape_line_breaks(_encode(body))
 
 
 def finish_reason(reason: str, *, functions: bool) -> str:
@@ -377,25 +293,18 @@ def finish_reason(reason: str, *, functions: bool) -> str:
     return "function_call" if functions and reason == "tool_calls" else reason
 
 
-def tool_call_object(call: ToolCall | CollectedToolCall) -> Json:
+def tool_call_object(call: ev.ToolCall | CollectedToolCall) -> Json:
     """Return a tool call in OpenAI's format; the event that starts one has no arguments yet."""
     kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[call.is_custom]
     arguments = call.arguments if isinstance(call, CollectedToolCall) else ""
-    return {
-        "id": call.id,
-        "type": kind,
-        kind: {"name": call.name, member: arguments, **call.inner_extra_fields},
-        **call.extra_fields,
-    }
+    inner = {"name": call.name, member: arguments, **call.inner_extra_fields}
+    return {"id": call.id, "type": kind, kind: inner, **call.extra_fields}
 
 
 def _message_object(answer: CollectedChoice, *, functions: bool, reasoning: tuple[str, ...]) -> Json:
     has_content = answer.text != "" or not (answer.tool_calls or answer.refusal)
-    message: Json = {
-        "role": "assistant",
-        "content": answer.text if has_content else None,
-        "refusal": answer.refusal or None,
-    }
+    content = answer.text if has_content else None
+    message: Json = {"role": "assistant", "content": content, "refusal": answer.refusal or None}
     if answer.reasoning:
         message |= dict.fromkeys(reasoning, answer.reasoning)
     if answer.tool_calls and functions:
@@ -403,54 +312,3 @@ def _message_object(answer: CollectedChoice, *, functions: bool, reasoning: tupl
     elif answer.tool_calls:
         message["tool_calls"] = list(map(tool_call_object, answer.tool_calls))
     return message
-
-
-class CompletionsWriter(ChunkWriter):
-    """Writes a completions stream. The choices of several prompts may come in any order."""
-
-    ENDPOINT: ClassVar[Endpoint] = Endpoint.COMPLETIONS
-    TABLE: ClassVar[ChoiceTransitions] = state.COMPLETIONS_TRANSITIONS
-    IS_ORDERED: ClassVar[bool] = False
-
-    def _content_fields(self, event: ContentEvent) -> Json | None:
-        # The state machine of completions accepts no other content.
-        return {"text": event.text} if isinstance(event, Text) else None
-
-    def _choice_fields(self, content: Json, fields: Json) -> Json:
-        return {"text": content.get("text", ""), **fields}
-
-    def _finish_reason(self, event: Finish) -> str:
-        return event.reason
-
-
-class CompletionsDialect(Dialect):
-    """Dialect of /v1/completions."""
-
-    def __init__(self, facts: RequestFacts) -> None:
-        self._facts = facts
-
-    def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> CompletionsWriter:
-        """Return a stream writer."""
-        return CompletionsWriter(envelope, usage_is_null=self._facts.include_usage is True)
-
-    def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
-        """Encode a non-streamed reply."""
-        return encode_completions_reply(envelope, reply)
-
-    def final_error_bytes(self, failure: Failure) -> bytes:
-        """Encode an error event and the end of the stream."""
-        return error_and_done(failure)
-
-
-def encode_completions_reply(envelope: Envelope, reply: CollectedReply) -> bytes:
-    """Encode a non-streamed reply."""
-    choices = []
-    for index, answer in sorted(reply.choices.items()):
-        choice = {
-            "index": index,
-            "text": answer.text,
-            "logprobs": answer.logprobs,
-            "finish_reason": answer.finish_reason,
-        }
-        choices.append(choice | answer.delta_fields | answer.choice_fields)
-    return escape_line_breaks(msgspec.json.encode(completion_object(envelope, Endpoint.COMPLETIONS, choices, reply)))

@@ -4,21 +4,11 @@ from typing import ClassVar
 
 import msgspec
 
+from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedReply
 from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object, complete_tool_calls
 from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import (
-    Event,
-    Failure,
-    Finish,
-    Json,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    Usage,
-)
+from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
 
@@ -84,7 +74,7 @@ class OllamaWriter:
         self._dialect = dialect
         self._envelope = envelope
         self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
-        self._call: ToolCall | None = None
+        self._call: ev.ToolCall | None = None
         self._arguments: list[str] = []
         self._reason = "stop"
         self._usage: Usage | None = None
@@ -93,18 +83,18 @@ class OllamaWriter:
         """Return the bytes for `event`; empty if it is sent later or not supported."""
         self._state_machine.accept(event)
         match event:
-            case Text(text=text) | Refusal(text=text):
+            case ev.Text(text=text) | ev.Refusal(text=text):
                 return self._encode_line(self._dialect.content_fields(text))
-            case Reasoning(text=text):
+            case ev.Reasoning(text=text):
                 return self._encode_line(self._dialect.content_fields("", text))
-            case ToolCall():
+            case ev.ToolCall():
                 # A function call without arguments is truncated: the repairer adds `{}` to complete ones.
                 line = self._end_call(is_cut=self._call is not None and not self._call.is_custom)
                 self._call = event
                 return line
-            case ToolArguments(text=text):
+            case ev.ToolArguments(text=text):
                 self._arguments.append(text)
-            case Finish(reason=reason):
+            case ev.Finish(reason=reason):
                 self._reason = reason
                 return self._end_call(is_cut=reason in TRUNCATED_REASONS)
             case Usage():

@@ -11,23 +11,13 @@ from typing import ClassVar, TypeAlias
 
 import msgspec
 
-from welldone.protocol import sse
+from welldone.protocol import lenient_json, sse
 from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, FailureMapper, Json, Usage
 from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, strict_rule_failure
 from welldone.protocol.frame_checks import check_characters, check_lines, recover_data
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
-from welldone.protocol.lenient_json import (
-    NOT_JSON,
-    describe_unreadable,
-    exceeds_lenient_limit,
-    malformed_json_rule,
-    parse_first_value,
-    parse_lenient,
-    parse_strict,
-    scrub_object,
-)
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.result import PartState, PipelineResult
@@ -53,15 +43,7 @@ class PassthroughRepairer(ABC):
     retains_output = True
     """Whether output is buffered: its length must be bounded."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        fallback: Envelope,
-        model: str | None = None,
-        is_stream: bool = True,
-        limit_bytes: int = sse.FRAME_LIMIT_BYTES,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, fallback: Envelope, model: str | None, *, is_stream: bool) -> None:
         self.repair_log = RepairLog(endpoint)
         self.failure: Failure | None = None
         """The error that ends the answer."""
@@ -76,7 +58,7 @@ class PassthroughRepairer(ABC):
         self._fallback = fallback
         self._model = model
         self._is_stream = is_stream
-        self._decoder = sse.SseDecoder(limit_bytes=limit_bytes)
+        self._decoder = sse.SseDecoder()
         self._map_failure: FailureMapper | None = None
         self._is_closed = False
 
@@ -180,8 +162,7 @@ class PassthroughRepairer(ABC):
     def feed_by_frame(self, data: bytes) -> Iterator[FrameOutput]:
         """Do the same as `feed`, frame by frame."""
         frames = self._decoder.feed(data)
-        if frames and self.repair_log.frame == 0 and self._decoder.has_bom:
-            self.repair_log.record("sse-no-bom")
+        self.repair_log.record_if(frames and self.repair_log.frame == 0 and self._decoder.has_bom, "sse-no-bom")
         yield from self._read_frames(frames)
         if self._decoder.overlong_at is not None and self.failure is None:
             self.repair_log.record("enc-strict-json")
@@ -197,11 +178,10 @@ class PassthroughRepairer(ABC):
         if exceeds_blocking_budget(data):
             yield self._if_streaming(self._fail(bad_stream_failure("a reply that is too complex to parse")))
             return
-        value, has_tail = run_to_completion(parse_first_value(data))
-        if has_tail:
-            self.repair_log.record("ns-no-sse-tail")
+        value, has_tail = run_to_completion(lenient_json.parse_first_value(data))
+        self.repair_log.record_if(has_tail, "ns-no-sse-tail")
         if isinstance(value, dict):
-            out = self._repair_reply(scrub_object(value)) + self._fail_if_strict()
+            out = self._repair_reply(lenient_json.scrub_object(value)) + self._fail_if_strict()
         else:
             out = self._fail(bad_stream_failure("a reply that is not a JSON object"))
         yield self._if_streaming(out)
@@ -262,23 +242,22 @@ class PassthroughRepairer(ABC):
 
     def _repair_frame(self, frame: sse.Frame) -> bytes:
         data = frame.data or b""
-        value = parse_strict(data)
-        if value is NOT_JSON and exceeds_lenient_limit(data) and not self.is_done:
+        value = lenient_json.parse_strict(data)
+        if value is lenient_json.NOT_JSON and lenient_json.exceeds_lenient_limit(data) and not self.is_done:
             # Lenient parsing of large data would block other streams.
             self.repair_log.record("enc-strict-json", f"a frame of {len(data)} bytes")
-            return self._fail(bad_stream_failure(f"a frame that is {describe_unreadable(data)}"))
+            return self._fail(bad_stream_failure(f"a frame that is {lenient_json.describe_unreadable(data)}"))
         if frame.raw != sse.named_frame(frame.event, data):  # other fields, comments or line ends
             lines = sse.split_lines(frame.raw)
             if all(line.startswith(b":") for line in lines):
                 return self._keep_alive_bytes()
             check_lines(self.repair_log, frame.raw, lines)
-            if value is NOT_JSON:
+            if value is lenient_json.NOT_JSON:
                 data = recover_data(lines, [sse.parse_field(line) for line in lines])
-                value = parse_strict(data)
+                value = lenient_json.parse_strict(data)
         if not data.isascii():
             check_characters(self.repair_log, data)
-        if not frame.ended and data:
-            self.repair_log.record("end-last-event-terminated")
+        self.repair_log.record_if(not frame.ended and data, "end-last-event-terminated")
         if isinstance(value, dict):
             return self._process_event(value, frame.event)
         return self._repair_irregular_data(data, value, frame)
@@ -299,9 +278,9 @@ class PassthroughRepairer(ABC):
         if data.strip() == b"[DONE]":
             return self._handle_done()
         values = [value]
-        if value is NOT_JSON:
-            values = parse_lenient(data)
-            self.repair_log.record(malformed_json_rule(data, values), data.decode("utf-8", "replace"))
+        if value is lenient_json.NOT_JSON:
+            values = lenient_json.parse_lenient(data)
+            self.repair_log.record(lenient_json.malformed_json_rule(data, values), data.decode("utf-8", "replace"))
         if not values:
             is_cut = not frame.ended  # `_finish_stream` decides whether that matters
             return b"" if is_cut or self.is_done else self._fail(bad_stream_failure("a frame that is not JSON"))

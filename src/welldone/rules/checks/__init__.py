@@ -1,23 +1,12 @@
 """Checks, one module per group of rule families. `ALL_CHECKS` is in catalogue order."""
 
+from welldone.protocol.catalog import RULES
 from welldone.rules.checks import anthropic, content, envelope, errors, framing, responses, tools, usage
 from welldone.rules.rule_check import RuleCheck
 
-ALL_CHECKS: tuple[RuleCheck, ...] = (
-    *framing.HTTP_CHECKS,
-    *framing.SSE_CHECKS,
-    *framing.ENCODING_CHECKS,
-    *framing.END_CHECKS,
-    *envelope.ENVELOPE_CHECKS,
-    *content.DELTA_CHECKS,
-    *content.FINISH_CHECKS,
-    *usage.USAGE_CHECKS,
-    *tools.TOOL_CHECKS,
-    *content.EXTENSION_CHECKS,
-    *errors.ERROR_CHECKS,
-    *envelope.CHOICE_CHECKS,
-    *envelope.COMPLETIONS_CHECKS,
-    *responses.RESPONSES_CHECKS,
-    *anthropic.ANTHROPIC_CHECKS,
-    *envelope.WHOLE_REPLY_CHECKS,
+_MODULES = (anthropic, content, envelope, errors, framing, responses, tools, usage)
+_CATALOGUE_ORDER = {rule: position for position, rule in enumerate(RULES)}
+
+ALL_CHECKS: tuple[RuleCheck, ...] = tuple(
+    sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: _CATALOGUE_ORDER[check.rule])
 )

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 
 from welldone.protocol import sse
-from welldone.rules.rule_check import RuleCheck, Violation
+from welldone.rules.rule_check import CheckList, Violation, each_choice, each_message
+from welldone.rules.view.choices import ChoiceView, as_object
 from welldone.rules.view.stream import MessageKind, StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView
 
@@ -13,10 +14,14 @@ MAX_ERROR_TEXT_CHARACTERS = 300
 """A longer text is an answer, not an error message."""
 
 _ERROR_TEXT = re.compile(r"\s*+(?:internal (?:server )?error|error:|\[error)", re.IGNORECASE)
-_ERROR_EVENT = 'data: {"error":{"message":"...","type":"...","param":null,"code":null}}'
-_ALL_REPLY_KINDS = (ReplyKind.STREAM, ReplyKind.WHOLE, ReplyKind.JSON_INSTEAD_OF_STREAM, ReplyKind.HTTP_ERROR)
+_ERROR_BODY = '{"error":{"message":"...","type":"...","param":null,"code":null}}'
+_ERROR_EVENT = f"data: {_ERROR_BODY}"
+_STREAM_REQUESTED = (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM)
+
+CHECKS = CheckList()
 
 
+@CHECKS.rule("err-status-before-stream", *_STREAM_REQUESTED, needs=("status",))
 def _status_before(view: TraceView) -> Iterator[Violation]:
     if view.trace.status != 200:
         return
@@ -35,85 +40,92 @@ def _error_values(view: TraceView) -> Iterator[tuple[StreamMessage | None, objec
         yield None, view.reply_object.get("error")
 
 
+@CHECKS.rule("err-body-shape", *ReplyKind)
 def _body_shape(view: TraceView) -> Iterator[Violation]:
     for message, error in _error_values(view):
-        is_shaped = isinstance(error, dict) and all(key in error for key in ERROR_MEMBERS)
-        if not is_shaped or not isinstance(error["message"], str):  # type: ignore[index]  # an object: see is_shaped
-            observed = message.value.source if message else view.body_text[:1000]
-            yield Violation(message, observed, '{"error":{"message":"...","type":"...","param":null,"code":null}}')
+        members = as_object(error)
+        if not all(key in members for key in ERROR_MEMBERS) or not isinstance(members["message"], str):
+            yield Violation(message, message.value.source if message else view.body_text[:1000], _ERROR_BODY)
 
 
+@CHECKS.rule("err-code-string", *ReplyKind)
 def _code_string(view: TraceView) -> Iterator[Violation]:
     for message, error in _error_values(view):
-        code = error.get("code") if isinstance(error, dict) else None
-        if code is not None and not isinstance(code, str):
+        code = as_object(error).get("code")
+        if not isinstance(code, str | None):
             yield Violation(message, {"code": code}, '"code" as a string, or null')
 
 
-def _midstream_event(view: TraceView) -> Iterator[Violation]:
-    for message in view.error_events:
-        error = message.json["error"]
-        has_message = isinstance(error, dict) and isinstance(error.get("message"), str)
-        if not has_message or not message.value.source.startswith('{"error":'):
-            yield Violation(message, message.value.source, _ERROR_EVENT)
+def _error_events(view: TraceView) -> list[StreamMessage]:
+    return view.error_events
 
 
+@CHECKS.each("err-midstream-event", _error_events)
+def _midstream_event(message: StreamMessage) -> Iterator[Violation]:
+    has_message = isinstance(as_object(message.json["error"]).get("message"), str)
+    if not has_message or not message.value.source.startswith('{"error":'):
+        yield Violation(message, message.value.source, _ERROR_EVENT)
+
+
+@CHECKS.rule("err-then-done", needs=("end",))
 def _then_done(view: TraceView) -> Iterator[Violation]:
-    if not view.all_errors:
-        return
-    first = view.all_errors[0]
-    rest = view.messages_after(first)
-    if all(message.kind is not MessageKind.DONE for message in rest):
-        yield Violation(first, "no [DONE] after the error", "data: [DONE] after the error event")
-    for message in rest:
-        if message.kind is MessageKind.CHUNK:
-            yield Violation(message, message.value.source, "no chunk after the error event")
+    for first in view.all_errors[:1]:
+        rest = view.messages_after(first)
+        if all(message.kind is not MessageKind.DONE for message in rest):
+            yield Violation(first, "no [DONE] after the error", "data: [DONE] after the error event")
+        for message in rest:
+            if message.kind is MessageKind.CHUNK:
+                yield Violation(message, message.value.source, "no chunk after the error event")
 
 
-def _not_object_error(view: TraceView) -> Iterator[Violation]:
-    for message in view.messages:
-        if message.kind is MessageKind.FLAT_ERROR:
-            yield Violation(message, message.value.source, _ERROR_EVENT)
+@CHECKS.each("err-not-object-error", each_message)
+def _not_object_error(message: StreamMessage) -> Iterator[Violation]:
+    if message.kind is MessageKind.FLAT_ERROR:
+        yield Violation(message, message.value.source, _ERROR_EVENT)
 
 
+@CHECKS.rule("err-not-error-field")
 def _not_error_field(view: TraceView) -> Iterator[Violation]:
     for message in view.messages:
         if message.kind is MessageKind.ERROR_FIELD:
             yield Violation(message, message.value.source, _ERROR_EVENT if view.is_chunked else "the error as an event")
 
 
-def _not_content(view: TraceView) -> Iterator[Violation]:
-    for choice in view.choices:
-        is_stop = choice.finish_delta is not None and choice.finish_delta.finish_reason == "stop"
-        if is_stop and len(choice.text) < MAX_ERROR_TEXT_CHARACTERS and _ERROR_TEXT.match(choice.text):
-            yield Violation(choice.deltas[-1], {"content": choice.text}, _ERROR_EVENT)
+@CHECKS.each("err-not-content", each_choice)
+def _not_content(choice: ChoiceView) -> Iterator[Violation]:
+    is_stop = choice.finish_delta is not None and choice.finish_delta.finish_reason == "stop"
+    if is_stop and len(choice.text) < MAX_ERROR_TEXT_CHARACTERS and _ERROR_TEXT.match(choice.text):
+        yield Violation(choice.deltas[-1], {"content": choice.text}, _ERROR_EVENT)
 
 
+@CHECKS.rule("err-not-silent", needs=("end",))
 def _not_silent(view: TraceView) -> Iterator[Violation]:
     for choice in view.unfinished_choices:
-        if any(choice_delta.delta or choice_delta.text for choice_delta in choice.deltas):
+        if any(part.delta or part.text for part in choice.deltas):
             observed = f"choice {choice.index} ends without a finish_reason and without an error"
             yield Violation(choice.deltas[-1], observed, f"a finish_reason, or {_ERROR_EVENT}")
 
 
-def _not_with_choices(view: TraceView) -> Iterator[Violation]:
-    for message in view.error_events:
-        if "choices" in message.json:
-            yield Violation(message, message.value.source, "the error in an event of its own")
+@CHECKS.each("err-not-with-choices", _error_events)
+def _not_with_choices(message: StreamMessage) -> Iterator[Violation]:
+    if "choices" in message.json:
+        yield Violation(message, message.value.source, "the error in an event of its own")
 
 
+@CHECKS.rule("err-event-name")
 def _event_name(view: TraceView) -> Iterator[Violation]:
     for message in view.all_errors:
         if message.frame.event:
             yield Violation(message, f"event: {message.frame.event[:80]}", "no event: line")
 
 
+@CHECKS.rule("err-retry-after", ReplyKind.HTTP_ERROR, needs=("headers",))
 def _retry_after(view: TraceView) -> Iterator[Violation]:
-    trace = view.trace
-    if trace.status in (429, 503) and trace.header("retry-after") is None:
-        yield Violation(None, f"{trace.status} without Retry-After", "Retry-After: <seconds>")
+    if view.trace.status in (429, 503) and view.trace.header("retry-after") is None:
+        yield Violation(None, f"{view.trace.status} without Retry-After", "Retry-After: <seconds>")
 
 
+@CHECKS.rule("err-empty-stream", *_STREAM_REQUESTED, needs=("end",))
 def _empty_stream(view: TraceView) -> Iterator[Violation]:
     if view.reply_kind is ReplyKind.JSON_INSTEAD_OF_STREAM:
         if not view.is_error_reply:
@@ -122,30 +134,3 @@ def _empty_stream(view: TraceView) -> Iterator[Violation]:
         body = view.trace.body.removeprefix(sse.BOM)[:1000].decode("utf-8", "replace")
         unit = "chunks" if view.is_chunked else "events"
         yield Violation(None, body or "nothing", f"a stream of {unit}, or an error")
-
-
-ERROR_CHECKS = (
-    RuleCheck(
-        "err-status-before-stream",
-        _status_before,
-        (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM),
-        required_fields=("status",),
-    ),
-    RuleCheck("err-body-shape", _body_shape, _ALL_REPLY_KINDS),
-    RuleCheck("err-code-string", _code_string, _ALL_REPLY_KINDS),
-    RuleCheck("err-midstream-event", _midstream_event),
-    RuleCheck("err-then-done", _then_done, required_fields=("end",)),
-    RuleCheck("err-not-object-error", _not_object_error),
-    RuleCheck("err-not-error-field", _not_error_field),
-    RuleCheck("err-not-content", _not_content),
-    RuleCheck("err-not-silent", _not_silent, required_fields=("end",)),
-    RuleCheck("err-not-with-choices", _not_with_choices),
-    RuleCheck("err-event-name", _event_name),
-    RuleCheck("err-retry-after", _retry_after, (ReplyKind.HTTP_ERROR,), required_fields=("headers",)),
-    RuleCheck(
-        "err-empty-stream",
-        _empty_stream,
-        (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM),
-        required_fields=("end",),
-    ),
-)

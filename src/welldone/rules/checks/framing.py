@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 
 from welldone.protocol import sse
-from welldone.rules.rule_check import RuleCheck, Violation
+from welldone.rules.rule_check import CheckList, Violation, each_message
 from welldone.rules.view.stream import MessageKind, StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView, invalid_utf8
+
+CHECKS = CheckList()
 
 # Encoding: UTF-8, strict JSON, escapes
 
@@ -16,10 +18,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _REPLACEMENT = re.compile(r"\ufffd|\\u[fF]{3}[dD]")
 _LINE_BREAKS = re.compile("[\u2028\u2029\u0085]")
-_STREAM_AND_WHOLE = (ReplyKind.STREAM, ReplyKind.WHOLE)
 _WHOLE_CHARACTER = "the whole character, in the delta that completes it"
 
 
+@CHECKS.rule("enc-valid-utf8", ReplyKind.STREAM, ReplyKind.WHOLE)
 def _valid_utf8(view: TraceView) -> Iterator[Violation]:
     if view.reply_kind is ReplyKind.WHOLE and (invalid := invalid_utf8(view.trace.body)):
         yield Violation(None, invalid, "UTF-8")
@@ -27,24 +29,22 @@ def _valid_utf8(view: TraceView) -> Iterator[Violation]:
         yield Violation(number, invalid, "whole characters in UTF-8; hold back the first bytes of one")
 
 
+@CHECKS.rule("enc-no-replacement-char")
 def _replacement_char(view: TraceView) -> Iterator[Violation]:
-    for chunk, choice_deltas in view.deltas_by_chunk:
+    chunk_texts = ((chunk, (text for part in parts for text in part.all_text)) for chunk, parts in view.deltas_by_chunk)
+    event_texts = ((event, _strings(event.json.get("delta"))) for event in view.events)
+    for message, texts in chain(chunk_texts, event_texts):
         # enc-valid-utf8 reports bytes that are not UTF-8.
-        if _REPLACEMENT.search(chunk.value.source) and chunk.frame_number not in view.invalid_utf8_frames:
-            texts = (text for choice_delta in choice_deltas for text in choice_delta.all_text if "\ufffd" in text)
-            yield from (Violation(chunk, text, _WHOLE_CHARACTER) for text in texts)
-    for event in view.events:
-        if _REPLACEMENT.search(event.value.source) and event.frame_number not in view.invalid_utf8_frames:
-            texts = (text for text in _strings(event.json.get("delta")) if "\ufffd" in text)
-            yield from (Violation(event, text, _WHOLE_CHARACTER) for text in texts)
+        if _REPLACEMENT.search(message.value.source) and message.frame_number not in view.invalid_utf8_frames:
+            yield from (Violation(message, text, _WHOLE_CHARACTER) for text in texts if "\ufffd" in text)
 
 
-def _lone_surrogate(view: TraceView) -> Iterator[Violation]:
-    for message in view.messages:
-        if _SURROGATE_ESCAPE.search(message.value.source):
-            text = next((text for text in _strings(message.value.json) if _SURROGATE.search(text)), None)
-            if text is not None:
-                yield Violation(message, text, "both halves of the pair in one string")
+@CHECKS.each("enc-no-lone-surrogate", each_message)
+def _lone_surrogate(message: StreamMessage) -> Iterator[Violation]:
+    if _SURROGATE_ESCAPE.search(message.value.source):
+        text = next(filter(_SURROGATE.search, _strings(message.value.json)), None)
+        if text is not None:
+            yield Violation(message, text, "both halves of the pair in one string")
 
 
 def _strings(value: object) -> Iterator[str]:
@@ -61,6 +61,7 @@ def _strings(value: object) -> Iterator[str]:
             stack += current
 
 
+@CHECKS.rule("enc-strict-json", ReplyKind.STREAM, ReplyKind.WHOLE)
 def _strict_json(view: TraceView) -> Iterator[Violation]:
     if view.reply_kind is ReplyKind.WHOLE and (
         view.first_value.kind is MessageKind.INVALID_JSON or not view.first_value.is_strict
@@ -70,7 +71,9 @@ def _strict_json(view: TraceView) -> Iterator[Violation]:
         if message.kind is MessageKind.INVALID_JSON:
             yield Violation(message, *_describe_invalid_json(message.value.source, "one JSON object"))
         elif not message.value.is_strict:
-            yield Violation(message, _non_finite_excerpt(message), "null or a number such as -9999.0")
+            found = _NON_FINITE.search(message.value.source)
+            observed = found[0] if found else message.value.source
+            yield Violation(message, observed, "null or a number such as -9999.0")
 
 
 def _describe_invalid_json(source: str, expected: str) -> tuple[str, str]:
@@ -101,28 +104,14 @@ _TAIL_CHARACTERS = 120  # enough to show where it breaks off
 _NON_FINITE = re.compile(r".{0,60}(?:NaN|Infinity).{0,60}", re.DOTALL)
 
 
-def _non_finite_excerpt(message: StreamMessage) -> str:
-    found = _NON_FINITE.search(message.value.source)
-    return found[0] if found else message.value.source
-
-
-def _escape_line_breaks(view: TraceView) -> Iterator[Violation]:
-    for message in view.messages:
-        source = message.value.source
-        if message.value.has_controls:
-            yield Violation(message, source, "\\n, \\t or \\u00XX for the control character")
-        elif message.value.kind is None and (found := _LINE_BREAKS.search(source)):
-            around = source[max(0, found.start() - 60) : found.end() + 60]
-            yield Violation(message, around, f"\\u{ord(found[0]):04x} for the line separator")
-
-
-ENCODING_CHECKS = (
-    RuleCheck("enc-valid-utf8", _valid_utf8, _STREAM_AND_WHOLE),
-    RuleCheck("enc-no-replacement-char", _replacement_char),
-    RuleCheck("enc-no-lone-surrogate", _lone_surrogate),
-    RuleCheck("enc-strict-json", _strict_json, _STREAM_AND_WHOLE),
-    RuleCheck("enc-escape-line-breaks", _escape_line_breaks),
-)
+@CHECKS.each("enc-escape-line-breaks", each_message)
+def _escape_line_breaks(message: StreamMessage) -> Iterator[Violation]:
+    source = message.value.source
+    if message.value.has_controls:
+        yield Violation(message, source, "\\n, \\t or \\u00XX for the control character")
+    elif message.value.kind is None and (found := _LINE_BREAKS.search(source)):
+        around = source[max(0, found.start() - 60) : found.end() + 60]
+        yield Violation(message, around, f"\\u{ord(found[0]):04x} for the line separator")
 
 
 # End of the stream
@@ -130,12 +119,15 @@ ENCODING_CHECKS = (
 DONE_LINE = b"data: [DONE]"
 
 
+@CHECKS.rule("end-done-sent", needs=("end",))
+@CHECKS.rule("cmpl-done", needs=("end",))
 def done_missing(view: TraceView) -> Iterator[Violation]:
     """Report a successful stream without a sentinel in any spelling."""
     if view.is_complete_stream and not view.done_messages:
         yield Violation(view.messages[-1], "the end of the stream", "data: [DONE]")
 
 
+@CHECKS.rule("end-done-exact")
 def _done_exact(view: TraceView) -> Iterator[Violation]:
     # Once per frame: a frame may contain several.
     for number in dict.fromkeys(message.frame_number for message in view.done_messages):
@@ -144,12 +136,14 @@ def _done_exact(view: TraceView) -> Iterator[Violation]:
             yield Violation(number, raw.decode("utf-8", "replace"), "data: [DONE]")
 
 
+@CHECKS.rule("end-done-last")
 def _done_last(view: TraceView) -> Iterator[Violation]:
     if view.done_messages:
         for message in view.messages_after(view.done_messages[0]):
             yield Violation(message, message.value.source, "nothing after [DONE]")
 
 
+@CHECKS.rule("end-last-event-terminated")
 def _last_terminated(view: TraceView) -> Iterator[Violation]:
     if view.frames and not view.frames[-1].ended:
         raw = view.frames[-1].raw
@@ -164,6 +158,7 @@ def truncated_reply(view: TraceView) -> Iterator[Violation]:
         yield Violation(None, "the end of the connection before the end of the body", "the whole body, or an error")
 
 
+@CHECKS.rule("end-no-early-eof", ReplyKind.STREAM, ReplyKind.WHOLE, needs=("end",))
 def _early_eof(view: TraceView) -> Iterator[Violation]:
     yield from truncated_reply(view)
     if not view.done_messages:
@@ -172,18 +167,10 @@ def _early_eof(view: TraceView) -> Iterator[Violation]:
             yield Violation(choice.deltas[-1], observed, "a finish_reason, or an error event, then data: [DONE]")
 
 
-END_CHECKS = (
-    RuleCheck("end-done-sent", done_missing, required_fields=("end",)),
-    RuleCheck("end-done-exact", _done_exact),
-    RuleCheck("end-done-last", _done_last),
-    RuleCheck("end-last-event-terminated", _last_terminated),
-    RuleCheck("end-no-early-eof", _early_eof, (ReplyKind.STREAM, ReplyKind.WHOLE), required_fields=("end",)),
-)
-
-
 # HTTP status and headers
 
 
+@CHECKS.rule("http-content-type", ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM, needs=("headers",))
 def _content_type(view: TraceView) -> Iterator[Violation]:
     if view.reply_kind is ReplyKind.JSON_INSTEAD_OF_STREAM and view.is_error_reply:
         return  # err-status-before-stream reports it
@@ -191,6 +178,7 @@ def _content_type(view: TraceView) -> Iterator[Violation]:
         yield Violation(None, _header_line(view, "content-type"), "Content-Type: text/event-stream")
 
 
+@CHECKS.rule("http-charset-utf8", needs=("headers",))
 def _charset(view: TraceView) -> Iterator[Violation]:
     for parameter in (view.trace.header("content-type") or "").lower().split(";")[1:]:
         name, _, value = parameter.partition("=")
@@ -198,12 +186,14 @@ def _charset(view: TraceView) -> Iterator[Violation]:
             yield Violation(None, _header_line(view, "content-type"), "Content-Type: text/event-stream; charset=utf-8")
 
 
+@CHECKS.rule("http-no-proxy-buffering", needs=("headers",))
 def _proxy_buffering(view: TraceView) -> Iterator[Violation]:
     value = view.trace.header("x-accel-buffering") or ""
     if value.strip().lower() != "no":
         yield Violation(None, _header_line(view, "x-accel-buffering"), "X-Accel-Buffering: no")
 
 
+@CHECKS.rule("http-cache-control", needs=("headers",))
 def _cache_control(view: TraceView) -> Iterator[Violation]:
     value = (view.trace.header("cache-control") or "").lower()
     # no-store forbids more than no-cache does.
@@ -211,44 +201,30 @@ def _cache_control(view: TraceView) -> Iterator[Violation]:
         yield Violation(None, _header_line(view, "cache-control"), "Cache-Control: no-cache, no-transform")
 
 
+@CHECKS.rule("http-no-buffering-compression", needs=("headers",))
 def _compression(view: TraceView) -> Iterator[Violation]:
     value = view.trace.header("content-encoding")
     if value is not None and value.strip().lower() != "identity":
         yield Violation(None, _header_line(view, "content-encoding"), "no Content-Encoding on a stream")
 
 
+@CHECKS.rule("http-chunked-terminated", needs=("headers", "complete"))
 def _chunked_terminated(view: TraceView) -> Iterator[Violation]:
     is_chunked = "chunked" in (view.trace.header("transfer-encoding") or "").lower()
     if is_chunked and not view.trace.complete:
         yield Violation(len(view.frames) or None, "the body ended without its zero chunk", "0 CR LF CR LF at the end")
 
 
+@CHECKS.rule("http-body-ends-after-done", needs=("complete",))
 def _body_ends(view: TraceView) -> Iterator[Violation]:
     if view.done_messages and not view.trace.complete:
-        yield Violation(
-            view.done_messages[0], "the body did not end after [DONE]", "the end of the body right after [DONE]"
-        )
+        expected = "the end of the body right after [DONE]"
+        yield Violation(view.done_messages[0], "the body did not end after [DONE]", expected)
 
 
 def _header_line(view: TraceView, name: str) -> str:
     value = view.trace.header(name)
     return f"no {name} header" if value is None else f"{name}: {value}"
-
-
-HTTP_CHECKS = (
-    RuleCheck(
-        "http-content-type",
-        _content_type,
-        (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM),
-        required_fields=("headers",),
-    ),
-    RuleCheck("http-charset-utf8", _charset, required_fields=("headers",)),
-    RuleCheck("http-no-proxy-buffering", _proxy_buffering, required_fields=("headers",)),
-    RuleCheck("http-cache-control", _cache_control, required_fields=("headers",)),
-    RuleCheck("http-no-buffering-compression", _compression, required_fields=("headers",)),
-    RuleCheck("http-chunked-terminated", _chunked_terminated, required_fields=("headers", "complete")),
-    RuleCheck("http-body-ends-after-done", _body_ends, required_fields=("complete",)),
-)
 
 
 # SSE lines and fields
@@ -267,6 +243,7 @@ def _multi_value_frames(view: TraceView) -> Iterator[list[StreamMessage]]:
             yield messages
 
 
+@CHECKS.rule("sse-event-blank-line")
 def _blank_line(view: TraceView) -> Iterator[Violation]:
     for messages in _multi_value_frames(view):
         lines = [line for line in sse.split_lines(messages[0].frame.raw) if _is_payload(line)]
@@ -278,6 +255,7 @@ def _is_payload(line: bytes) -> bool:
     return line.startswith((b"data:", b"{", b"[DONE]"))
 
 
+@CHECKS.rule("sse-one-object-per-event")
 def _one_object(view: TraceView) -> Iterator[Violation]:
     for messages in _multi_value_frames(view):
         values = [message for message in messages if message.kind is not MessageKind.DONE]
@@ -285,12 +263,13 @@ def _one_object(view: TraceView) -> Iterator[Violation]:
             yield Violation(values[1], values[1].value.source, "a frame of its own for each JSON object")
 
 
-def _on_one_line(view: TraceView) -> Iterator[Violation]:
-    for message in view.messages:
-        if message.value.kind is None and "\n" in message.value.source:
-            yield Violation(message, message.value.source, "the whole JSON on one data line")
+@CHECKS.each("sse-json-on-one-line", each_message)
+def _on_one_line(message: StreamMessage) -> Iterator[Violation]:
+    if message.value.kind is None and "\n" in message.value.source:
+        yield Violation(message, message.value.source, "the whole JSON on one data line")
 
 
+@CHECKS.rule("sse-data-space")
 def _data_space(view: TraceView) -> Iterator[Violation]:
     bare = {message.frame_number for message in view.messages if message.lacks_data_prefix}
     for number, frame in enumerate(view.frames, start=1):
@@ -312,12 +291,14 @@ def _badly_spaced(frame: sse.Frame) -> bytes | None:
     return None
 
 
+@CHECKS.rule("sse-lf-only")
 def _lf_only(view: TraceView) -> Iterator[Violation]:
     for number, frame in enumerate(view.frames, start=1):
         if b"\r" in frame.raw:
             yield Violation(number, frame.raw[-60:].decode("utf-8", "replace"), "LF alone at the end of each line")
 
 
+@CHECKS.rule("sse-no-bom")
 def _no_bom(view: TraceView) -> Iterator[Violation]:
     if view.trace.body.startswith(sse.BOM):
         yield Violation(None, "\\xef\\xbb\\xbf", "the stream begins with 'data: '")
@@ -332,17 +313,20 @@ def _frames_with_field(view: TraceView, name: bytes) -> Iterator[tuple[int, sse.
                     yield number, frame, line.decode("utf-8", "replace")
 
 
+@CHECKS.rule("sse-no-id-field")
 def _id_field(view: TraceView) -> Iterator[Violation]:
     for number, _, line in _frames_with_field(view, b"id"):
         yield Violation(number, line, "no id: line")
 
 
+@CHECKS.rule("sse-no-retry-frame")
 def _retry_frame(view: TraceView) -> Iterator[Violation]:
     for number, frame, line in _frames_with_field(view, b"retry"):
         if frame.data is None:
             yield Violation(number, line, "no retry: line")
 
 
+@CHECKS.rule("sse-no-empty-data")
 def empty_data(view: TraceView) -> Iterator[Violation]:
     """Report events without data."""
     for message in view.messages:
@@ -353,24 +337,26 @@ def empty_data(view: TraceView) -> Iterator[Violation]:
             yield Violation(number, line, "': keep-alive', or nothing")
 
 
-def _foreign_json(view: TraceView) -> Iterator[Violation]:
-    for message in view.messages:
-        if message.kind is MessageKind.FOREIGN:
-            yield Violation(message, message.value.source, "chunks only; a comment for anything else")
+@CHECKS.each("sse-no-foreign-json", each_message)
+def _foreign_json(message: StreamMessage) -> Iterator[Violation]:
+    if message.kind is MessageKind.FOREIGN:
+        yield Violation(message, message.value.source, "chunks only; a comment for anything else")
 
 
+@CHECKS.rule("sse-no-event-name")
 def _event_name(view: TraceView) -> Iterator[Violation]:
     for number, _, line in _frames_with_field(view, b"event"):
         yield Violation(number, line, "no event: line")
 
 
-def _keepalive_form(view: TraceView) -> Iterator[Violation]:
-    for message in view.messages:
-        if message.kind is MessageKind.COMMENT:
-            source = message.value.source
-            yield Violation(message, f"data: {source}", source.partition("\n")[0][:60])
+@CHECKS.each("sse-keepalive-form", each_message)
+def _keepalive_form(message: StreamMessage) -> Iterator[Violation]:
+    if message.kind is MessageKind.COMMENT:
+        source = message.value.source
+        yield Violation(message, f"data: {source}", source.partition("\n")[0][:60])
 
 
+@CHECKS.rule("sse-keepalive-run-limit")
 def _run_limit(view: TraceView) -> Iterator[Violation]:
     body = view.trace.body
     frames_with_data = {message.frame_number for message in view.messages}
@@ -403,6 +389,7 @@ def _lines_around(frame: sse.Frame) -> tuple[int, int]:
     return data_lines[0], _count_lines(frame.raw) - data_lines[-1] - 1
 
 
+@CHECKS.rule("sse-whole-event-writes", needs=("chunk_sizes",))
 def _whole_event_writes(view: TraceView) -> Iterator[Violation]:
     boundaries = accumulate(view.trace.chunk_sizes or ())
     boundary = next(boundaries, None)
@@ -413,21 +400,3 @@ def _whole_event_writes(view: TraceView) -> Iterator[Violation]:
             offset = boundary - frame.byte
             observed = frame.raw[:offset][-60:] + b" | " + frame.raw[offset:][:60]
             yield Violation(number, observed.decode("utf-8", "replace"), "the whole frame in one HTTP chunk")
-
-
-SSE_CHECKS = (
-    RuleCheck("sse-event-blank-line", _blank_line),
-    RuleCheck("sse-one-object-per-event", _one_object),
-    RuleCheck("sse-json-on-one-line", _on_one_line),
-    RuleCheck("sse-data-space", _data_space),
-    RuleCheck("sse-lf-only", _lf_only),
-    RuleCheck("sse-no-bom", _no_bom),
-    RuleCheck("sse-no-id-field", _id_field),
-    RuleCheck("sse-no-retry-frame", _retry_frame),
-    RuleCheck("sse-no-empty-data", empty_data),
-    RuleCheck("sse-no-foreign-json", _foreign_json),
-    RuleCheck("sse-no-event-name", _event_name),
-    RuleCheck("sse-keepalive-form", _keepalive_form),
-    RuleCheck("sse-keepalive-run-limit", _run_limit),
-    RuleCheck("sse-whole-event-writes", _whole_event_writes, required_fields=("chunk_sizes",)),
-)

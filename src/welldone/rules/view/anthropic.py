@@ -38,40 +38,20 @@ _SERVER_TOOLS = ("web_search", "web_fetch", "code_execution", "bash_code_executi
 BLOCK_TYPES = frozenset(
     (
         *BLOCK_MEMBERS,
-        "redacted_thinking",
-        *(f"{tool}_tool_result" for tool in (*_SERVER_TOOLS, "tool_search", "advisor")),
-        "mcp_tool_result",
-        "mcp_tool_listing",
-        "container_upload",
-        "compaction",
-        "fallback",
+        *(f"{tool}_tool_result" for tool in (*_SERVER_TOOLS, "tool_search", "advisor", "mcp")),
+        *("redacted_thinking", "mcp_tool_listing", "container_upload", "compaction", "fallback"),
     )
 )
 """All block types of the API."""
 STOP_REASONS = (
-    "end_turn",
-    "max_tokens",
-    "stop_sequence",
-    "tool_use",
-    "pause_turn",
-    "refusal",
-    "model_context_window_exceeded",
-    "compaction",
+    *("end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal"),
+    *("model_context_window_exceeded", "compaction"),
 )
 TRUNCATING_STOP_REASONS = ("max_tokens", "pause_turn", "refusal", "model_context_window_exceeded", "compaction")
 """Reasons after which a tool call may be incomplete and must not be run."""
 ANTHROPIC_ERROR_TYPES = (
-    "invalid_request_error",
-    "authentication_error",
-    "billing_error",
-    "permission_error",
-    "not_found_error",
-    "conflict_error",
-    "request_too_large",
-    "rate_limit_error",
-    "timeout_error",
-    "api_error",
-    "overloaded_error",
+    *("invalid_request_error", "authentication_error", "billing_error", "permission_error", "not_found_error"),
+    *("conflict_error", "request_too_large", "rate_limit_error", "timeout_error", "api_error", "overloaded_error"),
 )
 
 

@@ -88,6 +88,10 @@ class ChoiceDelta(msgspec.Struct, frozen=True):
         return None if reason == "" or reason == "null" else reason
 
     @property
+    def frame_number(self) -> int:
+        return self.message.frame_number
+
+    @property
     def role(self) -> object:
         return self.delta.get("role")
 
@@ -159,6 +163,10 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
     """The id of the call before this delta."""
 
     @property
+    def frame_number(self) -> int:
+        return self.choice_delta.frame_number
+
+    @property
     def call_type(self) -> str:
         return call_type(self.entry)
 
@@ -181,39 +189,33 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
         return as_text(self.function.get("name"))
 
 
-class _ToolCallAssembler:
-    """Assigns the entries of one choice to calls: by index, or by order if the index is missing."""
-
-    def __init__(self) -> None:
-        self.deltas: list[ToolCallDelta] = []
-        self._by_index: dict[int, AssembledToolCall] = {}
-        self._last: AssembledToolCall | None = None
-        self._count = 0
-
-    def add(self, choice_delta: ChoiceDelta, entry: dict[str, Any]) -> None:
-        index = lenient_index(entry.get("index"))
-        identity, name = as_text(entry.get("id")), as_text(as_object(entry.get(call_type(entry))).get("name"))
-        call = self._last if index is None else self._by_index.get(index)
-        has_new_id = call is not None and identity != "" and call.id not in ("", identity)
-        has_new_name = call is not None and index is None and not identity and name != "" and call.name != ""
-        clashes = index is not None and has_new_id and name != ""
-        is_first = call is None or clashes or (index is None and (has_new_id or has_new_name))
-        if call is None or is_first:
-            call = self._start_call(index)
-        previous_id = call.id
-        call.id, call.name = call.id or identity, call.name or name
-        is_late = call.number < self._count - 1
-        call_delta = ToolCallDelta(choice_delta, entry, call, is_first, clashes, is_late, previous_id)
-        call.deltas.append(call_delta)
-        self.deltas.append(call_delta)
-        self._last = call
-
-    def _start_call(self, index: int | None) -> AssembledToolCall:
-        call = AssembledToolCall(self._count, index)
-        self._count += 1
-        if index is not None:
-            self._by_index[index] = call
-        return call
+def _assemble_tool_calls(choice_deltas: list[ChoiceDelta]) -> list[ToolCallDelta]:
+    """Assign the entries of one choice to calls: by index, or by order if the index is missing."""
+    deltas: list[ToolCallDelta] = []
+    by_index: dict[int, AssembledToolCall] = {}
+    last: AssembledToolCall | None = None
+    count = 0
+    for choice_delta in choice_deltas:
+        for entry in map(as_object, choice_delta.tool_call_entries):
+            index = lenient_index(entry.get("index"))
+            identity, name = as_text(entry.get("id")), as_text(as_object(entry.get(call_type(entry))).get("name"))
+            call = last if index is None else by_index.get(index)
+            has_new_id = call is not None and identity != "" and call.id not in ("", identity)
+            has_new_name = call is not None and index is None and not identity and name != "" and call.name != ""
+            clashes = index is not None and has_new_id and name != ""
+            is_first = call is None or clashes or (index is None and (has_new_id or has_new_name))
+            if call is None or is_first:
+                call = AssembledToolCall(count, index)
+                count += 1
+                if index is not None:
+                    by_index[index] = call
+            previous_id = call.id
+            call.id, call.name = call.id or identity, call.name or name
+            is_late = call.number < count - 1
+            deltas.append(ToolCallDelta(choice_delta, entry, call, is_first, clashes, is_late, previous_id))
+            call.deltas.append(deltas[-1])
+            last = call
+    return deltas
 
 
 class ChoiceView:
@@ -239,11 +241,7 @@ class ChoiceView:
     @cached_property
     def tool_call_deltas(self) -> list[ToolCallDelta]:
         """Deltas of its tool calls, in order of arrival."""
-        assembler = _ToolCallAssembler()
-        for delta in self.deltas:
-            for entry in delta.tool_call_entries:
-                assembler.add(delta, as_object(entry))
-        return assembler.deltas
+        return _assemble_tool_calls(self.deltas)
 
     @cached_property
     def tool_calls(self) -> list[AssembledToolCall]:

@@ -78,6 +78,10 @@ class TraceEvent(msgspec.Struct, frozen=True):
     def json(self) -> dict[str, Any]:
         return self.message.json
 
+    @property
+    def frame_number(self) -> int:
+        return self.message.frame_number
+
 
 def event_type(message: StreamMessage) -> str:
     """Return the type of an event, or the `event:` name of its frame if it has none."""

@@ -35,23 +35,13 @@ def make_access_control(config: Config, keys: Collection[str], bucket_storage: B
     """Build keys and limits. `bucket_storage` is shared by the workers of this machine; unused with a shared store."""
     settings = config.server
     api_keys = ApiKeys(keys, config.keys)
+    rates = (settings.requests_per_minute, settings.tokens_per_minute)
     if config.limits.store is None:
-        limits = RateLimiter(
-            requests_per_minute=settings.requests_per_minute,
-            tokens_per_minute=settings.tokens_per_minute,
-            named=config.keys,
-            principals=api_keys.principals,
-            storage=bucket_storage,
-        )
+        limits = RateLimiter(*rates, named=config.keys, principals=api_keys.principals, storage=bucket_storage)
         return AccessControl(api_keys, limits, None)
     store = SharedStore(connect_store(config.limits.store))
-    shared = SharedRateLimiter(
-        store,
-        requests_per_minute=settings.requests_per_minute,
-        tokens_per_minute=settings.tokens_per_minute,
-        named=config.keys,
-        principals=() if api_keys.allows_anonymous else api_keys.principals,
-    )
+    principals = () if api_keys.allows_anonymous else api_keys.principals
+    shared = SharedRateLimiter(store, *rates, named=config.keys, principals=principals)
     if config.has_shared_keys:
         api_keys = SharedApiKeys(keys, config.keys, store=store, on_found=shared.set_rates)
     return AccessControl(api_keys, shared, store)

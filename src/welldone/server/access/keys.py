@@ -66,21 +66,15 @@ class ApiKeys:
                 self._admins.add(settings.name)
             if settings.metrics:
                 self._scrapers.add(settings.name)
+        self.allows_anonymous = not self._digests
+        """Whether there are no keys, so that requests need none."""
+        self.has_several_principals = len(self._digests) > 1
+        """Whether there may be several principals, whose data must be separated."""
         if len(owners) > MAX_KEYS:
             raise ValueError(f"{len(owners)} keys are too many: {MAX_KEYS} at most")
         for key, owner in owners.items():
             if reason := invalid_key_reason(key):
                 raise ValueError(f"{owner} {reason}")
-
-    @property
-    def allows_anonymous(self) -> bool:
-        """Whether there are no keys, so that requests need none."""
-        return not self._digests
-
-    @property
-    def has_several_principals(self) -> bool:
-        """Whether there may be several principals, whose data must be separated."""
-        return len(self._digests) > 1
 
     @property
     def principals(self) -> list[str]:
@@ -296,11 +290,10 @@ def parse_key(value: bytes) -> SharedKey | None:
         return None
 
 
-class _CachedKey:
-    def __init__(self, key: SharedKey, now: float) -> None:
-        self.key = key
-        self.refresh_at = now + REFRESH_S
-        self.expires_at = now + CACHE_TTL_S
+class _CachedKey(msgspec.Struct):
+    key: SharedKey
+    refresh_at: float
+    expires_at: float
 
 
 class SharedApiKeys(ApiKeys):
@@ -316,23 +309,15 @@ class SharedApiKeys(ApiKeys):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(keys, named)
-        self._local_principals = {ANONYMOUS, *super().principals}
+        self.allows_anonymous = False  # requests need a key even while the store has none
+        self.has_several_principals = True  # the store may have any number of keys
+        self._local_principals = {ANONYMOUS, *self.principals}
         self._store = store
         self._on_found = on_found
         self._clock = clock
         self._cached: dict[bytes, _CachedKey] = {}
         self._negative_cache: dict[bytes, float] = {}  # expiry of unknown keys
         self._by_name: dict[str, SharedKey] = {}
-
-    @property
-    def allows_anonymous(self) -> bool:
-        """Always False: requests need a key even while the store has none."""
-        return False
-
-    @property
-    def has_several_principals(self) -> bool:
-        """Always True: the store may have any number of keys."""
-        return True
 
     @property
     def cache_sizes(self) -> tuple[int, int]:
@@ -396,11 +381,8 @@ class SharedApiKeys(ApiKeys):
             log.event(logging.WARNING, "ignoring an invalid key in the store")
             return None
         if key.name in self._local_principals:  # it would get the permissions of the local key
-            log.event(
-                logging.WARNING,
-                "ignoring a key in the store that has the name of a local key",
-                {"key": key.name},
-            )
+            message = "ignoring a key in the store that has the name of a local key"
+            log.event(logging.WARNING, message, {"key": key.name})
             return None
         return key
 
@@ -411,7 +393,7 @@ class SharedApiKeys(ApiKeys):
             if len(self._negative_cache) > MAX_NEGATIVE_CACHED:
                 del self._negative_cache[next(iter(self._negative_cache))]
             return
-        self._cached[digest] = _CachedKey(key, now)
+        self._cached[digest] = _CachedKey(key, now + REFRESH_S, now + CACHE_TTL_S)
         self._by_name[key.name] = key
         if len(self._cached) > MAX_CACHED:
             self._evict(next(iter(self._cached)))

@@ -15,7 +15,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from welldone.config.server import KeySettings
 from welldone.gateway.errors import ApiError
+from welldone.server.access.keys import SharedKey
 from welldone.server.access.store import LimitCount, SharedStore, StoreUnavailableError
 
 _MINUTE_S = 60.0
@@ -57,19 +59,6 @@ class RateLimitStatus(msgspec.Struct, frozen=True):
     spent: UsageTotals
 
 
-class RateLimitedKey(Protocol):
-    """A key with its own limits; None: the common ones."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def requests_per_minute(self) -> int | None: ...
-
-    @property
-    def tokens_per_minute(self) -> int | None: ...
-
-
 class BucketStorage(Protocol):
     """Storage of buckets, two numbers each, initially 0."""
 
@@ -89,23 +78,27 @@ class InMemoryBucketStorage:
         return new
 
 
-class TokenBucket:
+class TokenBucket(msgspec.Struct, frozen=True):
     """A limit of units per minute."""
 
-    def __init__(self, unit: str, per_minute: int, storage: BucketStorage, index: int) -> None:
-        self.unit = unit
-        self.size = per_minute
-        self._storage = storage
-        self._index = index
+    unit: str
+    size: int
+    storage: BucketStorage
+    index: int
 
     def wait_s(self, now: float) -> float:
         """Seconds until a unit is available."""
-        missing = 1 - self._refill_and_take(0, now)
+        missing = 1 - self.take(0, now)
         return missing / self._rate if missing > _EPSILON else 0.0
 
-    def take(self, units: int, now: float) -> None:
-        """Take units; the bucket may be overdrawn."""
-        self._refill_and_take(units, now)
+    def take(self, units: int, now: float) -> float:
+        """Take units and return the level; the bucket may be overdrawn."""
+
+        def change(level: float, filled_at: float) -> tuple[float, float]:
+            level, filled_at = self._refilled(level, filled_at, now)
+            return level - units, filled_at
+
+        return self.storage.update(self.index, change)[0]
 
     def try_take(self, now: float) -> bool:
         """Take a unit if one is available, and return whether it was."""
@@ -117,16 +110,16 @@ class TokenBucket:
             is_available = level >= 1 - _EPSILON
             return level - is_available, filled_at
 
-        self._storage.update(self._index, change)
+        self.storage.update(self.index, change)
         return is_available
 
     def set_level(self, level: float, now: float) -> None:
         """Set the level that the shared store reports."""
-        self._storage.update(self._index, lambda *_: (level, now))
+        self.storage.update(self.index, lambda *_: (level, now))
 
     def headers(self, now: float) -> dict[str, str]:
         """OpenAI's `x-ratelimit-*` headers: the limit, what remains, and the time until it is full."""
-        level = self._refill_and_take(0, now)
+        level = self.take(0, now)
         return {
             f"x-ratelimit-limit-{self.unit}": str(self.size),
             f"x-ratelimit-remaining-{self.unit}": str(_available_units(level)),
@@ -135,18 +128,11 @@ class TokenBucket:
 
     def level(self, now: float) -> BucketLevel:
         """The current state."""
-        return BucketLevel(self.size, _available_units(self._refill_and_take(0, now)))
+        return BucketLevel(self.size, _available_units(self.take(0, now)))
 
     @property
     def _rate(self) -> float:
         return self.size / _MINUTE_S
-
-    def _refill_and_take(self, units: int, now: float) -> float:
-        def change(level: float, filled_at: float) -> tuple[float, float]:
-            level, filled_at = self._refilled(level, filled_at, now)
-            return level - units, filled_at
-
-        return self._storage.update(self._index, change)[0]
 
     def _refilled(self, level: float, filled_at: float, now: float) -> tuple[float, float]:
         if not filled_at:  # unused so far
@@ -166,10 +152,10 @@ class RateLimiter:
 
     def __init__(
         self,
-        *,
         requests_per_minute: int,
         tokens_per_minute: int,
-        named: Iterable[RateLimitedKey] = (),
+        *,
+        named: Iterable[KeySettings | SharedKey] = (),
         principals: Iterable[str] = (),
         storage: BucketStorage | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -185,7 +171,7 @@ class RateLimiter:
         for principal in principals:
             self._buckets_of(principal)
 
-    def set_rates(self, key: RateLimitedKey) -> None:
+    def set_rates(self, key: KeySettings | SharedKey) -> None:
         """Set the limits of a key. When they change, the level of its buckets stays."""
         common_requests, common_tokens = self._default_limits
         sizes = (
@@ -207,8 +193,12 @@ class RateLimiter:
         Raises:
             ApiError: 429 if a bucket is empty. Rejected requests are not charged.
         """
+        buckets = self._buckets_of(principal)
+        if not buckets:
+            self._totals[principal].requests += 1
+            return {}
         now = self._clock()
-        return self._request_result(principal, _try_take(self._buckets_of(principal), now), now)
+        return self._request_result(principal, _try_take(buckets, now), now)
 
     def _request_result(self, principal: str, is_admitted: bool, now: float) -> dict[str, str]:
         buckets = self._buckets_of(principal)
@@ -310,17 +300,17 @@ class SharedRateLimiter(RateLimiter):
     The local buckets are a copy of the store's levels: while it is unavailable, each process counts for itself.
     """
 
-    def __init__(self, store: SharedStore, **rest: Any) -> None:  # noqa: ANN401 - the parameters of `RateLimiter`
-        super().__init__(**rest)
+    def __init__(self, store: SharedStore, *rates: int, **rest: Any) -> None:  # noqa: ANN401 - as `RateLimiter`
+        super().__init__(*rates, **rest)
         self._store = store
         self._unsynced: dict[str, tuple[int, int]] = {}  # requests and tokens to report, by principal
         self._sync_task: asyncio.Task[None] | None = None
 
     async def admit(self, principal: str) -> dict[str, str]:
         """As `take_request`, counted in the store."""
-        if not self._buckets_of(principal):
-            return self.take_request(principal)
         try:
+            if not self._buckets_of(principal):
+                return self.take_request(principal)
             count = await self._count_in_store(principal, requests=1)
         except StoreUnavailableError:
             return self.take_request(principal)

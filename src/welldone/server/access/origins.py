@@ -53,13 +53,8 @@ _STAINLESS_PREFIX = "x-stainless-"
 """Prefix of a dozen headers in which the official SDKs describe themselves."""
 
 _EXPOSED_HEADERS = ", ".join(
-    [
-        "x-request-id",
-        "request-id",
-        "openai-processing-ms",
-        "retry-after",
-        *(f"x-ratelimit-{kind}-{unit}" for unit in ("requests", "tokens") for kind in ("limit", "remaining", "reset")),
-    ]
+    ["x-request-id", "request-id", "openai-processing-ms", "retry-after"]
+    + [f"x-ratelimit-{kind}-{unit}" for unit in ("requests", "tokens") for kind in ("limit", "remaining", "reset")]
 )
 
 _PREFLIGHT_MAX_AGE_S = 600
@@ -135,6 +130,7 @@ class OriginPolicy:
         origins = tuple(cors_origins)
         self._allows_any_origin = "*" in origins
         self._origins = frozenset(_parse_allowed_origin(value) for value in origins if value != "*")
+        self._vary = {"Vary": "Origin"} if self._origins and not self._allows_any_origin else {}
 
     def check(self, method: str, headers: Mapping[str, str]) -> dict[str, str]:
         """Check Host and Origin, and return the CORS headers of the response.
@@ -148,16 +144,16 @@ class OriginPolicy:
         if len(origins) > 1:
             raise invalid_request(f"This {method} request has more than one Origin.", code="invalid_origin")
         if not origins:
-            return self._vary_header()
+            return dict(self._vary)
         (origin,) = origins
         if self._allows_any_origin:
             return {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": _EXPOSED_HEADERS}
         parsed = _parse_origin(origin)
         if parsed is not None and parsed in self._origins:
             allowed = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED_HEADERS}
-            return allowed | self._vary_header()
+            return allowed | self._vary
         if parsed is not None and parsed == (self._scheme, host.name, host.port or _DEFAULT_PORTS[self._scheme]):
-            return self._vary_header()
+            return dict(self._vary)
         raise ApiError(
             403,
             f"Requests from the origin {origin[:100]!r} are not allowed. Allow it with --cors-origins.",
@@ -200,9 +196,6 @@ class OriginPolicy:
             return  # `check` has validated it
         if {"cross-site", "same-site"}.intersection(values.get("sec-fetch-site", ())):
             raise ApiError(403, "Cross-site requests for this path are not allowed.", code="origin_not_allowed")
-
-    def _vary_header(self) -> dict[str, str]:
-        return {"Vary": "Origin"} if self._origins and not self._allows_any_origin else {}
 
     def _checked_host(self, values: list[str]) -> HostPort:
         host = parse_host(values[0]) if len(values) == 1 else None

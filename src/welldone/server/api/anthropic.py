@@ -11,7 +11,7 @@ from welldone.protocol.events import Json
 from welldone.server.api.count_tokens import PromptTokenCounter, count_native, server_kind
 from welldone.server.app import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.service import ResponseGenerator, speaks_natively
+from welldone.server.generation.service import GenerationService, speaks_natively
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.random_ids import random_hex
 from welldone.server.requests.anthropic import AnthropicTranslation, anthropic_to_chat
@@ -29,7 +29,7 @@ class MessagesApi:
         self,
         settings: ServeSettings,
         targets: BackendResolver,
-        generator: ResponseGenerator,
+        generator: GenerationService,
         count_tokens: PromptTokenCounter,
     ) -> None:
         self._settings = settings

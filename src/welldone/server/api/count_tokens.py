@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
 from welldone.engines.supervisor import LocalModel
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
@@ -33,11 +33,8 @@ _CHAT_COUNTS = {
 """Requests to upstreams by their kind."""
 
 
-class PromptTokenCounter(Protocol):
-    """Counts the prompt tokens of a chat."""
-
-    async def __call__(self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, chat: Json) -> int:
-        """Return the count. Raises ApiError if the backend cannot count."""
+PromptTokenCounter: TypeAlias = Callable[[RequestContext, LocalBackend | UpstreamBackend, Json], Awaitable[int]]
+"""Counts the prompt tokens of a chat. Raises ApiError if the backend cannot count."""
 
 
 def make_token_counter(local: Callable[[LocalModel, Json], Awaitable[int]]) -> PromptTokenCounter:

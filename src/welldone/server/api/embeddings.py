@@ -52,9 +52,7 @@ class EmbeddingsApi:
 
     async def embed(self, ctx: RequestContext, body: Json) -> HttpResponse:
         """POST /v1/embeddings."""
-        model = self._find_model(ctx, body)
-        await self._wait_loaded(model)
-        request = read_embeddings(body, model.settings, model.capabilities)
+        model, request = await self._read(ctx, body, read_embeddings)
         inputs = request.bodies[0]["input"]
         embeddings: list[bytes] = []
         tokens = 0
@@ -81,9 +79,7 @@ class EmbeddingsApi:
 
     async def rerank(self, ctx: RequestContext, body: Json) -> HttpResponse:
         """POST /v1/rerank, in the format of Jina and Cohere."""
-        model = self._find_model(ctx, body)
-        await self._wait_loaded(model)
-        request = read_rerank(body, model.settings, model.capabilities)
+        model, request = await self._read(ctx, body, read_rerank)
         query = request.bodies[0]["query"]
         query_bytes = _max_tokens(query)
         with model.in_use():
@@ -109,9 +105,7 @@ class EmbeddingsApi:
 
     async def tokenize(self, ctx: RequestContext, body: Json) -> HttpResponse:
         """POST /tokenize: llama.cpp's reply, with vLLM's counts."""
-        model = self._find_model(ctx, body)
-        await self._wait_loaded(model)
-        request = read_tokenize(body, model.settings, model.capabilities)
+        model, request = await self._read(ctx, body, read_tokenize)
         engine_body = request.bodies[0]
         if model.settings.command:  # vLLM's fields too: each server ignores those of the other
             content, add_special = engine_body["content"], engine_body.get("add_special", False)
@@ -146,9 +140,7 @@ class EmbeddingsApi:
 
     async def detokenize(self, ctx: RequestContext, body: Json) -> HttpResponse:
         """POST /detokenize: the text as llama.cpp's `content` and as vLLM's `prompt`."""
-        model = self._find_model(ctx, body)
-        await self._wait_loaded(model)
-        request = read_detokenize(body, model.settings, model.capabilities)
+        model, request = await self._read(ctx, body, read_detokenize)
         async with self._tokenize_slots:
             reply = await self._fetch(model, "/detokenize", request.bodies[0], is_root=True)
         text = reply.get("content", reply.get("prompt"))  # the latter is vLLM's
@@ -174,6 +166,14 @@ class EmbeddingsApi:
                 raise
         body = vllm_tokenize_body(chat)
         return (await self._fetch(model, "/tokenize", body, "messages", is_root=True)).get("count")
+
+    async def _read(
+        self, ctx: RequestContext, body: Json, read: Callable[..., ValidatedRequest]
+    ) -> tuple[LocalModel, ValidatedRequest]:
+        """Find and load the model, and validate the body for it."""
+        model = self._find_model(ctx, body)
+        await self._wait_loaded(model)
+        return model, read(body, model.settings, model.capabilities)
 
     async def _wait_loaded(self, model: LocalModel) -> None:
         try:

@@ -10,7 +10,7 @@ from welldone.protocol.events import Json
 from welldone.server.api.models import format_timestamp
 from welldone.server.app import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.service import ResponseGenerator
+from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.random_ids import random_hex
 from welldone.server.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate
@@ -22,7 +22,7 @@ class OllamaApi:
     def __init__(
         self,
         targets: BackendResolver,
-        generator: ResponseGenerator,
+        generator: GenerationService,
         *,
         list_models: Callable[[RequestContext], list[Json]],
         now: Callable[[], float],
@@ -60,10 +60,7 @@ class OllamaApi:
             reply = {"model": backend.name, "created_at": created_at, **dialect.content_fields("")}
             return json_response({**reply, "done": True, "done_reason": "load"})
         gen_request = GenerationRequest(
-            body=chat,
-            id=ID_PREFIX[Endpoint.CHAT] + random_hex(12),
-            dialect=dialect,
-            field_names=OLLAMA_PARAM_NAMES,
+            body=chat, id=ID_PREFIX[Endpoint.CHAT] + random_hex(12), dialect=dialect, field_names=OLLAMA_PARAM_NAMES
         )
         return await self._generator.generate(ctx, backend, gen_request)
 

@@ -19,38 +19,26 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import Json
 from welldone.schemas.errors import shorten_value
-from welldone.schemas.responses import ITEMS_LIMIT
+from welldone.schemas.responses import ITEMS_LIMIT, ItemsQuery, ResponseRequest
 from welldone.server.api.count_tokens import PromptTokenCounter, count_native
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.api.response_store import ResponseStore, StoredResponse
 from welldone.server.app import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.service import ResponseGenerator, speaks_natively
+from welldone.server.generation.service import GenerationService, speaks_natively
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.observe import log
 from welldone.server.random_ids import random_hex
-from welldone.server.requests import fields
+from welldone.server.requests import fields, response_items
+from welldone.server.requests import responses as requests
 from welldone.server.requests.fields import rename_error_param
-from welldone.server.requests.response_items import (
-    complete_items,
-    item_not_found,
-    raw_input_items,
-    read_input_items,
-)
-from welldone.server.requests.responses import (
-    ResponseStorageOptions,
-    check_responses_fields,
-    echoed_fields,
-    read_storage_options,
-    responses_to_chat,
-)
+from welldone.server.requests.responses import ResponseStorageOptions
 from welldone.server.requests.upstream_body import without_routing_fields
 
 _MAX_BACKGROUND = 64
 """Background responses of all clients at once. They queue like others, but no open connection limits their number."""
-_PAGE_SIZE, PAGE_LIMIT = 20, 100  # OpenAI's
+_PAGE_SIZE = 20  # OpenAI's
 _QUERY_LIMIT = 32  # fields of a query string; there are four
-SORT_ORDERS = ("asc", "desc")
 _BACKGROUND_FAILED = "a background response failed"
 
 _TaskKey: TypeAlias = tuple[str, str]
@@ -117,7 +105,7 @@ class ResponsesApi:
         self,
         settings: ServeSettings,
         targets: BackendResolver,
-        generator: ResponseGenerator,
+        generator: GenerationService,
         store: ResponseStore,
         *,
         owners: UpstreamIdOwners,
@@ -141,7 +129,7 @@ class ResponsesApi:
         """`POST /responses`."""
         body = await self._generator.read_body(ctx)
         backend = self._targets.find(ctx, body.get("model"))
-        options = read_storage_options(body)
+        options = requests.read_storage_options(body)
         job = await self._prepare(ctx, body, backend, options)
         if options.is_background:
             return await self._start_background(job)
@@ -155,7 +143,7 @@ class ResponsesApi:
         """`POST /responses/input_tokens`: the input tokens that usage would report."""
         body = await self._generator.read_body(ctx)
         backend = self._targets.find(ctx, body.get("model"))
-        job = await self._prepare(ctx, body, backend, read_storage_options(body))
+        job = await self._prepare(ctx, body, backend, requests.read_storage_options(body))
         if isinstance(backend, UpstreamBackend) and job.is_native:
             return json_response(
                 await count_native(ctx, backend, Endpoint.RESPONSES, without_routing_fields(job.gen_request.body), {})
@@ -191,16 +179,16 @@ class ResponsesApi:
     async def input_items(self, ctx: RequestContext) -> HttpResponse:
         """`GET /responses/{id}/input_items`: the whole input of the model, with that of earlier responses."""
         self._get_stored(ctx)
-        query = _query_fields(ctx)
-        limit = fields.integer({"limit": _parse_int(query.get("limit"))}, "limit", 1, PAGE_LIMIT) or _PAGE_SIZE
-        is_descending = (fields.choice(dict(query), "order", SORT_ORDERS) or "desc") == "desc"
+        given = _query_fields(ctx)
+        query = fields.read_fields({**given, "limit": _parse_int(given.get("limit"))}, ItemsQuery)
+        limit = query.limit or _PAGE_SIZE
         items: dict[str, tuple[StoredResponse, int]] = {}
         chain = self._store.available_chain(ctx.principal, _response_id(ctx))
         for stored in chain:
             count = stored.input_count if stored is chain[-1] else len(stored.item_ids)
             items |= {item_id: (stored, index) for index, item_id in enumerate(stored.item_ids[:count]) if item_id}
             await asyncio.sleep(0)  # there may be thousands of responses with thousands of items
-        remaining = _items_after(list(reversed(items) if is_descending else items), query.get("after"))
+        remaining = _items_after(list(items if query.order == "asc" else reversed(items)), query.after)
         page = remaining[:limit]
         ends = {"first_id": page[0], "last_id": page[-1]} if page else {"first_id": None, "last_id": None}
         tail = msgspec.json.encode({**ends, "has_more": len(remaining) > limit})
@@ -212,20 +200,20 @@ class ResponsesApi:
     ) -> _ResponseJob:
         response_id = ID_PREFIX[Endpoint.RESPONSES] + random_hex(24)
         if speaks_natively(backend, Endpoint.RESPONSES):
-            items, echo = raw_input_items(body), echoed_fields(body)
+            items, echo = response_items.raw_input_items(body), requests.echoed_fields(body)
             native_body = await self._native_body(ctx, backend, body, options)
             gen_request = GenerationRequest(body=native_body, id=response_id, endpoint=Endpoint.RESPONSES, echo=echo)
             return _ResponseJob(ctx, backend, options, gen_request, echo, items, is_native=True)
-        check_responses_fields(body)
+        fields.check_supported(body, ResponseRequest)
         limit = self._settings.body_limit_bytes
         history = await self._history(ctx, options.previous_response_id)
         items = await run_cooperatively(
-            read_input_items(body, lambda item_id: self._store.item(ctx.principal, item_id), limit)
+            response_items.read_input_items(body, lambda item_id: self._store.item(ctx.principal, item_id), limit)
         )
         if len(history) + len(items) > ITEMS_LIMIT:
             message = f"The conversation has more than {ITEMS_LIMIT} items."
             raise invalid_request(message, param="input", code="context_length_exceeded")
-        translation = responses_to_chat(
+        translation = requests.responses_to_chat(
             body,
             history,
             items,
@@ -261,7 +249,8 @@ class ResponsesApi:
         is_foreign = await self._owners.not_owned(ctx.principal, [options.previous_response_id])
         is_upstream_state = previous is None or (previous.is_native and len(backend.upstreams) == 1)
         if is_foreign or not is_upstream_state:
-            out["input"] = await self._history(ctx, out.pop("previous_response_id")) + raw_input_items(body)
+            history = await self._history(ctx, out.pop("previous_response_id"))
+            out["input"] = history + response_items.raw_input_items(body)
         return out
 
     async def _check_references(self, ctx: RequestContext, body: Json) -> None:
@@ -274,7 +263,7 @@ class ResponsesApi:
             if param == "conversation":
                 message = f"Conversation with id '{shorten_value(state_id)}' not found."
                 raise ApiError(404, message, param=param, code="not_found")
-            raise item_not_found(state_id, param)
+            raise response_items.item_not_found(state_id, param)
 
     async def _history(self, ctx: RequestContext, previous: str | None) -> list[Json]:
         """Return the items of a conversation up to and including a response."""
@@ -306,7 +295,7 @@ class ResponsesApi:
         self._store.put(
             job.ctx.principal,
             final,
-            complete_items(job.items, job.gen_request.id),
+            response_items.complete_items(job.items, job.gen_request.id),
             previous=options.previous_response_id,
             is_native=job.is_native and not options.is_background,  # background responses have an id of ours
             is_background=options.is_background,

@@ -6,9 +6,9 @@ The server sends a stream, a whole reply, or an error. The headers tell which; i
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum, auto
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from welldone.gateway import error_mapping
 from welldone.gateway.backends import BackendLease
@@ -37,6 +37,9 @@ from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.token_cost import OutputTokenEstimator
 from welldone.server.observe.timing import StreamTimes
 
+if TYPE_CHECKING:  # which makes the attempts
+    from welldone.server.generation.response_task import ResponseTask
+
 _TURN_S = 0.005  # time slice for parsing a whole reply; a single step may take longer
 _STATUS_BY_ERROR = {
     "invalid_request_error": 400,
@@ -53,42 +56,6 @@ _KEEP_ALIVE_FACTOR = 6
 """Multiple of `first_byte_s` without content that is allowed while keep-alives arrive: an hour by default."""
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n")
 _OK = 200
-
-
-class AttemptListener(Protocol):
-    """The response that an attempt belongs to."""
-
-    param: str
-    """Parameter named in the error for a prompt that is too long."""
-
-    def on_accepted(self) -> None:
-        """Called when the server starts its reply."""
-
-    def wake(self) -> None:
-        """Called when the deadline has changed."""
-
-    def on_data(self, data: bytes, part: int) -> bool:
-        """Process bytes of the stream. Returns whether the part has produced an event by now."""
-
-    def on_full_body(self, data: bytes, part: int) -> Iterator[None]:
-        """Process a whole reply, in steps between which the event loop may run."""
-
-    def on_end(self, part: int) -> None:
-        """Called at the regular end of the reply."""
-
-    @property
-    def has_content(self) -> bool:
-        """Whether the last data had content, and not only a role or a keep-alive."""
-
-    @property
-    def has_backpressure(self) -> bool:
-        """Whether the client reads too slowly."""
-
-    def is_done(self, part: int) -> bool:
-        """Whether the stream has sent its end marker."""
-
-    def fail(self, error: Exception) -> None:
-        """Called with an internal error."""
 
 
 class _ReplyKind(Enum):
@@ -121,7 +88,7 @@ class _FastPathTarget(NamedTuple):
 class UpstreamAttempt:
     """One attempt at a part. A retry makes a new object: late data of the old one is dropped."""
 
-    def __init__(self, listener: AttemptListener, part_index: int, *, is_fresh: bool = False) -> None:
+    def __init__(self, listener: "ResponseTask", part_index: int, *, is_fresh: bool = False) -> None:
         self.part_index = part_index
         self._is_fresh = is_fresh  # uses a new connection instead of a pooled one
         self.stage = AttemptStage.CREATED
@@ -135,7 +102,7 @@ class UpstreamAttempt:
         self._loop = asyncio.get_running_loop()
         self._lease: BackendLease | None = None
         self._exchange: Exchange | None = None
-        self._observer: StreamObserver | None = None
+        self._observers: Sequence[StreamObserver] = ()
         self._fast_path: _FastPathTarget | None = None
         self._is_between_frames = True  # the last data ended with a complete frame
         self._reply_kind = _ReplyKind.UNKNOWN
@@ -181,11 +148,11 @@ class UpstreamAttempt:
         lease: BackendLease,
         path: str,
         body: bytes,
-        observer: StreamObserver | None,
+        observers: Sequence[StreamObserver],
         headers: Iterable[tuple[str, str]],
     ) -> AttemptFailure | None:
         """Send the request and wait for the end of the reply. Returns the failure, or None."""
-        self._lease, self._observer = lease, observer
+        self._lease, self._observers = lease, observers
         self._unsent_bytes = len(body)
         self.stage = AttemptStage.CONNECTING
         self.last_received_at = self._last_content_at = time.monotonic()
@@ -220,7 +187,7 @@ class UpstreamAttempt:
     def enable_fast_path(self, pipeline: StreamPipeline, stream: StreamingResponse, times: StreamTimes) -> None:
         """Forward plain text chunks straight to the client's stream, which must have no other part."""
         exchange = self._exchange
-        if self._fast_path is None and self._observer is None and exchange is not None and exchange.is_chunked:
+        if self._fast_path is None and not self._observers and exchange is not None and exchange.is_chunked:
             pipeline.fast_path.use_framing(TransferFraming(split_chunk_framing, stream.chunk_framing))
             stream.on_disconnect(self._disable_fast_path)
             self._fast_path = _FastPathTarget(pipeline.fast_path, stream.write_framed, times.record_chunk)
@@ -236,8 +203,9 @@ class UpstreamAttempt:
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None  # a reference cycle would wait for the garbage collector, which stops the loop
-        if self._observer is not None and not self._result.done():
-            self._observer.end(CLIENT_DISCONNECTED.error.message, is_aborted=True)
+        if not self._result.done():
+            for observer in self._observers:
+                observer.end(CLIENT_DISCONNECTED.error.message, is_aborted=True)
 
     def time_out(self) -> None:
         """Fail because of silence."""
@@ -290,13 +258,13 @@ class UpstreamAttempt:
         if self._result.done():
             return
         self._status, self._headers = status, headers
-        if self._observer is not None:
-            self._observer.head(status, headers)
+        for observer in self._observers:
+            observer.head(status, headers)
         if status != _OK:
             self._reply_kind = _ReplyKind.ERROR
             self._schedule(ERROR_BODY_TIMEOUT_S, self._fail_with_status)
         elif headers.get("content-encoding", "identity").lower() != "identity":
-            self.fail(_invalid_reply(error_mapping.compressed_reply()))
+            self.fail(AttemptFailure(error_mapping.compressed_reply(), "garbage"))
         elif headers.get("content-type", _SSE_TYPE).lower().startswith(_SSE_TYPE):
             self._reply_kind = _ReplyKind.STREAM
             self._listener.on_accepted()
@@ -314,8 +282,8 @@ class UpstreamAttempt:
 
     def data(self, data: bytes) -> None:
         """Receive bytes of the body."""
-        if self._observer is not None:
-            self._observer.data(data)
+        for observer in self._observers:
+            observer.data(data)
         if self._result.done():
             return
         self.output_estimate.add(data)
@@ -344,8 +312,8 @@ class UpstreamAttempt:
         """Receive the end of the body."""
         if self._result.done():
             return
-        if self._observer is not None:
-            self._observer.end(None if error is None else str(error))
+        for observer in self._observers:
+            observer.end(None if error is None else str(error))
         if error is not None and not (
             self._reply_kind is _ReplyKind.STREAM and self._listener.is_done(self.part_index)
         ):
@@ -361,7 +329,7 @@ class UpstreamAttempt:
             self._buffer.clear()
             self._read_in_steps()
         else:
-            self.fail(_invalid_reply(error_mapping.empty_reply()))
+            self.fail(AttemptFailure(error_mapping.empty_reply(), "garbage"))
 
     def _read_in_steps(self) -> None:
         """Parse a whole reply for one time slice, then let the event loop run."""
@@ -395,7 +363,7 @@ class UpstreamAttempt:
         if self._reply_kind is _ReplyKind.ERROR and len(self._buffer) > ERROR_LIMIT_BYTES:
             self._fail_with_status()
         elif len(self._buffer) > STEPWISE_LIMIT_BYTES:
-            self.fail(_invalid_reply(error_mapping.reply_too_large()))
+            self.fail(AttemptFailure(error_mapping.reply_too_large(), "garbage"))
 
     def _detect_reply_kind(self, data: bytes) -> None:
         """Classify a reply by its first byte, if its headers do not."""
@@ -405,7 +373,7 @@ class UpstreamAttempt:
         if start in b"{[":
             self._reply_kind = _ReplyKind.FULL_BODY
         elif start == b"<":
-            self.fail(_invalid_reply(error_mapping.unrecognized_reply()))
+            self.fail(AttemptFailure(error_mapping.unrecognized_reply(), "garbage"))
         else:
             self._reply_kind = _ReplyKind.STREAM
             self._listener.on_accepted()
@@ -431,8 +399,8 @@ class UpstreamAttempt:
         self._cancel_timer()
         if self._lease is not None:
             self._lease.report(failure)
-        if self._observer is not None:
-            self._observer.end(None if failure is None else failure.error.message, is_aborted=True)
+        for observer in self._observers:
+            observer.end(None if failure is None else failure.error.message, is_aborted=True)
 
 
 def _is_comment_only(data: bytes) -> bool:
@@ -453,7 +421,3 @@ def classify_failure(failure: Failure) -> AttemptFailure:
         is_server_fault=status >= 500 and failure.code not in OVERLOAD_CODES,
         is_retryable=status != 400 and failure.code != QUEUE_TIMEOUT,
     )
-
-
-def _invalid_reply(error: ApiError) -> AttemptFailure:
-    return AttemptFailure(error, "garbage")

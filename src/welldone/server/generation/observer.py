@@ -1,6 +1,6 @@
-"""Observers of the bytes that a server sends: the trace recorder, the inspector, or both."""
+"""Observers of the bytes that a server sends: the trace recorder and the inspector."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 SAFE_HEADERS = frozenset(
@@ -31,25 +31,3 @@ class StreamObserver(Protocol):
 
     def end(self, error: str | None, *, is_aborted: bool = False) -> None:
         """Receive the end, with an error message if the reply is incomplete. Later calls are ignored."""
-
-
-class CompositeObserver:
-    """Forwards one exchange to several observers."""
-
-    def __init__(self, observers: Sequence[StreamObserver]) -> None:
-        self._observers = observers
-
-    def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """Forward the status and headers."""
-        for observer in self._observers:
-            observer.head(status, headers)
-
-    def data(self, data: bytes) -> None:
-        """Forward bytes of the body."""
-        for observer in self._observers:
-            observer.data(data)
-
-    def end(self, error: str | None, *, is_aborted: bool = False) -> None:
-        """Forward the end."""
-        for observer in self._observers:
-            observer.end(error, is_aborted=is_aborted)

@@ -6,7 +6,7 @@ Batches are not among them: they would bypass the rate limits of a key.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -30,9 +30,10 @@ from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpRequest, HttpResponse
 from welldone.protocol.events import Json
-from welldone.server.app import RequestContext, Route, RouteHandler
+from welldone.server.app import RequestContext, Route, RouteHandler, check_encoding
 from welldone.server.generation.client_output import ClientOutput
 from welldone.server.generation.retry import RetryLoop
+from welldone.server.generation.targets import BackendResolver
 from welldone.server.generation.token_cost import estimate_prompt_tokens
 from welldone.server.requests.upstream_body import PassthroughBody, is_multipart_form, read_upload_in_steps
 
@@ -254,26 +255,13 @@ PASSTHROUGH_ENDPOINTS = (
 """Endpoints of OpenAI, vLLM and llama.cpp."""
 
 
-class PassthroughTargets(Protocol):
-    """Finds backends."""
-
-    def find(self, ctx: RequestContext, name: object) -> Backend:
-        """Return the backend of a model. Raises ApiError if there is none, or not for this client."""
-
-    def first_upstream(self, ctx: RequestContext) -> Backend | None:
-        """Return the first upstream."""
-
-    def may_use(self, ctx: RequestContext, name: str) -> bool:
-        """Whether the client's key allows a model; with an empty name: all models."""
-
-
 class PassthroughApi:
     """The routes of the passthrough endpoints."""
 
     def __init__(
         self,
         settings: ServeSettings,
-        targets: PassthroughTargets,
+        targets: BackendResolver,
         *,
         charge_tokens: Callable[[RequestContext, int], None],
     ) -> None:
@@ -305,8 +293,7 @@ class PassthroughApi:
         upload = await self._read_upload(ctx) if ctx.request.method == "POST" else PassthroughBody()
         backend = self._targets.find(ctx, upload.model) if endpoint.has_model else self._files_backend(ctx)
         if not isinstance(backend, LocalBackend):
-            with backend.using():
-                await self._forward(ctx, endpoint, upload, backend)
+            await self._forward(ctx, endpoint, upload, backend)
             return None
         if local is None or upload.json is None:
             raise ApiError(404, "Local models do not support this endpoint.", code="not_found")
@@ -314,8 +301,7 @@ class PassthroughApi:
 
     async def _read_upload(self, ctx: RequestContext) -> PassthroughBody:
         request, settings = ctx.request, self._settings
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise ApiError(415, "Send the body without Content-Encoding.", code="unsupported_encoding")
+        check_encoding(request.headers)
         content_type = request.headers.get("Content-Type")
         limit = settings.upload_limit_bytes if is_multipart_form(content_type) else settings.body_limit_bytes
         data = await request.read_body(limit_bytes=limit, timeout_s=settings.body_s)

@@ -1,7 +1,5 @@
 """Headers and trailers that report on a response: timing, repairs, and the upstream. Sent on request."""
 
-from collections.abc import Mapping
-
 from welldone.protocol.replay import AnyPipeline
 from welldone.server.observe.timing import StreamTimes
 
@@ -19,34 +17,19 @@ _RULES_LIMIT = 64  # proxies limit a header to 4 to 8 KB
 class ReportHeaders:
     """The report on one response."""
 
-    def __init__(self, times: StreamTimes, *, is_requested: bool, shows_upstreams: bool) -> None:
-        self.times = times
-        self._is_requested = is_requested
+    def __init__(self, times: StreamTimes, shows_upstreams: bool) -> None:
+        self._times = times
         self._shows_upstreams = shows_upstreams  # this client may see the names of upstreams
-
-    @property
-    def trailer_names(self) -> tuple[str, ...]:
+        names = (REPAIRS_HEADER, BROKEN_JSON_HEADER, PRINTED_CALLS_HEADER, TIMING_HEADER)
+        self.trailer_names: tuple[str, ...] = (*names, UPSTREAM_HEADER) if shows_upstreams else names
         """Names of the trailers of a stream."""
-        if not self._is_requested:
-            return ()
-        return (
-            REPAIRS_HEADER,
-            BROKEN_JSON_HEADER,
-            PRINTED_CALLS_HEADER,
-            TIMING_HEADER,
-            *((UPSTREAM_HEADER,) if self._shows_upstreams else ()),
-        )
 
-    def headers(self, upstream: str) -> Mapping[str, str]:
+    def headers(self, upstream: str) -> dict[str, str]:
         """Return the headers at the start of the response, with the upstream of the last attempt."""
-        if not self._is_requested:
-            return {}
         return {TIMING_HEADER: self._timing(), **self._upstream_header(upstream)}
 
-    def trailers(self, pipeline: AnyPipeline, upstream: str) -> Mapping[str, str]:
+    def trailers(self, pipeline: AnyPipeline, upstream: str) -> dict[str, str]:
         """Return the trailers at its end."""
-        if not self._is_requested:
-            return {}
         result = pipeline.result
         rules = [entry.rule for entry in result.repairs]
         broken_json = f"content={result.invalid_json_count}, arguments={result.invalid_arguments_count}"
@@ -64,6 +47,6 @@ class ReportHeaders:
 
     def _timing(self) -> str:
         """Format times in milliseconds (https://www.w3.org/TR/server-timing/)."""
-        times = self.times
+        times = self._times
         known = (("queue", times.queued_s), ("first", times.ttft_s), ("total", times.elapsed_s))
         return ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in known if seconds is not None)

@@ -12,7 +12,6 @@ from enum import IntEnum, auto
 
 import msgspec
 
-from welldone.config.server import ServeSettings
 from welldone.gateway.backends import Backend, BackendLease, upstream_headers
 from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError
@@ -25,10 +24,10 @@ from welldone.protocol.events import Json
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.result import PartState
-from welldone.server.app import RequestContext
+from welldone.server.app import RequestContext, response_headers
 from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
 from welldone.server.generation.client_output import ClientOutput
-from welldone.server.generation.observer import CompositeObserver, StreamObserver
+from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.pipelines import (
     GenerationRequest,
     pipeline_factory,
@@ -41,8 +40,8 @@ from welldone.server.generation.targets import sticky_key
 from welldone.server.generation.token_cost import TokenCost
 from welldone.server.inspector.captures import StreamCapture
 from welldone.server.observe import log
-from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import StreamTimes
+from welldone.server.parts import ServerParts
 from welldone.server.requests.fields import ValidatedRequest
 
 _KEEP_ALIVE_LIMIT = 45  # in a row: some clients give up after a hundred lines without data, and a comment has two
@@ -86,15 +85,6 @@ _NEXT_STATES = {
 }
 
 
-class GenerationServices(msgspec.Struct, frozen=True):
-    """What all responses of a server share."""
-
-    settings: ServeSettings
-    response_headers: Callable[[RequestContext], dict[str, str]]
-    recorder: TraceRecorder | None = None
-    now: Callable[[], float] = time.time
-
-
 class ResponseTask(ClientOutput):
     """The production of one response."""
 
@@ -104,22 +94,23 @@ class ResponseTask(ClientOutput):
         backend: Backend,
         gen_request: GenerationRequest,
         request: ValidatedRequest,
-        services: GenerationServices,
+        parts: ServerParts,
         *,
-        report: ReportHeaders,
+        times: StreamTimes,
+        report: ReportHeaders | None = None,
         reread_request: Callable[[], ValidatedRequest] | None = None,
         capture: StreamCapture | None = None,
     ) -> None:
-        settings = services.settings
+        settings = parts.settings
         super().__init__(ctx.request, write_s=settings.write_s)
         self._ctx = ctx
         self.backend = backend
         self._gen_request = gen_request
         self._request = request
-        self._services = services
+        self._parts = parts
         self._settings = settings
-        self.report = report
-        self.times: StreamTimes = report.times
+        self._report = report
+        self.times = times
         self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
         self._capture = capture
         self._path, self.param = _UPSTREAM_PATHS[gen_request.endpoint]
@@ -127,7 +118,7 @@ class ResponseTask(ClientOutput):
             gen_request,
             request,
             backend,
-            envelope=Envelope(gen_request.id, int(services.now()), backend.name),
+            envelope=Envelope(gen_request.id, int(parts.now()), backend.name),
             reasoning=reasoning_fields_for(ctx.request.headers.get("User-Agent"), settings.reasoning),
         )
         self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
@@ -168,7 +159,8 @@ class ResponseTask(ClientOutput):
         Raises:
             ApiError: it failed before anything was sent.
         """
-        self.backend.check_capacity()
+        if not self.backend.upstreams:
+            self.backend.check_capacity()
         workers = 1 if self._part_count == 1 else min(self._part_count, self.backend.slots)
         tasks = [asyncio.create_task(self._run_worker(is_first=number == 0)) for number in range(workers)]
         try:
@@ -224,7 +216,8 @@ class ResponseTask(ClientOutput):
             self.pipeline.configure(part, options)
             if self._capture is not None:
                 self._capture.configure(part, options)
-        async with self._ctx.body_budget.reserve(attempt):
+        await self._parts.body_budget.reserve(attempt)
+        try:
             if self.state >= ResponseState.COMPLETE:
                 return None
             if self._reread_request is not None:
@@ -232,16 +225,17 @@ class ResponseTask(ClientOutput):
                 self._reread_request = None
             body = {**self._request.bodies[part], "model": lease.model}
             encoded = [msgspec.json.encode(body)]
-            observer: StreamObserver | None = None
-            if self._services.recorder is not None and lease.upstream is not None:
-                observer = self._services.recorder.begin(self._path, body, lease.name, self._ctx.id)
+            observers: list[StreamObserver] = []
+            if self._parts.recorder is not None and lease.upstream is not None:
+                observers.append(self._parts.recorder.begin(self._path, body, lease.name, self._ctx.id))
             if self._capture is not None:
-                capture = self._capture.begin_attempt(part, lease.name, encoded[0], is_local=lease.upstream is None)
-                observer = capture if observer is None else CompositeObserver((observer, capture))
+                is_local = lease.upstream is None
+                observers.append(self._capture.begin_attempt(part, lease.name, encoded[0], is_local=is_local))
             # `pop`: this frame must not keep the body in memory during the reply, n times for n parts.
-            return await attempt.run(
-                lease, self._path, encoded.pop(), observer, upstream_headers(lease, self._gen_request.forwarded_headers)
-            )
+            headers = upstream_headers(lease, self._gen_request.forwarded_headers)
+            return await attempt.run(lease, self._path, encoded.pop(), observers, headers)
+        finally:
+            self._parts.body_budget.release(attempt)
 
     def retract(self, part: int) -> bool:
         """Discard the output of a failed attempt, if the client has received nothing of it."""
@@ -319,7 +313,7 @@ class ResponseTask(ClientOutput):
             self._stream is not None
             and self._part_count == len(self._attempts) == 1  # a queued stream has no attempt yet
             and isinstance(self.pipeline, StreamPipeline)
-            and self.pipeline.dialect.IS_CHAT
+            and self.pipeline.dialect.is_chat
         ):
             self._attempts[0].enable_fast_path(self.pipeline, self._stream, self.times)
 
@@ -329,7 +323,7 @@ class ResponseTask(ClientOutput):
             return
         self.times.record_chunk()
         if self._capture is not None:
-            self._capture.buffered_reply(data, part)
+            self._capture.feed(data, part, is_whole=True)
         for output in self.pipeline.feed_reply_in_steps(data, part):
             if self.pipeline.failure is not None:
                 self._fail_part(part, output)
@@ -401,12 +395,16 @@ class ResponseTask(ClientOutput):
         assert not isinstance(self.pipeline, StreamPipeline)
         if self._capture is not None:
             self._capture.send_body()
-        upstream = self.retries.upstream
-        report = {**self.report.headers(upstream), **self.report.trailers(self.pipeline, upstream)}
+        headers = response_headers(self._ctx)
+        if self._report is not None:
+            headers |= self._report.headers(self.retries.upstream) | self._trailers()
         # A long body is encoded in a thread: the GIL switches between them, so the event loop still runs.
         is_slow = isinstance(self.pipeline, BufferedPipeline) and self.pipeline.is_body_slow
         body = await asyncio.to_thread(self.pipeline.body) if is_slow else self.pipeline.body()
-        return HttpResponse(200, body, headers={**self._services.response_headers(self._ctx), **report})
+        return HttpResponse(200, body, headers=headers)
+
+    def _trailers(self) -> dict[str, str]:
+        return {} if self._report is None else self._report.trailers(self.pipeline, self.retries.upstream)
 
     async def _stream_response(self) -> None:
         # An early error becomes an HTTP status. After `early_s` the stream is opened, and queued requests receive
@@ -416,14 +414,13 @@ class ResponseTask(ClientOutput):
             await self._wait(self._next_deadline_s(left_s))
         if self.error is not None:
             raise self.error
-        headers = {
-            **self.pipeline.headers,
-            **self._services.response_headers(self._ctx),
-            **self.report.headers(self.retries.upstream),
-        }
-        trailer_names = self.report.trailer_names
+        headers = {**self.pipeline.headers, **response_headers(self._ctx)}
+        trailer_names: tuple[str, ...] = ()
+        if self._report is not None:
+            headers |= self._report.headers(self.retries.upstream)
+            trailer_names = self._report.trailer_names
         if self.state is ResponseState.COMPLETE:
-            await self._send_all(headers, trailer_names, self.report.trailers(self.pipeline, self.retries.upstream))
+            await self._send_all(headers, trailer_names, self._trailers())
             return
         if self._buffer:
             self._mark_sent()
@@ -437,7 +434,7 @@ class ResponseTask(ClientOutput):
                     self._end(ResponseState.FAILED)
             else:
                 await self._wait(self._next_deadline_s(self._keep_alive(stream)))
-        await stream.end(self.report.trailers(self.pipeline, self.retries.upstream), last=self._last_output)
+        await stream.end(self._trailers(), last=self._last_output)
 
     def _next_deadline_s(self, limit_s: float) -> float:
         """Return the time until an attempt's deadline, at most `limit_s`. Attempts past their deadline time out."""

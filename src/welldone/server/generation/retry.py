@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from welldone.engines.errors import EngineError
-from welldone.gateway.backends import BackendLease, LeaseSource, root_address, upstream_headers
+from welldone.gateway.backends import Backend, BackendLease, root_address, upstream_headers
 from welldone.gateway.error_mapping import (
     AttemptFailure,
     connection_failure,
@@ -49,7 +49,7 @@ class RetriableRequest(Protocol):
 class RetryLoop:
     """The attempts at one request. `parts` are requested separately, such as the choices of a chat."""
 
-    def __init__(self, backend: LeaseSource, *, parts: int = 1, sticky: str | None = None) -> None:
+    def __init__(self, backend: Backend, *, parts: int = 1, sticky: str | None = None) -> None:
         self.upstream = ""
         """The upstream of the last attempt."""
         self._failed: list[str] = []  # upstream and reason of each failed attempt: `lab:timeout`
@@ -76,7 +76,8 @@ class RetryLoop:
         failure: AttemptFailure | None = None  # of the last attempt
         try:
             while self._pending:
-                async with self._backend.lease(avoid, self._sticky) as lease:
+                lease = await self._backend.lease(avoid, self._sticky)
+                try:
                     while self._pending:
                         part, number = self._pending.popleft()
                         if lease.upstream is not None:
@@ -94,6 +95,8 @@ class RetryLoop:
                             if not self._backend.has_alternative(avoid):
                                 avoid = {lease.name}  # all have failed: begin again, but not with the last one
                             break
+                finally:
+                    lease.release()
         except ApiError as error:
             if failure is not None:  # more useful than that no other slot was available
                 raise failure.error from None

@@ -2,23 +2,20 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
-from welldone.config.server import ServeSettings
 from welldone.config.settings import did_you_mean
-from welldone.engines.supervisor import EngineSupervisor
 from welldone.gateway import routing
-from welldone.gateway.backends import LocalBackend, SendRequest, UpstreamBackend
+from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.error_mapping import AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
-from welldone.gateway.registry import UpstreamRegistry
 from welldone.gateway.upstream import Upstream
 from welldone.protocol.events import Json
-from welldone.server.access.keys import ApiKeys
 from welldone.server.app import RequestContext
-from welldone.server.observe.metrics import Metrics
+from welldone.server.parts import ServerParts
 from welldone.server.requests import fields
 
 _SESSION_HEADERS = ("x-session-id", "x-conversation-id", "x-session-affinity")
@@ -26,6 +23,7 @@ _SESSION_HEADERS = ("x-session-id", "x-conversation-id", "x-session-affinity")
 _PROMPT_CHARACTERS = 1_024  # of a prompt that identify the conversation; prompt caches work in blocks
 _HINT_CANDIDATES = 256  # names compared for "did you mean": a thousand block the event loop for 100 ms
 _LISTED_NAMES = 8  # names in an error message
+_CACHED_BACKENDS = 256  # behind a pattern clients choose the names
 
 
 def sticky_key(ctx: RequestContext, body: Json, upstreams: Sequence[Upstream]) -> str | None:
@@ -33,8 +31,7 @@ def sticky_key(ctx: RequestContext, body: Json, upstreams: Sequence[Upstream]) -
 
     None if any upstream will do. The principal is always part of the key, so that clients cannot steer each other.
     """
-    modes = {upstream.settings.sticky for upstream in upstreams} - {"none"}
-    if not modes or len(upstreams) < 2:
+    if len(upstreams) < 2 or not (modes := {upstream.settings.sticky for upstream in upstreams} - {"none"}):
         return None
     if "conversation" in modes:
         return f"conversation {ctx.principal} {_conversation_id(ctx, body)}"
@@ -61,34 +58,25 @@ class BackendResolver:
 
     def __init__(
         self,
-        settings: ServeSettings,
-        supervisor: EngineSupervisor,
-        upstreams: UpstreamRegistry,
+        parts: ServerParts,
         queues: Mapping[str, RequestQueue],
-        *,
-        keys: ApiKeys,
-        metrics: Metrics,
-        send: SendRequest,
         on_report: Callable[[Upstream, AttemptFailure | None], None],
     ) -> None:
-        self._settings = settings
-        self._supervisor = supervisor
-        self._upstreams = upstreams
-        self._keys = keys
-        self._metrics = metrics
-        self._send = send
+        self._parts = parts
+        self._send = parts.send
         self._on_report = on_report
         self._local_backends = {
-            model.name: LocalBackend(model, queues[model.name], settings) for model in supervisor.models
+            model.name: LocalBackend(model, queues[model.name], parts.settings) for model in parts.supervisor.models
         }
         self._queues = {
             upstream.name: RequestQueue(
                 upstream.settings.limit, upstream.settings.queue, upstream.settings.queue_wait_s
             )
-            for upstream in upstreams.all
+            for upstream in parts.upstreams.all
         }
+        self._upstream_backend = lru_cache(_CACHED_BACKENDS)(self._make_upstream_backend)
         for name, queue in self._queues.items():
-            metrics.watch_upstream_queue(name, queue)
+            parts.metrics.watch_upstream_queue(name, queue)
 
     def find(self, ctx: RequestContext, name: object) -> LocalBackend | UpstreamBackend:
         """Return the backend for a model name. The name is optional if the server has one model.
@@ -98,24 +86,25 @@ class BackendResolver:
         """
         if not isinstance(name, str | None):
             raise fields.wrong_type("model", "a string", name)
-        backend = self._resolve_default(ctx) if name in (None, "") else self._resolve_named(ctx, name)
+        backend = self._resolve_named(ctx, name) if name else self._resolve_default(ctx)
         ctx.model = backend.name
         return backend
 
     def first_upstream(self, ctx: RequestContext) -> UpstreamBackend | None:
         """Return the first upstream, for endpoints without a model, such as files."""
-        if not self._upstreams.all:
+        upstreams = self._parts.upstreams.all
+        if not upstreams:
             return None
-        return self._upstream_backend(routing.UpstreamGroup("", (routing.UpstreamModel(self._upstreams.all[0], ""),)))
+        return self._upstream_backend(routing.UpstreamGroup("", (routing.UpstreamModel(upstreams[0], ""),)))
 
     def may_use(self, ctx: RequestContext, name: str) -> bool:
         """Whether the client's key allows a model."""
-        return self._keys.may_use(ctx.principal, name)
+        return self._parts.keys.may_use(ctx.principal, name)
 
     def _resolve_default(self, ctx: RequestContext) -> LocalBackend | UpstreamBackend:
-        group = self._upstreams.sole_model()
+        group = self._parts.upstreams.sole_model()
         backend: LocalBackend | UpstreamBackend | None = None
-        if len(self._local_backends) == 1 and not self._upstreams.all:
+        if len(self._local_backends) == 1 and not self._parts.upstreams.all:
             backend = next(iter(self._local_backends.values()))
         elif group is not None and not self._local_backends:
             backend = self._upstream_backend(group)
@@ -127,32 +116,33 @@ class BackendResolver:
             raise _model_not_allowed("the model of this server")
         return backend
 
-    def _resolve_named(self, ctx: RequestContext, name: object) -> LocalBackend | UpstreamBackend:
+    def _resolve_named(self, ctx: RequestContext, name: str) -> LocalBackend | UpstreamBackend:
         """Return the backend for a name.
 
         A name that the key does not allow is a 403 whether or not it exists, and an allowed name for a model that the
         key does not allow is a 404: so clients cannot probe for other models.
         """
-        backend = self._look_up(ctx, name) if isinstance(name, str) else None
+        backend = self._look_up(ctx, name)
         if backend is not None:
             return backend
-        requested = str(name)[:64]
-        ctx.log_fields["requested_model"] = requested
-        if isinstance(name, str) and not self.may_use(ctx, name):
+        requested = ctx.log_fields["requested_model"] = name[:64]
+        if not self.may_use(ctx, name):
             raise _model_not_allowed(f"the model `{requested}`")
         models = self._visible_models(ctx)
         available = ", ".join(f"`{model}`" for model in models[:_LISTED_NAMES])
         hint = did_you_mean(requested, models[:_HINT_CANDIDATES])
         message = f"The model `{requested}` does not exist here{hint}. There is: {available or 'none yet'}."
-        setting = "[routes]" if self._upstreams.all else "--alias"
+        setting = "[routes]" if self._parts.upstreams.all else "--alias"
         raise ApiError(404, f"{message} More names: {setting}.", param="model", code="model_not_found")
 
     def _look_up(self, ctx: RequestContext, name: str) -> LocalBackend | UpstreamBackend | None:
-        found = self._upstreams.resolve(name)
+        found = self._parts.upstreams.resolve(name)
         if isinstance(found, routing.UpstreamGroup):
+            if self._parts.keys.allowed_models(ctx.principal) is None:
+                return self._upstream_backend(found)
             members = tuple(member for member in found.members if self._may_reach(ctx, name, member))
             return self._upstream_backend(msgspec.structs.replace(found, members=members)) if members else None
-        model = self._supervisor.find(name if found is None else found.name)
+        model = self._parts.supervisor.find(name if found is None else found.name)
         if model is None:
             return None
         pattern = None if found is None else found.pattern
@@ -168,27 +158,28 @@ class BackendResolver:
         """
         if self._key_covers(ctx, name, member.pattern):
             return True
-        is_named = member.is_configured_or_listed or member.model in (self._keys.allowed_models(ctx.principal) or ())
+        allowed = self._parts.keys.allowed_models(ctx.principal) or ()
+        is_named = member.is_configured_or_listed or member.model in allowed
         return is_named and self.may_use(ctx, name) and self.may_use(ctx, member.model)
 
     def _key_covers(self, ctx: RequestContext, name: str, pattern: str | None) -> bool:
         """Whether the key allows the name and all other names of the pattern. A `*` matches only a `*` of the key."""
         return self.may_use(ctx, name) and (pattern is None or self.may_use(ctx, pattern))
 
-    def _upstream_backend(self, group: routing.UpstreamGroup) -> UpstreamBackend:
+    def _make_upstream_backend(self, group: routing.UpstreamGroup) -> UpstreamBackend:
         return UpstreamBackend(
             group,
             self._queues,
             send=self._send,
-            settings=self._settings,
+            settings=self._parts.settings,
             on_report=self._on_report,
-            wait_for_change=self._upstreams.wait_for_change,
+            wait_for_change=self._parts.upstreams.wait_for_change,
         )
 
     def _visible_models(self, ctx: RequestContext) -> list[str]:
         """Return the names of the models that the client's key allows."""
-        names = [model.name for model in self._supervisor.models]
-        names += [str(model["id"]) for model in self._upstreams.list_models()]
+        names = [model.name for model in self._parts.supervisor.models]
+        names += [str(model["id"]) for model in self._parts.upstreams.list_models()]
         return [name for name in names if self.may_use(ctx, name)]
 
 

@@ -82,15 +82,15 @@ class CaptureReplayer:
         """Apply the upstream's settings to a part."""
         self._active_replay.pipeline.configure(part, options)
 
-    def feed(self, data: bytes, part: int) -> Iterator[StepView]:
-        """Feed more data of a part's stream."""
+    def feed(self, data: bytes, part: int, *, is_whole: bool) -> Iterator[StepView]:
+        """Feed more data of a part's stream, or its whole reply, which was not streamed."""
         self._fed[part] = self._fed.get(part, 0) + len(data)
-        return self._add(self._active_replay.feed(data, part))
+        replay = self._active_replay
+        return self._add(replay.feed_reply(data, part) if is_whole else replay.feed(data, part))
 
-    def buffered_reply(self, data: bytes, part: int) -> Iterator[StepView]:
-        """Feed a part's whole reply, which was not streamed."""
-        self._fed[part] = self._fed.get(part, 0) + len(data)
-        return self._add(self._active_replay.feed_reply(data, part))
+    def replay(self, call: Callable[[StreamReplay], Iterable[StreamReplayStep]]) -> Iterator[StepView]:
+        """Make another call to the pipeline."""
+        return self._add(call(self._active_replay))
 
     def unfed_data(self, data: bytes, part: int) -> Iterator[StepView]:
         """Add data that was not fed to the pipeline: keep-alive comments, or the body of an error."""
@@ -98,22 +98,6 @@ class CaptureReplayer:
         step = StreamReplayStep(part, self._fed.get(part, 0), data, [KeepAlive()] if is_keep_alive else [])
         yield from self._add([step], is_private=not is_keep_alive)
         self._unfed[part] = self._unfed.get(part, 0) + len(data)
-
-    def close(self, part: int) -> Iterator[StepView]:
-        """End a part."""
-        return self._add(self._active_replay.close(part))
-
-    def fail(self, failure: Failure) -> Iterator[StepView]:
-        """End the response with a failure."""
-        return self._add(self._active_replay.fail(failure))
-
-    def keep_alive(self) -> Iterator[StepView]:
-        """Send a keep-alive."""
-        return self._add(self._active_replay.keep_alive())
-
-    def send_body(self) -> Iterator[StepView]:
-        """Send the whole reply, which is not streamed."""
-        return self._add([self._active_replay.body()])
 
     def request_rejected(self, body: bytes) -> Iterator[StepView]:
         """Send only this error, perhaps before any attempt."""
@@ -156,13 +140,19 @@ class CapturedAttempt(msgspec.Struct):
     """Why it failed, for people."""
 
 
-class CaptureView(msgspec.Struct):
-    """The reply to a read of a capture."""
+class CapturedRequest(msgspec.Struct):
+    """The request whose response is captured."""
 
     id: str
+    """Of the capture."""
     endpoint: str
     model: str
     is_stream: bool
+
+
+class CaptureView(CapturedRequest):
+    """The reply to a read of a capture."""
+
     is_done: bool
     """Whether these are the last steps."""
     is_cut: bool
@@ -178,15 +168,7 @@ class StreamCapture:
     """Records the calls to a response's pipeline, each right before it is made. `on_growth` is called when it grows."""
 
     def __init__(
-        self,
-        id: str,
-        *,
-        endpoint: str,
-        model: str,
-        is_stream: bool,
-        secrets: SecretRedactor,
-        now: Callable[[], float],
-        on_growth: Callable[[], None],
+        self, about: CapturedRequest, secrets: SecretRedactor, now: Callable[[], float], on_growth: Callable[[], None]
     ) -> None:
         self.now = now
         """Seconds since the request arrived."""
@@ -195,10 +177,7 @@ class StreamCapture:
         self._unfed_bytes = 0  # received, and possibly fed to the pipeline later
         self._steps_bytes = 0
         self._request_bytes = 0
-        self._id = id
-        self._endpoint = endpoint
-        self._model = model
-        self._is_stream = is_stream
+        self._about = about
         self._secrets = secrets
         self._on_growth = on_growth
         self._is_truncated = False
@@ -238,34 +217,32 @@ class StreamCapture:
         """Record the upstream's settings for a part."""
         self._record_call(partial(self._replayer.configure, part, options))
 
-    def feed(self, data: bytes, part: int) -> None:
-        """Record more data of a part's stream."""
+    def feed(self, data: bytes, part: int, *, is_whole: bool = False) -> None:
+        """Record more data of a part's stream, or its whole reply, which was not streamed."""
         self._attempt_captures[part].mark_fed(len(data))
-        self._record_call(partial(self._replayer.feed, data, part), len(data))
-
-    def buffered_reply(self, data: bytes, part: int) -> None:
-        """Record a part's whole reply, which was not streamed."""
-        self._attempt_captures[part].mark_fed(len(data))
-        self._record_call(partial(self._replayer.buffered_reply, data, part), len(data))
+        self._record_call(partial(self._replayer.feed, data, part, is_whole=is_whole), len(data))
 
     def close(self, part: int) -> None:
         """Record the end of a part."""
         self._flush_unfed(part)
-        self._record_call(partial(self._replayer.close, part))
+        self._record_replay(lambda replay: replay.close(part))
 
     def fail(self, failure: Failure) -> None:
         """Record that the response ends with a failure."""
         self._flush_unfed()
-        self._record_call(partial(self._replayer.fail, failure))
+        self._record_replay(lambda replay: replay.fail(failure))
 
     def keep_alive(self) -> None:
         """Record a keep-alive that is sent."""
         self._flush_comments()
-        self._record_call(self._replayer.keep_alive)
+        self._record_replay(lambda replay: replay.keep_alive())
 
     def send_body(self) -> None:
         """Record that the whole reply is sent, which is not streamed."""
-        self._record_call(self._replayer.send_body)
+        self._record_replay(lambda replay: [replay.body()])
+
+    def _record_replay(self, call: Callable[[StreamReplay], Iterable[StreamReplayStep]]) -> None:
+        self._record_call(partial(self._replayer.replay, call))
 
     def request_rejected(self, body: bytes) -> None:
         """Record that only this error is sent."""
@@ -321,10 +298,7 @@ class StreamCapture:
             attempts = [_without_upstream(attempt) for attempt in attempts]
         is_last = self._is_replayed and start + len(steps) >= len(replayer.steps)
         return CaptureView(
-            id=self._id,
-            endpoint=self._endpoint,
-            model=self._model,
-            is_stream=self._is_stream,
+            **msgspec.structs.asdict(self._about),
             is_done=(self._is_ended or self._is_truncated) and is_last,
             is_cut=self._is_truncated,
             attempts=attempts,
@@ -401,42 +375,41 @@ class StreamCapture:
         return steps
 
 
-class AttemptCapture:
+class AttemptCapture(msgspec.Struct):
     """Observer of one attempt. Keeps received data until the capture records that the pipeline was fed with it."""
 
-    def __init__(self, capture: StreamCapture, part: int, attempt: CapturedAttempt) -> None:
-        self._capture = capture
-        self._part = part
-        self._attempt = attempt
-        self._unfed: list[tuple[float, bytes]] = []
+    capture: StreamCapture
+    part: int
+    attempt: CapturedAttempt
+    unfed: list[tuple[float, bytes]] = []
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """Record status and headers."""
-        self._attempt.status = status
-        self._attempt.headers = [(name, value) for name, value in headers.items() if name.lower() in SAFE_HEADERS]
+        self.attempt.status = status
+        self.attempt.headers = [(name, value) for name, value in headers.items() if name.lower() in SAFE_HEADERS]
 
     def data(self, data: bytes) -> None:
         """Record more of the body."""
-        if self._capture.reserve_unfed(len(data)):
-            self._unfed.append((self._capture.now(), data))
+        if self.capture.reserve_unfed(len(data)):
+            self.unfed.append((self.capture.now(), data))
 
     def end(self, error: str | None, *, is_aborted: bool = False) -> None:
         """Record the end; the first error counts."""
-        if self._attempt.error is None:
-            self._attempt.error = error
+        if self.attempt.error is None:
+            self.attempt.error = error
 
     def mark_fed(self, count: int) -> None:
         """Settle that the last `count` bytes received are fed to the pipeline, and those before them never."""
-        self._capture.release_unfed(sum(len(data) for _, data in self._unfed))
-        while count > 0 and self._unfed:
-            count -= len(self._unfed.pop()[1])
-        for at_s, data in self._unfed:
-            self._capture.unfed_data(data, self._part, at_s)
-        self._unfed.clear()
+        self.capture.release_unfed(sum(len(data) for _, data in self.unfed))
+        while count > 0 and self.unfed:
+            count -= len(self.unfed.pop()[1])
+        for at_s, data in self.unfed:
+            self.capture.unfed_data(data, self.part, at_s)
+        self.unfed.clear()
 
     def flush_comments(self) -> None:
         """Settle data that begins with an SSE comment: a stream is fed at once, so this data will not be."""
-        if self._unfed and self._unfed[0][1].startswith(b":"):
+        if self.unfed and self.unfed[0][1].startswith(b":"):
             self.mark_fed(0)
 
 
@@ -463,15 +436,8 @@ class CaptureStore:
         """Start a capture of a request that arrived at `began`; None if `id` is not valid."""
         if _CAPTURE_ID.fullmatch(id) is None:
             return None
-        capture = StreamCapture(
-            id,
-            endpoint=endpoint,
-            model=model,
-            is_stream=is_stream,
-            secrets=self._secrets,
-            now=lambda: round(self._clock() - began, 6),
-            on_growth=self._evict,
-        )
+        about = CapturedRequest(id, endpoint, model, is_stream)
+        capture = StreamCapture(about, self._secrets, lambda: round(self._clock() - began, 6), self._evict)
         previous = self._captures.pop((principal, id), None)
         if previous is not None:
             previous.clear()

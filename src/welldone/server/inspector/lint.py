@@ -54,7 +54,13 @@ _CHILD_ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
 """Environment variables of the child. None contains a secret."""
 _CHILD_MODULE = "welldone.server.inspector.lint"
 _CHILD_NICENESS = 10  # streams have priority
-_ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
+
+
+class LintRequest(msgspec.Struct):
+    """What a client tells about a capture."""
+
+    endpoint: Endpoint | None = None
+    request: dict[str, Any] | None = None
 
 
 class LintResult(msgspec.Struct):
@@ -225,10 +231,11 @@ async def lint_in_child(job: LintJob) -> bytes:
 def run_lint_job(job: LintJob) -> bytes:
     """Return the `LintResult` of a job as JSON. CPU-bound: not for the event loop."""
     body = read_body(job.data, job.content_type, is_browser=job.is_browser)
+    about = fields.read_fields(body, LintRequest)
     result = lint_capture(
         _decode_capture(body),
-        endpoint=fields.choice(body, "endpoint", _ENDPOINTS),
-        request=fields.json_object(body, "request"),
+        endpoint=about.endpoint,
+        request=about.request,
         id_stem=secrets.token_hex(12),
         created=int(time.time()),
     )

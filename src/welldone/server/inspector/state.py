@@ -14,21 +14,20 @@ from typing import Any
 import msgspec
 
 from welldone import __version__
-from welldone.engines.supervisor import EngineSupervisor, LocalModel, ModelState
+from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
-from welldone.gateway.registry import UpstreamRegistry
 from welldone.gateway.upstream import Upstream
 from welldone.http.server import HttpResponse
-from welldone.server.access.keys import ApiKeys
-from welldone.server.access.limits import RateLimiter, RateLimitStatus, UsageTotals
+from welldone.server.access.limits import RateLimitStatus, UsageTotals
 from welldone.server.api import models
 from welldone.server.app import RequestContext, json_response
 from welldone.server.inspector.recent import RECENT_LIMIT, RecentRequest, RecentRequests
 from welldone.server.observe.counters import UpstreamCounts, quantile
-from welldone.server.observe.metrics import TTFT_BUCKETS_S, Metrics
+from welldone.server.observe.metrics import TTFT_BUCKETS_S
 from welldone.server.observe.recording import TraceRecorder
-from welldone.server.observe.workers import WorkerQuery, WorkerSync
+from welldone.server.observe.workers import WorkerQuery
+from welldone.server.parts import ServerParts
 
 RECORDING_LIMIT_BYTES = 16 * 2**20
 """The longest record and body together (some 50,000 chunks): the page holds several copies in memory."""
@@ -169,59 +168,41 @@ class StateApi:
 
     def __init__(
         self,
-        *,
-        supervisor: EngineSupervisor,
+        parts: ServerParts,
         queues: Mapping[str, RequestQueue],
-        upstreams: UpstreamRegistry,
-        metrics: Metrics,
-        limits: RateLimiter,
-        keys: ApiKeys,
         recent: RecentRequests,
-        recorder: TraceRecorder | None,
-        worker_sync: WorkerSync | None,
         is_draining: Callable[[], bool],
-        now: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._supervisor = supervisor
+        self._parts = parts
         self._queues = queues
-        self._upstreams = upstreams
-        self._metrics = metrics
-        self._limits = limits
-        self._keys = keys
         self._recent = recent
-        self._recorder = recorder
-        self._worker_sync = worker_sync
         self._is_draining = is_draining
-        self._now = now
-        self._clock = clock
-        self._started_at = clock()
-        self._workers = 1 if worker_sync is None else worker_sync.count
-        if worker_sync is not None:
-            worker_sync.register("state", self._encode_worker_counts)
-            worker_sync.register("recording", self._encode_recording_name)
+        self._started_at = time.monotonic()
+        self._workers = 1
+        if parts.worker_sync is not None:
+            self._workers = parts.worker_sync.count
+            parts.worker_sync.register("state", self._encode_worker_counts)
+            parts.worker_sync.register("recording", self._encode_recording_name)
 
     async def get_state(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/state`: everything that the client may see."""
-        is_admin = self._keys.is_admin(ctx.principal)
+        is_admin = self._parts.keys.is_admin(ctx.principal)
         principal = None if is_admin else ctx.principal
         counts = await self._all_worker_counts(principal)
-        principals = self._limits.principals if principal is None else [principal]
-        models = [
-            model for model in self._supervisor.models if is_admin or self._keys.may_use(ctx.principal, model.name)
-        ]
-        upstreams = self._upstreams.all if is_admin else ()
+        principals = self._parts.limits.principals if principal is None else [principal]
+        may_use, models = self._parts.keys.may_use, self._parts.supervisor.models
+        upstreams = self._parts.upstreams.all if is_admin else ()
         state = ServerState(
             version=__version__,
-            now=self._now(),
-            uptime_s=self._clock() - self._started_at,
+            now=self._parts.now(),
+            uptime_s=time.monotonic() - self._started_at,
             workers=self._workers,
             is_admin=is_admin,
-            has_metrics=self._keys.may_read_metrics(ctx.principal),
+            has_metrics=self._parts.keys.may_read_metrics(ctx.principal),
             principal=ctx.principal,
-            is_recording=self._recorder is not None,
+            is_recording=self._parts.recorder is not None,
             is_draining=self._is_draining(),
-            models=[self._model_view(model) for model in models],
+            models=[self._model_view(one) for one in models if is_admin or may_use(ctx.principal, one.name)],
             upstreams=[self._upstream_view(upstream, counts.upstreams[upstream.name]) for upstream in upstreams],
             keys=[self._usage(name, counts) for name in sorted({*principals, *counts.spent})],
             recent=counts.recent if is_admin else [row.without_upstreams() for row in counts.recent],
@@ -230,26 +211,27 @@ class StateApi:
 
     async def get_recording(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/recordings/{request id}`: a recorded trace as one JSON record, for admins."""
-        self._keys.check_admin(ctx.principal)
+        self._parts.keys.check_admin(ctx.principal)
         request_id = ctx.request.path.rpartition("/")[2]
-        name = None if self._recorder is None else await self._find_recording_name(self._recorder, request_id)
-        if self._recorder is None or name is None:
+        recorder = self._parts.recorder
+        name = None if recorder is None else await self._find_recording_name(recorder, request_id)
+        if recorder is None or name is None:
             raise recording_not_found()
-        return HttpResponse(200, await asyncio.to_thread(read_recording, self._recorder.folder, name))
+        return HttpResponse(200, await asyncio.to_thread(read_recording, recorder.folder, name))
 
     # Exchange between workers.
 
     def _worker_counts(self, principal: str | None) -> WorkerCounts:
         """Return the counts of this worker, for one principal or for all."""
-        spent = self._limits.totals()
+        spent = self._parts.limits.totals()
         rows = self._recent.rows(principal)
-        if self._recorder is not None:
-            find = self._recorder.find
+        if self._parts.recorder is not None:
+            find = self._parts.recorder.find
             rows = [msgspec.structs.replace(row, is_recorded=find(row.request_id) is not None) for row in rows]
         return WorkerCounts(
             recent=rows,
             spent={name: spent[name] for name in spent if principal in (None, name)},
-            upstreams=self._metrics.upstream_counts() if principal is None else {},
+            upstreams=self._parts.metrics.upstream_counts() if principal is None else {},
         )
 
     async def _encode_worker_counts(self, query: WorkerQuery) -> bytes:
@@ -257,27 +239,27 @@ class StateApi:
 
     async def _all_worker_counts(self, principal: str | None) -> WorkerCounts:
         counts = self._worker_counts(principal)
-        if self._worker_sync is not None:
-            for reply in await self._worker_sync.gather("state", {"principal": principal}):
+        if self._parts.worker_sync is not None:
+            for reply in await self._parts.worker_sync.gather("state", {"principal": principal}):
                 counts.add(msgspec.json.decode(reply, type=WorkerCounts))
         return counts
 
     async def _encode_recording_name(self, query: WorkerQuery) -> bytes:
-        name = None if self._recorder is None else self._recorder.find(str(query.get("id")))
+        name = None if self._parts.recorder is None else self._parts.recorder.find(str(query.get("id")))
         return (name or "").encode()
 
     async def _find_recording_name(self, recorder: TraceRecorder, request_id: str) -> str | None:
         # All workers write into one folder, but only the one that recorded a request has its file name.
         name = recorder.find(request_id)
-        if name is None and self._worker_sync is not None:
-            names = await self._worker_sync.gather("recording", {"id": request_id})
+        if name is None and self._parts.worker_sync is not None:
+            names = await self._parts.worker_sync.gather("recording", {"id": request_id})
             name = names[0].decode() if names else None
         return name
 
     # Views.
 
     def _usage(self, name: str, counts: WorkerCounts) -> RateLimitStatus:
-        return msgspec.structs.replace(self._limits.status(name), spent=counts.spent.get(name, UsageTotals()))
+        return msgspec.structs.replace(self._parts.limits.status(name), spent=counts.spent.get(name, UsageTotals()))
 
     def _model_view(self, model: LocalModel) -> ModelView:
         queue, listed = self._queues[model.name], models.model_object(model, 0)
@@ -296,7 +278,7 @@ class StateApi:
             size_bytes=(loaded.size_bytes if loaded else 0) or (metadata.size_bytes if metadata else 0) or None,
             parameters=(loaded.parameters if loaded else 0) or (metadata.parameters if metadata else 0) or None,
             restarts=model.restarts,
-            idle_s=self._clock() - model.last_used if model.is_idle else None,
+            idle_s=time.monotonic() - model.last_used if model.is_idle else None,
             capabilities=listed.get("capabilities", []),
         )
 

@@ -1,6 +1,7 @@
 """Steps of a captured stream as the page shows them: bytes received, events, repairs, bytes sent."""
 
 import base64
+import re
 from collections.abc import Sequence
 from sys import getsizeof
 
@@ -8,40 +9,14 @@ import msgspec
 
 from welldone.http.redaction import SecretRedactor
 from welldone.protocol.catalog import RULES
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    Failure,
-    Finish,
-    Json,
-    KeepAlive,
-    Logprobs,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol.events import Event, Failure, Json
 from welldone.protocol.lenient_json import clean_unicode
 from welldone.protocol.repair_log import RepairEntry
 from welldone.protocol.replay import StreamReplayStep
 
-_EVENT_TYPES: dict[type[Event], str] = {
-    ChoiceStart: "opening",
-    Text: "text",
-    Reasoning: "reasoning",
-    Refusal: "refusal",
-    ToolCall: "tool_call",
-    ToolArguments: "tool_arguments",
-    Logprobs: "logprobs",
-    Finish: "finish",
-    Usage: "usage",
-    Failure: "failure",
-    KeepAlive: "keep_alive",
-    UnknownFields: "extra",
-}
+_OWN_EVENT_TYPES = {"ChoiceStart": "opening", "UnknownFields": "extra"}
+"""Types of events for the page. The others are the names of their classes, in snake case."""
+_WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
 _OVERHEAD_BYTES = 512  # memory of a step without its strings
 _UNENCODABLE_EVENTS = msgspec.Raw(b'[{"type":"unshown"}]')
 """Stands for events that cannot be encoded as JSON: lone surrogates, deep nesting."""
@@ -120,7 +95,8 @@ def _event_object(event: Event | Json) -> Json:
     fields = msgspec.structs.asdict(event)
     if isinstance(event, Failure):
         fields["error_type"] = fields.pop("type")
-    return {"type": _EVENT_TYPES[type(event)], **fields}
+    name = type(event).__name__
+    return {"type": _OWN_EVENT_TYPES.get(name) or _WORD_START.sub("_", name).lower(), **fields}
 
 
 def _repair_view(entry: RepairEntry) -> RepairView:

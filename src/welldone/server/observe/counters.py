@@ -4,30 +4,22 @@ Updates belong to one event loop; reads from other threads get an atomic copy.
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import msgspec
 
 
-class MetricSeries:
+class MetricSeries(defaultdict[tuple[str, ...], float]):
     """A family of counters or gauges: one number per set of labels."""
 
     def __init__(self, name: str, help_text: str, labels: Sequence[str] = (), *, is_gauge: bool = False) -> None:
+        super().__init__(float)
         self.name = name
         self.help_text = help_text
         self.labels = tuple(labels)
         self.is_gauge = is_gauge
-        self.values: dict[tuple[str, ...], float] = {}
-
-    def add(self, number: float, *labels: str) -> None:
-        """Add to the value of these labels."""
-        self.values[labels] = self.values.get(labels, 0.0) + number
-
-    def samples(self) -> tuple[tuple[tuple[str, ...], float], ...]:
-        """All labels with their values."""
-        return tuple(self.values.items())
 
 
 class Histogram:
@@ -56,7 +48,9 @@ class Histogram:
 
     def add_many(self, value: str, counts: Sequence[int], total_s: float) -> None:
         """Record many observations: counts per bucket, and their sum."""
-        self._counts[value] = [old + new for old, new in zip(self._counts[value], counts, strict=True)]
+        totals = self._counts[value]
+        for bucket, count in enumerate(counts):
+            totals[bucket] += count
         self._sums[value] += total_s
 
     def counts(self, value: str) -> list[int]:
@@ -110,20 +104,19 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], fraction: float) ->
     return start
 
 
-class TokenRate:
+class TokenRate(msgspec.Struct):
     """Moving average of tokens per second: each request reduces the weight of earlier ones by a tenth."""
 
-    def __init__(self) -> None:
-        self._tokens = 0.0
-        self._seconds = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
         """Add a request; 0 seconds: unknown."""
         if seconds > 0:
-            self._tokens = 0.9 * self._tokens + tokens
-            self._seconds = 0.9 * self._seconds + seconds
+            self.tokens = 0.9 * self.tokens + tokens
+            self.seconds = 0.9 * self.seconds + seconds
 
     @property
     def tokens_per_s(self) -> float:
         """The average."""
-        return self._tokens / self._seconds if self._seconds else 0.0
+        return self.tokens / self.seconds if self.seconds else 0.0

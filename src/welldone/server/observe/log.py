@@ -160,16 +160,6 @@ class Redactor:
         return redacted if len(redacted) <= limit else f"…{redacted[-limit:]}"
 
 
-class _LogLine(msgspec.Struct, frozen=True):
-    """A redacted and truncated record."""
-
-    time: str
-    level: str
-    message: str
-    fields: dict[str, FieldValue]
-    trace: str
-
-
 class LineFormatter(logging.Formatter):
     """Formats records. Only the formatter handles unredacted texts."""
 
@@ -185,14 +175,13 @@ class LineFormatter(logging.Formatter):
         if record.name != LOGGER.name:
             fields = {"logger": record.name, **fields}
         trace = self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
-        line = _LogLine(
-            time=_time(record.created),
-            level=record.levelname.lower(),
-            message=_escape_unsafe(self._redactor.start_of(_record_message(record), _MESSAGE_LIMIT)),
-            fields={name: self._value(value) for name, value in fields.items()},
-            trace=_escape_unsafe(self._redactor.end_of(trace, _TRACE_LIMIT)),
-        )
-        return self._write(line)
+        line: dict[str, FieldValue] = {
+            "ts": _time(record.created),
+            "level": record.levelname.lower(),
+            "event": _escape_unsafe(self._redactor.start_of(_record_message(record), _MESSAGE_LIMIT)),
+        }
+        clean_fields = {name: self._value(value) for name, value in fields.items()}
+        return self._write(line, clean_fields, _escape_unsafe(self._redactor.end_of(trace, _TRACE_LIMIT)))
 
     def _value(self, value: FieldValue) -> FieldValue:
         if isinstance(value, str):
@@ -223,19 +212,15 @@ def _escape_unsafe(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().translate(_UNSAFE_CHARACTERS)
 
 
-def _as_json(line: _LogLine) -> str:
-    values: dict[str, FieldValue] = {"ts": line.time, "level": line.level, "event": line.message, **line.fields}
-    if line.trace:
-        values["exception"] = line.trace
-    return msgspec.json.encode(values).decode()
+def _as_json(line: dict[str, FieldValue], fields: dict[str, FieldValue], trace: str) -> str:
+    return msgspec.json.encode(line | fields | ({"exception": trace} if trace else {})).decode()
 
 
-def _as_text(line: _LogLine) -> str:
-    fields = " ".join(f"{name}={_format_value(value)}" for name, value in line.fields.items())
-    head = f"{line.time} {line.level:<7} {line.message.translate(_CONTROLS)} {fields}".rstrip()
+def _as_text(line: dict[str, FieldValue], fields: dict[str, FieldValue], trace: str) -> str:
+    shown = " ".join(f"{name}={_format_value(value)}" for name, value in fields.items())
+    head = f"{line['ts']} {line['level']:<7} {str(line['event']).translate(_CONTROLS)} {shown}".rstrip()
     # Log lines begin with a time; tracebacks are indented, so that their text cannot imitate one.
-    trace = [f"    {part.translate(_CONTROLS)}" for part in line.trace.split("\n") if part]
-    return "\n".join([head, *trace])
+    return "\n".join([head, *(f"    {part.translate(_CONTROLS)}" for part in trace.split("\n") if part)])
 
 
 def _format_value(value: FieldValue) -> str:

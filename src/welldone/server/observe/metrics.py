@@ -7,7 +7,8 @@ others become `other`. Updates belong to one event loop; `render` may run in ano
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
@@ -17,28 +18,17 @@ from prometheus_client.registry import Collector
 
 from welldone import __version__
 from welldone.protocol.catalog import RULES
+from welldone.server.access.store import SharedStore
 from welldone.server.observe.counters import Histogram, MetricSeries, TokenRate, UpstreamCounts
 from welldone.server.observe.log import Redactor
+from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
-
-__all__ = [
-    "ENDPOINTS",
-    "MODELS_LIMIT",
-    "OTHER",
-    "OUTCOMES",
-    "TTFT_BUCKETS_S",
-    "DropCounter",
-    "Metrics",
-    "QueueStats",
-    "StreamTimes",
-]
 
 OTHER = "other"
 
 ENDPOINTS = frozenset(
     {
         "audio",
-        "batches",
         "chat",
         "classify",
         "completions",
@@ -55,7 +45,6 @@ ENDPOINTS = frozenset(
         "openapi",
         "page",
         "pooling",
-        "props",
         "rerank",
         "responses",
         "score",
@@ -104,20 +93,6 @@ class QueueStats(Protocol):
     def waiting(self) -> int: ...
 
 
-class DropCounter(Protocol):
-    """A recorder that may drop traces."""
-
-    @property
-    def dropped(self) -> int: ...
-
-
-class StoreStatus(Protocol):
-    """The store of shared limits."""
-
-    @property
-    def is_up(self) -> bool: ...
-
-
 class Metrics(Collector):
     """All metrics of one server process.
 
@@ -139,18 +114,13 @@ class Metrics(Collector):
         self._upstreams = tuple(dict.fromkeys(upstreams))
         self._queues: dict[str, QueueStats] = {}
         self._upstream_queues: dict[str, QueueStats] = {}
-        self._recorder: DropCounter | None = None
-        self._store: StoreStatus | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watched: list[Callable[[], Metric]] = []  # values that are read on each scrape
         self._active_streams = 0
         self._prompt_speed = {model: TokenRate() for model in self._models}
         self._completion_speed = {model: TokenRate() for model in self._models}
         self._series: list[MetricSeries] = []
-        self._model_series: list[MetricSeries] = []
         self._histograms: list[Histogram] = []
-        self._declare_work()
-        self._declare_events()
-        self._declare_times()
+        self._declare_models()
         if self._upstreams:
             self._declare_upstreams()
         self._registry = CollectorRegistry()
@@ -164,8 +134,8 @@ class Metrics(Collector):
             return
         if not _is_label(name) or self._redactor.redact(name) != name:
             return
-        for series in self._model_series:
-            series.add(0, name)
+        for series in self._token_series:
+            series[name,] = 0.0
         for histogram in self._histograms:
             if histogram.label == "model":
                 histogram.add_series(name)
@@ -174,16 +144,8 @@ class Metrics(Collector):
 
     def begin_stream(self) -> StreamTimes:
         """Count a new active stream; `end_stream` ends it."""
-        return self.start_stream(self.new_stream_times())
-
-    def new_stream_times(self) -> StreamTimes:
-        """The timing of a stream that has not started."""
-        return StreamTimes(self._clock)
-
-    def start_stream(self, times: StreamTimes) -> StreamTimes:
-        """Count a new active stream; `end_stream` ends it."""
         self._active_streams += 1
-        return times
+        return StreamTimes(self._clock)
 
     def end_stream(self, times: StreamTimes, model: str) -> None:
         """Record the end of a stream. Repeated calls do nothing."""
@@ -192,7 +154,8 @@ class Metrics(Collector):
         times.is_finished = True
         self._active_streams -= 1
         name = self._model_label(model)
-        self._inter_token.add_many(name, times.gaps, times.gaps_s)
+        if any(times.gaps):
+            self._inter_token.add_many(name, times.gaps, times.gaps_s)
         if times.ttft_s is not None:
             self._ttft.observe(name, times.ttft_s)
         if times.queued_s is not None:
@@ -203,7 +166,7 @@ class Metrics(Collector):
         name = self._model_label(model)
         endpoint = endpoint if endpoint in ENDPOINTS else OTHER
         code = str(status) if str(status) in _STATUSES else OTHER
-        self._requests.add(1, endpoint, name, code)
+        self._requests[endpoint, name, code] += 1
         self._request_duration.observe(name, duration_s)
 
     def count_tokens(
@@ -222,43 +185,37 @@ class Metrics(Collector):
         """
         name = self._model_label(model)
         processed = prompt - min(max(cached, 0), prompt)  # upstreams report any number
-        self._prompt_tokens.add(prompt, name)
-        self._llama_prompt_tokens.add(processed, name)
-        for family in (self._completion_tokens, self._llama_predicted):
-            family.add(completion, name)
-        self._llama_prompt_s.add(prompt_s, name)
-        self._llama_predicted_s.add(completion_s, name)
+        numbers = (prompt, processed, prompt_s, completion, completion, completion_s)
+        for series, number in zip(self._token_series, numbers, strict=True):
+            series[name,] += number
         self._prompt_speed[name].add(processed, prompt_s)
         self._completion_speed[name].add(completion, completion_s)
 
     def count_repairs(self, rules: Iterable[str]) -> None:
         """Count the repairs of a stream, by rule."""
         for rule in rules:
-            self._findings.add(1, _rule_label(rule))
+            self._findings[rule if rule in RULES else OTHER,] += 1
 
     def count_stream_failure(self, reason: str) -> None:
         """Count a stream that ended with an error event, by error code."""
-        has_room = len(self._failures.values) < _REASONS_LIMIT and _is_label(reason)
-        known = (reason,) in self._failures.values or has_room
-        self._failures.add(1, reason if known else OTHER)
+        has_room = len(self._failures) < _REASONS_LIMIT and _is_label(reason)
+        self._failures[reason if (reason,) in self._failures or has_room else OTHER,] += 1
 
     def count_disconnect(self) -> None:
         """Count a client that disconnected before the end of its answer."""
-        self._disconnects.add(1)
+        self._disconnects[()] += 1
 
     def set_engine_state(self, model: str, *, is_up: bool, restarts: int) -> None:
         """Set the state of a model's engine."""
         name = self._model_label(model)
-        self._engine_up.values[name,] = float(is_up)
-        self._engine_restarts.values[name,] = float(restarts)
+        self._engine_up[name,] = float(is_up)
+        self._engine_restarts[name,] = float(restarts)
 
     def add_engine_metrics(self, model: str, text: str) -> None:
         """Import the metrics that only the engine has."""
         for name, number in _ENGINE_METRIC_LINE.findall(text):
-            try:
-                self._engine_metrics[name].values[self._model_label(model),] = float(number)
-            except ValueError:
-                continue
+            with suppress(ValueError):
+                self._engine_metrics[name][self._model_label(model),] = float(number)
 
     def watch_queue(self, model: str, queue: QueueStats) -> None:
         """Report the running and queued requests of a model."""
@@ -269,31 +226,32 @@ class Metrics(Collector):
     def count_upstream_attempt(self, name: str, outcome: int | str) -> None:
         """Count an attempt at an upstream, by its status or one of `OUTCOMES`."""
         label = str(outcome)
-        self._attempts.add(1, name)
-        self._attempts_by_outcome.add(1, name, label if label in _STATUSES or label in OUTCOMES else OTHER)
+        self._attempts[name,] += 1
+        self._attempts_by_outcome[name, label if label in _STATUSES or label in OUTCOMES else OTHER] += 1
 
     def observe_upstream_times(self, name: str, times: StreamTimes) -> None:
         """Record the times of an upstream's answer, complete or not."""
-        self._upstream_inter_token.add_many(name, times.gaps, times.gaps_s)
-        if times.upstream_ttft_s is not None:
-            self._upstream_ttft.observe(name, times.upstream_ttft_s)
+        if any(times.gaps):
+            self._upstream_inter_token.add_many(name, times.gaps, times.gaps_s)
+        if times.ttft_s is not None:
+            self._upstream_ttft.observe(name, times.ttft_s - times.sent_s)
 
     def count_upstream_repairs(self, name: str, rules: Iterable[str]) -> None:
         """Count the repairs of an upstream's stream, in addition to `count_repairs`."""
         for rule in rules:
-            self._repairs.add(1, name, _rule_label(rule))
+            self._repairs[name, rule if rule in RULES else OTHER] += 1
 
     def count_broken_json(self, name: str, *, content: int = 0, arguments: int = 0) -> None:
         """Count invalid JSON in texts that should be JSON, and in arguments of tool calls."""
-        self._broken_json.add(content, name, "content")
-        self._broken_json.add(arguments, name, "arguments")
+        self._broken_json[name, "content"] += content
+        self._broken_json[name, "arguments"] += arguments
 
     def set_upstream_state(self, name: str, *, is_up: bool, breaker: str, is_failing: bool = False) -> None:
         """Set the state of an upstream; `breaker` is closed, open or half-open."""
-        self._upstream_up.values[name,] = float(is_up)
-        self._upstream_failing.values[name,] = float(is_failing)
+        self._upstream_up[name,] = float(is_up)
+        self._upstream_failing[name,] = float(is_failing)
         for state in _BREAKER_STATES:
-            self._breaker_state.values[name, state] = float(state == breaker)
+            self._breaker_state[name, state] = float(state == breaker)
 
     def watch_upstream_queue(self, name: str, queue: QueueStats) -> None:
         """Report the running and queued requests of an upstream."""
@@ -315,17 +273,20 @@ class Metrics(Collector):
             for name, queue in self._upstream_queues.items()
         }
 
-    def watch_recorder(self, recorder: DropCounter) -> None:
+    def watch_recorder(self, recorder: TraceRecorder) -> None:
         """Report the dropped recordings."""
-        self._recorder = recorder
+        name, help_text = "welldone_recordings_dropped", "Recordings that were dropped."
+        self._watched.append(lambda: CounterMetricFamily(name, help_text, value=recorder.dropped))
 
-    def watch_store(self, store: StoreStatus) -> None:
+    def watch_store(self, store: SharedStore) -> None:
         """Report whether the store is available."""
-        self._store = store
+        name, help_text = "welldone_limits_store_up", "Whether the store of limits is available."
+        self._watched.append(lambda: GaugeMetricFamily(name, help_text, value=int(store.is_up)))
 
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Report the number of tasks: growth shows a leak before memory does."""
-        self._loop = loop
+        name, help_text = "welldone_tasks", "Tasks of the event loop."
+        self._watched.append(lambda: GaugeMetricFamily(name, help_text, value=len(asyncio.all_tasks(loop))))
 
     def render(self) -> tuple[str, bytes]:
         """The content type and the body of /metrics."""
@@ -335,138 +296,109 @@ class Metrics(Collector):
         """All metric families (prometheus_client's collector interface)."""
         yield from map(_to_prometheus, self._series)
         yield from map(_histogram_to_prometheus, self._histograms)
-        yield from (_to_prometheus(series) for series in self._engine_metrics.values() if series.values)
-        yield from self._gauges()
-        if self._upstreams:
-            yield from self._upstream_gauges()
-        if self._recorder is not None:
-            dropped = self._recorder.dropped
-            yield CounterMetricFamily("welldone_recordings_dropped", "Recordings that were dropped.", value=dropped)
-        if self._store is not None:
-            is_up = int(self._store.is_up)
-            yield GaugeMetricFamily(
-                "welldone_limits_store_up", "Whether the store of limits is available.", value=is_up
-            )
-        if self._loop is not None:
-            tasks = len(asyncio.all_tasks(self._loop))
-            yield GaugeMetricFamily("welldone_tasks", "Tasks of the event loop.", value=tasks)
-
-    def _gauges(self) -> Iterator[Metric]:
-        running = {model: queue.running for model, queue in tuple(self._queues.items())}
-        waiting = {model: queue.waiting for model, queue in tuple(self._queues.items())}
-        prompt_speed = {model: speed.tokens_per_s for model, speed in tuple(self._prompt_speed.items())}
-        completion_speed = {model: speed.tokens_per_s for model, speed in tuple(self._completion_speed.items())}
-        yield _gauge_family("llamacpp:requests_processing", "Running requests.", running)
-        yield _gauge_family("llamacpp:requests_deferred", "Queued requests.", waiting)
-        yield _gauge_family("welldone_queue_depth", "Queued requests.", waiting)
-        yield _gauge_family("llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", prompt_speed)
-        yield _gauge_family("llamacpp:predicted_tokens_seconds", "Generated tokens per second.", completion_speed)
+        yield from (_to_prometheus(series) for series in self._engine_metrics.values() if series)
+        for name, help_text, label, values in self._gauges():
+            gauge = GaugeMetricFamily(name, help_text, labels=[label])
+            for value, number in values.items():
+                gauge.add_metric([value], number)
+            yield gauge
         yield GaugeMetricFamily("welldone_active_streams", "Answers in progress.", value=self._active_streams)
         info = GaugeMetricFamily("welldone_build_info", "The running version.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
+        for watched in self._watched:
+            yield watched()
 
-    def _upstream_gauges(self) -> Iterator[Metric]:
-        running = {name: queue.running for name, queue in tuple(self._upstream_queues.items())}
-        waiting = {name: queue.waiting for name, queue in tuple(self._upstream_queues.items())}
-        yield _gauge_family("welldone_upstream_running", "Running requests.", running, "upstream")
-        yield _gauge_family("welldone_upstream_waiting", "Queued requests.", waiting, "upstream")
+    def _gauges(self) -> Iterator[tuple[str, str, str, dict[str, float]]]:
+        """Name, help, label and values of the gauges that are computed on each scrape."""
+        running, waiting = _load(self._queues)
+        prompt_speed = {model: speed.tokens_per_s for model, speed in tuple(self._prompt_speed.items())}
+        completion_speed = {model: speed.tokens_per_s for model, speed in tuple(self._completion_speed.items())}
+        yield "llamacpp:requests_processing", "Running requests.", "model", running
+        yield "llamacpp:requests_deferred", "Queued requests.", "model", waiting
+        yield "welldone_queue_depth", "Queued requests.", "model", waiting
+        yield "llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", "model", prompt_speed
+        yield "llamacpp:predicted_tokens_seconds", "Generated tokens per second.", "model", completion_speed
+        if self._upstreams:
+            running, waiting = _load(self._upstream_queues)
+            yield "welldone_upstream_running", "Running requests.", "upstream", running
+            yield "welldone_upstream_waiting", "Queued requests.", "upstream", waiting
 
-    def _declare_work(self) -> None:
-        self._llama_prompt_tokens = self._by_model("llamacpp:prompt_tokens", "Prompt tokens.")
-        self._llama_prompt_s = self._by_model("llamacpp:prompt_seconds", "Time of prompt processing.")
-        self._llama_predicted = self._by_model("llamacpp:tokens_predicted", "Generated tokens.")
-        self._llama_predicted_s = self._by_model("llamacpp:tokens_predicted_seconds", "Time of token generation.")
-        self._prompt_tokens = self._by_model("welldone_prompt_tokens", "Prompt tokens.")
-        self._completion_tokens = self._by_model("welldone_completion_tokens", "Completion tokens.")
+    def _declare_models(self) -> None:
+        add, models = self._add_series, self._models[:-1]
+        self._token_series = (
+            add("welldone_prompt_tokens", "Prompt tokens.", "model", first=models),
+            add("llamacpp:prompt_tokens", "Prompt tokens.", "model", first=models),
+            add("llamacpp:prompt_seconds", "Time of prompt processing.", "model", first=models),
+            add("welldone_completion_tokens", "Completion tokens.", "model", first=models),
+            add("llamacpp:tokens_predicted", "Generated tokens.", "model", first=models),
+            add("llamacpp:tokens_predicted_seconds", "Time of token generation.", "model", first=models),
+        )
         self._engine_metrics = {
             name: MetricSeries(name.removesuffix("_total"), help_text, ["model"], is_gauge=not name.endswith("_total"))
             for name, help_text in _ENGINE_METRICS.items()
         }
-
-    def _declare_events(self) -> None:
-        labels = ("endpoint", "model", "status")
-        self._requests = self._add_series("welldone_requests", "Finished requests.", labels)
-        self._findings = self._add_series("welldone_findings", "Repairs of streams, by rule.", ["rule"])
-        self._failures = self._add_series("welldone_stream_failures", "Streams that ended with an error.", ["reason"])
-        self._disconnects = self._add_series(
-            "welldone_client_disconnects", "Clients that disconnected before the end.", ()
+        self._requests = add("welldone_requests", "Finished requests.", "endpoint", "model", "status")
+        self._findings = add("welldone_findings", "Repairs of streams, by rule.", "rule")
+        self._failures = add("welldone_stream_failures", "Streams that ended with an error.", "reason")
+        self._disconnects = add("welldone_client_disconnects", "Clients that disconnected before the end.")
+        self._disconnects[()] = 0.0
+        self._engine_restarts = add("welldone_engine_restarts", "Restarts of engines.", "model", first=models)
+        self._engine_up = add(
+            "welldone_engine_up", "Whether the engine is ready.", "model", first=models, is_gauge=True
         )
-        self._disconnects.add(0)
-        self._engine_restarts = self._by_engine("welldone_engine_restarts", "Restarts of engines.")
-        self._engine_up = self._by_engine("welldone_engine_up", "Whether the engine is ready.", is_gauge=True)
-
-    def _declare_times(self) -> None:
-        self._ttft = self._histogram_by_model(
+        self._ttft = self._add_histogram(
             "time_to_first_token", "Time from a request to its first token.", TTFT_BUCKETS_S
         )
-        self._inter_token = self._histogram_by_model(
+        self._inter_token = self._add_histogram(
             "inter_token", "Time between two tokens of an answer.", INTER_TOKEN_BUCKETS_S
         )
-        self._request_duration = self._histogram_by_model(
+        self._request_duration = self._add_histogram(
             "request", "Time from a request to the end of its answer.", _REQUEST_BUCKETS_S
         )
-        self._queue_wait = self._histogram_by_model("queue", "Time that requests were queued.", _QUEUE_BUCKETS_S)
+        self._queue_wait = self._add_histogram("queue", "Time that requests were queued.", _QUEUE_BUCKETS_S)
 
     def _declare_upstreams(self) -> None:
-        by_outcome = ("upstream", "status")
-        self._attempts = self._by_upstream("attempts", "Attempts at the upstream, including failed ones.")
-        self._attempts_by_outcome = self._add_series(
-            "welldone_upstream_requests", "Attempts at the upstream, by status or outcome.", by_outcome
+        def add(name: str, help_text: str, *labels: str, is_gauge: bool = False) -> MetricSeries:
+            first = () if labels else self._upstreams
+            return self._add_series(f"welldone_{name}", help_text, "upstream", *labels, first=first, is_gauge=is_gauge)
+
+        self._attempts = add("upstream_attempts", "Attempts at the upstream, including failed ones.")
+        self._attempts_by_outcome = add(
+            "upstream_requests", "Attempts at the upstream, by status or outcome.", "status"
         )
-        self._repairs = self._add_series(
-            "welldone_repairs", "Repairs of the upstream's streams, by rule.", ("upstream", "rule")
-        )
-        self._broken_json = self._add_series(
-            "welldone_broken_json", "Invalid JSON in texts or tool call arguments.", ("upstream", "what")
-        )
-        self._upstream_up = self._by_upstream("up", "Whether the upstream is healthy.", is_gauge=True)
-        self._upstream_failing = self._by_upstream("failing", "Whether all recent requests failed.", is_gauge=True)
-        self._breaker_state = self._add_series(
-            "welldone_upstream_breaker_state",
-            "1 for the current state of the circuit breaker.",
-            ("upstream", "state"),
-            is_gauge=True,
+        self._repairs = add("repairs", "Repairs of the upstream's streams, by rule.", "rule")
+        self._broken_json = add("broken_json", "Invalid JSON in texts or tool call arguments.", "what")
+        self._upstream_up = add("upstream_up", "Whether the upstream is healthy.", is_gauge=True)
+        self._upstream_failing = add("upstream_failing", "Whether all recent requests failed.", is_gauge=True)
+        self._breaker_state = add(
+            "upstream_breaker_state", "1 for the current state of the circuit breaker.", "state", is_gauge=True
         )
         for name in self._upstreams:
             self.count_broken_json(name)
             self.set_upstream_state(name, is_up=True, breaker="closed")  # until the first probe
-        self._upstream_ttft = self._histogram_by_upstream(
-            "time_to_first_token", "Time from an attempt at the upstream to its first token.", TTFT_BUCKETS_S
+        self._upstream_ttft = self._add_histogram(
+            "upstream_time_to_first_token",
+            "Time from an attempt at the upstream to its first token.",
+            TTFT_BUCKETS_S,
+            "upstream",
         )
-        self._upstream_inter_token = self._histogram_by_upstream(
-            "inter_token", "Time between two of its tokens.", INTER_TOKEN_BUCKETS_S
+        self._upstream_inter_token = self._add_histogram(
+            "upstream_inter_token", "Time between two of its tokens.", INTER_TOKEN_BUCKETS_S, "upstream"
         )
 
-    def _add_series(self, name: str, help_text: str, labels: Sequence[str], *, is_gauge: bool = False) -> MetricSeries:
-        self._series.append(MetricSeries(name, help_text, labels, is_gauge=is_gauge))
-        return self._series[-1]
-
-    def _by_engine(self, name: str, help_text: str, *, is_gauge: bool = False) -> MetricSeries:
-        """A series per configured model, present from the start: increase() misses the first value of a new series."""
-        series = self._add_series(name, help_text, ["model"], is_gauge=is_gauge)
-        for model in self._models[:-1]:
-            series.add(0, model)
+    def _add_series(
+        self, name: str, help_text: str, *labels: str, first: Iterable[str] = (), is_gauge: bool = False
+    ) -> MetricSeries:
+        """Add a family; the series of the `first` values exist from the start: increase() misses their first value."""
+        series = MetricSeries(name, help_text, labels, is_gauge=is_gauge)
+        series.update({(value,): 0.0 for value in first})
+        self._series.append(series)
         return series
 
-    def _by_model(self, name: str, help_text: str) -> MetricSeries:
-        """As `_by_engine`, also for models that `add_model` adds."""
-        self._model_series.append(self._by_engine(name, help_text))
-        return self._model_series[-1]
-
-    def _by_upstream(self, name: str, help_text: str, *, is_gauge: bool = False) -> MetricSeries:
-        series = self._add_series(f"welldone_upstream_{name}", help_text, ["upstream"], is_gauge=is_gauge)
-        for upstream in self._upstreams:
-            series.add(0, upstream)
-        return series
-
-    def _histogram_by_model(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
-        self._histograms.append(Histogram(f"welldone_{name}_seconds", help_text, bounds, "model", self._models))
-        return self._histograms[-1]
-
-    def _histogram_by_upstream(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
-        full_name = f"welldone_upstream_{name}_seconds"
-        self._histograms.append(Histogram(full_name, help_text, bounds, "upstream", self._upstreams))
+    def _add_histogram(self, name: str, help_text: str, bounds: tuple[float, ...], label: str = "model") -> Histogram:
+        values = self._models if label == "model" else self._upstreams
+        self._histograms.append(Histogram(f"welldone_{name}_seconds", help_text, bounds, label, values))
         return self._histograms[-1]
 
     def _model_label(self, name: str) -> str:
@@ -475,7 +407,7 @@ class Metrics(Collector):
 
 def _group_by_first_label(series: MetricSeries) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
-    for (first, second), number in series.samples():
+    for (first, second), number in tuple(series.items()):
         counts.setdefault(first, {})[second] = int(number)
     return counts
 
@@ -485,14 +417,16 @@ def _is_label(text: str) -> bool:
     return len(text) <= LABEL_LIMIT and text.isprintable()
 
 
-def _rule_label(name: str) -> str:
-    return name if name in RULES else OTHER
+def _load(queues: Mapping[str, QueueStats]) -> tuple[dict[str, float], dict[str, float]]:
+    """The running and the queued requests, by name of the queue."""
+    known = tuple(queues.items())
+    return {name: queue.running for name, queue in known}, {name: queue.waiting for name, queue in known}
 
 
 def _to_prometheus(series: MetricSeries) -> Metric:
     kind = GaugeMetricFamily if series.is_gauge else CounterMetricFamily
     family = kind(series.name, series.help_text, labels=series.labels)
-    for labels, number in series.samples():
+    for labels, number in tuple(series.items()):
         family.add_metric(labels, number)
     return family
 
@@ -501,11 +435,4 @@ def _histogram_to_prometheus(histogram: Histogram) -> Metric:
     family = HistogramMetricFamily(histogram.name, histogram.help_text, labels=[histogram.label])
     for value, buckets, total_s in histogram.samples():
         family.add_metric([value], buckets, total_s)
-    return family
-
-
-def _gauge_family(name: str, help_text: str, values: Mapping[str, float], label: str = "model") -> Metric:
-    family = GaugeMetricFamily(name, help_text, labels=[label])
-    for value, number in values.items():
-        family.add_metric([value], number)
     return family

@@ -41,27 +41,13 @@ class StreamTimes:
         self._clock = clock
         self._began = clock()
         self._last = self._began
-        self._sent_s = 0.0
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the first chunk has arrived."""
-        return self.ttft_s is not None
-
-    @property
-    def chunk_count(self) -> int:
-        """Number of chunks."""
-        return sum(self.gaps) + self.has_begun
+        self.sent_s = 0.0
+        """From the request to the last attempt before the first chunk."""
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the request."""
         return self._clock() - self._began
-
-    @property
-    def upstream_ttft_s(self) -> float | None:
-        """From the last attempt to the first chunk."""
-        return None if self.ttft_s is None else self.ttft_s - self._sent_s
 
     def record_queued(self, seconds: float) -> None:
         """Record the queue wait of an attempt."""
@@ -70,7 +56,7 @@ class StreamTimes:
     def record_sent(self) -> None:
         """Record the start of an attempt: earlier attempts do not count for the upstream that answers."""
         if self.ttft_s is None:
-            self._sent_s = self._clock() - self._began
+            self.sent_s = self._clock() - self._began
 
     def record_chunk(self) -> float:
         """Record a chunk and return the current time."""

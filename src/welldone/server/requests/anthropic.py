@@ -9,15 +9,8 @@ import msgspec
 
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
-from welldone.schemas.anthropic import (
-    AnthropicRequest,
-    AnthropicTokensRequest,
-    AnthropicTool,
-    AnthropicToolChoice,
-    Thinking,
-)
+from welldone.schemas import anthropic as schema
 from welldone.schemas.errors import string_or_type_name
-from welldone.schemas.fields import FieldHandling, describe_fields
 from welldone.server.requests import fields
 from welldone.server.requests.anthropic_messages import ChatTurns, read_chat_turns
 from welldone.server.requests.tools import unsupported_tool_type
@@ -25,7 +18,6 @@ from welldone.server.requests.tools import unsupported_tool_type
 USER_ID_LENGTH = 64
 """OpenAI's limit for `user`. Claude Code sends longer ids; they do not affect the answer, and are dropped."""
 
-_REJECTED = [row for row in describe_fields(AnthropicRequest) if row.handling is FieldHandling.REJECTED]
 _COMMON_EFFORTS = ("low", "medium", "high")  # those that all servers support
 _TOOL_CHOICE_MODES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
 _CUSTOM_TOOL_TYPES = (None, "custom")
@@ -71,16 +63,16 @@ def anthropic_to_chat(
         ignores_unknown_tools: drop tools that only a server can run, instead of rejecting them.
         is_count_only: the request counts prompt tokens.
     """
-    for row in _REJECTED:
-        if body.get(row.name) not in (None, [], {}, ""):
-            error = fields.unsupported(row.name, row.note)
-            if row.name == "thread":  # the tool runners of Anthropic's SDKs then continue without it
-                error.details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-            raise error
+    try:
+        fields.check_supported(body, schema.AnthropicRequest)
+    except ApiError as error:
+        if error.param == "thread":  # the tool runners of Anthropic's SDKs then continue without it
+            error.details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        raise
     config = body.get("output_config")
     if isinstance(config, dict) and config.get("format") is not None:  # the older name is ignored beside the new one
         body = {name: value for name, value in body.items() if name != "output_format"}
-    request = fields.read_fields(body, AnthropicTokensRequest if is_count_only else AnthropicRequest)
+    request = fields.read_fields(body, schema.AnthropicTokensRequest if is_count_only else schema.AnthropicRequest)
     turns = read_chat_turns(request, allows_system=upstream_kind == "openai")
     chat: Json = {"model": request.model, "messages": turns.items}
     chat |= _sampling_fields(request, upstream_kind)
@@ -96,25 +88,23 @@ def anthropic_to_chat(
     return AnthropicTranslation(chat, names, shows_reasoning)
 
 
-def _sampling_fields(request: AnthropicTokensRequest, upstream_kind: str) -> Json:
+def _sampling_fields(request: schema.AnthropicTokensRequest, upstream_kind: str) -> Json:
     out: Json = {"stream": request.stream is True}
     if request.max_tokens is not None:
         # OpenAI's reasoning models accept only the newer name, other servers only the older
         out["max_completion_tokens" if upstream_kind == "openai" else "max_tokens"] = request.max_tokens
-    for name in ("temperature", "top_p", "top_k"):
-        if (value := getattr(request, name)) is not None:
-            out[name] = value
-    if request.stop_sequences:
-        out["stop"] = request.stop_sequences
     user = (request.metadata or {}).get("user_id")
-    if isinstance(user, str) and len(user) <= USER_ID_LENGTH:
-        out["user"] = user
-    return out
+    values = {
+        **{name: getattr(request, name) for name in ("temperature", "top_p", "top_k")},
+        "stop": request.stop_sequences or None,
+        "user": user if isinstance(user, str) and len(user) <= USER_ID_LENGTH else None,
+    }
+    return out | {name: value for name, value in values.items() if value is not None}
 
 
-def _reasoning_fields(request: AnthropicTokensRequest, upstream_kind: str) -> Json:
+def _reasoning_fields(request: schema.AnthropicTokensRequest, upstream_kind: str) -> Json:
     """Translate `thinking` and `effort`. Only llama.cpp gets a budget: others reject it, or need special settings."""
-    thinking = request.thinking or Thinking()
+    thinking = request.thinking or schema.Thinking()
     effort = request.output_config.effort if request.output_config is not None else None
     out: Json = {}
     if thinking.type in (None, "disabled") and upstream_kind in _TEMPLATE_KWARGS_KINDS:  # thinking is off by default
@@ -129,7 +119,9 @@ def _reasoning_fields(request: AnthropicTokensRequest, upstream_kind: str) -> Js
     return out
 
 
-def _tool_fields(request: AnthropicTokensRequest, ignores_unknown_tools: bool, param_names: dict[str, str]) -> Json:
+def _tool_fields(
+    request: schema.AnthropicTokensRequest, ignores_unknown_tools: bool, param_names: dict[str, str]
+) -> Json:
     tools: list[Json] = []
     skipped: set[object] = set()
     for index, tool in enumerate(request.tools or ()):
@@ -141,14 +133,14 @@ def _tool_fields(request: AnthropicTokensRequest, ignores_unknown_tools: bool, p
                 f"{chat_param}.function": param,
                 f"{chat_param}.function.parameters": f"{param}.input_schema",
             }
-            tools.append(_function_tool(fields.read_fields(tool, AnthropicTool, f"{param}.")))
+            tools.append(_function_tool(fields.read_fields(tool, schema.AnthropicTool, f"{param}.")))
         elif not ignores_unknown_tools:
             raise _server_tool_error(tool, param)
         elif not isinstance(tool.get("name"), str | None):
             raise fields.wrong_type(f"{param}.name", "a string", tool["name"])
         else:
             skipped.add(tool.get("name"))
-    choice = _tool_choice_fields(request.tool_choice or AnthropicToolChoice(), skipped)
+    choice = _tool_choice_fields(request.tool_choice or schema.AnthropicToolChoice(), skipped)
     if not tools and choice.get("tool_choice") not in (None, "auto", "none"):
         raise invalid_request(
             "'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice", code="invalid_value"
@@ -156,15 +148,13 @@ def _tool_fields(request: AnthropicTokensRequest, ignores_unknown_tools: bool, p
     return {"tools": tools, **choice} if tools else {}
 
 
-def _tool_choice_fields(choice: AnthropicToolChoice, skipped: set[object]) -> Json:
+def _tool_choice_fields(choice: schema.AnthropicToolChoice, skipped: set[object]) -> Json:
     """Translate `tool_choice`; one of the `skipped` tools becomes auto."""
     out: Json = {} if choice.type is None else {"tool_choice": _TOOL_CHOICE_MODES[choice.type]}
     if choice.type == "tool":
         name = choice.name
         if name is None:
             raise fields.missing("tool_choice.name")
-        if not isinstance(name, str):
-            raise fields.wrong_type("tool_choice.name", "a string", name)
         out["tool_choice"] = "auto" if name in skipped else {"type": "function", "function": {"name": name}}
     if choice.disable_parallel_tool_use:
         out["parallel_tool_calls"] = False
@@ -185,7 +175,7 @@ def _server_tool_error(tool: Json, param: str) -> ApiError:
     return unsupported_tool_type(f"{param}.type", string_or_type_name(tool["type"]), "custom")
 
 
-def _function_tool(tool: AnthropicTool) -> Json:
+def _function_tool(tool: schema.AnthropicTool) -> Json:
     function: Json = {"name": tool.name, "parameters": tool.input_schema}
     texts = [tool.description]
     if tool.input_examples:

@@ -11,27 +11,7 @@ import msgspec
 
 from welldone.gateway.errors import invalid_request
 from welldone.protocol.events import Json
-from welldone.schemas.anthropic import (
-    AnthropicAssistantMessage,
-    AnthropicMessage,
-    AnthropicSystemMessage,
-    AnthropicTokensRequest,
-    AnthropicUserMessage,
-    ContentSource,
-    DocumentBlock,
-    FileSource,
-    ImageBlock,
-    OnlyTextBlock,
-    RedactedThinkingBlock,
-    ResultBlock,
-    SearchResultBlock,
-    TextBlock,
-    TextSource,
-    ThinkingBlock,
-    ToolReferenceBlock,
-    ToolResultBlock,
-    UrlSource,
-)
+from welldone.schemas import anthropic as schema
 from welldone.server.requests import fields
 
 _BILLING_PREFIX = "x-anthropic-billing-header:"
@@ -42,7 +22,7 @@ _NO_PDF_REASON = "is a PDF or a URL, which is not supported: send its text."
 _IMAGE_FOLLOWS_TEXT = "The result is a picture. It follows in the next message."
 _IMAGE_OF_CALL_TEXT = "The picture that the tool gave for the call {}:"
 
-_NamedMessage: TypeAlias = tuple[AnthropicMessage, str]
+_NamedMessage: TypeAlias = tuple[schema.AnthropicMessage, str]
 """A message and its parameter name."""
 
 
@@ -55,29 +35,29 @@ class ChatTurns(NamedTuple):
     """The last message is the assistant's, to be continued."""
 
 
-def read_chat_turns(request: AnthropicTokensRequest, *, allows_system: bool) -> ChatTurns:
+def read_chat_turns(request: schema.AnthropicTokensRequest, *, allows_system: bool) -> ChatTurns:
     """Convert `system` and `messages`.
 
     `allows_system`: the chat may have system messages in the middle. The templates of many models reject that; for them
     such a message becomes a part of the user's turn.
     """
     messages = [(message, f"messages[{index}]") for index, message in enumerate(request.messages)]
-    leading = list(takewhile(lambda message: isinstance(message, AnthropicSystemMessage), request.messages))
+    leading = list(takewhile(lambda message: isinstance(message, schema.AnthropicSystemMessage), request.messages))
     system_texts = [_system_text(request), *map(_system_message_text, leading)]
     messages = messages[len(leading) :]
     if not messages:
         raise invalid_request("Invalid 'messages': expected at least 1 message.", param="messages", code="empty_array")
     if not allows_system:
         messages = [(_system_as_user(message), param) for message, param in messages]
-    turns = ChatTurns([], [], isinstance(messages[-1][0], AnthropicAssistantMessage))
+    turns = ChatTurns([], [], isinstance(messages[-1][0], schema.AnthropicAssistantMessage))
     if text := "\n".join(filter(None, system_texts)):
         _add_turn(turns, "system", {"role": "system", "content": text})
     for kind, group in groupby(messages, key=lambda message: type(message[0])):
         turn = list(group)
         param = turn[0][1]
-        if kind is AnthropicUserMessage:
+        if kind is schema.AnthropicUserMessage:
             _add_turn(turns, param, *_user_messages(turn))
-        elif kind is AnthropicAssistantMessage:
+        elif kind is schema.AnthropicAssistantMessage:
             _add_turn(turns, param, _assistant_message(turn))
         else:
             text = "\n".join(_system_message_text(message) for message, _ in turn)
@@ -98,25 +78,25 @@ def _add_turn(turns: ChatTurns, param: str, *items: Json) -> None:
     turns.params.extend([param] * len(items))
 
 
-def _system_text(request: AnthropicTokensRequest) -> str:
+def _system_text(request: schema.AnthropicTokensRequest) -> str:
     blocks = [request.system] if isinstance(request.system, str) else [block.text for block in request.system or ()]
     texts = [text.partition("\n")[2] if text.startswith(_BILLING_PREFIX) else text for text in blocks]
     return "\n".join(filter(None, texts))
 
 
-def _joined_text(content: str | list[OnlyTextBlock]) -> str:
+def _joined_text(content: str | list[schema.OnlyTextBlock]) -> str:
     return content if isinstance(content, str) else "\n".join(block.text for block in content if block.text)
 
 
-def _system_message_text(message: AnthropicMessage) -> str:
-    assert isinstance(message, AnthropicSystemMessage)
+def _system_message_text(message: schema.AnthropicMessage) -> str:
+    assert isinstance(message, schema.AnthropicSystemMessage)
     return _joined_text(message.content)
 
 
-def _system_as_user(message: AnthropicMessage) -> AnthropicMessage:
-    if not isinstance(message, AnthropicSystemMessage):
+def _system_as_user(message: schema.AnthropicMessage) -> schema.AnthropicMessage:
+    if not isinstance(message, schema.AnthropicSystemMessage):
         return message
-    return AnthropicUserMessage(f"<system>\n{_joined_text(message.content)}\n</system>")
+    return schema.AnthropicUserMessage(f"<system>\n{_joined_text(message.content)}\n</system>")
 
 
 def _user_messages(turn: list[_NamedMessage]) -> list[Json]:
@@ -125,10 +105,10 @@ def _user_messages(turn: list[_NamedMessage]) -> list[Json]:
     images: list[Json] = []
     rest: list[Json] = []
     for message, param in turn:
-        assert isinstance(message, AnthropicUserMessage)
-        content = [TextBlock(message.content)] if isinstance(message.content, str) else message.content
+        assert isinstance(message, schema.AnthropicUserMessage)
+        content = [schema.TextBlock(message.content)] if isinstance(message.content, str) else message.content
         for index, block in enumerate(content):
-            if isinstance(block, ToolResultBlock):
+            if isinstance(block, schema.ToolResultBlock):
                 result, result_images = _tool_result(block, f"{param}.content[{index}]")
                 results.append(result)
                 images += result_images
@@ -146,7 +126,7 @@ def _user_messages(turn: list[_NamedMessage]) -> list[Json]:
     return [*results, {"role": "user", "content": combined}]
 
 
-def _tool_result(block: ToolResultBlock, param: str) -> tuple[Json, list[Json]]:
+def _tool_result(block: schema.ToolResultBlock, param: str) -> tuple[Json, list[Json]]:
     """Return the tool message, and the images of the result for the next user message."""
     parts: list[Json] = []
     if isinstance(block.content, str):
@@ -164,17 +144,17 @@ def _tool_result(block: ToolResultBlock, param: str) -> tuple[Json, list[Json]]:
     return {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}, images
 
 
-def _user_parts(block: ResultBlock, param: str) -> list[Json]:
+def _user_parts(block: schema.ResultBlock, param: str) -> list[Json]:
     match block:
-        case TextBlock():
+        case schema.TextBlock():
             return _text_parts(block.text)
-        case ToolReferenceBlock():  # of a tool search: the model has all tools anyway
+        case schema.ToolReferenceBlock():  # of a tool search: the model has all tools anyway
             return _text_parts(block.tool_name)
-        case ImageBlock():
+        case schema.ImageBlock():
             return [_image_part(block, param)]
-        case DocumentBlock():
+        case schema.DocumentBlock():
             return _document_parts(block, param)
-        case SearchResultBlock():
+        case schema.SearchResultBlock():
             _check_no_citations(block, param)
             return _text_parts(block.title, block.source, _joined_text(block.content))
 
@@ -184,31 +164,31 @@ def _text_parts(*texts: str | None) -> list[Json]:
     return [{"type": "text", "text": text}] if text else []
 
 
-def _image_part(block: ImageBlock, param: str) -> Json:
+def _image_part(block: schema.ImageBlock, param: str) -> Json:
     source = block.source
-    if isinstance(source, FileSource):
+    if isinstance(source, schema.FileSource):
         raise fields.unsupported(f"{param}.source", _NO_FILE_REASON)
-    url = source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
+    url = source.url if isinstance(source, schema.UrlSource) else f"data:{source.media_type};base64,{source.data}"
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _document_parts(block: DocumentBlock, param: str) -> list[Json]:
+def _document_parts(block: schema.DocumentBlock, param: str) -> list[Json]:
     _check_no_citations(block, param)
     source = block.source
-    if isinstance(source, TextSource):
+    if isinstance(source, schema.TextSource):
         return _text_parts(block.title, block.context, source.data)
-    if not isinstance(source, ContentSource):
+    if not isinstance(source, schema.ContentSource):
         raise fields.unsupported(
-            f"{param}.source", _NO_FILE_REASON if isinstance(source, FileSource) else _NO_PDF_REASON
+            f"{param}.source", _NO_FILE_REASON if isinstance(source, schema.FileSource) else _NO_PDF_REASON
         )
     parts = _text_parts(block.title, block.context)
-    inner_blocks = [TextBlock(source.content)] if isinstance(source.content, str) else source.content
+    inner_blocks = [schema.TextBlock(source.content)] if isinstance(source.content, str) else source.content
     for index, inner in enumerate(inner_blocks):
         parts += _user_parts(inner, f"{param}.source.content[{index}]")
     return parts
 
 
-def _check_no_citations(block: DocumentBlock | SearchResultBlock, param: str) -> None:
+def _check_no_citations(block: schema.DocumentBlock | schema.SearchResultBlock, param: str) -> None:
     """Reject citations: a chat cannot request them."""
     if block.citations is not None and block.citations.enabled:
         raise fields.unsupported(f"{param}.citations", "cannot be enabled: this model has no citations.")
@@ -218,15 +198,15 @@ def _assistant_message(turn: list[_NamedMessage]) -> Json:
     """Merge a turn into one message. Text blocks of one message are joined without a gap: the server split them."""
     texts, reasoning, calls = [], [], []
     for message, _ in turn:
-        assert isinstance(message, AnthropicAssistantMessage)
+        assert isinstance(message, schema.AnthropicAssistantMessage)
         text = message.content if isinstance(message.content, str) else ""
         for block in () if isinstance(message.content, str) else message.content:
             match block:
-                case TextBlock():
+                case schema.TextBlock():
                     text += block.text
-                case ThinkingBlock():
+                case schema.ThinkingBlock():
                     reasoning.append(block.thinking)
-                case RedactedThinkingBlock():
+                case schema.RedactedThinkingBlock():
                     pass
                 case _:
                     function = {"name": block.name, "arguments": msgspec.json.encode(block.input).decode()}

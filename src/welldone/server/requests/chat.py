@@ -12,6 +12,7 @@ from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
+from welldone.schemas import messages as schema
 from welldone.schemas.chat import (
     RESERVED_TEMPLATE_KWARGS,
     TEMPLATE_KWARG_LENGTH,
@@ -21,19 +22,7 @@ from welldone.schemas.chat import (
     CompletionRequest,
 )
 from welldone.schemas.errors import shorten_value
-from welldone.schemas.messages import (
-    AssistantMessage,
-    DeveloperMessage,
-    FunctionCall,
-    FunctionMessage,
-    ImagePart,
-    Message,
-    RefusalPart,
-    TextPart,
-    ToolMessage,
-    UserContentPart,
-)
-from welldone.server.requests import fields
+from welldone.server.requests import fields, sampling
 from welldone.server.requests.fields import JsonSizeLimits, ValidatedRequest, decode_json
 from welldone.server.requests.json_schema import SchemaBudget
 from welldone.server.requests.media import MEDIA_LIMIT, read_audio, read_image
@@ -42,19 +31,6 @@ from welldone.server.requests.output_constraint import (
     VLLM_CONSTRAINT_FIELDS,
     OutputConstraint,
     read_output_constraint,
-)
-from welldone.server.requests.sampling import (
-    UNKNOWN_CAPABILITIES,
-    check_context_length,
-    check_prompt_tokens,
-    engine_request_facts,
-    engine_sampling,
-    expand_choices,
-    extract_stop_strings,
-    read_generation_request,
-    read_prompts,
-    unsupported_by_model,
-    with_defaults,
 )
 from welldone.server.requests.tools import EngineTools, read_tools
 
@@ -66,20 +42,6 @@ ALL_TOOL_CALLS_LIMIT = 4_096
 _LEGACY_CALL_ID = "call_{}"
 
 
-class ChatMessages(msgspec.Struct):
-    """The messages for the engine, and the size of their text."""
-
-    items: list[Json]
-    text_bytes: int
-
-
-def read_messages(messages: list[Message], capabilities: ModelCapabilities) -> ChatMessages:
-    """Convert each message to the form that all engines accept."""
-    reader = _MessageReader(capabilities)
-    items = [reader.read(message, f"messages[{index}]") for index, message in enumerate(messages)]
-    return ChatMessages(items, reader.text_bytes)
-
-
 def prepend_system_text(items: list[Json], text: str) -> list[Json]:
     """Return the messages with `text` at the start of the system message; templates allow at most one of those."""
     if items[0]["role"] == "system" and isinstance(items[0]["content"], str):
@@ -88,6 +50,8 @@ def prepend_system_text(items: list[Json], text: str) -> list[Json]:
 
 
 class _MessageReader:
+    """Converts messages to the form that all engines accept."""
+
     def __init__(self, capabilities: ModelCapabilities) -> None:
         self._capabilities = capabilities
         self.text_bytes = 0
@@ -97,25 +61,25 @@ class _MessageReader:
         self._argument_limits = JsonSizeLimits("arguments")  # of all calls together
         self._legacy_calls = 0  # a `function_call` has no id: its number becomes the id
 
-    def read(self, message: Message, param: str) -> Json:
-        if isinstance(message, AssistantMessage):
+    def read(self, message: schema.Message, param: str) -> Json:
+        if isinstance(message, schema.AssistantMessage):
             return self._assistant_message(message, param)
         out: Json = {"role": message.__struct_config__.tag, "content": self._content(message.content, param)}
         if message.name is not None:
             out["name"] = message.name
         match message:
-            case DeveloperMessage():
+            case schema.DeveloperMessage():
                 out["role"] = "system"
-            case ToolMessage():
+            case schema.ToolMessage():
                 out["tool_call_id"] = message.tool_call_id
-            case FunctionMessage():
+            case schema.FunctionMessage():
                 out["role"] = "tool"
                 out["tool_call_id"] = _LEGACY_CALL_ID.format(max(self._legacy_calls - 1, 0))
             case _:
                 pass
         return out
 
-    def _assistant_message(self, message: AssistantMessage, param: str) -> Json:
+    def _assistant_message(self, message: schema.AssistantMessage, param: str) -> Json:
         content = message.content
         reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
         is_optional = message.tool_calls or message.function_call or message.refusal or reasoning or message.reasoning
@@ -148,7 +112,7 @@ class _MessageReader:
                 calls.append(self._tool_call(call.id, call.function, f"{call_param}.function"))
         return out
 
-    def _content(self, content: str | Sequence[UserContentPart], param: str) -> str | list[Json]:
+    def _content(self, content: str | Sequence[schema.UserContentPart], param: str) -> str | list[Json]:
         """Join text parts with line breaks, as llama.cpp does. With images or audio among them they stay parts."""
         if isinstance(content, str):
             return self._count(content)
@@ -160,24 +124,24 @@ class _MessageReader:
             return "\n".join(part["text"] for part in out)
         return out
 
-    def _content_part(self, part: UserContentPart, param: str) -> Json:
-        if isinstance(part, TextPart):
+    def _content_part(self, part: schema.UserContentPart, param: str) -> Json:
+        if isinstance(part, schema.TextPart):
             return {"type": "text", "text": self._count(part.text)}
-        if isinstance(part, RefusalPart):
+        if isinstance(part, schema.RefusalPart):
             return {"type": "text", "text": self._count(part.refusal)}
-        is_image = isinstance(part, ImagePart)
+        is_image = isinstance(part, schema.ImagePart)
         if not (self._capabilities.images if is_image else self._capabilities.audio):
             message = f"Invalid '{param}': this model cannot read {'images' if is_image else 'audio'}."
             raise invalid_request(message, param=param, code="unsupported_value")
         self._media_count += 1
         if self._media_count > MEDIA_LIMIT:
             raise _too_many_in_total("images and audio clips", MEDIA_LIMIT)
-        return read_image(part, param) if isinstance(part, ImagePart) else read_audio(part, param)
+        return read_image(part, param) if isinstance(part, schema.ImagePart) else read_audio(part, param)
 
-    def _tool_call(self, call_id: str, call: FunctionCall, param: str) -> Json:
+    def _tool_call(self, call_id: str, call: schema.FunctionCall, param: str) -> Json:
         """Return a call. Engines parse its arguments, so they must be complete JSON of limited depth."""
         text = self._count(call.arguments).strip() or "{}"
-        check_context_length(self.text_bytes, self._capabilities.context, "messages")
+        sampling.check_context_length(self.text_bytes, self._capabilities.context, "messages")
         data = text.encode()
         try:
             self._argument_limits.check(data)
@@ -213,44 +177,45 @@ _TEMPLATE_KWARG_NAME = re.compile(TEMPLATE_KWARG_NAME)
 
 def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
     """Validate a chat request."""
-    capabilities = capabilities or UNKNOWN_CAPABILITIES
+    capabilities = capabilities or sampling.UNKNOWN_CAPABILITIES
     if not capabilities.chat:
-        raise unsupported_by_model("chat: it is an embedding or reranking model")
+        raise sampling.unsupported_by_model("chat: it is an embedding or reranking model")
     client_body = body
-    body = with_defaults(body, model.defaults)
+    body = sampling.with_defaults(body, model.defaults)
     forwarded = _take_command_fields(body, capabilities, (*VLLM_CONSTRAINT_FIELDS, *_CONTINUATION_FIELDS))
     if body.get("tools"):  # the legacy form is ignored beside the new one
         body.pop("functions", None)
     elif body.get("tools") == {}:  # some clients send an empty object
         del body["tools"]
-    request = read_generation_request(body, ChatRequest)
-    engine = engine_sampling(request, body, capabilities) | forwarded
+    request = sampling.read_generation_request(body, ChatRequest)
+    engine = sampling.engine_sampling(request, body, capabilities) | forwarded
     top_logprobs = _read_top_logprobs(request, engine)
     for index, value in enumerate(request.modalities or ()):
         if value != "text":
             raise fields.wrong_value(f"modalities[{index}]", value, ("text",))
-    messages = read_messages(request.messages, capabilities)
+    reader = _MessageReader(capabilities)
+    messages = [reader.read(message, f"messages[{index}]") for index, message in enumerate(request.messages)]
     budget = SchemaBudget()
     tools = read_tools(request, capabilities, budget)
     if top_logprobs is not None and tools.body and capabilities.kind == "llama":
         raise fields.unsupported("logprobs", "cannot be used together with tools.")
     if tools.forced_call is not None:  # a stop string would truncate the JSON of the call
         engine.pop("stop", None)
-    stops = extract_stop_strings(engine, capabilities)
+    stops = sampling.extract_stop_strings(engine, capabilities)
     constraint = _apply_chat_constraint(request, engine, tools, budget, capabilities)
     if capabilities.kind == "llama":
         _check_jinja(model, tools, constraint)
-        _check_continuation(request, messages.items[-1])
+        _check_continuation(request, messages[-1])
         if "response_format" in engine or "grammar" in engine:
-            _check_prefill(messages.items[-1])
+            _check_prefill(messages[-1])
     tool_list = msgspec.json.encode(tools.body.get("tools") or tools.template_tools or ())
-    check_context_length(messages.text_bytes + len(tool_list) - len("[]"), capabilities.context, "messages")
+    sampling.check_context_length(reader.text_bytes + len(tool_list) - len("[]"), capabilities.context, "messages")
     kwargs = _template_kwargs(client_body, model.defaults, capabilities, tools)
     if kwargs:
         engine["chat_template_kwargs"] = kwargs
-    items = messages.items if tools.system_text is None else prepend_system_text(messages.items, tools.system_text)
-    bodies = expand_choices([{**engine, **tools.body, "messages": items}], request)
-    facts = engine_request_facts(client_body, len(bodies), stops, tools.choice)
+    items = messages if tools.system_text is None else prepend_system_text(messages, tools.system_text)
+    bodies = sampling.expand_choices([{**engine, **tools.body, "messages": items}], request)
+    facts = sampling.engine_request_facts(client_body, len(bodies), stops, tools.choice)
     return ValidatedRequest(
         endpoint="chat",
         model=request.model,
@@ -339,7 +304,8 @@ def _template_kwargs(
 
     `body`: the client's, without defaults.
     """
-    out: Json = dict(fields.json_object(defaults, "chat_template_kwargs") or {})
+    default_kwargs = defaults.get("chat_template_kwargs")
+    out: Json = dict(default_kwargs) if isinstance(default_kwargs, dict) else {}
     effort = body.get("reasoning_effort")
     if effort is not None and capabilities.kind == "llama":
         out |= {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
@@ -350,8 +316,8 @@ def _template_kwargs(
             raise fields.unsupported(param, "cannot be passed to the chat template.")
         if isinstance(value, list | dict):
             raise fields.wrong_type(param, "a string, number or boolean", value)
-        if isinstance(value, str):
-            fields.string(given, name, TEMPLATE_KWARG_LENGTH, "chat_template_kwargs.")
+        if isinstance(value, str) and len(value) > TEMPLATE_KWARG_LENGTH:
+            raise fields.too_long(param, TEMPLATE_KWARG_LENGTH, len(value))
         out[name] = value
     if tools.template_tools is not None:
         out["tools"] = tools.template_tools
@@ -366,58 +332,38 @@ _COMPLETION_MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens", "n_predi
 
 def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
     """Validate a completions request."""
-    capabilities = capabilities or UNKNOWN_CAPABILITIES
+    capabilities = capabilities or sampling.UNKNOWN_CAPABILITIES
     if not capabilities.chat:
-        raise unsupported_by_model("completions: it is an embedding or reranking model")
+        raise sampling.unsupported_by_model("completions: it is an embedding or reranking model")
     client_body = body
-    body = with_defaults(body, model.defaults)
+    body = sampling.with_defaults(body, model.defaults)
     forwarded = _take_command_fields(body, capabilities, VLLM_CONSTRAINT_FIELDS)
-    request = read_generation_request(body, CompletionRequest)
-    engine = engine_sampling(request, body, capabilities) | forwarded
-    stops = extract_stop_strings(engine, capabilities)
+    request = sampling.read_generation_request(body, CompletionRequest)
+    engine = sampling.engine_sampling(request, body, capabilities) | forwarded
+    stops = sampling.extract_stop_strings(engine, capabilities)
     if not any(name in body for name in _COMPLETION_MAX_TOKENS_FIELDS):
         engine["max_tokens"] = DEFAULT_MAX_TOKENS
-    _apply_completion_constraint(request, engine)
+    constraint = read_output_constraint(request, SchemaBudget())
+    if constraint.schema is not None or constraint.grammar is not None:
+        engine.pop("ignore_eos", None)  # llama.cpp fails at the end of a grammar if EOS is not allowed
+        engine |= {"grammar": constraint.grammar} if constraint.schema is None else {"json_schema": constraint.schema}
     top_logprobs = request.logprobs
     if top_logprobs is not None:
         engine["logprobs"] = max(top_logprobs, 1)
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise fields.unsupported("best_of", "must equal 'n': this server does not rank answers.")
-    items = read_prompts(request.prompt, "prompt", TOTAL_CHOICES_LIMIT, capabilities.context)
-    prompts = [
-        _read_prompt(item, f"prompt[{index}]" if len(items) > 1 else "prompt", capabilities)
-        for index, item in enumerate(items)
-    ]
-    bodies = expand_choices([{**engine, "prompt": prompt} for prompt in prompts], request)
+    prompts = sampling.read_prompts(request.prompt, "prompt", TOTAL_CHOICES_LIMIT, capabilities)
+    bodies = sampling.expand_choices([{**engine, "prompt": prompt} for prompt in prompts], request)
     return ValidatedRequest(
         endpoint="completions",
         model=request.model,
         is_stream=request.stream is True,
-        facts=engine_request_facts(client_body, len(bodies), stops),
+        facts=sampling.engine_request_facts(client_body, len(bodies), stops),
         bodies=bodies,
         prompt_count=len(prompts),
         echo=_read_echo(request, prompts),
         top_logprobs=top_logprobs,
     )
-
-
-def _apply_completion_constraint(request: CompletionRequest, engine_body: Json) -> None:
-    constraint = read_output_constraint(request, SchemaBudget())
-    if constraint.schema is not None:
-        engine_body["json_schema"] = constraint.schema
-    elif constraint.grammar is not None:
-        engine_body["grammar"] = constraint.grammar
-    if constraint.schema is not None or constraint.grammar is not None:
-        engine_body.pop("ignore_eos", None)  # llama.cpp fails at the end of a grammar if EOS is not allowed
-
-
-def _read_prompt(item: object, param: str, capabilities: ModelCapabilities) -> str | list[int]:
-    if isinstance(item, str):
-        check_context_length(len(item.encode()), capabilities.context, "prompt")
-        return item
-    if not isinstance(item, list) or not item:
-        raise fields.wrong_type(param, "a string or an array of token ids", item)
-    return check_prompt_tokens(item, param, capabilities)
 
 
 def _read_echo(request: CompletionRequest, prompts: list[str | list[int]]) -> list[str] | None:

@@ -3,27 +3,20 @@
 `null` counts as absent, as in OpenAI's own clients.
 """
 
-from collections.abc import Generator, Iterable, Mapping
-from typing import Literal, TypeVar
+from collections.abc import Callable, Generator, Mapping
+from functools import cache
+from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
 
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol import json_budget
 from welldone.protocol.events import Json
-from welldone.protocol.json_budget import (
-    DIGITS_LIMIT,
-    SMALL_TEXT_BYTES,
-    count_json_syntax,
-    decode_unlimited_in_steps,
-    is_small_and_flat,
-    outside_strings_in_steps,
-    run_to_completion,
-)
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.text_tool_calls import ForcedToolCall
 from welldone.schemas import errors
 from welldone.schemas.errors import FieldError
+from welldone.schemas.fields import FieldHandling, describe_fields
 
 # A decoded body has finite numbers, valid UTF-8 and at most `JSON_DEPTH_LIMIT` levels. Engines receive a new encoding
 # of it, never the client's bytes: two parsers may disagree about duplicate keys or odd numbers.
@@ -58,22 +51,22 @@ def read_body_in_steps(
     _check_content_type(content_type, is_browser)
     if not data.strip():
         raise invalid_request("The body is empty: it must be a JSON object.")
-    if not is_small_and_flat(data, JSON_DEPTH_LIMIT):  # it has too few bytes to exceed another limit
+    if not json_budget.is_small_and_flat(data, JSON_DEPTH_LIMIT):  # it has too few bytes to exceed another limit
         yield from JsonSizeLimits("body").check_in_steps(data)
     try:
-        value = yield from decode_unlimited_in_steps(data)
+        value = yield from json_budget.decode_unlimited_in_steps(data)
     except _DECODE_ERRORS:
         raise _invalid_json() from None
     if not isinstance(value, dict):
         raise invalid_request("The body must be a JSON object.")
-    if len(data) >= SMALL_TEXT_BYTES:
+    if len(data) >= json_budget.SMALL_TEXT_BYTES:
         yield
     return value
 
 
 def read_body(data: bytes, content_type: str | None, *, is_browser: bool = False) -> Json:
     """Decode a request body without yielding, for use outside an event loop."""
-    return run_to_completion(read_body_in_steps(data, content_type, is_browser=is_browser))
+    return json_budget.run_to_completion(read_body_in_steps(data, content_type, is_browser=is_browser))
 
 
 def decode_json(data: bytes) -> object:
@@ -101,20 +94,20 @@ class JsonSizeLimits:
 
     def check(self, data: bytes) -> None:
         """Count one more text. Raises ApiError if a limit is exceeded."""
-        run_to_completion(self.check_in_steps(data))
+        json_budget.run_to_completion(self.check_in_steps(data))
 
     def check_in_steps(self, data: bytes) -> Generator[None, None, None]:
         """Count one more text, yielding between slow steps."""
-        if len(data) >= SMALL_TEXT_BYTES:
+        if len(data) >= json_budget.SMALL_TEXT_BYTES:
             yield
-        split = yield from outside_strings_in_steps(data, self._strings)
-        if len(data) >= SMALL_TEXT_BYTES:
+        split = yield from json_budget.outside_strings_in_steps(data, self._strings)
+        if len(data) >= json_budget.SMALL_TEXT_BYTES:
             yield
         if split is None:
             raise invalid_request(f"The {self._name} has more than {STRINGS_LIMIT} keys and strings.")
         outside, strings = split
         self._strings -= strings
-        found = count_json_syntax(outside)
+        found = json_budget.count_json_syntax(outside)
         self._elements -= found.elements
         if self._elements < 0:
             raise invalid_request(f"The {self._name} has more than {ELEMENTS_LIMIT} elements.")
@@ -122,15 +115,15 @@ class JsonSizeLimits:
         self._negative_exponents -= found.negative_exponents
         if self._decimals < 0 or self._negative_exponents < 0 or found.has_long_number:
             raise invalid_request(
-                f"The {self._name} has a number of more than {DIGITS_LIMIT} digits, more than {DECIMALS_LIMIT} "
-                f"decimals, or more than {NEGATIVE_EXPONENTS_LIMIT} with a negative exponent."
+                f"The {self._name} has a number of more than {json_budget.DIGITS_LIMIT} digits, more than "
+                f"{DECIMALS_LIMIT} decimals, or more than {NEGATIVE_EXPONENTS_LIMIT} with a negative exponent."
             )
         self._containers -= found.containers
         if self._containers < 0:
             raise invalid_request(f"The {self._name} has more than {CONTAINERS_LIMIT} arrays and objects.")
         if found.depth > JSON_DEPTH_LIMIT:
             raise invalid_request(f"The {self._name} is nested more than {JSON_DEPTH_LIMIT} levels deep.")
-        if len(data) >= SMALL_TEXT_BYTES:
+        if len(data) >= json_budget.SMALL_TEXT_BYTES:
             yield
 
 
@@ -145,6 +138,7 @@ def _check_content_type(content_type: str | None, is_browser: bool) -> None:
 
 
 StructType = TypeVar("StructType", bound=msgspec.Struct)
+Params = ParamSpec("Params")
 
 
 def read_fields(body: Json, schema: type[StructType], path: str = "") -> StructType:
@@ -159,24 +153,16 @@ def _api_error(error: FieldError) -> ApiError:
     return invalid_request(error.message, param=error.param, code=error.code)
 
 
-def wrong_type(param: str, expected: str, value: object) -> ApiError:
-    """Return the error for a value of the wrong type."""
-    return _api_error(errors.wrong_type(param, expected, value))
+def _raisable(make: Callable[Params, FieldError]) -> Callable[Params, ApiError]:
+    return lambda *args, **kwargs: _api_error(make(*args, **kwargs))
 
 
-def wrong_value(param: str, value: object, allowed: Iterable[str]) -> ApiError:
-    """Return the error for a value that is not one of the allowed ones."""
-    return _api_error(errors.wrong_value(param, value, allowed))
-
-
-def missing(param: str) -> ApiError:
-    """Return the error for a required field that is absent."""
-    return _api_error(errors.missing(param))
-
-
-def too_many(param: str, limit: int, count: int) -> ApiError:
-    """Return the error for an array that is too long."""
-    return _api_error(errors.too_many(param, limit, count))
+wrong_type = _raisable(errors.wrong_type)
+wrong_value = _raisable(errors.wrong_value)
+missing = _raisable(errors.missing)
+too_many = _raisable(errors.too_many)
+too_long = _raisable(errors.too_long)
+empty_array = _raisable(errors.empty_array)
 
 
 def unsupported(param: str, reason: str) -> ApiError:
@@ -184,73 +170,16 @@ def unsupported(param: str, reason: str) -> ApiError:
     return invalid_request(f"Unsupported parameter: '{param}' {reason}", param=param, code="unsupported_parameter")
 
 
-def integer(body: Json, name: str, low: int, high: int, path: str = "") -> int | None:
-    """Read an integer in a range; None if it is absent. Accepts 5.0: some clients have only floats."""
-    value = body.get(name)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong_type(path + name, "an integer", value)
-    check_range(value, low, high, path + name, "integer")
-    return value
+def check_supported(body: Json, schema: type[msgspec.Struct]) -> None:
+    """Raise ApiError for a field that must be empty. Its description says why."""
+    for name, note in _rejected_fields(schema).items():
+        if body.get(name):
+            raise unsupported(name, note)
 
 
-def number(body: Json, name: str, low: float, high: float, path: str = "") -> float | None:
-    """Read a number in a range; None if it is absent."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise wrong_type(path + name, "a decimal", value)
-    check_range(value, low, high, path + name, "decimal")
-    return value
-
-
-def string(body: Json, name: str, limit: int, path: str = "") -> str | None:
-    """Read a string of at most `limit` characters; None if it is absent."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise wrong_type(path + name, "a string", value)
-    if len(value) > limit:
-        message = f"Invalid '{path}{name}': string too long. Expected at most {limit} characters, but got {len(value)}."
-        raise invalid_request(message, param=path + name, code="string_above_max_length")
-    return value
-
-
-def choice(body: Json, name: str, allowed: tuple[str, ...], path: str = "") -> str | None:
-    """Read a string that must be one of `allowed`; None if it is absent."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise wrong_type(path + name, "a string", value)
-    if value not in allowed:
-        raise wrong_value(path + name, value, allowed)
-    return value
-
-
-def json_object(body: Mapping[str, object], name: str, path: str = "") -> Json | None:
-    """Read an object; None if it is absent."""
-    value = body.get(name)
-    if value is None or isinstance(value, dict):
-        return value
-    raise wrong_type(path + name, "an object", value)
-
-
-def array(body: Mapping[str, object], name: str, limit: int, path: str = "") -> list[object] | None:
-    """Read an array of at most `limit` elements; None if it is absent."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise wrong_type(path + name, "an array", value)
-    if len(value) > limit:
-        raise too_many(path + name, limit, len(value))
-    return value
+@cache
+def _rejected_fields(schema: type[msgspec.Struct]) -> dict[str, str]:
+    return {row.name: row.note for row in describe_fields(schema) if row.handling is FieldHandling.REJECTED}
 
 
 def check_range(value: float, low: float, high: float, param: str, unit: str) -> None:

@@ -17,17 +17,8 @@ from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
 from welldone.schemas.chat import ALTERNATIVES_LIMIT
 from welldone.schemas.errors import json_type_name, shorten_value
+from welldone.server.requests import json_schema_cost as cost
 from welldone.server.requests import json_schema_patterns
-from welldone.server.requests.json_schema_cost import (
-    SCHEMA_LIST_KEYWORDS,
-    SCHEMA_MAP_KEYWORDS,
-    SINGLE_SCHEMA_KEYWORDS,
-    AlternativesCounter,
-    ReferenceSizes,
-    all_of_references,
-    optional_property_count,
-    subschemas,
-)
 
 # https://platform.openai.com/docs/guides/structured-outputs, "Supported schemas"
 SCHEMA_DEPTH_LIMIT = 10
@@ -50,26 +41,13 @@ _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _BOUND_LIMIT = 10**15
 """llama.cpp generates rules for integers of up to 16 digits. A bound near that or above, without a bound on the other
 side, makes it generate rules without end: it hangs and allocates 200 MB per second."""
-_NESTING_KEYWORDS = ("properties", "prefixItems", *SINGLE_SCHEMA_KEYWORDS)  # those that make the data itself deeper
+_NESTING_KEYWORDS = ("properties", "prefixItems", *cost.SINGLE_SCHEMA_KEYWORDS)
+"""Those that make the data itself deeper."""
 _TEXT_KEYWORDS = ("title", "description", "format")
 _MINIMUM_KEYWORDS = ("minLength", "minItems")
 _MAXIMUM_KEYWORDS = ("maxLength", "maxItems")
 _BOUND_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _VALUE_KEYWORDS = ("default", "examples", "const")
-_OTHER_KEYWORDS = ("type", "enum", "required", "pattern", "$ref")
-_KNOWN_KEYWORDS = frozenset(
-    (
-        *_TEXT_KEYWORDS,
-        *_MINIMUM_KEYWORDS,
-        *_MAXIMUM_KEYWORDS,
-        *_BOUND_KEYWORDS,
-        *_VALUE_KEYWORDS,
-        *_OTHER_KEYWORDS,
-        *SCHEMA_MAP_KEYWORDS,
-        *SCHEMA_LIST_KEYWORDS,
-        *SINGLE_SCHEMA_KEYWORDS,
-    )
-)
 
 
 class SchemaBudget:
@@ -110,9 +88,9 @@ def reroot(schema: Json, root: str) -> Json:
     """Return a validated schema with its references rewritten for the position `root` in another schema."""
     copy = dict(schema)
     for key, found in schema.items():
-        if key in SCHEMA_MAP_KEYWORDS:
+        if key in cost.SCHEMA_MAP_KEYWORDS:
             copy[key] = {name: reroot(item, root) for name, item in found.items()}
-        elif key in SCHEMA_LIST_KEYWORDS or key in SINGLE_SCHEMA_KEYWORDS:
+        elif key in cost.SCHEMA_LIST_KEYWORDS or key in cost.SINGLE_SCHEMA_KEYWORDS:
             if isinstance(found, dict):
                 copy[key] = reroot(found, root)
             elif isinstance(found, list):
@@ -154,13 +132,11 @@ class _SchemaReader:
         self._spend("schemas", 1)
         copy: Json = {}
         for key, value in schema.items():
-            if key not in _KNOWN_KEYWORDS:
-                continue
             checked = self._keyword(key, value, depth + (key in _NESTING_KEYWORDS))
             if checked is not None:
                 copy[key] = checked
         if "properties" in copy:
-            self._add_optional(optional_property_count(copy))
+            self._add_optional(cost.optional_property_count(copy))
         self._check_satisfiable(copy)
         return _without_long_enum(copy)
 
@@ -169,11 +145,11 @@ class _SchemaReader:
             return None
         if key in self._keywords:
             return self._keywords[key](key, value)
-        if key in SCHEMA_MAP_KEYWORDS:
+        if key in cost.SCHEMA_MAP_KEYWORDS:
             return self._schema_map(key, value, depth)
-        if key in SCHEMA_LIST_KEYWORDS or (key == "items" and isinstance(value, list)):
+        if key in cost.SCHEMA_LIST_KEYWORDS or (key == "items" and isinstance(value, list)):
             return self._schema_list(key, value, depth)
-        if key in SINGLE_SCHEMA_KEYWORDS:
+        if key in cost.SINGLE_SCHEMA_KEYWORDS:
             return value if key == "additionalProperties" and isinstance(value, bool) else self.read(value, depth)
         return None
 
@@ -286,18 +262,18 @@ class _SchemaReader:
             if not isinstance(target, dict):
                 raise self.invalid_schema(f"the reference '{shorten_value(name)}' does not point to a schema")
             targets[name] = target
-        sizes = ReferenceSizes(targets, self.invalid_schema)
+        sizes = cost.ReferenceSizes(targets, self.invalid_schema)
         todo = [copy]
         while todo:
             schema = todo.pop()
-            todo += subschemas(schema)
-            for name in all_of_references(schema):  # each expansion counts in full
+            todo += cost.subschemas(schema)
+            for name in cost.all_of_references(schema):  # each expansion counts in full
                 size = sizes.size_of(targets[name])
                 self._add_optional(size.optional)
                 self._spend("properties", size.properties)
                 self._spend("values", size.values)
                 self._spend("characters", size.characters)
-        AlternativesCounter(targets, self.invalid_schema).check(copy)
+        cost.AlternativesCounter(targets, self.invalid_schema).check(copy)
 
 
 def _has_integers(schema: Json) -> bool:

@@ -16,6 +16,13 @@ MEDIA_LIMIT = 20
 PIXELS_LIMIT = 64_000_000
 """Pixels of one image: 256 MB when decoded, however small the file. Cameras have up to 50 million."""
 
+_MAGIC_NUMBERS = {
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"\xff\xd8\xff": "jpeg",
+    b"GIF87a": "gif",
+    b"GIF89a": "gif",
+    b"BM": "bmp",
+}
 _SIDE_LIMIT = 65_500  # of a JPEG, the lowest limit of all formats; larger values elsewhere are attacks
 
 
@@ -57,17 +64,10 @@ def read_audio(part: AudioPart, param: str) -> Json:
 
 def image_format(data: bytes) -> str | None:
     """Return the image format by magic number; the client's media type is ignored."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "gif"
-    if data.startswith(b"BM"):
-        return "bmp"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
-    return None
+    for magic, name in _MAGIC_NUMBERS.items():
+        if data.startswith(magic):
+            return name
+    return "webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
 def image_size(data: bytes, image_format: str) -> tuple[int, int] | None:

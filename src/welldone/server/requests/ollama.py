@@ -6,7 +6,6 @@ from itertools import count
 import msgspec
 
 from welldone.protocol.events import Json
-from welldone.schemas.fields import FieldHandling, describe_fields
 from welldone.schemas.ollama import OllamaChatRequest, OllamaGenerateRequest, OllamaMessage, OllamaRequest
 from welldone.server.requests import fields
 
@@ -22,7 +21,6 @@ OLLAMA_PARAM_NAMES = (
     | {"response_format.json_schema.schema": "format"}
 )
 """The client's names for fields of the chat request."""
-_REJECTED = [row for row in describe_fields(OllamaGenerateRequest) if row.handling is FieldHandling.REJECTED]
 _IMAGE_TYPES = {"/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}  # by magic number, in base64
 
 
@@ -41,9 +39,7 @@ def read_ollama_chat(body: Json) -> Json:
 
 def read_ollama_generate(body: Json) -> Json:
     """Translate the body of `/api/generate`."""
-    for row in _REJECTED:
-        if body.get(row.name):
-            raise fields.unsupported(row.name, row.note)
+    fields.check_supported(body, OllamaGenerateRequest)
     request = fields.read_fields(body, OllamaGenerateRequest)
     messages: list[Json] = [{"role": "system", "content": request.system}] if request.system else []
     messages.append({"role": "user", "content": _message_content(request.prompt, request.images)})

@@ -12,9 +12,9 @@ import msgspec
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import decode_unlimited_in_steps
+from welldone.schemas import responses as schema
 from welldone.schemas.errors import shorten_value, string_or_type_name
-from welldone.schemas.messages import CONTENT_PARTS_LIMIT
-from welldone.schemas.responses import ITEMS_LIMIT
+from welldone.schemas.messages import RefusalPart
 from welldone.server.requests import fields
 
 REFERENCES_LIMIT = 1_024
@@ -23,21 +23,15 @@ REFERENCES_LIMIT = 1_024
 ItemLookup: TypeAlias = Callable[[str], bytes | None]
 """Returns a stored item by its id, as JSON."""
 
-ITEM_ROLES = ("user", "assistant", "system", "developer")
-_CUSTOM_CALL, _CUSTOM_OUTPUT = "custom_tool_call", "custom_tool_call_output"
-ITEM_TYPES = (
-    *("message", "function_call", "function_call_output", _CUSTOM_CALL, _CUSTOM_OUTPUT),
-    *("reasoning", "item_reference"),
-)
+_ITEM_REFERENCE = "item_reference"
 _ID_PREFIXES = {
     "message": "msg",
     "function_call": "fc",
     "function_call_output": "fco",
-    _CUSTOM_CALL: "ctc",
-    _CUSTOM_OUTPUT: "ctco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
     "reasoning": "rs",
 }
-_ITEM_REFERENCE = "item_reference"
 
 
 def read_input_items(body: Json, lookup: ItemLookup, limit_bytes: int) -> Generator[None, None, list[Json]]:
@@ -59,7 +53,9 @@ def read_input_items(body: Json, lookup: ItemLookup, limit_bytes: int) -> Genera
         raise fields.wrong_type("input", "a string or an array of objects", value)
     items = []
     references = _ItemReferences(lookup, limit_bytes)
-    for index, item in enumerate(fields.array(body, "input", ITEMS_LIMIT) or ()):
+    if len(value) > schema.ITEMS_LIMIT:
+        raise fields.too_many("input", schema.ITEMS_LIMIT, len(value))
+    for index, item in enumerate(value):
         if not isinstance(item, dict):
             raise fields.wrong_type(f"input[{index}]", "an object", item)
         if not isinstance(item.get("id"), str | None):
@@ -152,25 +148,30 @@ class _ChatBuilder:
         self._turn = _AssistantTurn()
 
     def add_item(self, item: Json, param: str) -> None:
-        kind = item_type(item)
-        match kind:
-            case "message":
-                self._add_message_item(item, param)
-            case "function_call" | "custom_tool_call":
-                self._turn.calls.append(_tool_call(item, param))
-                self._turn.call_params.append(param)
-                self._turn.param = self._turn.param or param
-            case "function_call_output" | "custom_tool_call_output":
-                call_id, content = _required_text(item, "call_id", param), _message_content(item, "output", param)
-                message = {"role": "tool", "tool_call_id": call_id, "content": content}
+        found = fields.read_fields(item, _item_schema(item, param), f"{param}.")
+        match found:
+            case schema.FunctionCallItem():
+                self._add_call(found.call_id, "function", {"name": found.name, "arguments": found.arguments}, param)
+            case schema.CustomCallItem():
+                self._add_call(found.call_id, "custom", {"name": found.name, "input": found.input}, param)
+            case schema.FunctionOutputItem():  # or of a custom tool
+                content = _message_content(found.output, f"{param}.output")
+                message = {"role": "tool", "tool_call_id": found.call_id, "content": content}
                 names = {"": param, ".content": f"{param}.output", ".tool_call_id": f"{param}.call_id"}
                 self._add_message(message, names)
-            case "reasoning":
-                self._add_reasoning_item(item, param)
-            case None:
-                raise fields.missing(f"{param}.type")
-            case _:
-                raise fields.wrong_value(f"{param}.type", kind, ITEM_TYPES)
+            case schema.ReasoningItem():
+                self._add_reasoning(found)
+            case schema.AssistantItem():
+                self._add_assistant_message(found, param)
+            case schema.UserItem():
+                content = _message_content(found.content, f"{param}.content")
+                self._add_message({"role": "user", "content": content}, {"": param})
+            case _:  # not every server has the developer role
+                assert isinstance(found, schema.SystemItem)
+                text = found.content
+                if not isinstance(text, str):
+                    text = "\n".join(part.text for part in text)
+                self._add_message({"role": "system", "content": text}, {"": param})
 
     def close_turn(self) -> None:
         message = self._turn.to_message()
@@ -182,138 +183,69 @@ class _ChatBuilder:
         self.close_turn()
         self.messages.append(ConvertedMessage(message, param_names))
 
-    def _add_message_item(self, item: Json, param: str) -> None:
-        role = fields.choice(item, "role", ITEM_ROLES, f"{param}.")
-        if role is None:
-            raise fields.missing(f"{param}.role")
-        if role == "assistant":
-            self._add_assistant_item(item, param)
-        elif role == "user":
-            self._add_message({"role": role, "content": _message_content(item, "content", param)}, {"": param})
-        else:  # not every server has the developer role
-            self._add_message({"role": "system", "content": _plain_text(item, param)}, {"": param})
+    def _add_call(self, call_id: str, kind: str, call: Json, param: str) -> None:
+        self._turn.calls.append({"id": call_id, "type": kind, kind: call})
+        self._turn.call_params.append(param)
+        self._turn.param = self._turn.param or param
 
-    def _add_assistant_item(self, item: Json, param: str) -> None:
+    def _add_assistant_message(self, item: schema.AssistantItem, param: str) -> None:
         if not self._turn.accepts_text:
             self.close_turn()
         self._turn.param = self._turn.param or param
-        content = item.get("content")
-        if isinstance(content, str):
-            self._turn.texts.append(content)
-            return
-        for part, part_param in _read_content_parts(item, "content", param):
-            if part.get("type") == "refusal":
-                self._turn.refusals.append(_required_text(part, "refusal", part_param))
+        for part in [schema.OutputTextPart(item.content)] if isinstance(item.content, str) else item.content:
+            if isinstance(part, RefusalPart):
+                self._turn.refusals.append(part.refusal)
             else:
-                _check_part_type(part, ("output_text", "input_text"), part_param)
-                self._turn.texts.append(_required_text(part, "text", part_param))
+                self._turn.texts.append(part.text)
 
-    def _add_reasoning_item(self, item: Json, param: str) -> None:
+    def _add_reasoning(self, item: schema.ReasoningItem) -> None:
         """Add reasoning to the turn that follows it. Encrypted reasoning is dropped."""
         if not self._turn.accepts_text:
             self.close_turn()
-        for name in ("content", "summary"):
-            parts = _read_content_parts(item, name, param) if item.get(name) is not None else []
-            texts = [_required_text(part, "text", part_param) for part, part_param in parts]
+        for parts in (item.content, item.summary):
+            texts = [part.text for part in parts or ()]
             if any(texts):
                 self._turn.reasoning.append("\n\n".join(texts))
                 return
 
 
-def _tool_call(item: Json, param: str) -> Json:
-    if item["type"] == _CUSTOM_CALL:
-        custom = {"name": _required_text(item, "name", param), "input": _required_text(item, "input", param)}
-        return {"id": _required_text(item, "call_id", param), "type": "custom", "custom": custom}
-    function = {"name": _required_text(item, "name", param), "arguments": _required_text(item, "arguments", param)}
-    return {"id": _required_text(item, "call_id", param), "type": "function", "function": function}
-
-
-def _message_content(item: Json, name: str, param: str) -> str | list[Json]:
-    content = item.get(name)
-    if isinstance(content, str):
-        return content
-    parts = [_chat_part(part, part_param) for part, part_param in _read_content_parts(item, name, param)]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        text: str = parts[0]["text"]
-        return text
-    return parts
-
-
-def _plain_text(item: Json, param: str) -> str:
-    content = item.get("content")
-    if isinstance(content, str):
-        return content
-    return "\n".join(
-        _required_text(_check_part_type(part, ("input_text",), part_param), "text", part_param)
-        for part, part_param in _read_content_parts(item, "content", param)
-    )
-
-
-def _chat_part(part: Json, param: str) -> Json:
-    match part.get("type"):
-        case "input_text" | "output_text":
-            return {"type": "text", "text": _required_text(part, "text", param)}
-        case "input_image":
-            return _image_part(part, param)
-        case "input_audio":
-            audio = fields.json_object(part, "input_audio", f"{param}.")
-            if audio is None:
-                raise fields.missing(f"{param}.input_audio")
-            return {"type": "input_audio", "input_audio": audio}
-        case "input_file":
-            return _file_part(part, param)
-        case _:
-            return _check_part_type(part, ("input_text", "input_image", "input_audio", "input_file"), param)
-
-
-def _image_part(part: Json, param: str) -> Json:
-    if part.get("image_url") is None and part.get("file_id") is not None:
-        raise fields.unsupported(f"{param}.file_id", "is not supported: send the image as 'image_url'.")
-    image: Json = {"url": _required_text(part, "image_url", param)}
-    if part.get("detail") is not None:
-        image["detail"] = _required_text(part, "detail", param)
-    return {"type": "image_url", "image_url": image}
-
-
-def _file_part(part: Json, param: str) -> Json:
-    if part.get("file_url") is not None:
-        raise fields.unsupported(f"{param}.file_url", "is not supported: send the file as 'file_data'.")
-    names = [name for name in ("file_data", "file_id", "filename") if part.get(name) is not None]
-    return {"type": "file", "file": {name: _required_text(part, name, param) for name in names}}
-
-
-def _read_content_parts(item: Json, name: str, param: str) -> list[tuple[Json, str]]:
-    """Return the content parts of an item, each with its parameter name."""
-    value = item.get(name)
-    if value is None:
-        raise fields.missing(f"{param}.{name}")
-    if not isinstance(value, list):
-        raise fields.wrong_type(f"{param}.{name}", "a string or an array of objects", value)
-    parts = []
-    for index, part in enumerate(fields.array(item, name, CONTENT_PARTS_LIMIT, f"{param}.") or ()):
-        part_param = f"{param}.{name}[{index}]"
-        if not isinstance(part, dict):
-            raise fields.wrong_type(part_param, "an object", part)
-        parts.append((part, part_param))
-    return parts
-
-
-def _check_part_type(part: Json, allowed: tuple[str, ...], param: str) -> Json:
-    kind = part.get("type")
+def _item_schema(item: Json, param: str) -> type[msgspec.Struct]:
+    kind, schemas, allowed, name = item_type(item), schema.ITEMS, ("message", *schema.ITEMS, _ITEM_REFERENCE), "type"
+    if kind == "message":
+        kind, schemas, allowed, name = item.get("role"), schema.MESSAGE_ITEMS, tuple(schema.MESSAGE_ITEMS), "role"
     if kind is None:
-        raise fields.missing(f"{param}.type")
-    if kind not in allowed:
-        raise fields.wrong_value(f"{param}.type", kind, allowed)
-    return part
-
-
-def _required_text(item: Json, name: str, param: str) -> str:
-    value = item.get(name)
-    if value is None:
         raise fields.missing(f"{param}.{name}")
-    if not isinstance(value, str):
-        raise fields.wrong_type(f"{param}.{name}", "a string", value)
-    return value
+    if not isinstance(kind, str) or kind not in schemas:
+        raise fields.wrong_value(f"{param}.{name}", kind, allowed)
+    return schemas[kind]
+
+
+def _message_content(content: str | list[schema.InputPart], param: str) -> str | list[Json]:
+    if isinstance(content, str):
+        return content
+    if len(content) == 1 and isinstance(content[0], schema.InputTextPart | schema.OutputTextPart):
+        return content[0].text
+    return [_chat_part(part, f"{param}[{index}]") for index, part in enumerate(content)]
+
+
+def _chat_part(part: schema.InputPart, param: str) -> Json:
+    match part:
+        case schema.InputTextPart() | schema.OutputTextPart():
+            return {"type": "text", "text": part.text}
+        case schema.InputAudioPart():
+            return {"type": "input_audio", "input_audio": part.input_audio}
+        case schema.InputImagePart():
+            if part.image_url is None and part.file_id is not None:
+                raise fields.unsupported(f"{param}.file_id", "is not supported: send the image as 'image_url'.")
+            if part.image_url is None:
+                raise fields.missing(f"{param}.image_url")
+            detail = {} if part.detail is None else {"detail": part.detail}
+            return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
+        case schema.InputFilePart():
+            if part.file_url is not None:
+                raise fields.unsupported(f"{param}.file_url", "is not supported: send the file as 'file_data'.")
+            values = {name: getattr(part, name) for name in ("file_data", "file_id", "filename")}
+            return {"type": "file", "file": {name: value for name, value in values.items() if value is not None}}
 
 
 class _ItemReferences:
@@ -326,7 +258,7 @@ class _ItemReferences:
         self._remaining_bytes = limit_bytes
 
     def resolve(self, item: Json, param: str) -> Generator[None, None, Json]:
-        item_id = _required_text(item, "id", param)
+        item_id = fields.read_fields(item, schema.ItemReference, f"{param}.").id
         data = self._lookup(item_id)
         if data is None:
             raise item_not_found(item_id, param)

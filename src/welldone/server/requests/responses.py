@@ -6,21 +6,12 @@ import msgspec
 
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
+from welldone.schemas import responses as schema
 from welldone.schemas.errors import shorten_value
-from welldone.schemas.fields import FieldHandling, describe_fields
-from welldone.schemas.messages import TOOLS_LIMIT
-from welldone.schemas.responses import (
-    INCLUDE_LOGPROBS,
-    METADATA_KEY_LENGTH,
-    METADATA_PAIRS_LIMIT,
-    METADATA_VALUE_LENGTH,
-    ReasoningOptions,
-    ResponseRequest,
-    ResponseStorage,
-)
+from welldone.schemas.messages import AllowedTools, NamedFunction
 from welldone.server.requests import fields
 from welldone.server.requests.response_items import ConvertedMessage, items_to_messages
-from welldone.server.requests.tools import TOOL_CHOICE_MODES, check_function_name, unsupported_tool_type
+from welldone.server.requests.tools import TOOL_CHOICE_MODES, unsupported_tool_type
 
 _FUNCTION_KEYS = ("name", "description", "parameters", "strict")
 _CUSTOM_TOOL_KEYS = ("name", "description", "format")
@@ -39,7 +30,7 @@ class ResponsesTools(msgspec.Struct):
 
 
 def read_responses_tools(
-    request: ResponseRequest, *, ignores_unknown_tools: bool, allows_custom_tools: bool
+    request: schema.ResponseRequest, *, ignores_unknown_tools: bool, allows_custom_tools: bool
 ) -> ResponsesTools:
     """Translate `tools`, `tool_choice` and `parallel_tool_calls`. `allows_custom_tools`: forward custom tools.
 
@@ -66,17 +57,15 @@ def read_responses_tools(
 
 
 def _supported_tools(
-    request: ResponseRequest, tool_types: tuple[str, ...], ignores_unknown_tools: bool
+    request: schema.ResponseRequest, tool_types: tuple[str, ...], ignores_unknown_tools: bool
 ) -> list[tuple[Json, str]]:
     """Return the tools that a chat has, each with its parameter name."""
     out = []
     for index, tool in enumerate(request.tools or ()):
         param = f"tools[{index}]"
-        kind = fields.string(tool, "type", TOOLS_LIMIT, f"{param}.")
-        if kind is None:
-            raise fields.missing(f"{param}.type")
+        kind = fields.read_fields(tool, schema.ResponseTool, f"{param}.").type
         if kind in tool_types:
-            check_function_name(tool.get("name"), f"{param}.name")
+            fields.read_fields(tool, NamedFunction, f"{param}.")
             filled = {"strict": False, "parameters": None, "description": None, **tool} if kind == "function" else tool
             out.append((filled, param))
         elif not ignores_unknown_tools:
@@ -114,33 +103,24 @@ def _read_tool_choice(
 def _read_tool_choice_object(
     value: Json, names: set[str], tool_types: tuple[str, ...], ignores_unknown_tools: bool
 ) -> tuple[str | Json, set[str] | None]:
-    kind = fields.string(value, "type", TOOLS_LIMIT, "tool_choice.")
+    kind = fields.read_fields(value, schema.ResponseTool, "tool_choice.").type
     if kind in tool_types:
-        return {"type": kind, kind: {"name": _known_tool_name(value, "tool_choice.name", names)}}, None
+        return {"type": kind, kind: {"name": _known_tool_name(value, "tool_choice.", names)}}, None
     if kind == "allowed_tools":
-        return _read_allowed_tools(value, names)
-    if kind is None:
-        raise fields.missing("tool_choice.type")
+        found = fields.read_fields(value, AllowedTools, "tool_choice.")
+        tools = enumerate(found.tools or ())
+        allowed = {_known_tool_name(tool, f"tool_choice.tools[{index}].", names) for index, tool in tools}
+        _check_tools_for_mode(found.mode or "auto", allowed)
+        return found.mode or "auto", allowed
     if ignores_unknown_tools:  # the named tool was ignored too
         return "auto", None
     raise fields.wrong_value("tool_choice.type", kind, (*tool_types, "allowed_tools"))
 
 
-def _read_allowed_tools(value: Json, names: set[str]) -> tuple[str, set[str]]:
-    mode = fields.choice(value, "mode", ("auto", "required"), "tool_choice.") or "auto"
-    allowed = set()
-    for index, tool in enumerate(fields.array(value, "tools", TOOLS_LIMIT, "tool_choice.") or ()):
-        param = f"tool_choice.tools[{index}]"
-        if not isinstance(tool, dict):
-            raise fields.wrong_type(param, "an object", tool)
-        allowed.add(_known_tool_name(tool, f"{param}.name", names))
-    _check_tools_for_mode(mode, allowed)
-    return mode, allowed
-
-
-def _known_tool_name(table: Json, param: str, names: set[str]) -> str:
-    name = check_function_name(table.get("name"), param)
+def _known_tool_name(table: Json, path: str, names: set[str]) -> str:
+    name = fields.read_fields(table, NamedFunction, path).name
     if name not in names:
+        param = f"{path}name"
         raise invalid_request(f"Invalid '{param}': there is no tool '{name}'.", param=param, code="invalid_value")
     return name
 
@@ -163,21 +143,12 @@ _CLIENT_PARAM_NAMES = {
 }
 """The client's names for fields of the chat request."""
 _CHAT_FIELDS = ("model", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
-_OWN_FIELDS = frozenset(ResponseRequest.__struct_fields__).difference(_CHAT_FIELDS)
+_OWN_FIELDS = frozenset(schema.ResponseRequest.__struct_fields__).difference(_CHAT_FIELDS)
 """Fields that are not also fields of the chat request."""
-_REJECTED = [row for row in describe_fields(ResponseRequest) if row.handling is FieldHandling.REJECTED]
 _ECHOED_FIELDS = (
     *("background", "frequency_penalty", "instructions", "max_output_tokens", "max_tool_calls", "metadata"),
-    *(
-        "parallel_tool_calls",
-        "presence_penalty",
-        "previous_response_id",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "reasoning",
-        "safety_identifier",
-        "store",
-    ),
+    *("parallel_tool_calls", "presence_penalty", "previous_response_id", "prompt_cache_key"),
+    *("prompt_cache_retention", "reasoning", "safety_identifier", "store"),
     *("temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"),
 )
 
@@ -205,7 +176,7 @@ class ResponsesTranslation(msgspec.Struct):
 
 def read_storage_options(body: Json) -> ResponseStorageOptions:
     """Read `previous_response_id`, `store`, `background` and `stream`."""
-    storage = fields.read_fields(body, ResponseStorage)
+    storage = fields.read_fields(body, schema.ResponseStorage)
     options = ResponseStorageOptions(
         previous_response_id=storage.previous_response_id or None,
         is_stored=storage.store is not False,
@@ -224,13 +195,6 @@ def echoed_fields(body: Json) -> Json:
     return {name: body[name] for name in _ECHOED_FIELDS if body.get(name) not in (None, "")}
 
 
-def check_responses_fields(body: Json) -> None:
-    """Raise ApiError for a field that is not supported, or has another name in this API."""
-    for row in _REJECTED:
-        if body.get(row.name) not in (None, False, "", {}):
-            raise fields.unsupported(row.name, row.note)
-
-
 def responses_to_chat(
     body: Json,
     history: list[Json],
@@ -246,25 +210,29 @@ def responses_to_chat(
     Raises:
         ApiError: a field is invalid, or has no equivalent in a chat.
     """
-    check_responses_fields(body)
-    request = fields.read_fields(body, ResponseRequest)
+    fields.check_supported(body, schema.ResponseRequest)
+    request = fields.read_fields(body, schema.ResponseRequest)
     _check_metadata(request.metadata or {})
     chat = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
     tools = read_responses_tools(
         request, ignores_unknown_tools=ignores_unknown_tools, allows_custom_tools=allows_custom_tools
     )
     text: Json = body.get("text") or {}
-    chat |= {**tools.chat, **_sampling_fields(request), **_text_format_fields(text)}
-    if INCLUDE_LOGPROBS in (request.include or ()):
-        chat["logprobs"] = True
-        if request.top_logprobs is not None:
-            chat["top_logprobs"] = request.top_logprobs
-    given = request.reasoning or ReasoningOptions()
+    given = request.reasoning or schema.ReasoningOptions()
     reasoning = {"effort": given.effort, "summary": given.summary or given.generate_summary}
-    if given.effort is not None:
-        chat["reasoning_effort"] = given.effort
-    if request.stream is not None:
-        chat["stream"] = request.stream
+    has_logprobs = schema.INCLUDE_LOGPROBS in (request.include or ())
+    translated = {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "max_completion_tokens": request.max_output_tokens,
+        "logprobs": True if has_logprobs else None,
+        "top_logprobs": request.top_logprobs if has_logprobs else None,
+        "reasoning_effort": given.effort,
+        "verbosity": text.get("verbosity"),
+        "response_format": _response_format(text.get("format") or {}),
+        "stream": request.stream,
+    }
+    chat |= tools.chat | {name: value for name, value in translated.items() if value is not None}
     messages = _read_messages(request.instructions, history, items)
     chat["messages"] = [message.value for message in messages]
     echo = echoed_fields(body) | {"tools": tools.echoed, "reasoning": reasoning}
@@ -289,42 +257,30 @@ def _read_messages(instructions: str | None, history: list[Json], items: list[Js
     return [ConvertedMessage({"role": "system", "content": text}, system[0].param_names), *messages[len(system) :]]
 
 
-def _sampling_fields(request: ResponseRequest) -> Json:
-    out = {
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "max_completion_tokens": request.max_output_tokens,
-    }
-    return {name: value for name, value in out.items() if value is not None}
-
-
-def _text_format_fields(text: Json) -> Json:
-    """Translate a `text` that was validated. Its format may have unknown fields."""
-    out: Json = {"verbosity": text["verbosity"]} if text.get("verbosity") is not None else {}
-    text_format = text.get("format") or {}
+def _response_format(text_format: Json) -> Json | None:
+    """Translate a format that was validated. It may have unknown fields."""
     kind = text_format.get("type")
     if kind == "json_object":
-        out["response_format"] = {"type": kind}
-    elif kind == "json_schema":
-        if text_format["name"] is None:
-            raise fields.missing("text.format.name")
-        json_schema = {name: value for name, value in text_format.items() if name != "type" and value is not None}
-        out["response_format"] = {"type": kind, kind: json_schema}
-    return out
+        return {"type": kind}
+    if kind != "json_schema":
+        return None
+    if text_format["name"] is None:
+        raise fields.missing("text.format.name")
+    json_schema = {name: value for name, value in text_format.items() if name != "type" and value is not None}
+    return {"type": kind, kind: json_schema}
 
 
 def _check_metadata(metadata: Json) -> None:
     """Validate a field that is only echoed: typed clients parse it in the response."""
-    if len(metadata) > METADATA_PAIRS_LIMIT:
-        raise _invalid_metadata(f"expected at most {METADATA_PAIRS_LIMIT} pairs, but got {len(metadata)}")
+    if len(metadata) > schema.METADATA_PAIRS_LIMIT:
+        raise _invalid_metadata(f"expected at most {schema.METADATA_PAIRS_LIMIT} pairs, but got {len(metadata)}")
     for name, value in metadata.items():
         if not isinstance(value, str):
             raise fields.wrong_type(f"metadata.{shorten_value(name)}", "a string", value)
-        if len(name) > METADATA_KEY_LENGTH or len(value) > METADATA_VALUE_LENGTH:
-            raise _invalid_metadata(
-                f"expected keys of at most {METADATA_KEY_LENGTH} characters and values of at most "
-                f"{METADATA_VALUE_LENGTH}"
-            )
+        key_limit, value_limit = schema.METADATA_KEY_LENGTH, schema.METADATA_VALUE_LENGTH
+        if len(name) > key_limit or len(value) > value_limit:
+            reason = f"expected keys of at most {key_limit} characters and values of at most {value_limit}"
+            raise _invalid_metadata(reason)
 
 
 def _invalid_metadata(reason: str) -> ApiError:

@@ -9,22 +9,12 @@ from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
 from welldone.protocol.request_facts import RequestFacts, read_request_facts
-from welldone.schemas.chat import (
-    INT64,
-    MAX_LOGIT_BIAS,
-    MAX_TOKEN_ID,
-    SAMPLERS,
-    TOTAL_CHOICES_LIMIT,
-    VLLM_FIELD,
-    ChatRequest,
-    CompletionRequest,
-    GenerationBody,
-)
+from welldone.schemas import chat as schema
 from welldone.schemas.errors import shorten_value
-from welldone.schemas.fields import MODEL_NAME_LENGTH, FieldHandling, describe_fields
+from welldone.schemas.fields import FieldHandling, describe_fields
 from welldone.server.requests import fields
 
-RequestType = TypeVar("RequestType", bound=GenerationBody)
+RequestType = TypeVar("RequestType", bound=schema.GenerationBody)
 
 BYTES_PER_TOKEN = 16
 """Text has under 6 bytes per token in all languages. Text with more than 16 bytes per token of the context cannot fit
@@ -39,7 +29,9 @@ _MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")  # in 
 _WINDOW_FIELDS = ("repeat_last_n", "dry_allowed_length", "dry_penalty_last_n")
 _TOKEN_ID_DIGITS = 10
 
-_FIELDS = {field.name: field for schema in (ChatRequest, CompletionRequest) for field in describe_fields(schema)}
+_FIELDS = {
+    field.name: field for kind in (schema.ChatRequest, schema.CompletionRequest) for field in describe_fields(kind)
+}
 _FORWARDED = frozenset(name for name, field in _FIELDS.items() if field.handling is FieldHandling.FORWARDED)
 _REJECTED = {name: field for name, field in _FIELDS.items() if field.handling is FieldHandling.REJECTED}
 
@@ -73,7 +65,7 @@ def with_defaults(body: Json, defaults: Mapping[str, object]) -> Json:
     return out
 
 
-def engine_sampling(request: GenerationBody, body: Json, capabilities: ModelCapabilities) -> Json:
+def engine_sampling(request: schema.GenerationBody, body: Json, capabilities: ModelCapabilities) -> Json:
     """Return the sampling fields of the engine's body. Raises ApiError for unsupported fields."""
     out: Json = {}
     known = request.__struct_fields__
@@ -81,7 +73,7 @@ def engine_sampling(request: GenerationBody, body: Json, capabilities: ModelCapa
         if name in _FORWARDED and name in known:
             out[name] = getattr(request, name)
         elif value and name in _REJECTED and name in known:
-            if not (capabilities.kind == "command" and _REJECTED[name].extra.get(VLLM_FIELD)):
+            if not (capabilities.kind == "command" and _REJECTED[name].extra.get(schema.VLLM_FIELD)):
                 raise fields.unsupported(name, _REJECTED[name].note)
             out[name] = value
     if "repetition_penalty" in out:  # vLLM's name
@@ -100,7 +92,7 @@ def engine_sampling(request: GenerationBody, body: Json, capabilities: ModelCapa
     if request.dry_sequence_breakers:
         out["dry_sequence_breakers"] = request.dry_sequence_breakers
     if request.samplers:
-        out["samplers"] = [name for name in request.samplers if name in SAMPLERS]
+        out["samplers"] = [name for name in request.samplers if name in schema.SAMPLERS]
     return out
 
 
@@ -117,15 +109,15 @@ def extract_stop_strings(engine_body: Json, capabilities: ModelCapabilities) -> 
     return tuple(engine_body.pop("stop"))
 
 
-def _max_tokens(request: GenerationBody, context: int) -> int | None:
+def _max_tokens(request: schema.GenerationBody, context: int) -> int | None:
     """Return the token limit of an answer; None if only the context limits it."""
     limits = []
     for name in _MAX_TOKENS_FIELDS:
         limit = getattr(request, name)
         if limit is not None:
-            fields.check_range(limit, 1 if limit == 0 else -1, INT64, name, "integer")  # -1: no limit
+            fields.check_range(limit, 1 if limit == 0 else -1, schema.INT64, name, "integer")  # -1: no limit
             limits.append(limit)
-    return None if not limits or limits[0] == -1 else min(limits[0], context or MAX_TOKEN_ID)
+    return None if not limits or limits[0] == -1 else min(limits[0], context or schema.MAX_TOKEN_ID)
 
 
 def read_generation_request(body: Json, schema: type[RequestType]) -> RequestType:
@@ -139,23 +131,18 @@ def read_generation_request(body: Json, schema: type[RequestType]) -> RequestTyp
     return request
 
 
-def model_name(body: Json) -> str | None:
-    """Read `model` as the client sent it."""
-    return fields.string(body, "model", MODEL_NAME_LENGTH)
-
-
-def expand_choices(prompts: list[Json], request: GenerationBody) -> list[Json]:
+def expand_choices(prompts: list[Json], request: schema.GenerationBody) -> list[Json]:
     """Return the engine's bodies: each prompt n times, with distinct seeds."""
     n = request.n or 1
-    if len(prompts) * n > TOTAL_CHOICES_LIMIT:
+    if len(prompts) * n > schema.TOTAL_CHOICES_LIMIT:
         message = (
-            f"Invalid 'n': {len(prompts)} prompts with {n} choices each. Expected at most {TOTAL_CHOICES_LIMIT} "
+            f"Invalid 'n': {len(prompts)} prompts with {n} choices each. Expected at most {schema.TOTAL_CHOICES_LIMIT} "
             "choices in total."
         )
         raise invalid_request(message, param="n", code="integer_above_max_value")
     seed = request.seed
     if seed is not None:
-        fields.check_range(seed, -INT64, 2 * INT64, "seed", "integer")
+        fields.check_range(seed, -schema.INT64, 2 * schema.INT64, "seed", "integer")
     usage: Json = {"stream_options": {"include_usage": True}}
     options = request.stream_options
     if options is not None and options.include_usage and options.continuous_usage_stats:
@@ -180,7 +167,7 @@ def engine_request_facts(
     )
 
 
-def read_prompts(value: object, name: str, limit: int, context: int) -> list[object]:
+def read_prompts(value: object, name: str, limit: int, capabilities: ModelCapabilities) -> list[str | list[int]]:
     """Read a string, an array of token ids, or an array of either; returns a list of prompts."""
     match value:
         case None:
@@ -194,11 +181,21 @@ def read_prompts(value: object, name: str, limit: int, context: int) -> list[obj
     if len(items) > limit:
         raise fields.too_many(name, limit, len(items))
     tokens = sum(len(item) for item in items if isinstance(item, list))
-    tokens_limit = max(TOKEN_IDS_LIMIT, context)
+    tokens_limit = max(TOKEN_IDS_LIMIT, capabilities.context)
     if tokens > tokens_limit:
         message = f"Invalid '{name}': too many token ids. Expected at most {tokens_limit}, but got {tokens} instead."
         raise invalid_request(message, param=name, code="array_above_max_length")
-    return items
+    prompts: list[str | list[int]] = []
+    for index, item in enumerate(items):
+        param = f"{name}[{index}]" if len(items) > 1 else name
+        if isinstance(item, str):
+            check_context_length(len(item.encode()), capabilities.context, name)
+            prompts.append(item)
+        elif isinstance(item, list) and item:
+            prompts.append(_check_prompt_tokens(item, param, capabilities))
+        else:
+            raise fields.wrong_type(param, "a string or an array of token ids", item)
+    return prompts
 
 
 def check_context_length(text_bytes: int, context: int, param: str) -> None:
@@ -216,7 +213,7 @@ def unsupported_by_model(feature: str) -> ApiError:
     return invalid_request(f"This model does not support {feature}.", param="model", code="unsupported_by_model")
 
 
-def check_prompt_tokens(values: list[object], param: str, capabilities: ModelCapabilities) -> list[int]:
+def _check_prompt_tokens(values: list[object], param: str, capabilities: ModelCapabilities) -> list[int]:
     """Validate token ids against the model's context and vocabulary."""
     if capabilities.context and len(values) > capabilities.context:
         message = (
@@ -229,7 +226,7 @@ def check_prompt_tokens(values: list[object], param: str, capabilities: ModelCap
 
 def check_tokens(values: list[object], param: str, vocabulary: int) -> list[int]:
     """Validate token ids against the vocabulary size; 0 means unknown."""
-    highest = vocabulary - 1 if vocabulary else MAX_TOKEN_ID
+    highest = vocabulary - 1 if vocabulary else schema.MAX_TOKEN_ID
     for index, value in enumerate(values):
         if type(value) is not int:
             raise fields.wrong_type(f"{param}[{index}]", "an integer", value)
@@ -242,12 +239,15 @@ def check_tokens(values: list[object], param: str, vocabulary: int) -> list[int]
 
 def _logit_bias(bias: Json, vocabulary: int) -> dict[str, float]:
     out = {}
-    for key in bias:
+    for key, value in bias.items():
         if not (key.isascii() and key.isdigit() and len(key) <= _TOKEN_ID_DIGITS):
             message = f"Invalid key in 'logit_bias': '{shorten_value(key)}'. Keys are token ids."
             raise invalid_request(message, param="logit_bias", code="invalid_value")
         check_tokens([int(key)], "logit_bias", vocabulary)
-        value = fields.number(bias, key, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS, "logit_bias.")
-        if value is not None:
-            out[str(int(key))] = value
+        if value is None:
+            continue
+        if type(value) not in (int, float):
+            raise fields.wrong_type(f"logit_bias.{key}", "a decimal", value)
+        fields.check_range(value, -schema.MAX_LOGIT_BIAS, schema.MAX_LOGIT_BIAS, f"logit_bias.{key}", "decimal")
+        out[str(int(key))] = value
     return out

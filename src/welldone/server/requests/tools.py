@@ -5,7 +5,6 @@ write JSON: its chat template lists the tools (or a system message, if the templ
 constrains the answer. `protocol/text_tool_calls.py` converts the text into tool calls.
 """
 
-import re
 from typing import get_args
 
 import msgspec
@@ -16,14 +15,13 @@ from welldone.protocol.events import Json
 from welldone.protocol.text_tool_calls import ForcedCallShape, ForcedToolCall
 from welldone.schemas.chat import ChatRequest, ToolChoiceMode
 from welldone.schemas.errors import shorten_value
-from welldone.schemas.messages import TOOLS_LIMIT
+from welldone.schemas.messages import AllowedTools, NamedFunction, ToolChoiceObject
 from welldone.server.requests import fields
 from welldone.server.requests.json_schema import SchemaBudget, check_schema, reroot
 
 FORCED_CALLS_LIMIT = 8
 """Calls in one forced answer; without a limit a small model repeats calls until its context is full."""
 
-FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOL_CHOICE_MODES = get_args(ToolChoiceMode)
 _TOOL_LIST_PROMPT = "You can call these functions, given as JSON:\n"
@@ -95,21 +93,6 @@ def read_tools(request: ChatRequest, capabilities: ModelCapabilities, budget: Sc
     )
 
 
-def check_function_name(value: object, param: str) -> str:
-    """Validate the name of a function."""
-    if value is None:
-        raise fields.missing(param)
-    if not isinstance(value, str):
-        raise fields.wrong_type(param, "a string", value)
-    if not FUNCTION_NAME.fullmatch(value):
-        message = (
-            f"Invalid '{param}': '{shorten_value(value)}'. Expected 1 to 128 of the characters "
-            "a-z, A-Z, 0-9, '_', '.' and '-'."
-        )
-        raise invalid_request(message, param=param, code="invalid_value")
-    return value
-
-
 def unsupported_tool_type(param: str, kind: str, client_tool_type: str) -> ApiError:
     """Return the error for a tool that the server would have to run; clients run those of `client_tool_type`."""
     if kind == "namespace":  # Codex sends the tools of MCP servers like this
@@ -171,26 +154,23 @@ def _parse_tool_choice(value: object, param: str) -> _ToolChoice:
     if not isinstance(value, dict):
         raise fields.wrong_type(param, "a string or an object", value)
     if param == "function_call":
-        return _ToolChoice("required", check_function_name(value.get("name"), "function_call.name"))
+        return _ToolChoice("required", fields.read_fields(value, NamedFunction, "function_call.").name)
     if value.get("type") == "allowed_tools":
-        return _read_allowed_tools(
-            fields.json_object(value, "allowed_tools", f"{param}.") or value, f"{param}.allowed_tools"
-        )
+        inner = fields.read_fields(value, ToolChoiceObject, f"{param}.").allowed_tools or value
+        allowed = fields.read_fields(inner, AllowedTools, f"{param}.allowed_tools.")
+        names = [
+            _function_name(tool, f"{param}.allowed_tools.tools[{index}]")
+            for index, tool in enumerate(allowed.tools or ())
+        ]
+        return _ToolChoice(allowed.mode or "auto", None, frozenset(names))
     if (value.get("type") or "function") != "function":
         raise fields.wrong_value(f"{param}.type", value["type"], ("function", "allowed_tools"))
-    function = fields.json_object(value, "function", f"{param}.") or value
-    return _ToolChoice("required", check_function_name(function.get("name"), f"{param}.function.name"))
+    return _ToolChoice("required", _function_name(value, param))
 
 
-def _read_allowed_tools(value: Json, param: str) -> _ToolChoice:
-    names = set()
-    for index, item in enumerate(fields.array(value, "tools", TOOLS_LIMIT, f"{param}.") or ()):
-        if not isinstance(item, dict):
-            raise fields.wrong_type(f"{param}.tools[{index}]", "an object", item)
-        function = fields.json_object(item, "function", f"{param}.tools[{index}].") or item
-        names.add(check_function_name(function.get("name"), f"{param}.tools[{index}].function.name"))
-    mode = fields.choice(value, "mode", ("auto", "required"), f"{param}.")
-    return _ToolChoice(mode or "auto", None, frozenset(names))
+def _function_name(value: Json, param: str) -> str:
+    function = fields.read_fields(value, ToolChoiceObject, f"{param}.").function or value
+    return fields.read_fields(function, NamedFunction, f"{param}.function.").name
 
 
 def _named_calls_schema(candidates: list[Json], allows_several: bool) -> Json:

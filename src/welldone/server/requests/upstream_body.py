@@ -13,36 +13,19 @@ from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol import envelope as wire
 from welldone.protocol.events import Json
 from welldone.protocol.request_facts import COMPLETIONS_CHOICES_LIMIT, read_request_facts
-from welldone.schemas.chat import SameDialectRequest, UpstreamRequest
+from welldone.schemas.chat import ModelRequest, SameDialectRequest, UpstreamRequest
 from welldone.server.requests import fields
 from welldone.server.requests.fields import TextEndpoint, ValidatedRequest, read_body_in_steps
-from welldone.server.requests.sampling import model_name
 
 UPSTREAM_REQUESTS_LIMIT = 128
 """Upstream requests for one client request: OpenAI's limit for `n`."""
 
-_REQUIRED_FIELDS = {
-    "chat": ("messages",),
-    "completions": ("prompt", "prompt_embeds"),
-}  # one of them
+_REQUIRED_FIELDS = {"chat": ("messages",), "completions": ("prompt", "prompt_embeds")}  # one of them
 # LiteLLM accepted such fields from clients, and sent its keys to their servers (CVE-2024-6587).
 _ROUTING_FIELDS = frozenset(
     (
-        "api_base",
-        "api_key",
-        "api_type",
-        "api_version",
-        "base_url",
-        "custom_llm_provider",
-        "extra_headers",
-        "fallbacks",
-        "headers",
-        "litellm_params",
-        "model_list",
-        "models",
-        "organization",
-        "route",
-        "user_config",
+        *("api_base", "api_key", "api_type", "api_version", "base_url", "custom_llm_provider", "extra_headers"),
+        *("fallbacks", "headers", "litellm_params", "model_list", "models", "organization", "route", "user_config"),
     )
 )
 _ROUTING_PREFIXES = ("aws_", "azure_", "vertex_")
@@ -108,8 +91,7 @@ def _check_required_fields(body: Json, endpoint: TextEndpoint) -> None:
     if endpoint == "chat" and not isinstance(value, list):
         raise fields.wrong_type("messages", "an array of objects", value)
     if value == []:
-        message = f"Invalid '{names[0]}': empty array. Expected an array with minimum length 1, but got an empty array."
-        raise invalid_request(message, param=names[0], code="empty_array")
+        raise fields.empty_array(names[0])
 
 
 def without_routing_fields(body: Json) -> Json:
@@ -199,7 +181,7 @@ def read_upload_in_steps(
     """
     if content_type is None or not is_multipart_form(content_type):
         body = yield from read_body_in_steps(data, content_type, is_browser=is_browser)
-        return PassthroughBody(model=model_name(body), json=body)
+        return PassthroughBody(model=fields.read_fields(body, ModelRequest).model, json=body)
     found = _BOUNDARY.search(content_type)
     if found is None:
         raise _invalid_form("its Content-Type has no valid boundary")
@@ -253,7 +235,7 @@ def _decode_model_name(value: bytes) -> str:
         name = "\0"
     if not name.isprintable():
         raise _invalid_form("the model name is not printable text")
-    return model_name({"model": name}) or ""
+    return fields.read_fields({"model": name}, ModelRequest).model or ""
 
 
 def _invalid_form(reason: str) -> ApiError:

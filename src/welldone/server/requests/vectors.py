@@ -4,25 +4,9 @@ from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import invalid_request
 from welldone.protocol.events import Json
-from welldone.protocol.request_facts import RequestFacts
-from welldone.schemas.vectors import (
-    INPUTS_LIMIT,
-    DetokenizeRequest,
-    EmbeddingsRequest,
-    RerankRequest,
-    TokenizeRequest,
-)
-from welldone.server.requests import fields
+from welldone.schemas import vectors as schema
+from welldone.server.requests import fields, sampling
 from welldone.server.requests.fields import ValidatedRequest
-from welldone.server.requests.sampling import (
-    BYTES_PER_TOKEN,
-    UNKNOWN_CAPABILITIES,
-    check_context_length,
-    check_prompt_tokens,
-    check_tokens,
-    read_prompts,
-    unsupported_by_model,
-)
 
 # Tokenising may exceed the context, since clients count with it; but it blocks the engine, for seconds at 4 MB.
 TOKENIZE_LIMIT_BYTES = 256 * 2**10
@@ -33,21 +17,20 @@ DETOKENIZE_LIMIT = 65_536
 
 def read_embeddings(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
     """Validate an embeddings request."""
-    capabilities = capabilities or UNKNOWN_CAPABILITIES
+    capabilities = capabilities or sampling.UNKNOWN_CAPABILITIES
     if not capabilities.embeddings:
-        raise unsupported_by_model("embeddings; start it with --embeddings")
-    request = fields.read_fields(body, EmbeddingsRequest)
-    items = read_prompts(request.input, "input", INPUTS_LIMIT, capabilities.context)
-    inputs = [
-        _read_input(item, f"input[{index}]" if len(items) > 1 else "input", capabilities)
-        for index, item in enumerate(items)
-    ]
+        raise sampling.unsupported_by_model("embeddings; start it with --embeddings")
+    request = fields.read_fields(body, schema.EmbeddingsRequest)
+    inputs = sampling.read_prompts(request.input, "input", schema.INPUTS_LIMIT, capabilities)
+    if "" in inputs:
+        param = f"input[{inputs.index('')}]" if len(inputs) > 1 else "input"
+        message = f"Invalid '{param}': an empty string has no embedding."
+        raise invalid_request(message, param=param, code="invalid_value")
     if request.dimensions is not None and capabilities.embedding_size:
         fields.check_range(request.dimensions, 1, capabilities.embedding_size, "dimensions", "integer")
     return ValidatedRequest(
         endpoint="embeddings",
         model=request.model,
-        facts=RequestFacts(model=request.model),
         bodies=[{"input": inputs, "encoding_format": "float"}],
         prompt_count=len(inputs),
         dimensions=request.dimensions,
@@ -55,41 +38,27 @@ def read_embeddings(body: Json, model: ModelSettings, capabilities: ModelCapabil
     )
 
 
-def _read_input(item: object, param: str, capabilities: ModelCapabilities) -> str | list[int]:
-    if isinstance(item, str):
-        if not item:
-            raise invalid_request(
-                f"Invalid '{param}': an empty string has no embedding.", param=param, code="invalid_value"
-            )
-        check_context_length(len(item.encode()), capabilities.context, "input")
-        return item
-    if not isinstance(item, list) or not item:
-        raise fields.wrong_type(param, "a string or an array of token ids", item)
-    return check_prompt_tokens(item, param, capabilities)
-
-
 def read_rerank(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
     """Validate a rerank request in the format of Jina and Cohere."""
-    capabilities = capabilities or UNKNOWN_CAPABILITIES
+    capabilities = capabilities or sampling.UNKNOWN_CAPABILITIES
     if not capabilities.reranking:
-        raise unsupported_by_model("reranking; start it with --reranking")
+        raise sampling.unsupported_by_model("reranking; start it with --reranking")
     if body.get("documents") is None and "texts" in body:
         reason = "(text-embeddings-inference) is not supported: send 'documents', as for Jina and Cohere."
         raise fields.unsupported("texts", reason)
-    request = fields.read_fields(body, RerankRequest)
+    request = fields.read_fields(body, schema.RerankRequest)
     documents = []
     query_bytes = len(request.query.encode())
     for index, value in enumerate(request.documents):
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):
             raise fields.wrong_type(f"documents[{index}]", "a string or an object with text", value)
-        check_context_length(query_bytes + len(text.encode()), capabilities.context, "documents")
+        sampling.check_context_length(query_bytes + len(text.encode()), capabilities.context, "documents")
         documents.append(text)
     top = min(request.top_n or len(documents), len(documents))
     return ValidatedRequest(
         endpoint="rerank",
         model=request.model,
-        facts=RequestFacts(model=request.model),
         bodies=[{"query": request.query, "documents": documents, "top_n": top}],
         documents=documents if request.return_documents else None,
     )
@@ -97,8 +66,10 @@ def read_rerank(body: Json, model: ModelSettings, capabilities: ModelCapabilitie
 
 def read_tokenize(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
     """Validate a tokenize request, with llama.cpp's or vLLM's field names."""
-    limit = max(TOKENIZE_LIMIT_BYTES, BYTES_PER_TOKEN * (capabilities or UNKNOWN_CAPABILITIES).context)
-    request = fields.read_fields(body, TokenizeRequest)
+    limit = max(
+        TOKENIZE_LIMIT_BYTES, sampling.BYTES_PER_TOKEN * (capabilities or sampling.UNKNOWN_CAPABILITIES).context
+    )
+    request = fields.read_fields(body, schema.TokenizeRequest)
     param, content = ("prompt", request.prompt) if request.content is None else ("content", request.content)
     if content is None:
         raise fields.missing("content")
@@ -116,7 +87,6 @@ def read_tokenize(body: Json, model: ModelSettings, capabilities: ModelCapabilit
     return ValidatedRequest(
         endpoint="tokenize",
         model=request.model,
-        facts=RequestFacts(model=request.model),
         bodies=[engine],
         has_token_texts=request.return_token_strs is True,
         has_pieces=request.with_pieces is True,
@@ -125,10 +95,9 @@ def read_tokenize(body: Json, model: ModelSettings, capabilities: ModelCapabilit
 
 def read_detokenize(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
     """Validate a detokenize request."""
-    capabilities = capabilities or UNKNOWN_CAPABILITIES
-    request = fields.read_fields(body, DetokenizeRequest)
+    capabilities = capabilities or sampling.UNKNOWN_CAPABILITIES
+    request = fields.read_fields(body, schema.DetokenizeRequest)
     if len(request.tokens) > (limit := max(DETOKENIZE_LIMIT, capabilities.context)):
         raise fields.too_many("tokens", limit, len(request.tokens))
-    tokens = check_tokens(request.tokens, "tokens", capabilities.vocabulary_size)
-    facts = RequestFacts(model=request.model)
-    return ValidatedRequest(endpoint="detokenize", model=request.model, facts=facts, bodies=[{"tokens": tokens}])
+    tokens = sampling.check_tokens(request.tokens, "tokens", capabilities.vocabulary_size)
+    return ValidatedRequest(endpoint="detokenize", model=request.model, bodies=[{"tokens": tokens}])

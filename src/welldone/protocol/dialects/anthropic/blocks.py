@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from welldone.protocol.dialects.anthropic.emitter import BLOCK_TEXT_DELTAS, MessagesEmitter
+from welldone.protocol.dialects.anthropic.emitter import BLOCK_TEXT_DELTAS, TOOL_USE_BLOCKS, MessagesEmitter
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.fields import bad_stream_failure
 from welldone.protocol.lenient_json import CharacterJoiner, as_list, as_object, parse_strict, scrub_object
@@ -17,18 +17,16 @@ from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.text_filters import BufferedText, ByteBudget, is_valid_json
 from welldone.protocol.tool_calls import JsonEndDetector
 
-TOOL_USE_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-"""Blocks whose input is streamed as JSON."""
 STREAMED_INPUT_BLOCKS = TOOL_USE_BLOCKS - {"mcp_tool_use"}
 """Blocks whose input deltas all clients read; for the others some clients read only the start."""
-DELTA_MEMBERS = {
-    "text_delta": "text",
-    "citations_delta": "citation",
-    "thinking_delta": "thinking",
-    "signature_delta": "signature",
-    "input_json_delta": "partial_json",
+_DELTAS = {
+    "text_delta": ("text", {"text"}),
+    "citations_delta": ("citation", {"text"}),
+    "thinking_delta": ("thinking", {"thinking"}),
+    "signature_delta": ("signature", {"thinking"}),
+    "input_json_delta": ("partial_json", TOOL_USE_BLOCKS),
 }
-"""Payload member of a delta by type."""
+"""Payload member of a delta, and the block types that it can extend, by delta type."""
 _TYPE_DEFINING_MEMBERS = {"text": "text", "thinking": "thinking", "tool_use": "name"}
 """Member that identifies the type of a block without `type`."""
 _STRING_MEMBERS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
@@ -84,12 +82,12 @@ def normalise_delta(delta: Json) -> Json | None:
     """Add the type of a delta and normalise its payload; None if it has none."""
     kind = delta.get("type")
     if not isinstance(kind, str):
-        kind = next((name for name, member in DELTA_MEMBERS.items() if member in delta), None)
+        kind = next((name for name, (member, _) in _DELTAS.items() if member in delta), None)
         if kind is None:
             return None
-    member = DELTA_MEMBERS.get(kind)
-    if member is None:
+    if kind not in _DELTAS:
         return delta
+    member = _DELTAS[kind][0]
     value = delta.get(member)
     if kind == "input_json_delta" and isinstance(value, dict):
         value = msgspec.json.encode(value).decode()
@@ -100,14 +98,6 @@ def normalise_delta(delta: Json) -> Json | None:
 _MAX_QUEUED_BYTES = 16 * 1024 * 1024  # the limit of one frame
 _MAX_QUEUED_BLOCKS = 128  # OpenAI's limit for tools
 _QUEUED_DELTA_OVERHEAD_BYTES = 256  # memory per queued delta besides its text
-_BLOCK_TYPES_BY_DELTA = {
-    "text_delta": frozenset({"text"}),
-    "citations_delta": frozenset({"text"}),
-    "thinking_delta": frozenset({"thinking"}),
-    "signature_delta": frozenset({"thinking"}),
-    "input_json_delta": TOOL_USE_BLOCKS,
-}
-"""Block types that a delta can extend."""
 
 
 class _BlockState:
@@ -124,39 +114,31 @@ class _BlockState:
         self.is_stopped = False
         self.has_input = False
         self._end = JsonEndDetector()
-        self._input = BufferedText(room)
-        self._joiner = CharacterJoiner()  # surrogate pairs split over deltas
+        self.input = BufferedText(room)
+        self.joiner = CharacterJoiner()  # of surrogate pairs split over deltas
 
     @property
     def is_complete(self) -> bool:
         """Whether later deltas can go to another block."""
         return self.is_stopped or self.kind not in TOOL_USE_BLOCKS or self._end.is_complete
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether its input is not a JSON object. May be read once."""
-        return self.has_input and self._input.take_is_invalid(is_object=True)
-
     def accepts(self, delta: Json) -> bool:
         """Whether a delta can extend this block. An unknown delta can extend an unknown block."""
-        kinds = _BLOCK_TYPES_BY_DELTA.get(delta["type"])
-        return self.kind not in BLOCK_TEXT_DELTAS if kinds is None else self.kind in kinds
+        if delta["type"] not in _DELTAS:
+            return self.kind not in BLOCK_TEXT_DELTAS
+        return self.kind in _DELTAS[delta["type"]][1]
 
     def receive_delta(self, delta: Json) -> Json:
         """Join split characters in a delta, and track whether tool input is complete."""
         kind, member = BLOCK_TEXT_DELTAS.get(self.kind, ("", ""))
         if delta["type"] != kind:
             return delta
-        text = self._joiner.feed(delta[member])
+        text = self.joiner.feed(delta[member])
         if text and self.kind in TOOL_USE_BLOCKS:
             self.has_input = True
             self._end.feed(text)
-            self._input.add(text)
+            self.input.add(text)
         return delta if text == delta[member] else {**delta, member: text}
-
-    def flush(self) -> str:
-        """Return the unmatched half of a split character at the end."""
-        return self._joiner.close()
 
 
 class BlockSequencer:
@@ -185,8 +167,7 @@ class BlockSequencer:
         """Start a block."""
         number = _block_index(index)
         full = complete_block(block)
-        if full != block:
-            self._repair_log.record("msg-block-start-full", block)
+        self._repair_log.record_if(full != block, "msg-block-start-full", block)
         if full is None:
             return b""  # the first delta will identify the type
         deltas = initial_deltas(full)
@@ -215,8 +196,7 @@ class BlockSequencer:
     def add_delta(self, index: object, delta: Json, more: Json) -> bytes:
         """Extend a block."""
         added = normalise_delta(delta)
-        if added != delta:
-            self._repair_log.record("msg-delta-type", delta)
+        self._repair_log.record_if(added != delta, "msg-delta-type", delta)
         if added is None:
             return b""
         number = _block_index(index)
@@ -247,8 +227,7 @@ class BlockSequencer:
     def close_all(self) -> bytes:
         """End all open blocks at the end of the message."""
         open_blocks = self._open_blocks()
-        if any(not block.is_stopped for block in open_blocks):
-            self._repair_log.record("msg-block-stop")
+        self._repair_log.record_if(any(not block.is_stopped for block in open_blocks), "msg-block-stop")
         for block in open_blocks:
             block.is_stopped = True
         return self._close_current({}) + self._release_queued()
@@ -278,7 +257,7 @@ class BlockSequencer:
             self.failure = bad_stream_failure("the input of a tool that has no name, or has ended")
         if kind not in ("text_delta", "thinking_delta"):
             return b""  # such a delta does not identify a block
-        member = DELTA_MEMBERS[kind]
+        member = _DELTAS[kind][0]
         start = {"type": member, member: ""} | ({"signature": ""} if member == "thinking" else {})
         return self._begin_block(_BlockState(number, start, {}, self._room), [(delta, more)])
 
@@ -333,12 +312,12 @@ class BlockSequencer:
             return b""
         if block.index is not None:
             self._ended[block.index] = block.is_stopped
-        last = block.flush()
+        last = block.joiner.close()
         if block.initial_input and not block.has_input:
             initial = block.initial_input
             last = initial if isinstance(initial, str) else msgspec.json.encode(initial).decode()
             self.broken_inputs += not is_valid_json(last, is_object=True)
-        self.broken_inputs += block.is_broken
+        self.broken_inputs += block.has_input and block.input.take_is_invalid(is_object=True)
         return (self._emitter.add_text(last) if last else b"") + self._emitter.close_block(more)
 
     def _release_queued(self) -> bytes:

@@ -13,12 +13,12 @@ from welldone.protocol.lenient_json import normalise_object_text, parse_strict, 
 
 _encode = msgspec.json.Encoder().encode
 
+TOOL_USE_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+"""Blocks whose input is streamed as JSON."""
 BLOCK_TEXT_DELTAS = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
-    "tool_use": ("input_json_delta", "partial_json"),
-    "server_tool_use": ("input_json_delta", "partial_json"),
-    "mcp_tool_use": ("input_json_delta", "partial_json"),
+    **dict.fromkeys(TOOL_USE_BLOCKS, ("input_json_delta", "partial_json")),
 }
 """Delta type and member that extend the text of a block, by block type."""
 
@@ -49,7 +49,7 @@ class MessagesEmitter:
     def start_message(self, message: Json) -> bytes:
         """Start the message; its content is empty."""
         self.has_started = True
-        return encode_event("message_start", {"message": message})
+        return self._write("message_start", {"message": message})
 
     def open_block(self, block: Json, more: Json | None = None) -> bytes:
         """Start a block and end the previous one. `more` has unknown members of the event."""
@@ -58,11 +58,11 @@ class MessagesEmitter:
         kind = self.block = str(block["type"])
         if kind in BLOCK_TEXT_DELTAS:
             delta, member = BLOCK_TEXT_DELTAS[kind]
-            before, _, after = self.add_delta({"type": delta, member: TEXT_MARKER}).rpartition(TEXT_MARKER_BYTES)
+            body = {"index": self._index, "delta": {"type": delta, member: TEXT_MARKER}}
+            before, _, after = encode_event("content_block_delta", body).rpartition(TEXT_MARKER_BYTES)
             self._text_template = before, after
-        return closed + encode_event(
-            "content_block_start", {"index": self._index, "content_block": block, **(more or {})}
-        )
+        start = {"index": self._index, "content_block": block, **(more or {})}
+        return closed + self._write("content_block_start", start)
 
     def add_text(self, text: str) -> bytes:
         """Extend the open block: its text, thinking, or the JSON of its tool input."""
@@ -72,7 +72,7 @@ class MessagesEmitter:
 
     def add_delta(self, delta: Json, more: Json | None = None) -> bytes:
         """Write a delta of the open block."""
-        return encode_event("content_block_delta", {"index": self._index, "delta": delta, **(more or {})})
+        return self._write("content_block_delta", {"index": self._index, "delta": delta, **(more or {})})
 
     def forward_event(self, value: Json) -> bytes:
         """Write an unknown event unchanged."""
@@ -83,12 +83,15 @@ class MessagesEmitter:
         if self.block is None:
             return b""
         self.block = None
-        return encode_event("content_block_stop", {"index": self._index, **(more or {})})
+        return self._write("content_block_stop", {"index": self._index, **(more or {})})
 
     def end_message(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
         """Write message_delta with its unknown members `more`, and message_stop with `last`."""
-        message_delta = encode_event("message_delta", {"delta": delta, "usage": usage, **(more or {})})
-        return self.close_block() + message_delta + encode_event("message_stop", last or {})
+        closed = self.close_block() + self._write("message_delta", {"delta": delta, "usage": usage, **(more or {})})
+        return closed + self._write("message_stop", last or {})
+
+    def _write(self, name: str, body: Json) -> bytes:
+        return encode_event(name, body)
 
 
 class MessagesAccumulator(MessagesEmitter):
@@ -99,30 +102,35 @@ class MessagesAccumulator(MessagesEmitter):
         self.message: Json = {}
         self.dropped_calls = 0
         """Number of tool calls removed because their input is not an object."""
-        self._content: list[Json] = []
         self._texts: list[str] = []
-
-    def start_message(self, message: Json) -> bytes:
-        """Start the message."""
-        self.has_started = True
-        self.message = {**message, "content": self._content}
-        return b""
-
-    def open_block(self, block: Json, more: Json | None = None) -> bytes:
-        """Start a block."""
-        self.close_block()
-        self.block = str(block["type"])
-        self._content.append(dict(block))
-        return b""
 
     def add_text(self, text: str) -> bytes:
         """Extend the open block."""
         self._texts.append(text)
         return b""
 
-    def add_delta(self, delta: Json, more: Json | None = None) -> bytes:
-        """Apply a delta to the open block."""
-        block = self._content[-1]
+    def forward_event(self, value: Json) -> bytes:
+        """Ignore an unknown event."""
+        return b""
+
+    def _write(self, name: str, body: Json) -> bytes:
+        match name:
+            case "message_start":
+                self.message = {**body["message"], "content": []}
+            case "content_block_start":
+                self.message["content"].append(dict(body["content_block"]))
+            case "content_block_delta":
+                self._apply_delta(self.message["content"][-1], body["delta"])
+            case "content_block_stop":
+                self._end_block(self.message["content"])
+            case "message_delta":
+                delta, usage = body.pop("delta"), body.pop("usage")
+                self.message |= delta | {"usage": self.message["usage"] | usage} | body
+            case _:
+                pass  # message_stop
+        return b""
+
+    def _apply_delta(self, block: Json, delta: Json) -> None:
         match delta["type"]:
             case "citations_delta":
                 if not isinstance(block.get("citations"), list):
@@ -130,34 +138,21 @@ class MessagesAccumulator(MessagesEmitter):
                 block["citations"].append(delta["citation"])
             case "signature_delta":
                 block["signature"] = delta["signature"]
-            case kind if self.block in BLOCK_TEXT_DELTAS and BLOCK_TEXT_DELTAS[self.block][0] == kind:
-                self._texts.append(delta[BLOCK_TEXT_DELTAS[self.block][1]])
+            case kind if BLOCK_TEXT_DELTAS.get(block["type"], ("", ""))[0] == kind:
+                self._texts.append(delta[BLOCK_TEXT_DELTAS[block["type"]][1]])
             case _:
                 block.update({name: value for name, value in delta.items() if name != "type"})
-        return b""
 
-    def forward_event(self, value: Json) -> bytes:
-        """Ignore an unknown event."""
-        return b""
-
-    def close_block(self, more: Json | None = None) -> bytes:
-        """End the open block, if any."""
+    def _end_block(self, content: list[Json]) -> None:
         text, self._texts = "".join(self._texts), []
-        kind, self.block = self.block, None
+        kind = content[-1]["type"]
         if kind in ("text", "thinking"):
-            self._content[-1][kind] = text
+            content[-1][kind] = text
         elif text.strip():
             value = parse_strict(text.encode())
             tool_input = scrub_object(value) if isinstance(value, dict) else normalise_object_text(text)
             if tool_input is None:
-                self._content.pop()
+                content.pop()
                 self.dropped_calls += 1
             else:
-                self._content[-1]["input"] = tool_input
-        return b""
-
-    def end_message(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
-        """Add stop reason and usage."""
-        self.close_block()
-        self.message = {**self.message, **delta, "usage": {**self.message["usage"], **usage}, **(more or {})}
-        return b""
+                content[-1]["input"] = tool_input

@@ -22,20 +22,10 @@ def anthropic_usage_object(usage: Usage | None) -> Json:
 
     Unknown members are kept.
     """
-    if usage is None:
-        return {
-            "input_tokens": 0,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": 0,
-        }
+    usage = usage or Usage(0, 0, 0, {})
     cached = min(_detail(usage, "prompt_tokens_details", "cached_tokens") or 0, usage.prompt_tokens)
-    counts: Json = {
-        "input_tokens": usage.prompt_tokens - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": usage.completion_tokens,
-    }
+    values = usage.prompt_tokens - cached, 0, cached, usage.completion_tokens
+    counts: Json = dict(zip(USAGE_COUNTS, values, strict=True))
     thinking = _detail(usage, "completion_tokens_details", "reasoning_tokens")
     if thinking is not None:
         counts["output_tokens_details"] = {"thinking_tokens": thinking}
@@ -53,9 +43,11 @@ def usage_from_counts(counts: Mapping[str, int]) -> Usage | None:
 
 def valid_counts(usage: Json) -> Json:
     """Remove invalid counts from a usage object."""
-    bad = [name for name in USAGE_COUNTS if name in usage and not _is_count(usage[name])]
-    nulls = [name for name in bad if usage[name] is None and name.startswith("cache")]
-    return {name: value for name, value in scrub_object(usage).items() if name not in bad or name in nulls}
+    return {
+        name: value
+        for name, value in scrub_object(usage).items()
+        if name not in USAGE_COUNTS or _is_count(value) or (value is None and name.startswith("cache"))
+    }
 
 
 def with_default_counts(usage: Json, **counts: int) -> Json:
@@ -75,87 +67,38 @@ def _detail(usage: Usage, group: str, name: str) -> int | None:
 
 ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION = "anthropic-version", "2023-06-01"
 """Header that identifies Anthropic's clients, and the default version, which is also the latest."""
+_STOP_REASON_FOR = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+"""Stop reason by finish reason."""
 STOP_REASONS = frozenset(
-    {
-        "end_turn",
-        "max_tokens",
-        "stop_sequence",
-        "tool_use",
-        "pause_turn",
-        "refusal",
-        "model_context_window_exceeded",
-        "compaction",
-    }
+    {*_STOP_REASON_FOR.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded", "compaction"}
 )
-ERROR_TYPES = frozenset(
-    {
-        "invalid_request_error",
-        "authentication_error",
-        "billing_error",
-        "permission_error",
-        "not_found_error",
-        "conflict_error",
-        "request_too_large",
-        "rate_limit_error",
-        "timeout_error",
-        "api_error",
-        "overloaded_error",
-    }
-)
+ERROR_TYPES = {
+    "invalid_request_error": ("400", "BadRequestError", "context_length_exceeded", "exceed_context_size_error"),
+    "authentication_error": ("401", "invalid_api_key"),
+    "billing_error": (),
+    "permission_error": ("403",),
+    "not_found_error": ("404", "model_not_found"),
+    "conflict_error": (),
+    "request_too_large": ("413",),
+    "rate_limit_error": ("429", "insufficient_quota", "rate_limit_exceeded"),
+    "timeout_error": ("504", "timeout"),
+    "api_error": (),
+    "overloaded_error": (
+        *("503", "529", "overloaded", "server_overloaded", "service_unavailable", "unavailable_error"),
+        *("model_loading", "model_unavailable", "shutting_down", "upstream_unavailable"),
+    ),
+}
+"""Anthropic's error types, with the statuses, error types and codes of other servers and of welldone that become them.
 
-_ERROR_TYPE_BY_STATUS = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
-_STOP_REASON_BY_FINISH_REASON = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "content_filter": "refusal",
-}
-# Error types and codes of other servers and of welldone. All others become api_error.
-_ERROR_TYPE_BY_CODE = {
-    "400": "invalid_request_error",
-    **{str(status): kind for status, kind in _ERROR_TYPE_BY_STATUS.items()},
-    "BadRequestError": "invalid_request_error",
-    "context_length_exceeded": "invalid_request_error",
-    "exceed_context_size_error": "invalid_request_error",
-    "invalid_api_key": "authentication_error",
-    "model_not_found": "not_found_error",
-    "insufficient_quota": "rate_limit_error",
-    "rate_limit_exceeded": "rate_limit_error",
-    "model_loading": "overloaded_error",
-    "model_unavailable": "overloaded_error",
-    "overloaded": "overloaded_error",
-    "server_overloaded": "overloaded_error",
-    "service_unavailable": "overloaded_error",
-    "shutting_down": "overloaded_error",
-    "unavailable_error": "overloaded_error",
-    "upstream_unavailable": "overloaded_error",
-    "timeout": "timeout_error",
-}
+All others become api_error.
+"""
+_ERROR_TYPE_BY_CODE = {code: kind for kind, codes in ERROR_TYPES.items() for code in codes}
 
 
-def message_object(
-    envelope: Envelope, usage: Json, *, content: list[Json], reason: str | None, stop: str | None
-) -> Json:
-    """Return a message."""
-    return {
-        "id": envelope.id,
-        "type": "message",
-        "role": "assistant",
-        "model": envelope.model,
-        "content": content,
-        "stop_reason": reason,
-        "stop_sequence": stop,
-        "usage": usage,
-    }
+def message_object(envelope: Envelope, usage: Json, content: list[Json]) -> Json:
+    """Return a message that has not ended."""
+    message = {"id": envelope.id, "type": "message", "role": "assistant", "model": envelope.model, "content": content}
+    return message | {"stop_reason": None, "stop_sequence": None, "usage": usage}
 
 
 def text_block(text: str = "") -> Json:
@@ -183,19 +126,16 @@ def content_blocks(answer: CollectedChoice) -> list[Json]:
     ]
 
 
-def stop_reason_and_sequence(
-    reason: str, stop: str | None, *, has_tool_use: bool, has_refusal: bool
-) -> tuple[str, str | None]:
+def stop_members(reason: str, stop: str | None, *, has_tool_use: bool, has_refusal: bool) -> Json:
     """Convert a finish reason to a stop reason and, if one matched, the stop sequence."""
-    if reason == "length":
-        return "max_tokens", None
-    if has_tool_use and reason != "content_filter":
-        return "tool_use", None  # also for forced calls, for which OpenAI sends `stop`
-    if has_refusal:
-        return "refusal", None
-    if stop is not None:
-        return "stop_sequence", stop
-    return "end_turn" if reason == "tool_calls" else _STOP_REASON_BY_FINISH_REASON.get(reason, "end_turn"), None
+    stop_reason = "end_turn" if reason == "tool_calls" else _STOP_REASON_FOR.get(reason, "end_turn")
+    if has_tool_use and reason not in ("content_filter", "length"):
+        stop_reason = "tool_use"  # also for forced calls, for which OpenAI sends `stop`
+    elif has_refusal and reason != "length":
+        stop_reason = "refusal"
+    elif stop is not None and reason != "length":
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    return {"stop_reason": stop_reason, "stop_sequence": None}
 
 
 def normalise_stop_reason(word: str) -> str | None:
@@ -208,12 +148,12 @@ def normalise_stop_reason(word: str) -> str | None:
     outcome = outcome_of(word)
     if outcome is None:
         return word if word.isidentifier() else None
-    return _STOP_REASON_BY_FINISH_REASON.get(outcome)
+    return _STOP_REASON_FOR.get(outcome)
 
 
 def error_type_for_status(status: int) -> str:
     """Return the error type for an HTTP status."""
-    return _ERROR_TYPE_BY_STATUS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return _ERROR_TYPE_BY_CODE.get(str(status), "api_error" if status >= 500 else "invalid_request_error")
 
 
 def anthropic_error_object(failure: Failure) -> Json:

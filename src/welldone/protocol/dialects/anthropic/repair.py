@@ -7,24 +7,8 @@ from typing import ClassVar
 import msgspec
 
 from welldone.protocol import sse
+from welldone.protocol.dialects.anthropic import emitter, objects
 from welldone.protocol.dialects.anthropic.blocks import BlockSequencer
-from welldone.protocol.dialects.anthropic.emitter import (
-    BLOCK_TEXT_DELTAS,
-    PING,
-    MessagesAccumulator,
-    MessagesEmitter,
-    encode_error_event,
-)
-from welldone.protocol.dialects.anthropic.objects import (
-    ERROR_TYPES,
-    STOP_REASONS,
-    USAGE_COUNTS,
-    anthropic_error_object,
-    normalise_stop_reason,
-    usage_from_counts,
-    valid_counts,
-    with_default_counts,
-)
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
@@ -38,7 +22,7 @@ _PENDING_EVENTS_LIMIT = 64  # unknown events before message_start; more come onl
 _STOP_FIELDS = ("stop_reason", "stop_sequence")
 _START_FIELDS = ("id", "type", "role", *_STOP_FIELDS)
 _NORMAL_STOP_REASONS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a complete message
-_DELTA_TEXT_MEMBERS = dict(BLOCK_TEXT_DELTAS.values())
+_DELTA_TEXT_MEMBERS = dict(emitter.BLOCK_TEXT_DELTAS.values())
 _INPUT_NOT_OBJECT = "a tool call whose input is not a JSON object"
 
 
@@ -50,19 +34,10 @@ class MessagesRepairer(PassthroughRepairer):
 
     _UNKNOWN_EVENT_RULE: ClassVar[str] = "msg-no-unknown-events"
 
-    def __init__(
-        self,
-        *,
-        fallback: Envelope,
-        model: str | None = None,
-        is_stream: bool = True,
-        limit_bytes: int = sse.FRAME_LIMIT_BYTES,
-    ) -> None:
-        super().__init__(
-            Endpoint.MESSAGES, fallback=fallback, model=model, is_stream=is_stream, limit_bytes=limit_bytes
-        )
-        self._accumulator = MessagesAccumulator()
-        self._emitter: MessagesEmitter = MessagesEmitter() if is_stream else self._accumulator
+    def __init__(self, *, fallback: Envelope, model: str | None = None, is_stream: bool = True) -> None:
+        super().__init__(Endpoint.MESSAGES, fallback, model, is_stream=is_stream)
+        self._accumulator = emitter.MessagesAccumulator()
+        self._emitter: emitter.MessagesEmitter = emitter.MessagesEmitter() if is_stream else self._accumulator
         self._next_tool_id = _tool_id_generator(fallback.id)
         self._blocks = BlockSequencer(self._emitter, self.repair_log, self._next_tool_id)
         self._token_counts: dict[str, int] = {}
@@ -102,7 +77,7 @@ class MessagesRepairer(PassthroughRepairer):
         return self._emitter.has_started
 
     def _reply_object(self, failure: Failure | None) -> Json:
-        return self._accumulator.message if failure is None else anthropic_error_object(failure)
+        return self._accumulator.message if failure is None else objects.anthropic_error_object(failure)
 
     def _skip_frames(self, frames: list[sse.Frame]) -> None:
         if self._has_error and any(frame.data and frame.data.strip() != b"[DONE]" for frame in frames):
@@ -165,7 +140,7 @@ class MessagesRepairer(PassthroughRepairer):
     def _keep_alive_bytes(self) -> bytes:
         if self.is_done:
             return b""
-        return PING if self.has_started else KEEP_ALIVE
+        return emitter.PING if self.has_started else KEEP_ALIVE
 
     def _on_message_start(self, value: Json) -> bytes:
         if self.has_started:
@@ -176,10 +151,8 @@ class MessagesRepairer(PassthroughRepairer):
         content = message.get("content")
         is_empty = isinstance(content, list) and all(as_object(block).get("type") == "tool_use" for block in content)
         is_full = is_empty and all(full[name] == message.get(name, ...) for name in _START_FIELDS)
-        if not is_full or not _nonempty_string(message.get("model")):
-            self.repair_log.record("msg-start-full", message)
-        if full["usage"] != message.get("usage"):
-            self.repair_log.record("msg-usage-start", message.get("usage"))
+        self.repair_log.record_if(not is_full or not _nonempty_string(message.get("model")), "msg-start-full", message)
+        self.repair_log.record_if(full["usage"] != message.get("usage"), "msg-usage-start", message.get("usage"))
         self._early_stop_reason = message.get("stop_reason")
         return self._emit_message_start(full) + self._blocks.add_whole_blocks(as_list(content))
 
@@ -197,12 +170,10 @@ class MessagesRepairer(PassthroughRepairer):
         return self._emit_message_start(self._complete_message({}))
 
     def _on_block_start(self, value: Json) -> bytes:
-        if self._has_delta:
-            self.repair_log.record("msg-delta-sent", value)
+        self.repair_log.record_if(self._has_delta, "msg-delta-sent", value)
         block = scrub_object(as_object(value.get("content_block")))
-        return self._ensure_started() + self._blocks.start_block(
-            value.get("index"), block, _unknown_members(value, "index", "content_block")
-        )
+        more = _unknown_members(value, "index", "content_block")
+        return self._ensure_started() + self._blocks.start_block(value.get("index"), block, more)
 
     def _on_block_delta(self, value: Json) -> bytes:
         started = self._ensure_started()
@@ -220,14 +191,13 @@ class MessagesRepairer(PassthroughRepairer):
     def _on_message_delta(self, value: Json) -> bytes:
         started = self._ensure_started()
         self._has_delta = True
-        delta, usage = value.get("delta"), valid_counts(as_object(value.get("usage")))
+        delta, usage = value.get("delta"), objects.valid_counts(as_object(value.get("usage")))
         if not isinstance(delta, dict):
             delta = {name: value.get(name) for name in _STOP_FIELDS}
             self.repair_log.record("msg-delta-sent", value)
         elif delta and delta.get("stop_reason") is None and self._stop_reason() is not None:
             self.repair_log.record("msg-delta-sent", value)  # clients use the last stop_reason, which is null
-        if "output_tokens" not in usage:
-            self.repair_log.record("msg-usage-delta", value.get("usage"))
+        self.repair_log.record_if("output_tokens" not in usage, "msg-usage-delta", value.get("usage"))
         self._update_counts(usage)
         _merge_members(self._usage_at_end, usage)
         _merge_members(self._delta, scrub_object(delta))
@@ -238,8 +208,7 @@ class MessagesRepairer(PassthroughRepairer):
         return self._ensure_started() + self._end_message(_unknown_members(value))
 
     def _on_ping(self, value: Json) -> bytes:
-        if value.get("type") != "ping":
-            self.repair_log.record("msg-ping-form", value)
+        self.repair_log.record_if(value.get("type") != "ping", "msg-ping-form", value)
         return self._keep_alive_bytes()
 
     def _on_error(self, value: Json) -> bytes:
@@ -252,8 +221,7 @@ class MessagesRepairer(PassthroughRepairer):
         error = as_object(value.get("error"))
         if value.get("type") != "error" or not isinstance(error.get("message"), str):
             self.repair_log.record(shape, value)
-        if failure.type not in ERROR_TYPES:
-            self.repair_log.record("msg-error-type", failure.type)
+        self.repair_log.record_if(failure.type not in objects.ERROR_TYPES, "msg-error-type", failure.type)
         request = _nonempty_string(value.get("request_id"))
         if request is None:
             return failure
@@ -285,23 +253,19 @@ class MessagesRepairer(PassthroughRepairer):
             return self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
         delta = {"stop_reason": reason, "stop_sequence": _nonempty_string(value.get("stop_sequence"))}
         self._accumulator.end_message(delta, self._final_counts())
-        self._log_whole_reply(value)
+        message = self._accumulator.message
+        shape = ("id", "type", "role", "stop_reason", "usage")
+        if any(message[name] != value.get(name) for name in shape) or not _nonempty_string(value.get("model")):
+            self.repair_log.record("msg-whole-shape", value)
+        self.repair_log.record_if(message["content"] != value.get("content"), "msg-whole-content", value.get("content"))
         self._is_ended = True
         if not self._is_stream:
             return b""
         # Stream rules do not apply to the generated events: use a log of their own.
         blocks = BlockSequencer(self._emitter, RepairLog(), self._next_tool_id)
         started = self._emitter.start_message(self._complete_message(value))
-        content_events = blocks.add_whole_blocks(self._accumulator.message["content"])
+        content_events = blocks.add_whole_blocks(message["content"])
         return started + content_events + self._emitter.end_message(delta, self._final_counts())
-
-    def _log_whole_reply(self, value: Json) -> None:
-        message = self._accumulator.message
-        shape = ("id", "type", "role", "stop_reason", "usage")
-        if any(message[name] != value.get(name) for name in shape) or not _nonempty_string(value.get("model")):
-            self.repair_log.record("msg-whole-shape", value)
-        if message["content"] != value.get("content"):
-            self.repair_log.record("msg-whole-content", value.get("content"))
 
     def _finish_stream(self) -> bytes:
         if self._is_ended:
@@ -312,7 +276,7 @@ class MessagesRepairer(PassthroughRepairer):
         return self._end_message()
 
     def _error_bytes(self, failure: Failure) -> bytes:
-        return encode_error_event(failure)
+        return emitter.encode_error_event(failure)
 
     def _end_message(self, last: Json | None = None) -> bytes:
         """End the open blocks and the message; `last` has unknown members of message_stop."""
@@ -331,8 +295,7 @@ class MessagesRepairer(PassthroughRepairer):
             return out + self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
         self._is_ended = True
         stop = _nonempty_string(self._delta.get("stop_sequence"))
-        if reason == "stop_sequence" and stop is None:
-            self.repair_log.record("msg-stop-sequence")
+        self.repair_log.record_if(reason == "stop_sequence" and stop is None, "msg-stop-sequence")
         delta = self._delta | {"stop_reason": reason, "stop_sequence": stop}
         return out + self._emitter.end_message(delta, self._final_counts(), self._extra_members, last)
 
@@ -341,9 +304,8 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _repaired_stop_reason(self, word: str, blocks: BlockSequencer) -> str | None:
         """Map the stop reason and make it consistent with the blocks; None for an interrupted message."""
-        if word not in STOP_REASONS:
-            self.repair_log.record("msg-stop-reason", word)
-        reason = normalise_stop_reason(word)
+        self.repair_log.record_if(word not in objects.STOP_REASONS, "msg-stop-reason", word)
+        reason = objects.normalise_stop_reason(word)
         is_wrong = reason in _NORMAL_STOP_REASONS - {"tool_use"} if blocks.has_tool_use else reason == "tool_use"
         if not is_wrong:
             return reason
@@ -352,26 +314,20 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _complete_message(self, message: Json) -> Json:
         """Add missing members to a message, and empty it."""
-        usage = valid_counts(as_object(message.get("usage")))
+        usage = objects.valid_counts(as_object(message.get("usage")))
         self._update_counts(usage)
-        return scrub_object(message) | {
-            "id": _nonempty_string(message.get("id")) or self._fallback.id,
-            "type": "message",
-            "role": "assistant",
-            "model": self._model or _nonempty_string(message.get("model")) or self._fallback.model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": with_default_counts(usage, input_tokens=0, output_tokens=0),
-        }
+        id = _nonempty_string(message.get("id")) or self._fallback.id
+        model = self._model or _nonempty_string(message.get("model")) or self._fallback.model
+        usage = objects.with_default_counts(usage, input_tokens=0, output_tokens=0)
+        return scrub_object(message) | objects.message_object(Envelope(id, self._fallback.created, model), usage, [])
 
     def _update_counts(self, usage: Json) -> None:
         # Counts are cumulative: later ones replace earlier ones.
-        self._token_counts |= {name: usage[name] for name in USAGE_COUNTS if usage.get(name) is not None}
-        self.usage = usage_from_counts(self._token_counts)
+        self._token_counts |= {name: usage[name] for name in objects.USAGE_COUNTS if usage.get(name) is not None}
+        self.usage = objects.usage_from_counts(self._token_counts)
 
     def _final_counts(self) -> Json:
-        return with_default_counts(self._usage_at_end, output_tokens=self._token_counts.get("output_tokens", 0))
+        return objects.with_default_counts(self._usage_at_end, output_tokens=self._token_counts.get("output_tokens", 0))
 
 
 def _nonempty_string(value: object) -> str | None:

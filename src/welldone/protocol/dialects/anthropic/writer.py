@@ -4,37 +4,14 @@ from typing import ClassVar, assert_never
 
 import msgspec
 
+from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedChoice, CollectedReply
+from welldone.protocol.dialects.anthropic import objects
 from welldone.protocol.dialects.anthropic.emitter import PING, MessagesEmitter, encode_error_event
-from welldone.protocol.dialects.anthropic.objects import (
-    anthropic_usage_object,
-    content_blocks,
-    message_object,
-    stop_reason_and_sequence,
-    text_block,
-    thinking_block,
-    tool_use_block,
-)
 from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER, KEEP_ALIVE, TranslatedDialect, UsageSource
 from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    Failure,
-    FieldLocation,
-    Finish,
-    Json,
-    KeepAlive,
-    Logprobs,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.fields import usage_from_timings
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
@@ -51,30 +28,22 @@ class MessagesWriter:
     Blocks are sequential: text that arrives between two argument deltas of a call is queued until the call ends.
     """
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        usage_source: UsageSource,
-        *,
-        stop_sequences: tuple[str, ...] = (),
-        includes_thinking: bool = True,
-    ) -> None:
+    def __init__(self, dialect: "MessagesDialect", envelope: Envelope, usage_source: UsageSource) -> None:
+        self._dialect = dialect
         self._envelope = envelope
         self._usage_source = usage_source
-        self._stop_sequences = stop_sequences
-        self._includes_thinking = includes_thinking
         self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
         self._emitter = MessagesEmitter()
         self._open_event_type: type[Event] | None = None  # event type of the open block
-        self._queued: list[Text | Reasoning | Refusal] = []
+        self._queued: list[ev.Text | ev.Reasoning | ev.Refusal] = []
         self._queued_characters = 0
-        self._pending_call: ToolCall | None = None  # a call without arguments so far: its block is not open yet
+        self._pending_call: ev.ToolCall | None = None  # a call without arguments so far: its block is not open yet
         self._is_custom = False  # whether the open call is of a custom tool
         self._has_tool_use = False
         self._has_refusal = False
         self._timings: Json | None = None
         self._usage: Usage | None = None
-        self._finish: Finish | None = None
+        self._finish: ev.Finish | None = None
         self._upstream_stop_sequence: str | None = None
 
     def send(self, event: Event) -> bytes:
@@ -84,13 +53,13 @@ class MessagesWriter:
             EventOrderError: the event is not allowed now.
         """
         self._state_machine.accept(event)
-        if type(event) is Text and self._open_event_type is Text:
+        if type(event) is ev.Text and self._open_event_type is ev.Text:
             return self._emitter.add_text(event.text)
         return self._send(event)
 
     def accepts_text(self, index: int) -> bool:
         """Whether text is allowed now and would extend the open block."""
-        return self._open_event_type is Text and self._state_machine.accepts_text(index)
+        return self._open_event_type is ev.Text and self._state_machine.accepts_text(index)
 
     def end(self) -> bytes:
         """Return message_delta and message_stop; nothing after a failure.
@@ -104,24 +73,22 @@ class MessagesWriter:
         if is_failed or finish is None:
             return b""
         stop = finish.stop_string or self._upstream_stop_sequence
-        reason, stop = stop_reason_and_sequence(
+        delta = objects.stop_members(
             finish.reason, stop, has_tool_use=self._has_tool_use, has_refusal=self._has_refusal
         )
-        return self._emitter.end_message(
-            {"stop_reason": reason, "stop_sequence": stop}, anthropic_usage_object(self._known_usage())
-        )
+        return self._emitter.end_message(delta, objects.anthropic_usage_object(self._known_usage()))
 
     def _send(self, event: Event) -> bytes:
         match event:
-            case Text() | Reasoning() | Refusal():
+            case ev.Text() | ev.Reasoning() | ev.Refusal():
                 return self._write_text(event)
-            case ToolCall():
+            case ev.ToolCall():
                 out = self._ensure_started() + self._end_block()
-                self._open_event_type, self._pending_call, self._is_custom = ToolCall, event, event.is_custom
+                self._open_event_type, self._pending_call, self._is_custom = ev.ToolCall, event, event.is_custom
                 return out
-            case ToolArguments(text=text):
+            case ev.ToolArguments(text=text):
                 return self._write_arguments(text)
-            case Finish(reason=reason):
+            case ev.Finish(reason=reason):
                 self._finish = event
                 return self._ensure_started() + self._end_block(is_cut=reason in TRUNCATED_REASONS)
             case Usage():
@@ -130,36 +97,38 @@ class MessagesWriter:
             case Failure():
                 # Leave the open block open: a client would run a call whose block has ended.
                 return encode_error_event(event)
-            case KeepAlive():
+            case ev.KeepAlive():
                 return PING if self._emitter.has_started else KEEP_ALIVE
-            case UnknownFields():
+            case ev.UnknownFields():
                 self._read_extra_fields(event)
                 return b""
-            case ChoiceStart() | Logprobs():
+            case ev.ChoiceStart() | ev.Logprobs():
                 return b""  # message_start is sent with the first content; logprobs are not supported
             case _:
                 assert_never(event)
 
-    def _write_text(self, event: Text | Reasoning | Refusal) -> bytes:
-        if isinstance(event, Reasoning) and not self._includes_thinking:
+    def _write_text(self, event: ev.Text | ev.Reasoning | ev.Refusal) -> bytes:
+        if isinstance(event, ev.Reasoning) and not self._dialect.includes_thinking:
             return b""
-        if self._open_event_type is ToolCall:
+        if self._open_event_type is ev.ToolCall:
             self._queued.append(event)
             self._queued_characters += len(event.text)
             return b"" if self._queued_characters <= _MAX_QUEUED_CHARACTERS else self._end_block()
         opened = b""
         if self._open_event_type is not type(event):
-            opened = self._ensure_started() + self._close_block()
-            opened += self._emitter.open_block(thinking_block() if isinstance(event, Reasoning) else text_block())
+            block = objects.thinking_block() if isinstance(event, ev.Reasoning) else objects.text_block()
+            opened = self._ensure_started() + self._close_block() + self._emitter.open_block(block)
             self._open_event_type = type(event)
-            self._has_refusal |= isinstance(event, Refusal)
+            self._has_refusal |= isinstance(event, ev.Refusal)
         return opened + self._emitter.add_text(event.text)
 
     def _write_arguments(self, text: str) -> bytes:
         """Extend the arguments of the open call."""
-        if not text or self._open_event_type is not ToolCall:
+        if not text or self._open_event_type is not ev.ToolCall:
             return b""
-        return self._open_tool_use() + self._emitter.add_text(_json_string_fragment(text) if self._is_custom else text)
+        if self._is_custom:
+            text = msgspec.json.encode(text)[1:-1].decode()  # a part of a JSON string
+        return self._open_tool_use() + self._emitter.add_text(text)
 
     def _open_tool_use(self) -> bytes:
         """Open the block of a call with its first arguments: a client would run a call that is cut before them."""
@@ -167,16 +136,16 @@ class MessagesWriter:
         if call is None:
             return b""
         self._has_tool_use = True
-        opened = self._emitter.open_block(tool_use_block(call.id, call.name, {}, call.extra_fields))
+        opened = self._emitter.open_block(objects.tool_use_block(call.id, call.name, {}, call.extra_fields))
         return opened + (self._emitter.add_text(_CUSTOM_INPUT_START) if call.is_custom else b"")
 
     def _ensure_started(self) -> bytes:
         """Write message_start, as late as possible, since it contains the prompt tokens."""
         if self._emitter.has_started:
             return b""
-        usage = anthropic_usage_object(self._known_usage()) | {"output_tokens": 0}
+        usage = objects.anthropic_usage_object(self._known_usage()) | {"output_tokens": 0}
         usage.pop("output_tokens_details", None)
-        return self._emitter.start_message(message_object(self._envelope, usage, content=[], reason=None, stop=None))
+        return self._emitter.start_message(objects.message_object(self._envelope, usage, []))
 
     def _end_block(self, *, is_cut: bool = False) -> bytes:
         """End the open block and write the queued text."""
@@ -187,36 +156,31 @@ class MessagesWriter:
     def _close_block(self, *, is_cut: bool = False) -> bytes:
         event_type, self._open_event_type = self._open_event_type, None
         last = b""
-        if event_type is ToolCall and is_cut:
+        if event_type is ev.ToolCall and is_cut:
             self._pending_call = None
-        elif event_type is ToolCall:
+        elif event_type is ev.ToolCall:
             is_empty = self._pending_call is not None
             last = self._open_tool_use()
             if self._is_custom:
                 last += self._emitter.add_text(_CUSTOM_INPUT_END)
             elif is_empty:
                 last += self._emitter.add_text("{}")
-        elif event_type is Reasoning:
+        elif event_type is ev.Reasoning:
             # Some clients keep a thinking block only if it has a signature, even an empty one.
             last = self._emitter.add_delta({"type": "signature_delta", "signature": ""})
         return last + self._emitter.close_block()
 
-    def _read_extra_fields(self, event: UnknownFields) -> None:
+    def _read_extra_fields(self, event: ev.UnknownFields) -> None:
         """Read llama.cpp's `timings` and vLLM's `stop_reason`, which have an equivalent in this dialect."""
         timings, stop = event.fields.get("timings"), event.fields.get("stop_reason")
-        if event.location is FieldLocation.CHUNK and isinstance(timings, dict):
+        if event.location is ev.FieldLocation.CHUNK and isinstance(timings, dict):
             self._timings = timings
-        if event.location is FieldLocation.CHOICE and isinstance(stop, str) and stop in self._stop_sequences:
+        if event.location is ev.FieldLocation.CHOICE and isinstance(stop, str) and stop in self._dialect.stop_sequences:
             self._upstream_stop_sequence = stop
 
     def _known_usage(self) -> Usage | None:
         known = self._usage or self._usage_source()
         return usage_from_timings(self._timings) if known is None and self._timings is not None else known
-
-
-def _json_string_fragment(text: str) -> str:
-    """Escape text for use inside a JSON string."""
-    return msgspec.json.encode(text)[1:-1].decode()
 
 
 class MessagesDialect(TranslatedDialect):
@@ -228,27 +192,24 @@ class MessagesDialect(TranslatedDialect):
     REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = True
 
     def __init__(self, *, stop_sequences: tuple[str, ...] = (), includes_thinking: bool = True) -> None:
-        self._stop_sequences = stop_sequences
-        self._includes_thinking = includes_thinking
+        self.stop_sequences = stop_sequences
+        self.includes_thinking = includes_thinking
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> MessagesWriter:
         """Return a stream writer."""
-        return MessagesWriter(
-            envelope, usage_source, stop_sequences=self._stop_sequences, includes_thinking=self._includes_thinking
-        )
+        return MessagesWriter(self, envelope, usage_source)
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
         """Encode a non-streamed reply."""
         answer = reply.choices.get(0) or CollectedChoice()
-        if not self._includes_thinking:
+        if not self.includes_thinking:
             answer = msgspec.structs.replace(answer, reasoning="")
         upstream_stop = answer.choice_fields.get("stop_reason")  # vLLM's stop string
-        stop = answer.stop_string or (upstream_stop if upstream_stop in self._stop_sequences else None)
-        reason, stop = stop_reason_and_sequence(
+        stop = answer.stop_string or (upstream_stop if upstream_stop in self.stop_sequences else None)
+        message = objects.message_object(
+            envelope, objects.anthropic_usage_object(reply.usage), objects.content_blocks(answer)
+        ) | objects.stop_members(
             answer.finish_reason, stop, has_tool_use=bool(answer.tool_calls), has_refusal=bool(answer.refusal)
-        )
-        message = message_object(
-            envelope, anthropic_usage_object(reply.usage), content=content_blocks(answer), reason=reason, stop=stop
         )
         return escape_line_breaks(msgspec.json.encode(message))
 

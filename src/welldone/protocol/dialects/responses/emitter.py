@@ -16,17 +16,19 @@ _SEQUENCE_NUMBER_KEY = b'"sequence_number":'
 
 
 class TextEventSpec(msgspec.Struct, frozen=True):
-    """Event prefix of a kind of text, and the member with its full value."""
+    """Event prefix of a kind of text, and the member with its full value. A part also has an item type and an index."""
 
     event_prefix: str
     member: str
+    item_type: str = ""
+    index_member: str = "content_index"
 
 
 PART_TEXTS = {
-    "output_text": TextEventSpec("response.output_text", "text"),
-    "refusal": TextEventSpec("response.refusal", "refusal"),
-    "reasoning_text": TextEventSpec("response.reasoning_text", "text"),
-    "summary_text": TextEventSpec("response.reasoning_summary_text", "text"),
+    "output_text": TextEventSpec("response.output_text", "text", "message"),
+    "refusal": TextEventSpec("response.refusal", "refusal", "message"),
+    "reasoning_text": TextEventSpec("response.reasoning_text", "text", "reasoning"),
+    "summary_text": TextEventSpec("response.reasoning_summary_text", "text", "reasoning", "summary_index"),
 }
 """Text of the parts of messages and reasoning, by part type."""
 CALL_TEXTS = {
@@ -52,6 +54,8 @@ class TextAccumulator:
 
     def __init__(self, spec: TextEventSpec, address: Json, value: Json, extra_members: Json) -> None:
         self.spec = spec
+        self.kind = str(value["type"])
+        """Type of the part or item."""
         self.address = address
         """Members that identify the item and part in its events."""
         self.value = value
@@ -62,17 +66,12 @@ class TextAccumulator:
         self.logprobs: list[Json] = []
         self.is_open = True
         self.is_part_open = True
-        kind = f"{spec.event_prefix}.delta"
-        event = encode_event({"type": kind, "sequence_number": 0, **address, "delta": TEXT_MARKER, **extra_members})
+        start = {"type": f"{spec.event_prefix}.delta", "sequence_number": 0}
+        event = encode_event(start | address | {"delta": TEXT_MARKER} | extra_members)
         before, number, rest = event.partition(_SEQUENCE_NUMBER_KEY)
         middle, _, after = rest.removeprefix(b"0").rpartition(TEXT_MARKER_BYTES)
         self.delta_template = before + number, middle, after
         """Bytes of a delta before, between and after its sequence number and text."""
-
-    @property
-    def kind(self) -> str:
-        """Type of the part or item."""
-        return str(self.value["type"])
 
     @property
     def text(self) -> str:
@@ -87,41 +86,26 @@ class OutputItem:
 
     def __init__(self, index: int, value: Json) -> None:
         self.index = index
+        self.id, self.kind = str(value["id"]), str(value["type"])
+        self.address: Json = {"item_id": self.id, "output_index": index}
+        """Members that identify this item in an event."""
         self.value = value
         """The item as added; complete once it is closed."""
         self.content: list[TextAccumulator] = []
         self.summary: list[TextAccumulator] = []
-        self.arguments: TextAccumulator | None = None
-        """Arguments or input, if it is a call."""
         self.is_open = True
         spec = CALL_TEXTS.get(self.kind)
-        if spec is not None:
-            self.arguments = TextAccumulator(spec, self.address, value, {})
-
-    @property
-    def id(self) -> str:
-        """Id of the item."""
-        return str(self.value["id"])
-
-    @property
-    def kind(self) -> str:
-        """Type of the item."""
-        return str(self.value["type"])
+        self.arguments = None if spec is None else TextAccumulator(spec, self.address, value, {})
+        """Arguments or input, if it is a call."""
 
     def completed(self, upstream: Json) -> Json:
         """Return the complete item: members of the upstream, and the streamed text."""
-        whole = (
-            self.value | upstream | {name: self.value[name] for name in _STABLE_MEMBERS.get(self.kind, ("id", "type"))}
-        )
+        stable = {name: self.value[name] for name in _STABLE_MEMBERS.get(self.kind, ("id", "type"))}
+        whole = self.value | upstream | stable
         for name, parts in (("summary", self.summary), ("content", self.content)):
             if parts or (name in whole and self.kind in ("message", "reasoning")):
                 whole[name] = [part.value for part in parts]
         return whole if self.arguments is None else whole | {self.arguments.spec.member: self.arguments.text}
-
-    @property
-    def address(self) -> Json:
-        """Members that identify this item in an event."""
-        return {"item_id": self.id, "output_index": self.index}
 
 
 class ResponsesEmitter:
@@ -158,10 +142,6 @@ class ResponsesEmitter:
             self._frames.append(encode_event(fixed | others | fixed if others else fixed))
         self._sequence_number += 1
 
-    def emit_response(self, kind: str, others: Json | None = None) -> None:
-        """Write an event with the Response, before its output."""
-        self.emit(kind, {"response": self.response}, others)
-
     def keep_alive(self) -> None:
         """Write a keep-alive event; before the first event a comment."""
         if self.has_started:
@@ -185,11 +165,10 @@ class ResponsesEmitter:
 
     def open_part(self, item: OutputItem, value: Json, others: Json | None = None) -> TextAccumulator:
         """Start a part of an item."""
-        is_summary = value["type"] == "summary_text"
-        parts = item.summary if is_summary else item.content
-        address = item.address | {"summary_index" if is_summary else "content_index": len(parts)}
-        tail: Json = {"logprobs": []} if value["type"] == "output_text" else {}
-        part = TextAccumulator(PART_TEXTS[value["type"]], address, value, tail)
+        spec = PART_TEXTS[value["type"]]
+        parts = item.summary if spec.index_member == "summary_index" else item.content
+        address = item.address | {spec.index_member: len(parts)}
+        part = TextAccumulator(spec, address, value, {"logprobs": []} if value["type"] == "output_text" else {})
         parts.append(part)
         self.emit(f"{_part_event_prefix(part)}.added", address | {"part": value}, others)
         return part
@@ -270,64 +249,21 @@ TEXT_EVENTS = TEXT_DELTA_EVENTS | {
     f"{spec.event_prefix}.done": kind for kind, spec in (PART_TEXTS | CALL_TEXTS).items()
 }
 """Part or item type by text delta or done event."""
-ITEM_ADDED = "response.output_item.added"
-ITEM_DONE = "response.output_item.done"
-PART_ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})
-PART_DONE = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
-ANNOTATION_ADDED = "response.output_text.annotation.added"
-
-ITEM_TYPE_OF_PART = {
-    "output_text": "message",
-    "refusal": "message",
-    "reasoning_text": "reasoning",
-    "summary_text": "reasoning",
-}
-"""Item type by part type."""
-INDEX_MEMBER_OF_PART = {kind: "summary_index" if kind == "summary_text" else "content_index" for kind in PART_TEXTS}
-"""Index member by part type."""
-
 _HOSTED_TOOL_STEPS = {
-    "code_interpreter_call": ("in_progress", "interpreting", "completed"),
-    "compaction": ("compacting",),
-    "file_search_call": ("in_progress", "searching", "completed"),
-    "image_generation_call": ("in_progress", "generating", "partial_image", "completed"),
-    "mcp_call": ("in_progress", "completed", "failed"),
-    "mcp_list_tools": ("in_progress", "completed", "failed"),
-    "web_search_call": ("in_progress", "searching", "completed"),
+    "apply_patch_call": ("_operation_diff.delta", "_operation_diff.done"),
+    "code_interpreter_call": (".in_progress", ".interpreting", ".completed"),
+    "compaction": (".compacting",),
+    "file_search_call": (".in_progress", ".searching", ".completed"),
+    "image_generation_call": (".in_progress", ".generating", ".partial_image", ".completed"),
+    "mcp_call": (".in_progress", ".completed", ".failed"),
+    "mcp_list_tools": (".in_progress", ".completed", ".failed"),
+    "shell_call": ("_command.added", "_command.delta", "_command.done"),
+    "shell_call_output": ("_content.delta", "_content.done"),
+    "web_search_call": (".in_progress", ".searching", ".completed"),
 }
-HOSTED_TOOL_EVENTS = {
-    f"response.{kind}.{step}": kind for kind, steps in _HOSTED_TOOL_STEPS.items() for step in steps
-} | {
-    "response.apply_patch_call_operation_diff.delta": "apply_patch_call",
-    "response.apply_patch_call_operation_diff.done": "apply_patch_call",
-    "response.shell_call_command.added": "shell_call",
-    "response.shell_call_command.delta": "shell_call",
-    "response.shell_call_command.done": "shell_call",
-    "response.shell_call_output_content.delta": "shell_call_output",
-    "response.shell_call_output_content.done": "shell_call_output",
-}
+HOSTED_TOOL_EVENTS = {f"response.{kind}{step}": kind for kind, steps in _HOSTED_TOOL_STEPS.items() for step in steps}
 """Item type by event of a server-side tool."""
 AUDIO_EVENTS = frozenset(
-    {
-        "response.audio.delta",
-        "response.audio.done",
-        "response.audio.transcript.delta",
-        "response.audio.transcript.done",
-    }
+    {"response.audio.delta", "response.audio.done", "response.audio.transcript.delta", "response.audio.transcript.done"}
 )
 """Events without an item."""
-
-
-OUTPUT_EVENTS = frozenset(
-    {
-        *TEXT_EVENTS,
-        *PART_ADDED,
-        *PART_DONE,
-        ANNOTATION_ADDED,
-        *HOSTED_TOOL_EVENTS,
-        *AUDIO_EVENTS,
-        ITEM_ADDED,
-        ITEM_DONE,
-    },
-)
-"""All events about the output."""

@@ -22,21 +22,19 @@ _USAGE_DETAILS = {"input_tokens_details": "cached_tokens", "output_tokens_detail
 
 def responses_usage_object(usage: Usage) -> Json:
     """Convert usage. Unknown members are kept; missing details are 0."""
-    prompt_details, completion_details = (
-        as_object(usage.extra_fields.get(name)) for name in ("prompt_tokens_details", "completion_tokens_details")
-    )
     counts: Json = {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": _complete_details(prompt_details, "cached_tokens", "cache_write_tokens"),
+        "input_tokens_details": _details(usage, "prompt_tokens_details", "cached_tokens", "cache_write_tokens"),
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": _complete_details(completion_details, "reasoning_tokens"),
+        "output_tokens_details": _details(usage, "completion_tokens_details", "reasoning_tokens"),
         "total_tokens": usage.total_tokens,
     }
     return {name: value for name, value in usage.extra_fields.items() if name not in _USAGE_FIELD_NAMES} | counts
 
 
-def _complete_details(details: Json, *names: str) -> Json:
+def _details(usage: Usage, group: str, *names: str) -> Json:
     # Codex fails if one of these counts is missing or null.
+    details = as_object(usage.extra_fields.get(group))
     return details | {name: details[name] if type(details.get(name)) is int else 0 for name in names}
 
 
@@ -69,63 +67,50 @@ def is_complete_usage(usage: Json) -> bool:
 Clock: TypeAlias = Callable[[], float]
 """Returns the Unix time in seconds."""
 
-RESPONSE_DEFAULTS: Json = {
-    "background": False,
-    "frequency_penalty": 0.0,
-    "instructions": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
-    "metadata": {},
-    "parallel_tool_calls": True,
-    "presence_penalty": 0.0,
-    "previous_response_id": None,
-    "prompt_cache_key": None,
-    "reasoning": {"effort": None, "summary": None},
-    "safety_identifier": None,
-    "service_tier": "default",
-    "store": True,
-    "temperature": 1.0,
-    "text": {"format": {"type": "text"}},
-    "tool_choice": "auto",
-    "tools": [],
-    "top_logprobs": 0,
-    "top_p": 1.0,
-    "truncation": "disabled",
-    "user": None,
+_NUMBER = (int, float, NoneType)
+_STRING = (str, NoneType)
+_REQUEST_MEMBERS: dict[str, tuple[Any, tuple[type, ...]]] = {
+    "background": (False, (bool, NoneType)),
+    "frequency_penalty": (0.0, _NUMBER),
+    "instructions": (None, (str, list, NoneType)),
+    "max_output_tokens": (None, (int, NoneType)),
+    "max_tool_calls": (None, (int, NoneType)),
+    "metadata": ({}, (dict, NoneType)),
+    "parallel_tool_calls": (True, (bool,)),
+    "presence_penalty": (0.0, _NUMBER),
+    "previous_response_id": (None, _STRING),
+    "prompt_cache_key": (None, _STRING),
+    "reasoning": ({"effort": None, "summary": None}, (dict, NoneType)),
+    "safety_identifier": (None, _STRING),
+    "service_tier": ("default", _STRING),
+    "store": (True, (bool, NoneType)),
+    "temperature": (1.0, _NUMBER),
+    "text": ({"format": {"type": "text"}}, (dict, NoneType)),
+    "tool_choice": ("auto", (str, dict)),
+    "tools": ([], (list,)),
+    "top_logprobs": (0, (int, NoneType)),
+    "top_p": (1.0, _NUMBER),
+    "truncation": ("disabled", _STRING),
 }
+"""Members that OpenAI's or Open Responses' schema requires and a Response repeats from its request: default, types."""
+RESPONSE_MEMBER_TYPES = {name: types for name, (_, types) in _REQUEST_MEMBERS.items()}
+RESPONSE_DEFAULTS: Json = {name: default for name, (default, _) in _REQUEST_MEMBERS.items()} | {"user": None}
 """Members that a Response repeats from its request, with the defaults for absent ones."""
 
-RESPONSE_STATE_MEMBERS = frozenset(
-    {
-        *("id", "object", "created_at", "completed_at", "status"),
-        *("error", "incomplete_details", "model", "output", "usage"),
-    }
-)
-"""Members of a Response that describe the answer, not the request."""
-RESPONSE_MEMBER_TYPES: dict[str, tuple[type, ...]] = {
-    "background": (bool, NoneType),
-    "frequency_penalty": (int, float, NoneType),
-    "instructions": (str, list, NoneType),
-    "max_output_tokens": (int, NoneType),
-    "max_tool_calls": (int, NoneType),
-    "metadata": (dict, NoneType),
-    "parallel_tool_calls": (bool,),
-    "presence_penalty": (int, float, NoneType),
-    "previous_response_id": (str, NoneType),
-    "prompt_cache_key": (str, NoneType),
-    "reasoning": (dict, NoneType),
-    "safety_identifier": (str, NoneType),
-    "service_tier": (str, NoneType),
-    "store": (bool, NoneType),
-    "temperature": (int, float, NoneType),
-    "text": (dict, NoneType),
-    "tool_choice": (str, dict),
-    "tools": (list,),
-    "top_logprobs": (int, NoneType),
-    "top_p": (int, float, NoneType),
-    "truncation": (str, NoneType),
+_INITIAL_STATE: Json = {
+    "id": "",
+    "object": "response",
+    "created_at": 0,
+    "completed_at": None,
+    "status": "in_progress",
+    "error": None,
+    "incomplete_details": None,
+    "model": "",
+    "output": [],
+    "usage": None,
 }
-"""Types of further members that OpenAI's or Open Responses' schema requires."""
+RESPONSE_STATE_MEMBERS = _INITIAL_STATE.keys()
+"""Members of a Response that describe the answer, not the request."""
 _ITEM_MEMBER_TYPES: dict[str, dict[str, type]] = {
     "message": {"role": str, "content": list},
     "reasoning": {"summary": list},
@@ -154,18 +139,9 @@ _ERROR_CODES = {
 
 def response_object(envelope: Envelope, echo: Json) -> Json:
     """Return a Response in progress; `echo` has the members of its request."""
-    return {
-        "id": envelope.id,
-        "object": "response",
-        "created_at": envelope.created,
-        "completed_at": None,
-        "status": "in_progress",
-        "error": None,
-        "incomplete_details": None,
-        "model": envelope.model,
-        "output": [],
-        "usage": None,
-    } | {key: value for key, value in (RESPONSE_DEFAULTS | echo).items() if key not in RESPONSE_STATE_MEMBERS}
+    own = {"id": envelope.id, "created_at": envelope.created, "model": envelope.model, "output": []}
+    members = {key: value for key, value in (RESPONSE_DEFAULTS | echo).items() if key not in RESPONSE_STATE_MEMBERS}
+    return _INITIAL_STATE | own | members
 
 
 def completed_at(status: str, clock: Clock | None) -> int | None:
@@ -209,14 +185,10 @@ def _has_required_members(value: Json, shapes: dict[str, dict[str, type]]) -> bo
     return all(isinstance(value.get(name), type) for name, type in members.items())
 
 
-def message_item(id: str) -> Json:
-    """Return an empty message."""
-    return {"id": id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
-
-
-def reasoning_item(id: str) -> Json:
-    """Return an empty reasoning item."""
-    return {"id": id, "type": "reasoning", "status": "in_progress", "summary": [], "content": []}
+def text_item(id: str, kind: str) -> Json:
+    """Return an empty message or reasoning item."""
+    members: Json = {"role": "assistant"} if kind == "message" else {"summary": []}
+    return {"id": id, "type": kind, "status": "in_progress", **members, "content": []}
 
 
 def call_item(id: str, call: ToolCall) -> Json:
@@ -239,20 +211,16 @@ def extra_call_members(more: Json) -> Json:
 
 def part_object(kind: str) -> Json:
     """Return an empty part of this type."""
-    match kind:
-        case "output_text":
-            return {"type": kind, "annotations": [], "logprobs": [], "text": ""}
-        case "refusal":
-            return {"type": kind, "refusal": ""}
-        case _:
-            return {"type": kind, "text": ""}
+    if kind == "output_text":
+        return {"type": kind, "annotations": [], "logprobs": [], "text": ""}
+    return {"type": kind, "refusal" if kind == "refusal" else "text": ""}
 
 
 def text_logprobs(value: Json) -> list[Json]:
     """Convert chat's log probabilities."""
-    entries = value.get("content") or []
     return [
-        _logprob_entry(entry) | {"top_logprobs": list(map(_logprob_entry, entry["top_logprobs"]))} for entry in entries
+        _logprob_entry(entry) | {"top_logprobs": list(map(_logprob_entry, entry["top_logprobs"]))}
+        for entry in value.get("content") or []
     ]
 
 

@@ -5,20 +5,16 @@ An event is matched to its item by id, then by index, then by what is open.
 """
 
 from collections import deque
+from collections.abc import Callable
 from types import UnionType
+from typing import ClassVar
 
 from welldone.protocol.dialects.responses.emitter import (
-    ANNOTATION_ADDED,
+    AUDIO_EVENTS,
     CALL_TEXTS,
     CLIENT_TOOL_CALLS,
     HOSTED_TOOL_EVENTS,
-    INDEX_MEMBER_OF_PART,
-    ITEM_ADDED,
-    ITEM_DONE,
-    ITEM_TYPE_OF_PART,
     ITEMS_WITH_STATUS,
-    PART_ADDED,
-    PART_DONE,
     PART_TEXTS,
     TEXT_DELTA_EVENTS,
     TEXT_EVENTS,
@@ -82,22 +78,18 @@ class TextRepairer:
         self._added_parts: dict[TextAccumulator, Json] = {}
         self._joiners: dict[TextAccumulator, CharacterJoiner] = {}  # surrogate pairs split over deltas
 
-    def is_part_open(self, item: OutputItem, value: Json, kind: str) -> bool:
-        """Whether the part of an event is open."""
-        part = self._part_at(item, value, kind)
-        return part is not None and part.is_part_open
-
     def find_part(self, item: OutputItem, value: Json, kind: str) -> TextAccumulator | None:
         """Return the part of an event, if it has this type and was started."""
-        part = self._part_at(item, value, kind)
+        part = self.part_at(item, value, kind)
         if part is not None and part.kind == kind:
             return part
         parts = item.summary if kind == "summary_text" else item.content
         is_last = bool(parts) and parts[-1].kind == kind and parts[-1].is_part_open
         return parts[-1] if is_last else None
 
-    def _part_at(self, item: OutputItem, value: Json, kind: str) -> TextAccumulator | None:
-        name = INDEX_MEMBER_OF_PART[kind]
+    def part_at(self, item: OutputItem, value: Json, kind: str) -> TextAccumulator | None:
+        """Return the part with the index of an event."""
+        name = PART_TEXTS[kind].index_member
         return self._parts.get((item.index, name, index_or_missing(value.get(name))))
 
     def open_part(self, item: OutputItem, kind: str, value: Json, given: Json) -> TextAccumulator:
@@ -105,7 +97,7 @@ class TextRepairer:
         empty = part_object(kind) | _without_invalid_lists(given) | {"type": kind, PART_TEXTS[kind].member: ""}
         part = self._emitter.open_part(item, empty, extra_members(value, "part"))
         self._added_parts[part] = given
-        name = INDEX_MEMBER_OF_PART[kind]
+        name = part.spec.index_member
         self._parts[item.index, name, part.address[name]] = part
         if type(index := value.get(name)) is int:
             self._parts[item.index, name, index] = part
@@ -113,37 +105,30 @@ class TextRepairer:
 
     def check_index(self, part: TextAccumulator, value: Json) -> None:
         """Log an index that is not that of the part."""
-        name = INDEX_MEMBER_OF_PART[part.kind]
-        if value.get(name) != part.address[name]:
-            self._repair_log.record("resp-content-index", value)
+        name = part.spec.index_member
+        self._repair_log.record_if(value.get(name) != part.address[name], "resp-content-index", value)
 
     def add_text(self, accumulator: TextAccumulator, text: str, members: Json) -> None:
         """Extend a text."""
         accumulator.logprobs += self._take_logprobs(accumulator, members)
-        self._emitter.add_text(
-            accumulator, self._joiners.setdefault(accumulator, CharacterJoiner()).feed(text), members
-        )
+        joiner = self._joiners.setdefault(accumulator, CharacterJoiner())
+        self._emitter.add_text(accumulator, joiner.feed(text), members)
 
     def finish_text(self, accumulator: TextAccumulator, value: Json) -> None:
         """Close a text with the value of a done event."""
         members = extra_members(value, accumulator.spec.member)
         self._take_logprobs(accumulator, members)
-        if (
-            accumulator.kind == "function_call"
-            and members.get("name", accumulator.value["name"]) != accumulator.value["name"]
-        ):
-            self._repair_log.record("resp-args-done", value)
+        name = accumulator.value.get("name")
+        is_renamed = accumulator.kind == "function_call" and members.get("name", name) != name
+        self._repair_log.record_if(is_renamed, "resp-args-done", value)
         self.reconcile_text(accumulator, value.get(accumulator.spec.member))
         self._emitter.close_text(accumulator, members)
 
     def close_parts(self, item: OutputItem, parts: list[TextAccumulator], upstream: object) -> None:
         """Close the parts of a finished item; `upstream` is the list of the server."""
-        is_summary = parts is item.summary
-        listed = [as_object(part) for part in as_list(upstream)]
-        kinds = [kind for kind, name in INDEX_MEMBER_OF_PART.items() if (name == "summary_index") == is_summary]
-        fitting = [
-            part for part in listed if part.get("type") in kinds and ITEM_TYPE_OF_PART[part["type"]] == item.kind
-        ]
+        place = item.kind, "summary_index" if parts is item.summary else "content_index"
+        kinds = [kind for kind, spec in PART_TEXTS.items() if (spec.item_type, spec.index_member) == place]
+        fitting = [part for part in map(as_object, as_list(upstream)) if part.get("type") in kinds]
         for new_part in fitting[len(parts) :]:
             self._repair_log.record(part_added_rule(new_part["type"]), new_part)
             self.open_part(item, new_part["type"], {}, {})
@@ -157,11 +142,9 @@ class TextRepairer:
     def close_part(self, part: TextAccumulator, upstream: Json, members: Json) -> None:
         """Close a part."""
         whole = upstream.get(part.spec.member)
+        self._repair_log.record_if(part.is_open or whole != part.text, "resp-done-events", upstream)
         if part.is_open:
-            self._repair_log.record("resp-done-events", upstream)
             self.reconcile_text(part, whole)
-        elif whole != part.text:
-            self._repair_log.record("resp-done-events", upstream)
         self._emitter.close_part(part, _without_invalid_lists(upstream), members)
 
     def reconcile_text(self, accumulator: TextAccumulator, whole: object, given: object = None) -> None:
@@ -171,8 +154,7 @@ class TextRepairer:
         if given is None:
             given = self._added_parts.pop(accumulator, {}).get(accumulator.spec.member)
         if not isinstance(whole, str) or not whole:
-            if sent:
-                self._repair_log.record("resp-done-events", whole)
+            self._repair_log.record_if(sent, "resp-done-events", whole)
             whole = sent + half or given
         if not isinstance(whole, str) or whole == sent:
             return
@@ -211,7 +193,7 @@ def _without_invalid_lists(part: Json) -> Json:
 
 def part_added_rule(kind: str) -> str:
     """Return the rule that a missing part.added event violates."""
-    return "resp-reasoning-parts" if ITEM_TYPE_OF_PART[kind] == "reasoning" else "resp-part-added-first"
+    return "resp-reasoning-parts" if PART_TEXTS[kind].item_type == "reasoning" else "resp-part-added-first"
 
 
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
@@ -236,33 +218,13 @@ class OutputRepairer:
         self._added_items: dict[OutputItem, Json] = {}  # as added: some servers send the whole item there
         self._text_repairer = TextRepairer(emitter, repair_log)
 
-    def process_event(self, value: Json, kind: str) -> None:
-        """Repair and write an event about the output."""
-        if kind in TEXT_EVENTS:
-            self._on_text(value, TEXT_EVENTS[kind])
-        elif kind == ITEM_ADDED:
-            self._on_item_added(value)
-        elif kind == ITEM_DONE:
-            self._on_item_done(value)
-        elif kind in PART_ADDED:
-            self._on_part_added(value)
-        elif kind in PART_DONE:
-            self._on_part_done(value)
-        elif kind in HOSTED_TOOL_EVENTS:
-            self._on_hosted_tool_step(value, HOSTED_TOOL_EVENTS[kind])
-        elif kind == ANNOTATION_ADDED:
-            self._on_annotation(value)
-        else:
-            self._emitter.emit(kind, {}, value)
-
     def finish_output(self, output: object, status: str) -> None:
         """Reconcile the items with the final output of the server; close open items with `status`."""
         listed = [as_object(value) for value in as_list(output)]
         known = match_items(self._emitter.items, listed)
         pairs = list(zip(self._emitter.items, listed, strict=False))
         is_same = all(item.is_open or item_content(item.value) == item_content(value) for item, value in pairs)
-        if not is_same or len(self._emitter.items) != len(listed):
-            self._repair_log.record("resp-final-output", output)
+        self._repair_log.record_if(not is_same or len(self._emitter.items) != len(listed), "resp-final-output", output)
         for value, found in zip(listed, known, strict=True):
             item = found or self._open_item(value, {})
             if item is None:
@@ -280,15 +242,12 @@ class OutputRepairer:
         """Log violations in the items of a non-streamed reply."""
         for item in map(as_object, as_list(output)):
             is_call = item.get("type") == "function_call"
-            if is_call and not all(
-                map(_is_nonempty_string, [item.get("id"), *map(item.get, _CALL_IDENTITY), item.get("arguments")])
-            ):
-                self._repair_log.record("resp-function-ids", item)
+            is_identified = all(_is_nonempty_string(item.get(name)) for name in ("id", *_CALL_IDENTITY, "arguments"))
+            self._repair_log.record_if(is_call and not is_identified, "resp-function-ids", item)
             if (is_call or item.get("type") == "message") and item.get("status") not in ("completed", "incomplete"):
                 self._repair_log.record("resp-item-status", item)
             is_named = item.get("type") not in ("message", "reasoning") or isinstance(item.get("id"), str)
-            if not is_named or not is_schema_item(item):
-                self._repair_log.record("resp-object-schema", item)
+            self._repair_log.record_if(not is_named or not is_schema_item(item), "resp-object-schema", item)
 
     def close_all(self, status: str) -> None:
         """Close all open items."""
@@ -305,10 +264,8 @@ class OutputRepairer:
         item = self._open_item(given, value)
         if item is None:
             return
-        if not is_schema_item(given):
-            self._repair_log.record("resp-object-schema", value)
-        if value.get("output_index") != item.index:
-            self._repair_log.record("resp-output-index", value)
+        self._repair_log.record_if(not is_schema_item(given), "resp-object-schema", value)
+        self._repair_log.record_if(value.get("output_index") != item.index, "resp-output-index", value)
         if item.kind in ITEMS_WITH_STATUS and given.get("status") != "in_progress":
             self._repair_log.record("resp-item-status", value)
         if item.kind == "function_call" and given.get("arguments") != "":
@@ -317,8 +274,7 @@ class OutputRepairer:
     def _on_item_done(self, value: Json) -> None:
         final = as_object(value.get("item"))
         kind = final.get("type")
-        if not is_schema_item(final):
-            self._repair_log.record("resp-object-schema", value)
+        self._repair_log.record_if(not is_schema_item(final), "resp-object-schema", value)
         locators = {"item_id": final.get("id"), "output_index": value.get("output_index")}
         item = self._find_item(locators, kind if isinstance(kind, str) else None)
         if item is None:
@@ -334,10 +290,10 @@ class OutputRepairer:
     def _on_part_added(self, value: Json) -> None:
         given = as_object(value.get("part"))
         kind = self._part_type(value, given)
-        if not is_schema_part(given):
-            self._repair_log.record("resp-object-schema", value)
+        self._repair_log.record_if(not is_schema_part(given), "resp-object-schema", value)
         item = self._item_for_part(value, kind)
-        if item is None or self._text_repairer.is_part_open(item, value, kind):
+        open_part = None if item is None else self._text_repairer.part_at(item, value, kind)
+        if item is None or (open_part is not None and open_part.is_part_open):
             self._repair_log.record(part_added_rule(kind), value)
         else:
             part = self._text_repairer.open_part(item, kind, value, given)
@@ -345,16 +301,15 @@ class OutputRepairer:
 
     def _on_part_done(self, value: Json) -> None:
         final = as_object(value.get("part"))
-        if not is_schema_part(final):
-            self._repair_log.record("resp-object-schema", value)
+        self._repair_log.record_if(not is_schema_part(final), "resp-object-schema", value)
         part = self._text_for_event(value, self._part_type(value, final))
         if part is None or not part.is_part_open:
             self._repair_log.record("resp-done-events", value)
         else:
             self._text_repairer.close_part(part, final, extra_members(value, "part"))
 
-    def _on_text(self, value: Json, kind: str) -> None:
-        text = self._text_for_event(value, kind)
+    def _on_text(self, value: Json) -> None:
+        text = self._text_for_event(value, TEXT_EVENTS[value["type"]])
         is_delta = value["type"] in TEXT_DELTA_EVENTS
         if is_delta and not isinstance(value.get("delta"), str):
             self._repair_log.record("resp-deltas", value)
@@ -373,13 +328,31 @@ class OutputRepairer:
         part.value["annotations"].append(value.get("annotation"))
         self._emitter.emit(value["type"], part.address, extra_members(value))
 
-    def _on_hosted_tool_step(self, value: Json, kind: str) -> None:
+    def _on_hosted_tool_step(self, value: Json) -> None:
+        kind = HOSTED_TOOL_EVENTS[value["type"]]
         item = self._find_item(value, kind)
         if item is None or not item.is_open:
             self._repair_log.record("resp-item-added-first" if item is None else "resp-done-events", value)
         else:
             address = {"output_index": item.index} if kind == _ITEM_WITHOUT_ID else item.address
             self._emitter.emit(value["type"], address, extra_members(value))
+
+    def _on_audio(self, value: Json) -> None:
+        self._emitter.emit(value["type"], {}, value)
+
+    HANDLERS: ClassVar[dict[str, Callable[["OutputRepairer", Json], None]]] = {
+        **dict.fromkeys(TEXT_EVENTS, _on_text),
+        **dict.fromkeys(HOSTED_TOOL_EVENTS, _on_hosted_tool_step),
+        **dict.fromkeys(AUDIO_EVENTS, _on_audio),
+        "response.output_item.added": _on_item_added,
+        "response.output_item.done": _on_item_done,
+        "response.content_part.added": _on_part_added,
+        "response.content_part.done": _on_part_done,
+        "response.reasoning_summary_part.added": _on_part_added,
+        "response.reasoning_summary_part.done": _on_part_done,
+        "response.output_text.annotation.added": _on_annotation,
+    }
+    """Methods that repair and write an event about the output, by event type."""
 
     def _find_item(self, value: Json, kind: str | None) -> OutputItem | None:
         """Return the item of an event, if it has this type and was started."""
@@ -389,8 +362,7 @@ class OutputRepairer:
         if not isinstance(id, str) and type(index) is not int and last is not None and last.is_open:
             found.append(last)
         item = next((item for item in found if item is not None and kind in (None, item.kind)), None)
-        if item is not None and index != item.index:
-            self._repair_log.record("resp-output-index", value)
+        self._repair_log.record_if(item is not None and index != item.index, "resp-output-index", value)
         if item is not None and id != item.id and kind != _ITEM_WITHOUT_ID:
             self._repair_log.record("resp-item-id-stable", value)
         return item
@@ -450,24 +422,21 @@ class OutputRepairer:
     def _close_item(self, item: OutputItem, upstream: Json, status: str, members: Json | None = None) -> None:
         """Close an item; `upstream` is its final value. Its own status takes precedence over `status`."""
         given = self._added_items.pop(item, {})
-        if item.kind in CLIENT_TOOL_CALLS and any(
-            upstream.get(name, item.value[name]) != item.value[name] for name in _CALL_IDENTITY
-        ):
-            self._repair_log.record("resp-function-ids", upstream)
+        is_changed = any(upstream.get(name, item.value.get(name)) != item.value.get(name) for name in _CALL_IDENTITY)
+        self._repair_log.record_if(item.kind in CLIENT_TOOL_CALLS and is_changed, "resp-function-ids", upstream)
         for name, parts in zip(PART_LISTS, (item.content, item.summary), strict=True):
             listed = upstream.get(name)
             self._text_repairer.close_parts(item, parts, listed if parts or listed else given.get(name))
-        if item.arguments is not None and item.arguments.is_open:
+        arguments = item.arguments
+        if arguments is not None and arguments.is_open:
             self._repair_log.record("resp-args-done", upstream)
-            self._text_repairer.reconcile_text(
-                item.arguments, upstream.get(item.arguments.spec.member), given.get(item.arguments.spec.member)
-            )
+            member = arguments.spec.member
+            self._text_repairer.reconcile_text(arguments, upstream.get(member), given.get(member))
         status = self._final_status(item, upstream, status)
-        if item.kind == "function_call" and item.arguments is not None and status == "completed":
-            arguments = item.arguments.text.encode()
-            self.invalid_arguments_count += not (
-                exceeds_blocking_budget(arguments) or isinstance(parse_strict(arguments), dict)
-            )
+        if item.kind == "function_call" and arguments is not None and status == "completed":
+            text = arguments.text.encode()
+            is_object = exceeds_blocking_budget(text) or isinstance(parse_strict(text), dict)
+            self.invalid_arguments_count += not is_object
         self._emitter.close_item(item, status, upstream, members)
 
     def _final_status(self, item: OutputItem, upstream: Json, status: str) -> str:
@@ -490,20 +459,18 @@ class OutputRepairer:
 
     def _item_for_part(self, value: Json, kind: str) -> OutputItem | None:
         """Return the item of a part, starting it if necessary; None if it is closed."""
-        item = self._find_item(value, ITEM_TYPE_OF_PART[kind])
+        item_type = PART_TEXTS[kind].item_type
+        item = self._find_item(value, item_type)
         if item is None:
             self._repair_log.record("resp-item-added-first", value)
-            item = self._open_item(
-                {"type": ITEM_TYPE_OF_PART[kind], "id": value.get("item_id")}, _locator_members(value)
-            )
+            item = self._open_item({"type": item_type, "id": value.get("item_id")}, _locator_members(value))
         return item if item is not None and item.is_open else None
 
     def _text_for_event(self, value: Json, kind: str) -> TextAccumulator | None:
         """Return the text of an event, starting its part if necessary; None if it is closed."""
         if kind in CALL_TEXTS:
             item = self._find_item(value, kind)
-            if item is None:
-                self._repair_log.record("resp-item-added-first", value)
+            self._repair_log.record_if(item is None, "resp-item-added-first", value)
             return None if item is None or not item.is_open else item.arguments
         item = self._item_for_part(value, kind)
         if item is None:

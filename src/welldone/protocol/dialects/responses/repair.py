@@ -4,27 +4,8 @@ from typing import ClassVar
 
 from welldone.protocol import sse
 from welldone.protocol.dialects.chat import openai_error_object
-from welldone.protocol.dialects.responses.emitter import (
-    ITEMS_WITH_STATUS,
-    OUTPUT_EVENTS,
-    PROGRESS_EVENTS,
-    TERMINAL_EVENTS,
-    TEXT_DELTA_EVENTS,
-    ResponsesEmitter,
-)
-from welldone.protocol.dialects.responses.objects import (
-    RESPONSE_MEMBER_TYPES,
-    RESPONSE_STATE_MEMBERS,
-    Clock,
-    complete_tools,
-    complete_usage,
-    completed_at,
-    has_member_type,
-    is_complete_usage,
-    parse_responses_usage,
-    response_error_object,
-    response_object,
-)
+from welldone.protocol.dialects.responses import emitter, objects
+from welldone.protocol.dialects.responses.objects import Clock
 from welldone.protocol.dialects.responses.output_items import OutputRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
@@ -50,10 +31,7 @@ class ResponsesRepairer(PassthroughRepairer):
     """
 
     _UNKNOWN_EVENT_RULE: ClassVar[str] = "resp-no-unknown-events"
-    _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = (
-        *PassthroughRepairer._EMPTY_DATA_RULES,
-        "resp-keepalive",
-    )
+    _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = (*PassthroughRepairer._EMPTY_DATA_RULES, "resp-keepalive")
 
     def __init__(
         self,
@@ -62,13 +40,10 @@ class ResponsesRepairer(PassthroughRepairer):
         fallback: Envelope,
         model: str | None = None,
         is_stream: bool = True,
-        limit_bytes: int = sse.FRAME_LIMIT_BYTES,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(
-            Endpoint.RESPONSES, fallback=fallback, model=model, is_stream=is_stream, limit_bytes=limit_bytes
-        )
-        self._emitter = ResponsesEmitter(response_object(fallback, _echoed_members(echo or {})))
+        super().__init__(Endpoint.RESPONSES, fallback, model, is_stream=is_stream)
+        self._emitter = emitter.ResponsesEmitter(objects.response_object(fallback, _echoed_members(echo or {})))
         self._output_repairer = OutputRepairer(
             self._emitter, self.repair_log, fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         )
@@ -99,7 +74,7 @@ class ResponsesRepairer(PassthroughRepairer):
         return (self.final_object or {}) if failure is None else openai_error_object(failure)
 
     def _scrub_event(self, value: Json) -> Json:
-        text = value.get("delta") if str(value.get("type")) in TEXT_DELTA_EVENTS else None
+        text = value.get("delta") if str(value.get("type")) in emitter.TEXT_DELTA_EVENTS else None
         return scrub_object(value) | ({"delta": text} if isinstance(text, str) else {})
 
     def _repair_event(self, value: Json, name: str) -> bytes:
@@ -114,35 +89,30 @@ class ResponsesRepairer(PassthroughRepairer):
             return self._on_keepalive(value)
         if kind == "error" or has_error(value):  # clients read any event with `error` as a failure
             return self._on_error_event(value, kind)
-        if kind != name:
-            self.repair_log.record("resp-event-name", name)
+        self.repair_log.record_if(kind != name, "resp-event-name", name)
         self._check_sequence_number(value)
         return self._dispatch_response_event(value | {"type": kind}, kind) + self._emitter.drain()
 
     def _dispatch_response_event(self, value: Json, kind: str) -> bytes:
         """Repair and buffer an event; return the bytes of a failure."""
-        if kind in TERMINAL_EVENTS:
+        if kind in emitter.TERMINAL_EVENTS:
             return self._on_response_end(value, kind)
-        if kind in PROGRESS_EVENTS:
+        if kind in emitter.PROGRESS_EVENTS:
             self._on_response_progress(value, kind)
-        elif kind in OUTPUT_EVENTS:
+        elif kind in OutputRepairer.HANDLERS:
             if not self._emitter.has_started:
                 self.repair_log.record("resp-created-first", kind)
                 self._ensure_created({}, {})
-            self._output_repairer.process_event(value, kind)
+            OutputRepairer.HANDLERS[kind](self._output_repairer, value)
         else:
-            self._forward_unknown_event(value, kind)
+            self.repair_log.record("resp-no-unknown-events", kind)
+            if kind.startswith("response.") and len(self._pending_events) < _PENDING_EVENTS_LIMIT:
+                self._pending_events.append(value)  # of a newer API version
         if self._pending_events and self._emitter.has_started:
             for other in self._pending_events:
                 self._emitter.emit(other["type"], {}, other)
             self._pending_events.clear()
         return b""
-
-    def _forward_unknown_event(self, value: Json, kind: str) -> None:
-        """Forward an event of a newer API version; drop others."""
-        self.repair_log.record("resp-no-unknown-events", kind)
-        if kind.startswith("response.") and len(self._pending_events) < _PENDING_EVENTS_LIMIT:
-            self._pending_events.append(value)
 
     def _repair_reply(self, value: Json) -> bytes:
         if value.get("object") != "response" and "output" not in value:
@@ -162,7 +132,7 @@ class ResponsesRepairer(PassthroughRepairer):
         if status is None and _is_output_complete(value.get("output")):
             status = "completed"
         kind = f"response.{status}"
-        if kind not in TERMINAL_EVENTS:
+        if kind not in emitter.TERMINAL_EVENTS:
             return self._fail(incomplete_stream_failure("the server's response has an unknown status"))
         return self._on_response_end({"response": value}, kind) + self._emitter.drain()
 
@@ -197,12 +167,11 @@ class ResponsesRepairer(PassthroughRepairer):
     def _error_bytes(self, failure: Failure) -> bytes:
         self._ensure_created({}, {})
         self._output_repairer.close_all("incomplete")
-        self._end_response("failed", {"error": failure.extra_fields | response_error_object(failure)})
+        self._end_response("failed", {"error": failure.extra_fields | objects.response_error_object(failure)})
         return self._emitter.drain()
 
     def _on_keepalive(self, value: Json) -> bytes:
-        if not self._emitter.has_started:
-            self.repair_log.record("resp-keepalive", value)
+        self.repair_log.record_if(not self._emitter.has_started, "resp-keepalive", value)
         if "sequence_number" in value:
             self._check_sequence_number(value)
         return self._keep_alive_bytes()
@@ -233,15 +202,14 @@ class ResponsesRepairer(PassthroughRepairer):
     def _on_response_progress(self, value: Json, kind: str) -> None:
         response = as_object(value.get("response"))
         is_first = not self._emitter.has_started
-        if is_first != (kind == "response.created"):
-            self.repair_log.record("resp-created-first", kind)
+        self.repair_log.record_if(is_first != (kind == "response.created"), "resp-created-first", kind)
         self._ensure_created(response, _event_members(value) if kind == "response.created" else {})
         self._check_response(response)
         if self._emitter.items:
             self._emitter.keep_alive()  # a progress event would have to repeat all output so far
         elif kind != "response.created":
             self._emitter.response |= _echoed_members(response) | {"status": kind.removeprefix("response.")}
-            self._emitter.emit_response(kind, _event_members(value))
+            self._emitter.emit(kind, {"response": self._emitter.response}, _event_members(value))
 
     def _ensure_created(self, response: Json, others: Json) -> None:
         """Write response.created if necessary, with the members of `response`."""
@@ -252,7 +220,7 @@ class ResponsesRepairer(PassthroughRepairer):
             named["model"] = self._model
         queued = {"status": "queued"} if response.get("status") == "queued" else {}
         self._emitter.response |= _echoed_members(response) | named | queued
-        self._emitter.emit_response("response.created", others)
+        self._emitter.emit("response.created", {"response": self._emitter.response}, others)
 
     def _check_response(self, response: Json) -> None:
         """Log missing members of a Response, and a changed id."""
@@ -271,17 +239,15 @@ class ResponsesRepairer(PassthroughRepairer):
         self._check_response(response)
         status = kind.removeprefix("response.")
         own_status = response.get("status")
-        if own_status != status:
-            self.repair_log.record("resp-terminal-once", own_status)
+        self.repair_log.record_if(own_status != status, "resp-terminal-once", own_status)
         if status == "completed" and own_status in ("incomplete", "failed", "cancelled"):
             status = "failed" if own_status == "cancelled" else str(own_status)
         self._emitter.response |= _echoed_members(response)
         self._upstream_completed_at = _timestamp(response.get("completed_at"))
         self._final_event_members = _event_members(value)
         self._read_usage(response.get("usage"), is_due=status != "failed")
-        self._output_repairer.finish_output(
-            response.get("output"), "completed" if status == "completed" else "incomplete"
-        )
+        item_status = "completed" if status == "completed" else "incomplete"
+        self._output_repairer.finish_output(response.get("output"), item_status)
         if status == "failed":
             return self._fail(self._response_failure(response.get("error")))
         changes = {"incomplete_details": _incomplete_details(response)} if status == "incomplete" else {}
@@ -295,33 +261,29 @@ class ResponsesRepairer(PassthroughRepairer):
         return read_error({"error": members}, b"", RepairLog()) or bad_stream_failure("a failure without an error")
 
     def _read_usage(self, upstream_usage: object, *, is_due: bool) -> None:
-        usage = parse_responses_usage(as_object(upstream_usage))
+        usage = objects.parse_responses_usage(as_object(upstream_usage))
         if usage is None:
-            if is_due:
-                self.repair_log.record("resp-usage", upstream_usage)
+            self.repair_log.record_if(is_due, "resp-usage", upstream_usage)
             return
         self.usage = usage
         self._upstream_usage = as_object(upstream_usage)
-        if not is_complete_usage(self._upstream_usage):
-            self.repair_log.record("resp-usage", upstream_usage)
+        self.repair_log.record_if(not objects.is_complete_usage(self._upstream_usage), "resp-usage", upstream_usage)
 
     def _end_response(self, status: str, changes: Json) -> None:
-        usage = None if self.usage is None else complete_usage(self._upstream_usage, self.usage)
+        usage = None if self.usage is None else objects.complete_usage(self._upstream_usage, self.usage)
         self.invalid_arguments_count = self._output_repairer.invalid_arguments_count
-        completed = (
-            completed_at(status, self._clock) if self._upstream_completed_at is None else self._upstream_completed_at
-        )
-        self.final_object = self._emitter.end_response(
-            status, changes | {"completed_at": completed, "usage": usage}, self._final_event_members
-        )
+        completed = self._upstream_completed_at
+        if completed is None:
+            completed = objects.completed_at(status, self._clock)
+        changes |= {"completed_at": completed, "usage": usage}
+        self.final_object = self._emitter.end_response(status, changes, self._final_event_members)
 
 
 def _is_output_complete(output: object) -> bool:
     """Whether all items that have a status are completed."""
     items = [as_object(item) for item in as_list(output)]
-    return bool(items) and all(
-        item.get("status") == "completed" for item in items if item.get("type") in ITEMS_WITH_STATUS
-    )
+    with_status = [item for item in items if item.get("type") in emitter.ITEMS_WITH_STATUS]
+    return bool(items) and all(item.get("status") == "completed" for item in with_status)
 
 
 def _is_complete_error(error: Json, *, is_inner: bool) -> bool:
@@ -339,21 +301,21 @@ def _echoed_members(response: Json) -> Json:
     members = {
         key: value
         for key, value in response.items()
-        if key not in RESPONSE_STATE_MEMBERS and has_member_type(key, value)
+        if key not in objects.RESPONSE_STATE_MEMBERS and objects.has_member_type(key, value)
     }
-    return members | {"tools": complete_tools(members["tools"])} if "tools" in members else members
+    return members | {"tools": objects.complete_tools(members["tools"])} if "tools" in members else members
 
 
 def _matches_schema(response: Json) -> bool:
     """Whether a Response has the members that its schema requires beyond `_REQUIRED_MEMBERS`."""
     status = response["status"]
     optional = _NULLABLE_MEMBERS - {"usage"} if status in ("completed", "incomplete") else _NULLABLE_MEMBERS
-    if not response.keys() >= RESPONSE_MEMBER_TYPES.keys() | optional or not all(
-        has_member_type(name, response[name]) for name in RESPONSE_MEMBER_TYPES
+    if not response.keys() >= objects.RESPONSE_MEMBER_TYPES.keys() | optional or not all(
+        objects.has_member_type(name, response[name]) for name in objects.RESPONSE_MEMBER_TYPES
     ):
         return False
     has_details = status != "incomplete" or _incomplete_details(response) == response["incomplete_details"]
-    return has_details and bool(complete_tools(response["tools"]) == response["tools"])
+    return has_details and bool(objects.complete_tools(response["tools"]) == response["tools"])
 
 
 def _timestamp(value: object) -> float | None:

@@ -1,83 +1,47 @@
 """Writer of /v1/responses: events of an answer as a stream and as one reply."""
 
-from collections.abc import Callable
 from typing import ClassVar, assert_never
 
 import msgspec
 
-from welldone.protocol import state
+from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedChoice, CollectedReply
 from welldone.protocol.dialects.base import TranslatedDialect, UsageSource
 from welldone.protocol.dialects.chat import escape_line_breaks
-from welldone.protocol.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator, encode_event
-from welldone.protocol.dialects.responses.objects import (
-    Clock,
-    call_item,
-    completed_at,
-    extra_call_members,
-    message_item,
-    part_object,
-    reasoning_item,
-    response_error_object,
-    response_object,
-    responses_usage_object,
-    text_logprobs,
+from welldone.protocol.dialects.responses import objects
+from welldone.protocol.dialects.responses.emitter import (
+    PART_TEXTS,
+    OutputItem,
+    ResponsesEmitter,
+    TextAccumulator,
+    encode_event,
 )
+from welldone.protocol.dialects.responses.objects import Clock
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
-from welldone.protocol.events import (
-    ChoiceEvent,
-    ChoiceStart,
-    Event,
-    Failure,
-    Finish,
-    Json,
-    KeepAlive,
-    Logprobs,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    UnknownFields,
-    Usage,
-)
-from welldone.protocol.state import StreamStateMachine
+from welldone.protocol.events import Event, Failure, Json, Usage
+from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Reason of an incomplete Response by finish reason."""
 
 
 class ResponsesWriter:
-    """Writes a stream of one choice; calls `on_end` with the final Response.
-
-    With `is_summary` reasoning is sent as a summary. With `is_silent` only the Response is built. `clock` supplies
-    `completed_at`; without it that is null.
-    """
+    """Writes a stream of one choice; the dialect gets the final Response. With `is_silent` only that is built."""
 
     def __init__(
-        self,
-        envelope: Envelope,
-        echo: Json,
-        usage_source: UsageSource,
-        on_end: Callable[[Json], None],
-        *,
-        is_summary: bool = False,
-        is_silent: bool = False,
-        clock: Clock | None = None,
+        self, dialect: "ResponsesDialect", envelope: Envelope, usage_source: UsageSource, *, is_silent: bool
     ) -> None:
-        self._state_machine = StreamStateMachine(state.CHAT_TRANSITIONS, is_ordered=True)
-        self._emitter = ResponsesEmitter(response_object(envelope, echo), is_silent=is_silent)
+        self._dialect = dialect
+        self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
+        self._emitter = ResponsesEmitter(objects.response_object(envelope, dialect.echo), is_silent=is_silent)
         self._id_stem = envelope.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         self._usage_source = usage_source
-        self._on_end = on_end
-        self._clock = clock
-        self._reasoning_part_type = "summary_text" if is_summary else "reasoning_text"
         self._item: OutputItem | None = None  # open item and part
         self._part: TextAccumulator | None = None
         self._text: TextAccumulator | None = None  # the open part, if it is text and no logprobs are pending
         self._logprobs: list[Json] = []  # of the next text
         # Text with its logprobs that is written after the open call.
-        self._queued: list[tuple[Text | Reasoning | Refusal, list[Json]]] = []
+        self._queued: list[tuple[ev.Text | ev.Reasoning | ev.Refusal, list[Json]]] = []
         self._usage: Usage | None = None
         self._finish_reason = ""
 
@@ -88,7 +52,7 @@ class ResponsesWriter:
             EventOrderError: the event is not allowed now.
         """
         self._state_machine.accept(event)
-        if type(event) is Text and self._text is not None:
+        if type(event) is ev.Text and self._text is not None:
             return self._emitter.encode_delta(self._text, event.text)
         self._write_event(event)
         return self._emitter.drain()
@@ -106,10 +70,8 @@ class ResponsesWriter:
         self._state_machine.end()
         if self._emitter.final_response is None:
             reason = _INCOMPLETE_REASONS.get(self._finish_reason)
-            if reason is None:
-                self._end_response("completed", {})
-            else:
-                self._end_response("incomplete", {"incomplete_details": {"reason": reason}})
+            details = {} if reason is None else {"incomplete_details": {"reason": reason}}
+            self._end_response("incomplete" if details else "completed", details)
         return self._emitter.drain()
 
     def _write_event(self, event: Event) -> None:
@@ -119,93 +81,80 @@ class ResponsesWriter:
             case Failure():
                 self._ensure_created()
                 self._close_all("incomplete")
-                self._end_response("failed", {"error": response_error_object(event)})
-            case KeepAlive():
+                self._end_response("failed", {"error": objects.response_error_object(event)})
+            case ev.KeepAlive():
                 self._emitter.keep_alive()
-            case _:
-                self._write_choice_event(event)
-
-    def _write_choice_event(self, event: ChoiceEvent) -> None:
-        match event:
-            case ChoiceStart():
+            case ev.ChoiceStart():
                 self._ensure_created()
-            case Logprobs(value=value):
-                self._logprobs += text_logprobs(value)
+            case ev.Logprobs(value=value):
+                self._logprobs += objects.text_logprobs(value)
                 self._text = None
-            case Text() | Reasoning() | Refusal():
+            case ev.Text() | ev.Reasoning() | ev.Refusal():
                 logprobs = self._take_logprobs()
                 if self._item is not None and self._item.arguments is not None:
                     self._queued.append((event, logprobs))  # more arguments of the call may follow
                 else:
                     self._write_text(event, logprobs)
-            case ToolCall():
+            case ev.ToolCall():
                 self._take_logprobs()
                 self._close_all("completed")
                 id = self._make_item_id("ctc" if event.is_custom else "fc")
-                self._item = self._emitter.open_item(call_item(id, event))
-            case ToolArguments():
+                self._item = self._emitter.open_item(objects.call_item(id, event))
+            case ev.ToolArguments():
                 self._take_logprobs()
                 self._add_arguments(event)
-            case Finish(reason=reason):
+            case ev.Finish(reason=reason):
                 self._finish_reason = reason
                 self._close_all("incomplete" if reason in _INCOMPLETE_REASONS else "completed")
-            case UnknownFields():
+            case ev.UnknownFields():
                 pass  # not supported by this dialect
             case _:
                 assert_never(event)
 
     def _ensure_created(self) -> None:
         if not self._emitter.has_started:
-            self._emitter.emit_response("response.created")
-            self._emitter.emit_response("response.in_progress")
+            for kind in ("response.created", "response.in_progress"):
+                self._emitter.emit(kind, {"response": self._emitter.response})
 
     def _end_response(self, status: str, changes: Json) -> None:
         usage = self._usage or self._usage_source()
-        final = {
-            "completed_at": completed_at(status, self._clock),
-            "usage": None if usage is None else responses_usage_object(usage),
+        changes |= {
+            "completed_at": objects.completed_at(status, self._dialect.clock),
+            "usage": None if usage is None else objects.responses_usage_object(usage),
         }
-        self._on_end(self._emitter.end_response(status, changes | final))
+        self._dialect.final_object = self._emitter.end_response(status, changes)
 
     def _take_logprobs(self) -> list[Json]:
         """Return and clear the pending logprobs; only text can carry them."""
         logprobs, self._logprobs = self._logprobs, []
         return logprobs
 
-    def _write_text(self, event: Text | Reasoning | Refusal, logprobs: list[Json]) -> None:
-        match event:
-            case Text(text=text):
-                part = self._open_part("message", "output_text")
-                part.logprobs += logprobs
-                self._emitter.add_text(part, text, {"logprobs": logprobs} if logprobs else None)
-                self._text = part
-            case Refusal(text=text):
-                self._emitter.add_text(self._open_part("message", "refusal"), text)
-            case Reasoning(text=text):
-                self._emitter.add_text(self._open_part("reasoning", self._reasoning_part_type), text)
-            case _:
-                assert_never(event)
+    def _write_text(self, event: ev.Text | ev.Reasoning | ev.Refusal, logprobs: list[Json]) -> None:
+        if isinstance(event, ev.Text):
+            self._text = part = self._open_part("output_text")
+            part.logprobs += logprobs
+            self._emitter.add_text(part, event.text, {"logprobs": logprobs} if logprobs else None)
+        else:
+            kind = "refusal" if isinstance(event, ev.Refusal) else self._dialect.reasoning_part_type
+            self._emitter.add_text(self._open_part(kind), event.text)
 
-    def _open_part(self, item: str, kind: str) -> TextAccumulator:
+    def _open_part(self, kind: str) -> TextAccumulator:
         """Return the open part if it has this type; else close it and open another."""
         if self._part is not None:
             if self._part.kind == kind:
                 return self._part
             self._close_part(self._part)
-        if self._item is None or self._item.kind != item:
+        item_type = PART_TEXTS[kind].item_type
+        if self._item is None or self._item.kind != item_type:
             self._close_item("completed")
-            value = (
-                message_item(self._make_item_id("msg"))
-                if item == "message"
-                else reasoning_item(self._make_item_id("rs"))
-            )
-            self._item = self._emitter.open_item(value)
-        self._part = self._emitter.open_part(self._item, part_object(kind))
+            id = self._make_item_id("msg" if item_type == "message" else "rs")
+            self._item = self._emitter.open_item(objects.text_item(id, item_type))
+        self._part = self._emitter.open_part(self._item, objects.part_object(kind))
         return self._part
 
-    def _add_arguments(self, event: ToolArguments) -> None:
+    def _add_arguments(self, event: ev.ToolArguments) -> None:
         item = self._emitter.items[-1]  # the open call
-        item.value |= extra_call_members(event.extra_fields)
+        item.value |= objects.extra_call_members(event.extra_fields)
         if event.text and item.arguments is not None:
             self._emitter.add_text(item.arguments, event.text)
 
@@ -236,35 +185,25 @@ class ResponsesWriter:
 
 
 class ResponsesDialect(TranslatedDialect):
-    """Dialect of /v1/responses. For `echo`, `is_summary` and `clock` see `response_object` and `ResponsesWriter`."""
+    """Dialect of /v1/responses. `echo` has the members of the request that a Response repeats.
+
+    With `is_summary` reasoning is sent as a summary. `clock` supplies `completed_at`; without it that is null.
+    """
 
     BUFFERS_OUTPUT: ClassVar[bool] = True
 
     def __init__(self, echo: Json, *, is_summary: bool = False, clock: Clock | None = None) -> None:
-        self._echo = echo
-        self._clock = clock
-        self._is_summary = is_summary
+        self.echo = echo
+        self.clock = clock
+        self.reasoning_part_type = "summary_text" if is_summary else "reasoning_text"
 
-    def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> ResponsesWriter:
+    def make_writer(self, envelope: Envelope, usage_source: UsageSource, *, is_silent: bool = False) -> ResponsesWriter:
         """Return a stream writer."""
-        return self._make_responses_writer(envelope, usage_source, is_silent=False)
-
-    def _make_responses_writer(
-        self, envelope: Envelope, usage_source: UsageSource, *, is_silent: bool
-    ) -> ResponsesWriter:
-        return ResponsesWriter(
-            envelope,
-            self._echo,
-            usage_source,
-            self._store_final,
-            is_summary=self._is_summary,
-            is_silent=is_silent,
-            clock=self._clock,
-        )
+        return ResponsesWriter(self, envelope, usage_source, is_silent=is_silent)
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
         """Encode a non-streamed reply: the final Response of the equivalent stream."""
-        writer = self._make_responses_writer(envelope, lambda: reply.usage, is_silent=True)
+        writer = self.make_writer(envelope, lambda: reply.usage, is_silent=True)
         for event in _replayed_events(reply.choices.get(0) or CollectedChoice()):
             writer.send(event)
         writer.end()
@@ -272,25 +211,22 @@ class ResponsesDialect(TranslatedDialect):
 
     def final_error_bytes(self, failure: Failure) -> bytes:
         """Encode an error event; the sequence number of the stream is not known here."""
-        error = response_error_object(failure)
+        error = objects.response_error_object(failure)
         return encode_event({"type": "error", "sequence_number": 0, "param": None, **error})
-
-    def _store_final(self, response: Json) -> None:
-        self.final_object = response
 
 
 def _replayed_events(answer: CollectedChoice) -> list[Event]:
-    events: list[Event] = [ChoiceStart(0)]
+    events: list[Event] = [ev.ChoiceStart(0)]
     if answer.reasoning:
-        events.append(Reasoning(0, answer.reasoning))
+        events.append(ev.Reasoning(0, answer.reasoning))
     if answer.logprobs is not None:
-        events.append(Logprobs(0, answer.logprobs))
+        events.append(ev.Logprobs(0, answer.logprobs))
     if answer.text:
-        events.append(Text(0, answer.text))
+        events.append(ev.Text(0, answer.text))
     if answer.refusal:
-        events.append(Refusal(0, answer.refusal))
+        events.append(ev.Refusal(0, answer.refusal))
     for number, call in enumerate(answer.tool_calls):
-        events.append(ToolCall(0, number, call.id, call.name, call.extra_fields, call.is_custom))
+        events.append(ev.ToolCall(0, number, call.id, call.name, call.extra_fields, call.is_custom))
         if call.arguments:
-            events.append(ToolArguments(0, number, call.arguments, {}, call.is_custom))
-    return [*events, Finish(0, answer.finish_reason)]
+            events.append(ev.ToolArguments(0, number, call.arguments, {}, call.is_custom))
+    return [*events, ev.Finish(0, answer.finish_reason)]

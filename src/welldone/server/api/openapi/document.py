@@ -7,20 +7,9 @@ import msgspec
 import welldone
 from welldone.gateway.errors import ERROR_TYPES
 from welldone.protocol.events import Json
-from welldone.server.api.openapi import replies, requests
-from welldone.server.api.openapi.replies import list_reply
-from welldone.server.api.openapi.schemas import (
-    ANY,
-    OBJECT,
-    TEXT,
-    any_of,
-    component_ref,
-    enum_schema,
-    integer,
-    non_nullable,
-    object_schema,
-)
-from welldone.server.api.responses import PAGE_LIMIT, SORT_ORDERS
+from welldone.schemas.responses import PAGE_LIMIT
+from welldone.server.api.openapi import components
+from welldone.server.api.openapi.components import ANY, OBJECT, TEXT, any_of, component_ref, list_reply, reply_object
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS
 
 EVENT_STREAM_TYPE = "text/event-stream"
@@ -32,130 +21,92 @@ class Operation(msgspec.Struct, frozen=True):
     """One method of a path."""
 
     summary: str
-    reply: Json
-    """Schemas of the reply by content type."""
-    body: Json | None = None
-    """Schema of the request body."""
+    reply: str | Json
+    """The component of the reply, or its schemas by content type."""
+    body: str | Json | None = None
+    """The component of the request body, or its schema."""
+    stream_type: str | None = None
+    """Content type of the reply if `stream` is true."""
     queries: Json = {}
     """Schemas of the query parameters."""
     statuses: tuple[int, ...] = ()
     """Error statuses besides the common ones."""
 
 
-def _json_reply(component: str) -> Json:
-    return {JSON_TYPE: component_ref(component)}
-
-
-def _streamed_reply(component: str, stream_type: str = EVENT_STREAM_TYPE) -> Json:
-    return {**_json_reply(component), stream_type: {"description": "If `stream` is true"}}
-
-
 _OBJECT_REPLY: Json = {JSON_TYPE: OBJECT}
 _MODEL_REPLY: Json = {JSON_TYPE: any_of(component_ref("Model"), component_ref("AnthropicModel"))}
-_MODELS_REPLY: Json = {
-    JSON_TYPE: any_of(
-        list_reply(component_ref("Model")),
-        non_nullable(object_schema({"data": ANY, "has_more": ANY}, "data", "has_more")),
-    )
-}
-_HEALTH_REPLY = _json_reply("Status")
-_RERANK_OPERATION = Operation(
-    "Rank documents by relevance to a query", _json_reply("RerankResults"), component_ref("RerankRequest")
-)
+_ANTHROPIC_MODELS = reply_object({"data": ANY, "has_more": ANY})
+_MODELS_REPLY: Json = {JSON_TYPE: any_of(list_reply(component_ref("Model")), _ANTHROPIC_MODELS)}
+_RERANK_OPERATION = Operation("Rank documents by relevance to a query", "RerankResults", "RerankRequest")
 _MODEL_OPERATION = Operation("Get a model", _MODEL_REPLY)
+_PAGE_QUERIES: Json = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": PAGE_LIMIT},
+    "order": {"enum": ["asc", "desc"]},
+    "after": TEXT,
+}
 
 OPERATIONS: dict[str, dict[str, Operation]] = {  # `*` in a path matches a name or an id, as in `server/routes.py`
     "/chat/completions": {
-        "POST": Operation("Create a chat completion", _streamed_reply("ChatCompletion"), component_ref("ChatRequest"))
+        "POST": Operation("Create a chat completion", "ChatCompletion", "ChatRequest", EVENT_STREAM_TYPE)
     },
     "/chat/completions/input_tokens": {
-        "POST": Operation(
-            "Count the prompt tokens of a chat", _json_reply("ResponseTokens"), component_ref("ChatRequest")
-        )
+        "POST": Operation("Count the prompt tokens of a chat", "ResponseTokens", "ChatRequest")
     },
     "/completions": {
-        "POST": Operation("Create a text completion", _streamed_reply("Completion"), component_ref("CompletionRequest"))
+        "POST": Operation("Create a text completion", "Completion", "CompletionRequest", EVENT_STREAM_TYPE)
     },
-    "/embeddings": {
-        "POST": Operation("Create embeddings", _json_reply("Embeddings"), component_ref("EmbeddingsRequest"))
-    },
+    "/embeddings": {"POST": Operation("Create embeddings", "Embeddings", "EmbeddingsRequest")},
     "/rerank": {"POST": _RERANK_OPERATION},
     "/reranking": {"POST": _RERANK_OPERATION},
-    "/tokenize": {"POST": Operation("Convert text to tokens", _json_reply("Tokens"), component_ref("TokenizeRequest"))},
-    "/detokenize": {
-        "POST": Operation("Convert tokens to text", _json_reply("DetokenizedText"), component_ref("DetokenizeRequest"))
-    },
-    "/responses": {
-        "POST": Operation("Create a response", _streamed_reply("Response"), component_ref("ResponseRequest"))
-    },
+    "/tokenize": {"POST": Operation("Convert text to tokens", "Tokens", "TokenizeRequest")},
+    "/detokenize": {"POST": Operation("Convert tokens to text", "DetokenizedText", "DetokenizeRequest")},
+    "/responses": {"POST": Operation("Create a response", "Response", "ResponseRequest", EVENT_STREAM_TYPE)},
     "/responses/input_tokens": {
-        "POST": Operation(
-            "Count the input tokens of a response", _json_reply("ResponseTokens"), component_ref("ResponseRequest")
-        )
+        "POST": Operation("Count the input tokens of a response", "ResponseTokens", "ResponseRequest")
     },
     "/responses/*": {
-        "GET": Operation("Get a stored response", _json_reply("Response")),
-        "DELETE": Operation("Delete a stored response", _json_reply("ResponseDeleted")),
+        "GET": Operation("Get a stored response", "Response"),
+        "DELETE": Operation("Delete a stored response", "ResponseDeleted"),
     },
-    "/responses/*/cancel": {"POST": Operation("Cancel a background response", _json_reply("Response"))},
+    "/responses/*/cancel": {"POST": Operation("Cancel a background response", "Response")},
     "/responses/*/input_items": {
-        "GET": Operation(
-            "List the input items of a response",
-            _json_reply("ResponseItems"),
-            queries={
-                "limit": non_nullable(integer(1, PAGE_LIMIT)),
-                "order": non_nullable(enum_schema(SORT_ORDERS)),
-                "after": TEXT,
-            },
-        )
+        "GET": Operation("List the input items of a response", "ResponseItems", queries=_PAGE_QUERIES)
     },
     "/messages": {
         "POST": Operation(
-            "Create a message (Anthropic's API)", _streamed_reply("AnthropicMessage"), component_ref("AnthropicRequest")
+            "Create a message (Anthropic's API)", "AnthropicMessage", "AnthropicRequest", EVENT_STREAM_TYPE
         )
     },
     "/messages/count_tokens": {
         "POST": Operation(
-            "Count the input tokens of a message (Anthropic's API)",
-            _json_reply("AnthropicTokens"),
-            component_ref("AnthropicTokensRequest"),
+            "Count the input tokens of a message (Anthropic's API)", "AnthropicTokens", "AnthropicTokensRequest"
         )
     },
     "/api/chat": {
-        "POST": Operation(
-            "Create a chat completion (Ollama's API)",
-            _streamed_reply("OllamaChat", NDJSON_TYPE),
-            component_ref("OllamaChatRequest"),
-        )
+        "POST": Operation("Create a chat completion (Ollama's API)", "OllamaChat", "OllamaChatRequest", NDJSON_TYPE)
     },
     "/api/generate": {
-        "POST": Operation(
-            "Generate text (Ollama's API)",
-            _streamed_reply("OllamaGenerate", NDJSON_TYPE),
-            component_ref("OllamaGenerateRequest"),
-        )
+        "POST": Operation("Generate text (Ollama's API)", "OllamaGenerate", "OllamaGenerateRequest", NDJSON_TYPE)
     },
-    "/api/tags": {"GET": Operation("List models (Ollama's API)", _json_reply("OllamaTags"))},
-    "/api/version": {"GET": Operation("Get the version (Ollama's API)", _json_reply("OllamaVersion"))},
+    "/api/tags": {"GET": Operation("List models (Ollama's API)", "OllamaTags")},
+    "/api/version": {"GET": Operation("Get the version (Ollama's API)", "OllamaVersion")},
     "/models": {
         "GET": Operation("List models; in Anthropic's format with the header `anthropic-version`", _MODELS_REPLY)
     },
     "/models/*": {"GET": _MODEL_OPERATION},
     "/models/load": {
         "GET": _MODEL_OPERATION,
-        "POST": Operation("Start to load a local model. For admins", _json_reply("Done"), component_ref("LoadRequest")),
+        "POST": Operation("Start to load a local model. For admins", "Done", "LoadRequest"),
     },
     "/models/unload": {
         "GET": _MODEL_OPERATION,
-        "POST": Operation(
-            "Unload a local model. For admins", _json_reply("Done"), component_ref("LoadRequest"), statuses=(409,)
-        ),
+        "POST": Operation("Unload a local model. For admins", "Done", "LoadRequest", statuses=(409,)),
     },
-    "/health": {"GET": Operation("Readiness: whether requests can be served", _HEALTH_REPLY)},
-    "/livez": {"GET": Operation("Liveness: whether the server runs", _HEALTH_REPLY)},
-    "/readyz": {"GET": Operation("Same as `/health`", _HEALTH_REPLY)},
+    "/health": {"GET": Operation("Readiness: whether requests can be served", "Status")},
+    "/livez": {"GET": Operation("Liveness: whether the server runs", "Status")},
+    "/readyz": {"GET": Operation("Same as `/health`", "Status")},
     "/metrics": {"GET": Operation("Prometheus metrics", {"text/plain": TEXT})},
-    "/slots": {"GET": Operation("List slots and whether they are busy", _json_reply("Slots"))},
+    "/slots": {"GET": Operation("List slots and whether they are busy", "Slots")},
     "/openapi.json": {"GET": Operation("This document", _OBJECT_REPLY)},
     "/": {"GET": Operation("The web page", {"text/html": TEXT})},
     "/page/assets/*": {"GET": Operation("An asset of the web page", {"*/*": ANY})},
@@ -163,9 +114,7 @@ OPERATIONS: dict[str, dict[str, Operation]] = {  # `*` in a path matches a name 
     "/page/api/recordings/*": {"GET": Operation("A recording", {"*/*": ANY})},
     "/page/api/tapes/*": {"GET": Operation("Capture of a response, for the inspector", _OBJECT_REPLY)},
     "/page/api/rules/*": {"GET": Operation("A conformance rule", _OBJECT_REPLY)},
-    "/page/api/lint": {
-        "POST": Operation("Check a captured stream against the rules", _OBJECT_REPLY, non_nullable(object_schema()))
-    },
+    "/page/api/lint": {"POST": Operation("Check a captured stream against the rules", _OBJECT_REPLY, OBJECT)},
 }
 
 PASSTHROUGH_OPERATIONS: dict[str, dict[str, Operation]] = {
@@ -197,6 +146,9 @@ _SECURITY_SCHEMES: Json = {
     "x_api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
     "api_key": {"type": "apiKey", "in": "header", "name": "api-key"},
 }
+_ID_PARAMETERS: Json = {
+    "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}]
+}
 _COMMON_ERROR_STATUSES = (400, 401, 403, 404, 405, 426, 429, 500, 503)
 _BODY_ERROR_STATUSES = (408, 413, 415, 502, 504)
 _ERROR_COMPONENTS = {"/messages": "AnthropicError", "/api/": "OllamaError"}
@@ -213,8 +165,8 @@ def openapi_document(paths: Mapping[str, Iterable[str]], *, has_upstreams: bool)
         "servers": [{"url": API_PREFIX}, {"url": "/"}],
         "security": [{name: []} for name in _SECURITY_SCHEMES],
         "paths": {
-            _path_template(path): {
-                **_path_parameters(path),
+            path.replace("*", "{id}"): {
+                **(_ID_PARAMETERS if "*" in path else {}),
                 **{
                     method.lower(): _operation_object(path, method, known[path][method], has_upstreams=has_upstreams)
                     for method in methods
@@ -224,7 +176,7 @@ def openapi_document(paths: Mapping[str, Iterable[str]], *, has_upstreams: bool)
         },
         "components": {
             "securitySchemes": _SECURITY_SCHEMES,
-            "schemas": {**requests.REQUEST_COMPONENTS, **replies.REPLY_COMPONENTS},
+            "schemas": {**components.REQUEST_COMPONENTS, **components.REPLY_COMPONENTS},
         },
     }
 
@@ -234,21 +186,10 @@ def full_openapi_document() -> Json:
     return openapi_document({**OPERATIONS, **PASSTHROUGH_OPERATIONS}, has_upstreams=True)
 
 
-def _path_template(path: str) -> str:
-    return path.replace("*", "{id}")
-
-
-def _path_parameters(path: str) -> Json:
-    if "*" not in path:
-        return {}
-    return {
-        "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}]
-    }
-
-
 def _operation_object(path: str, method: str, operation: Operation, *, has_upstreams: bool) -> Json:
+    words = (path.strip("/") or "page").replace("*", "id").replace(".", "/").split("/")
     out: Json = {
-        "operationId": "_".join([method.lower(), *_operation_id_words(path)]),
+        "operationId": "_".join([method.lower(), *words]),
         "summary": operation.summary,
         "responses": _response_objects(path, operation, is_passthrough=has_upstreams and path in _PASSTHROUGH_PATHS),
     }
@@ -263,20 +204,22 @@ def _operation_object(path: str, method: str, operation: Operation, *, has_upstr
     return out
 
 
-def _operation_id_words(path: str) -> list[str]:
-    return (path.strip("/") or "page").replace("*", "id").replace(".", "/").split("/")
-
-
-def _request_content(path: str, body: Json) -> Json:
+def _request_content(path: str, body: str | Json) -> Json:
     forms: Json = {"multipart/form-data": {"schema": OBJECT}} if path in PASSTHROUGH_OPERATIONS else {}
-    name = body.get("$ref", "").rpartition("/")[2]
-    example: Json = {"example": requests.REQUEST_EXAMPLES[name]} if name in requests.REQUEST_EXAMPLES else {}
-    return {JSON_TYPE: {"schema": body, **example}, **forms}
+    if not isinstance(body, str):
+        return {JSON_TYPE: {"schema": body}, **forms}
+    examples = components.REQUEST_EXAMPLES
+    example: Json = {"example": examples[body]} if body in examples else {}
+    return {JSON_TYPE: {"schema": component_ref(body), **example}, **forms}
 
 
 def _response_objects(path: str, operation: Operation, *, is_passthrough: bool) -> Json:
     """Return the responses by status. A passthrough endpoint may have any."""
-    out: Json = {"200": {"description": operation.summary, "content": _media_types(operation.reply)}}
+    reply = operation.reply
+    content: Json = {JSON_TYPE: component_ref(reply)} if isinstance(reply, str) else reply
+    if operation.stream_type is not None:
+        content = {**content, operation.stream_type: {"description": "If `stream` is true"}}
+    out: Json = {"200": {"description": operation.summary, "content": _media_types(content)}}
     if is_passthrough:
         return {**out, "default": {"description": "The upstream's reply", "content": {"*/*": {}}}}
     body_statuses = _BODY_ERROR_STATUSES if operation.body is not None else ()

@@ -1,0 +1,38 @@
+"""What the parts of a server share. `Server` builds it."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from welldone.config.server import ServeSettings
+from welldone.engines.supervisor import EngineSupervisor
+from welldone.gateway.backends import SendRequest
+from welldone.gateway.registry import UpstreamRegistry
+from welldone.server.access.keys import ApiKeys
+from welldone.server.access.limits import RateLimiter
+from welldone.server.body_budget import BodyBudget
+from welldone.server.observe.metrics import Metrics
+from welldone.server.observe.recording import TraceRecorder
+from welldone.server.observe.workers import WorkerSync
+
+if TYPE_CHECKING:  # it has handlers of requests, which use this module
+    from welldone.server.inspector.api import InspectorServices
+
+
+class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings, models, access control and observation of one server process."""
+
+    settings: ServeSettings
+    supervisor: EngineSupervisor
+    upstreams: UpstreamRegistry
+    metrics: Metrics
+    keys: ApiKeys
+    limits: RateLimiter
+    send: SendRequest
+    body_budget: BodyBudget = msgspec.field(default_factory=BodyBudget)
+    recorder: TraceRecorder | None = None
+    worker_sync: WorkerSync | None = None
+    page: "InspectorServices | None" = None
+    now: Callable[[], float] = time.time
