@@ -135,8 +135,12 @@ class Child:
         os.close(self._handle)
 
     def suspend(self) -> None:
-        """Stop the process, as on an overloaded machine."""
+        """Stop the process, as on an overloaded machine, and wait until all its threads have stopped."""
         signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
+        deadline = time.monotonic() + LIMIT_S
+        while any(_state_and_parent(task)[0] != "T" for task in Path(f"/proc/{self.pid}/task").iterdir()):
+            assert time.monotonic() < deadline, f"process {self.pid} still runs"
+            os.sched_yield()
 
     def resume(self) -> None:
         """Continue the stopped process."""
@@ -159,13 +163,18 @@ def engine_of(server: Running) -> Child:
     return Child(pid)
 
 
+def _state_and_parent(entry: Path) -> list[str]:
+    """The state of a process or thread and the pid of its parent, from its folder in /proc."""
+    return (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+
+
 def children(parent: int) -> list[int]:
     """The pids of the child processes, without zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(FileNotFoundError, ProcessLookupError):
-                state, above = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                state, above = _state_and_parent(entry)
                 if int(above) == parent and state not in "ZX":
                     found.append(int(entry.name))
     return found

@@ -79,6 +79,18 @@ def test_a_passthrough_stream_has_one_part_and_one_end(kind: type[ResponsesRepai
     assert repairer.encode_failure(FAILED) == repairer.close() == repairer.keep_alive() == b""
 
 
+@pytest.mark.parametrize(("name", "kind"), [("responses", ResponsesRepairer), ("messages", MessagesRepairer)])
+def test_the_state_of_a_passthrough_stream_follows_its_events(
+    name: str, kind: type[ResponsesRepairer | MessagesRepairer]
+) -> None:
+    writer = StreamPipeline(CHAT, fallback=FALLBACK, dialect=DIALECTS[name])
+    repairer = kind(fallback=FALLBACK)
+    repairer.feed(writer.feed(stream(role(), *content_chunks("Hi"), end=b"")))
+    assert repairer.part_state(0) is PartState.ANSWERING
+    repairer.feed(writer.feed(stream(finish())) + writer.close())
+    assert repairer.part_state(0) is PartState.DONE
+
+
 @natives
 def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
     repairer = kind(fallback=FALLBACK)

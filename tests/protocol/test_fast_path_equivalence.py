@@ -150,3 +150,12 @@ def test_a_wrong_rewrite_is_detected(text: str) -> None:
     templates._templates.clear()
     with pytest.raises(AssertionError, match="with the fast path"):
         pipeline.feed(text_frame(text))
+
+
+def test_debug_mode_reports_a_difference_between_the_paths() -> None:
+    pipeline = make_pipeline()
+    twin = pipeline._twin
+    assert twin is not None
+    twin.feed(text_frame("only the slow path gets this"))
+    with pytest.raises(AssertionError, match="without it"):
+        pipeline.feed(text_frame("Hello"))

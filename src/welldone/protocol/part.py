@@ -60,10 +60,8 @@ class StreamPart:
 
     @property
     def state(self) -> PartState:
-        """How far the part has come."""
+        """How far the part has come, if it did not fail."""
         reader = self._reader
-        if self.repairer.failure is not None:
-            return PartState.FAILED
         if self._is_stopped:
             return PartState.STOPPED
         if reader.is_done:
