@@ -60,7 +60,7 @@ class FixedPrompt:
     """The same prompt for every request."""
 
     def __init__(self, texts: int) -> None:
-        self._prompt = PromptRequest([{"role": "user", "content": QUESTION}], texts, None, None)
+        self._prompt = PromptRequest([{"role": "user", "content": QUESTION}], texts, None)
 
     def next(self) -> PromptRequest:
         """Return the prompt."""

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.chat import ChunkDialect, ChunkWriter
+from welldone.protocol.dialects.chat import ChunkDialect
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Text
@@ -28,7 +28,7 @@ OFFICIAL_LIMIT, JSON_LIMIT, WRITE_LIMIT, DIALECT_LIMIT = 0.1, 4.0, 0.4, 2.0
 
 def correct_stream(chunks: int) -> bytes:
     """Stream as the chat writer sends it."""
-    writer = ChunkWriter(ENVELOPE)
+    writer = ChunkDialect(RequestFacts()).make_writer(ENVELOPE)
     texts = (writer.send(Text(0, TEXTS[number % len(TEXTS)])) for number in range(chunks))
     return b"".join([writer.send(ChoiceStart(0)), *texts])
 

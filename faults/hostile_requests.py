@@ -13,7 +13,7 @@ from faults.client import CHAT
 from faults.dialects import COMPLETIONS
 from welldone.schemas.chat import SAMPLERS, GenerationBody
 from welldone.schemas.fields import FieldHandling, describe_fields
-from welldone.server.api.openapi.components import struct_components
+from welldone.server.api.openapi import struct_components
 
 Json = dict[str, Any]
 Draw = random.Random

@@ -30,7 +30,7 @@ from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import FieldHandling, describe_fields
 from welldone.schemas.responses import ResponseRequest
-from welldone.server.api.openapi import document as openapi
+from welldone.server.api import openapi
 from welldone.server.config import ALL_FIELDS
 from welldone.server.config_file import (
     DEFAULT_FIELDS,

@@ -20,7 +20,7 @@ from welldone.check.settings import DIALECTS
 from welldone.cli.ui import ExitCode
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.engines.models.install import PullError
-from welldone.engines.models.pull import pull
+from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import models_folder
 
 import server_page  # isort: skip  # the folder of a script is on its path
@@ -51,7 +51,7 @@ def main() -> int:
     """Check the selected servers; the exit code is 1 if a server could not be checked."""
     options = _parse_options()
     try:
-        gguf = pull("default", folder=models_folder(os.environ))
+        gguf = ModelPuller(models_folder(os.environ)).pull("default")
     except PullError as error:
         print(f"the model cannot be downloaded: {error}", file=sys.stderr)
         return ExitCode.UNREACHABLE

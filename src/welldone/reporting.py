@@ -87,6 +87,19 @@ def as_html(tree: Element) -> str:
     return tostring(tree, encoding="unicode", method="html")
 
 
+def html_document(title: str, style: str, body: Element) -> str:
+    """A page that loads nothing from elsewhere and runs no scripts, whatever text is in it."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("style", style),
+    )
+    return f"<!doctype html>\n{as_html(element('html', head, body, lang='en'))}"
+
+
 def as_xml(tree: Element) -> str:
     """Serialise a tree as XML."""
     return tostring(tree, encoding="unicode")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.table import table
 from welldone.bench import load
-from welldone.bench.load import bursty_arrivals, constant_arrivals, poisson_arrivals, read_arrival_times
+from welldone.bench.load import bursty_arrivals, constant_arrivals, read_arrival_times
 
 RATES = st.floats(0.01, 1000)
 
@@ -35,7 +35,7 @@ def test_gaps_have_the_mean_of_the_rate_and_the_variance_of_the_burstiness(burst
 
 
 def test_poisson_arrivals_are_independent() -> None:
-    found = gaps(poisson_arrivals(5.0, random.Random(1)))
+    found = gaps(bursty_arrivals(5.0, 1.0, random.Random(1)))
     assert fmean(found) == pytest.approx(0.2, rel=0.05)
     # Memoryless: the remaining time has the same distribution after a long wait.
     long = [gap for gap in found if gap > 0.2]
@@ -55,8 +55,8 @@ def test_times_are_sorted_and_reproducible(rate: float, burstiness: float, seed:
     [
         lambda rng: constant_arrivals(0),
         lambda rng: constant_arrivals(float("inf")),
-        lambda rng: poisson_arrivals(-1, rng),
-        lambda rng: poisson_arrivals(float("nan"), rng),
+        lambda rng: bursty_arrivals(-1, 1.0, rng),
+        lambda rng: bursty_arrivals(float("nan"), 1.0, rng),
         lambda rng: bursty_arrivals(1, 0, rng),
         lambda rng: bursty_arrivals(1, load.MAX_BURSTINESS * 2, rng),
     ],

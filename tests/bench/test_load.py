@@ -25,7 +25,7 @@ class RepeatedPrompt:
     """The same prompt for every request."""
 
     def next(self) -> PromptRequest:
-        return PromptRequest([{"role": "user", "content": "Say hello."}], 5, None, None)
+        return PromptRequest([{"role": "user", "content": "Say hello."}], 5, None)
 
     def add_answer(self, request: PromptRequest, text: str) -> None:
         pass

@@ -123,7 +123,7 @@ def test_without_a_profile_every_request_has_a_limit() -> None:
     turn = _prompts(COUNTED).next()
     assert turn.prompt_tokens == 200
     assert turn.max_tokens is not None
-    assert turn.conversation is None
+    assert not turn.remaining
 
 
 def test_without_a_tokenizer_prompts_have_no_token_count() -> None:
@@ -137,7 +137,7 @@ def test_the_history_contains_the_answers_of_the_server() -> None:
     prompts = _prompts(COUNTED, profile="chat")
     turn, answers = prompts.next(), 0
     assert [message["role"] for message in turn.messages] == ["system", "user"]
-    while turn.conversation is not None:
+    while turn.remaining:
         answers += 1
         prompts.add_answer(turn, f"answer {answers}")
         later = prompts.next()

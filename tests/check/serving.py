@@ -7,12 +7,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.check.probe import Probe
 from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.probes import CHAT_PROBES
-from welldone.check.session import NotApplicableError, Session, UnsupportedError
+from welldone.check.session import NotApplicableError, Probe, Session, UnsupportedError
 from welldone.check.settings import CheckSettings, Timeouts
-from welldone.http import recording_client
 from welldone.mock.script import MockChunk, MockReply, MockScript
 from welldone.mock.server import MockHttpRequest, MockServer
 from welldone.protocol.catalog import RULES
@@ -39,7 +37,7 @@ def make_session(name: str, url: str, timeouts: Timeouts = TEST_TIMEOUTS, facts:
     """A session of a probe, without requests."""
     settings = CheckSettings(url=url, timeouts=timeouts)
     return Session(
-        ProbeClient(settings, recording_client.record_response, no_pause),
+        ProbeClient(settings, no_pause),
         facts or ServerFacts(model="ideal"),
         name,
         frozenset(RULES),

@@ -18,7 +18,6 @@ from welldone.check.repro import repro_command, repro_curl
 from welldone.check.run import NothingToCheckError, check, select_rules
 from welldone.check.selection import parse_probe_names
 from welldone.check.settings import CheckSettings
-from welldone.http import recording_client
 from welldone.mock.faults import error_reply
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply, json_reply
@@ -113,7 +112,7 @@ def _discover(handler: Handler, endpoint: str) -> ServerFacts:
     async def work() -> ServerFacts:
         async with serving(handler) as url:
             settings = CheckSettings(url=url, endpoint=endpoint, timeouts=TEST_TIMEOUTS)
-            return await discover(ProbeClient(settings, recording_client.record_response, no_pause))
+            return await discover(ProbeClient(settings, no_pause))
 
     return run(work())
 

@@ -14,7 +14,6 @@ from tests.table import table
 from welldone.check.discovery import CheckUnreachableError, discover
 from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.settings import CheckSettings
-from welldone.http import recording_client
 from welldone.mock.faults import FAULT_REPLIES, error_reply, redirect
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply
@@ -33,7 +32,6 @@ async def _discover(handler: Handler, **settings: Any) -> ServerFacts:  # noqa: 
         return await discover(
             ProbeClient(
                 CheckSettings(url=url, **{"timeouts": TEST_TIMEOUTS, **settings}),
-                recording_client.record_response,
                 no_pause,
             )
         )
@@ -48,7 +46,6 @@ def _error_message(handler: Handler, **settings: Any) -> str:  # noqa: ANN401 - 
                 await discover(
                     ProbeClient(
                         CheckSettings(url=url, **{"timeouts": SHORT_TIMEOUTS, **settings}),
-                        recording_client.record_response,
                         no_pause,
                     )
                 )
@@ -120,7 +117,7 @@ def test_a_refused_connection_is_reported() -> None:
 
     url = f"http://127.0.0.1:{run(port())}/v1"
     with pytest.raises(CheckUnreachableError, match="no connection to the server; is the server running there"):
-        run(discover(ProbeClient(CheckSettings(url=url), recording_client.record_response)))
+        run(discover(ProbeClient(CheckSettings(url=url))))
 
 
 @table(

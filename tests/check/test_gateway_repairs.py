@@ -10,10 +10,10 @@ from tests.check.test_mutations import LONG_TIMEOUTS, TIMED, _dialect, _first_fi
 from tests.http.aio import run
 from tests.table import table
 from welldone.check.applicability import UNCOVERED
-from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.report import Report
 from welldone.check.run import check
+from welldone.check.session import Probe
 from welldone.check.settings import CheckSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings

@@ -11,15 +11,16 @@ from tests.check.serving import Handler, serving
 from tests.http.aio import run
 from tests.table import table
 from welldone.check.applicability import UNCOVERED
-from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.report import Report, Verdict
 from welldone.check.run import check
+from welldone.check.session import Probe
 from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations import violating_handler
+from welldone.mock.violations.edits import MockExchange
 from welldone.mock.violations.page_examples import PageExampleServer
 from welldone.protocol import sse
 from welldone.protocol.catalog import RULES, Detection
@@ -92,18 +93,18 @@ def _probe_of(http_request: MockHttpRequest) -> str:
 
 
 @cache
-def _all_exchanges(endpoint: str) -> list[tuple[MockHttpRequest, MockReply]]:
+def _all_exchanges(endpoint: str) -> list[MockExchange]:
     """All requests of the probes of a dialect, with the replies of the reference server."""
-    ideal, exchanges = ReferenceServer(), list[tuple[MockHttpRequest, MockReply]]()
+    ideal, exchanges = ReferenceServer(), list[MockExchange]()
 
     def handler(http_request: MockHttpRequest) -> MockReply:
-        exchanges.append((http_request, ideal.answer(http_request)))
-        return exchanges[-1][1]
+        exchanges.append(MockExchange(ideal, http_request))
+        return exchanges[-1].reply
 
     run(_check(handler, endpoint=endpoint))
     order = {probe.name: number for number, probe in enumerate(PROBES_BY_DIALECT[endpoint])}
-    by_probes = [exchange for exchange in exchanges if _probe_of(exchange[0]) in order]
-    return sorted(by_probes, key=lambda exchange: order[_probe_of(exchange[0])])
+    by_probes = [exchange for exchange in exchanges if _probe_of(exchange.http_request) in order]
+    return sorted(by_probes, key=lambda exchange: order[_probe_of(exchange.http_request)])
 
 
 def _dialect(rule: str) -> str:
@@ -114,10 +115,10 @@ def _dialect(rule: str) -> str:
 def _first_fitting(rule: str, endpoint: str) -> tuple[str, Collection[str]]:
     """The first probe whose request fits the example of the page, and all rules that the example breaks."""
     example_server = PageExampleServer(rule, ReferenceServer())
-    for http_request, reply in _all_exchanges(endpoint):
-        trace = example_server.find_example(http_request, reply)
+    for exchange in _all_exchanges(endpoint):
+        trace = example_server.find_example(exchange)
         if trace is not None:
-            return _probe_of(http_request), judge(trace).counts.keys()
+            return _probe_of(exchange.http_request), judge(trace).counts.keys()
     raise AssertionError(f"no probe has a request that fits the example of {rule}")
 
 

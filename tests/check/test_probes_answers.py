@@ -33,7 +33,7 @@ from welldone.mock.reference.schemas import MockGenerationRequest
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol.dialects.base import DialectWriter
+from welldone.protocol.dialects.base import DialectWriter, TranslatedDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Usage
 
@@ -92,9 +92,14 @@ class GivingOne(ReferenceServer):
     """Sends one choice, whatever `n` is."""
 
     def render(
-        self, endpoint: Endpoint, request: MockGenerationRequest, choices: list[MockChoice], prompt_tokens: int
+        self,
+        endpoint: Endpoint,
+        request: MockGenerationRequest,
+        choices: list[MockChoice],
+        prompt_tokens: int,
+        dialect: TranslatedDialect | None = None,
     ) -> MockReply:
-        return super().render(endpoint, request, choices[:1], prompt_tokens)
+        return super().render(endpoint, request, choices[:1], prompt_tokens, dialect)
 
 
 class Stopping(ReferenceServer):

@@ -10,13 +10,11 @@ import pytest
 from tests.check.serving import SHORT_TIMEOUTS, TEST_TIMEOUTS, broken_rules, outcome, serving
 from tests.http.aio import run
 from tests.table import table
-from welldone.check.probe import Probe
 from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.probes import errors, text, tools
 from welldone.check.probes.tools import find_tool_markup
-from welldone.check.session import Session, UnsupportedError
+from welldone.check.session import Probe, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
-from welldone.http import recording_client
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import HELLO_REPLY, MockReply, json_reply
@@ -380,9 +378,7 @@ def test_a_stream_without_end_is_aborted() -> None:
 def _with_key(key: str | None, handler: Handler) -> Session:
     async def work() -> Session:
         async with serving(handler) as url:
-            client = ProbeClient(
-                CheckSettings(url=url, key=key, timeouts=TEST_TIMEOUTS), recording_client.record_response
-            )
+            client = ProbeClient(CheckSettings(url=url, key=key, timeouts=TEST_TIMEOUTS))
             session = Session(client, ServerFacts(model="ideal"), "mistakes-key", frozenset(RULES))
             await next(probe.run for probe in ALL if probe.name == "mistakes-key")(session)
             return session

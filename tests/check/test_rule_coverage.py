@@ -6,10 +6,10 @@ import pytest
 
 from welldone.check import session
 from welldone.check.applicability import CONDITIONS, UNCOVERED, not_applicable_reason
-from welldone.check.probe import Probe
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.run import select_rules
 from welldone.check.selection import CLIENT_LIBRARIES, CLIENTS, rules_for_client
+from welldone.check.session import Probe
 from welldone.check.settings import DIALECTS, CheckSettings
 from welldone.protocol.catalog import FAMILIES, RULES, Detection
 
@@ -46,7 +46,7 @@ def test_a_rule_has_the_reason_of_its_condition_or_of_its_family() -> None:
     assert not_applicable_reason("use-whole-request") == "no reply had usage"
     assert not_applicable_reason("enc-no-lone-surrogate") == "no reply had text beyond ASCII"
     assert not_applicable_reason("enc-valid-utf8") == "no reply to which the rule applies"
-    named = [rule for condition in CONDITIONS for rule in condition.rules]
+    named = [rule for condition in CONDITIONS for rule in condition.rules.split()]
     assert {*named} <= {*RULES, *FAMILIES}
     assert len({*named}) == len(named)
 

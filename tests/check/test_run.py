@@ -12,15 +12,13 @@ from tests.check.serving import SHORT_TIMEOUTS, TEST_TIMEOUTS, rewriting_reply, 
 from tests.http.aio import run
 from tests.table import table
 from welldone.check.discovery import CheckUnreachableError
-from welldone.check.probe import Probe
 from welldone.check.probe_client import ProbeClient
 from welldone.check.reply import ProbeRequest
 from welldone.check.report import Finding, Report, Verdict
 from welldone.check.run import CheckProgress, NothingToCheckError, check
-from welldone.check.session import NotApplicableError, Session, UnsupportedError
+from welldone.check.session import NotApplicableError, Probe, Session, UnsupportedError
 from welldone.check.settings import HELLO_PROMPT, CheckSettings
 from welldone.cli import captures
-from welldone.http import recording_client
 from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, json_reply
@@ -268,9 +266,7 @@ def test_an_overloaded_server_is_retried_within_a_time_budget() -> None:
 
     async def work() -> None:
         async with serving(lambda _: error_reply(503, "later", "10")) as url:
-            client = ProbeClient(
-                CheckSettings(url=url, timeouts=TEST_TIMEOUTS), recording_client.record_response, pause
-            )
+            client = ProbeClient(CheckSettings(url=url, timeouts=TEST_TIMEOUTS), pause)
             request = ProbeRequest(method="GET", path="/models")
             assert len(await client.send(request, "text")) == 4
             assert waits == [10.0] * 3

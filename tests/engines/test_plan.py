@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from welldone.config import builtin_model
@@ -22,12 +21,12 @@ def plan(
 
 
 def engine_config(settings: ModelSettings) -> EngineConfig:
-    return msgspec.json.decode(plan(settings).config_line, type=EngineConfig)
+    return EngineConfig.decode(plan(settings).config_line)
 
 
 @pytest.mark.parametrize(("configured", "expected"), [(0, 4096), (512, 512), (1_000_000, 1_000_000)])
 def test_the_context_is_the_models_own_unless_configured(tiny_model: Path, configured: int, expected: int) -> None:
-    config = engine_config(ModelSettings(name="m", file=tiny_model, ctx_size=configured))
+    config = engine_config(ModelSettings(name="m", file=tiny_model, ctx_size=configured)).settings
     assert config.ctx_size == expected if configured else config.ctx_size <= DEFAULT_CONTEXT_LIMIT
 
 
@@ -61,11 +60,14 @@ def test_each_start_has_a_new_socket_and_key(tiny_model: Path) -> None:
 
 
 def test_only_the_default_model_gets_a_bundled_template(default_model: Path, tiny_model: Path) -> None:
-    template = engine_config(ModelSettings(name="m", file=default_model)).chat_template
+    template = engine_config(ModelSettings(name="m", file=default_model)).settings.chat_template
     assert template is not None
     assert "<tools>" in template
-    assert engine_config(ModelSettings(name="m", file=default_model, chat_template="chatml")).chat_template == "chatml"
-    assert engine_config(ModelSettings(name="m", file=tiny_model)).chat_template is None
+    assert (
+        engine_config(ModelSettings(name="m", file=default_model, chat_template="chatml")).settings.chat_template
+        == "chatml"
+    )
+    assert engine_config(ModelSettings(name="m", file=tiny_model)).settings.chat_template is None
 
 
 def test_the_built_in_model_is_found_by_its_name(tmp_path: Path, default_model: Path) -> None:
@@ -78,7 +80,10 @@ def test_the_built_in_model_is_found_by_its_name(tmp_path: Path, default_model: 
 def test_a_template_is_read_from_a_file(tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "my.jinja"
     path.write_text("{{ 'ä' }}", encoding="utf-8")
-    assert engine_config(ModelSettings(name="m", file=tiny_model, chat_template_file=path)).chat_template == "{{ 'ä' }}"
+    assert (
+        engine_config(ModelSettings(name="m", file=tiny_model, chat_template_file=path)).settings.chat_template
+        == "{{ 'ä' }}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,11 +111,11 @@ def test_a_socket_path_that_is_too_long_is_an_error(tiny_model: Path) -> None:
 
 
 def test_an_embedding_model_has_a_batch_of_the_whole_context(tiny_embedding_model: Path, tiny_model: Path) -> None:
-    embedder = engine_config(ModelSettings(name="m", file=tiny_embedding_model, ctx_size=1024))
+    embedder = engine_config(ModelSettings(name="m", file=tiny_embedding_model, ctx_size=1024)).settings
     assert (embedder.embeddings, embedder.pooling, embedder.ubatch_size) == (True, None, 1024)
-    chat = engine_config(ModelSettings(name="m", file=tiny_model, ctx_size=1024, embeddings=True))
+    chat = engine_config(ModelSettings(name="m", file=tiny_model, ctx_size=1024, embeddings=True)).settings
     assert (chat.embeddings, chat.pooling) == (True, "mean")
-    assert not engine_config(ModelSettings(name="m", file=tiny_model)).embeddings
+    assert not engine_config(ModelSettings(name="m", file=tiny_model)).settings.embeddings
 
 
 def test_the_address_of_a_command_is_filled_in() -> None:

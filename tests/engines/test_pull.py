@@ -14,7 +14,7 @@ from tests.engines.web import LIMIT_S, Page, Site
 from tests.http.certificates import Pair, make_pair
 from welldone.engines.models.download import DownloadLimits
 from welldone.engines.models.install import BLOCK_BYTES, PullError, PullErrorKind, download_lock, no_progress
-from welldone.engines.models.pull import ModelPuller, pull
+from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import read_origin
 from welldone.http import connect
 from welldone.http.address import ssl_context
@@ -88,7 +88,7 @@ def test_a_file_is_downloaded(site: Site, tmp_path: Path) -> None:
 
 def test_pull_needs_only_a_source_and_a_folder(site: Site, tmp_path: Path) -> None:
     site.pages["/a.gguf"] = Page(DATA)
-    assert pull(site.url("/a.gguf"), folder=tmp_path, progress=no_progress).read_bytes() == DATA
+    assert ModelPuller(tmp_path).pull(site.url("/a.gguf")).read_bytes() == DATA
 
 
 def test_a_file_without_a_content_length_is_downloaded(site: Site, puller: RecordingPuller) -> None:

@@ -15,7 +15,9 @@ from welldone.gateway.error_mapping import ERROR_LIMIT_BYTES
 from welldone.http.address import Address
 from welldone.http.client import ConnectionPool, send
 from welldone.http.server import HttpRequest
-from welldone.server.generation.passthrough import PassthroughExchange
+from welldone.server.app import RequestContext
+from welldone.server.generation.passthrough import PassthroughEndpoint, PassthroughRequest
+from welldone.server.requests.upstream_body import PassthroughBody
 
 
 def test_a_retry_uses_a_new_connection() -> None:
@@ -65,9 +67,10 @@ def test_data_before_the_response_starts_is_limited() -> None:
             log.append("end")
 
         stream.end, stream.drain = end, drain
-        relay = PassthroughExchange(
-            cast("HttpRequest", SimpleNamespace(headers={}, start_stream=open_stream)), {}, write_s=30.0
-        )
+        call = SimpleNamespace(method="POST", headers={}, start_stream=open_stream)
+        ctx = RequestContext(cast("HttpRequest", call), "id", 0.0, {}, log_fields={})
+        endpoint = PassthroughEndpoint("/x", "x")
+        relay = PassthroughRequest(ctx, "/x", endpoint, PassthroughBody(), write_s=30.0, charge_tokens=lambda *_: None)
 
         def resume() -> None:
             log.append("resume")
@@ -81,8 +84,9 @@ def test_data_before_the_response_starts_is_limited() -> None:
             asyncio.get_running_loop().call_soon(flood)
             return SimpleNamespace(pause=lambda: log.append("pause"), resume=resume, close=lambda: None)
 
-        lease = SimpleNamespace(address=None, send=begin, first_byte_s=30.0, idle_s=30.0)
-        assert await relay.run(cast("BackendLease", lease), "POST", "/x", body=b"", content_type="x") is None
+        times = {"first_byte_s": 30.0, "idle_s": 30.0}
+        lease = SimpleNamespace(address=None, send=begin, upstream=None, model="m", report=lambda _: None, **times)
+        assert await relay.run_attempt(cast("BackendLease", lease), 0, 1) is None
 
     run(work())
     # The first pause is immediate; the second comes from the task, which wakes later.

@@ -16,6 +16,7 @@ from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
 from welldone.mock.script import MockScript
 from welldone.mock.server import MockServer
+from welldone.protocol.json_budget import run_to_completion
 
 WELL = BufferedResponse(200, {}, b"{}")
 LOST = HttpClientError("no route")
@@ -152,7 +153,7 @@ def test_a_replica_is_treated_as_a_local_llama_cpp_engine() -> None:
     one = unassigned()
     one.assign(HERE)
     listed = b'{"data": [{"id": "m", "owned_by": "welldone"}]}'
-    one.record_model_list(BufferedResponse(200, {}, listed))
+    run_to_completion(one.record_model_list_in_steps(BufferedResponse(200, {}, listed)))
     assert one.kind == "llamacpp"
     assert one.listed_model("m") is not None
 

@@ -19,6 +19,7 @@ from welldone.gateway.routing import (
     route_problems,
 )
 from welldone.gateway.upstream import Upstream
+from welldone.protocol.json_budget import run_to_completion
 
 
 def _found(
@@ -100,7 +101,7 @@ def test_a_model_that_is_no_longer_listed_is_not_resolved() -> None:
     lab = upstream("lab", listed=["m", "n"])
     names = ModelRouter({}, [lab], [])
     assert names.resolve("m") is not None
-    lab.record_model_list(models({"id": "n"}))
+    run_to_completion(lab.record_model_list_in_steps(models({"id": "n"})))
     assert names.resolve("m") is None
 
 

@@ -11,6 +11,7 @@ from welldone.gateway.model_list import LISTED_MODELS_LIMIT, MODEL_ID_LIMIT, Lis
 from welldone.gateway.upstream import COOLDOWN_MAX_S, FAILURE_THRESHOLD, OPEN_S, Upstream
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
+from welldone.protocol.json_budget import run_to_completion
 
 KEY = "sk-planted-key"
 
@@ -130,7 +131,7 @@ def test_problems_with_the_model_list_are_reported_once(
     changes: list[str | None] = []
     lab = upstream(on_change=lambda it: changes.append(it.problem), **settings)
     for _ in range(2):
-        lab.record_model_list(reply)
+        run_to_completion(lab.record_model_list_in_steps(reply))
         lab.record_probe(reply)
     assert (lab.is_healthy, changes) == (True, [] if problem is None else [problem])
 
@@ -138,9 +139,9 @@ def test_problems_with_the_model_list_are_reported_once(
 @pytest.mark.parametrize("reply", [SILENCE, status(500), status(429)])
 def test_a_failed_listing_keeps_the_last_problem(reply: BufferedResponse | HttpClientError) -> None:
     lab = upstream()
-    lab.record_model_list(status(404))
+    run_to_completion(lab.record_model_list_in_steps(status(404)))
     before = lab.problem
-    lab.record_model_list(reply)
+    run_to_completion(lab.record_model_list_in_steps(reply))
     assert (lab.problem, lab.problem is None) == (before, False)
 
 
@@ -189,7 +190,7 @@ def test_native_n_by_kind_of_server(owner: object, kind: str, is_native: bool) -
     reply = models({"id": "m", "owned_by": owner})
     for n, makes_choices in (("auto", is_native), ("native", True), ("each", False)):
         lab = upstream(n=n)
-        lab.record_model_list(reply)
+        run_to_completion(lab.record_model_list_in_steps(reply))
         assert (lab.kind, lab.supports_native_n) == (kind, makes_choices)
 
 
@@ -200,18 +201,18 @@ def test_openai_is_detected_by_its_host() -> None:
 def test_a_replaced_server_is_detected_again() -> None:
     lab = upstream()
     for owner, kind in (("vllm", "vllm"), ("somebody", "vllm"), ("llamacpp", "llamacpp")):
-        lab.record_model_list(models({"id": "m", "owned_by": owner}))
+        run_to_completion(lab.record_model_list_in_steps(models({"id": "m", "owned_by": owner})))
         assert lab.kind == kind
 
 
 def test_the_last_model_list_stays_until_there_is_a_new_one() -> None:
     lab = upstream()
     assert (lab.listed_models, lab.listed_model("m")) == (None, None)
-    lab.record_model_list(models({"id": "m"}))
+    run_to_completion(lab.record_model_list_in_steps(models({"id": "m"})))
     for reply in (SILENCE, status(500), BufferedResponse(200, {}, b"<html>"), BufferedResponse(404, {}, models().body)):
-        lab.record_model_list(reply)
+        run_to_completion(lab.record_model_list_in_steps(reply))
         assert lab.listed_models == (ListedModel("m", {"id": "m"}),)
-    lab.record_model_list(models())
+    run_to_completion(lab.record_model_list_in_steps(models()))
     assert lab.listed_models == ()
 
 
@@ -262,7 +263,7 @@ def test_the_length_of_a_list_is_limited() -> None:
 
 def _object(fields: dict[str, Any], **settings: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON, and UpstreamSettings' own
     lab = upstream(**settings)
-    lab.record_model_list(models({"id": "m", **fields}))
+    run_to_completion(lab.record_model_list_in_steps(models({"id": "m", **fields})))
     listed = lab.listed_model("m")
     assert listed is not None
     return listed.as_model_object("n")
@@ -317,7 +318,7 @@ def test_a_key_that_is_a_common_word_hides_nothing() -> None:
 
 def test_a_model_named_like_the_key_is_not_listed() -> None:
     lab = upstream(key=KEY)
-    lab.record_model_list(models({"id": f"m-{KEY}"}))
+    run_to_completion(lab.record_model_list_in_steps(models({"id": f"m-{KEY}"})))
     assert lab.listed_models == ()
 
 

@@ -8,6 +8,7 @@ from welldone.config.upstream import UpstreamSettings
 from welldone.gateway.upstream import Upstream
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
+from welldone.protocol.json_budget import run_to_completion
 
 SILENCE = HttpClientError("no connection to the server")
 NOWHERE = "http://127.0.0.1:1/v1"
@@ -34,7 +35,7 @@ def upstream(
     """Create an upstream. `listed`: the models that it lists; None: not probed yet."""
     created = Upstream(UpstreamSettings(name=name, url=url, **settings), clock=clock or Clock(), on_change=on_change)
     if listed is not None:
-        created.record_model_list(models(*({"id": model} for model in listed)))
+        run_to_completion(created.record_model_list_in_steps(models(*({"id": model} for model in listed))))
     return created
 
 

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from tests.laws.strategies import ENVELOPES, any_bytes, any_events, damaged, legal_events
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import CollectedReply, collect
-from welldone.protocol.dialects.chat import ChunkWriter
+from welldone.protocol.dialects.chat import ChunkDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Failure, Finish, Reasoning, Text, ToolArguments, ToolCall, Usage
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.repair_options import RepairOptions
-from welldone.protocol.request_facts import RequestFacts, read_request_facts
+from welldone.protocol.request_facts import RepairOptions, RequestFacts, read_request_facts
 from welldone.protocol.text_filters import ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -33,7 +32,7 @@ endpoints = pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLET
 
 def write(events: list[Event], endpoint: Endpoint, *, usage_is_null: bool = False) -> bytes:
     """Write a stream of `events`."""
-    writer = ChunkWriter(ENVELOPES[endpoint], endpoint, usage_is_null=usage_is_null)
+    writer = ChunkDialect(RequestFacts(include_usage=usage_is_null), endpoint).make_writer(ENVELOPES[endpoint])
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 

@@ -15,10 +15,10 @@ from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.chat import ChunkWriter
+from welldone.protocol.dialects.chat import ChunkDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Refusal, Text, ToolArguments
-from welldone.protocol.repair_options import RepairOptions
+from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -37,7 +37,7 @@ def write(events: list[Event]) -> bytes:
 
 def write_chat(events: list[Event]) -> bytes:
     """Write a chat stream of `events`."""
-    writer = ChunkWriter(ENVELOPES[Endpoint.CHAT])
+    writer = ChunkDialect(RequestFacts()).make_writer(ENVELOPES[Endpoint.CHAT])
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 

@@ -17,9 +17,8 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
-from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.request_facts import RepairOptions, RequestFacts
 
 RESP, MSG = Envelope("resp_1", 1, "m"), Envelope("msg_1", 1, "m")
 CHAT = ENVELOPES[Endpoint.CHAT]

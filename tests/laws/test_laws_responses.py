@@ -13,12 +13,12 @@ from tests.laws.strategies import ENVELOPES, any_bytes, legal_events
 from tests.table import table
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.chat import ChunkWriter
+from welldone.protocol.dialects.chat import ChunkDialect
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Logprobs, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
-from welldone.protocol.repair_options import RepairOptions
+from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -41,7 +41,7 @@ def write(events: list[Event], *, is_summary: bool = False) -> bytes:
 
 def write_chat(events: list[Event]) -> bytes:
     """Write a chat stream of `events`."""
-    writer = ChunkWriter(ENVELOPES[Endpoint.CHAT])
+    writer = ChunkDialect(RequestFacts()).make_writer(ENVELOPES[Endpoint.CHAT])
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 

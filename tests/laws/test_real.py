@@ -14,7 +14,7 @@ from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure
-from welldone.protocol.repair_options import RepairOptions
+from welldone.protocol.request_facts import RepairOptions
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

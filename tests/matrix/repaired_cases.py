@@ -7,8 +7,7 @@ from tests.oracle.cases import Case
 from tests.oracle.repaired import plain
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair_options import RepairOptions
-from welldone.protocol.request_facts import read_request_facts
+from welldone.protocol.request_facts import RepairOptions, read_request_facts
 from welldone.protocol.text_filters import TextMode
 
 FALLBACK = Envelope(**GIVEN)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.models import encoders, tiny, vision
 from welldone.config import builtin_model
-from welldone.engines.models import pull
-from welldone.engines.models.install import PullError, no_progress
+from welldone.engines.models.install import PullError
+from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import models_folder
 
 
@@ -78,6 +78,6 @@ def default_model() -> Path:
     if found := builtin_model.find_builtin(folder):
         return found
     try:
-        return pull.pull(builtin_model.DEFAULT_MODEL.name, folder=folder, progress=no_progress)
+        return ModelPuller(folder).pull(builtin_model.DEFAULT_MODEL.name)
     except PullError as error:
         pytest.skip(f"the built-in model is not downloaded: {error}")

@@ -13,9 +13,10 @@ from tests.oracle.node_client import NodeClients, why_missing
 from tests.oracle.repaired import plain
 from tests.oracle.reply import Reply
 from tests.oracle.test_readers import without
-from welldone.protocol.dialects.chat import ChunkWriter
+from welldone.protocol.dialects.chat import ChunkDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event
+from welldone.protocol.request_facts import RequestFacts
 
 # Server and node process have module scope: they keep no state between examples.
 few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -36,7 +37,7 @@ def node() -> Iterator[NodeClients]:
 
 
 def _write(events: list[Event], endpoint: Endpoint) -> tuple[bytes, Reply]:
-    writer = ChunkWriter(ENVELOPES[endpoint], endpoint, usage_is_null=True)
+    writer = ChunkDialect(RequestFacts(include_usage=True), endpoint).make_writer(ENVELOPES[endpoint])
     body = b"".join([*(writer.send(event) for event in events), writer.end()])
     return body, plain(body)
 

@@ -99,7 +99,10 @@ def test_a_malformed_chat_envelope_is_recorded(members: dict[str, Any], recorded
         ({"object": ABSENT}, ["cmpl-object"]),
         ({"id": "cmpl-2"}, ["cmpl-id-constant"]),
         ({"id": ABSENT}, ["cmpl-id-constant"]),
-        ({"created": ABSENT, "model": ABSENT, "system_fingerprint": "fp"}, []),
+        (
+            {"created": ABSENT, "model": ABSENT, "system_fingerprint": "fp"},
+            ["env-created-int", "env-model-string"],
+        ),
     ],
 )
 def test_a_malformed_completions_envelope_is_recorded(members: dict[str, Any], recorded: list[str]) -> None:

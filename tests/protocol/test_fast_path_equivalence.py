@@ -11,8 +11,7 @@ from tests.table import table
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fast_path import TransferFraming
 from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair_options import RepairOptions
-from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.protocol.result import PartState
 
 ENVELOPE = Envelope("chatcmpl-x", 1, "m")

@@ -24,13 +24,13 @@ from tests.table import table
 from welldone.protocol.events import ChoiceStart, Event, Failure, Finish, Logprobs, Text, ToolArguments, ToolCall
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.text_tool_calls import ForcedCallConverter, ForcedCallShape, ForcedToolCall
+from welldone.protocol.text_tool_calls import ForcedCallConverter, ForcedToolCall
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
-NAMED = ForcedToolCall(ForcedCallShape.ARGUMENTS, "get_time", is_named=True)
-ONLY = ForcedToolCall(ForcedCallShape.ARGUMENTS, "get_time")
-CALL = ForcedToolCall(ForcedCallShape.CALL)
+NAMED = ForcedToolCall("get_time", is_named=True)
+ONLY = ForcedToolCall("get_time")
+CALL = ForcedToolCall()
 
 
 def calls_of(forced: ForcedToolCall, *texts: str, reason: str = "stop") -> list[Event]:

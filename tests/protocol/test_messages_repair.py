@@ -14,7 +14,7 @@ from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure, Json, Usage
-from welldone.protocol.repair_options import RepairOptions
+from welldone.protocol.request_facts import RepairOptions
 from welldone.protocol.result import PartState
 
 OURS = Envelope("msg_ours", 1700000000, "ours")

@@ -42,9 +42,8 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_options import RepairOptions
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.text_tool_calls import ForcedCallShape, ForcedToolCall
+from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.protocol.text_tool_calls import ForcedToolCall
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
@@ -190,9 +189,7 @@ def test_parts_may_be_streams_or_replies() -> None:
 
 
 def test_a_forced_call_may_be_a_reply() -> None:
-    pipeline = StreamPipeline(
-        CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=False), forced=ForcedToolCall(ForcedCallShape.CALL)
-    )
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=RequestFacts(include_usage=False), forced=ForcedToolCall())
     sent = pipeline.feed_reply(reply({"content": '[{"name": "get", "arguments": {"x":1}}]'})) + pipeline.close()
     assert sent == stream(
         role(), delta_chunk(call_start(id="call_ours1")), delta_chunk(piece('{"x":1}')), finish("tool_calls")

@@ -14,7 +14,7 @@ from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import ChoiceStart, Event, Failure, Finish, Text, Usage
-from welldone.protocol.repair_options import RepairOptions
+from welldone.protocol.request_facts import RepairOptions
 
 Json = dict[str, Any]
 HEAD = Envelope("resp_7", 1700000000, "m")

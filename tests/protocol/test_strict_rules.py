@@ -7,8 +7,7 @@ from tests.table import table
 from welldone.protocol.events import Failure
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_options import RepairOptions
-from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

@@ -21,7 +21,7 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Reasoning, Text
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.repair_options import RepairOptions
+from welldone.protocol.request_facts import RepairOptions
 from welldone.protocol.text_filters import CumulativeTextDetector, CumulativeTextFilter, TextMode, ThinkTagFilter
 
 INCREMENTAL = "delta-content-incremental"

@@ -24,7 +24,7 @@ from tests.protocol.build import (
 from tests.table import table
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_options import RepairOptions
+from welldone.protocol.request_facts import RepairOptions
 from welldone.protocol.text_filters import ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.rules.pages import PAGES, read_page
+from tests.rules.streams import DONE, completion, envelope, frame
 from tests.table import table
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.protocol import sse
@@ -56,7 +57,7 @@ def _misspelt_rules(source: str) -> Iterator[str]:
             names = {node.value} - OTHER_NAMES
         elif (
             isinstance(node, ast.Call)
-            and re.search(r"(\brecord|CHECKS\.(rule|each))$", ast.unparse(node.func))
+            and re.search(r"(\brecord|CHECKS\.(rule|each|member))$", ast.unparse(node.func))
             and node.args
         ):
             argument = node.args[0]
@@ -131,6 +132,13 @@ def test_the_wrong_example_of_every_page_is_repaired(example: RuleExample) -> No
 def test_no_repair_is_recorded_for_a_right_example(example: RuleExample) -> None:
     _, log = _repair(example)
     assert log.entries() == []
+
+
+def test_a_repair_of_a_completions_chunk_is_recorded_under_a_rule_of_both_endpoints() -> None:
+    end = frame(envelope(None, id="cmpl-1", object="text_completion")) + DONE
+    trace = Trace(body=completion("Hi", end=end), endpoint="completions")
+    _, log = _repair(RuleExample("env-choices-array", 1, is_correct=False, trace=trace))
+    assert [entry.rule for entry in log.entries()] == ["env-choices-array"]
 
 
 def test_the_sent_headers_break_no_rule() -> None:

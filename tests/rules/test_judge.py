@@ -366,6 +366,28 @@ def test_rules_of_completions(body: bytes, rules: set[str]) -> None:
     assert rules_of(body, "completions") == rules
 
 
+@table(
+    ("body", "rules"),
+    [
+        (completion("Hi").replace(b"1700000000", b'"now"'), {"env-created-int"}),
+        (completion("Hi").replace(b'"model":"m"', b'"model":null'), {"env-model-string"}),
+        (
+            completion("Hi", end=frame(envelope(None, id="cmpl-1", object="text_completion")) + DONE),
+            {"env-choices-array"},
+        ),
+        (whole({**REPLY, "object": "text_completion", "choices": [], "usage": None}), {"ns-choices", "ns-usage"}),
+        (whole({**REPLY, "choices": [{**TEXT_CHOICE, "index": None}]}), {"ns-object", "ns-object-schema"}),
+        (
+            whole({**REPLY, "object": "text_completion", "choices": [{**TEXT_CHOICE, "finish_reason": "eos"}]}),
+            {"ns-finish"},
+        ),
+    ],
+)
+def test_rules_of_both_endpoints_are_judged_and_listed_for_completions(body: bytes, rules: set[str]) -> None:
+    assert rules_of(body, "completions") == rules
+    assert all(RULES[rule].endpoints == ("chat", "completions") for rule in rules)
+
+
 @pytest.mark.parametrize(
     ("request_", "rules"),
     [(None, set()), (STREAM, set()), (ASKS_USAGE, {"use-final-chunk", "cmpl-usage-chunk"})],

@@ -1,6 +1,6 @@
 """Conversion of bodies into Structs: the parameter, the code and the words of each kind of error."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from msgspec import Meta, Struct
@@ -9,7 +9,7 @@ from tests.table import table
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.errors import FieldError, convert
-from welldone.schemas.fields import FieldHandling, Ignored, Rejected, describe_fields
+from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields, ignored, rejected
 from welldone.schemas.ollama import OllamaChatRequest, OllamaGenerateRequest
 from welldone.schemas.responses import ResponseRequest
 
@@ -34,8 +34,8 @@ class Zoo(Struct, kw_only=True):
     keeper: str | list[str] | None = None
     price: Annotated[float, Meta(ge=0.5, le=10)] | None = None
     open: bool | None = None
-    old: Annotated[Rejected, Meta(description="is closed.")] = None
-    note: Ignored = None
+
+    UNREAD_FIELDS: ClassVar[list[FieldInfo]] = [*rejected(old="is closed."), *ignored("note")]
 
 
 def error_of(body: dict[str, Any]) -> FieldError:
@@ -126,5 +126,5 @@ def test_fields_are_described_by_their_annotations() -> None:
     [ChatRequest, CompletionRequest, ResponseRequest, AnthropicRequest, OllamaChatRequest, OllamaGenerateRequest],
 )
 def test_every_rejected_field_has_a_reason(schema: type[Struct]) -> None:
-    rejected = [row for row in describe_fields(schema) if row.handling is FieldHandling.REJECTED]
-    assert all(row.note.endswith(".") for row in rejected)
+    rows = [row for row in describe_fields(schema) if row.handling is FieldHandling.REJECTED]
+    assert all(row.note.endswith(".") for row in rows)

@@ -1,9 +1,12 @@
 """Merged /metrics pages of several workers: counts are added, states take the maximum."""
 
+from typing import cast
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.table import table
+from welldone.gateway.queue import RequestQueue
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.workers import merge_metrics_pages
 
@@ -17,7 +20,7 @@ class FakeQueue:
 
 def _worker(*, is_up: bool, breaker: str) -> str:
     metrics = Metrics(["m"], ["lab"])
-    metrics.watch_upstream_queue("lab", FakeQueue())
+    metrics.watch_upstream_queue("lab", cast("RequestQueue", FakeQueue()))
     metrics.count_request("chat", "m", 200, 0.2)
     metrics.begin_stream()
     metrics.set_upstream_state("lab", is_up=is_up, breaker=breaker)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.table import table
+from welldone.gateway.queue import RequestQueue
 from welldone.server.observe.metrics import MODELS_LIMIT, OTHER, Metrics
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import StreamTimes
@@ -88,7 +89,7 @@ NAMES = [
 def _used() -> Metrics:
     clock = Clock()
     metrics = Metrics(["m"], clock=clock)
-    metrics.watch_queue("m", FakeQueue())
+    metrics.watch_queue("m", cast("RequestQueue", FakeQueue()))
     metrics.count_request("chat", "m", 200, 1.5)
     metrics.count_tokens("m", 100, 50, prompt_s=0.5, completion_s=2.0)
     metrics.count_repairs(["delta-role-once", "delta-role-once"])
@@ -173,8 +174,8 @@ def test_the_times_of_a_stream_are_recorded_once_at_its_end() -> None:
     metrics = Metrics(["m"], clock=clock)
     times = metrics.begin_stream()
     assert _values(metrics, "welldone_active_streams") == {(): 1}
-    times.record_queued(0.2)
-    times.record_queued(0.1)
+    times.record_attempt(0.2)
+    times.record_attempt(0.1)
     clock.now = 0.25
     times.record_chunk()
     for _ in range(10):
@@ -252,7 +253,7 @@ def _used_upstreams() -> Metrics:
     """Metrics of a server with two upstreams, one of which was used."""
     clock = Clock()
     metrics = Metrics([], ["lab", "cloud"], clock=clock)
-    metrics.watch_upstream_queue("lab", FakeQueue())
+    metrics.watch_upstream_queue("lab", cast("RequestQueue", FakeQueue()))
     metrics.watch_recorder(cast("TraceRecorder", FakeRecorder()))
     metrics.count_upstream_attempt("lab", 200)
     metrics.count_upstream_attempt("lab", "unreachable")
@@ -261,10 +262,10 @@ def _used_upstreams() -> Metrics:
     metrics.set_upstream_state("lab", is_up=False, is_failing=True, breaker="half-open")
     times = metrics.begin_stream()
     clock.now = 3.0
-    times.record_sent()
+    times.record_attempt(0.0)
     clock.now = 3.2
     times.record_chunk()
-    times.record_sent()
+    times.record_attempt(0.0)
     clock.now = 3.25
     times.record_chunk()
     metrics.observe_upstream_times("lab", times)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from tests.server.running_server import DONE, HELLO, ROLE, STOP, USAGE, Recorded
 from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.mock.script import MockReply
-from welldone.server.api.ollama import OllamaApi
+from welldone.server.api.models import ollama_object
 from welldone.server.requests.chat import read_chat
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate
@@ -25,9 +25,7 @@ PNG = "iVBORw0KGgo="
 
 def test_a_model_with_an_odd_timestamp_is_listed() -> None:
     listed = [{"id": "old", "created": -5}, {"id": "new", "created": 10**30}]
-    api = OllamaApi(cast("Any", None), cast("Any", None), list_models=lambda send: listed, now=lambda: 0.0)
-    shown = json.loads(run(api.tags(cast("Any", None))).body)["models"]
-    assert [one["modified_at"] for one in shown] == ["1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
+    assert [ollama_object(one)["modified_at"] for one in listed] == ["1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
 
 
 @table(

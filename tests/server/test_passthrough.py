@@ -24,9 +24,11 @@ from welldone.server.app import RequestContext
 from welldone.server.generation.passthrough import (
     PASSTHROUGH_ENDPOINTS,
     PassthroughApi,
-    PassthroughExchange,
+    PassthroughEndpoint,
+    PassthroughRequest,
 )
 from welldone.server.generation.targets import BackendResolver
+from welldone.server.requests.upstream_body import PassthroughBody
 
 VECTOR = json_reply({"object": "list", "data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}})
 SOUND = MockReply(
@@ -469,8 +471,12 @@ def test_a_slow_client_pauses_the_upstream() -> None:
             stream.has_backpressure = True
             return stream
 
-        call = SimpleNamespace(headers={}, start_stream=open_stream)
-        exchange = PassthroughExchange(cast("HttpRequest", call), {}, write_s=30.0)
+        call = SimpleNamespace(method="POST", headers={}, start_stream=open_stream)
+        ctx = RequestContext(cast("HttpRequest", call), "id", 0.0, {}, log_fields={})
+        endpoint = PassthroughEndpoint("/x", "x")
+        exchange = PassthroughRequest(
+            ctx, "/x", endpoint, PassthroughBody(), write_s=30.0, charge_tokens=lambda *_: None
+        )
 
         class Sending:
             def pause(self) -> None:
@@ -491,8 +497,9 @@ def test_a_slow_client_pauses_the_upstream() -> None:
             exchange.data(b"1")
             return Sending()
 
-        lease = SimpleNamespace(address=None, send=begin, first_byte_s=30.0, idle_s=30.0, upstream=None)
-        return await exchange.run(cast("BackendLease", lease), "POST", "/x", body=b"", content_type="x")
+        times = {"first_byte_s": 30.0, "idle_s": 30.0}
+        lease = SimpleNamespace(address=None, send=begin, upstream=None, model="m", report=lambda _: None, **times)
+        return await exchange.run_attempt(cast("BackendLease", lease), 0, 1)
 
     assert run(work()) is None
     drained = ["pause", "drain", "resume"]

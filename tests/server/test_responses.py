@@ -42,12 +42,12 @@ class Scene:
         self.store = ResponseStore(limit=self.settings.stored_responses, limit_bytes=self.settings.stored_bytes)
         targets = cast("BackendResolver", SimpleNamespace(find=lambda context, name: self.backend))
         self.api = ResponsesApi(
-            self.settings,
-            targets,
-            cast("GenerationService", self),
-            self.store,
+            settings=self.settings,
+            targets=targets,
+            generator=cast("GenerationService", self),
+            store=self.store,
             owners=UpstreamIdOwners(is_strict=False),
-            count_tokens=self.count,
+            count_chat=self.count,
             now=lambda: 1_700_000_000.0,
         )
 
@@ -383,7 +383,7 @@ def test_background_responses_are_cancelled_at_shutdown() -> None:
     async def work() -> None:
         scene = Scene()
         name, _, has_ended = await start_background(scene)
-        await scene.api.close()
+        await scene.api.background.close()
         await has_ended.wait()
         assert (await scene.get(name))["status"] == "cancelled"
 
@@ -425,9 +425,9 @@ def test_background_responses_are_limited() -> None:
             await start_background(scene)
         error = await rejection(scene.api.create(scene.context(input="hi", background=True)))
         assert (error.status, error.param) == (429, "background")
-        await scene.api.close()
+        await scene.api.background.close()
         await start_background(scene)
-        await scene.api.close()
+        await scene.api.background.close()
 
     run(work())
 

@@ -12,7 +12,7 @@ from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
 from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.server.access.keys import SharedKey
-from welldone.server.access.limits import RateLimiter, SharedRateLimiter
+from welldone.server.access.limits import RateLimiter
 from welldone.server.access.redis_store import RedisStoreClient
 from welldone.server.access.store import LimitCount, SharedStore, StoreClient, StoreError, StoreUnavailableError
 
@@ -116,7 +116,7 @@ def test_a_call_to_a_silent_store_times_out() -> None:
     async def work() -> None:
         async with started(Silent(), patience_s=0.001, again_s=3_600.0) as store:
             assert not store.is_up
-            limits = SharedRateLimiter(store, requests_per_minute=1, tokens_per_minute=0)
+            limits = RateLimiter(requests_per_minute=1, tokens_per_minute=0, store=store)
             assert (await limits.admit("a"))["x-ratelimit-remaining-requests"] == "0"
             with pytest.raises(ApiError):
                 await limits.admit("a")
@@ -227,7 +227,7 @@ def test_the_store_counts_like_a_single_process(redis: RealRedis) -> None:
 
     async def work() -> None:
         async with started(connect(redis)) as store:
-            shared = SharedRateLimiter(store, requests_per_minute=5, tokens_per_minute=80)
+            shared = RateLimiter(requests_per_minute=5, tokens_per_minute=80, store=store)
             assert await results(shared) == await results(RateLimiter(requests_per_minute=5, tokens_per_minute=80))
 
     run(work())
@@ -236,7 +236,7 @@ def test_the_store_counts_like_a_single_process(redis: RealRedis) -> None:
 @NEEDS_REDIS
 @pytest.mark.tier2
 def test_concurrent_requests_through_two_clients_do_not_exceed_the_limit(redis: RealRedis) -> None:
-    async def admitted(limits: SharedRateLimiter) -> bool:
+    async def admitted(limits: RateLimiter) -> bool:
         try:
             return bool(await limits.admit("a"))
         except ApiError:
@@ -244,7 +244,7 @@ def test_concurrent_requests_through_two_clients_do_not_exceed_the_limit(redis: 
 
     async def work() -> None:
         async with started(connect(redis)) as one, started(connect(redis)) as other:
-            both = [SharedRateLimiter(store, requests_per_minute=7, tokens_per_minute=0) for store in (one, other)]
+            both = [RateLimiter(requests_per_minute=7, tokens_per_minute=0, store=store) for store in (one, other)]
             assert sum(await asyncio.gather(*[admitted(both[number % 2]) for number in range(700)])) in (7, 8)
 
     run(work())
@@ -256,7 +256,7 @@ def test_tokens_charged_by_one_server_count_at_the_other_and_expire(redis: RealR
     async def work() -> None:
         async with started(connect(redis)) as one, started(connect(redis)) as other:
             here, there = (
-                SharedRateLimiter(store, requests_per_minute=0, tokens_per_minute=600) for store in (one, other)
+                RateLimiter(requests_per_minute=0, tokens_per_minute=600, store=store) for store in (one, other)
             )
             for _ in range(3):
                 here.charge_tokens("a", 300)
@@ -279,7 +279,7 @@ def test_tokens_charged_by_one_server_count_at_the_other_and_expire(redis: RealR
 def test_a_rejected_request_is_not_charged(redis: RealRedis) -> None:
     async def work() -> None:
         async with started(connect(redis)) as store:
-            limits = SharedRateLimiter(store, requests_per_minute=1, tokens_per_minute=0)
+            limits = RateLimiter(requests_per_minute=1, tokens_per_minute=0, store=store)
             await limits.admit("a")
             errors = []
             for _ in range(50):
@@ -302,7 +302,7 @@ def test_without_the_store_each_process_continues_from_the_last_level(redis: Rea
             started(connect(redis), again_s=3_600.0) as other,
         ):
             here, there = (
-                SharedRateLimiter(store, requests_per_minute=3, tokens_per_minute=0) for store in (one, other)
+                RateLimiter(requests_per_minute=3, tokens_per_minute=0, store=store) for store in (one, other)
             )
             await here.admit("a")
             await there.admit("a")
@@ -321,7 +321,7 @@ def test_extra_requests_charged_by_one_server_count_at_the_other(redis: RealRedi
     async def work() -> None:
         async with started(connect(redis)) as one, started(connect(redis)) as other:
             here, there = (
-                SharedRateLimiter(store, requests_per_minute=60, tokens_per_minute=0) for store in (one, other)
+                RateLimiter(requests_per_minute=60, tokens_per_minute=0, store=store) for store in (one, other)
             )
             await here.admit("a")
             here.charge_requests("a", 127)
@@ -350,7 +350,7 @@ def test_a_counter_of_the_wrong_type_is_reset(redis: RealRedis, words: tuple[str
     async def work() -> None:
         redis.command(*words)
         async with started(connect(redis), again_s=3_600.0) as store:
-            limits = SharedRateLimiter(store, requests_per_minute=2, tokens_per_minute=0)
+            limits = RateLimiter(requests_per_minute=2, tokens_per_minute=0, store=store)
             await limits.admit("a")
             await limits.admit("b")
             assert store.is_up
@@ -373,7 +373,7 @@ def test_keys_of_the_wrong_type_do_not_mark_the_store_as_down(
                 with pytest.raises(StoreUnavailableError):
                     await store.call(lambda client: client.key("aa"))
             assert store.is_up
-            limits = SharedRateLimiter(store, requests_per_minute=2, tokens_per_minute=0)
+            limits = RateLimiter(requests_per_minute=2, tokens_per_minute=0, store=store)
             await limits.admit("a")
             redis.command("DEL", "welldone:keys")
             assert await store.call(lambda client: client.key("aa")) is None

@@ -14,6 +14,7 @@ from tests.server.persistent_gateway import PersistentGateway, persistent_gatewa
 from tests.server.running_gateway import gateway
 from tests.server.running_server import CHAT, RecordedReply
 from tests.table import table
+from welldone.gateway import error_mapping
 from welldone.mock.faults import ALL_FAULTS, FAULT_REPLIES
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, MockScript, ReplyEnd, reply_from_trace
 from welldone.mock.server import MockServer
@@ -258,7 +259,7 @@ def test_an_error_body_without_an_end_is_reported_after_a_timeout(
     end: ReplyEnd,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attempt, "ERROR_BODY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(error_mapping, "ERROR_BODY_TIMEOUT_S", 0.2)
     reply = MockReply((MockChunk('{"error":{"message":"oops"}}'), MockChunk(" ")), 500, JSON, end=end)
 
     async def work() -> None:

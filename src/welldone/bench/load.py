@@ -44,13 +44,11 @@ def constant_arrivals(rate: float) -> Iterator[float]:
     return (number / rate for number in count())
 
 
-def poisson_arrivals(rate: float, rng: random.Random) -> Iterator[float]:
-    """Yield the times of a Poisson process: independent users. The first arrival follows a gap like the others."""
-    return bursty_arrivals(rate, 1.0, rng)
-
-
 def bursty_arrivals(rate: float, burstiness: float, rng: random.Random) -> Iterator[float]:
-    """Yield times with gamma-distributed gaps, whose variance is `burstiness` times that of a Poisson process."""
+    """Yield times with gamma-distributed gaps, whose variance is `burstiness` times that of a Poisson process.
+
+    With a burstiness of 1 they are those of a Poisson process: independent users. The first arrival follows a gap too.
+    """
     _check_rate(rate)
     if not 0 < burstiness <= MAX_BURSTINESS:
         raise ValueError(f"the burstiness must be more than 0 and at most {MAX_BURSTINESS:g}, not {burstiness:g}")
@@ -167,17 +165,14 @@ class LoadGenerator:
         return self.clock() - self._begun
 
     @property
-    def client_load(self) -> ClientLoad:
-        """Load of this client during the step."""
-        counts = self.counts
-        cpu = self._cpu_used / self.seconds if self.seconds else 0.0
-        is_late = counts.late > max(_LATE_ALLOWED, _LATE_SHARE * len(self.records))
-        return ClientLoad(
-            cpu=cpu,
-            late_starts=counts.late,
-            max_delay_s=counts.max_delay_s,
-            is_bottleneck=cpu > _BUSY_CPU_SHARE or is_late,
-        )
+    def cpu(self) -> float:
+        """CPU share of one core that this client used during the step."""
+        return self._cpu_used / self.seconds if self.seconds else 0.0
+
+    @property
+    def is_bottleneck(self) -> bool:
+        """Whether this client was too busy, or too late, for its times to be those of the server."""
+        return self.cpu > _BUSY_CPU_SHARE or self.counts.late > max(_LATE_ALLOWED, _LATE_SHARE * len(self.records))
 
     async def run_closed_loop(self, users: int, seconds: float) -> None:
         """Run users who each send the next request when the last one is answered."""
@@ -295,14 +290,17 @@ class LoadGenerator:
 
     async def _receive(self, receiver: BenchReceiver, data: bytes, body: dict[str, Any]) -> BenchReceiver:
         exchange: Exchange | None = None
+        options: RequestOptions = {"body": data, "accept": "text/event-stream"}
         try:
             async with asyncio.timeout(self.timeout_s):
-                exchange = await self._send(receiver, data)
-                await receiver.done
-                if receiver.is_stale:  # the server had closed the idle connection
-                    receiver = self._make_receiver(receiver.record, body)
-                    exchange = await self._send(receiver, data, is_fresh=True)
+                for is_fresh in (False, True):
+                    exchange = await send(
+                        self.address, "POST", self.dialect.path, receiver, pool=self._pool, is_fresh=is_fresh, **options
+                    )
                     await receiver.done
+                    if is_fresh or not receiver.is_stale:
+                        break
+                    receiver = self._make_receiver(receiver.record, body)  # the server had closed the idle connection
         except TimeoutError:
             receiver.settle(RequestOutcome.TIMED_OUT, f"not complete within {self.timeout_s:g} s")
         except HttpClientError as error:
@@ -311,11 +309,6 @@ class LoadGenerator:
             if exchange is not None:
                 exchange.close()
         return receiver
-
-    async def _send(self, receiver: BenchReceiver, data: bytes, *, is_fresh: bool = False) -> Exchange:
-        options: RequestOptions = {"body": data, "accept": "text/event-stream"}
-        path, pool = self.dialect.path, self._pool
-        return await send(self.address, "POST", path, receiver, pool=pool, is_fresh=is_fresh, **options)
 
 
 # The steps of each kind of run.
@@ -369,13 +362,9 @@ def arrival_times(step: PlannedStep, settings: BenchSettings, rng: random.Random
     """Return the times at which requests are due."""
     if step.rate is None:
         return iter(step.times)
-    match settings.arrivals:
-        case ArrivalProcess.CONSTANT:
-            return constant_arrivals(step.rate)
-        case ArrivalProcess.POISSON:
-            return poisson_arrivals(step.rate, rng)
-        case ArrivalProcess.BURSTY:
-            return bursty_arrivals(step.rate, settings.burstiness, rng)
+    if settings.arrivals is ArrivalProcess.CONSTANT:
+        return constant_arrivals(step.rate)
+    return bursty_arrivals(step.rate, settings.burstiness if settings.arrivals is ArrivalProcess.BURSTY else 1.0, rng)
 
 
 def expected_duration_s(settings: BenchSettings) -> tuple[float, float] | None:
@@ -405,12 +394,11 @@ def merge_rounds(
     for load in loads:
         records += load.records if not seconds else [shift_record(record, seconds) for record in load.records]
         seconds += load.seconds
-    owns = [load.client_load for load in loads]
     client = ClientLoad(
-        cpu=sum(own.cpu for own in owns) / len(owns),
-        late_starts=sum(own.late_starts for own in owns),
-        max_delay_s=max(own.max_delay_s for own in owns),
-        is_bottleneck=any(own.is_bottleneck for own in owns),
+        cpu=sum(load.cpu for load in loads) / len(loads),
+        late_starts=sum(load.counts.late for load in loads),
+        max_delay_s=max(load.counts.max_delay_s for load in loads),
+        is_bottleneck=any(load.is_bottleneck for load in loads),
     )
     step = summarize_step(
         records,

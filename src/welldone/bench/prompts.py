@@ -191,13 +191,6 @@ class UserTurn(msgspec.Struct, frozen=True):
     tokens: int | None
 
 
-class Conversation(msgspec.Struct, frozen=True):
-    """A conversation in progress: the messages so far, and the remaining turns of the user."""
-
-    history: list[dict[str, Any]]
-    remaining: Sequence[UserTurn]
-
-
 class PromptRequest(msgspec.Struct):
     """A request to send."""
 
@@ -206,8 +199,8 @@ class PromptRequest(msgspec.Struct):
     prompt_tokens: int | None
     """From the tokenizer, without the chat template. None without a tokenizer, or if the prompt includes answers of the
     server: counting them would take time during the measurement."""
-    conversation: Conversation | None
-    """The conversation that continues after the answer, if it does."""
+    remaining: Sequence[UserTurn] = ()
+    """The turns of the conversation that follow the answer."""
 
 
 class PromptSource(Protocol):
@@ -241,26 +234,18 @@ class ConversationSource:
         self._scripts = scripts
         self._decode = decode
         self._rng = rng
-        self._due: deque[Conversation] = deque()
-        """At most as many as requests in flight: only an answer adds one."""
+        self._due: deque[tuple[list[dict[str, Any]], Sequence[UserTurn]]] = deque()
+        """Messages so far and remaining turns. At most as many as requests in flight: only an answer adds one."""
 
     def next(self) -> PromptRequest:
-        conversation = self._due.popleft() if self._due else Conversation([], next(self._scripts))
-        turn, *rest = conversation.remaining
-        messages = [*conversation.history, *turn.messages]
-        return PromptRequest(
-            messages=messages,
-            max_tokens=draw_length(self._decode, self._rng),
-            prompt_tokens=None if conversation.history else turn.tokens,
-            conversation=Conversation(messages, rest) if rest else None,
-        )
+        history, (turn, *rest) = self._due.popleft() if self._due else ([], next(self._scripts))
+        max_tokens = draw_length(self._decode, self._rng)
+        return PromptRequest([*history, *turn.messages], max_tokens, None if history else turn.tokens, rest)
 
     def add_answer(self, request: PromptRequest, text: str) -> None:
-        conversation = request.conversation
         # Many servers reject a history with an answer that has no text (only reasoning, or a tool call).
-        if conversation is not None and text:
-            history = [*conversation.history, {"role": "assistant", "content": text}]
-            self._due.append(Conversation(history, conversation.remaining))
+        if request.remaining and text:
+            self._due.append(([*request.messages, {"role": "assistant", "content": text}], request.remaining))
 
 
 def _synthetic_conversations(

@@ -286,17 +286,12 @@ def _check_assertion(assertion: Assertion, step: StepResult) -> AssertionResult:
 
 
 def _metric_value(assertion: Assertion, step: StepResult) -> float | None:
-    match assertion.metric:
-        case "token_rate":
-            return step.token_rate
-        case "request_rate":
-            return step.request_rate
-        case "error_rate":
-            return step.error_rate
-        case "goodput":
-            return step.good / step.due if step.good is not None and step.due else None
-        case metric:
-            return step.statistic(metric, assertion.statistic)
+    rates = {"token_rate": step.token_rate, "request_rate": step.request_rate, "error_rate": step.error_rate}
+    if assertion.metric == "goodput":
+        return step.good / step.due if step.good is not None and step.due else None
+    if assertion.metric in rates:
+        return rates[assertion.metric]
+    return step.statistic(assertion.metric, assertion.statistic)
 
 
 # Comparison of two servers or two runs: ratios with confidence intervals.

@@ -15,6 +15,7 @@ from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.view import anthropic, responses
 from welldone.rules.view.anthropic import content_blocks
 from welldone.rules.view.choices import REASONING_FIELDS, as_list, as_object
+from welldone.rules.view.responses import StreamedText
 from welldone.rules.view.stream import MessageKind
 from welldone.rules.view.view import ReplyKind, TraceView, has_usage
 
@@ -23,14 +24,15 @@ _NO_TOOL_CALL = "no reply had a tool call"
 _NO_REASONING = "the model sent no reasoning"
 _NO_KEEPALIVE = "no stream had a keep-alive"
 _NO_FAILURE = "no stream failed after its start"
+_NO_USAGE = "no reply had usage"
 
 
 class Condition(msgspec.Struct, frozen=True):
     """What a reply must contain so that some rules apply to it."""
 
-    rules: tuple[str, ...]
-    """Ids of rules. A family stands for its rules that no condition names."""
-    is_met: Callable[[TraceView], bool] = lambda _: True
+    rules: str
+    """Ids of rules, with spaces. A family stands for its rules that no condition names."""
+    is_met: Callable[[TraceView], object] = lambda _: True
     reason: str = NO_APPLICABLE_REPLY
     """Why the rules were not judged in a run without such a reply."""
 
@@ -42,8 +44,8 @@ def _has_comment(view: TraceView) -> bool:
     return view.reply_kind is ReplyKind.STREAM and any(line.startswith(b":") for line in view.trace.body.splitlines())
 
 
-def _is_error_reply(view: TraceView) -> bool:
-    return view.reply_kind is ReplyKind.HTTP_ERROR or bool(view.all_errors) or view.is_error_reply
+def _is_error_reply(view: TraceView) -> object:
+    return view.reply_kind is ReplyKind.HTTP_ERROR or view.all_errors or view.is_error_reply
 
 
 def _has_chunk_field(name: str) -> Callable[[TraceView], bool]:
@@ -67,6 +69,15 @@ def _has_buffered_tool_call(view: TraceView) -> bool:
     return any(as_object(as_object(choice).get("message")).get("tool_calls") for choice in choices)
 
 
+def _has_legacy_function_call(view: TraceView) -> bool:
+    deltas = view.choice_deltas
+    return any("function_call" in part.delta or part.finish_reason == "function_call" for part in deltas)
+
+
+def _has_reasoning(view: TraceView) -> bool:
+    return any(part.delta.get(name) for part in view.choice_deltas for name in REASONING_FIELDS)
+
+
 def _has_non_ascii_text(view: TraceView) -> bool:
     pieces = READERS[view.trace.endpoint].deltas(view)
     return any(not text.isascii() for piece in pieces for text in (piece.text, piece.reasoning))
@@ -81,6 +92,10 @@ def _has_function_call(view: TraceView) -> bool:
     return "function_call" in (*(item.type for item in view.responses_stream.items), *buffered)
 
 
+def _has_part(is_met: Callable[[StreamedText], bool]) -> Callable[[TraceView], bool]:
+    return lambda view: any(is_met(part) for _, part in view.responses_stream.part_events)
+
+
 def _has_keepalive_event(view: TraceView) -> bool:
     return (
         any(frame.data is None for frame in view.frames)  # a comment, or an event without data
@@ -89,16 +104,16 @@ def _has_keepalive_event(view: TraceView) -> bool:
     )
 
 
-def _has_failed_response(view: TraceView) -> bool:
+def _has_failed_response(view: TraceView) -> object:
     end = view.responses_stream.end_event
-    return (end is not None and end.type == "response.failed") or bool(view.all_errors)
+    return (end is not None and end.type == "response.failed") or view.all_errors
 
 
-def _has_content_block(view: TraceView) -> bool:
-    return bool(view.anthropic_stream.blocks) or bool(content_blocks(view.reply_object))
+def _has_content_block(view: TraceView) -> object:
+    return view.anthropic_stream.blocks or content_blocks(view.reply_object)
 
 
-def _has_block_event(view: TraceView) -> bool:
+def _has_block_event(view: TraceView) -> object:
     events = view.anthropic_stream.all_events
     return _has_content_block(view) or any(event.type.startswith("content_block_") for event in events)
 
@@ -116,135 +131,87 @@ def _has_ping(view: TraceView) -> bool:
     return _has_comment(view) or any(event.type == anthropic.PING_EVENT for event in view.anthropic_stream.all_events)
 
 
+_ERROR_RULES = (
+    "err-body-shape err-code-string err-refused-4xx err-status-before-stream "
+    "msg-error-body msg-error-type ns-error-status"
+)
+_STREAM_ERROR_RULES = (
+    "err-midstream-event err-then-done err-not-object-error err-not-error-field err-not-with-choices err-event-name "
+    "msg-error-event msg-error-last"
+)
+_LOGPROBS_RULES = "ext-logprobs-align ext-logprobs-entry ext-logprobs-finite ext-logprobs-shape cmpl-logprobs"
+_REASONING_RULES = "ext-no-think-tags ext-reasoning-before-content ext-reasoning-field"
+_ITEM_RULES = (
+    "resp-output-index resp-item-id-stable resp-item-added-first resp-done-events resp-final-output resp-item-status "
+    "resp-deltas"
+)
+_BLOCK_RULES = (
+    "msg-block-index msg-block-start-full msg-block-stop msg-block-start-empty msg-block-sequential msg-block-known "
+    "msg-delta-type"
+)
 CONDITIONS = (
     # Rules that apply to every reply, unlike the others of their family.
-    Condition(("n-index-int", "tool-calls-null", "use-only-if-asked")),
+    Condition("n-index-int tool-calls-null use-only-if-asked"),
     # ---- all endpoints
-    Condition(
-        ("enc-no-replacement-char", "enc-no-lone-surrogate"), _has_non_ascii_text, "no reply had text beyond ASCII"
-    ),
-    Condition(("sse-keepalive-form", "sse-keepalive-run-limit"), _has_comment, _NO_KEEPALIVE),
-    Condition(("live-keepalive-in-silence",), reason="no stream was slow enough to need a keep-alive"),
-    Condition(
-        (
-            *("err-body-shape", "err-code-string", "err-refused-4xx", "err-status-before-stream"),
-            *("msg-error-body", "msg-error-type", "ns-error-status"),
-        ),
-        _is_error_reply,
-        "no request was refused",
-    ),
-    Condition(
-        (
-            *("err-midstream-event", "err-then-done", "err-not-object-error", "err-not-error-field"),
-            *("err-not-with-choices", "err-event-name", "msg-error-event", "msg-error-last"),
-        ),
-        lambda view: bool(view.all_errors),
-        _NO_FAILURE,
-    ),
-    Condition(
-        ("err-retry-after",), lambda view: view.trace.status in OVERLOAD_STATUSES, "the server was never overloaded"
-    ),
+    Condition("enc-no-replacement-char enc-no-lone-surrogate", _has_non_ascii_text, "no reply had text beyond ASCII"),
+    Condition("sse-keepalive-form sse-keepalive-run-limit", _has_comment, _NO_KEEPALIVE),
+    Condition("live-keepalive-in-silence", reason="no stream was slow enough to need a keep-alive"),
+    Condition(_ERROR_RULES, _is_error_reply, "no request was refused"),
+    Condition(_STREAM_ERROR_RULES, lambda view: view.all_errors, _NO_FAILURE),
+    Condition("err-retry-after", lambda v: v.trace.status in OVERLOAD_STATUSES, "the server was never overloaded"),
     # ---- chat and completions
+    Condition("tool fin-tool-calls", lambda v: any(choice.tool_calls for choice in v.choices), _NO_TOOL_CALL),
+    Condition("ns-tool-calls", _has_buffered_tool_call, _NO_TOOL_CALL),
+    Condition("tool-id-once tool-name-once tool-later-fields-absent", _has_tool_call_continuation, _NO_TOOL_CALL),
+    Condition("tool-index-distinct", _has_parallel_tool_calls, _NO_TOOL_CALL),
+    Condition("tool-id-stable", lambda v: _has_tool_call_continuation(v) or _has_parallel_tool_calls(v), _NO_TOOL_CALL),
     Condition(
-        ("tool", "fin-tool-calls"), lambda view: any(choice.tool_calls for choice in view.choices), _NO_TOOL_CALL
-    ),
-    Condition(("ns-tool-calls",), _has_buffered_tool_call, _NO_TOOL_CALL),
-    Condition(
-        ("tool-id-once", "tool-name-once", "tool-later-fields-absent"), _has_tool_call_continuation, _NO_TOOL_CALL
-    ),
-    Condition(("tool-index-distinct",), _has_parallel_tool_calls, _NO_TOOL_CALL),
-    Condition(
-        ("tool-id-stable",),
-        lambda view: _has_tool_call_continuation(view) or _has_parallel_tool_calls(view),
+        "tool-legacy-function-call",
+        lambda view: (view.trace.request or {}).get("tools") and view.is_complete_stream,
         _NO_TOOL_CALL,
     ),
+    Condition("fin-function-call-legacy", _has_legacy_function_call, "no reply had function_call"),
+    Condition("use env-metadata-on-usage-chunk", lambda view: any(map(has_usage, view.chunks)), _NO_USAGE),
     Condition(
-        ("tool-legacy-function-call",),
-        lambda view: bool((view.trace.request or {}).get("tools")) and view.is_complete_stream,
-        _NO_TOOL_CALL,
-    ),
-    Condition(
-        ("fin-function-call-legacy",),
-        lambda view: any(
-            "function_call" in part.delta or part.finish_reason == "function_call" for part in view.choice_deltas
-        ),
-        "no reply had function_call",
-    ),
-    Condition(
-        ("use", "env-metadata-on-usage-chunk"), lambda view: any(map(has_usage, view.chunks)), "no reply had usage"
-    ),
-    Condition(
-        ("use-final-chunk", "use-null-elsewhere", "cmpl-usage-chunk"),
+        "use-final-chunk use-null-elsewhere cmpl-usage-chunk",
         lambda view: view.trace.wants_usage is True and view.is_complete_stream,
-        "no reply had usage",
+        _NO_USAGE,
     ),
-    Condition(("n",), lambda view: len(view.choices) > 1, "no reply had several choices"),
-    Condition(("cmpl",), reason="the completions endpoint sent no reply"),
+    Condition("n", lambda view: len(view.choices) > 1, "no reply had several choices"),
+    Condition("cmpl", reason="the completions endpoint sent no reply"),
     Condition(
-        ("ext-logprobs-align", "ext-logprobs-entry", "ext-logprobs-finite", "ext-logprobs-shape", "cmpl-logprobs"),
+        _LOGPROBS_RULES,
         lambda view: any(part.choice.get("logprobs") is not None for part in view.choice_deltas),
         "no reply had logprobs",
     ),
-    Condition(
-        ("ext-no-think-tags", "ext-reasoning-before-content", "ext-reasoning-field"),
-        lambda view: any(part.delta.get(name) for part in view.choice_deltas for name in REASONING_FIELDS),
-        _NO_REASONING,
-    ),
-    Condition(("ext-annotations",), _has_delta_field("annotations"), "no reply had annotations"),
-    Condition(("ext-audio",), _has_delta_field("audio"), "no reply had audio"),
-    Condition(("ext-refusal",), _has_delta_field("refusal"), "no reply had a refusal"),
-    Condition(("env-obfuscation",), _has_chunk_field("obfuscation"), "no reply had obfuscation"),
-    Condition(("env-service-tier",), _has_chunk_field("service_tier"), "no reply had service_tier"),
-    Condition(("env-fingerprint",), _has_chunk_field("system_fingerprint"), "no reply had system_fingerprint"),
+    Condition(_REASONING_RULES, _has_reasoning, _NO_REASONING),
+    Condition("ext-annotations", _has_delta_field("annotations"), "no reply had annotations"),
+    Condition("ext-audio", _has_delta_field("audio"), "no reply had audio"),
+    Condition("ext-refusal", _has_delta_field("refusal"), "no reply had a refusal"),
+    Condition("env-obfuscation", _has_chunk_field("obfuscation"), "no reply had obfuscation"),
+    Condition("env-service-tier", _has_chunk_field("service_tier"), "no reply had service_tier"),
+    Condition("env-fingerprint", _has_chunk_field("system_fingerprint"), "no reply had system_fingerprint"),
     # ---- /v1/responses
-    Condition(
-        (
-            *("resp-output-index", "resp-item-id-stable", "resp-item-added-first", "resp-done-events"),
-            *("resp-final-output", "resp-item-status", "resp-deltas"),
-        ),
-        lambda view: bool(view.responses_stream.items or _output_items(view)),
-    ),
-    Condition(
-        ("resp-content-index", "resp-part-added-first", "resp-delta-equals-done"),
-        lambda view: bool(view.responses_stream.part_events),
-    ),
-    Condition(
-        ("resp-logprobs-array",),
-        lambda view: any(piece.part_type == "output_text" for _, piece in view.responses_stream.part_events),
-    ),
-    Condition(
-        ("resp-reasoning-parts",),
-        lambda view: any(piece.is_reasoning for _, piece in view.responses_stream.part_events),
-        _NO_REASONING,
-    ),
-    Condition(("resp-function-ids", "resp-args-done"), _has_function_call, "no reply had a function call"),
-    Condition(("resp-keepalive",), _has_keepalive_event, _NO_KEEPALIVE),
-    Condition(("resp-error",), _has_failed_response, _NO_FAILURE),
+    Condition(_ITEM_RULES, lambda view: view.responses_stream.items or _output_items(view)),
+    Condition("resp-content-index resp-part-added-first resp-delta-equals-done", _has_part(lambda _: True)),
+    Condition("resp-logprobs-array", _has_part(lambda part: part.part_type == "output_text")),
+    Condition("resp-reasoning-parts", _has_part(lambda part: part.is_reasoning), _NO_REASONING),
+    Condition("resp-function-ids resp-args-done", _has_function_call, "no reply had a function call"),
+    Condition("resp-keepalive", _has_keepalive_event, _NO_KEEPALIVE),
+    Condition("resp-error", _has_failed_response, _NO_FAILURE),
     # ---- /v1/messages
+    Condition(_BLOCK_RULES, _has_content_block),
+    Condition("msg-block-start-first", _has_block_event),
+    Condition("msg-whole-content", lambda view: "content" in view.reply_object),
+    Condition("msg-tool-ids msg-tool-input-json", _has_tool_use, _NO_TOOL_CALL),
+    Condition("msg-stop-reason-tool-use", lambda v: _has_tool_use(v) or _has_stop_reason(v, "tool_use"), _NO_TOOL_CALL),
     Condition(
-        (
-            *("msg-block-index", "msg-block-start-full", "msg-block-stop", "msg-block-start-empty"),
-            *("msg-block-sequential", "msg-block-known", "msg-delta-type"),
-        ),
-        _has_content_block,
+        "msg-stop-sequence", lambda v: _has_stop_reason(v, "stop_sequence"), "no answer ended at a stop sequence"
     ),
-    Condition(("msg-block-start-first",), _has_block_event),
-    Condition(("msg-whole-content",), lambda view: "content" in view.reply_object),
-    Condition(("msg-tool-ids", "msg-tool-input-json"), _has_tool_use, _NO_TOOL_CALL),
-    Condition(
-        ("msg-stop-reason-tool-use",),
-        lambda view: _has_tool_use(view) or _has_stop_reason(view, "tool_use"),
-        _NO_TOOL_CALL,
-    ),
-    Condition(
-        ("msg-stop-sequence",),
-        lambda view: _has_stop_reason(view, "stop_sequence"),
-        "no answer ended at a stop sequence",
-    ),
-    Condition(("msg-ping-form",), _has_ping, "no stream had a ping"),
+    Condition("msg-ping-form", _has_ping, "no stream had a ping"),
 )
-_BY_RULE = {rule: condition for condition in CONDITIONS for rule in condition.rules}
-_NO_CONDITION = Condition(())
+_BY_RULE = {rule: condition for condition in CONDITIONS for rule in condition.rules.split()}
+_NO_CONDITION = Condition("")
 
 
 def _condition_of(rule: str) -> Condition:

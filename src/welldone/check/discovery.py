@@ -37,12 +37,24 @@ async def discover(client: ProbeClient) -> ServerFacts:
         CheckUnreachableError: the server cannot be checked.
     """
     listed = await _send_discovery(client, ProbeRequest(method="GET", path="/models"))
-    _check_reachable(client, listed)
+    url = client.settings.url
+    if listed.recording.is_timed_out:
+        raise CheckUnreachableError(f"{url}/models {client.timeout_message()}")
+    if listed.status is None:
+        raise CheckUnreachableError(f"{url}: {listed.recording.error}")
+    if problem := _access_problem(client, listed):
+        raise CheckUnreachableError(problem)
+    if listed.is_ok and listed.trace.media_type == "text/html":
+        raise CheckUnreachableError(f"{url} answers with a web page, not with JSON: pass the base URL, including /v1")
     models = (parse_model_list(listed.recording.body, client.settings.secrets.values) or ()) if listed.is_ok else ()
     names = [model.id for model in models]
     model = client.settings.model or (names[0] if names else None)
+    if model is None and listed.status == 404:
+        hint = "pass the base URL, including /v1, or name a model with --model"
+        raise CheckUnreachableError(f"there is no {url}/models: {hint}")
     if model is None:
-        raise CheckUnreachableError(_no_model_message(client.settings.url, listed))
+        reason = "" if listed.is_ok else f" ({listed.error_summary})"
+        raise CheckUnreachableError(f"{url} lists no models{reason}: name one with --model")
     members, limit_name = client.settings.dialect.request_variants[0]
     server = detect_server_kind(models) or single_line(listed.header("server") or "", _MAX_NAME_CHARS)
     facts = ServerFacts(model=model, server=server, members=members, limit_field=limit_name)
@@ -52,19 +64,6 @@ async def discover(client: ProbeClient) -> ServerFacts:
     # Some models do not send their reasoning: a greeting that reaches its limit without text shows it.
     is_hidden = not reply.text and reply.finish_reason == client.settings.dialect.length_reason
     return msgspec.structs.replace(facts, reasoning_allowance=_ALLOWANCE_LIMIT) if is_hidden else facts
-
-
-def _check_reachable(client: ProbeClient, reply: ProbeReply) -> None:
-    """Require that an OpenAI-compatible server answers and accepts the key."""
-    url = client.settings.url
-    if reply.recording.is_timed_out:
-        raise CheckUnreachableError(f"{url}/models {client.timeout_message()}")
-    if reply.status is None:
-        raise CheckUnreachableError(f"{url}: {reply.recording.error}")
-    if problem := _access_problem(client, reply):
-        raise CheckUnreachableError(problem)
-    if reply.is_ok and reply.trace.media_type == "text/html":
-        raise CheckUnreachableError(f"{url} answers with a web page, not with JSON: pass the base URL, including /v1")
 
 
 def _access_problem(client: ProbeClient, reply: ProbeReply) -> str | None:
@@ -78,13 +77,6 @@ def _access_problem(client: ProbeClient, reply: ProbeReply) -> str | None:
         location = single_line(reply.header("location") or "?", _MAX_NAME_CHARS)
         return f"{url} redirects to {location}: check that URL instead"
     return None
-
-
-def _no_model_message(url: str, listed: ProbeReply) -> str:
-    if listed.status == 404:
-        return f"there is no {url}/models: pass the base URL, including /v1, or name a model with --model"
-    reason = "" if listed.is_ok else f" ({listed.error_summary})"
-    return f"{url} lists no models{reason}: name one with --model"
 
 
 async def _first_answer(client: ProbeClient, facts: ServerFacts, names: list[str]) -> tuple[ServerFacts, ProbeReply]:

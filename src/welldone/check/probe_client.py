@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import msgspec
 
 from welldone import __version__
 from welldone.check.reply import ProbeRequest
 from welldone.check.settings import CHAT, CheckSettings
-from welldone.http.address import Address, parse_url
+from welldone.http import recording_client
+from welldone.http.address import parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse
 
@@ -28,23 +29,10 @@ SLOW_SERVER_HINT = "the server may be slow or busy: raise --timeout"
 _NOT_SENT = f"not sent: {_FAILED_REQUESTS_LIMIT} earlier requests got no complete reply"
 
 
-class RecordResponse(Protocol):
-    """Signature of `recording_client.record_response`."""
-
-    def __call__(
-        self,
-        address: Address,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None,
-        headers: tuple[tuple[str, str | None], ...],
-        timeout_s: float,
-        idle_timeout_s: float,
-        limit_bytes: int,
-        after_done_s: float,
-        leave: Callable[[bytes], bool] | None,
-    ) -> Awaitable[RecordedResponse]: ...
+RecordResponse: TypeAlias = Callable[..., Awaitable[RecordedResponse]]
+"""`recording_client.record_response`, or a function with its parameters."""
+AbortPredicate: TypeAlias = Callable[[bytes], bool]
+"""Returns whether to disconnect, given the body so far."""
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +55,8 @@ class ProbeClient:
     def __init__(
         self,
         settings: CheckSettings,
-        record_response: RecordResponse,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        record_response: RecordResponse = recording_client.record_response,
     ) -> None:
         """Raises `ValueError` if the URL, the key or a header is invalid."""
         self.settings = settings
@@ -80,18 +68,15 @@ class ProbeClient:
             headers=(*settings.dialect.request_headers(settings.key), *settings.headers),
         )
         self._root = msgspec.structs.replace(self.address, prefix=self.address.prefix.removesuffix("/v1"))
-        self._record_response = record_response
         self._sleep = sleep
+        self._record_response = record_response
         self._semaphore = asyncio.Semaphore(settings.jobs)
         self._failed_requests = 0
         self._has_timed_out = False
         self._retry_waited_s = 0.0
 
     async def send(
-        self,
-        request: ProbeRequest,
-        probe: str,
-        abort_when: Callable[[bytes], bool] | None = None,
+        self, request: ProbeRequest, probe: str, abort_when: AbortPredicate | None = None
     ) -> list[RecordedResponse]:
         """Responses of all attempts: overload responses, then the final one.
 
@@ -112,7 +97,7 @@ class ProbeClient:
         return f"timed out after {self.settings.timeouts.reply_s:g} s; {SLOW_SERVER_HINT}"
 
     async def _send_limited(
-        self, request: ProbeRequest, probe: str, abort_when: Callable[[bytes], bool] | None
+        self, request: ProbeRequest, probe: str, abort_when: AbortPredicate | None
     ) -> RecordedResponse:
         async with self._semaphore:
             if self._failed_requests >= _FAILED_REQUESTS_LIMIT:

@@ -4,14 +4,14 @@ They are tolerant: a field of the wrong type is read as if it were absent.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from welldone.rules.view.anthropic import BLOCK_DELTA, BLOCK_START, MESSAGE_DELTA, MESSAGE_START, content_blocks
+from welldone.rules.view.anthropic import BLOCK_DELTA, MESSAGE_DELTA, MESSAGE_START, content_blocks
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, ChoiceView, as_list, as_object, as_text, call_type
-from welldone.rules.view.responses import ITEM_DONE, RESPONSE_END_EVENTS
+from welldone.rules.view.responses import ITEM_DONE, TEXT_EVENTS, TOOL_INPUT_EVENTS
 from welldone.rules.view.view import ReplyKind, TraceView, has_usage
 
 
@@ -74,10 +74,6 @@ def _tool_call(call_id: object, name: object, arguments: object) -> ParsedToolCa
 def _streamed_choice(deltas: list[ParsedDelta], calls: tuple[ParsedToolCall, ...], finish: object) -> ParsedChoice:
     text, reasoning = "".join(delta.text for delta in deltas), "".join(delta.reasoning for delta in deltas)
     return ParsedChoice(0, "assistant", text, reasoning, calls, finish)
-
-
-def _events_of_type(view: TraceView, *kinds: str) -> list[dict[str, Any]]:
-    return [message.json for message in view.messages if message.json.get("type") in kinds]
 
 
 # ---- chat and completions
@@ -145,27 +141,34 @@ def _chat_tool_call(call: dict[str, Any]) -> ParsedToolCall:
 
 def _messages_choices(view: TraceView) -> list[ParsedChoice]:
     """A single choice; none if the reply has no message."""
-    if view.reply_kind is not ReplyKind.STREAM:
-        return [_buffered_message(view.reply_object)] if view.reply_object else []
-    if not _events_of_type(view, MESSAGE_START, BLOCK_DELTA, MESSAGE_DELTA):
-        return []
-    ends = [as_object(event.get("delta")) for event in _events_of_type(view, MESSAGE_DELTA)]
-    finish = next((end["stop_reason"] for end in reversed(ends) if end.get("stop_reason")), None)
-    return [_streamed_choice(_messages_deltas(view), _streamed_tool_uses(view), finish)]
+    if view.reply_kind is ReplyKind.STREAM:
+        stream = view.anthropic_stream
+        if not any(event.type in (MESSAGE_START, BLOCK_DELTA, MESSAGE_DELTA) for event in stream.all_events):
+            return []
+        blocks = [
+            block.start_block | ({"input": block.input_json} if block.input_json else {}) for block in stream.blocks
+        ]
+        return [_streamed_choice(_messages_deltas(view), _block_tool_calls(blocks), stream.stop_reason or None)]
+    message, blocks = view.reply_object, content_blocks(view.reply_object)
+    text, thinking = (
+        "".join(as_text(block.get(kind)) for block in blocks if block.get("type") == kind)
+        for kind in ("text", "thinking")
+    )
+    choice = ParsedChoice(0, message.get("role"), text, thinking, _block_tool_calls(blocks), message.get("stop_reason"))
+    return [choice] if message else []
 
 
 def _messages_deltas(view: TraceView) -> list[ParsedDelta]:
     """One delta for each content_block_delta."""
     return [
         ParsedDelta(
-            message.frame_number,
-            text=as_text(delta.get("text")),
-            reasoning=as_text(delta.get("thinking")),
-            has_other=bool(delta.get("partial_json")),
+            event.frame_number,
+            text=as_text(event.delta.get("text")),
+            reasoning=as_text(event.delta.get("thinking")),
+            has_other=bool(event.delta.get("partial_json")),
         )
-        for message in view.messages
-        if message.json.get("type") == BLOCK_DELTA
-        for delta in (as_object(message.json.get("delta")),)
+        for event in view.anthropic_stream.all_events
+        if event.type == BLOCK_DELTA
     ]
 
 
@@ -173,54 +176,23 @@ def _messages_usage(view: TraceView) -> object:
     """Usage of message_start, updated by the usage of message_delta."""
     if view.reply_kind is not ReplyKind.STREAM:
         return view.reply_object.get("usage")
-    starts = (as_object(event.get("message")) for event in _events_of_type(view, MESSAGE_START))
-    usages = [as_object(event.get("usage")) for event in (*starts, *_events_of_type(view, MESSAGE_DELTA))]
+    stream = view.anthropic_stream
+    starts = [as_object(event.json.get("message")) for event in stream.of_type(MESSAGE_START)]
+    usages = [
+        as_object(part.get("usage")) for part in (*starts, *(event.json for event in stream.of_type(MESSAGE_DELTA)))
+    ]
     return {name: value for usage in usages for name, value in usage.items()} or None
 
 
-def _streamed_tool_uses(view: TraceView) -> tuple[ParsedToolCall, ...]:
-    """Tool calls in the order of their blocks."""
-    arguments: dict[object, str] = {}
-    for event in _events_of_type(view, BLOCK_DELTA):
-        index = _block_key(event)
-        piece = as_text(as_object(event.get("delta")).get("partial_json"))
-        arguments[index] = arguments.get(index, "") + piece
-    return tuple(
-        _tool_call(block.get("id"), block.get("name"), arguments.get(_block_key(event)) or block.get("input"))
-        for event in _events_of_type(view, BLOCK_START)
-        if (block := as_object(event.get("content_block"))).get("type") == "tool_use"
-    )
-
-
-def _block_key(event: dict[str, Any]) -> object:
-    """The index if it is hashable."""
-    index = event.get("index")
-    return index if isinstance(index, int | str) else None
-
-
-def _buffered_message(message: dict[str, Any]) -> ParsedChoice:
-    blocks = content_blocks(message)
-    text, thinking = (
-        "".join(as_text(block.get(kind)) for block in blocks if block.get("type") == kind)
-        for kind in ("text", "thinking")
-    )
-    calls = tuple(
-        _tool_call(block.get("id"), block.get("name"), block.get("input"))
-        for block in blocks
-        if block.get("type") == "tool_use"
-    )
-    return ParsedChoice(0, message.get("role"), text, thinking, calls, message.get("stop_reason"))
+def _block_tool_calls(blocks: list[dict[str, Any]]) -> tuple[ParsedToolCall, ...]:
+    calls = [block for block in blocks if block.get("type") == "tool_use"]
+    return tuple(_tool_call(call.get("id"), call.get("name"), call.get("input")) for call in calls)
 
 
 # ---- /v1/responses
 
 
-_TEXT_DELTA = "response.output_text.delta"
-_REASONING_DELTAS = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
-_OTHER_DELTAS = (
-    *("response.refusal.delta", "response.function_call_arguments.delta"),
-    "response.custom_tool_call_input.delta",
-)
+_DELTA_KINDS = {f"{prefix}.delta": kind for prefix, kind in (TEXT_EVENTS | TOOL_INPUT_EVENTS).items()}
 _ARGUMENT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field with the arguments, by item type."""
 
@@ -233,42 +205,40 @@ def _responses_choices(view: TraceView) -> list[ParsedChoice]:
     if view.reply_kind is ReplyKind.STREAM:
         deltas = _responses_deltas(view)
         # Tool calls are read from output_item.done, as Codex does.
-        items = [as_object(event.get("item")) for event in _events_of_type(view, ITEM_DONE)]
+        items = [event.item for event in view.responses_stream.events if event.type == ITEM_DONE]
         return [_streamed_choice(deltas, _item_tool_calls(items), finish)] if deltas or response else []
     items = [as_object(item) for item in as_list(response.get("output"))]
-    text = "".join(_item_texts(items, "message", ("content",), "output_text"))
-    reasoning = "".join(_item_texts(items, "reasoning", ("summary", "content"), None))
+    text, reasoning = _item_text(items, "message"), _item_text(items, "reasoning")
     return [ParsedChoice(0, "assistant", text, reasoning, _item_tool_calls(items), finish)] if response else []
 
 
 def _responses_deltas(view: TraceView) -> list[ParsedDelta]:
     """One delta for each delta event."""
-    return [
-        ParsedDelta(
-            message.frame_number,
-            text=as_text(message.json.get("delta")) if kind == _TEXT_DELTA else "",
-            reasoning=as_text(message.json.get("delta")) if kind in _REASONING_DELTAS else "",
-            has_other=kind in _OTHER_DELTAS,
-        )
-        for message in view.messages
-        if (kind := message.json.get("type")) in (_TEXT_DELTA, *_REASONING_DELTAS, *_OTHER_DELTAS)
-    ]
+    deltas = []
+    for event in view.responses_stream.events:
+        if kind := _DELTA_KINDS.get(event.type):
+            text, is_reasoning = as_text(event.json.get("delta")), kind in ("reasoning_text", "summary_text")
+            is_text = kind == "output_text"
+            texts = text if is_text else "", text if is_reasoning else ""
+            deltas.append(ParsedDelta(event.frame_number, 0, *texts, has_other=not is_text and not is_reasoning))
+    return deltas
 
 
 def _final_response(view: TraceView) -> dict[str, Any]:
     """The Response of the terminal event, or the buffered one; empty if there is none."""
     if view.reply_kind is not ReplyKind.STREAM:
         return view.reply_object
-    ends = _events_of_type(view, *RESPONSE_END_EVENTS)
-    return as_object(ends[-1].get("response")) if ends else {}
+    end = view.responses_stream.end_event
+    return {} if end is None else end.response
 
 
-def _item_texts(
-    items: list[dict[str, Any]], kind: str, fields: tuple[str, ...], part_kind: str | None
-) -> Iterator[str]:
-    for item in items:
-        parts = [as_object(part) for field in fields for part in as_list(item.get(field)) if item.get("type") == kind]
-        yield from (as_text(part.get("text")) for part in parts if part_kind in (None, part.get("type")))
+def _item_text(items: list[dict[str, Any]], kind: str) -> str:
+    """The text of all items of a kind. Reasoning is text of any type, in a summary or in full."""
+    lists = [item.get(field) for item in items if item.get("type") == kind for field in ("summary", "content")]
+    parts = [as_object(part) for found in lists for part in as_list(found)]
+    return "".join(
+        as_text(part.get("text")) for part in parts if kind == "reasoning" or part.get("type") == "output_text"
+    )
 
 
 def _item_tool_calls(items: list[dict[str, Any]]) -> tuple[ParsedToolCall, ...]:

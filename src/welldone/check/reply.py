@@ -7,10 +7,11 @@ import json
 import math
 import re
 from bisect import bisect_left
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from itertools import accumulate, pairwise
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -34,6 +35,10 @@ SPECIAL_TOKENS = re.compile(
 _MAX_ERROR_CHARS = 160  # of a server's error message that is quoted in a line
 
 
+RequestHeaders: TypeAlias = tuple[tuple[str, str | None], ...]
+"""A header without a value is not sent, although the client usually sends it."""
+
+
 class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of a probe."""
 
@@ -41,7 +46,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Relative to the base URL, or to the server's root where `is_root`."""
     body: bytes | None = None
-    headers: tuple[tuple[str, str | None], ...] = ()
+    headers: RequestHeaders = ()
     is_root: bool = False
     endpoint: str = "chat"
     """The endpoint whose rules apply to the reply."""
@@ -59,9 +64,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ProbeReply:
     """One reply, as recorded and as parsed."""
 
-    def __init__(
-        self, request: ProbeRequest, recording: RecordedResponse, number: int, *, is_judged: bool = True
-    ) -> None:
+    def __init__(self, request: ProbeRequest, recording: RecordedResponse, number: int, is_judged: bool = True) -> None:
         self.is_judged = is_judged
         """Whether the rules apply to its endpoint."""
         self.request = request
@@ -191,6 +194,10 @@ class ProbeReply:
         return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
 
+RequestFunction: TypeAlias = Callable[..., Awaitable[ProbeReply]]
+"""A request whose fields may be added: `Session.generate` or `Session.complete` with a prompt."""
+
+
 # ---- positions in the text
 
 
@@ -199,13 +206,12 @@ _DIFF_CONTEXT_CHARS = 20  # characters before the first difference: a few words
 
 def frame_at_offset(reply: ProbeReply, offset: int) -> int | None:
     """Number of the frame with that character of the first choice's text; None where there are no frames."""
-    deltas = _first_choice_deltas(reply)
-    return next((delta.frame for delta, end in zip(deltas, _end_offsets(deltas), strict=True) if end > offset), None)
+    return next((frame for frame, end in _text_ends(reply) if end > offset), None)
 
 
 def chunk_boundaries(reply: ProbeReply) -> list[int]:
     """Offsets in the first choice's text at which a new chunk begins, without 0."""
-    return sorted({*_end_offsets(_first_choice_deltas(reply))} - {0, len(reply.text)})
+    return sorted({end for _, end in _text_ends(reply)} - {0, len(reply.text)})
 
 
 def text_from_difference(text: str, other: str) -> str:
@@ -216,9 +222,8 @@ def text_from_difference(text: str, other: str) -> str:
     return ("…" if start else "") + repr(text[start:])
 
 
-def _first_choice_deltas(reply: ProbeReply) -> list[ParsedDelta]:
-    return [delta for delta in reply.deltas if delta.index == reply.first_choice.index]
-
-
-def _end_offsets(deltas: list[ParsedDelta]) -> list[int]:
-    return list(accumulate(len(delta.text) for delta in deltas))
+def _text_ends(reply: ProbeReply) -> list[tuple[int, int]]:
+    """The frames of the first choice's text, each with the offset at which its part of the text ends."""
+    deltas = [delta for delta in reply.deltas if delta.index == reply.first_choice.index]
+    ends = accumulate(len(delta.text) for delta in deltas)
+    return [(delta.frame, end) for delta, end in zip(deltas, ends, strict=True)]

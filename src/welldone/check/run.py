@@ -1,27 +1,26 @@
-"""A check run: discovery, the concurrent probes, then the exclusive ones, and the report."""
+"""A check run: discovery, the concurrent probes, then the exclusive ones, and the report on them."""
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from welldone import __version__
-from welldone.check import summary, trace_files
-from welldone.check.applicability import NO_APPLICABLE_REPLY
+from welldone.check import repro, trace_files
+from welldone.check.applicability import NO_APPLICABLE_REPLY, UNCOVERED, not_applicable_reason
 from welldone.check.discovery import CheckUnreachableError, discover
-from welldone.check.probe import Probe
 from welldone.check.probe_client import ProbeClient, RecordResponse, ServerFacts
 from welldone.check.probes import PROBES_BY_DIALECT
-from welldone.check.report import Report, Verdict
+from welldone.check.reply import ProbeReply
+from welldone.check.report import Finding, ProbeResult, Report, RuleResult, RunCost, Verdict
 from welldone.check.selection import rules_for_client
-from welldone.check.session import NotApplicableError, Session, UnsupportedError
+from welldone.check.session import NotApplicableError, Probe, ProbeViolation, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
-from welldone.check.summary import ProbeOutcome
 from welldone.http import recording_client
-from welldone.protocol.catalog import RULES
+from welldone.protocol.catalog import RULES, Severity
 
 
 class CheckProgress(msgspec.Struct, frozen=True):
@@ -44,6 +43,30 @@ class InterruptedCheckError(Exception):
 ResultT = TypeVar("ResultT")
 _INTERRUPTED_EARLY = "interrupted before any rule was judged"
 ProgressCallback = Callable[[CheckProgress], None]
+_SEVERITY_ORDER = [severity.value for severity in Severity]
+_CATALOGUE_ORDER = {rule: number for number, rule in enumerate(RULES)}
+_CHARS_PER_TOKEN = 4  # roughly, for English text in current tokenizers
+_MAX_REPORTED_TOKENS = 10**9  # larger usage counts are wrong: a hundred times the longest context of today
+
+
+class ProbeOutcome(msgspec.Struct):
+    """A probe, and what is known of its run."""
+
+    probe: Probe
+    session: Session
+    seconds: float = 0.0
+    is_supported: bool = True
+    early_reason: str = ""
+    """Why it ended early."""
+    is_finished: bool = False
+    """False where the run was interrupted before the probe ended."""
+
+    @property
+    def reason(self) -> str:
+        """Why it ended early, or was interrupted."""
+        if self.is_finished:
+            return self.early_reason
+        return "interrupted" if self.session.replies else "not run: the check was interrupted"
 
 
 async def check(
@@ -65,7 +88,7 @@ async def check(
     """
     selected = select_probes(settings, PROBES_BY_DIALECT[settings.endpoint] if probes is None else probes)
     rule_ids = select_rules(settings)
-    client = ProbeClient(settings, record_response)
+    client = ProbeClient(settings, record_response=record_response)
     date = datetime.now(UTC).isoformat(timespec="seconds")
     started = time.monotonic()
     if settings.record is not None:
@@ -84,7 +107,31 @@ async def check(
         for outcome in outcomes:
             trace_files.write_traces(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
     _require_judged(settings, outcomes)
-    return _build_report(settings, facts, outcomes, rule_ids, date, time.monotonic() - started)
+    findings = _build_findings(outcomes, settings, facts)
+    is_interrupted = not all(outcome.is_finished for outcome in outcomes)
+    is_timed_out = any(outcome.session.is_timed_out for outcome in outcomes)
+    is_incomplete = any(outcome.session.is_incomplete for outcome in outcomes)
+    verdict = _verdict_for(finding.severity for finding in findings)
+    new_verdict = _verdict_for(finding.severity for finding in findings if finding.is_new)
+    is_passed = new_verdict is Verdict.PASS or (new_verdict is Verdict.WARN and not settings.is_strict)
+    return Report(
+        tool=__version__,
+        date=date,
+        url=settings.url,
+        model=facts.model,
+        server=settings.secrets.redact(facts.server),
+        endpoint=settings.endpoint,
+        profile=settings.profile,
+        is_strict=settings.is_strict,
+        verdict=Verdict.TIMED_OUT if is_timed_out and not findings else verdict,
+        passed=is_passed and not is_incomplete and not is_interrupted,
+        timeout_s=settings.timeouts.reply_s,
+        is_interrupted=is_interrupted,
+        cost=_run_cost(outcomes, time.monotonic() - started),
+        probes=tuple(map(_probe_result, outcomes)),
+        rules=_rule_results(outcomes, rule_ids),
+        findings=findings,
+    )
 
 
 def select_probes(settings: CheckSettings, probes: Sequence[Probe]) -> list[Probe]:
@@ -175,36 +222,152 @@ async def _run_probes(outcomes: Sequence[ProbeOutcome], settings: CheckSettings,
             await run(outcome)
 
 
-def _build_report(
-    settings: CheckSettings,
-    facts: ServerFacts,
-    outcomes: Sequence[ProbeOutcome],
-    rule_ids: frozenset[str],
-    date: str,
-    seconds: float,
-) -> Report:
-    findings = summary.build_findings(outcomes, settings, facts)
-    is_interrupted = not all(outcome.is_finished for outcome in outcomes)
-    is_timed_out = any(outcome.session.is_timed_out for outcome in outcomes)
-    is_incomplete = any(outcome.session.is_incomplete for outcome in outcomes)
-    verdict = summary.verdict_for(finding.severity for finding in findings)
-    new_verdict = summary.verdict_for(finding.severity for finding in findings if finding.is_new)
-    is_passed = new_verdict is Verdict.PASS or (new_verdict is Verdict.WARN and not settings.is_strict)
-    return Report(
-        tool=__version__,
-        date=date,
-        url=settings.url,
-        model=facts.model,
-        server=settings.secrets.redact(facts.server),
-        endpoint=settings.endpoint,
-        profile=settings.profile,
-        is_strict=settings.is_strict,
-        verdict=Verdict.TIMED_OUT if is_timed_out and not findings else verdict,
-        passed=is_passed and not is_incomplete and not is_interrupted,
-        timeout_s=settings.timeouts.reply_s,
-        is_interrupted=is_interrupted,
-        cost=summary.run_cost(outcomes, seconds),
-        probes=tuple(map(summary.probe_result, outcomes)),
-        rules=summary.rule_results(outcomes, rule_ids),
-        findings=findings,
+# ---- report
+
+
+def _probe_result(outcome: ProbeOutcome) -> ProbeResult:
+    """Result of a probe."""
+    session = outcome.session
+    verdict, reason = _probe_verdict(outcome)
+    return ProbeResult(
+        name=outcome.probe.name,
+        description=outcome.probe.description,
+        verdict=verdict,
+        reason=reason,
+        requests=len(session.replies),
+        rules=len(session.judged),
+        broken=tuple(dict.fromkeys(violation.rule for violation in session.violations)),
+        is_incomplete=session.is_incomplete,
+        is_timed_out=session.is_timed_out,
+        causes=tuple(dict.fromkeys(violation.rule for violation in session.violations if violation.cause is None)),
+        seconds=round(outcome.seconds, 3),
     )
+
+
+def _probe_verdict(outcome: ProbeOutcome) -> tuple[Verdict, str]:
+    session = outcome.session
+    if session.violations:
+        return _verdict_for(violation.severity for violation in session.violations), outcome.reason
+    if session.is_timed_out:
+        return Verdict.TIMED_OUT, outcome.reason
+    if outcome.reason:
+        return (Verdict.NOT_APPLICABLE if outcome.is_supported else Verdict.UNSUPPORTED), outcome.reason
+    if not session.judged:
+        return Verdict.NOT_APPLICABLE, next(iter(session.inapplicable.values()), "none of the selected rules applies")
+    return Verdict.PASS, ""
+
+
+def _verdict_for(severities: Iterable[str]) -> Verdict:
+    """The verdict on violations of these severities."""
+    distinct = set(severities)
+    if not distinct:
+        return Verdict.PASS
+    return Verdict.FAIL if Severity.BREAKS in distinct else Verdict.WARN
+
+
+def _build_findings(
+    outcomes: Sequence[ProbeOutcome], settings: CheckSettings, facts: ServerFacts
+) -> tuple[Finding, ...]:
+    """One finding for each rule and probe, by severity."""
+    secrets, findings = settings.secrets, []
+    for outcome in outcomes:
+        for violation in _first_per_rule(outcome.session.violations):
+            probe, rule, reply = outcome.probe.name, violation.rule, violation.reply
+            is_recorded = settings.record is not None and trace_files.is_recordable(reply, secrets)
+            curl = repro.repro_curl(settings, reply.request)
+            findings.append(
+                Finding(
+                    rule=rule,
+                    severity=violation.severity,
+                    probe=probe,
+                    request=reply.number,
+                    frame=violation.frame,
+                    byte=violation.byte,
+                    observed=secrets.redact(violation.observed),
+                    expected=secrets.redact(violation.expected),
+                    count=outcome.session.counts[rule],
+                    affects=violation.affects,
+                    reproduce=repro.repro_command(settings, facts.model, probe, rule),
+                    curl=None if curl is None else secrets.redact(curl),
+                    trace=trace_files.trace_filename(probe, reply) if is_recorded else None,
+                    is_new=settings.known is None or rule not in settings.known,
+                    cause=violation.cause,
+                )
+            )
+    # The sort is stable: the findings of one rule stay in the order of the probes.
+    findings.sort(key=lambda finding: (_SEVERITY_ORDER.index(finding.severity), _CATALOGUE_ORDER[finding.rule]))
+    return tuple(findings)
+
+
+def _first_per_rule(violations: Sequence[ProbeViolation]) -> Iterable[ProbeViolation]:
+    """For each rule the first root cause, or else the first violation."""
+    by_rule: dict[str, ProbeViolation] = {}
+    for violation in violations:
+        first = by_rule.setdefault(violation.rule, violation)
+        if first.cause is not None and violation.cause is None:
+            by_rule[violation.rule] = violation
+    return by_rule.values()
+
+
+def _rule_results(outcomes: Sequence[ProbeOutcome], rule_ids: frozenset[str]) -> tuple[RuleResult, ...]:
+    """Results of the selected rules, in catalogue order."""
+    results = []
+    for rule in RULES.values():
+        if rule.id not in rule_ids:
+            continue
+        violations = [
+            (outcome.probe.name, violation.severity)
+            for outcome in outcomes
+            for violation in outcome.session.violations
+            if violation.rule == rule.id
+        ]
+        broken = dict(violations)
+        judged = [outcome.probe.name for outcome in outcomes if rule.id in outcome.session.judged]
+        verdict, reason = _verdict_for(severity for _, severity in violations), ""
+        if not broken and not judged:
+            verdict, reason = _not_judged(rule.id, outcomes)
+        probes, severity = tuple(broken or judged), rule.severity.value
+        results.append(
+            RuleResult(
+                id=rule.id, summary=rule.summary, severity=severity, verdict=verdict, reason=reason, probes=probes
+            )
+        )
+    return tuple(results)
+
+
+def _not_judged(rule: str, outcomes: Sequence[ProbeOutcome]) -> tuple[Verdict, str]:
+    """Why a rule was not judged, preferably from a probe of that rule."""
+    if rule in UNCOVERED:
+        return Verdict.NOT_APPLICABLE, UNCOVERED[rule]
+    probed = [outcome for outcome in outcomes if rule in outcome.probe.rules]
+    for outcome in probed:
+        if not outcome.is_supported:
+            return Verdict.UNSUPPORTED, outcome.reason
+    reasons = [outcome.session.inapplicable.get(rule) or outcome.reason for outcome in probed]
+    return Verdict.NOT_APPLICABLE, next(filter(None, reasons), None) or not_applicable_reason(rule)
+
+
+def _run_cost(outcomes: Sequence[ProbeOutcome], seconds: float) -> RunCost:
+    """Requests, tokens and time of the run."""
+    replies = [reply for outcome in outcomes for reply in outcome.session.replies]
+    answered = [reply for reply in replies if reply.is_judged and reply.is_ok]
+    prompt_tokens = completion_tokens = 0
+    for reply in answered:
+        estimate = len(reply.request.body or b"") // _CHARS_PER_TOKEN
+        prompt_tokens += _tokens(reply, ("prompt_tokens", "input_tokens"), estimate)
+        # Most servers send one token per chunk.
+        estimate = len(reply.delta_times) if reply.is_stream else len(reply.text) // _CHARS_PER_TOKEN
+        completion_tokens += _tokens(reply, ("completion_tokens", "output_tokens"), estimate)
+    return RunCost(
+        requests=len(replies),
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        is_counted=all(reply.usage is not None for reply in answered),
+        seconds=round(seconds, 3),
+    )
+
+
+def _tokens(reply: ProbeReply, names: tuple[str, str], estimate: int) -> int:
+    """A plausible count from the reply's usage, or the estimate. `names` are those of different dialects."""
+    count = next((count for name in names if (count := reply.usage_count(name)) is not None), -1)
+    return count if 0 <= count <= _MAX_REPORTED_TOKENS else estimate

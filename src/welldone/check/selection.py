@@ -33,13 +33,9 @@ def rules_for_client(client: str) -> frozenset[str]:
 
 def affected_clients(rule: Rule) -> set[str]:
     """Profile names of the clients that a violation of the rule affects."""
-    names = (name for effect in rule.affects for name in re.split(r", | and ", effect.partition(":")[0]))
-    return {_profile_name(name) for name in names}
-
-
-def _profile_name(name: str) -> str:
-    found = _CLIENT_WITH_VARIANT.match(name)
-    return found[0].lower().replace(" ", "-") if found else name.lower()
+    names = [name for effect in rule.affects for name in re.split(r", | and ", effect.partition(":")[0])]
+    variants = [(name, _CLIENT_WITH_VARIANT.match(name)) for name in names]
+    return {name.lower() if found is None else found[0].lower().replace(" ", "-") for name, found in variants}
 
 
 PROFILES = (*CLIENTS, *CLIENT_LIBRARIES)

@@ -1,18 +1,20 @@
-"""Session of one probe: sends its requests and collects its violations.
+"""Probes, and the session of one: it sends the requests of the probe and collects its violations.
 
 Every reply is judged by all rules about single replies before the probe reads it. Rules that need more than one reply,
 or knowledge of the request, are judged by the probe with `check_rule`.
 """
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from welldone.check.applicability import applicable_rules
-from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFacts
-from welldone.check.reply import ProbeReply, ProbeRequest
+from welldone.check.probe_client import OVERLOAD_STATUSES, AbortPredicate, ProbeClient, ServerFacts
+from welldone.check.reply import ProbeReply, ProbeRequest, RequestHeaders
 from welldone.http.connect import HttpClientError
 from welldone.protocol.catalog import RULES, Severity
 from welldone.rules.judge import LintFinding, excerpt, judge
@@ -24,9 +26,6 @@ NOT_REPRODUCIBLE = "the server gives different answers at temperature 0"
 """Reason of a probe that compares answers."""
 
 COMPLETIONS_PATH = "/completions"
-AbortPredicate = Callable[[bytes], bool]
-RequestFunction = Callable[..., Awaitable[ProbeReply]]
-"""A request whose fields may be added: `Session.generate` or `Session.complete` with a prompt."""
 
 
 class UnsupportedError(Exception):
@@ -55,7 +54,7 @@ class Session:
         self.judged: set[str] = set()
         """Ids of the rules that were judged."""
         self.violations: list[ProbeViolation] = []
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         """Number of violations by rule."""
         self.inapplicable: dict[str, str] = {}
         """Rules of the probe that could not be judged, with the reason."""
@@ -84,7 +83,7 @@ class Session:
         limit_field: str | None = None,
         is_exact: bool = False,
         is_completion: bool = False,
-        headers: tuple[tuple[str, str | None], ...] = (),
+        headers: RequestHeaders = (),
         abort_when: AbortPredicate | None = None,
         **members: Any,  # noqa: ANN401 - JSON
     ) -> ProbeReply:
@@ -120,7 +119,7 @@ class Session:
         path: str,
         body: dict[str, Any] | bytes,
         *,
-        headers: tuple[tuple[str, str | None], ...] = (),
+        headers: RequestHeaders = (),
         abort_when: AbortPredicate | None = None,
     ) -> ProbeReply:
         """Send a JSON body without the fields whose value is `...`, or raw bytes."""
@@ -130,6 +129,10 @@ class Session:
         endpoint = "completions" if path == COMPLETIONS_PATH else self.dialect.name
         request = ProbeRequest(method="POST", path=path, body=body, headers=headers, endpoint=endpoint)
         return await self.send(request, abort_when=abort_when)
+
+    async def list_models(self) -> ProbeReply:
+        """The model list, which must be 2xx; raises like `require_ok`."""
+        return self.require_ok(await self.send(ProbeRequest(method="GET", path="/models"), is_judged=False))
 
     async def send(
         self, request: ProbeRequest, *, abort_when: AbortPredicate | None = None, is_judged: bool = True
@@ -190,8 +193,7 @@ class Session:
         self.judged.add(rule)
         if passed:
             return
-        self.counts[rule] = self.counts.get(rule, 0) + 1
-        byte = None if frame is None else reply.view.frames[frame - 1].byte
+        self.counts[rule] += 1
         self.violations.append(
             ProbeViolation(
                 reply=reply,
@@ -199,7 +201,7 @@ class Session:
                 severity=(severity or RULES[rule].severity).value,
                 affects=RULES[rule].affects,
                 frame=frame,
-                byte=byte,
+                byte=None if frame is None else reply.view.frames[frame - 1].byte,
                 observed=excerpt(observed),
                 expected=excerpt(expected),
                 cause=RootCauses([one for one in self.violations if one.reply is reply], 0).cause_of(rule, frame),
@@ -216,8 +218,7 @@ class Session:
             return
         self.judged |= applicable_rules(reply.view) & self._rule_ids
         judgement = judge(reply.trace, self._rule_ids)
-        for rule, count in judgement.counts.items():
-            self.counts[rule] = self.counts.get(rule, 0) + count
+        self.counts.update(judgement.counts)
         for finding in judgement.findings:
             self.judged.add(finding.rule)
             self.violations.append(ProbeViolation(**msgspec.structs.asdict(finding), reply=reply))
@@ -236,3 +237,32 @@ class Session:
             expected = f"data or a keep-alive at least every {limit_s:g} s"
             is_short = silence_s < limit_s * 1.2  # a keep-alive due at 15 s may arrive a little later
             self.check_rule(KEEPALIVE_RULE, reply, is_short, f"no byte for {silence_s:.1f} s", expected)
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """A few requests that trigger one behaviour of a server."""
+
+    name: str
+    """Lower case, with hyphens. The part before the first hyphen is its group."""
+    description: str
+    """What it requests, in a line."""
+    run: Callable[[Session], Awaitable[None]]
+    rules: tuple[str, ...] = ()
+    """The rules that the probe judges itself. Every reply is also judged by all rules about single replies."""
+    is_exclusive: bool = False
+    """Whether no other probe may run at the same time, because it measures times or load."""
+
+
+def stream_and_whole(
+    name: str,
+    description: str,
+    run: Callable[..., Awaitable[None]],
+    rules: tuple[str, ...] = (),
+    *,
+    is_exclusive: bool = False,
+) -> tuple[Probe, Probe]:
+    """A probe of a streamed answer, and the same probe (NAME-whole) of one that is not streamed."""
+    return (
+        Probe(name, f"{description}, streamed", partial(run, stream=True), rules, is_exclusive),
+        Probe(f"{name}-whole", f"{description}, not streamed", partial(run, stream=False), rules, is_exclusive),
+    )

@@ -4,6 +4,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from welldone.check.reply import ProbeReply
@@ -55,8 +56,7 @@ def write_traces(folder: Path, probe: str, replies: Iterable[ProbeReply], secret
 
 def _trace_metadata(probe: str, reply: ProbeReply, body: str) -> dict[str, object]:
     recording, request = reply.recording, reply.request
-    arrivals = recording.arrivals
-    sizes = [count - before for (_, before), (_, count) in zip([(0.0, 0), *arrivals], arrivals, strict=False)]
+    arrivals = pairwise([(0.0, 0), *recording.arrivals])
     return {
         "server": "checked",
         "probe": probe,
@@ -67,7 +67,7 @@ def _trace_metadata(probe: str, reply: ProbeReply, body: str) -> dict[str, objec
         "headers": recording.headers,
         "head_s": recording.head_s,
         "http_chunk_sizes": recording.pieces,
-        "pieces": [[seconds, size] for (seconds, _), size in zip(arrivals, sizes, strict=True)],
+        "pieces": [[seconds, count - before] for (_, before), (seconds, count) in arrivals],
         "body": body,
         "body_complete": None if reply.is_partial else recording.is_complete,
         **({"error": recording.error or "aborted by the client"} if reply.is_partial or recording.error else {}),

@@ -1,4 +1,24 @@
-"""`welldone bench`: load test of a server. Accepts the command lines of inference-benchmarker."""
+"""`welldone bench`: load test of a server. Accepts the command lines of inference-benchmarker.
+
+Send a server the load of many clients, and report the time to the first token, the time between tokens, tokens per
+second, and the number of requests that were skipped, refused, cut off or late. The command lines of
+inference-benchmarker are accepted.
+
+Without options it is a quick run of less than a minute, with one user and then with four, which is the concurrency of
+the default server. -b sweep is the full run: it takes 22.5 minutes, with up to 128 users. The expected duration is
+printed before a run starts.
+
+welldone bench compare A.json B.json compares two reports.
+
+examples:
+  welldone bench http://127.0.0.1:8000/v1
+  welldone bench http://127.0.0.1:8000/v1 -b sweep --max-vus 32 --duration 30s
+  welldone bench http://127.0.0.1:8000/v1 -b rate --rates 2 --rates 4 --arrivals poisson --assert 'ttft.p90<800ms'
+  welldone bench http://127.0.0.1:8000/v1 -b concurrency --concurrency 1,4,16 --report bench.html
+  welldone bench http://127.0.0.1:8080/v1 --against http://127.0.0.1:8000/v1 -b throughput
+  welldone bench http://127.0.0.1:8000/v1 --endpoint responses -b throughput
+  welldone bench compare before.json after.json
+"""
 
 import asyncio
 import json
@@ -35,14 +55,6 @@ from welldone.reporting import sanitize_text
 
 # `welldone bench compare`: compare two reports, with confidence intervals.
 
-COMPARE_DESCRIPTION = """\
-Compare two reports of welldone bench (--report FILE.json), step by step: the ratio of A to B with its 95 % confidence
-interval, and a verdict on B: faster, slower, or no difference. The interval does not cover changes on the machine
-between the two runs; to compare two servers, use --against, which alternates between them."""
-COMPARE_EXAMPLES = """
-welldone bench compare before.json after.json
-welldone bench compare before.json after.json --fail-on-slower
-"""
 COMPARE_VERSION = 2
 """Version of the JSON output."""
 _REPORT_LIMIT_BYTES = 512 * 1024 * 1024
@@ -65,8 +77,17 @@ class _InferenceBenchmarkerReport(msgspec.Struct):
 
 
 def run_compare(arguments: list[str]) -> ExitCode:
-    """Compare two reports."""
-    parser = CommandParser("bench compare", COMPARE_DESCRIPTION, COMPARE_EXAMPLES)
+    """Compare two reports.
+
+    Compare two reports of welldone bench (--report FILE.json), step by step: the ratio of A to B with its 95 %
+    confidence interval, and a verdict on B: faster, slower, or no difference. The interval does not cover changes on
+    the machine between the two runs; to compare two servers, use --against, which alternates between them.
+
+    examples:
+      welldone bench compare before.json after.json
+      welldone bench compare before.json after.json --fail-on-slower
+    """
+    parser = CommandParser("bench compare", run_compare.__doc__)
     parser.option("A.json", "the reference report", Path, dest="first")
     parser.option("B.json", "the report that is judged", Path, dest="second")
     parser.option("--json", "print the result as JSON")
@@ -167,27 +188,8 @@ def _comparison_json(comparisons: list[MetricComparison]) -> str:
     return json.dumps({"version": COMPARE_VERSION, "comparisons": rows}, indent=2)
 
 
-DESCRIPTION = """\
-Send a server the load of many clients, and report the time to the first token, the time between tokens, tokens per
-second, and the number of requests that were skipped, refused, cut off or late. The command lines of
-inference-benchmarker are accepted.
-
-Without options it is a quick run of less than a minute, with one user and then with four, which is the concurrency of
-the default server. -b sweep is the full run: it takes 22.5 minutes, with up to 128 users. The expected duration is
-printed before a run starts.
-
-welldone bench compare A.json B.json compares two reports."""
-EXAMPLES = """
-welldone bench http://127.0.0.1:8000/v1
-welldone bench http://127.0.0.1:8000/v1 -b sweep --max-vus 32 --duration 30s
-welldone bench http://127.0.0.1:8000/v1 -b rate --rates 2 --rates 4 --arrivals poisson --assert 'ttft.p90<800ms'
-welldone bench http://127.0.0.1:8000/v1 -b concurrency --concurrency 1,4,16 --report bench.html
-welldone bench http://127.0.0.1:8080/v1 --against http://127.0.0.1:8000/v1 -b throughput
-welldone bench http://127.0.0.1:8000/v1 --endpoint responses -b throughput
-welldone bench compare before.json after.json
-"""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_parse_rate = option_types.positive_number(1e6)  # requests per second: more than any client can send
+_parse_rate = option_types.number_up_to(1e6)  # requests per second: more than any client can send
 _parse_arrivals = option_types.enum_choice(ArrivalProcess)
 _SEED_COUNT = 10**6
 _QUICK_DEFAULTS = BenchSettings(
@@ -235,7 +237,7 @@ def run(arguments: list[str]) -> ExitCode:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser("bench", DESCRIPTION, EXAMPLES)
+    parser = CommandParser("bench", __doc__)
     add = parser.option  # `dest` is the name of a setting
     duration, duration_or_zero = option_types.parse_duration, option_types.parse_duration_or_zero
     formats = ", ".join(data.BENCH_REPORT_FORMATS)
@@ -258,7 +260,7 @@ def _parser() -> CommandParser:
     add("--concurrency N,N", "numbers of users, for -b concurrency", option_types.user_counts, dest="levels")
     add("--replay FILE", "arrival times for -b replay: JSONL, or one number of seconds per line", Path)
     add("--arrivals PROCESS", f"arrival process of requests: {', '.join(ArrivalProcess)} (constant)", _parse_arrivals)
-    add("--burstiness X", "of bursty arrivals; 1 equals poisson (4)", option_types.positive_number(MAX_BURSTINESS))
+    add("--burstiness X", "of bursty arrivals; 1 equals poisson (4)", option_types.number_up_to(MAX_BURSTINESS))
     add(
         "--duration -d TIME", "duration of each step, such as 30s or 2m (120s; quick: 15s)", duration, dest="duration_s"
     )

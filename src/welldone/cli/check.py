@@ -1,4 +1,23 @@
-"""`welldone check`: test a running server against the rules of the stream."""
+"""`welldone check`: test a running server against the rules of the stream.
+
+Send a server the requests of real clients, and report the rules of the stream that it breaks: what was observed and
+expected, which clients are affected, and how to reproduce it. A run takes seconds, costs some thousand tokens, and
+changes nothing on the server.
+
+The exit code is 0 if no broken rule is known to break a client (with --strict: if no rule is broken at all), 1 if one
+is, 3 if the server cannot be reached or replies timed out (raise --timeout), 4 if there was nothing to judge. Ctrl-C
+ends the run with the report so far, and exit code 130.
+
+examples:
+  welldone check http://127.0.0.1:8000/v1
+  welldone check https://api.example.com/v1 --model gpt-4o --api-key env:OPENAI_API_KEY
+  welldone check http://127.0.0.1:8000/v1 --endpoint responses
+  welldone check http://127.0.0.1:8000/v1 --profile ai-sdk --strict
+  welldone check http://127.0.0.1:8000/v1 --only tools,stops --record traces
+  welldone check http://127.0.0.1:8000/v1 --report check.json --report check.xml --report check.html
+  welldone check http://127.0.0.1:8000/v1 --baseline check.json
+  WELLDONE_API_KEY=secret welldone check http://127.0.0.1:8000/v1
+"""
 
 import argparse
 import asyncio
@@ -68,25 +87,6 @@ def _progress_line(progress: CheckProgress) -> str:
     return f"{progress.done} of {progress.total} probes  {', '.join(progress.running)}"
 
 
-EXAMPLES = f"""
-welldone check http://127.0.0.1:8000/v1
-welldone check https://api.example.com/v1 --model gpt-4o --api-key env:OPENAI_API_KEY
-welldone check http://127.0.0.1:8000/v1 --endpoint responses
-welldone check http://127.0.0.1:8000/v1 --profile ai-sdk --strict
-welldone check http://127.0.0.1:8000/v1 --only tools,stops --record traces
-welldone check http://127.0.0.1:8000/v1 --report check.json --report check.xml --report check.html
-welldone check http://127.0.0.1:8000/v1 --baseline check.json
-{API_KEY_VARIABLE}=secret welldone check http://127.0.0.1:8000/v1
-"""
-DESCRIPTION = """\
-Send a server the requests of real clients, and report the rules of the stream that it breaks: what was observed and
-expected, which clients are affected, and how to reproduce it. A run takes seconds, costs some thousand tokens, and
-changes nothing on the server.
-
-The exit code is 0 if no broken rule is known to break a client (with --strict: if no rule is broken at all), 1 if one
-is, 3 if the server cannot be reached or replies timed out (raise --timeout), 4 if there was nothing to judge. Ctrl-C
-ends the run with the report so far, and exit code 130."""
-
 _MAX_JOBS = 64
 
 
@@ -130,7 +130,7 @@ def _exit_code(report: Report) -> ExitCode:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser("check", DESCRIPTION, EXAMPLES)
+    parser = CommandParser("check", __doc__)
     add = parser.option
     formats = ", ".join(renderers.RENDERERS)
     endpoints = "API to check: chat (and completions), responses, or messages (chat)"

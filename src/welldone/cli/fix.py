@@ -1,4 +1,13 @@
-"""`welldone fix`: repair a stream as it passes through."""
+"""`welldone fix`: repair a stream as it passes through.
+
+Repair a stream as it passes through. The repaired stream is written to standard output, the list of repairs
+to standard error. If the answer cannot be completed, it ends with an error event, and the exit code is 1.
+
+examples:
+  curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone fix
+  welldone fix capture.txt > repaired.txt
+  welldone fix capture.txt --report repairs.json > repaired.txt
+"""
 
 import os
 import re
@@ -26,11 +35,6 @@ from welldone.protocol.result import PipelineResult
 from welldone.rules.trace import Trace, guess_endpoint, read_capture
 from welldone.rules.view.view import ReplyKind, TraceView
 
-EXAMPLES = """
-curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone fix
-welldone fix capture.txt > repaired.txt
-welldone fix capture.txt --report repairs.json > repaired.txt
-"""
 FIX_REPORT_VERSION = 2
 _READ_BYTES = 65536
 _SNIFF_BYTES = 65536  # read at most this much to detect the endpoint from the first chunk
@@ -77,12 +81,7 @@ def run(arguments: list[str]) -> ExitCode:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(
-        "fix",
-        "Repair a stream as it passes through. The repaired stream is written to standard output, the list of repairs\n"
-        "to standard error. If the answer cannot be completed, it ends with an error event, and the exit code is 1.",
-        EXAMPLES,
-    )
+    parser = CommandParser("fix", __doc__)
     captures.add_arguments(parser)
     thinking = "move reasoning out of the text: tags, a leading <think> block; open, a block without its opening tag"
     parser.option("--think", thinking, choices=("no", "tags", "open"), default="no")

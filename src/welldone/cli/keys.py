@@ -1,4 +1,14 @@
-"""`welldone keys`: add, list and remove API keys in a store that several servers share."""
+"""`welldone keys`: add, list and remove API keys in a store that several servers share.
+
+Add, list and remove API keys for all servers that share a store (--limits-store).
+A key is shown once, when it is created. Servers read keys from the store: they need no restart.
+
+examples:
+  welldone keys add ci --requests-per-minute 60 --limits-store redis://HOST:6379/0
+  welldone keys add ann --models "qwen-*,phi-4" --tokens-per-minute 100000
+  welldone keys list
+  welldone keys remove ci
+"""
 
 import asyncio
 from argparse import Namespace
@@ -18,13 +28,6 @@ from welldone.server.access.keys import ANONYMOUS, CACHE_TTL_S, SharedKey, key_d
 from welldone.server.access.store import StoreClient, StoreError
 from welldone.server.config_file import check_model_name
 from welldone.server.observe.log import Redactor
-
-EXAMPLES = """
-welldone keys add ci --requests-per-minute 60 --limits-store redis://HOST:6379/0
-welldone keys add ann --models "qwen-*,phi-4" --tokens-per-minute 100000
-welldone keys list
-welldone keys remove ci
-"""
 
 _MAX_ERROR_CHARS = 200
 _STORE_TIMEOUT_S = 5.0  # longer than in a server: here only a user waits
@@ -132,12 +135,7 @@ def _query_store(url: str, query: Callable[[StoreClient], Awaitable[ResultT]]) -
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(
-        "keys",
-        "Add, list and remove API keys for all servers that share a store (--limits-store).\n"
-        "A key is shown once, when it is created. Servers read keys from the store: they need no restart.",
-        EXAMPLES,
-    )
+    parser = CommandParser("keys", __doc__)
     parser.add_argument("action", metavar="add | list | remove", choices=("add", "list", "remove"), help="the action")
     add = parser.option
     add("NAME", "name of the key, as in logs and limits", dest="name", nargs="?")

@@ -1,22 +1,26 @@
-"""`welldone lint`: judge a captured stream."""
+"""`welldone lint`: judge a captured stream.
+
+Report the rules that a captured stream breaks: where, what was observed and expected, and which clients
+are affected. The exit code is 1 if a broken rule is known to break clients.
+
+examples:
+  curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone lint --request request.json
+  curl -siN --raw http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone lint
+  welldone lint capture.txt --json
+  welldone lint capture.txt --rule delta-role-once
+"""
 
 from argparse import Namespace
 
 import msgspec
 
 from welldone.cli import captures, ui
-from welldone.cli.options import CommandParser, unknown_name
+from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.settings import unknown_rule
 from welldone.protocol.catalog import RULES, Detection
 from welldone.reporting import pluralize, wrap_text
 from welldone.rules.judge import Judgement, LintFinding, LintVerdict, has_content, judge
-
-EXAMPLES = """
-curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone lint --request request.json
-curl -siN --raw http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone lint
-welldone lint capture.txt --json
-welldone lint capture.txt --rule delta-role-once
-"""
 
 _SLOW_BYTES = 4 * 2**20  # a capture of this size takes about two seconds to judge
 LINT_REPORT_VERSION = 2
@@ -27,7 +31,7 @@ def run(arguments: list[str]) -> ExitCode:
     options = _parser().parse(arguments)
     for rule in options.rule:
         if rule not in RULES:
-            raise unknown_name("rule", rule, RULES, "welldone rules lists them")
+            raise UsageError(unknown_rule(rule, RULES))
         if RULES[rule].detection is Detection.PROBE:
             raise UsageError(f"{rule} cannot be judged from a captured reply; welldone check tests a server for it")
     request = captures.read_request(options.request, options.file)
@@ -43,29 +47,16 @@ def run(arguments: list[str]) -> ExitCode:
         ui.print_note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged from this capture alone")
         return ExitCode.NOTHING_TO_DO
     if options.json:
-        ui.print_line(msgspec.json.encode(lint_report(judgement)).decode())
+        report = {"version": LINT_REPORT_VERSION, "verdict": judgement.verdict}
+        report |= {"frames": judgement.frames, "findings": judgement.findings}
+        ui.print_line(msgspec.json.encode(report).decode())
     else:
         _print_judgement(judgement, options)
     return ExitCode.FAILED if judgement.verdict is LintVerdict.FAIL else ExitCode.OK
 
 
-def lint_report(judgement: Judgement) -> dict[str, object]:
-    """Return the JSON report of a judgement."""
-    return {
-        "version": LINT_REPORT_VERSION,
-        "verdict": judgement.verdict,
-        "frames": judgement.frames,
-        "findings": judgement.findings,
-    }
-
-
 def _parser() -> CommandParser:
-    parser = CommandParser(
-        "lint",
-        "Report the rules that a captured stream breaks: where, what was observed and expected, and which clients\n"
-        "are affected. The exit code is 1 if a broken rule is known to break clients.",
-        EXAMPLES,
-    )
+    parser = CommandParser("lint", __doc__)
     captures.add_arguments(parser)
     parser.option("--rule ID...", "judge only this rule (may be repeated)")
     parser.option("--json", "print the report as JSON")

@@ -1,4 +1,21 @@
-"""`welldone mock`: a server without a model for client tests. Its answers are correct, or wrong in a chosen way."""
+"""`welldone mock`: a server without a model for client tests. Its answers are correct, or wrong in a chosen way.
+
+Answer chat completions, completions, responses and messages without a model, to test clients: with a
+correct answer, a recorded one, a fault, or a broken rule. It listens on this machine only, unless --host
+is given, and requires no key.
+Answers depend on the prompt: "Say: hello" is answered with hello, "Count to 50" with numbers, and a tool
+is called if the prompt mentions it. Limits, stop strings, n, logprobs and JSON schemas are honoured, and an
+invalid request gets the error of OpenAI or Anthropic. A model whose name ends in -thinking sends reasoning.
+GET /seen lists the requests and whether the client read to the end; GET /counts returns their number.
+
+examples:
+  welldone mock
+  welldone mock --text "Once upon a time" --tokens 50 --gap 20ms
+  welldone mock --list
+  welldone mock --fault cut
+  welldone mock --break delta-role-once --break end-done-sent
+  welldone mock --trace recorded.json --speed 0
+"""
 
 import argparse
 import asyncio
@@ -10,9 +27,10 @@ from collections.abc import Callable
 from welldone import __version__
 from welldone.check.applicability import UNCOVERED
 from welldone.cli import captures, ui
-from welldone.cli.option_types import integer_between
-from welldone.cli.options import CommandParser, unknown_name
+from welldone.cli.option_types import integer_between, number_up_to
+from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.settings import unknown_name, unknown_rule
 from welldone.mock import faults
 from welldone.mock.reference.choices import MockChoice, repeat_to_length, tokenize
 from welldone.mock.reference.schemas import MockChatRequest
@@ -23,14 +41,6 @@ from welldone.mock.violations import round_robin, violating_handler
 from welldone.protocol.catalog import RULES
 from welldone.reporting import format_table
 
-EXAMPLES = """
-welldone mock
-welldone mock --text "Once upon a time" --tokens 50 --gap 20ms
-welldone mock --list
-welldone mock --fault cut
-welldone mock --break delta-role-once --break end-done-sent
-welldone mock --trace recorded.json --speed 0
-"""
 _MODEL_NAME = "mock"
 _DEFAULT_TEXT = "Hello! How can I help you today?"
 _MAX_TOKENS = 4096  # an answer is built before it is sent: with 128 choices this takes some hundred MB
@@ -74,17 +84,7 @@ def run(arguments: list[str]) -> ExitCode:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(
-        "mock",
-        "Answer chat completions, completions, responses and messages without a model, to test clients: with a\n"
-        "correct answer, a recorded one, a fault, or a broken rule. It listens on this machine only, unless --host\n"
-        "is given, and requires no key.\n"
-        'Answers depend on the prompt: "Say: hello" is answered with hello, "Count to 50" with numbers, and a tool\n'
-        "is called if the prompt mentions it. Limits, stop strings, n, logprobs and JSON schemas are honoured, and an\n"
-        "invalid request gets the error of OpenAI or Anthropic. A model whose name ends in -thinking sends reasoning.\n"
-        "GET /seen lists the requests and whether the client read to the end; GET /counts returns their number.",
-        EXAMPLES,
-    )
+    parser = CommandParser("mock", __doc__)
     add = parser.option
     add("--port PORT", "port to listen on; 0: any free port (8000)", integer_between(0, 65_535), default=8000)
     add("--host HOST", "address to listen on; 0.0.0.0: all (127.0.0.1)", default="127.0.0.1")
@@ -101,7 +101,8 @@ def _parser() -> CommandParser:
     )
     traces = "replay a recorded trace (welldone serve --record); several are replayed in turn, the last is repeated"
     add("--trace FILE...", traces)
-    add("--speed X", "factor by which pauses are shortened; 0: no pauses (1)", _parse_speed, default=1.0)
+    parse_speed = number_up_to(_MAX_SPEED, allows_zero=True)
+    add("--speed X", "factor by which pauses are shortened; 0: no pauses (1)", parse_speed, default=1.0)
     return parser
 
 
@@ -111,16 +112,6 @@ def _parse_gap(text: str) -> float:
     if not 0 <= gap_s <= _MAX_GAP_S:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time up to {_MAX_GAP_S:g} s, such as 20ms or 1.5s")
     return gap_s
-
-
-def _parse_speed(text: str) -> float:
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = -1.0
-    if not 0 <= speed <= _MAX_SPEED:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {_MAX_SPEED:g}")
-    return speed
 
 
 def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
@@ -136,7 +127,7 @@ def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
         fault = next((fault for fault in faults.ALL_FAULTS if fault.name == options.fault), None)
         if fault is None:
             names = [fault.name for fault in faults.ALL_FAULTS]
-            raise unknown_name("fault", options.fault, names, "welldone mock --list shows them")
+            raise UsageError(unknown_name("fault", options.fault, names, "welldone mock --list shows them"))
         behavior = f"a fault: {fault.description}"
         if fault.apply is None:
             return MockServer(MockScript(posts=(fault.reply,), models=models, speed=options.speed)), behavior
@@ -147,7 +138,7 @@ def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
             if name in UNCOVERED:
                 raise UsageError(f"{name} cannot be broken here: {UNCOVERED[name]}")
             if name not in RULES:
-                raise unknown_name("rule", name, RULES, "welldone rules lists them")
+                raise UsageError(unknown_rule(name, RULES))
         handler = round_robin([violating_handler(rule, _CliMock(None, 0.0)) for rule in rules])
         behavior += f" that break {'the rule' if len(rules) == 1 else 'one of the rules'} {', '.join(rules)}"
     else:

@@ -1,4 +1,14 @@
-"""`welldone models`: list the models that can be served, and their state on a running server."""
+"""`welldone models`: list the models that can be served, and their state on a running server.
+
+List the models that can be served: those of the config file, the downloaded ones, and the built-in model.
+If a server is running, its models are listed with their state, including those of its upstreams; otherwise
+the upstreams themselves are listed.
+
+examples:
+  welldone models
+  welldone models --json
+  welldone models --url http://127.0.0.1:8000 --api-key KEY
+"""
 
 import asyncio
 import os
@@ -14,11 +24,11 @@ from welldone.cli.options import CommandParser
 from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.builtin_model import DEFAULT_MODEL
-from welldone.config.model import ModelSettings
 from welldone.config.server import Config
+from welldone.engines.capabilities import as_object, positive_int
 from welldone.engines.models import store
 from welldone.engines.models.install import format_size
-from welldone.engines.models.store import GgufError, GgufMetadata, ModelEntry, read_metadata
+from welldone.engines.models.store import ModelEntry
 from welldone.http.address import parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import record_response
@@ -28,11 +38,6 @@ _QUERY_TIMEOUT_S = 1.0  # a local server answers in milliseconds, and often none
 _MAX_REPLY_BYTES = 4 * 2**20  # thousands of models
 
 
-EXAMPLES = """
-welldone models
-welldone models --json
-welldone models --url http://127.0.0.1:8000 --api-key KEY
-"""
 HERE, NOT_FETCHED, MISSING, BROKEN, COMMAND = "here", "not fetched", "missing", "broken", "command"
 UPSTREAM = "upstream"
 
@@ -87,29 +92,24 @@ def query_models(url: str, key: str | None) -> list[ModelRow]:
         listed = msgspec.json.decode(reply.body)
     except msgspec.MsgspecError:
         listed = None
-    data = listed.get("data") if isinstance(listed, dict) else None
+    data = as_object(listed).get("data")
     if reply.status != 200 or not isinstance(data, list):
         raise ModelQueryError(f"the server at {url} does not list models (status {reply.status})")
     return [_parse_model(model, url) for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
 
 
 def _parse_model(model: dict[str, Any], url: str) -> ModelRow:
-    status, meta, aliases = model.get("status"), model.get("meta"), model.get("aliases")
-    meta = meta if isinstance(meta, dict) else {}
-    state = status.get("value") if isinstance(status, dict) else None
+    meta, aliases = as_object(model.get("meta")), model.get("aliases")
+    state = as_object(model.get("status")).get("value")
     return ModelRow(
         name=model["id"],
         aliases=tuple(word for word in aliases if isinstance(word, str)) if isinstance(aliases, list) else (),
         state=state if isinstance(state, str) else "served",
         source=url,
-        size_bytes=_positive_int(meta.get("size")),
-        parameters=_positive_int(meta.get("n_params")),
-        context_length=_positive_int(meta.get("n_ctx_train")) or _positive_int(model.get("max_model_len")),
+        size_bytes=positive_int(meta.get("size")) or None,
+        parameters=positive_int(meta.get("n_params")) or None,
+        context_length=positive_int(meta.get("n_ctx_train")) or positive_int(model.get("max_model_len")) or None,
     )
-
-
-def _positive_int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def run(arguments: list[str]) -> ExitCode:
@@ -140,13 +140,7 @@ def run(arguments: list[str]) -> ExitCode:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(
-        "models",
-        "List the models that can be served: those of the config file, the downloaded ones, and the built-in model.\n"
-        "If a server is running, its models are listed with their state, including those of its upstreams; otherwise\n"
-        "the upstreams themselves are listed.",
-        EXAMPLES,
-    )
+    parser = CommandParser("models", __doc__)
     parser.option("--json", "print the models as JSON")
     parser.option("--config FILE", "a TOML file with settings and models")
     parser.option("--url URL", "URL of the server (default: from the settings)")
@@ -159,9 +153,21 @@ def _rows(config: Config, folder: Path) -> Iterator[ModelRow]:
     entries = {entry.path: entry for entry in store.list_models(folder)}
     is_builtin_shown = False
     for settings in config.models:
-        path = _model_file(settings, folder)
-        row = _configured_row(settings, path, entries.pop(path, None) if path else None, config.server.config)
-        is_builtin_shown |= _is_builtin(settings, path)
+        path = None if settings.command else store.resolve_model_file(folder, settings.file)
+        is_builtin = settings.is_builtin if path is None else path.name == DEFAULT_MODEL.file_name
+        is_builtin_shown |= is_builtin
+        if settings.command:
+            row = ModelRow(name="", state=COMMAND, source="")
+        elif path is not None:
+            row = _entry_row(entries.pop(path) if path in entries else store.read_entry(path.stem, [path]))
+        elif is_builtin:
+            row = _builtin_row()
+        else:
+            problem = f"refers to a file that does not exist: {settings.file}"
+            row = ModelRow(name="", state=MISSING, source="", problem=problem)
+        row.name, row.aliases = settings.name, settings.aliases
+        file = config.server.config
+        row.source = file.name if file is not None else "built-in" if is_builtin else "settings"
         yield row
     for entry in entries.values():
         is_builtin_shown |= entry.path.name == DEFAULT_MODEL.file_name
@@ -170,59 +176,21 @@ def _rows(config: Config, folder: Path) -> Iterator[ModelRow]:
         yield _builtin_row()
 
 
-def _model_file(settings: ModelSettings, folder: Path) -> Path | None:
-    """Return the file of a model that is configured by path or by name."""
-    if settings.command:
-        return None
-    if settings.file is not None and settings.file.is_file():
-        return settings.file
-    return store.find_model_file(folder, DEFAULT_MODEL.name if settings.file is None else str(settings.file))
-
-
-def _is_builtin(settings: ModelSettings, path: Path | None) -> bool:
-    return settings.is_builtin if path is None else path.name == DEFAULT_MODEL.file_name
-
-
-def _configured_row(
-    settings: ModelSettings, path: Path | None, entry: ModelEntry | None, config: Path | None
-) -> ModelRow:
-    is_builtin = _is_builtin(settings, path)
-    if settings.command:
-        row = ModelRow(name="", state=COMMAND, source="")
-    elif path is not None:
-        row = _entry_row(entry) if entry is not None else _file_row(path)
-    elif is_builtin:
-        row = _builtin_row()
-    else:
-        problem = f"refers to a file that does not exist: {settings.file}"
-        row = ModelRow(name="", state=MISSING, source="", problem=problem)
-    row.name, row.aliases = settings.name, settings.aliases
-    row.source = config.name if config is not None else "built-in" if is_builtin else "settings"
-    return row
-
-
 def _entry_row(entry: ModelEntry) -> ModelRow:
     is_builtin = entry.path.name == DEFAULT_MODEL.file_name
     origin = entry.origin.source if entry.origin is not None else "file"
-    row = _gguf_row(entry.name, entry.path, entry.metadata, entry.problem)
-    row.size_bytes = entry.size_bytes
-    row.source = "built-in" if is_builtin else origin
-    row.aliases = DEFAULT_MODEL.aliases if is_builtin else ()
-    return row
-
-
-def _file_row(path: Path) -> ModelRow:
-    try:
-        return _gguf_row(path.stem, path, read_metadata(path), None)
-    except GgufError as error:
-        return _gguf_row(path.stem, path, None, str(error))
-
-
-def _gguf_row(name: str, path: Path, metadata: GgufMetadata | None, problem: str | None) -> ModelRow:
-    row = ModelRow(name=name, state=BROKEN if problem else HERE, source="file", path=str(path), problem=problem)
-    if metadata is not None:
-        row.size_bytes, row.quantisation = metadata.size_bytes, metadata.file_type
-        row.parameters, row.context_length = metadata.parameters, metadata.context_length
+    row = ModelRow(
+        name=entry.name,
+        aliases=DEFAULT_MODEL.aliases if is_builtin else (),
+        state=BROKEN if entry.problem else HERE,
+        source="built-in" if is_builtin else origin,
+        size_bytes=entry.size_bytes,
+        path=str(entry.path),
+        problem=entry.problem,
+    )
+    if entry.metadata is not None:
+        row.quantisation, row.parameters = entry.metadata.file_type, entry.metadata.parameters
+        row.context_length = entry.metadata.context_length
     return row
 
 

@@ -66,16 +66,17 @@ def integer_between(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def positive_number(most: float) -> Callable[[str], float]:
-    """Return a parser for numbers above 0."""
+def number_up_to(most: float, *, allows_zero: bool = False) -> Callable[[str], float]:
+    """Return a parser for numbers above 0, or from 0 on."""
 
     def read(text: str) -> float:
         try:
             number = float(text)
         except ValueError:
-            number = 0.0
-        if not 0 < number <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to {most:,.0f}")
+            number = -1.0
+        if not 0 <= number <= most or (number == 0 and not allows_zero):
+            range_text = f"from 0 to {most:g}" if allows_zero else f"above 0 and up to {most:,.0f}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {range_text}")
         return number
 
     return read

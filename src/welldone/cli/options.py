@@ -1,26 +1,27 @@
 """Command-line parser: argparse with errors of one line that tell the user what to do."""
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from welldone.cli.ui import UsageError
 from welldone.config.settings import did_you_mean, flags_of
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], hint: str) -> UsageError:
-    """Return the error for the name of a rule, a fault and so on that does not exist."""
-    return UsageError(f"there is no {kind} {name!r}{did_you_mean(name, known)}; {hint}")
-
-
 class CommandParser(argparse.ArgumentParser):
-    """Parser of a command. Errors raise `UsageError`. Abbreviated options are errors, so that scripts stay readable."""
+    """Parser of a command. Errors raise `UsageError`. Abbreviated options are errors, so that scripts stay readable.
 
-    def __init__(self, command: str, description: str, examples: str) -> None:
+    The help is the docstring of the command: a summary, which is left out, a blank line, the description, the examples.
+    """
+
+    def __init__(self, command: str, docstring: str | None) -> None:
+        _, _, text = inspect.cleandoc(docstring or "").partition("\n\n")
+        description, heading, examples = text.partition("examples:\n")
         super().__init__(
             prog=f"welldone {command}",
-            description=description,
-            epilog="examples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines()),
+            description=description.strip(),
+            epilog=heading + examples,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

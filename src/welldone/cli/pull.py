@@ -1,4 +1,17 @@
-"""`welldone pull`: download a model."""
+"""`welldone pull`: download a model.
+
+Download a model into the models folder and verify its hash. Interrupted downloads from https and hf are
+resumed; that of the built-in model starts again.
+The folder is WELLDONE_HOME/models, else welldone/models in the user's cache folder.
+Models on the Hugging Face hub need the extra: pip install 'welldone[hub]'. Set HF_TOKEN for private ones.
+With the extra, https URLs of the hub are downloaded like hf sources.
+
+examples:
+  welldone pull default
+  welldone pull hf:OWNER/REPOSITORY/FILE.gguf
+  welldone pull hf:OWNER/REPOSITORY/FILE.gguf@REVISION
+  welldone pull https://HOST/PATH/FILE.gguf --sha256 HEX
+"""
 
 import importlib
 import os
@@ -13,7 +26,7 @@ from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config import builtin_model
 from welldone.engines.models.install import SOURCE_FORMATS, Progress, PullError, PullErrorKind, format_size
-from welldone.engines.models.pull import pull
+from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import GgufError, GgufMetadata, model_name_of, models_folder, read_metadata
 
 _SILENT_S = 2.0  # shorter downloads show no progress
@@ -56,12 +69,6 @@ def progress_lines(clock: Callable[[], float] = time.monotonic) -> Iterator[Prog
     yield report
 
 
-EXAMPLES = """
-welldone pull default
-welldone pull hf:OWNER/REPOSITORY/FILE.gguf
-welldone pull hf:OWNER/REPOSITORY/FILE.gguf@REVISION
-welldone pull https://HOST/PATH/FILE.gguf --sha256 HEX
-"""
 PULL_EXIT_CODES = {
     PullErrorKind.USER_ERROR: ExitCode.USAGE,
     PullErrorKind.UNREACHABLE: ExitCode.UNREACHABLE,
@@ -93,19 +100,11 @@ def run(arguments: list[str]) -> ExitCode:
 def fetch_model(source: str, *, folder: Path, sha256: str | None = None) -> Path:
     """Download a model with a progress display; return its file. Raises `PullError`."""
     with download_progress() as progress:
-        return pull(source, folder=folder, progress=progress, sha256=sha256)
+        return ModelPuller(folder, progress).pull(source, sha256)
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(
-        "pull",
-        "Download a model into the models folder and verify its hash. Interrupted downloads from https and hf are\n"
-        "resumed; that of the built-in model starts again.\n"
-        "The folder is WELLDONE_HOME/models, else welldone/models in the user's cache folder.\n"
-        "Models on the Hugging Face hub need the extra: pip install 'welldone[hub]'. Set HF_TOKEN for private ones.\n"
-        "With the extra, https URLs of the hub are downloaded like hf sources.",
-        EXAMPLES,
-    )
+    parser = CommandParser("pull", __doc__)
     parser.option("SOURCE", SOURCE_FORMATS, dest="source")
     parser.option("--sha256 HEX", "the expected SHA-256 of the file")
     return parser

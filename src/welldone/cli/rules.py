@@ -1,22 +1,26 @@
-"""`welldone rules`: list the rules of the stream, or show the page of one."""
+"""`welldone rules`: list the rules of the stream, or show the page of one.
+
+List the rules of the stream, or show one with examples.
+
+examples:
+  welldone rules
+  welldone rules tool
+  welldone rules delta-role-once
+  welldone rules --json
+"""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from welldone.cli import ui
-from welldone.cli.options import CommandParser, unknown_name
-from welldone.cli.ui import ExitCode
+from welldone.cli.options import CommandParser
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.settings import unknown_rule
 from welldone.protocol.catalog import FAMILIES, RULES, Rule
 from welldone.reporting import format_table, wrap_text
 from welldone.rules.rule_pages import read_page
 
-EXAMPLES = """
-welldone rules
-welldone rules tool
-welldone rules delta-role-once
-welldone rules --json
-"""
 RULES_JSON_VERSION = 2
 
 
@@ -28,7 +32,7 @@ def run(arguments: list[str]) -> ExitCode:
         return ExitCode.OK
     rules = [rule for rule in RULES.values() if options.id is None or options.id in (rule.id, rule.family)]
     if not rules:
-        raise unknown_name("rule", options.id, [*RULES, *FAMILIES], "welldone rules lists them")
+        raise UsageError(unknown_rule(options.id, [*RULES, *FAMILIES]))
     if options.json:
         ui.print_line(msgspec.json.encode({"version": RULES_JSON_VERSION, "rules": rules}).decode())
         return ExitCode.OK
@@ -50,7 +54,7 @@ def _rule_lines(rules: Sequence[Rule], width: int | None) -> list[str]:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser("rules", "List the rules of the stream, or show one with examples.", EXAMPLES)
+    parser = CommandParser("rules", __doc__)
     parser.option("ID", "a rule, or a family of rules such as tool", dest="id", nargs="?")
     parser.option("--json", "print the rules as JSON")
     return parser

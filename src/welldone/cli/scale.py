@@ -1,4 +1,20 @@
-"""`welldone scale`: run the server on a Ray cluster."""
+"""`welldone scale`: run the server on a Ray cluster.
+
+Run the server on a Ray cluster: fronts that serve clients, and engines that each run a model, on
+several machines. Ray adds replicas when there are more streams.
+
+The settings come from welldone.toml: models and keys as for welldone serve, and in [scale] the
+number of replicas and the resources of each. If there is no cluster, one is started on this
+machine. Ctrl-C stops the deployment; with --detach it keeps running in the cluster.
+
+examples:
+  welldone scale
+  welldone scale --config welldone.toml
+  welldone scale --address 10.0.0.1:6379 --detach
+  welldone scale --status
+  welldone scale --stop
+  serve run welldone.cluster:app config=welldone.toml
+"""
 
 import signal
 import threading
@@ -17,22 +33,6 @@ from welldone.reporting import format_table
 if TYPE_CHECKING:  # Ray is an extra
     from welldone.cluster.ray_cluster import ClusterStatus, DeploymentStatus
 
-DESCRIPTION = """\
-Run the server on a Ray cluster: fronts that serve clients, and engines that each run a model, on
-several machines. Ray adds replicas when there are more streams.
-
-The settings come from welldone.toml: models and keys as for welldone serve, and in [scale] the
-number of replicas and the resources of each. If there is no cluster, one is started on this
-machine. Ctrl-C stops the deployment; with --detach it keeps running in the cluster."""
-
-EXAMPLES = """
-welldone scale
-welldone scale --config welldone.toml
-welldone scale --address 10.0.0.1:6379 --detach
-welldone scale --status
-welldone scale --stop
-serve run welldone.cluster:app config=welldone.toml
-"""
 
 _POLL_S = 1.0  # between two queries of the status, which Ray changes every few seconds at most
 _STOP_TIMEOUT_S = 5.0  # for the deployment to notice that it was stopped; it polls twice a second
@@ -179,7 +179,7 @@ def _read_config(path: Path | None) -> Config:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser("scale", DESCRIPTION, EXAMPLES)
+    parser = CommandParser("scale", __doc__)
     add = parser.option
     add("--config FILE", "the settings [./welldone.toml if it exists]", Path)
     clusters = "the cluster; local: one that ends with this command [RAY_ADDRESS, a cluster on this machine, local]"

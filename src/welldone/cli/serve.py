@@ -1,4 +1,23 @@
-"""`welldone serve`: an OpenAI-compatible server for local models and a gateway to other servers."""
+"""`welldone serve`: an OpenAI-compatible server for local models and a gateway to other servers.
+
+Serve local models through OpenAI's API. Without options it serves the small built-in model on
+http://127.0.0.1:8000. The command-line options of llama-server are accepted.
+
+A setting comes from its flag, else from the environment (--ctx-size: WELLDONE_CTX_SIZE), else from
+welldone.toml, else it has its default, shown in [brackets]. Flags after a / turn a setting off.
+With -m only that model is served, and the models of welldone.toml are ignored; without -m, flags
+for models apply to all of them.
+
+With --upstream, or upstreams in welldone.toml, it is a gateway to other servers with OpenAI's API
+and repairs their streams. See docs/settings.md.
+
+examples:
+  welldone serve
+  welldone serve -m phi-4-Q4_K_M.gguf -c 8192 -ngl all --alias phi-4
+  welldone serve --host 0.0.0.0 --api-key env:MY_KEY
+  welldone serve --upstream http://gpu:8000/v1 --port 9000
+  welldone serve --config welldone.toml
+"""
 
 import argparse
 import dataclasses
@@ -36,40 +55,36 @@ class LlamaServerFlag(NamedTuple):
         return 0 if word.startswith("-") else "?" if word.startswith("[") else 1
 
 
+def _flags(usages_by_reason: Mapping[str, Sequence[str]]) -> tuple[LlamaServerFlag, ...]:
+    return tuple(LlamaServerFlag(usage, reason) for reason, usages in usages_by_reason.items() for usage in usages)
+
+
 _ALWAYS_ON = "is always on"
 _NO_MEANING = "has no effect here and is ignored"
-_USE_PULL = (
-    "is not supported: download the model first with `welldone pull hf:OWNER/REPO/FILE.gguf`, then serve it with -m"
-)
-_USE_COMMAND = (
-    "is not supported by the built-in engine: start llama-server as the `command` of a model in welldone.toml"
-)
 
-IGNORED_FLAGS = (
-    LlamaServerFlag("--send-done", _ALWAYS_ON),
-    LlamaServerFlag("--metrics", _ALWAYS_ON),
-    LlamaServerFlag("--cache-prompt", _ALWAYS_ON),
-    LlamaServerFlag("--models-autoload", _ALWAYS_ON),
-    LlamaServerFlag("--offline", f"{_ALWAYS_ON}: the server downloads nothing"),
-    LlamaServerFlag("--log-prefix --log-timestamps", _ALWAYS_ON),
-    LlamaServerFlag("--no-context-shift", "is always the case"),
-    LlamaServerFlag("--no-log-prefix --no-log-timestamps --no-perf --perf", _NO_MEANING),
-    LlamaServerFlag(
-        "--no-mmproj --no-mmproj-auto --mmproj-auto", f"{_NO_MEANING}: a projector is used with --mmproj only"
-    ),
-    LlamaServerFlag("--log-colors [WHEN]", f"{_NO_MEANING}: colours are used on terminals only"),
-    LlamaServerFlag("--threads-http N", f"{_NO_MEANING}: requests do not use threads"),
-    LlamaServerFlag("--prio --prio-batch --poll --poll-batch -dt --defrag-thold N", _NO_MEANING),
-    LlamaServerFlag("-to --timeout N", f"{_NO_MEANING}: see --first-byte, --idle and --write"),
-    LlamaServerFlag("--tags X", f"{_NO_MEANING}: llama-server only displays them"),
-    LlamaServerFlag("-lv --verbosity --log-verbosity N", f"{_NO_MEANING}: see --log-level"),
+IGNORED_FLAGS = _flags(
+    {
+        _ALWAYS_ON: ["--send-done --metrics --cache-prompt --models-autoload --log-prefix --log-timestamps"],
+        f"{_ALWAYS_ON}: the server downloads nothing": ["--offline"],
+        "is always the case": ["--no-context-shift"],
+        _NO_MEANING: [
+            "--no-log-prefix --no-log-timestamps --no-perf --perf",
+            "--prio --prio-batch --poll --poll-batch -dt --defrag-thold N",
+        ],
+        f"{_NO_MEANING}: a projector is used with --mmproj only": ["--no-mmproj --no-mmproj-auto --mmproj-auto"],
+        f"{_NO_MEANING}: colours are used on terminals only": ["--log-colors [WHEN]"],
+        f"{_NO_MEANING}: requests do not use threads": ["--threads-http N"],
+        f"{_NO_MEANING}: see --first-byte, --idle and --write": ["-to --timeout N"],
+        f"{_NO_MEANING}: llama-server only displays them": ["--tags X"],
+        f"{_NO_MEANING}: see --log-level": ["-lv --verbosity --log-verbosity N"],
+    }
 )
 """Accepted, with a warning."""
 
-REFUSED_FLAGS = tuple(
-    LlamaServerFlag(usage, reason)
-    for reason, usages in {
-        _USE_PULL: [
+REFUSED_FLAGS = _flags(
+    {
+        "is not supported: download the model first with `welldone pull hf:OWNER/REPO/FILE.gguf`, then serve it with "
+        "-m": [
             "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url -dr --docker-repo -mmu --mmproj-url X"
         ],
         "is not supported: list the models in welldone.toml": ["--models-dir --models-preset X"],
@@ -86,40 +101,20 @@ REFUSED_FLAGS = tuple(
             "--dry-multiplier --dry-base --xtc-probability --xtc-threshold --mirostat --dynatemp-range X",
             "--ignore-eos --no-cache-prompt",
         ],
-        _USE_COMMAND: [
+        "is not supported by the built-in engine: start llama-server as the `command` of a model in welldone.toml": [
             "-md --model-draft --draft --draft-max --draft-min --spec-type --samplers --sampler-seq --keep X",
             "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --numa --rpc X",
             "-dev --device -ot --override-tensor -ncmoe --n-cpu-moe --override-kv -C --cpu-mask -Cr --cpu-range X",
             "--lora-scaled --control-vector --control-vector-scaled -lm --load-mode -ctxcp --ctx-checkpoints X",
             "-cmoe --cpu-moe --context-shift --check-tensors --no-mmproj-offload --no-repack -nr -sp --special",
         ],
-    }.items()
-    for usage in usages
+    }
 )
 """Refused: without an equivalent, ignoring them would change the behaviour silently."""
 
 
 # The command line, built from the settings.
 
-SERVE_DESCRIPTION = """\
-Serve local models through OpenAI's API. Without options it serves the small built-in model on
-http://127.0.0.1:8000. The command-line options of llama-server are accepted.
-
-A setting comes from its flag, else from the environment (--ctx-size: WELLDONE_CTX_SIZE), else from
-welldone.toml, else it has its default, shown in [brackets]. Flags after a / turn a setting off.
-With -m only that model is served, and the models of welldone.toml are ignored; without -m, flags
-for models apply to all of them.
-
-With --upstream, or upstreams in welldone.toml, it is a gateway to other servers with OpenAI's API
-and repairs their streams. See docs/settings.md."""
-
-SERVE_EXAMPLES = """
-welldone serve
-welldone serve -m phi-4-Q4_K_M.gguf -c 8192 -ngl all --alias phi-4
-welldone serve --host 0.0.0.0 --api-key env:MY_KEY
-welldone serve --upstream http://gpu:8000/v1 --port 9000
-welldone serve --config welldone.toml
-"""
 
 SETTING_GROUPS = ("Model", "Engine", "Answers", "Server", "Upstreams", "Security", "Limits", "Logs")
 """The order in the help and in the documentation."""
@@ -183,7 +178,7 @@ def _given_settings(
 
 def serve_parser() -> CommandParser:
     """Return the parser with all flags, in groups."""
-    parser = CommandParser("serve", SERVE_DESCRIPTION, SERVE_EXAMPLES)
+    parser = CommandParser("serve", __doc__)
     parser.usage = "welldone serve [OPTIONS]"
     parser.formatter_class = _HelpFormatter
     parser.set_defaults(occurrences=[])

@@ -10,9 +10,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import uvloop
@@ -27,7 +25,7 @@ from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.engines.engine_config import NO_GPU_WARNING
 from welldone.engines.models.install import PullError
-from welldone.engines.models.store import GgufError, find_model_file, models_folder, read_metadata
+from welldone.engines.models.store import GgufError, models_folder, read_metadata, resolve_model_file
 from welldone.engines.process import failure_excerpt, strip_log_prefix
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.routing import route_problems
@@ -97,27 +95,22 @@ def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
         if shutil.which(model.command[0]) is None:
             yield f"cannot find the program {ui.printable_name(model.command[0])} of its command"
         return
-    yield from _model_file_problems(model.file, folder)
+    if model.file is not None and (model.file.is_file() or not model.is_builtin):  # the built-in model is downloaded
+        path = resolve_model_file(folder, model.file)
+        if path is None:
+            yield (
+                f"there is no model {ui.printable_name(model.file)}; welldone models lists those that are there, "
+                "welldone pull downloads one"
+            )
+            return
+        try:
+            read_metadata(path)
+        except GgufError as error:
+            yield f"{ui.printable_name(path)} {error}"
     files = [("--mmproj", model.mmproj), ("--chat-template-file", model.chat_template_file)]
     for flag, path in (*(("--lora", Path(path)) for path in model.lora), *files):
         if path is not None and not _can_read(path):
             yield f"cannot read {ui.printable_name(path)} ({flag})"
-
-
-def _model_file_problems(file: Path | None, folder: Path) -> Iterator[str]:
-    if file is None or (builtin_model.is_builtin_name(str(file)) and not file.is_file()):
-        return  # the built-in model is downloaded if it is missing
-    path = file if file.is_file() else find_model_file(folder, str(file))
-    if path is None:
-        yield (
-            f"there is no model {ui.printable_name(file)}; welldone models lists those that are there, "
-            "welldone pull downloads one"
-        )
-        return
-    try:
-        read_metadata(path)
-    except GgufError as error:
-        yield f"{ui.printable_name(path)} {error}"
 
 
 def _can_read(path: Path) -> bool:
@@ -169,30 +162,27 @@ class UpstreamLog:
     def update(self, upstream: Upstream) -> None:
         """Log what has changed about the upstream."""
 
-        def warn(text: str, **more: FieldValue) -> None:
-            log.event(logging.WARNING, text, {"upstream": upstream.name, **more})
-
-        def inform(text: str) -> None:
-            log.event(logging.INFO, text, {"upstream": upstream.name})
+        def note(level: int, text: str, **more: FieldValue) -> None:
+            log.event(level, text, {"upstream": upstream.name, **more})
 
         before = self._last_errors.get(upstream.name)
         self._last_errors[upstream.name] = upstream.problem
         if upstream.problem is not None and upstream.problem != before:
-            warn(upstream.problem, url=redacted_url(upstream.settings))
+            note(logging.WARNING, upstream.problem, url=redacted_url(upstream.settings))
         elif upstream.problem != before:
-            inform("the upstream has recovered")
+            note(logging.INFO, "the upstream has recovered")
         if upstream.recent_failure is not None and upstream.name not in self._failing:
             self._failing.add(upstream.name)
-            warn("all recent requests to the upstream failed", last=upstream.recent_failure)
+            note(logging.WARNING, "all recent requests to the upstream failed", last=upstream.recent_failure)
         is_open = upstream.breaker.opened_at is not None
         if is_open and upstream.name not in self._open_breakers:
             self._open_breakers.add(upstream.name)
-            pause_s = round(upstream.breaker.retry_after_s)
-            warn("circuit breaker opened: the upstream failed repeatedly", for_s=pause_s)
+            text = "circuit breaker opened: the upstream failed repeatedly"
+            note(logging.WARNING, text, for_s=round(upstream.breaker.retry_after_s))
         elif not is_open and upstream.recent_failure is None and upstream.name in self._open_breakers | self._failing:
             self._open_breakers.discard(upstream.name)
             self._failing.discard(upstream.name)
-            inform("the upstream answers again")
+            note(logging.INFO, "the upstream answers again")
 
 
 # Progress of models that are loading: the engine's last output line and the elapsed time. On a terminal one line is
@@ -204,12 +194,6 @@ _FIRST_LOG_S, _MAX_LOG_INTERVAL_S = 10.0, 60.0  # log after 10, 20, 40, 80 s, th
 _MAX_STATUS_CHARS = 200  # of the engine's output line
 
 
-@dataclass
-class _ModelLoad:
-    started_at: float
-    due_s: float = _FIRST_LOG_S
-
-
 class ModelLoadProgress:
     """Shows the progress of all models that are loading."""
 
@@ -217,27 +201,28 @@ class ModelLoadProgress:
         self._redactor = redactor
         self._is_shown = is_shown
         self._clock = clock
-        self._loads: dict[LocalModel, _ModelLoad] = {}
+        self._started_at: dict[LocalModel, float] = {}
+        self._due_s: dict[LocalModel, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, model: LocalModel) -> None:
         """Start reporting on a model."""
-        self._loads[model] = _ModelLoad(self._clock())
+        self._started_at[model], self._due_s[model] = self._clock(), _FIRST_LOG_S
         if self._timer is None:
-            self._schedule_report()
+            self._schedule()
 
     def end(self, model: LocalModel) -> float | None:
         """Stop reporting on a model; return the seconds it was loading, None if it was not."""
-        load = self._loads.pop(model, None)
-        if load is None:
+        started_at = self._started_at.pop(model, None)
+        if started_at is None:
             return None
-        if not self._loads:
+        if not self._started_at:
             self.stop()
-        return self._clock() - load.started_at
+        return self._clock() - started_at
 
     def stop(self) -> None:
         """Stop reporting on all models."""
-        self._loads.clear()
+        self._started_at.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -246,30 +231,27 @@ class ModelLoadProgress:
 
     def report(self) -> None:
         """Show or log the progress."""
-        for model, load in self._loads.items():
-            seconds = self._clock() - load.started_at
+        for model, started_at in self._started_at.items():
+            seconds = self._clock() - started_at
             line = strip_log_prefix(model.last_output_line).strip()
             status = self._redactor.line_of(line, _MAX_STATUS_CHARS) or "no output yet"
             if self._is_shown:
                 if seconds >= _QUICK_S:
-                    ui.overwrite_line(f"{model.name} is loading, {_format_elapsed(seconds)}: {status}")
+                    minutes, rest = divmod(round(seconds), 60)
+                    elapsed = f"{minutes} min {rest} s" if minutes else f"{rest} s"
+                    ui.overwrite_line(f"{model.name} is loading, {elapsed}: {status}")
                 return  # there is one line: it shows the model that has been loading for longest
-            if seconds >= load.due_s:
-                load.due_s += min(load.due_s, _MAX_LOG_INTERVAL_S)
+            if seconds >= self._due_s[model]:
+                self._due_s[model] += min(self._due_s[model], _MAX_LOG_INTERVAL_S)
                 fields: dict[str, FieldValue] = {"model": model.name, "for_s": round(seconds), "engine": status}
                 log.event(logging.INFO, "model is loading", fields)
 
-    def _schedule_report(self) -> None:
-        def tick() -> None:
-            self.report()
-            self._schedule_report()
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
-        self._timer = asyncio.get_running_loop().call_later(_TICK_S, tick)
-
-
-def _format_elapsed(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    def _tick(self) -> None:
+        self.report()
+        self._schedule()
 
 
 _GC_THRESHOLDS = (10_000, 20, 100)
@@ -279,7 +261,10 @@ _LIST_MODELS_TIMEOUT_S = 1.0  # the banner waits this long for model lists of up
 
 def run(config: Config) -> int:
     """Serve until a signal arrives."""
-    note = partial(_print_warning, config.server)
+
+    def note(text: str) -> None:  # before the log is set up, in the format of the log
+        ui.print_note(log.json_line(logging.WARNING, text, {}) if log_style(config.server) == "json" else text)
+
     for text in config.warnings:
         note(text)
     keys, generated_key = find_api_keys(config, note)
@@ -324,11 +309,6 @@ def run(config: Config) -> int:
         raise UsageError(_listen_error(settings, error)) from None
 
 
-def _print_warning(settings: ServeSettings, text: str) -> None:
-    """Print a warning before the log is set up, in the format of the log."""
-    ui.print_note(log.json_line(logging.WARNING, text, {}) if log_style(settings) == "json" else text)
-
-
 def _print_banner(
     config: Config, port: int, has_keys: bool, generated_key: str | None, listed_model: str | None = None
 ) -> None:
@@ -336,16 +316,6 @@ def _print_banner(
         banner.banner_lines(config, port, has_keys=has_keys, generated_key=generated_key, listed_model=listed_model)
     )
     ui.flush_output()
-
-
-def _ignore_signals(numbers: Iterable[int]) -> None:
-    """Ignore signals once the server has stopped, so that they do not change the exit code.
-
-    A signal that arrives while its handler is being replaced is an OSError in Python, which is not printed.
-    """
-    sys.unraisablehook = lambda error: None if error.exc_type is OSError else sys.__unraisablehook__(error)
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)
 
 
 class _ServerProcess:
@@ -386,7 +356,11 @@ class _ServerProcess:
         try:
             return await self._run()
         finally:
-            _ignore_signals(numbers)
+            # Signals after the stop do not change the exit code. One that arrives while its handler is being replaced
+            # is an OSError in Python, which is not printed.
+            sys.unraisablehook = lambda error: None if error.exc_type is OSError else sys.__unraisablehook__(error)
+            for number in numbers:
+                signal.signal(number, signal.SIG_IGN)
 
     def _on_signal(self, number: int) -> None:
         """Stop, or abort if the server is stopping already.
@@ -449,49 +423,32 @@ class _ServerProcess:
         return ExitCode.UNREACHABLE
 
     def _on_model_change(self, model: LocalModel) -> None:
-        match model.state:
-            case ModelState.LOADING:
-                self._load_progress.begin(model)
-            case ModelState.READY:
-                load_s = self._load_progress.end(model)
-                if load_s is not None:  # otherwise a request has ended
-                    log.event(logging.INFO, "model is ready", _model_log_fields(model, load_s))
-            case ModelState.STOPPED:
-                self._load_progress.end(model)
-            case ModelState.UNLOADED:
-                self._load_progress.end(model)
-                log.event(logging.INFO, "model is unloaded", {"model": model.name})
-            case ModelState.RESTARTING:
-                self._load_progress.begin(model)
-                self._log_error(model, has_details=True)
-            case ModelState.FAILED:
-                self._load_progress.end(model)
-                # A server whose only model never started is of no use: it ends, with the reason on stderr.
-                is_alone = len(self._config.models) == 1 and not self._config.upstreams
-                is_end = model.started_at is None and is_alone
-                self._log_error(model, has_details=not is_end or self._is_json_log)
-                if is_end:
-                    self._failed_model = model
-                    self._stop_event.set()
-
-    def _log_error(self, model: LocalModel, *, has_details: bool) -> None:
-        fields: dict[str, FieldValue] = {"model": model.name, "state": model.state.value}
-        if has_details and model.last_error is not None and model.last_error.details:
-            fields["engine"] = " | ".join(failure_excerpt(model.last_error.details))
-        log.event(logging.ERROR, str(model.last_error), fields)
+        fields: dict[str, FieldValue] = {"model": model.name}
+        if model.state in (ModelState.LOADING, ModelState.RESTARTING):
+            self._load_progress.begin(model)
+        elif (load_s := self._load_progress.end(model)) is not None and model.state is ModelState.READY:
+            if model.capabilities is not None:
+                fields |= {"context": model.capabilities.context, "slots": model.capabilities.slots}
+            log.event(logging.INFO, "model is ready", {**fields, "load_s": round(load_s, 2)})
+        if model.state is ModelState.UNLOADED:
+            log.event(logging.INFO, "model is unloaded", fields)
+        elif model.state in (ModelState.RESTARTING, ModelState.FAILED):
+            # A server whose only model never started is of no use: it ends, with the reason on stderr.
+            is_alone = len(self._config.models) == 1 and not self._config.upstreams
+            is_end = model.state is ModelState.FAILED and model.started_at is None and is_alone
+            fields["state"] = model.state.value
+            if (not is_end or self._is_json_log) and model.last_error is not None and model.last_error.details:
+                fields["engine"] = " | ".join(failure_excerpt(model.last_error.details))
+            log.event(logging.ERROR, str(model.last_error), fields)
+            if is_end:
+                self._failed_model = model
+                self._stop_event.set()
 
     def _on_engine_line(self, model: LocalModel, line: str) -> None:
         if line == NO_GPU_WARNING:
             log.event(logging.WARNING, line, {"model": model.name})
         elif self._config.server.verbose:
             log.event(logging.INFO, line, {"model": model.name, "from": "engine"})
-
-
-def _model_log_fields(model: LocalModel, load_s: float) -> dict[str, FieldValue]:
-    fields: dict[str, FieldValue] = {"model": model.name}
-    if model.capabilities is not None:
-        fields |= {"context": model.capabilities.context, "slots": model.capabilities.slots}
-    return {**fields, "load_s": round(load_s, 2)}
 
 
 def _listen_error(settings: ServeSettings, error: OSError) -> str:

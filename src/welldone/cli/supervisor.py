@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import select
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -75,9 +74,6 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HANDLED_SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
 _FORK_CONTEXT = multiprocessing.get_context("fork")
 
-RunWorker = Callable[[int, Callable[[], None]], int]
-"""Runs a worker, given its number from 1 on and what to call when it is ready; returns its exit code."""
-
 ServeWorker = Callable[[Worker], int]
 """Serves until a signal arrives, and returns the exit code."""
 
@@ -102,21 +98,15 @@ def run_workers(
     numbers = SharedNumbers(_SHARED_COUNTER_PAIRS)
     try:
         with tempfile.TemporaryDirectory(prefix="welldone-") as folder, _supervisor_log(formatter, level):
-
-            def work(number: int, ready: Callable[[], None]) -> int:
-                log.LOGGER.handlers.clear()  # the log handler of a worker has a thread, that of the supervisor has none
-                return serve(
-                    Worker(
-                        number=number,
-                        count=settings.workers,
-                        sockets=tuple(listening),
-                        bucket_storage=numbers,
-                        folder=Path(folder),
-                        on_ready=ready,
-                    )
-                )
-
-            return WorkerSupervisor(settings, work, listening, lambda: announce(port)).run()
+            template = Worker(
+                number=0,
+                count=settings.workers,
+                sockets=tuple(listening),
+                bucket_storage=numbers,
+                folder=Path(folder),
+                on_ready=lambda: None,
+            )
+            return WorkerSupervisor(settings.drain_s, serve, template, lambda: announce(port)).run()
     finally:
         sockets.close_sockets(listening)
         numbers.close()
@@ -155,16 +145,17 @@ class _WorkerSlot:
 
 
 class WorkerSupervisor:
-    """Starts and restarts workers; `announce` is called when the first one is ready."""
+    """Starts and restarts workers; `announce` is called when the first one is ready.
 
-    def __init__(
-        self, settings: ServeSettings, work: RunWorker, sockets: list[socket.socket], announce: Callable[[], None]
-    ) -> None:
-        self._drain_s = settings.drain_s
-        self._work = work
-        self._sockets = sockets
+    `template` is a worker without its number and without what to call when it is ready.
+    """
+
+    def __init__(self, drain_s: float, serve: ServeWorker, template: Worker, announce: Callable[[], None]) -> None:
+        self._drain_s = drain_s
+        self._serve = serve
+        self._template = template
         self._announce = announce
-        self._slots = [_WorkerSlot(number, RestartBackoff(time.monotonic)) for number in range(1, settings.workers + 1)]
+        self._slots = [_WorkerSlot(number, RestartBackoff(time.monotonic)) for number in range(1, template.count + 1)]
         self._was_ready = False
         self._kill_at: float | None = None
         """While stopping: when workers that still run are killed."""
@@ -262,7 +253,7 @@ class WorkerSupervisor:
             self._kill_at = time.monotonic() + self._drain_s + _KILL_AFTER_S
             for slot in self._slots:
                 slot.restart_at = None
-            for listening in self._sockets:  # otherwise new connections would wait in the backlog
+            for listening in self._template.sockets:  # otherwise new connections would wait in the backlog
                 listening.close()
         else:
             self._kill_at = min(self._kill_at, time.monotonic() + _KILL_AFTER_S)
@@ -282,12 +273,13 @@ class WorkerSupervisor:
         os.dup2(self._parent_pipe[0], 0)
         os.close(self._parent_pipe[1])
         exit_on_stdin_eof()
+        log.LOGGER.handlers.clear()  # the log handler of a worker has a thread, that of the supervisor has none
 
         def on_ready() -> None:
             os.write(self._ready[1], bytes([number - 1]))
 
         try:
-            code = self._work(number, on_ready)
+            code = self._serve(replace(self._template, number=number, on_ready=on_ready))
         except UsageError as error:
             ui.print_note(str(error))
             code = ExitCode.USAGE

@@ -13,7 +13,7 @@ import ray
 from welldone.cluster.autoscaling import STREAMS_METRIC
 from welldone.config import builtin_model
 from welldone.config.server import Config
-from welldone.engines.models.pull import pull
+from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import models_folder
 from welldone.engines.supervisor import ModelState
 from welldone.server.access.keys import make_key
@@ -32,7 +32,7 @@ class EngineReplica:
         folder = models_folder(os.environ)
         (model,) = config.models
         if model.is_builtin and builtin_model.find_builtin(folder) is None:
-            await asyncio.to_thread(pull, builtin_model.DEFAULT_MODEL.name, folder=folder)
+            await asyncio.to_thread(ModelPuller(folder).pull, builtin_model.DEFAULT_MODEL.name)
         self._log = make_log_handler(config.server, (self._key, *config.secrets))
         self._log.start()
         self._server = Server(config, keys=[self._key], folder=folder)

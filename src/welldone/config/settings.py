@@ -16,6 +16,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
@@ -284,30 +285,20 @@ def _bool(setting: Setting, raw: RawSetting) -> bool:
     raise _invalid_value(setting, raw, "true or false")
 
 
-def _int(setting: Setting, raw: RawSetting) -> int:
-    words = "".join(f" or {word}" for word in setting.words if word.isalpha())
-    return int(_number(setting, raw, int, _INTEGER, f"a whole number{words}"))
-
-
-def _float(setting: Setting, raw: RawSetting) -> float:
-    return float(_number(setting, raw, float, _NUMBER, "a number"))
-
-
-def _number(
-    setting: Setting, raw: RawSetting, kind: type[int] | type[float], pattern: re.Pattern[str], expected: str
-) -> float:
+def _number(setting: Setting, raw: RawSetting, *, kind: type[int] | type[float]) -> float:
     value = raw.value
-    if raw.is_text and isinstance(value, str) and pattern.fullmatch(value):
+    if raw.is_text and isinstance(value, str) and (_INTEGER if kind is int else _NUMBER).fullmatch(value):
         value = kind(value)
     if not isinstance(value, (int, kind)) or isinstance(value, bool) or not math.isfinite(value):
-        raise _invalid_value(setting, raw, expected)
+        words = "".join(f" or {word}" for word in setting.words if word.isalpha())
+        raise _invalid_value(setting, raw, f"a whole number{words}" if kind is int else "a number")
     low, high = setting.limits
     if low is not None and value < low:
         numbers = "".join(f"{word}, or " for word in setting.words if word.isdigit())
         raise _invalid_value(setting, raw, f"{numbers}at least {low:.15g}")
     if high is not None and value > high:
         raise _invalid_value(setting, raw, f"at most {high:.15g}")
-    return value
+    return kind(value)
 
 
 def _text(setting: Setting, raw: RawSetting) -> str:
@@ -352,8 +343,8 @@ def _dict(setting: Setting, raw: RawSetting) -> dict[str, object]:
 
 _CONVERTERS: Mapping[type, Callable[[Setting, RawSetting], object]] = {
     bool: _bool,
-    int: _int,
-    float: _float,
+    int: partial(_number, kind=int),
+    float: partial(_number, kind=float),
     str: _text,
     Path: _path,
     tuple: _list,

@@ -20,24 +20,24 @@ CAPABILITIES_LIMIT_BYTES = 4 * 2**20
 
 
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Capabilities of a loaded model. Numbers that the engine does not report are 0."""
+    """Capabilities of a model. Numbers that the engine does not report are 0; no unknown feature is ruled out."""
 
     kind: Literal["llama", "command"]
-    context: int
+    context: int = 0
     """Context length of one request, in tokens."""
-    train_context: int
-    slots: int
-    vocabulary_size: int
-    embedding_size: int
-    parameters: int
-    size_bytes: int
-    images: bool
-    audio: bool
-    tools: bool
+    train_context: int = 0
+    slots: int = 0
+    vocabulary_size: int = 0
+    embedding_size: int = 0
+    parameters: int = 0
+    size_bytes: int = 0
+    images: bool = True
+    audio: bool = True
+    tools: bool = True
     """Whether the chat template supports tools."""
-    chat: bool
-    embeddings: bool
-    reranking: bool
+    chat: bool = True
+    embeddings: bool = True
+    reranking: bool = True
     engine_model_name: str = ""
     """The engine's own name of the model, which requests to a command must use."""
 
@@ -71,23 +71,23 @@ def parse_capabilities(
 ) -> ModelCapabilities:
     """Combine the replies of /props and /v1/models with the settings and the GGUF metadata."""
     data = model_list.get("data")
-    first = _as_object(data[0]) if isinstance(data, list) and data else {}
-    meta = _as_object(first.get("meta"))
-    modalities = _as_object(props.get("modalities"))
-    template = _as_object(props.get("chat_template_caps"))
+    first = as_object(data[0]) if isinstance(data, list) and data else {}
+    meta = as_object(first.get("meta"))
+    modalities = as_object(props.get("modalities"))
+    template = as_object(props.get("chat_template_caps"))
     is_reranker = settings.reranking or (metadata is not None and metadata.is_reranker)
     is_embedder = metadata is not None and metadata.is_embedder
     has_props = bool(props)  # a server without /props is assumed to support everything
-    generation = _as_object(props.get("default_generation_settings"))
+    generation = as_object(props.get("default_generation_settings"))
     return ModelCapabilities(
         kind="command" if metadata is None else "llama",
-        context=_positive_int(generation.get("n_ctx")) or _positive_int(first.get("max_model_len")),
-        train_context=_positive_int(meta.get("n_ctx_train")) or _positive_int(first.get("max_model_len")),
-        slots=_positive_int(props.get("total_slots")) or settings.slots,
-        vocabulary_size=_positive_int(meta.get("n_vocab")),
-        embedding_size=_positive_int(meta.get("n_embd")),
-        parameters=_positive_int(meta.get("n_params")),
-        size_bytes=_positive_int(meta.get("size")),
+        context=positive_int(generation.get("n_ctx")) or positive_int(first.get("max_model_len")),
+        train_context=positive_int(meta.get("n_ctx_train")) or positive_int(first.get("max_model_len")),
+        slots=positive_int(props.get("total_slots")) or settings.slots,
+        vocabulary_size=positive_int(meta.get("n_vocab")),
+        embedding_size=positive_int(meta.get("n_embd")),
+        parameters=positive_int(meta.get("n_params")),
+        size_bytes=positive_int(meta.get("size")),
         images=bool(modalities.get("vision")) if has_props else True,
         audio=bool(modalities.get("audio")) if has_props else True,
         tools=bool(template.get("supports_tools")) if has_props else True,
@@ -98,9 +98,11 @@ def parse_capabilities(
     )
 
 
-def _as_object(value: object) -> dict[str, Any]:
+def as_object(value: object) -> dict[str, Any]:
+    """Return a JSON object; empty if the value is none."""
     return value if isinstance(value, dict) else {}
 
 
-def _positive_int(value: object) -> int:
+def positive_int(value: object) -> int:
+    """Return a positive whole number; 0 if the value is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -6,55 +6,34 @@ This module is separate from `llama_child`, since the parent must not import nat
 
 import msgspec
 
+from welldone.config.model import ModelSettings
+
 ENGINE_CONFIG_LIMIT_BYTES = 4 * 1024 * 1024
 """Longest line that the child reads. Its only large part is the chat template; known templates have under 50 kB."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Model file, socket and settings of one engine. The settings have the names of llama-server's flags."""
+    """Settings, socket and key of one engine."""
 
-    name: str
-    file: str
+    settings: ModelSettings
+    """Those of the model, with the values that depend on its file."""
     socket: str
     key: str
     parent_pid: int
     """The child exits when this process does."""
-    start_timeout_s: float
-    ctx_size: int
-    parallel: int
-    kv_unified: bool
-    gpu_layers: int
-    main_gpu: int
-    split_mode: str
-    tensor_split: tuple[float, ...]
-    kv_offload: bool
-    threads: int
-    """0: llama.cpp chooses; the same for `threads_batch`."""
-    threads_batch: int
-    batch_size: int
-    ubatch_size: int
-    flash_attn: str
-    cont_batching: bool
-    swa_full: bool
-    mlock: bool
-    mmap: bool
-    warmup: bool
-    embeddings: bool
-    pooling: str | None
-    """None: the model's default."""
-    lora: tuple[str, ...]
-    mmproj: str | None
-    jinja: bool
-    chat_template: str | None
-    reasoning_format: str
-    cache_type_k: str
-    cache_type_v: str
-    cache_ram_mib: int
-    cache_reuse: int
 
     def __repr__(self) -> str:
         """Omit the key: a repr may end up in a log."""
-        return f"EngineConfig({self.name!r}, {self.socket!r})"
+        return f"EngineConfig({self.settings.name!r}, {self.socket!r})"
+
+    def encode(self) -> bytes:
+        """Return the line for the child."""
+        return msgspec.json.encode(self, enc_hook=str) + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> "EngineConfig":
+        """Read the line. Raises `msgspec.MsgspecError`."""
+        return msgspec.json.decode(line, type=cls, dec_hook=lambda path_type, text: path_type(text))
 
 
 class EngineReady(msgspec.Struct, frozen=True, tag="ready", tag_field="status"):

@@ -4,6 +4,7 @@ A native crash ends this process only. It reads its configuration from the first
 on standard output that it is ready, or why it cannot start. The log goes to standard error.
 """
 
+import contextlib
 import enum
 import os
 import re
@@ -68,60 +69,55 @@ LOAD_MODES = {
 """Load modes of llama.cpp by `mlock` and `mmap`."""
 
 
+SAME_NAME = ("warmup", "main_gpu", "cont_batching", "swa_full", "kv_unified", "cache_ram_mib")
+"""Settings that are parameters of llama.cpp under the same name."""
+
+
 def build_params(config: EngineConfig) -> "xllamacpp.CommonParams":
     """Return llama.cpp's parameters. Endpoints and CORS of its server are disabled as far as possible."""
-    params = xllamacpp.CommonParams()
-    params.model.path = config.file
-    params.model_alias = {config.name}
-    params.load_mode = getattr(xllamacpp.llama_load_mode, LOAD_MODES[config.mlock, config.mmap])
-    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in config.lora]
-    if config.mmproj is not None:
-        params.mmproj.path = config.mmproj
+    settings, params = config.settings, xllamacpp.CommonParams()
+    for name in SAME_NAME:
+        setattr(params, name, getattr(settings, name))
+    params.model.path = str(settings.file)
+    params.model_alias = {settings.name}
+    params.load_mode = getattr(xllamacpp.llama_load_mode, LOAD_MODES[settings.mlock, settings.mmap])
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in settings.lora]
+    if settings.mmproj is not None:
+        params.mmproj.path = str(settings.mmproj)
     params.offline = True  # no downloads
-    params.warmup = config.warmup
-    params.n_gpu_layers = config.gpu_layers
-    params.main_gpu = config.main_gpu
-    params.split_mode = _enum_member("llama_split_mode", "LLAMA_SPLIT_MODE", config.split_mode)
-    if config.tensor_split:
+    params.n_gpu_layers = -1 if settings.gpu_layers is None else settings.gpu_layers
+    params.split_mode = _enum_member("llama_split_mode", "LLAMA_SPLIT_MODE", settings.split_mode)
+    if settings.tensor_split:
         size = len(params.tensor_split)
-        params.tensor_split = [*config.tensor_split, *[0.0] * size][:size]
-    params.no_kv_offload = not config.kv_offload
-    params.n_ctx = config.ctx_size
-    params.n_predict = config.ctx_size  # an answer cannot be longer than the context
-    params.n_parallel = config.parallel
-    params.n_batch = config.batch_size
-    params.n_ubatch = config.ubatch_size
-    params.cont_batching = config.cont_batching
-    params.swa_full = config.swa_full
-    flash_attention = FLASH_ATTENTION[config.flash_attn]
+        params.tensor_split = [*map(float, settings.tensor_split), *[0.0] * size][:size]
+    params.no_kv_offload = not settings.kv_offload
+    params.n_ctx = settings.ctx_size
+    params.n_predict = settings.ctx_size  # an answer cannot be longer than the context
+    params.n_parallel = settings.parallel
+    params.n_batch = settings.batch_size
+    params.n_ubatch = settings.ubatch_size
+    flash_attention = FLASH_ATTENTION[settings.flash_attn]
     params.flash_attn_type = _enum_member("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE", flash_attention)
-    if config.threads:
-        params.cpuparams.n_threads = config.threads
-    if config.threads_batch:
-        params.cpuparams_batch.n_threads = config.threads_batch
-    params.kv_unified = config.kv_unified
-    params.cache_type_k = _enum_member("ggml_type", "GGML_TYPE", config.cache_type_k)
-    params.cache_type_v = _enum_member("ggml_type", "GGML_TYPE", config.cache_type_v)
-    params.cache_ram_mib = config.cache_ram_mib
-    params.n_cache_reuse = config.cache_reuse
-    params.use_jinja = config.jinja
-    if config.chat_template is not None:
-        params.chat_template = config.chat_template
-    reasoning = config.reasoning_format.replace("-", "_")
+    if settings.threads:
+        params.cpuparams.n_threads = settings.threads
+    if settings.threads_batch:
+        params.cpuparams_batch.n_threads = settings.threads_batch
+    params.cache_type_k = _enum_member("ggml_type", "GGML_TYPE", settings.cache_type_k)
+    params.cache_type_v = _enum_member("ggml_type", "GGML_TYPE", settings.cache_type_v)
+    params.n_cache_reuse = settings.cache_reuse
+    params.use_jinja = settings.jinja
+    if settings.chat_template is not None:
+        params.chat_template = settings.chat_template
+    reasoning = settings.reasoning_format.replace("-", "_")
     params.reasoning_format = _enum_member("common_reasoning_format", "COMMON_REASONING_FORMAT", reasoning)
-    params.embedding = config.embeddings
-    if config.pooling is not None:
-        params.pooling_type = _enum_member("llama_pooling_type", "LLAMA_POOLING_TYPE", config.pooling)
+    params.embedding = settings.embeddings
+    if settings.pooling is not None:
+        params.pooling_type = _enum_member("llama_pooling_type", "LLAMA_POOLING_TYPE", settings.pooling)
     params.hostnames = [config.socket]
     params.api_keys = [config.key]
-    params.cors_origins = ""
-    params.cors_credentials = False
-    params.endpoint_slots = False
-    params.endpoint_props = False
     params.endpoint_metrics = True
-    params.ui = False
-    params.media_path = ""
-    params.slot_save_path = ""
+    params.endpoint_slots = params.endpoint_props = params.ui = params.cors_credentials = False
+    params.cors_origins = params.media_path = params.slot_save_path = ""
     params.sse_ping_interval = -1  # the server sends its own keep-alive comments
     params.timeout_read = READ_TIMEOUT_S
     params.timeout_write = WRITE_TIMEOUT_S
@@ -159,16 +155,6 @@ def explain_import_error(error: ImportError) -> str:
     )
 
 
-def is_gpu_requested(config: EngineConfig) -> bool:
-    """Return whether a setting is configured that only affects GPUs."""
-    return bool(config.gpu_layers > 0 or config.main_gpu or config.tensor_split or config.split_mode != "layer")
-
-
-def has_gpu() -> bool:
-    """Return whether this build of llama.cpp detects a GPU."""
-    return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
-
-
 def read_engine_config() -> EngineConfig:
     """Read the configuration: the first line of standard input, and the only one."""
     line = bytearray()
@@ -178,17 +164,9 @@ def read_engine_config() -> EngineConfig:
         if not piece or len(line) > ENGINE_CONFIG_LIMIT_BYTES:
             sys.exit(NO_CONFIG)
     try:
-        return msgspec.json.decode(bytes(line), type=EngineConfig)
+        return EngineConfig.decode(bytes(line))
     except msgspec.MsgspecError:
         sys.exit(NO_CONFIG)
-
-
-def raise_oom_score() -> None:
-    """Have Linux kill this process first when memory runs out. No effect on other systems."""
-    try:
-        Path("/proc/self/oom_score_adj").write_bytes(OOM_SCORE_ADJ)
-    except OSError:
-        return
 
 
 def main() -> None:
@@ -198,18 +176,21 @@ def main() -> None:
     report_pipe = os.dup(1)
     os.dup2(2, 1)  # output of native code goes to the log
     os.set_blocking(2, False)  # if the parent does not read, log lines are lost instead of blocking the engine
-    raise_oom_score()
+    with contextlib.suppress(OSError):  # other systems have no such file
+        Path("/proc/self/oom_score_adj").write_bytes(OOM_SCORE_ADJ)
     config = read_engine_config()
     signal_on_parent_death(signal.SIGKILL, config.parent_pid)
     exit_on_stdin_eof()
     # llama.cpp holds the GIL while it loads, so that EOF goes unnoticed. SIGALRM needs no interpreter.
-    signal.alarm(int(config.start_timeout_s) + STARTUP_ALARM_GRACE_S)
+    signal.alarm(int(config.settings.load_timeout_s) + STARTUP_ALARM_GRACE_S)
     server, report = load_model(config)
     signal.alarm(0)
     os.write(report_pipe, msgspec.json.encode(report) + b"\n")
     if server is None:
         sys.exit(1)  # not `os._exit`: llama.cpp writes the rest of its log, which has the reason
-    if is_gpu_requested(config) and not has_gpu():
+    settings = config.settings
+    needs_gpu = settings.gpu_layers or settings.main_gpu or settings.tensor_split or settings.split_mode != "layer"
+    if needs_gpu and not any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
         os.write(2, f"{NO_GPU_WARNING}\n".encode())
     while True:
         signal.pause()

@@ -1,5 +1,6 @@
 """Launch plan of an engine: program, configuration and address."""
 
+import dataclasses
 import os
 import re
 import secrets
@@ -15,8 +16,7 @@ from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
 from welldone.engines.engine_config import EngineConfig
 from welldone.engines.errors import EngineError
-from welldone.engines.models import store
-from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata
+from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata, resolve_model_file
 from welldone.http.address import Address
 
 DEFAULT_CONTEXT_LIMIT = 16384
@@ -93,15 +93,11 @@ def fits_socket_path(folder: str) -> bool:
 
 def _find_model_file(settings: ModelSettings, models_folder: Path) -> Path:
     """Find the model's file by its path, or by its name in `welldone models`."""
-    file = settings.file
-    if file is not None and file.is_file():
-        return file
-    name = builtin_model.DEFAULT_MODEL.name if file is None else str(file)
-    if (found := store.find_model_file(models_folder, name)) is not None:
+    if (found := resolve_model_file(models_folder, settings.file)) is not None:
         return found
-    if builtin_model.is_builtin_name(name):
+    if settings.file is None or settings.is_builtin:
         raise EngineError("it is not downloaded yet; run `welldone pull default`", is_permanent=True)
-    raise EngineError(f"there is no file {Path(name).name}", is_permanent=True)
+    raise EngineError(f"there is no file {settings.file.name}", is_permanent=True)
 
 
 def _plan_llama(settings: ModelSettings, file: Path, socket_path: Path, environment: Mapping[str, str]) -> LaunchPlan:
@@ -110,14 +106,15 @@ def _plan_llama(settings: ModelSettings, file: Path, socket_path: Path, environm
     except GgufError as error:
         raise EngineError(f"its file {file.name} {error}", is_permanent=error.is_permanent) from error
     key = secrets.token_urlsafe(32)
-    config = _build_engine_config(settings, file, metadata, str(socket_path), key)
+    own = _engine_settings(settings, file, metadata)
+    config = EngineConfig(settings=own, socket=str(socket_path), key=key, parent_pid=os.getpid())
     return LaunchPlan(
         arguments=(*PYTHON_MODULE, "welldone.engines.llama_child"),
         # OMP_WAIT_POLICY: spinning threads made decoding 5 to 10 times slower on a busy machine.
         # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
         environment={"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | _without_secrets(environment),
         address=Address(socket=str(socket_path), key=key),
-        config_line=msgspec.json.encode(config) + b"\n",
+        config_line=config.encode(),
         metadata=metadata,
     )
 
@@ -141,50 +138,33 @@ def context_per_request(settings: ModelSettings, metadata: GgufMetadata) -> int:
     return max(context, 1)
 
 
-def _build_engine_config(
-    settings: ModelSettings, file: Path, metadata: GgufMetadata, socket_path: str, key: str
-) -> EngineConfig:
+def _engine_settings(settings: ModelSettings, file: Path, metadata: GgufMetadata) -> ModelSettings:
+    """Return the settings for the child: with the values that depend on the file, and without secrets."""
     context = context_per_request(settings, metadata) * settings.slots
     is_reranker = settings.reranking or metadata.is_reranker
     is_embedder = settings.embeddings or metadata.is_embedder or is_reranker
     # llama.cpp computes an embedding in one batch or not at all: the batch must hold the context of a slot.
     text_limit = context // settings.slots if is_embedder else 0
-    # Settings of the same name are copied.
-    copied = {name: getattr(settings, name) for name in EngineConfig.__struct_fields__ if hasattr(settings, name)}
-    changed = {
-        "file": str(file),
-        "socket": socket_path,
-        "key": key,
-        "parent_pid": os.getpid(),
-        "start_timeout_s": settings.load_timeout_s,
-        "ctx_size": context,
-        "parallel": settings.slots,
-        "gpu_layers": -1 if settings.gpu_layers is None else settings.gpu_layers,
-        "tensor_split": _parse_tensor_split(settings.tensor_split),
-        "threads": settings.threads or 0,
-        "threads_batch": settings.threads_batch or 0,
-        "batch_size": max(settings.batch_size, text_limit),
-        "ubatch_size": max(settings.ubatch_size, text_limit),
-        "embeddings": is_embedder,
-        "pooling": "rank" if is_reranker else _pooling(settings, metadata),
-        "mmproj": None if settings.mmproj is None else str(settings.mmproj),
-        "chat_template": _chat_template(settings, file, metadata),
-    }
-    return msgspec.convert(copied | changed, EngineConfig)
-
-
-def _pooling(settings: ModelSettings, metadata: GgufMetadata) -> str | None:
-    """Default to mean pooling for embeddings from a chat model: without pooling, llama.cpp returns one per token."""
-    if settings.pooling is None and settings.embeddings and metadata.pooling in (None, "none"):
-        return "mean"
-    return settings.pooling
-
-
-def _parse_tensor_split(words: tuple[str, ...]) -> tuple[float, ...]:
+    pooling = "rank" if is_reranker else settings.pooling
+    if pooling is None and settings.embeddings and metadata.pooling in (None, "none"):
+        pooling = "mean"  # for a chat model: without pooling, llama.cpp returns an embedding per token
     try:
-        return tuple(float(word) for word in words)
+        list(map(float, settings.tensor_split))
     except ValueError:
         raise EngineError("its tensor_split must be numbers, such as 3,1", is_permanent=True) from None
+    return dataclasses.replace(
+        settings,
+        file=file,
+        environment={},
+        key=None,
+        ctx_size=context,
+        parallel=settings.slots,
+        batch_size=max(settings.batch_size, text_limit),
+        ubatch_size=max(settings.ubatch_size, text_limit),
+        embeddings=is_embedder,
+        pooling=pooling,
+        chat_template=_chat_template(settings, file, metadata),
+    )
 
 
 def _chat_template(settings: ModelSettings, file: Path, metadata: GgufMetadata) -> str | None:
@@ -192,20 +172,17 @@ def _chat_template(settings: ModelSettings, file: Path, metadata: GgufMetadata) 
     if settings.chat_template is not None:
         return settings.chat_template
     if settings.chat_template_file is not None:
-        return _read_template(settings.chat_template_file)
+        try:
+            with settings.chat_template_file.open(encoding="utf-8") as opened:
+                return opened.read(TEMPLATE_LIMIT_CHARS)
+        except (OSError, UnicodeDecodeError) as error:
+            text = f"its chat template {settings.chat_template_file.name} cannot be read"
+            raise EngineError(text, is_permanent=True) from error
     builtin = builtin_model.DEFAULT_MODEL
     is_builtin = file.name == builtin.file_name and metadata.size_bytes == builtin.size_bytes
     if is_builtin and builtin.template is not None:
         return files("welldone.engines").joinpath("templates", builtin.template).read_text(encoding="utf-8")
     return None
-
-
-def _read_template(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8") as file:
-            return file.read(TEMPLATE_LIMIT_CHARS)
-    except (OSError, UnicodeDecodeError) as error:
-        raise EngineError(f"its chat template {path.name} cannot be read", is_permanent=True) from error
 
 
 def _plan_command(settings: ModelSettings, socket_path: Path, environment: Mapping[str, str]) -> LaunchPlan:

@@ -286,7 +286,8 @@ class LocalModel:
             self._settled.clear()
         else:
             self._settled.set()
-        self._supervisor.handle_change(self)
+        self._supervisor.notify()
+        self._supervisor.on_change(self)
 
     def _handle_run_done(self, run_task: asyncio.Task[None]) -> None:
         """Fail the model after an unexpected exception, so that no request waits; the loop's handler logs it."""
@@ -358,7 +359,7 @@ class EngineSupervisor:
     ) -> None:
         self._folder = folder
         self._environment = dict(environment)
-        self._on_change = on_change
+        self.on_change = on_change
         self._max_loaded = max_loaded
         self.on_line = on_line
         self.clock = clock
@@ -424,10 +425,6 @@ class EngineSupervisor:
         return make_plan(
             settings, models_folder=self._folder, socket_folder=self._socket_folder, environment=self._environment
         )
-
-    def handle_change(self, model: LocalModel) -> None:
-        self.notify()
-        self._on_change(model)
 
     def notify(self) -> None:
         """Wake all tasks that wait for a change; later waiters get a new event."""

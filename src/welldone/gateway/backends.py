@@ -1,9 +1,10 @@
 """Backends: the engine of a local model, or the upstreams that serve a model. Both hand out leases for requests."""
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import msgspec
 
@@ -16,7 +17,7 @@ from welldone.gateway.routing import UpstreamGroup, choose_upstream
 from welldone.gateway.upstream import Upstream
 from welldone.http import client
 from welldone.http.address import Address
-from welldone.http.client import Exchange, ResponseReceiver
+from welldone.http.client import Exchange, RequestOptions, ResponseReceiver
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION_HEADER
 
 _MAX_PARALLEL_CHOICES = 16  # choices of one request that are requested from an upstream at once
@@ -39,11 +40,8 @@ class SendRequest(Protocol):
         path: str,
         receiver: ResponseReceiver,
         *,
-        body: bytes = b"",
-        accept: str = "*/*",
-        content_type: str = "application/json",
-        headers: Iterable[tuple[str, str]] = (),
         is_fresh: bool = False,
+        **options: Unpack[RequestOptions],
     ) -> Exchange:
         """Send the request; the reply goes to the receiver. `is_fresh` forces a new connection."""
 
@@ -181,7 +179,7 @@ class UnqueuedEngine(Backend):
         """The engine, without a slot."""
         return self._make_lease(await self.model.ensure_ready())
 
-    def _make_lease(self, address: Address, queue: RequestQueue | None = None, waited_s: float = 0.0) -> LocalLease:
+    def _make_lease(self, address: Address) -> LocalLease:
         return LocalLease(
             engine=self.model,
             address=_with_prefix(address, _API_PREFIX),
@@ -190,8 +188,6 @@ class UnqueuedEngine(Backend):
             model=self.model.engine_model_name,
             first_byte_s=self._settings.first_byte_s,
             idle_s=self._settings.idle_s,
-            queue=queue,
-            waited_s=waited_s,
         )
 
 
@@ -229,7 +225,7 @@ class LocalBackend(UnqueuedEngine):
 class UpstreamLease(BackendLease):
     """A slot in the queue of an upstream."""
 
-    leased: Upstream
+    upstream: Upstream
     leased_address: Address
     on_report: Callable[[Upstream, AttemptFailure | None], None]
     probe: int
@@ -239,7 +235,7 @@ class UpstreamLease(BackendLease):
     @property
     def is_gone(self) -> bool:
         """Whether the dynamic upstream is unassigned, unhealthy, or has another replica now."""
-        upstream = self.leased
+        upstream = self.upstream
         return upstream.settings.is_dynamic and (not upstream.is_healthy or upstream.address is not self.leased_address)
 
     async def prepare_retry(self, failure: AttemptFailure) -> bool:
@@ -249,7 +245,7 @@ class UpstreamLease(BackendLease):
     def report(self, failure: AttemptFailure | None) -> None:
         """Update breaker, cooldown, health and metrics of the upstream."""
         self.has_reported = True
-        upstream = self.leased
+        upstream = self.upstream
         if upstream.address is self.leased_address:  # else the result belongs to a replica that is gone
             if failure is None or not failure.is_server_fault:
                 upstream.breaker.record_success()
@@ -269,36 +265,30 @@ class UpstreamLease(BackendLease):
 
     def release(self) -> None:
         """Free the slot. Without a reported result, the client has disconnected."""
-        self.leased.running -= 1
+        self.upstream.running -= 1
         assert self.queue is not None
         self.queue.release(time.monotonic() - self.began)
         if not self.has_reported:
-            self.leased.breaker.cancel_request(self.probe)
-            self.on_report(self.leased, CLIENT_DISCONNECTED)
+            self.upstream.breaker.cancel_request(self.probe)
+            self.on_report(self.upstream, CLIENT_DISCONNECTED)
 
 
+@dataclass(eq=False)
 class UpstreamBackend(Backend):
     """The upstreams that serve a model."""
 
-    def __init__(
-        self,
-        group: UpstreamGroup,
-        queues: Mapping[str, RequestQueue],
-        *,
-        send: SendRequest,
-        settings: ServeSettings,
-        on_report: Callable[[Upstream, AttemptFailure | None], None],
-        wait_for_change: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self.name = group.name
-        self.members = group.members
-        self.upstreams = [member.upstream for member in group.members]
-        self._is_mapped = any(member.model != group.name for member in group.members)
-        self._queues = queues
-        self._send = send
-        self._settings = settings
-        self._on_report = on_report
-        self._wait_for_change = wait_for_change
+    group: UpstreamGroup
+    queues: Mapping[str, RequestQueue]
+    send: SendRequest
+    settings: ServeSettings
+    on_report: Callable[[Upstream, AttemptFailure | None], None]
+    wait_for_change: Callable[[float], Awaitable[None]]
+
+    def __post_init__(self) -> None:
+        self.name = self.group.name
+        self.members = self.group.members
+        self.upstreams = [member.upstream for member in self.members]
+        self._is_mapped = any(member.model != self.name for member in self.members)
         self._is_dynamic = any(upstream.settings.is_dynamic for upstream in self.upstreams)
         self.max_attempts = _MAX_ATTEMPTS_DYNAMIC if self._is_dynamic else _MAX_ATTEMPTS
         self.supports_streaming = all(upstream.settings.stream for upstream in self.upstreams)
@@ -313,7 +303,7 @@ class UpstreamBackend(Backend):
     @property
     def slots(self) -> int:
         """The slots of the largest upstream, bounded."""
-        return min(_MAX_PARALLEL_CHOICES, max(self._queues[upstream.name].slots for upstream in self.upstreams))
+        return min(_MAX_PARALLEL_CHOICES, max(self.queues[upstream.name].slots for upstream in self.upstreams))
 
     async def lease(self, avoid: Collection[str], sticky: str | None) -> BackendLease:
         """A slot at the best upstream; if its queue is full, at the next best."""
@@ -321,13 +311,13 @@ class UpstreamBackend(Backend):
         member = choose_upstream(self.members, avoid_upstreams=avoid, sticky_key=sticky)
         full: set[str] = set()
         while (
-            self._queues[name := member.upstream.name].is_full
+            self.queues[name := member.upstream.name].is_full
             and name not in full
             and self.has_alternative({*avoid, *full, name})
         ):
             full.add(name)
             member = choose_upstream(self.members, avoid_upstreams={*avoid, *full}, sticky_key=sticky)
-        upstream, queue, overrides = member.upstream, self._queues[name], member.upstream.settings
+        upstream, queue, overrides = member.upstream, self.queues[name], member.upstream.settings
         upstream.running += 1  # queued requests count as load as well
         try:
             waited_s += await queue.acquire()
@@ -336,17 +326,16 @@ class UpstreamBackend(Backend):
             raise
         return UpstreamLease(
             upstream=upstream,
-            leased=upstream,
             address=upstream.address,
             leased_address=upstream.address,
-            send=self._send,
+            send=self.send,
             name=name,
             model=member.model,
-            first_byte_s=self._settings.first_byte_s if overrides.first_byte_s is None else overrides.first_byte_s,
-            idle_s=self._settings.idle_s if overrides.idle_s is None else overrides.idle_s,
+            first_byte_s=self.settings.first_byte_s if overrides.first_byte_s is None else overrides.first_byte_s,
+            idle_s=self.settings.idle_s if overrides.idle_s is None else overrides.idle_s,
             queue=queue,
             waited_s=waited_s,
-            on_report=self._on_report,
+            on_report=self.on_report,
             probe=upstream.breaker.begin_request(),
         )
 
@@ -363,5 +352,5 @@ class UpstreamBackend(Backend):
             if left_s <= 0:
                 message = "No replica of this model is running. Try again later."
                 raise ApiError(503, message, code="model_unavailable", retry_after_s=_RETRY_AFTER_S)
-            await self._wait_for_change(left_s)
+            await self.wait_for_change(left_s)
         return time.monotonic() - began

@@ -61,16 +61,14 @@ class ApiError(Exception):
         match error_format:
             case ErrorFormat.OPENAI:
                 return msgspec.json.encode(openai_error_object(self.to_failure()))
-            case ErrorFormat.ANTHROPIC:
-                return msgspec.json.encode(self._anthropic_body(request_id))
             case ErrorFormat.OLLAMA:
                 return msgspec.json.encode({"error": self.message})
-
-    def _anthropic_body(self, request_id: str) -> Json:
-        kind = error_type_for_status(self.status)
-        message = f"{_ANTHROPIC_TOO_LONG}: {self.message}" if self.code == "context_length_exceeded" else self.message
-        details = {} if self.details is None else {"details": self.details}
-        return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
+            case ErrorFormat.ANTHROPIC:
+                is_overflow = self.code == "context_length_exceeded"
+                message = f"{_ANTHROPIC_TOO_LONG}: {self.message}" if is_overflow else self.message
+                error: Json = {"type": error_type_for_status(self.status), "message": message}
+                error |= {} if self.details is None else {"details": self.details}
+                return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
 
 
 def invalid_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:

@@ -10,7 +10,7 @@ same name there). Targets are not looked up among the routes again, so that ther
 import hashlib
 import math
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -77,7 +77,8 @@ class ModelRouter:
             for name, targets in routes.items()
         }
         patterns = [name for name in routes if WILDCARD in name]
-        self._patterns = sorted(patterns, key=_fixed_length, reverse=True)  # equal lengths stay in file order
+        self.patterns = sorted(patterns, key=_fixed_length, reverse=True)  # equal lengths stay in file order
+        """The names of routes that are patterns, the most specific first."""
 
     def resolve(self, name: str) -> UpstreamGroup | LocalRoute | None:
         """Resolve a name; None if nothing serves it."""
@@ -87,15 +88,10 @@ class ModelRouter:
         exact = self._resolve_exact(name)
         if exact is not None:
             return exact
-        for pattern in self._patterns:
+        for pattern in self.patterns:
             if matches_wildcard(pattern, name):
                 return self._resolve_route(name, self._routes[pattern], pattern)
         return self._resolve_pattern(name)
-
-    @property
-    def patterns(self) -> Sequence[str]:
-        """The names of routes that are patterns, the most specific first."""
-        return self._patterns
 
     def exact_names(self) -> Iterator[str]:
         """All known names without patterns: of routes, then of upstreams. May contain duplicates."""
@@ -203,33 +199,19 @@ def _route_target_problem(
     if (
         target.upstream is None
         and text not in local_names
-        and not any(_may_offer_model(one, text) for one in upstreams)
+        and not any(matches_wildcard(pattern, text) for one in upstreams for pattern in one.models or (WILDCARD,))
     ):
         known = [*local_names, *(name for upstream in upstreams for name in upstream.models)]
         return f"no upstream has a model of this name{did_you_mean(text, known)}"
     return None
 
 
-def _may_offer_model(upstream: UpstreamSettings, name: str) -> bool:
-    return not upstream.models or any(matches_wildcard(pattern, name) for pattern in upstream.models)
-
-
-TieBreaker = Callable[[Sequence[UpstreamModel]], UpstreamModel]
-
 _HASH_BYTES = 8
 _HASHES = 2.0 ** (8 * _HASH_BYTES)
 
 
-def _weighted_random(members: Sequence[UpstreamModel]) -> UpstreamModel:
-    return random.choices(members, [member.upstream.settings.weight for member in members])[0]
-
-
 def choose_upstream(
-    members: Sequence[UpstreamModel],
-    *,
-    avoid_upstreams: Collection[str] = (),
-    sticky_key: str | None = None,
-    tie_breaker: TieBreaker = _weighted_random,
+    members: Sequence[UpstreamModel], *, avoid_upstreams: Collection[str] = (), sticky_key: str | None = None
 ) -> UpstreamModel:
     """Choose one of the members (at least one).
 
@@ -242,25 +224,16 @@ def choose_upstream(
     ranks = [(not member.upstream.is_available, member.upstream.name in avoid_upstreams) for member in members]
     best = min(ranks)
     equals = [member for member, rank in zip(members, ranks, strict=True) if rank == best]
-    is_unavailable = best[0]
+    is_unavailable, _ = best
     if is_unavailable:
-        return _choose_min(equals, lambda member: member.upstream.retry_after_s, tie_breaker)
-    if sticky_key is not None:
-        return _choose_min(equals, lambda member: _rendezvous_score(sticky_key, member), tie_breaker)
-    return _choose_min(equals, _load, tie_breaker)
-
-
-def _choose_min(
-    members: Sequence[UpstreamModel], cost: Callable[[UpstreamModel], float], tie_breaker: TieBreaker
-) -> UpstreamModel:
-    costs = [cost(member) for member in members]
+        costs = [member.upstream.retry_after_s for member in equals]
+    elif sticky_key is not None:
+        costs = [_rendezvous_score(sticky_key, member) for member in equals]
+    else:  # running requests relative to the weight
+        costs = [member.upstream.running / member.upstream.settings.weight for member in equals]
     least = min(costs)
-    return tie_breaker([member for member, member_cost in zip(members, costs, strict=True) if member_cost == least])
-
-
-def _load(member: UpstreamModel) -> float:
-    """Running requests relative to the weight."""
-    return member.upstream.running / member.upstream.settings.weight
+    cheapest = [member for member, cost in zip(equals, costs, strict=True) if cost == least]
+    return random.choices(cheapest, [member.upstream.settings.weight for member in cheapest])[0]
 
 
 def _rendezvous_score(sticky_key: str, member: UpstreamModel) -> float:

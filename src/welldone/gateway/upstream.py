@@ -4,19 +4,14 @@
 """
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Literal
 
 from welldone.config.upstream import UpstreamSettings
-from welldone.gateway.model_list import (
-    LISTED_MODELS_LIMIT,
-    ListedModel,
-    detect_server_kind,
-    parse_model_list_in_steps,
-)
+from welldone.gateway.model_list import LISTED_MODELS_LIMIT, ListedModel, detect_server_kind, parse_model_list_in_steps
 from welldone.http.address import Address, check_path, parse_url
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
-from welldone.protocol.json_budget import run_to_completion
 
 FAILURE_THRESHOLD = 5
 """Consecutive failures that open the breaker (Envoy's `consecutive_5xx`)."""
@@ -28,24 +23,19 @@ OPEN_MAX_S = 300.0
 """Longest open period (Envoy's `max_ejection_time`)."""
 
 
+@dataclass(eq=False, kw_only=True)
 class CircuitBreaker:
     """Closed: requests pass. Open: requests should go elsewhere. Half-open: one probe request decides.
 
     It is advisory: when no other server is available, requests also pass an open breaker, and a success closes it.
     """
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float],
-        on_change: Callable[[], None] = lambda: None,
-        failure_threshold: int = FAILURE_THRESHOLD,
-        open_s: float = OPEN_S,
-    ) -> None:
-        self._clock = clock
-        self._on_change = on_change
-        self._failure_threshold = failure_threshold
-        self._open_s = open_s
+    clock: Callable[[], float]
+    on_change: Callable[[], None] = lambda: None
+    failure_threshold: int = FAILURE_THRESHOLD
+    open_s: float = OPEN_S
+
+    def __post_init__(self) -> None:
         self._consecutive_failures = 0
         self._times_opened = 0
         self._probe_at: float | None = None
@@ -65,23 +55,22 @@ class CircuitBreaker:
         """Seconds until the breaker is half-open; 0 when it is not open."""
         if self.opened_at is None:
             return 0.0
-        open_s = min(self._open_s * self._times_opened, OPEN_MAX_S)
-        return max(0.0, self.opened_at + open_s - self._clock())
+        open_s = min(self.open_s * self._times_opened, OPEN_MAX_S)
+        return max(0.0, self.opened_at + open_s - self.clock())
 
     def allows_request(self) -> bool:
         """Whether a request may be sent now."""
-        return self.opened_at is None or (self.retry_after_s <= 0 and not self._is_probe_in_flight)
-
-    @property
-    def _is_probe_in_flight(self) -> bool:
+        if self.opened_at is None:
+            return True
         # A probe without a result expires: it may never report one.
-        return self._probe_at is not None and self._clock() < self._probe_at + self._open_s
+        is_probed = self._probe_at is not None and self.clock() < self._probe_at + self.open_s
+        return self.retry_after_s <= 0 and not is_probed
 
     def begin_request(self) -> int:
         """Register a request. Returns the probe number if it is the probe of a half-open breaker, else 0."""
         if self.opened_at is None or not self.allows_request():
             return 0
-        self._probe_at = self._clock()
+        self._probe_at = self.clock()
         self._probe_number += 1
         return self._probe_number
 
@@ -96,13 +85,13 @@ class CircuitBreaker:
         self._consecutive_failures = self._times_opened = 0
         self._probe_at = self.opened_at = None
         if not was_closed:
-            self._on_change()
+            self.on_change()
 
     def record_failure(self, probe_number: int = 0) -> None:
         """Count a failed request. While the breaker is open, only the failure of the probe counts."""
         if self.opened_at is None:
             self._consecutive_failures += 1
-            if self._consecutive_failures >= self._failure_threshold:
+            if self._consecutive_failures >= self.failure_threshold:
                 self._open()
         elif self._is_current_probe(probe_number):
             self._open()
@@ -111,10 +100,10 @@ class CircuitBreaker:
         return self._probe_at is not None and probe_number == self._probe_number
 
     def _open(self) -> None:
-        self.opened_at = self._clock()
+        self.opened_at = self.clock()
         self._times_opened += 1
         self._probe_at = None
-        self._on_change()
+        self.on_change()
 
 
 UNHEALTHY_AFTER_PROBES = 2
@@ -269,12 +258,11 @@ class Upstream:
         self._was_ever_healthy |= problem is None
         self._notify_if_changed(before)
 
-    def record_model_list(self, reply: BufferedResponse | HttpClientError) -> None:
-        """Store the listed models. After an error the last list stays, so that routes survive an outage."""
-        run_to_completion(self.record_model_list_in_steps(reply))
-
     def record_model_list_in_steps(self, reply: BufferedResponse | HttpClientError) -> Generator[None, None, None]:
-        """`record_model_list` as a generator that yields where the event loop may run other tasks."""
+        """Store the listed models. After an error the last list stays, so that routes survive an outage.
+
+        Yields where the event loop may run other tasks.
+        """
         if isinstance(reply, HttpClientError) or reply.status >= 500 or reply.status == _TOO_MANY_REQUESTS:
             return
         before = (self.is_healthy, self.problem)

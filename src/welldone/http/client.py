@@ -434,14 +434,16 @@ class BufferingReceiver:
 
 
 def _encode_request(address: Address, method: str, path: str, options: RequestOptions, *, is_last: bool) -> bytes:
-    headers, body = tuple(options.get("headers", ())), options.get("body", b"")
+    headers = tuple(options.get("headers", ()))
+    body: bytes | None = options.get("body", b"")
     check_headers(headers)
     defaults = [("Accept", options.get("accept", "*/*")), ("Accept-Encoding", "identity")]
     if is_last:
         defaults.append(("Connection", "close"))
-    if not (body or method in _METHODS_WITH_BODY):
-        return encode_request(address, method, path, defaults=defaults, headers=headers)
-    defaults.append(("Content-Type", options.get("content_type", "application/json")))
+    has_body = bool(body) or method in _METHODS_WITH_BODY
+    if has_body:
+        defaults.append(("Content-Type", options.get("content_type", "application/json")))
+    body = body if has_body else None
     return encode_request(address, method, path, defaults=defaults, headers=headers, body=body)
 
 
@@ -531,10 +533,6 @@ class _IdleConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Discard the connection: the server sent bytes without a request."""
-        self.connection_lost(None)
-
-    def eof_received(self) -> None:
-        """Discard the connection."""
         self.connection_lost(None)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 import ssl
+from functools import partial
 from typing import cast
 
 from welldone.http.address import Address, describe_connect_error, encode_request, is_local_failure, ssl_context
@@ -76,13 +77,12 @@ async def _connect_tcp(address: Address, protocol: asyncio.Protocol) -> asyncio.
     loop = asyncio.get_running_loop()
     tls = None if address.tls is None else ssl_context(address.tls)
     name = None if tls is None else address.host
+    open_connection = partial(loop.create_connection, lambda: protocol, ssl=tls, server_hostname=name)
     *others, last = await RESOLVER.resolve(address.host)
     for host in others:
         with contextlib.suppress(OSError):
-            return (await loop.create_connection(lambda: protocol, host, address.port, ssl=tls, server_hostname=name))[
-                0
-            ]
-    return (await loop.create_connection(lambda: protocol, last, address.port, ssl=tls, server_hostname=name))[0]
+            return (await open_connection(host, address.port))[0]
+    return (await open_connection(last, address.port))[0]
 
 
 async def _open_tunnel(proxy: Address, address: Address, protocol: asyncio.Protocol) -> asyncio.BaseTransport:

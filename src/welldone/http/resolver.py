@@ -62,18 +62,19 @@ class Resolver:
             return pending
 
     def _run_lookup(self, name: str, pending: "Future[list[str]]") -> None:
+        found, failure = [], None
         try:
             found = self._lookup(name)
-        except (OSError, UnicodeError) as error:  # UnicodeError: the name cannot be encoded with IDNA
-            with self._lock:
-                del self._pending[name]
-            pending.set_exception(
-                error if isinstance(error, OSError) else socket.gaierror(socket.EAI_NONAME, "not a host name")
-            )
-        else:
-            with self._lock:
-                del self._pending[name]
+        except OSError as error:
+            failure = error
+        except UnicodeError:  # the name cannot be encoded with IDNA
+            failure = socket.gaierror(socket.EAI_NONAME, "not a host name")
+        with self._lock:
+            del self._pending[name]
+        if failure is None:
             pending.set_result(found)
+        else:
+            pending.set_exception(failure)
 
 
 RESOLVER = Resolver()

@@ -107,11 +107,12 @@ class StreamingResponse:
         if not self._request.protocol.connected or self._transport.is_closing():
             return
         if trailers and self._is_chunked:
-            lines = b"".join(_trailer_line(*trailer) for trailer in trailers.items())
+            lines = [f"{name}: {value}" for name, value in trailers.items()]
+            check_header_line("".join(lines))
             writer = cast("StreamWriter", self._request.writer)
             writer.send_headers()
             self.write(last)
-            self._transport.write(b"0\r\n%b\r\n" % lines)
+            self._transport.write("\r\n".join(["0", *lines, "", ""]).encode("latin-1"))
             writer.chunked = False  # the last chunk is sent: aiohttp must add none
             last = b""
         await self._response.write_eof(last)
@@ -132,7 +133,6 @@ class HttpRequest:
         self.query: str = request.raw_path.partition("#")[0].partition("?")[2]
         """The raw query string, without the question mark."""
         self.headers: Mapping[str, str] = request.headers
-        self.peer: str = request.remote or ""
         self.stream: StreamingResponse | None = None
         """The response, after `start_stream`."""
         self.on_body_data: Callable[[int], object] | None = None
@@ -427,9 +427,3 @@ def _aiohttp_response(response: HttpResponse) -> web.Response:
     if response.closes_connection:
         converted.force_close()
     return converted
-
-
-def _trailer_line(name: str, value: str) -> bytes:
-    line = f"{name}: {value}"
-    check_header_line(line)
-    return line.encode("latin-1") + b"\r\n"

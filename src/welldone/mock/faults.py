@@ -6,21 +6,12 @@ from functools import partial
 
 import msgspec
 
-from welldone.mock.script import (
-    EVENT_STREAM_HEADERS,
-    HELLO_REPLY,
-    JSON_HEADERS,
-    MockChunk,
-    MockReply,
-    ReplyEnd,
-    cut_at,
-    json_reply,
-    with_raw_http,
-)
+from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, ReplyEnd, cut_at, json_reply, with_raw_http
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects import chat
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import ChoiceStart, Finish, Text, Usage
+from welldone.protocol.request_facts import RequestFacts
 
 _ROLE, _TEXT, _STOP, _DONE = HELLO_REPLY.pieces
 _MIDWAY_BYTES = len(_ROLE.data) + len(_TEXT.data) // 2
@@ -79,13 +70,13 @@ def _midway_fault(end: ReplyEnd, description: str) -> MockFault:
 
 def _gzipped(data: bytes, times: int = 1) -> MockReply:
     chunk = MockChunk(base64=gzip.compress(data, mtime=0), times=times)
-    return MockReply((chunk,), headers=EVENT_STREAM_HEADERS | {"Content-Encoding": "gzip"})
+    return MockReply((chunk,), headers=HELLO_REPLY.headers | {"Content-Encoding": "gzip"})
 
 
 def _json_hello() -> MockReply:
     collected = collect([ChoiceStart(0), Text(0, "Hello"), Finish(0, "stop"), Usage(1, 1, 2, {})])
-    data = chat.encode_completion(Envelope("chatcmpl-1", 1, "scripted"), collected)
-    return MockReply((MockChunk(base64=data),), headers=JSON_HEADERS, framing="length")
+    data = chat.ChunkDialect(RequestFacts()).encode_reply(Envelope("chatcmpl-1", 1, "scripted"), collected)
+    return json_reply(msgspec.Raw(data))
 
 
 def _with_type(content_type: str, *chunks: MockChunk) -> MockReply:
@@ -93,7 +84,7 @@ def _with_type(content_type: str, *chunks: MockChunk) -> MockReply:
 
 
 def _with_wrong_length(length: int) -> MockReply:
-    headers = EVENT_STREAM_HEADERS | {"Content-Length": str(length)}
+    headers = HELLO_REPLY.headers | {"Content-Length": str(length)}
     return MockReply(HELLO_REPLY.pieces, headers=headers, framing="length", end="close")
 
 

@@ -16,9 +16,7 @@ CHUNK_TEMPLATE = (
 )
 EVENT_STREAM_HEADERS = {"Content-Type": "text/event-stream"}
 JSON_HEADERS = {"Content-Type": "application/json"}
-_FRAMING_HEADERS = frozenset(
-    {"transfer-encoding", "connection", "keep-alive"}
-)  # headers of a trace that are generated anew
+_FRAMING_HEADERS = ("transfer-encoding", "connection", "keep-alive")  # headers of a trace that are generated anew
 
 
 class MockChunk(msgspec.Struct, frozen=True):
@@ -111,13 +109,9 @@ def with_raw_http(reply: MockReply) -> MockReply:
 
 def _head_bytes(reply: MockReply) -> bytes:
     """Encode the head. The script's headers take precedence over generated ones, even if they are wrong."""
-    framing_headers = {
-        "chunked": ("Transfer-Encoding", "chunked"),
-        "length": ("Content-Length", str(len(reply.body))),
-        "close": ("Connection", "close"),
-    }
+    names = {"chunked": "Transfer-Encoding", "length": "Content-Length", "close": "Connection"}
+    name, value = names[reply.framing], str(len(reply.body)) if reply.framing == "length" else reply.framing
     given = {name.lower() for name in reply.headers}
-    name, value = framing_headers[reply.framing]
     is_added = name.lower() not in given and reply.status != 204  # RFC 9110 §8.6: no Content-Length with a 204
     headers = reply.headers | {name: value} if is_added else reply.headers
     lines = [f"HTTP/1.1 {reply.status} Scripted", *(f"{name}: {value}" for name, value in headers.items())]

@@ -12,19 +12,12 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from welldone.mock.script import (
-    MockChunk,
-    MockReply,
-    MockScript,
-    json_reply,
-    with_raw_http,
-)
+from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply, with_raw_http
 
 HEAD_LIMIT_BYTES = 65536
 BODY_LIMIT_BYTES = 64 * 2**20
@@ -127,21 +120,17 @@ class MockServer:
     def _new_connection(self) -> "_MockConnection":
         return _MockConnection(self._on_connection)
 
-    def _on_connection(
-        self, connection: "_MockConnection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        task = asyncio.create_task(self._serve_connection(connection, reader, writer))
+    def _on_connection(self, connection: "_MockConnection", writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve_connection(connection, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve_connection(
-        self, connection: "_MockConnection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve_connection(self, connection: "_MockConnection", writer: asyncio.StreamWriter) -> None:
         self.counts.connections += 1
         self.counts.open += 1
         self._changed.set()
         try:
-            while await self._serve_request(connection, reader, writer):
+            while await self._serve_request(connection, writer):
                 pass
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             pass  # not a valid request, an idle timeout, or the client has disconnected
@@ -150,12 +139,10 @@ class MockServer:
             self.counts.open -= 1
             self._changed.set()
 
-    async def _serve_request(
-        self, connection: "_MockConnection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
+    async def _serve_request(self, connection: "_MockConnection", writer: asyncio.StreamWriter) -> bool:
         """Answer one request; return whether the connection is kept open."""
         async with asyncio.timeout(self._script.idle_s):
-            request = await _read_request(reader)
+            request = await _read_request(connection.reader)
         self.counts.requests += 1
         path = request.path.partition("?")[0]
         is_handled = request.method == "POST" or (self._handles_all and path not in ("/seen", "/counts"))
@@ -173,25 +160,18 @@ class MockServer:
     def _builtin_reply(self, path: str) -> MockReply:
         if path == "/health":
             return json_reply({"status": "scripted"}, _pop_or_last(self._health))
-        if path == "/v1/models":
-            return json_reply(self._script.models)
-        if path == "/props" and self._script.props is not None:
-            return json_reply(self._script.props)
-        if path == "/seen":
-            return json_reply(list(self.requests))
-        if path == "/counts":
-            return json_reply(self.counts)
-        return json_reply({"error": {"message": "not found"}}, 404)
+        values = {"/v1/models": self._script.models, "/props": self._script.props, "/counts": self.counts}
+        value = list(self.requests) if path == "/seen" else values.get(path)
+        return json_reply({"error": {"message": "not found"}}, 404) if value is None else json_reply(value)
 
 
 class _MockConnection(asyncio.StreamReaderProtocol):
     """A connection that detects a disconnect of the client without reading."""
 
-    def __init__(
-        self, on_connection: Callable[["_MockConnection", asyncio.StreamReader, asyncio.StreamWriter], None]
-    ) -> None:
+    def __init__(self, on_connection: Callable[["_MockConnection", asyncio.StreamWriter], None]) -> None:
         self.disconnected = asyncio.Event()
-        super().__init__(asyncio.StreamReader(limit=HEAD_LIMIT_BYTES), partial(on_connection, self))
+        self.reader = asyncio.StreamReader(limit=HEAD_LIMIT_BYTES)
+        super().__init__(self.reader, lambda _, writer: on_connection(self, writer))
 
     def eof_received(self) -> bool:
         self.disconnected.set()

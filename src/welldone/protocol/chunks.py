@@ -1,29 +1,10 @@
 """Reader from the JSON chunks of chat and completions streams to events. Violations are recorded."""
 
+from welldone.protocol import events as ev
+from welldone.protocol import fields
 from welldone.protocol.deltas import CHOICE_FIELDS, CHUNK_FIELDS, RESERVED_FIELDS, DeltaReader, parse_index
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope, check_envelope, read_envelope
-from welldone.protocol.events import (
-    Event,
-    Failure,
-    FieldLocation,
-    Finish,
-    Json,
-    KeepAlive,
-    Logprobs,
-    Text,
-    UnknownFields,
-    Usage,
-)
-from welldone.protocol.fields import (
-    bad_stream_failure,
-    drop_leading_logprobs,
-    is_placeholder_usage,
-    read_chat_logprobs,
-    read_completions_logprobs,
-    read_usage,
-    usage_from_timings,
-    usage_object,
-)
+from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for, finish_word, interrupted_failure
 from welldone.protocol.lenient_json import scrub_json, scrub_object
 from welldone.protocol.repair_log import RepairLog
@@ -96,7 +77,7 @@ class ChunkReader:
         if choices and len(events) == before + extras:
             indexes = [choice.get("index") for choice in choices if isinstance(choice, dict)]
             lowest = min((index for index in indexes if type(index) is int and index >= 0), default=0)
-            events.append(_flush_event(lowest) if extras else KeepAlive(is_chunk=True))
+            events.append(_flush_event(lowest) if extras else ev.KeepAlive(is_chunk=True))
         return None
 
     def _read_envelope(self, chunk: Json) -> None:
@@ -113,34 +94,34 @@ class ChunkReader:
             self._repair_log.record("env-metadata-on-usage-chunk", chunk)
 
     def _read_unknown_fields(self, chunk: Json, events: list[Event]) -> None:
-        fields = scrub_object({key: value for key, value in chunk.items() if key not in CHUNK_FIELDS})
-        for name in RESERVED_FIELDS & fields.keys():
-            self._repair_log.record("env-extra-fields", {name: fields[name]})
+        unknown = scrub_object({key: value for key, value in chunk.items() if key not in CHUNK_FIELDS})
+        for name in RESERVED_FIELDS & unknown.keys():
+            self._repair_log.record("env-extra-fields", {name: unknown[name]})
         tier = chunk.get("service_tier")
         if tier is not None:
-            fields["service_tier"] = scrub_json(tier)
+            unknown["service_tier"] = scrub_json(tier)
             if not isinstance(tier, str) or tier not in _SERVICE_TIERS:
                 self._repair_log.record("env-service-tier", tier)
-        if "obfuscation" in fields and (
-            not isinstance(fields["obfuscation"], str) or self._facts.allow_obfuscation is False
+        if "obfuscation" in unknown and (
+            not isinstance(unknown["obfuscation"], str) or self._facts.allow_obfuscation is False
         ):
-            self._repair_log.record("env-obfuscation", fields.pop("obfuscation"))
+            self._repair_log.record("env-obfuscation", unknown.pop("obfuscation"))
         if self._facts.continuous_usage and chunk.get("choices"):
-            usage = self._continuous_usage(chunk, fields)
-            fields |= {} if usage is None else {"usage": usage_object(usage)}
-        if fields:
-            events.append(UnknownFields(0, FieldLocation.CHUNK, fields))
+            usage = self._continuous_usage(chunk, unknown)
+            unknown |= {} if usage is None else {"usage": fields.usage_object(usage)}
+        if unknown:
+            events.append(ev.UnknownFields(0, ev.FieldLocation.CHUNK, unknown))
 
-    def _continuous_usage(self, chunk: Json, fields: Json) -> Usage | None:
+    def _continuous_usage(self, chunk: Json, unknown: Json) -> Usage | None:
         """Usage up to this chunk. llama.cpp sends it as `timings`, which the stop string filter needs as well."""
-        timings = fields.get("timings")
+        timings = unknown.get("timings")
         if isinstance(chunk.get("usage"), dict):
-            return read_usage(scrub_object(chunk["usage"]), self._repair_log)
+            return fields.read_usage(scrub_object(chunk["usage"]), self._repair_log)
         if not isinstance(timings, dict):
             return None
         if not self._facts.stop_strings:
-            del fields["timings"]
-        return usage_from_timings(timings)
+            del unknown["timings"]
+        return fields.usage_from_timings(timings)
 
     def _read_choice(self, choice: object, position: int, events: list[Event]) -> Failure | None:
         if type(choice) is not dict:
@@ -154,7 +135,7 @@ class ChunkReader:
         if index in self._finished:
             self._repair_log.record("fin-last-of-choice", choice)
         if index >= self._limit:
-            return bad_stream_failure(f"a choice with the index {index}")
+            return fields.bad_stream_failure(f"a choice with the index {index}")
         if not self._is_chat:
             return self._read_completions_choice(choice, index, events)
         delta = choice.get("delta")
@@ -170,7 +151,7 @@ class ChunkReader:
         ):
             # Common case: only text.
             self._choices_with_deltas.add(index)
-            events.append(Text(index, text))
+            events.append(ev.Text(index, text))
             return None
         return self._read_chat_choice(choice, index, events)
 
@@ -189,16 +170,16 @@ class ChunkReader:
             repair_log.record("delta-object-present", choice)
             delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
         value = choice.get("logprobs")
-        value = None if value is None else read_chat_logprobs(scrub_json(value), repair_log)
+        value = None if value is None else fields.read_chat_logprobs(scrub_json(value), repair_log)
         if value is not None and self._facts.top_logprobs is not None and index not in self._logprobs_started:
             # Keep the tokens of the text: the local engine strips text before JSON, but not its tokens.
             text = delta.get("content")
             if isinstance(text, str) and text:
                 self._logprobs_started.add(index)
-                value = drop_leading_logprobs(value, text)
+                value = fields.drop_leading_logprobs(value, text)
             else:
                 value = None
-        logprobs: list[Event] = [] if value is None else [Logprobs(index, value)]
+        logprobs: list[Event] = [] if value is None else [ev.Logprobs(index, value)]
         if delta:
             self.deltas.read(delta, index, logprobs, events)
         else:
@@ -219,8 +200,8 @@ class ChunkReader:
             text = ""
         offset = self._offsets.get(index, 0)
         value = choice.get("logprobs")
-        value = None if value is None else read_completions_logprobs(scrub_json(value), offset, repair_log)
-        logprobs: list[Event] = [] if value is None else [Logprobs(index, value)]
+        value = None if value is None else fields.read_completions_logprobs(scrub_json(value), offset, repair_log)
+        logprobs: list[Event] = [] if value is None else [ev.Logprobs(index, value)]
         self._offsets[index] = offset + len(text)
         self.deltas.add_text(text, index, logprobs, events)
         return self._read_finish(choice, index, events, start)
@@ -233,14 +214,14 @@ class ChunkReader:
             reason = finish_reason_for(word, self._endpoint)
             if reason is None:
                 return interrupted_failure(word, choice["finish_reason"])
-            if self._is_chat and any(not isinstance(event, UnknownFields | Logprobs) for event in emitted):
+            if self._is_chat and any(not isinstance(event, ev.UnknownFields | ev.Logprobs) for event in emitted):
                 self._repair_log.record("fin-own-chunk", choice)
             elif self._is_chat and choice.get("delta"):
                 self._repair_log.record("delta-final-empty", choice)
             events += self.deltas.close_choice(index)
-            events.append(Finish(index, reason))
+            events.append(ev.Finish(index, reason))
             self._finished.add(index)
-        elif emitted and isinstance(emitted[-1], UnknownFields | Logprobs):
+        elif emitted and isinstance(emitted[-1], ev.UnknownFields | ev.Logprobs):
             events.append(_flush_event(index))
         return None
 
@@ -248,8 +229,8 @@ class ChunkReader:
         # `text` is a field of completions; next to a delta it is an unknown field.
         known = _CHAT_CHOICE_FIELDS if self._is_chat and isinstance(choice.get("delta"), dict) else CHOICE_FIELDS
         if not known.issuperset(choice):
-            fields = scrub_object({key: value for key, value in choice.items() if key not in known})
-            events.append(UnknownFields(index, FieldLocation.CHOICE, fields))
+            unknown = scrub_object({key: value for key, value in choice.items() if key not in known})
+            events.append(ev.UnknownFields(index, ev.FieldLocation.CHOICE, unknown))
 
     def _finish_word(self, choice: Json) -> str | None:
         """The finish reason of the upstream as a string; None while the choice continues."""
@@ -284,12 +265,12 @@ class ChunkReader:
         if not isinstance(chunk["usage"], dict):
             repair_log.record("use-ints", chunk["usage"])
             return
-        usage = read_usage(scrub_object(chunk["usage"]), repair_log)
+        usage = fields.read_usage(scrub_object(chunk["usage"]), repair_log)
         if usage is None:
             return
         if self._was_placeholder_usage:
             repair_log.record("use-not-zero", chunk["usage"])
-        self._was_placeholder_usage = is_placeholder_usage(usage)
+        self._was_placeholder_usage = fields.is_placeholder_usage(usage)
         if self._was_placeholder_usage and self._has_real_usage:
             return
         self._has_real_usage = not self._was_placeholder_usage
@@ -301,6 +282,6 @@ def _is_placeholder(chunk: Json) -> bool:
     return chunk.get("choices") == [] and _ENVELOPE_FIELDS.issuperset(name for name in chunk if chunk[name] is not None)
 
 
-def _flush_event(index: int) -> UnknownFields:
+def _flush_event(index: int) -> ev.UnknownFields:
     """Event that sends pending fields on a chunk of their own, as received, and not with a later chunk."""
-    return UnknownFields(index, FieldLocation.CHOICE, {}, in_own_chunk=True)
+    return ev.UnknownFields(index, ev.FieldLocation.CHOICE, {}, in_own_chunk=True)

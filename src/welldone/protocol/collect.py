@@ -11,23 +11,8 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    Failure,
-    FieldLocation,
-    Finish,
-    Json,
-    KeepAlive,
-    Logprobs,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol import events as ev
+from welldone.protocol.events import Event, Failure, Json, Usage
 
 _REPLACED_NAMES = frozenset({"index", "type", "id", "format"})
 """Replaced, not joined: `index` and `type` as in openai-python; the others repeat in `reasoning_details`."""
@@ -91,13 +76,10 @@ def _accumulate_value(name: str, before: object, value: object) -> object:
             return before
         case _, list():
             return _accumulate_list(name, before, value)
-        case dict(), dict():
-            accumulate_delta(before, value)
-            return before
         case _, dict():
-            own: Json = {}
-            accumulate_delta(own, value)
-            return own
+            into: Json = before if isinstance(before, dict) else {}
+            accumulate_delta(into, value)
+            return into
         case _StringPieces(), str() if name not in _REPLACED_NAMES:
             before.append(value)
             return before
@@ -132,9 +114,7 @@ def _add_entry(entries: _IndexedEntries, entry: object, *, is_block: bool) -> No
         return
     if index is not None:
         entries.positions[index, kind] = entries.positions[index, None] = len(entries)
-    own: Json = {}
-    accumulate_delta(own, entry)
-    entries.append(own)
+    entries.append(_accumulate_value("", None, entry))
 
 
 def _is_continued(block: Json, entry: Json) -> bool:
@@ -207,11 +187,11 @@ def collect(events: Iterable[Event]) -> CollectedReply:
                 reply.usage = event
             case Failure():
                 reply.failure = event
-            case KeepAlive():
+            case ev.KeepAlive():
                 pass
-            case UnknownFields(location=FieldLocation.CHUNK, fields=fields):
+            case ev.UnknownFields(location=ev.FieldLocation.CHUNK, fields=fields):
                 accumulate_latest(reply.unknown_fields, fields)
-            case Text() | Reasoning() | Refusal():
+            case ev.Text() | ev.Reasoning() | ev.Refusal():
                 texts.setdefault((event.index, _TEXT_FIELD_BY_EVENT[type(event)]), []).append(event.text)
             case _:
                 _add_event(reply.choices.setdefault(event.index, CollectedChoice()), event)
@@ -230,34 +210,35 @@ def collect(events: Iterable[Event]) -> CollectedReply:
     return reply
 
 
-_TEXT_FIELD_BY_EVENT: dict[type[Event], str] = {Text: "text", Reasoning: "reasoning", Refusal: "refusal"}
+_TEXT_FIELD_BY_EVENT: dict[type[Event], str] = {ev.Text: "text", ev.Reasoning: "reasoning", ev.Refusal: "refusal"}
 
 
 def _add_event(
-    choice: CollectedChoice, event: ChoiceStart | ToolCall | ToolArguments | Logprobs | Finish | UnknownFields
+    choice: CollectedChoice,
+    event: ev.ChoiceStart | ev.ToolCall | ev.ToolArguments | ev.Logprobs | ev.Finish | ev.UnknownFields,
 ) -> None:
     match event:
-        case ChoiceStart():
+        case ev.ChoiceStart():
             pass
-        case ToolCall():
+        case ev.ToolCall():
             choice.tool_calls.append(CollectedToolCall(event.id, event.name, is_custom=event.is_custom))
             _add_extra_fields(choice.tool_calls[-1], event)
-        case ToolArguments():
+        case ev.ToolArguments():
             choice.tool_calls[-1].pieces.append(event.text)
             _add_extra_fields(choice.tool_calls[-1], event)
-        case Logprobs(value=value):
+        case ev.Logprobs(value=value):
             choice.logprobs = {} if choice.logprobs is None else choice.logprobs
             accumulate_latest(choice.logprobs, value, appends_lists=True)
-        case Finish(reason=reason, stop_string=stop):
+        case ev.Finish(reason=reason, stop_string=stop):
             choice.finish_reason, choice.stop_string = reason, stop
-        case UnknownFields(location=FieldLocation.DELTA, fields=fields):
+        case ev.UnknownFields(location=ev.FieldLocation.DELTA, fields=fields):
             accumulate_delta(choice.delta_fields, fields)
-        case UnknownFields(fields=fields):
+        case ev.UnknownFields(fields=fields):
             accumulate_latest(choice.choice_fields, fields)
         case _:
             assert_never(event)
 
 
-def _add_extra_fields(call: CollectedToolCall, event: ToolCall | ToolArguments) -> None:
+def _add_extra_fields(call: CollectedToolCall, event: ev.ToolCall | ev.ToolArguments) -> None:
     accumulate_delta(call.extra_fields, event.extra_fields)
     accumulate_delta(call.inner_extra_fields, event.inner_extra_fields)

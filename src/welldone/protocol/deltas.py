@@ -7,20 +7,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from welldone.protocol import events as ev
 from welldone.protocol.collect import CONTENT_PARTS
-from welldone.protocol.events import (
-    CALL_TYPE_AND_ARGUMENTS_FIELD,
-    ChoiceStart,
-    Event,
-    FieldLocation,
-    Json,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    UnknownFields,
-)
+from welldone.protocol.events import Event, Json
 from welldone.protocol.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
 from welldone.protocol.repair_log import RepairLog, format_json
 from welldone.protocol.request_facts import RequestFacts
@@ -34,9 +23,9 @@ _TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 _CALL_FIELDS = frozenset({"index", "id", "type", "function"})
 _CUSTOM_CALL_FIELDS = _CALL_FIELDS | {"custom"}
 _INNER_CALL_FIELDS = {
-    is_custom: frozenset({"name", member}) for is_custom, (_, member) in CALL_TYPE_AND_ARGUMENTS_FIELD.items()
+    is_custom: frozenset({"name", member}) for is_custom, (_, member) in ev.CALL_TYPE_AND_ARGUMENTS_FIELD.items()
 }
-_TextEventType: TypeAlias = type[Text] | type[Reasoning] | type[Refusal]
+_TextEventType: TypeAlias = type[ev.Text] | type[ev.Reasoning] | type[ev.Refusal]
 _MIN_REPEATED_LENGTH = 4  # characters from which two equal texts count as a repetition
 _SEEN_CALLS_LIMIT = 4096  # calls that are tracked for checks and split characters; more than any real answer has
 NO_CALL_INDEX = -1
@@ -83,16 +72,16 @@ class DeltaReader:
             if key not in _PLAIN_DELTA_FIELDS and _is_unknown_field(key, value)
         }
         if fields:
-            events.append(UnknownFields(index, FieldLocation.DELTA, scrub_object(fields)))
+            events.append(ev.UnknownFields(index, ev.FieldLocation.DELTA, scrub_object(fields)))
         value = delta.get("content")
-        texts = [(Text, value)] if isinstance(value, str) else self._read_content(value, index, events)
-        content = value if isinstance(value, str) else "".join([text for kind, text in texts if kind is Text])
+        texts = [(ev.Text, value)] if isinstance(value, str) else self._read_content(value, index, events)
+        content = value if isinstance(value, str) else "".join([text for kind, text in texts if kind is ev.Text])
         if "role" in delta:
             self._read_role(delta, index, content, events)
         reasoning = self._read_reasoning(delta) if "reasoning_content" in delta or "reasoning" in delta else ""
         # In a delta with both, the log probabilities belong to the content.
         events += [] if content and reasoning else logprobs
-        self._emit_text(Reasoning, reasoning, index, events)
+        self._emit_text(ev.Reasoning, reasoning, index, events)
         events += logprobs if content and reasoning else []
         if index in self._choices_with_bare_role:
             has_alternative = any(delta.get(key) for key in _CONTENT_ALTERNATIVES)
@@ -107,7 +96,7 @@ class DeltaReader:
             if not isinstance(refusal, str):
                 self._repair_log.record("ext-refusal", refusal)
                 refusal = format_json(refusal)
-            self._emit_text(Refusal, refusal, index, events)
+            self._emit_text(ev.Refusal, refusal, index, events)
         if "tool_calls" in delta:
             self._read_tool_calls(delta["tool_calls"], index, events)
             if content and delta["tool_calls"]:
@@ -118,7 +107,7 @@ class DeltaReader:
     def add_text(self, text: str, index: int, logprobs: list[Event], events: list[Event]) -> None:
         """Append text, after its log probabilities."""
         events += logprobs
-        self._emit_text(Text, text, index, events)
+        self._emit_text(ev.Text, text, index, events)
 
     def message_to_delta(self, message: Json, index: int, *, has_deltas: bool = False) -> Json:
         """Convert a `message` to a delta: some servers send the complete message so far in each event.
@@ -155,15 +144,12 @@ class DeltaReader:
         events: list[Event] = []
         for (kind, call), joiner in self._joiners.pop(index, {}).items():
             if rest := joiner.close():
-                events.append(ToolArguments(index, call, rest) if kind is None else kind(index, rest))
+                events.append(ev.ToolArguments(index, call, rest) if kind is None else kind(index, rest))
         return events
 
     def close(self) -> list[Event]:
         """Return the events that were held back for all choices."""
-        events: list[Event] = []
-        for index in sorted(self._joiners):
-            events += self.close_choice(index)
-        return events
+        return [event for index in sorted(self._joiners) for event in self.close_choice(index)]
 
     def _emit_text(self, kind: _TextEventType, text: str, index: int, events: list[Event]) -> None:
         if self._may_split_characters:
@@ -188,7 +174,7 @@ class DeltaReader:
         if isinstance(content, dict) and isinstance(content.get("type"), str):
             content = [content]
         if not isinstance(content, list):
-            return [(Text, format_json(content))]
+            return [(ev.Text, format_json(content))]
         texts: list[tuple[_TextEventType, str]] = []
         others: list[object] = []
         for part in content:
@@ -196,7 +182,7 @@ class DeltaReader:
             if other is not None:
                 others.append(scrub_json(other))
         if others:
-            events.append(UnknownFields(index, FieldLocation.DELTA, {CONTENT_PARTS: others}))
+            events.append(ev.UnknownFields(index, ev.FieldLocation.DELTA, {CONTENT_PARTS: others}))
         return [(kind, "".join(text for _, text in group)) for kind, group in groupby(texts, itemgetter(0))]
 
     def _read_role(self, delta: Json, index: int, content: str, events: list[Event]) -> None:
@@ -204,8 +190,7 @@ class DeltaReader:
         if role is None or role == "":
             self._repair_log.record("delta-role-absent-later", delta)
             return
-        if role != "assistant":
-            self._repair_log.record("delta-role-assistant", role)
+        self._repair_log.record_if(role != "assistant", "delta-role-assistant", role)
         if index not in self._choices_with_role:
             self._choices_with_role.add(index)
             # The role has an empty content, unless a tool call, reasoning or a refusal follows.
@@ -214,7 +199,7 @@ class DeltaReader:
             elif delta.get("content") is None:
                 self._choices_with_bare_role.add(index)
                 self.is_plain_text_safe = False
-        events.append(ChoiceStart(index))
+        events.append(ev.ChoiceStart(index))
 
     def _read_reasoning(self, delta: Json) -> str:
         reasoning_content, reasoning = delta.get("reasoning_content"), delta.get("reasoning")
@@ -238,7 +223,7 @@ class DeltaReader:
     def _read_tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
         record = self._repair_log.record
         is_custom = _is_custom(entry)
-        kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[is_custom]
+        kind, member = ev.CALL_TYPE_AND_ARGUMENTS_FIELD[is_custom]
         function = entry.get(kind)
         if not isinstance(function, dict):
             record("tool-function-present", entry)
@@ -265,21 +250,20 @@ class DeltaReader:
         if id or name:
             if is_first and entry.get("type") != kind:
                 record("tool-type-first", entry)
-            events.append(ToolCall(index, number, id, name, extra_fields, is_custom, inner_fields))
+            events.append(ev.ToolCall(index, number, id, name, extra_fields, is_custom, inner_fields))
             extra_fields = inner_fields = {}
         if arguments or extra_fields or inner_fields:
-            events.append(ToolArguments(index, number, arguments, extra_fields, is_custom, inner_fields))
+            events.append(ev.ToolArguments(index, number, arguments, extra_fields, is_custom, inner_fields))
 
     def _read_function_call(self, call: Json, index: int, events: list[Event]) -> None:
         """Read the deprecated `function_call`: one call per choice, without an id."""
-        if not self._facts.uses_legacy_functions:
-            self._repair_log.record("tool-legacy-function-call", call)
+        self._repair_log.record_if(not self._facts.uses_legacy_functions, "tool-legacy-function-call", call)
         name = _clean_string(call.get("name"))
         arguments = self._read_arguments(call.get("arguments"), index, 0)
         if name:
-            events.append(ToolCall(index, 0, "", name))
+            events.append(ev.ToolCall(index, 0, "", name))
         if arguments:
-            events.append(ToolArguments(index, 0, arguments))
+            events.append(ev.ToolArguments(index, 0, arguments))
 
     def _read_arguments(self, arguments: object, index: int, call: int) -> str:
         if arguments is None:
@@ -293,13 +277,13 @@ class DeltaReader:
 def _read_part(part: object, texts: list[tuple[_TextEventType, str]]) -> object:
     """Append the text or reasoning of a part of `content`; return the rest of the part, or None."""
     if isinstance(part, str):
-        texts.append((Text, part))
+        texts.append((ev.Text, part))
         return None
     if not isinstance(part, dict):
         return part
     kind = part.get("type", "text")
     if kind == "text" and isinstance(part.get("text"), str):
-        texts.append((Text, part["text"]))
+        texts.append((ev.Text, part["text"]))
         rest = {key: value for key, value in part.items() if key != "text"}
     elif kind == "thinking" and isinstance(part.get("thinking"), str | list):
         rest = {key: value for key, value in part.items() if key != "thinking"}
@@ -316,7 +300,7 @@ def _read_thinking(thinking: str | list[object], texts: list[tuple[_TextEventTyp
     for part in [thinking] if isinstance(thinking, str) else thinking:
         text = part.get("text") if isinstance(part, dict) else part
         if isinstance(text, str):
-            texts.append((Reasoning, text))
+            texts.append((ev.Reasoning, text))
         else:
             others.append(part)
     return others
@@ -326,9 +310,7 @@ def parse_index(value: object) -> int | None:
     """Parse an index that a server sent as a string or a float; None if it is neither."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
-    if isinstance(value, float) and value.is_integer() and 0 <= value < 10**9:
-        return int(value)
-    return None
+    return int(value) if isinstance(value, float) and value.is_integer() and 0 <= value < 10**9 else None
 
 
 def _is_custom(entry: Json) -> bool:
@@ -368,7 +350,7 @@ class UnknownDeltaFields:
         self._repair_log = repair_log
         self._entry_counts: dict[str, int] = {}
 
-    def normalise(self, event: UnknownFields) -> UnknownFields:
+    def normalise(self, event: ev.UnknownFields) -> ev.UnknownFields:
         """Return the event with fields that clients can accumulate."""
         fields = {key: self._normalise_value(key, value) for key, value in event.fields.items()}
         return msgspec.structs.replace(event, fields=fields)

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from welldone.protocol.events import Json
-from welldone.protocol.lenient_json import clean_unicode
+from welldone.protocol.lenient_json import clean_unicode, is_nonempty_string
 from welldone.protocol.repair_log import RepairLog
 
 _MAX_SECONDS = 10**11  # seconds reach this in the year 5138; a larger number counts milliseconds
@@ -46,38 +46,29 @@ def read_envelope(chunk: Json, endpoint: Endpoint, fallback: Envelope) -> Envelo
     return Envelope(
         _normalise_id(chunk.get("id"), endpoint) or fallback.id,
         _normalise_created(chunk.get("created"), fallback.created),
-        clean_unicode(chunk["model"]) if _is_nonempty_string(chunk.get("model")) else fallback.model,
+        clean_unicode(chunk["model"]) if is_nonempty_string(chunk.get("model")) else fallback.model,
         clean_unicode(fingerprint) if isinstance(fingerprint, str) else None,
     )
 
 
 def check_envelope(chunk: Json, envelope: Envelope, endpoint: Endpoint, repair_log: RepairLog) -> None:
     """Record where the envelope of a chunk differs from the one that is sent."""
-    if endpoint is Endpoint.COMPLETIONS:
-        if chunk.get("object") != CHUNK_OBJECT[endpoint]:
-            repair_log.record("cmpl-object", chunk.get("object"))
-        if chunk.get("id") != envelope.id:
-            repair_log.record("cmpl-id-constant", chunk.get("id"))
-        return
+    is_chat = endpoint is Endpoint.CHAT
     if chunk.get("object") != CHUNK_OBJECT[endpoint]:
-        repair_log.record("env-object-const", chunk.get("object"))
-    if not _is_nonempty_string(chunk.get("id")):
+        repair_log.record("env-object-const" if is_chat else "cmpl-object", chunk.get("object"))
+    if is_chat and not is_nonempty_string(chunk.get("id")):
         repair_log.record("env-id-present", chunk.get("id"))
-    elif chunk["id"] != envelope.id:
-        repair_log.record("env-id-constant", chunk["id"])
+    elif chunk.get("id") != envelope.id:
+        repair_log.record("env-id-constant" if is_chat else "cmpl-id-constant", chunk.get("id"))
     created = chunk.get("created")
     if type(created) is not int or not 0 <= created < _MAX_SECONDS:
         repair_log.record("env-created-int", created)
-    elif created != envelope.created:
+    elif is_chat and created != envelope.created:
         repair_log.record("env-created-constant", created)
-    if not _is_nonempty_string(chunk.get("model")):
+    if not is_nonempty_string(chunk.get("model")):
         repair_log.record("env-model-string", chunk.get("model"))
-    if chunk.get("system_fingerprint") != envelope.fingerprint:
+    if is_chat and chunk.get("system_fingerprint") != envelope.fingerprint:
         repair_log.record("env-fingerprint", chunk.get("system_fingerprint"))
-
-
-def _is_nonempty_string(value: object) -> bool:
-    return isinstance(value, str) and value != ""
 
 
 def _normalise_id(value: object, endpoint: Endpoint) -> str:

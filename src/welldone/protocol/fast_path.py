@@ -52,16 +52,9 @@ class TransferFraming(NamedTuple):
 NO_FRAMING = TransferFraming(lambda data: (b"", b""), lambda size: (b"", b""))
 
 
-class _ChunkTemplate(NamedTuple):
-    """Rewrite rule for received data of one length."""
-
-    received_prefix: bytes
-    received_suffix: bytes
-    start: int
-    stop: int
-    sent_prefix: bytes
-    sent_suffix: bytes
-    frame_bytes: int
+_ChunkTemplate: TypeAlias = tuple[bytes, bytes, int, int, bytes, bytes, int]
+"""Rewrite rule for received data of one length: its prefix and suffix, start and stop of its text, prefix and suffix of
+the data to send, and the size of the frame."""
 
 
 class FastPath:
@@ -217,9 +210,8 @@ class ChunkTemplates:
             return None
         before, after = self._framing.sent_affixes(len(self._sent_prefix) + length + len(self._sent_suffix))
         size = len(data) - len(framing[0]) - len(framing[1])
-        template = _ChunkTemplate(
-            prefix, suffix, len(prefix), -len(suffix), before + self._sent_prefix, self._sent_suffix + after, size
-        )
+        sent_prefix, sent_suffix = before + self._sent_prefix, self._sent_suffix + after
+        template = prefix, suffix, len(prefix), -len(suffix), sent_prefix, sent_suffix, size
         if length <= _CACHED_TEXT_LENGTH:
             self._templates[len(data)] = template
         return template

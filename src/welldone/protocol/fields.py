@@ -22,9 +22,7 @@ def read_usage(usage: Json, repair_log: RepairLog) -> Usage | None:
         prompt = total - completion
     if completion is None and prompt is not None and total is not None:
         completion = total - prompt
-    if any(
-        type(usage.get(name)) is not int or count is None for name, count in zip(_COUNT_FIELDS, counts, strict=True)
-    ):
+    if None in counts or any(type(usage.get(name)) is not int for name in _COUNT_FIELDS):
         repair_log.record("use-ints", usage)
     if prompt is None or completion is None or prompt < 0 or completion < 0:
         return None
@@ -89,11 +87,9 @@ def read_error(chunk: Json, data: bytes, repair_log: RepairLog) -> Failure | Non
     """Read the error of a JSON object, nested or flat; None if there is none."""
     error = chunk.get("error")
     if has_error(chunk):
-        if "choices" in chunk:
-            repair_log.record("err-not-with-choices", chunk)
+        repair_log.record_if("choices" in chunk, "err-not-with-choices", chunk)
         has_message = isinstance(error, dict) and isinstance(error.get("message"), str)
-        if not has_message or not data.startswith(b'{"error":'):
-            repair_log.record("err-midstream-event", chunk)
+        repair_log.record_if(not has_message or not data.startswith(b'{"error":'), "err-midstream-event", chunk)
         check_error_shape(error, repair_log)
         return _to_failure(error if isinstance(error, dict) else {"message": error})
     is_flat = chunk.get("object") == "error" or chunk.keys() == {"detail"}
@@ -145,14 +141,9 @@ def _optional_text(value: object) -> str | None:
 
 
 def _to_failure(error: Json) -> Failure:
-    message, kind, param, code = (error.get(key) for key in _ERROR_FIELDS)
-    return Failure(
-        _optional_text(message) or "unknown error",
-        _optional_text(kind) or "server_error",
-        _optional_text(param),
-        _optional_text(code),
-        scrub_object({key: value for key, value in error.items() if key not in _ERROR_FIELDS}),
-    )
+    message, kind, param, code = (_optional_text(error.get(key)) for key in _ERROR_FIELDS)
+    others = scrub_object({key: value for key, value in error.items() if key not in _ERROR_FIELDS})
+    return Failure(message or "unknown error", kind or "server_error", param, code, others)
 
 
 # Log probabilities, in the shape of chat (entries) and of completions (four lists).
@@ -250,13 +241,10 @@ def _chat_to_completions(entries: list[Json], offset: int) -> Json | None:
     if not entries:
         return None
     tokens = [entry["token"] for entry in entries]
+    logprobs = [entry["logprob"] for entry in entries]
     tops = [{top["token"]: top["logprob"] for top in entry["top_logprobs"]} for entry in entries]
-    return {
-        "tokens": tokens,
-        "token_logprobs": [entry["logprob"] for entry in entries],
-        "top_logprobs": tops,
-        "text_offset": _text_offsets(tokens, offset),
-    }
+    offsets = _text_offsets(tokens, offset)
+    return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
 
 
 def limit_top_logprobs(value: Json, limit: int) -> Json:
@@ -265,9 +253,8 @@ def limit_top_logprobs(value: Json, limit: int) -> Json:
         # OpenAI always includes the sampled token, so that 0 alternatives give one entry.
         chosen = zip(value["tokens"], value.get("token_logprobs") or [], strict=False)
         if limit == 0:
-            return value | {
-                "top_logprobs": [None if logprob is None else {token: logprob} for token, logprob in chosen]
-            }
+            only = [None if logprob is None else {token: logprob} for token, logprob in chosen]
+            return value | {"top_logprobs": only}
         tops = value.get("top_logprobs") or []
         return value | {"top_logprobs": [dict(list(top.items())[:limit]) if top else None for top in tops]}
     lists = {key: value[key] for key in ("content", "refusal") if value.get(key)}
@@ -312,9 +299,8 @@ def truncate_logprobs(value: Json, count: int) -> Json:
 
 def _first_tokens(tokens: list[str], count: int) -> list[str]:
     """The tokens that start within the first `count` characters."""
-    return [
-        token[: count - start] for token, start in zip(tokens, _text_offsets(tokens, 0), strict=True) if start < count
-    ]
+    starts = _text_offsets(tokens, 0)
+    return [token[: count - start] for token, start in zip(tokens, starts, strict=True) if start < count]
 
 
 def _text_offsets(tokens: list[str], offset: int) -> list[int]:

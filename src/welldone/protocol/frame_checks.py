@@ -9,18 +9,13 @@ _NAME_BYTES = 16  # more than the longest known field name
 _EXCERPT_BYTES = 1024
 _REPLACEMENT = "\ufffd".encode()
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
-_FIELD_RULES = {
-    b"data": "sse-data-space",
-    b"event": "sse-no-event-name",
-    b"id": "sse-no-id-field",
-    b"retry": "sse-no-retry-frame",
-}
+_RULES = {b"data": "sse-data-space", b"event": "sse-no-event-name", b"id": "sse-no-id-field"}
+_FIELD_RULES = _RULES | {b"retry": "sse-no-retry-frame"}
 
 
 def check_lines(repair_log: RepairLog, raw: bytes, lines: list[bytes], *, data_lines: int = 0) -> None:
     """Record the violations in the lines of a frame, of which `data_lines` data lines were read before."""
-    if b"\r" in raw:
-        repair_log.record("sse-lf-only")
+    repair_log.record_if(b"\r" in raw, "sse-lf-only")
     for line in lines:
         name, _, _ = line[:_NAME_BYTES].partition(b":")
         rule = _FIELD_RULES.get(name)
@@ -33,8 +28,7 @@ def check_lines(repair_log: RepairLog, raw: bytes, lines: list[bytes], *, data_l
             rule = None if is_spaced or line == b"data:" else rule
         if rule is not None:
             repair_log.record(rule, line[:_EXCERPT_BYTES].decode("utf-8", "replace"))
-    if data_lines > 1:
-        repair_log.record("sse-json-on-one-line")
+    repair_log.record_if(data_lines > 1, "sse-json-on-one-line")
 
 
 def check_characters(repair_log: RepairLog, data: bytes) -> None:

@@ -230,6 +230,11 @@ def as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
+def is_nonempty_string(value: object) -> bool:
+    """Whether `value` is a string that is not empty."""
+    return isinstance(value, str) and value != ""
+
+
 def _parse_all_values(text: str) -> list[object]:
     """All JSON values of a text; [] if it contains anything else."""
     values = []
@@ -263,6 +268,4 @@ def _unescape(text: str) -> str:
 
 def _unescape_match(found: re.Match[str]) -> str:
     code = found[1] or found[2] or found[3]
-    if code is not None:
-        return chr(int(code, 16))
-    return _PYTHON_ESCAPES.get(found[4], found[0])
+    return chr(int(code, 16)) if code is not None else _PYTHON_ESCAPES.get(found[4], found[0])

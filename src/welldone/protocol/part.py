@@ -10,8 +10,7 @@ from welldone.protocol.fields import strict_rule_failure
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.repair_options import RepairOptions
-from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.protocol.result import PartState
 from welldone.protocol.text_filters import ReasoningTokenCounter, StopStringFilter
 from welldone.protocol.text_tool_calls import ForcedCallConverter, ForcedToolCall, TextToolCallDetector
@@ -125,8 +124,7 @@ class StreamPart:
         has_usage = self._reader.chunks.has_usage_chunk or self._is_stopped
         if self._facts.include_usage and not has_usage and self.repairer.failure is None:
             self.repair_log.record("use-final-chunk")
-            if self._endpoint is Endpoint.COMPLETIONS:
-                self.repair_log.record("cmpl-usage-chunk")
+            self.repair_log.record_if(self._endpoint is Endpoint.COMPLETIONS, "cmpl-usage-chunk")
         rule = self.repair_log.broken_rule
         if rule is not None and self.repairer.failure is None:
             self.repairer.failure = strict_rule_failure(rule)

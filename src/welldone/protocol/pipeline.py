@@ -16,12 +16,7 @@ import msgspec
 from welldone.protocol import sse
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.base import Dialect, DialectWriter
-from welldone.protocol.dialects.chat import (
-    REASONING_FIELDS,
-    ChunkDialect,
-    escape_line_breaks,
-    openai_error_object,
-)
+from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkDialect, escape_line_breaks, openai_error_object
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
@@ -31,8 +26,7 @@ from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import bad_stream_failure
 from welldone.protocol.part import FrameEvents, StreamPart
 from welldone.protocol.repair_log import RepairLog, join_repair_logs
-from welldone.protocol.repair_options import DEFAULT_OPTIONS, RepairOptions
-from welldone.protocol.request_facts import RequestFacts, read_request_facts, think_mode_for
+from welldone.protocol.request_facts import RepairOptions, RequestFacts, read_request_facts, think_mode_for
 from welldone.protocol.result import PartState, PipelineResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.protocol.text_tool_calls import ForcedToolCall
@@ -78,7 +72,7 @@ class Pipeline(ABC):
         model: str | None = None,
         dialect: Dialect | None = None,
         reasoning: tuple[str, ...] = REASONING_FIELDS,
-        options: RepairOptions = DEFAULT_OPTIONS,
+        options: RepairOptions | None = None,
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
         facts = facts or RequestFacts()
@@ -90,9 +84,8 @@ class Pipeline(ABC):
         self._model = model
         self._facts = self.dialect.restrict(facts, is_stream=self.IS_STREAM)
         self._fan_out = fan_out or FanOut()
-        self._merger = (
-            None if self._fan_out.is_single else ChoiceMerger(self._fan_out, is_chat=endpoint is Endpoint.CHAT)
-        )
+        is_chat = endpoint is Endpoint.CHAT
+        self._merger = None if self._fan_out.is_single else ChoiceMerger(self._fan_out, is_chat=is_chat)
         new_call_id = tool_call_id_factory(fallback.id)
         part_facts = self._facts if self._merger is None else msgspec.structs.replace(self._facts, choice_count=1)
         self.parts = [
@@ -108,8 +101,9 @@ class Pipeline(ABC):
             for _ in range(self._fan_out.count)
         ]
         self._ended_parts: set[int] = set()
+        self._events: list[Event] = []  # of a non-streaming reply
         self._buffered_chars = 0
-        if options is not DEFAULT_OPTIONS:
+        if options is not None:
             for part in self.parts:
                 part.configure(options)
 
@@ -117,9 +111,9 @@ class Pipeline(ABC):
     def write_events(self, events: list[Event]) -> bytes:
         """Return the bytes to send for `events`, which may have been read earlier."""
 
-    @abstractmethod
     def end(self) -> bytes:
-        """Return the bytes that end the stream, once."""
+        """Return the bytes that end the stream, once; none for a non-streaming reply."""
+        return b""
 
     def configure(self, part: int, options: RepairOptions) -> None:
         """Set how a part is repaired, before its first byte."""
@@ -154,14 +148,11 @@ class Pipeline(ABC):
     @property
     def result(self) -> PipelineResult:
         """What is known of the answer."""
-        return PipelineResult(
-            usage=self.usage,
-            failure=self.failure,
-            repairs=self.repair_log.entries(),
-            invalid_json_count=sum([part.repairer.invalid_json_count for part in self.parts]),
-            invalid_arguments_count=sum([part.repairer.invalid_arguments_count for part in self.parts]),
-            text_tool_calls=sum([part.text_tool_calls for part in self.parts]),
-        )
+        invalid_json = sum([part.repairer.invalid_json_count for part in self.parts])
+        invalid_arguments = sum([part.repairer.invalid_arguments_count for part in self.parts])
+        calls = sum([part.text_tool_calls for part in self.parts])
+        repairs = self.repair_log.entries()
+        return PipelineResult(self.usage, self.failure, repairs, invalid_json, invalid_arguments, calls)
 
     @property
     def _is_finished(self) -> bool:
@@ -265,10 +256,6 @@ class BufferedPipeline(Pipeline):
 
     IS_STREAM: ClassVar[bool] = False
 
-    def __init__(self, endpoint: Endpoint, *, fallback: Envelope, **arguments: Unpack[PipelineArguments]) -> None:
-        super().__init__(endpoint, fallback=fallback, **arguments)
-        self._events: list[Event] = []
-
     def keep_alive(self) -> bytes:
         """Return nothing: a non-streaming reply has no keep-alives."""
         return b""
@@ -293,10 +280,6 @@ class BufferedPipeline(Pipeline):
     def write_events(self, events: list[Event]) -> bytes:
         """Buffer the events for `body`."""
         self._events += [event for event in self._limit_buffered(events) if type(event) is not KeepAlive]
-        return b""
-
-    def end(self) -> bytes:
-        """Return nothing: there is no stream to end."""
         return b""
 
 
@@ -418,9 +401,8 @@ class StreamPipeline(Pipeline):
         # While `rewrite` is set, the log of the part lacks the frames of the fast path.
         has_same_result = self.fast_path.rewrite is not None or self.result == self._twin.result
         if sent != expected or not has_same_result:
-            raise AssertionError(
-                f"with the fast path {sent!r}, {self.result}; without it {expected!r}, {self._twin.result}"
-            )
+            other = self._twin.result
+            raise AssertionError(f"with the fast path {sent!r}, {self.result}; without it {expected!r}, {other}")
 
 
 def _compare_rewrite(twin: StreamPipeline, frame: bytes, sent: bytes) -> None:

@@ -6,21 +6,14 @@ JSON and the shapes of chunks; `repair` handles the order of events.
 
 from collections.abc import Iterator
 
-from welldone.protocol import sse
+from welldone.protocol import lenient_json, sse
 from welldone.protocol.chunks import ChunkReader
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Finish, Json, KeepAlive
 from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, read_error
 from welldone.protocol.frame_checks import check_characters, check_lines, has_hidden_chunk, recover_data
 from welldone.protocol.json_budget import steps_yielding
-from welldone.protocol.lenient_json import (
-    NOT_JSON,
-    describe_unreadable,
-    exceeds_lenient_limit,
-    malformed_json_rule,
-    parse_lenient,
-    parse_strict,
-)
+from welldone.protocol.lenient_json import NOT_JSON, exceeds_lenient_limit, parse_strict
 from welldone.protocol.repair_log import RepairLog, format_json
 from welldone.protocol.reply_reader import parse_reply, split_by_logprobs
 from welldone.protocol.request_facts import RequestFacts
@@ -76,11 +69,8 @@ class EventReader:
 
     def close(self) -> list[Event]:
         """Return the remaining events at the end of the stream."""
-        return (
-            [event for frame in self.decode_last_frames() for event in self.read_frame(frame)]
-            + self.check_length()
-            + self.flush()
-        )
+        events = [event for frame in self.decode_last_frames() for event in self.read_frame(frame)]
+        return events + self.check_length() + self.flush()
 
     def read_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
         """Yield the events of a non-streaming reply, except those of `flush`; each step fits the blocking budget."""
@@ -173,9 +163,8 @@ class EventReader:
     def _fail_too_costly(self, data: bytes, events: list[Event]) -> None:
         # Lenient parsing of a long frame would block other streams.
         self._repair_log.record("enc-strict-json", f"a frame of {len(data)} bytes")
-        self._fail(
-            bad_stream_failure(f"a frame that is {describe_unreadable(data)} (frame {self._repair_log.frame})"), events
-        )
+        reason = lenient_json.describe_unreadable(data)
+        self._fail(bad_stream_failure(f"a frame that is {reason} (frame {self._repair_log.frame})"), events)
 
     def _fail_overlong(self, events: list[Event]) -> None:
         observed = f"a frame of more than {self._limit} bytes or {sse.FRAME_LINES_LIMIT} lines"
@@ -186,8 +175,7 @@ class EventReader:
         """Return the events that were held back until the end."""
         if not self.has_failed:
             return self.chunks.deltas.close()
-        if self._has_error_event and not self.is_done:
-            self._repair_log.record("err-then-done")
+        self._repair_log.record_if(self._has_error_event and not self.is_done, "err-then-done")
         return []
 
     def _read_irregular_frame(self, frame: sse.Frame, events: list[Event], *, is_whole: bool) -> None:
@@ -219,8 +207,7 @@ class EventReader:
             self._repair_log.record("sse-one-object-per-event")
         if frame.data is None and not text.lstrip().startswith((b"{", b"[", b'"', b":")):
             # Only id, retry, event or unknown fields. WHATWG SSE: unknown fields are ignored.
-            if frame.event:
-                self._repair_log.record("sse-no-empty-data")
+            self._repair_log.record_if(frame.event, "sse-no-empty-data")
             return
         self._read_text(text, frame, events)
         rest = recovered.removeprefix(text).strip()
@@ -241,9 +228,8 @@ class EventReader:
             return True
         is_hidden = not self.is_done and has_hidden_chunk(fields)
         if is_hidden:
-            self._fail(
-                bad_stream_failure(f"a chunk that is not in a data field (frame {self._repair_log.frame})"), events
-            )
+            message = f"a chunk that is not in a data field (frame {self._repair_log.frame})"
+            self._fail(bad_stream_failure(message), events)
         return is_hidden
 
     def _read_text(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
@@ -265,8 +251,7 @@ class EventReader:
                 self._read_done(last, frame)
 
     def _read_done(self, text: bytes, frame: sse.Frame) -> None:
-        if self.is_done:
-            self._repair_log.record("end-done-last", "[DONE] again")
+        self._repair_log.record_if(self.is_done, "end-done-last", "[DONE] again")
         if text != b"[DONE]" or b"data: [DONE]" not in frame.raw:
             self._repair_log.record("end-done-exact", text.decode("utf-8", "replace"))
         self.is_done = True
@@ -280,14 +265,14 @@ class EventReader:
         if not text.isascii():
             check_characters(self._repair_log, text)
         if value is NOT_JSON:
-            values = parse_lenient(text)
+            values = lenient_json.parse_lenient(text)
             if not values and self.is_done:
                 self._repair_log.record("end-done-last", text.decode("utf-8", "replace"))
                 return  # clients stop reading at [DONE]
             if not values and not frame.ended:
                 return  # truncated within the last frame; the frames before decide whether the answer is complete
             self.chunks.deltas.expect_split_characters()
-            self._repair_log.record(malformed_json_rule(text, values), text.decode("utf-8", "replace"))
+            self._repair_log.record(lenient_json.malformed_json_rule(text, values), text.decode("utf-8", "replace"))
         if not values:
             self._fail(bad_stream_failure(f"a frame that is not JSON (frame {self._repair_log.frame})"), events)
         for value in values:

@@ -8,42 +8,20 @@ from typing import assert_never
 
 import msgspec
 
+from welldone.protocol import events as ev
+from welldone.protocol import text_filters
 from welldone.protocol.deltas import UnknownDeltaFields
 from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import (
-    ChoiceEvent,
-    ChoiceStart,
-    Event,
-    Failure,
-    FieldLocation,
-    Finish,
-    KeepAlive,
-    Logprobs,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol.events import Event, Failure, Usage
 from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, limit_top_logprobs
 from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.repair_options import DEFAULT_OPTIONS
-from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
-from welldone.protocol.text_filters import (
-    CumulativeTextDetector,
-    CumulativeTextFilter,
-    JsonOutputChecker,
-    ThinkMode,
-    ThinkTagFilter,
-)
+from welldone.protocol.request_facts import DEFAULT_OPTIONS, TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.tool_calls import HeldBytesBudget, ToolCallAssembler
 
 _COMMENTS_LIMIT = 40  # consecutive, of two lines each; some clients fail after about 100 lines without data
 _NOOPS_LIMIT = 16  # consecutive chunks without content
 
-_CONTENT_EVENTS: frozenset[type[Event]] = frozenset({Text, Reasoning, Refusal, ToolCall, ToolArguments})
+_CONTENT_EVENTS: frozenset[type[Event]] = frozenset({ev.Text, ev.Reasoning, ev.Refusal, ev.ToolCall, ev.ToolArguments})
 
 
 class _ChoiceRepair:
@@ -52,10 +30,10 @@ class _ChoiceRepair:
     def __init__(self, index: int, calls: ToolCallAssembler, repair_log: RepairLog, *, is_cumulative: bool) -> None:
         self.index = index
         self.calls = calls
-        self.text_filter = CumulativeTextFilter(repair_log) if is_cumulative else None
-        self.reasoning_filter = CumulativeTextFilter(repair_log) if is_cumulative else None
-        self.cumulative_detector = CumulativeTextDetector(repair_log)
-        self.think_filter: ThinkTagFilter | None = None
+        self.text_filter = text_filters.CumulativeTextFilter(repair_log) if is_cumulative else None
+        self.reasoning_filter = text_filters.CumulativeTextFilter(repair_log) if is_cumulative else None
+        self.cumulative_detector = text_filters.CumulativeTextDetector(repair_log)
+        self.think_filter: text_filters.ThinkTagFilter | None = None
         self.delta_fields = UnknownDeltaFields(repair_log)
         self.is_open = False
         self.has_events = False  # False while it was opened only to keep the order of choices
@@ -70,12 +48,12 @@ class _ChoiceRepair:
         if self.think_filter is not None:
             out += self.think_filter.pause()
 
-    def add_text(self, text: str, think: ThinkMode, out: list[Event]) -> None:
+    def add_text(self, text: str, think: text_filters.ThinkMode, out: list[Event]) -> None:
         if not self.has_text:
             self.has_text = True
             # A server with a reasoning field sends the reasoning there, and the text starts outside of the tags.
             if think == "tags" or (think == "open" and not self.has_reasoning):
-                self.think_filter = ThinkTagFilter(self.index, is_open=think == "open")
+                self.think_filter = text_filters.ThinkTagFilter(self.index, is_open=think == "open")
         if self.text_filter is None:
             self.cumulative_detector.feed(text)
         else:
@@ -83,7 +61,7 @@ class _ChoiceRepair:
         if self.think_filter is not None:
             out += self.think_filter.feed(text)
         elif text:
-            out.append(Text(self.index, text))
+            out.append(ev.Text(self.index, text))
         self.can_pass_text = (
             self.cumulative_detector.is_finished
             and self.finish_reason is None
@@ -95,13 +73,6 @@ class _ChoiceRepair:
         if self.think_filter is not None:
             out += self.think_filter.close()
         self.calls.close(out, is_cut=is_cut or self.finish_reason in TRUNCATED_REASONS)
-
-    def add_reasoning(self, text: str, out: list[Event]) -> None:
-        self.pause(out)
-        self.has_reasoning = True
-        new = text if self.reasoning_filter is None else self.reasoning_filter.feed(text)
-        if new:
-            out.append(Reasoning(self.index, new))
 
 
 class EventRepairer:
@@ -127,11 +98,13 @@ class EventRepairer:
         """Settings of the upstream."""
         self.invalid_arguments_count = 0
         """Number of tool calls whose arguments are not a JSON object although the answer was not truncated."""
-        self._json_checker = JsonOutputChecker(is_object=facts.is_json_object) if facts.is_json_output else None
+        self._json_checker = (
+            text_filters.JsonOutputChecker(is_object=facts.is_json_object) if facts.is_json_output else None
+        )
         self._is_chat = endpoint is Endpoint.CHAT
         self._is_stream = is_stream
         # Events that are always sent as a chunk.
-        self._content_events = _CONTENT_EVENTS | {ChoiceStart} if self._is_chat else _CONTENT_EVENTS
+        self._content_events = _CONTENT_EVENTS | {ev.ChoiceStart} if self._is_chat else _CONTENT_EVENTS
         self._facts = facts
         self._repair_log = repair_log
         self._new_call_id = new_call_id
@@ -169,7 +142,7 @@ class EventRepairer:
         for event in events:
             if self.failure is not None:
                 break
-            if type(event) is Text:
+            if type(event) is ev.Text:
                 choice = self._choices.get(event.index)
                 if choice is not None and choice.can_pass_text and not self._is_renumbered:
                     # Common case: text in the middle of an answer.
@@ -191,9 +164,8 @@ class EventRepairer:
             return out
         choices = self._open_choices()
         failures = []
-        self._flush_pending_fields(
-            [choice for choice in choices if choice.finish_reason is None or choice.calls.has_nameless], out
-        )
+        incomplete = [choice for choice in choices if choice.finish_reason is None or choice.calls.has_nameless]
+        self._flush_pending_fields(incomplete, out)
         for choice in choices:
             choice.close(out, is_cut=choice.finish_reason is None and not is_done)
             failures += self._finish_choice(choice, out, is_done=is_done)
@@ -209,8 +181,7 @@ class EventRepairer:
             self._fail(failures[0], out)
         elif not is_done:
             self._repair_log.record("end-done-sent")
-            if not self._is_chat:
-                self._repair_log.record("cmpl-done")
+            self._repair_log.record_if(not self._is_chat, "cmpl-done")
         if not failures and self.usage is not None and self._facts.include_usage is not False:
             out.append(self.usage)
         if self._json_checker is not None:
@@ -219,13 +190,13 @@ class EventRepairer:
 
     def _repair_event(self, event: Event, out: list[Event]) -> None:
         match event:
-            case KeepAlive():
+            case ev.KeepAlive():
                 self._keep_alive(event, out)
             case Usage():
                 self.usage = event
             case Failure():
                 self._abort(event if self.options.map_failure is None else self.options.map_failure(event), out)
-            case UnknownFields(location=FieldLocation.CHUNK):
+            case ev.UnknownFields(location=ev.FieldLocation.CHUNK):
                 index = (self._map_index(event.index) or 0) if event.in_own_chunk else event.index
                 if event.in_own_chunk and not self._get_choice(index).is_open:
                     self._open_choice(self._get_choice(index), out)
@@ -245,59 +216,62 @@ class EventRepairer:
 
     def _flush_pending_fields(self, choices: list[_ChoiceRepair], out: list[Event]) -> None:
         """Send fields that are pending for the next chunk: there may be no next chunk."""
-        out += [UnknownFields(choice.index, FieldLocation.CHOICE, {}, in_own_chunk=True) for choice in choices]
+        out += [ev.UnknownFields(choice.index, ev.FieldLocation.CHOICE, {}, in_own_chunk=True) for choice in choices]
 
-    def _repair_choice_event(self, event: ChoiceEvent, out: list[Event]) -> None:
+    def _repair_choice_event(self, event: ev.ChoiceEvent, out: list[Event]) -> None:
         index = self._map_index(event.index)
         if index is None:
             return
         choice = self._choices.get(index) or self._get_choice(index)
-        if not isinstance(event, UnknownFields) or event.in_own_chunk:
+        if not isinstance(event, ev.UnknownFields) or event.in_own_chunk:
             if not choice.is_open:
-                if self._is_chat and not isinstance(event, ChoiceStart):
+                if self._is_chat and not isinstance(event, ev.ChoiceStart):
                     self._repair_log.record("delta-role-first")
                 self._open_choice(choice, out)
-            elif isinstance(event, ChoiceStart) and choice.has_events:
+            elif isinstance(event, ev.ChoiceStart) and choice.has_events:
                 self._repair_log.record("delta-role-once")
             choice.has_events = True
         self._emit(choice, event, out)
         if choice.calls.failure is not None:
             self._fail(choice.calls.failure, out)
 
-    def _emit(self, choice: _ChoiceRepair, event: ChoiceEvent, out: list[Event]) -> None:
+    def _emit(self, choice: _ChoiceRepair, event: ev.ChoiceEvent, out: list[Event]) -> None:
         """Emit an event of an open choice."""
         index = choice.index
         match event:
-            case ChoiceStart():
+            case ev.ChoiceStart():
                 pass
-            case Text(text=text):
+            case ev.Text(text=text):
                 choice.add_text(text, self.options.think if self._is_chat else "no", out)
-            case Logprobs(value=value):
+            case ev.Logprobs(value=value):
                 limit = self._facts.top_logprobs
-                out.append(Logprobs(index, value if limit is None else limit_top_logprobs(value, limit)))
-            case UnknownFields(location=FieldLocation.DELTA) if self._is_stream:
+                out.append(ev.Logprobs(index, value if limit is None else limit_top_logprobs(value, limit)))
+            case ev.UnknownFields(location=ev.FieldLocation.DELTA) if self._is_stream:
                 out.append(choice.delta_fields.normalise(msgspec.structs.replace(event, index=index)))
-            case UnknownFields():
+            case ev.UnknownFields():
                 out.append(msgspec.structs.replace(event, index=index))
-            case Finish(reason=reason, stop_string=stop):
+            case ev.Finish(reason=reason, stop_string=stop):
                 choice.can_pass_text = False
                 choice.stop_string = stop
                 self._finished_count += choice.finish_reason is None
-                if choice.finish_reason is not None:
-                    self._repair_log.record("fin-exactly-once", reason)
+                self._repair_log.record_if(choice.finish_reason is not None, "fin-exactly-once", reason)
                 if choice.finish_reason is None or reason == "tool_calls":  # which has precedence
                     choice.finish_reason = reason
-            case Reasoning() | Refusal() | ToolCall() | ToolArguments() if not self._is_chat:
+            case ev.Reasoning() | ev.Refusal() | ev.ToolCall() | ev.ToolArguments() if not self._is_chat:
                 pass  # completions have no such fields, and their reader emits none
-            case Reasoning(text=text):
-                choice.add_reasoning(text, out)
-            case Refusal(text=text):
+            case ev.Reasoning(text=text):
                 choice.pause(out)
-                out.append(Refusal(index, text))
-            case ToolCall():
+                choice.has_reasoning = True
+                new = text if choice.reasoning_filter is None else choice.reasoning_filter.feed(text)
+                if new:
+                    out.append(ev.Reasoning(index, new))
+            case ev.Refusal(text=text):
+                choice.pause(out)
+                out.append(ev.Refusal(index, text))
+            case ev.ToolCall():
                 choice.pause(out)
                 choice.calls.start_call(event, out)
-            case ToolArguments():
+            case ev.ToolArguments():
                 choice.calls.add_arguments(event, out)
             case _:
                 assert_never(event)
@@ -308,14 +282,9 @@ class EventRepairer:
     def _get_choice(self, index: int) -> _ChoiceRepair:
         choice = self._choices.get(index)
         if choice is None:
-            calls = ToolCallAssembler(
-                index,
-                self._repair_log,
-                self._new_call_id,
-                self._held_budget,
-                is_legacy=self._facts.uses_legacy_functions,
-            )
-            choice = _ChoiceRepair(index, calls, self._repair_log, is_cumulative=self.options.text == "cumulative")
+            log, is_legacy = self._repair_log, self._facts.uses_legacy_functions
+            calls = ToolCallAssembler(index, log, self._new_call_id, self._held_budget, is_legacy=is_legacy)
+            choice = _ChoiceRepair(index, calls, log, is_cumulative=self.options.text == "cumulative")
             self._choices[index] = choice
         return choice
 
@@ -344,7 +313,7 @@ class EventRepairer:
                     self._repair_log.record("n-first-order", choice.index)
                     self._open_choice(self._get_choice(index), out)
         choice.is_open = True
-        out.append(ChoiceStart(choice.index))
+        out.append(ev.ChoiceStart(choice.index))
 
     def _finish_choice(self, choice: _ChoiceRepair, out: list[Event], *, is_done: bool) -> list[Failure]:
         """Emit the finish of a choice; a failure if the choice is incomplete."""
@@ -356,8 +325,7 @@ class EventRepairer:
         if reason is None:
             self._repair_log.record("fin-always-sent" if is_done else "end-no-early-eof")
             self._repair_log.record("err-not-silent")
-            if has_calls:
-                self._repair_log.record("tool-finish-follows")
+            self._repair_log.record_if(has_calls, "tool-finish-follows")
             if not (is_done and is_complete):
                 return [incomplete_stream_failure("the server's stream ended before the answer was complete")]
             reason = "tool_calls" if has_calls else "stop"
@@ -369,25 +337,23 @@ class EventRepairer:
             self._repair_log.record("tool-args-json-object")
             if choice.calls.unreadable and self._facts.needs_object_arguments:
                 return [bad_stream_failure("a tool call whose arguments are not a JSON object")]
-        out.append(Finish(choice.index, reason, choice.stop_string if reason == "stop" else None))
+        out.append(ev.Finish(choice.index, reason, choice.stop_string if reason == "stop" else None))
         return []
 
-    def _keep_alive(self, event: KeepAlive, out: list[Event]) -> None:
+    def _keep_alive(self, event: ev.KeepAlive, out: list[Event]) -> None:
         """Limit runs of keep-alives to what clients accept: after some comments, one is sent as a chunk."""
         is_full = self._comment_count >= _COMMENTS_LIMIT
-        if is_full and not event.is_chunk:
-            self._repair_log.record("sse-keepalive-run-limit")
+        self._repair_log.record_if(is_full and not event.is_chunk, "sse-keepalive-run-limit")
         # A chunk needs an open choice; before the first one only comments are sent.
         if (event.is_chunk or is_full) and self._noop_count < _NOOPS_LIMIT and self._open_choices():
             self._noop_count += 1
             self._comment_count = 0
-            out.append(KeepAlive(is_chunk=True))
+            out.append(ev.KeepAlive(is_chunk=True))
             return
-        if event.is_chunk and self._noop_count >= _NOOPS_LIMIT:
-            self._repair_log.record("delta-no-noop-flood")
+        self._repair_log.record_if(event.is_chunk and self._noop_count >= _NOOPS_LIMIT, "delta-no-noop-flood")
         if not is_full:
             self._comment_count += 1
-            out.append(KeepAlive())
+            out.append(ev.KeepAlive())
 
     def _fail(self, failure: Failure, out: list[Event]) -> None:
         out.append(failure)

@@ -72,21 +72,16 @@ class RepairLog:
         """Return the entries in the order of their first violation."""
         return list(self._entries.values())
 
-    def merge(self, other: "RepairLog") -> None:
-        """Add the entries of another log."""
-        for rule, entry in other._entries.items():
-            known = self._entries.get(rule)
-            count = entry.count + (0 if known is None else known.count)
-            self._entries[rule] = msgspec.structs.replace(known or entry, count=count)
-
 
 def join_repair_logs(parts: list[RepairLog]) -> RepairLog:
     """Merge the logs of streams that form one answer."""
     if len(parts) == 1:
         return parts[0]
     joined = RepairLog()
-    for part in parts:
-        joined.merge(part)
+    for entry in [entry for part in parts for entry in part.entries()]:
+        known = joined._entries.get(entry.rule)
+        count = entry.count + (0 if known is None else known.count)
+        joined._entries[entry.rule] = msgspec.structs.replace(known or entry, count=count)
     return joined
 
 

@@ -26,8 +26,7 @@ def parse_reply(body: bytes, endpoint: Endpoint, repair_log: RepairLog) -> Gener
     """
     has_steps = exceeds_blocking_budget(body)
     value, has_tail = yield from parse_first_value(body, in_steps=has_steps)
-    if has_tail:
-        repair_log.record("ns-no-sse-tail")
+    repair_log.record_if(has_tail, "ns-no-sse-tail")
     replies = value if isinstance(value, list) else [value]
     reply = _merge_replies(replies)
     if reply is None:
@@ -113,9 +112,8 @@ def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
         message = dict(as_object(choice.get("message")))
         calls = message.get("tool_calls")
         if isinstance(calls, list):
-            message["tool_calls"] = [
-                call | {"index": index} for index, call in enumerate(calls) if isinstance(call, dict)
-            ]
+            objects = [(index, call) for index, call in enumerate(calls) if isinstance(call, dict)]
+            message["tool_calls"] = [call | {"index": index} for index, call in objects]
             if finish_word(choice.get("finish_reason")) is None and calls and all(map(_is_complete_tool_call, calls)):
                 choice = choice | {"finish_reason": "tool_calls"}
         choices.append({key: value for key, value in choice.items() if key != "message"} | {"delta": message})
@@ -124,51 +122,34 @@ def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
 
 def _is_complete_tool_call(call: object) -> bool:
     arguments = as_object(as_object(call).get("function")).get("arguments")
-    return isinstance(arguments, dict) or (
-        isinstance(arguments, str) and isinstance(parse_strict(arguments.encode()), dict)
-    )
+    return isinstance(parse_strict(arguments.encode()) if isinstance(arguments, str) else arguments, dict)
 
 
 def _check_reply(reply: Json, endpoint: Endpoint, repair_log: RepairLog) -> None:
-    if not _matches_schema(reply, endpoint):
-        repair_log.record("ns-object-schema", reply)
-    if reply.get("object") != REPLY_OBJECT[endpoint]:
-        repair_log.record("ns-object", reply.get("object"))
-    if not isinstance(reply.get("usage"), dict):
-        repair_log.record("ns-usage", reply.get("usage"))
-    for choice in reply["choices"]:
-        if not isinstance(choice, dict):
-            continue
-        reason = choice.get("finish_reason")
-        if not isinstance(reason, str) or reason not in FINISH_REASONS[endpoint]:
-            repair_log.record("ns-finish", choice)
-        if endpoint is Endpoint.CHAT:
-            _check_message(as_object(choice.get("message")), repair_log)
-
-
-def _matches_schema(reply: Json, endpoint: Endpoint) -> bool:
-    """Whether a reply and its choices have the required members of OpenAI's schema with their types."""
-    is_named = all(isinstance(reply.get(name), str) for name in ("id", "model")) and type(reply.get("created")) is int
     choices = [choice for choice in reply["choices"] if isinstance(choice, dict)]
-    return is_named and all(_choice_matches_schema(choice, endpoint) for choice in choices)
+    is_named = all(isinstance(reply.get(name), str) for name in ("id", "model")) and type(reply.get("created")) is int
+    is_schema = is_named and all(_matches_schema(choice, endpoint) for choice in choices)
+    repair_log.record_if(not is_schema, "ns-object-schema", reply)
+    repair_log.record_if(reply.get("object") != REPLY_OBJECT[endpoint], "ns-object", reply.get("object"))
+    repair_log.record_if(not isinstance(reply.get("usage"), dict), "ns-usage", reply.get("usage"))
+    for choice in choices:
+        reason = choice.get("finish_reason")
+        repair_log.record_if(not isinstance(reason, str) or reason not in FINISH_REASONS[endpoint], "ns-finish", choice)
+        if endpoint is Endpoint.CHAT:
+            message = as_object(choice.get("message"))
+            repair_log.record_if(message.get("role") != "assistant", "ns-role", message)
+            repair_log.record_if(not isinstance(message.get("content", 0), str | None), "ns-content-key", message)
+            are_valid = all(map(_is_valid_tool_call, as_list(message.get("tool_calls"))))
+            repair_log.record_if(not are_valid, "ns-tool-calls", message)
 
 
-def _choice_matches_schema(choice: Json, endpoint: Endpoint) -> bool:
+def _matches_schema(choice: Json, endpoint: Endpoint) -> bool:
+    """Whether a choice has the required members of OpenAI's schema with their types."""
     if type(choice.get("index")) is not int or not isinstance(choice.get("logprobs"), dict | None):
         return False
     if endpoint is Endpoint.COMPLETIONS:
         return isinstance(choice.get("text"), str)
     return isinstance(as_object(choice.get("message")).get("refusal"), str | None)
-
-
-def _check_message(message: Json, repair_log: RepairLog) -> None:
-    if message.get("role") != "assistant":
-        repair_log.record("ns-role", message)
-    if not isinstance(message.get("content", 0), str | None):
-        repair_log.record("ns-content-key", message)
-    calls = message.get("tool_calls")
-    if isinstance(calls, list) and not all(_is_valid_tool_call(call) for call in calls):
-        repair_log.record("ns-tool-calls", message)
 
 
 def _is_valid_tool_call(call: object) -> bool:

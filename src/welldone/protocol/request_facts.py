@@ -1,10 +1,10 @@
-"""Facts of a request that affect its stream. None stands for unknown."""
+"""What determines how a stream is repaired: facts of its request, and settings of its upstream."""
 
 import msgspec
 
-from welldone.protocol.events import Json
+from welldone.protocol.events import FailureMapper, Json
 from welldone.protocol.lenient_json import as_list, as_object
-from welldone.protocol.text_filters import ThinkMode
+from welldone.protocol.text_filters import TextMode, ThinkMode
 
 CHAT_CHOICES_LIMIT = 128
 """Limit of OpenAI for `n`."""
@@ -16,7 +16,7 @@ TRUNCATED_REASONS = ("length", "content_filter")
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of a request that repair and the writers use."""
+    """Facts of a request that repair and the writers use. None stands for unknown."""
 
     include_usage: bool | None = None
     """Whether `stream_options.include_usage` is true."""
@@ -49,6 +49,22 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
+class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that differ between upstreams."""
+
+    think: ThinkMode = "no"
+    """How reasoning in `<think>` tags is separated from the text (chat only)."""
+    text: TextMode = "delta"
+    """Whether texts are increments or cumulative (chat and completions)."""
+    strict: frozenset[str] = frozenset()
+    """Ids of rules whose violation is a failure; `all` stands for every rule with a repair."""
+    map_failure: FailureMapper | None = None
+    """Maps errors of the upstream to the errors that are sent."""
+
+
+DEFAULT_OPTIONS = RepairOptions()
+
+
 def read_request_facts(body: Json) -> RequestFacts:
     """Read the facts from a request body; invalid fields count as absent."""
     options = as_object(body.get("stream_options"))
@@ -57,6 +73,8 @@ def read_request_facts(body: Json) -> RequestFacts:
     count = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
     model = body.get("model")
     format_type = as_object(body.get("response_format")).get("type")
+    tools = [] if body.get("tool_choice") == "none" else as_list(body.get("tools"))
+    tool_names = [as_object(as_object(tool).get("function")).get("name") for tool in tools]
     return RequestFacts(
         include_usage=options.get("include_usage") is True,
         continuous_usage=all(options.get(name) is True for name in ("include_usage", "continuous_usage_stats")),
@@ -64,7 +82,7 @@ def read_request_facts(body: Json) -> RequestFacts:
         choice_count=count * n if type(n) is int and n > 0 else count,
         uses_legacy_functions=bool(body.get("functions")) and not body.get("tools"),
         has_named_tool=isinstance(body.get("tool_choice"), dict),
-        tool_names=_tool_names(body),
+        tool_names=frozenset(name for name in tool_names if isinstance(name, str)),
         is_json_output=format_type in ("json_schema", "json_object"),
         is_json_object=format_type == "json_object",
         model=model if isinstance(model, str) and model else None,
@@ -92,9 +110,3 @@ def is_thinking_off(body: Json) -> bool:
         or reasoning.get("effort") == "none"
         or reasoning.get("enabled") is False
     )
-
-
-def _tool_names(body: Json) -> frozenset[str]:
-    tools = [] if body.get("tool_choice") == "none" else as_list(body.get("tools"))
-    names = [as_object(as_object(tool).get("function")).get("name") for tool in tools]
-    return frozenset(name for name in names if isinstance(name, str))

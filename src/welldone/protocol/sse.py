@@ -102,9 +102,7 @@ class SseDecoder:
 
     def close(self) -> list[Frame]:
         """Return the remaining frames at the end of the stream; the last one may not be `ended`."""
-        if self.overlong_at is not None:
-            return []
-        return self._take_frames(closing=True)
+        return [] if self.overlong_at is not None else self._take_frames(closing=True)
 
     def _start(self) -> bool:
         """Skip a byte order mark; False while the first bytes may still become one."""

@@ -4,24 +4,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
-from welldone.protocol.events import (
-    ChoiceEvent,
-    ChoiceStart,
-    Event,
-    EventOrderError,
-    Failure,
-    FieldLocation,
-    Finish,
-    KeepAlive,
-    Logprobs,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol import events as ev
+from welldone.protocol.events import Event, Failure, Usage
 
 
 class ChoiceState(StrEnum):
@@ -46,22 +30,24 @@ class StreamState(StrEnum):
 ChoiceTransitions: TypeAlias = Mapping[ChoiceState, Mapping[type[Event], ChoiceState]]
 
 # Unknown fields of the first chunk precede it.
-_BEFORE_START: Mapping[type[Event], ChoiceState] = {ChoiceStart: ChoiceState.STREAMING, UnknownFields: ChoiceState.NEW}
-_COMPLETIONS_CONTENT: tuple[type[Event], ...] = (Text, Logprobs, UnknownFields)
-_CHAT_CONTENT: tuple[type[Event], ...] = (Text, Reasoning, Refusal, Logprobs, UnknownFields)
+_BEFORE_START: Mapping[type[Event], ChoiceState]
+_BEFORE_START = {ev.ChoiceStart: ChoiceState.STREAMING, ev.UnknownFields: ChoiceState.NEW}
+_COMPLETIONS_CONTENT: tuple[type[Event], ...] = (ev.Text, ev.Logprobs, ev.UnknownFields)
+_CHAT_CONTENT: tuple[type[Event], ...] = (ev.Text, ev.Reasoning, ev.Refusal, ev.Logprobs, ev.UnknownFields)
 
 CHAT_TRANSITIONS: ChoiceTransitions = {
     ChoiceState.NEW: _BEFORE_START,
     ChoiceState.STREAMING: dict.fromkeys(_CHAT_CONTENT, ChoiceState.STREAMING)
-    | {ToolCall: ChoiceState.IN_TOOL_CALLS, Finish: ChoiceState.FINISHED},
-    ChoiceState.IN_TOOL_CALLS: dict.fromkeys((*_CHAT_CONTENT, ToolCall, ToolArguments), ChoiceState.IN_TOOL_CALLS)
-    | {Finish: ChoiceState.FINISHED},
+    | {ev.ToolCall: ChoiceState.IN_TOOL_CALLS, ev.Finish: ChoiceState.FINISHED},
+    ChoiceState.IN_TOOL_CALLS: dict.fromkeys((*_CHAT_CONTENT, ev.ToolCall, ev.ToolArguments), ChoiceState.IN_TOOL_CALLS)
+    | {ev.Finish: ChoiceState.FINISHED},
     ChoiceState.FINISHED: {},
 }
 
 COMPLETIONS_TRANSITIONS: ChoiceTransitions = {
     ChoiceState.NEW: _BEFORE_START,
-    ChoiceState.STREAMING: dict.fromkeys(_COMPLETIONS_CONTENT, ChoiceState.STREAMING) | {Finish: ChoiceState.FINISHED},
+    ChoiceState.STREAMING: dict.fromkeys(_COMPLETIONS_CONTENT, ChoiceState.STREAMING)
+    | {ev.Finish: ChoiceState.FINISHED},
     ChoiceState.IN_TOOL_CALLS: {},
     ChoiceState.FINISHED: {},
 }
@@ -70,10 +56,10 @@ STREAM_TRANSITIONS: Mapping[StreamState, Mapping[type[Event], StreamState]] = {
     StreamState.RUNNING: {
         Usage: StreamState.USAGE_SENT,
         Failure: StreamState.FAILED,
-        KeepAlive: StreamState.RUNNING,
-        UnknownFields: StreamState.RUNNING,
+        ev.KeepAlive: StreamState.RUNNING,
+        ev.UnknownFields: StreamState.RUNNING,
     },
-    StreamState.USAGE_SENT: {KeepAlive: StreamState.USAGE_SENT},
+    StreamState.USAGE_SENT: {ev.KeepAlive: StreamState.USAGE_SENT},
     StreamState.FAILED: {},
     StreamState.ENDED: {},
 }
@@ -95,18 +81,18 @@ class StreamStateMachine:
         Raises:
             EventOrderError: the event is not legal in the current state.
         """
-        if type(event) is Text and event.text and self.accepts_text(event.index):
+        if type(event) is ev.Text and event.text and self.accepts_text(event.index):
             return  # common case
-        if isinstance(event, Usage | Failure | KeepAlive) or (
-            isinstance(event, UnknownFields) and event.location is FieldLocation.CHUNK
+        if isinstance(event, Usage | Failure | ev.KeepAlive) or (
+            isinstance(event, ev.UnknownFields) and event.location is ev.FieldLocation.CHUNK
         ):
             after = STREAM_TRANSITIONS[self.stream_state].get(type(event))
             # Usage follows the last choice; unknown fields need a later chunk that carries them.
             is_too_soon = isinstance(event, Usage) and not self._all_finished()
-            is_too_late = isinstance(event, UnknownFields) and self._all_finished()
+            is_too_late = isinstance(event, ev.UnknownFields) and self._all_finished()
             if after is None or is_too_soon or is_too_late:
                 legal = [kind for kind in STREAM_TRANSITIONS[self.stream_state] if kind is not type(event)]
-                raise EventOrderError(repr(event), f"the stream is {self.stream_state.value}", _event_names(legal))
+                raise ev.EventOrderError(repr(event), f"the stream is {self.stream_state.value}", _event_names(legal))
             self.stream_state = after
         else:
             self._accept_for_choice(event)
@@ -124,45 +110,39 @@ class StreamStateMachine:
         Raises:
             EventOrderError: a choice is not finished, or the stream has already ended.
         """
-        if self.stream_state is StreamState.ENDED or not (
-            self.stream_state is StreamState.FAILED or self._all_finished()
-        ):
-            raise EventOrderError(
-                "the end", f"the stream is {self.stream_state.value}", "Failure, or Finish for each choice"
-            )
+        is_over = self.stream_state is StreamState.FAILED or self._all_finished()
+        if self.stream_state is StreamState.ENDED or not is_over:
+            state = f"the stream is {self.stream_state.value}"
+            raise ev.EventOrderError("the end", state, "Failure, or Finish for each choice")
         self.stream_state = StreamState.ENDED
 
-    def _accept_for_choice(self, event: ChoiceEvent) -> None:
+    def _accept_for_choice(self, event: ev.ChoiceEvent) -> None:
         index = event.index
         state = self.choice_states.get(index, ChoiceState.NEW)
         after = self._transitions[state].get(type(event))
         if after is None or self.stream_state is not StreamState.RUNNING or not self._is_valid_in_sequence(event):
             legal = self._transitions[state] if self.stream_state is StreamState.RUNNING else {}
-            raise EventOrderError(
-                repr(event),
-                f"choice {index} is {state.value}, the stream {self.stream_state.value}",
-                _event_names(legal),
-            )
+            states = f"choice {index} is {state.value}, the stream {self.stream_state.value}"
+            raise ev.EventOrderError(repr(event), states, _event_names(legal))
         if after is not ChoiceState.NEW:
             self.choice_states[index] = after
 
-    def _is_valid_in_sequence(self, event: ChoiceEvent) -> bool:
+    def _is_valid_in_sequence(self, event: ev.ChoiceEvent) -> bool:
         """Conditions that the tables do not express: consecutive numbers and non-empty texts."""
         match event:
-            case Text(text=text) | Reasoning(text=text) | Refusal(text=text):
+            case ev.Text(text=text) | ev.Reasoning(text=text) | ev.Refusal(text=text):
                 return text != ""
-            case ChoiceStart(index=index):
+            case ev.ChoiceStart(index=index):
                 return index == len(self.choice_states) if self._is_ordered else index >= 0
-            case ToolCall(index=index, call_index=call, id=id, name=name):
+            case ev.ToolCall(index=index, call_index=call, id=id, name=name):
                 if call != self._call_counts.get(index, 0) or not id or not name:
                     return False
                 self._call_counts[index] = call + 1
                 return True
-            case ToolArguments(index=index, call_index=call):
-                return call == self._call_counts[index] - 1 and bool(
-                    event.text or event.extra_fields or event.inner_extra_fields
-                )
-            case UnknownFields(index=index, in_own_chunk=True):
+            case ev.ToolArguments(index=index, call_index=call):
+                is_empty = not (event.text or event.extra_fields or event.inner_extra_fields)
+                return call == self._call_counts[index] - 1 and not is_empty
+            case ev.UnknownFields(index=index, in_own_chunk=True):
                 return index in self.choice_states
             case _:
                 return True

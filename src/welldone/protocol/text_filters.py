@@ -4,22 +4,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    Failure,
-    FieldLocation,
-    Finish,
-    Json,
-    KeepAlive,
-    Logprobs,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolCall,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol import events as ev
+from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.fields import truncate_logprobs, usage_from_timings
 from welldone.protocol.json_budget import exceeds_blocking_budget
 from welldone.protocol.lenient_json import NOT_JSON, as_object, parse_by_grammar
@@ -71,12 +57,9 @@ class BufferedText:
     def take_is_invalid(self, *, is_object: bool) -> bool:
         """Drop the text; return whether it is not JSON or, with `is_object`, not an object."""
         text = self.take()
-        # Parsing a costly text would block other streams.
-        return (
-            text is not None
-            and not exceeds_blocking_budget(text.encode())
-            and not is_valid_json(text, is_object=is_object)
-        )
+        if text is None or exceeds_blocking_budget(text.encode()):  # parsing it would block other streams
+            return False
+        return not is_valid_json(text, is_object=is_object)
 
     def _drop(self, text: bytearray) -> None:
         self._budget.remaining_bytes += len(text)
@@ -98,11 +81,11 @@ class JsonOutputChecker:
         """Check the texts of `events`."""
         for event in events:
             match event:
-                case Text(index=index, text=text):
+                case ev.Text(index=index, text=text):
                     self._text(index).add(text)
-                case Refusal(index=index) | ToolCall(index=index):
+                case ev.Refusal(index=index) | ev.ToolCall(index=index):
                     self._skipped_choices.add(index)
-                case Finish(index=index, reason="stop") if index not in self._skipped_choices:
+                case ev.Finish(index=index, reason="stop") if index not in self._skipped_choices:
                     self.invalid_count += self._text(index).take_is_invalid(is_object=self._is_object)
                 case _:
                     pass
@@ -120,17 +103,17 @@ class _HeldText(msgspec.Struct, frozen=True):
     """A text, and the events of the same chunk that precede it."""
 
     preceding: list[Event]
-    text: Text
+    text: ev.Text
 
     def truncated(self, count: int) -> list[Event]:
         """The events of the first `count` characters."""
         if count >= len(self.text.text):
             return [*self.preceding, self.text]
         preceding = [
-            Logprobs(event.index, truncate_logprobs(event.value, count)) if isinstance(event, Logprobs) else event
+            ev.Logprobs(event.index, truncate_logprobs(event.value, count)) if isinstance(event, ev.Logprobs) else event
             for event in self.preceding
         ]
-        return [*preceding, Text(self.text.index, self.text.text[:count])]
+        return [*preceding, ev.Text(self.text.index, self.text.text[:count])]
 
 
 class StopStringFilter:
@@ -159,7 +142,7 @@ class StopStringFilter:
             if self.has_matched:
                 break
             match event:
-                case Text():
+                case ev.Text():
                     self._held.append(_HeldText(self._pending, event))
                     self._pending = []
                     self._text += event.text
@@ -168,14 +151,14 @@ class StopStringFilter:
                         self._emit_and_stop(found, out)
                     else:
                         self._emit_safe(min(found, partial), out)
-                case UnknownFields(location=FieldLocation.CHUNK, fields={"timings": dict(timings)}):
+                case ev.UnknownFields(location=ev.FieldLocation.CHUNK, fields={"timings": dict(timings)}):
                     self._timings = timings  # requested for the counts, not by the client: only the last are sent
                     fields = {name: value for name, value in event.fields.items() if name != "timings"}
                     if fields:
                         self._hold_event(msgspec.structs.replace(event, fields=fields), out)
-                case UnknownFields() | Logprobs():
+                case ev.UnknownFields() | ev.Logprobs():
                     self._hold_event(event, out)
-                case KeepAlive() | ChoiceStart():
+                case ev.KeepAlive() | ev.ChoiceStart():
                     out.append(event)
                 case Usage():
                     self._emit_timings(0, out)
@@ -243,14 +226,14 @@ class StopStringFilter:
         self.has_matched = True
         self._held, self._text, self._pending = [], "", []
         self._emit_timings(index, out)
-        out.append(Finish(index, "stop", match))
+        out.append(ev.Finish(index, "stop", match))
         usage = None if self._timings is None else usage_from_timings(self._timings)
         if usage is not None:
             out.append(usage)
 
     def _emit_timings(self, index: int, out: list[Event]) -> None:
         if self._timings is not None:
-            out.append(UnknownFields(index, FieldLocation.CHUNK, {"timings": self._timings}))
+            out.append(ev.UnknownFields(index, ev.FieldLocation.CHUNK, {"timings": self._timings}))
 
 
 _LEAD_LIMIT = 256  # characters of white space before a tag that are held
@@ -325,7 +308,7 @@ class ThinkTagFilter:
         ):
             pass
         if self.is_past_thinking and self._held:
-            events.append(Text(self._index, self._held))
+            events.append(ev.Text(self._index, self._held))
             self._held = ""
         return events
 
@@ -334,7 +317,7 @@ class ThinkTagFilter:
         if self._is_inside or not self._held.isspace():
             return []
         held, self._held = self._held, ""
-        return [Text(self._index, held)]
+        return [ev.Text(self._index, held)]
 
     def close(self) -> list[Event]:
         """Return the text that was held back."""
@@ -342,7 +325,7 @@ class ThinkTagFilter:
         self.is_past_thinking = True
         if not held:
             return []
-        return [Reasoning(self._index, held) if self._is_inside else Text(self._index, held)]
+        return [ev.Reasoning(self._index, held) if self._is_inside else ev.Text(self._index, held)]
 
     def _find_opening_tag(self) -> bool:
         """Search the opening tag; return whether the rest must be searched further."""
@@ -366,7 +349,7 @@ class ThinkTagFilter:
         starts = () if tag else range(len(_CLOSE) - 1, 0, -1)
         keep = next((count for count in starts if reasoning.endswith(_CLOSE[:count])), 0)
         if len(reasoning) > keep:
-            events.append(Reasoning(self._index, reasoning[: len(reasoning) - keep]))
+            events.append(ev.Reasoning(self._index, reasoning[: len(reasoning) - keep]))
         self._held = rest if tag else reasoning[len(reasoning) - keep :]
         self._is_inside = not tag
         return bool(tag)
@@ -390,9 +373,9 @@ class ReasoningTokenCounter:
     def feed(self, events: list[Event]) -> list[Event]:
         """Return the events, with the count added to a usage without one."""
         for position, event in enumerate(events):
-            if isinstance(event, Reasoning):
+            if isinstance(event, ev.Reasoning):
                 self._tokens += 1
-            elif isinstance(event, Text | Refusal | ToolCall):
+            elif isinstance(event, ev.Text | ev.Refusal | ev.ToolCall):
                 self._has_answer = True
             elif isinstance(event, Usage):
                 events = [*events[:position], self._with_reasoning_tokens(event), *events[position + 1 :]]

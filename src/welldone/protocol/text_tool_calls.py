@@ -6,7 +6,6 @@ constraint forces the call; its text is then converted to tool call events.
 
 import re
 from collections.abc import Callable, Collection
-from enum import StrEnum
 
 import msgspec
 
@@ -20,21 +19,11 @@ _CALL_PREFIX = re.compile(r'[\s\[\],}]*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,
 _UP_TO_BRACE = re.compile(r"[^}]*\}|[^}]+")
 
 
-class ForcedCallShape(StrEnum):
-    """Shape of the JSON text."""
-
-    ARGUMENTS = "arguments"
-    """The arguments of one known tool."""
-    CALL = "call"
-    """`{"name": …, "arguments": {…}}`, or a list of such calls."""
-
-
 class ForcedToolCall(msgspec.Struct, frozen=True):
     """How a call is forced."""
 
-    shape: ForcedCallShape
-    name: str = ""
-    """Name of the tool, if `shape` is ARGUMENTS."""
+    name: str | None = None
+    """Tool whose arguments the text is. None: the text is `{"name": …, "arguments": {…}}`, or a list of such calls."""
     is_named: bool = False
     """Whether the client named the tool: OpenAI itself then finishes with `stop`."""
 
@@ -72,11 +61,10 @@ class _ForcedChoice:
         self._held = ""  # text before the arguments of the next call
         self._json_end: JsonEndDetector | None = None  # of the current arguments
         self._name = forced.name
-        self._is_arguments_only = forced.shape is ForcedCallShape.ARGUMENTS
 
     def feed(self, text: str) -> list[Event]:
         out: list[Event] = []
-        if self._is_arguments_only:
+        if self._name is not None:
             if self._count == 0:
                 self._start_call(self._name, out)
             out.append(ToolArguments(self._index, 0, text))
@@ -180,11 +168,6 @@ class TextToolCallDetector:
         if text.startswith(_FENCE) and text.endswith(_FENCE):
             text = text.removesuffix(_FENCE).partition("\n")[2]
         value = parse_strict(text.encode())
-        calls = value if isinstance(value, list) else [value]
-        return any(
-            isinstance(call, dict)
-            and isinstance(name := call.get("name"), str)
-            and name in self._names
-            and ("arguments" in call or "parameters" in call)
-            for call in calls
-        )
+        calls = [call for call in (value if isinstance(value, list) else [value]) if isinstance(call, dict)]
+        names = [call.get("name") for call in calls if "arguments" in call or "parameters" in call]
+        return any(isinstance(name, str) and name in self._names for name in names)

@@ -160,10 +160,8 @@ class ToolCallAssembler:
         else:
             self._merge_repeat(call, event)
         if call.is_emitted and (event.extra_fields or event.inner_extra_fields):
-            late = ToolArguments(
-                event.index, event.call_index, "", event.extra_fields, call.is_custom, event.inner_extra_fields
-            )
-            self._hold(call, late)
+            fields = event.extra_fields, call.is_custom, event.inner_extra_fields
+            self._hold(call, ToolArguments(event.index, event.call_index, "", *fields))
         else:
             call.extra_fields.update(event.extra_fields)
             call.inner_extra_fields.update(event.inner_extra_fields)
@@ -298,17 +296,13 @@ class ToolCallAssembler:
             if not (call.has_arguments or call.is_custom or self._is_cut):
                 self._repair_log.record("tool-args-no-arg-call")
                 out.append(ToolArguments(self._index, self._emitted_count - 1, _PLACEHOLDER))
-            if call.has_arguments and not call.is_custom:
-                self._count_invalid_arguments(call)
+            text = call.arguments_text.take()
+            is_invalid = text is not None and not is_valid_json(text, is_object=True)
+            if call.has_arguments and not call.is_custom and (call.json_end.is_open or is_invalid):
+                self.invalid_arguments += 1
+                self.unreadable += text is None or normalise_object_text(text) is None
             call.is_closed = True
             self._open_position += 1
-
-    def _count_invalid_arguments(self, call: _PartialToolCall) -> None:
-        """Count a call whose arguments are not a JSON object."""
-        text = call.arguments_text.take()
-        if call.json_end.is_open or (text is not None and not is_valid_json(text, is_object=True)):
-            self.invalid_arguments += 1
-            self.unreadable += text is None or normalise_object_text(text) is None
 
     def _emit_start(self, call: _PartialToolCall, out: list[Event], *, is_settled: bool, is_final: bool) -> bool:
         """Start a call once arguments or a later call show that its name is complete; return whether it started."""
@@ -319,18 +313,13 @@ class ToolCallAssembler:
         if not is_settled and (call.has_placeholder or not call.has_arguments):
             return False
         if not call.id or call.id in self._ids:
-            if not self._is_legacy:
-                self._repair_log.record("tool-id-stable" if call.id else "tool-id-first", call.id)
+            self._repair_log.record_if(not self._is_legacy, "tool-id-stable" if call.id else "tool-id-first", call.id)
             call.id = self._new_call_id()
         self._ids.add(call.id)
         call.is_emitted = True
-        number = self._emitted_count
+        fields = call.extra_fields, call.is_custom, call.inner_extra_fields
+        out.append(ToolCall(self._index, self._emitted_count, call.id, call.name, *fields))
         self._emitted_count += 1
-        out.append(
-            ToolCall(
-                self._index, number, call.id, call.name, call.extra_fields, call.is_custom, call.inner_extra_fields
-            )
-        )
         return True
 
     def _emit_arguments(self, call: _PartialToolCall, out: list[Event]) -> None:

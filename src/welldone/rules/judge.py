@@ -91,8 +91,9 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
     findings = [
         msgspec.structs.replace(finding, cause=causes.cause_of(finding.rule, finding.frame)) for finding in findings
     ]
+    is_broken = any(finding.severity == Severity.BREAKS for finding in findings)
     return Judgement(
-        _verdict(findings),
+        LintVerdict.FAIL if is_broken else LintVerdict.WARN if findings else LintVerdict.PASS,
         len(view.frames),
         tuple(findings),
         counts,
@@ -105,13 +106,6 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
 def has_content(trace: Trace) -> bool:
     """Whether there is anything to judge: a status, or a body that is not only white space."""
     return bool(trace.body.strip()) or trace.status is not None
-
-
-def _verdict(findings: list[LintFinding]) -> LintVerdict:
-    if not findings:
-        return LintVerdict.PASS
-    breaks = any(finding.severity == Severity.BREAKS for finding in findings)
-    return LintVerdict.FAIL if breaks else LintVerdict.WARN
 
 
 def _finding(view: TraceView, rule: str, violation: Violation) -> LintFinding:

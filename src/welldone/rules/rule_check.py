@@ -36,6 +36,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 Item = TypeVar("Item")
+LocatedObjects: TypeAlias = Callable[[TraceView], Iterable[tuple[Located, dict[str, Any]]]]
 CheckFunction: TypeAlias = Callable[[TraceView], Iterator[Violation]]
 ItemCheckFunction: TypeAlias = Callable[[Item], Iterator[Violation]]
 
@@ -47,15 +48,12 @@ class RuleCheck(msgspec.Struct, frozen=True):
     check: CheckFunction
     reply_kinds: tuple[ReplyKind, ...] = (ReplyKind.STREAM,)
     """Kinds of reply that the check applies to."""
-    endpoints: tuple[str, ...] = ()
-    """Endpoints, if they differ from those of the rule."""
     needs: tuple[str, ...] = ()
     """Trace fields that the check needs."""
 
     def applies(self, view: TraceView) -> bool:
         """Whether the check applies to this kind of reply."""
-        endpoints = self.endpoints or RULES[self.rule].endpoints
-        return view.reply_kind in self.reply_kinds and view.trace.endpoint in endpoints
+        return view.reply_kind in self.reply_kinds and view.trace.endpoint in RULES[self.rule].endpoints
 
     def missing_fields(self, view: TraceView) -> list[str]:
         """Required fields that the trace lacks."""
@@ -66,26 +64,37 @@ class CheckList(list[RuleCheck]):
     """The checks of one module; its methods add to it."""
 
     def rule(
-        self, rule: str, *reply_kinds: ReplyKind, endpoints: tuple[str, ...] = (), needs: tuple[str, ...] = ()
+        self, rule: str, *reply_kinds: ReplyKind, needs: tuple[str, ...] = ()
     ) -> Callable[[CheckFunction], CheckFunction]:
         """Decorate the check of a rule. Without `reply_kinds` it applies to streams."""
 
         def add(check: CheckFunction) -> CheckFunction:
-            self.append(RuleCheck(rule, check, reply_kinds or (ReplyKind.STREAM,), endpoints, needs))
+            self.append(RuleCheck(rule, check, reply_kinds or (ReplyKind.STREAM,), needs))
             return check
 
         return add
 
     def each(
-        self, rule: str, items: Callable[[TraceView], Iterable[Item]], *, needs: tuple[str, ...] = ()
+        self, rule: str, items: Callable[[TraceView], Iterable[Item]]
     ) -> Callable[[ItemCheckFunction[Item]], ItemCheckFunction[Item]]:
         """Decorate the check of each item of a stream."""
 
         def add(check: ItemCheckFunction[Item]) -> ItemCheckFunction[Item]:
-            self.rule(rule, needs=needs)(lambda view: (found for item in items(view) for found in check(item)))
+            self.rule(rule)(lambda view: (found for item in items(view) for found in check(item)))
             return check
 
         return add
+
+    def member(
+        self, rule: str, objects: LocatedObjects, key: str, is_valid: Callable[[object], bool], expected: str
+    ) -> None:
+        """Add the check of one member of some objects of a stream. `is_valid` gets `...` if it is absent."""
+
+        @self.rule(rule)
+        def _check(view: TraceView) -> Iterator[Violation]:
+            for location, value in objects(view):
+                if not is_valid(value.get(key, ...)):
+                    yield Violation(location, member(value, key), expected)
 
 
 def member(value: dict[str, Any], key: str) -> object:
@@ -101,6 +110,26 @@ def each_message(view: TraceView) -> list[StreamMessage]:
 def each_chunk(view: TraceView) -> list[StreamMessage]:
     """Items of a check: the chunks of a stream."""
     return view.chunks
+
+
+def chunk_objects(view: TraceView) -> Iterator[tuple[StreamMessage, dict[str, Any]]]:
+    """Objects of a check: the chunks."""
+    return ((chunk, chunk.json) for chunk in view.chunks)
+
+
+def choice_objects(view: TraceView) -> Iterator[tuple[ChoiceDelta, dict[str, Any]]]:
+    """Objects of a check: the entries of all chunks' `choices`."""
+    return ((part, part.choice) for part in view.choice_deltas)
+
+
+def delta_objects(view: TraceView) -> Iterator[tuple[ChoiceDelta, dict[str, Any]]]:
+    """Objects of a check: the deltas."""
+    return ((part, part.delta) for part in view.choice_deltas)
+
+
+def is_optional_text(value: object) -> bool:
+    """Whether a member is a string, null or absent."""
+    return isinstance(value, str | None) or value is ...
 
 
 def each_choice(view: TraceView) -> list[ChoiceView]:

@@ -14,8 +14,8 @@ from welldone.protocol.catalog import ALL_ENDPOINTS, RULES
 from welldone.rules.trace import Trace, read_capture
 
 _BLOCK = re.compile(r"^```(sse|http|json) (wrong|right)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:(\n)|([rnt\\])|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
-_LETTERS = {"r": b"\r", "n": b"\n", "t": b"\t", "\\": b"\\"}
+_ESCAPE = re.compile(rb"\\(?:(\n)|([rnt\\])|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
+_LETTERS = {b"r": b"\r", b"n": b"\n", b"t": b"\t", b"\\": b"\\"}
 
 
 class RuleExample(msgspec.Struct, frozen=True):
@@ -50,15 +50,10 @@ def _example(rule: str, number: int, kind: str, outcome: str, options: str, text
 
 def _unescape(text: str) -> bytes:
     """Decode Python-style escapes; a backslash at the end of a line joins it to the next."""
-    parts: list[bytes] = []
-    position = 0
-    for match in _ESCAPE.finditer(text):
-        parts += [text[position : match.start()].encode(), _unescape_match(match)]
-        position = match.end()
-    return b"".join(parts) + text[position:].encode()
+    return _ESCAPE.sub(_unescape_match, text.encode())
 
 
-def _unescape_match(match: re.Match[str]) -> bytes:
+def _unescape_match(match: re.Match[bytes]) -> bytes:
     line_break, letter, byte, code = match.groups()
     if line_break:
         return b""

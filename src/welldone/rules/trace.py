@@ -162,14 +162,12 @@ def inline_body(record: dict[str, Any]) -> bytes | None:
 def timed_reads(record: dict[str, Any]) -> list[tuple[float, int]]:
     """Return time in seconds and size of each read of the body, if the record has them."""
     reads = record.get("pieces")
-    return [(float(read[0]), read[1]) for read in reads if _is_timed_read(read)] if isinstance(reads, list) else []
-
-
-def _is_timed_read(read: object) -> bool:
-    if not (isinstance(read, list) and len(read) == 2):
-        return False
-    at_s, size = read
-    return isinstance(at_s, int | float) and 0 <= at_s < _MAX_TIME_S and isinstance(size, int) and size > 0
+    found = []
+    for read in reads if isinstance(reads, list) else ():
+        match read:
+            case [int() | float() as at_s, int() as size] if 0 <= at_s < _MAX_TIME_S and size > 0:
+                found.append((float(at_s), size))
+    return found
 
 
 def unreadable_reason(body: bytes) -> str | None:

@@ -3,11 +3,11 @@
 They become chat requests, which are validated again. So a field that only the chat request limits has no limit here.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from welldone.schemas.fields import FORWARDED, INT32_MAX, Ignored, ModelName, Probability, Rejected
+from welldone.schemas.fields import FORWARDED, INT32_MAX, FieldInfo, ModelName, Probability, ignored, note, rejected
 
 ANTHROPIC_MESSAGES_LIMIT = 8_192
 """Anthropic's limit is 100,000. Reading one blocks the event loop for 4 us."""
@@ -18,16 +18,12 @@ STOP_SEQUENCES_LIMIT = 8_191
 
 _Title: TypeAlias = Annotated[str, Meta(max_length=2**20)]
 _StopSequences: TypeAlias = Annotated[
-    list[Annotated[str, Meta(min_length=1)]],
-    Meta(max_length=STOP_SEQUENCES_LIMIT, description="the same as stop of chat"),
+    list[Annotated[str, Meta(min_length=1)]], note("the same as stop of chat", max_length=STOP_SEQUENCES_LIMIT)
 ]
 _Tools: TypeAlias = Annotated[
-    list[dict[str, Any]],
-    Meta(max_length=ANTHROPIC_TOOLS_LIMIT, description="custom tools; others depend on --unknown-tools"),
+    list[dict[str, Any]], note("custom tools; others depend on --unknown-tools", max_length=ANTHROPIC_TOOLS_LIMIT)
 ]
-_MaxOutputTokens: TypeAlias = Annotated[
-    int, Meta(ge=1, le=INT32_MAX, description="1 or more; required, except for token counting")
-]
+_MaxOutputTokens: TypeAlias = Annotated[int, note("1 or more; required, except for token counting", ge=1, le=INT32_MAX)]
 
 
 class Base64Source(Struct, tag_field="type", tag="base64"):
@@ -215,44 +211,38 @@ class AnthropicTokensRequest(Struct, kw_only=True):
     max_tokens: _MaxOutputTokens | None = None
     messages: Annotated[
         list[AnthropicMessage],
-        Meta(
+        note(
+            "text, images, documents with text, search results, thinking, tool_use, tool_result",
             max_length=ANTHROPIC_MESSAGES_LIMIT,
-            description="text, images, documents with text, search results, thinking, tool_use, tool_result",
             extra_json_schema={"minItems": 1},
         ),
     ]
-    system: Annotated[str | list[OnlyTextBlock] | None, Meta(description="a string, or text blocks")] = None
+    system: Annotated[str | list[OnlyTextBlock] | None, note("a string, or text blocks")] = None
     stream: bool | None = None
     stop_sequences: _StopSequences | None = None
     temperature: Probability | None = None
     top_p: Probability | None = None
-    top_k: Annotated[int, Meta(ge=0, le=INT32_MAX, description="0 or more", extra=FORWARDED)] | None = None
-    metadata: Annotated[
-        dict[str, Any] | None, Meta(description="user_id: forwarded as user if it has at most 64 characters")
-    ] = None
+    top_k: Annotated[int, note("0 or more", ge=0, le=INT32_MAX, extra=FORWARDED)] | None = None
+    metadata: Annotated[dict[str, Any] | None, note("user_id: forwarded as user if it has at most 64 characters")] = (
+        None
+    )
     thinking: Annotated[
-        Thinking | None, Meta(description="enabled, adaptive: the reply has thinking; budget_tokens: for llama.cpp")
+        Thinking | None, note("enabled, adaptive: the reply has thinking; budget_tokens: for llama.cpp")
     ] = None
     tools: _Tools | None = None
-    tool_choice: Annotated[
-        AnthropicToolChoice | None, Meta(description="auto, any, tool, none; disable_parallel_tool_use")
-    ] = None
-    output_config: Annotated[OutputConfig | None, Meta(description="effort, and format with a json_schema")] = None
-    output_format: Annotated[OutputFormat | None, Meta(description="the same as output_config.format")] = None
-    betas: Ignored = None
-    cache_control: Ignored = None
-    compaction: Ignored = None
-    context_management: Ignored = None
-    diagnostics: Ignored = None
-    fallbacks: Ignored = None
-    inference_geo: Ignored = None
-    service_tier: Ignored = None
-    speed: Ignored = None
-    user_profile_id: Ignored = None
-    workspace_id: Ignored = None
-    container: Annotated[Rejected, Meta(description="needs a container, which this server does not have.")] = None
-    mcp_servers: Annotated[Rejected, Meta(description="needs an MCP client, which this server does not have.")] = None
-    thread: Annotated[Rejected, Meta(description="needs stored conversations, which this server does not have.")] = None
+    tool_choice: Annotated[AnthropicToolChoice | None, note("auto, any, tool, none; disable_parallel_tool_use")] = None
+    output_config: Annotated[OutputConfig | None, note("effort, and format with a json_schema")] = None
+    output_format: Annotated[OutputFormat | None, note("the same as output_config.format")] = None
+
+    UNREAD_FIELDS: ClassVar[list[FieldInfo]] = [
+        *ignored("betas", "cache_control", "compaction", "context_management", "diagnostics", "fallbacks"),
+        *ignored("inference_geo", "service_tier", "speed", "user_profile_id", "workspace_id"),
+        *rejected(
+            container="needs a container, which this server does not have.",
+            mcp_servers="needs an MCP client, which this server does not have.",
+            thread="needs stored conversations, which this server does not have.",
+        ),
+    ]
 
 
 class AnthropicRequest(AnthropicTokensRequest, kw_only=True):

@@ -3,7 +3,7 @@
 Rules that need more than one field, and those for JSON schemas, images and audio, are in `server/requests`.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -13,10 +13,13 @@ from welldone.schemas.fields import (
     FORWARDED,
     INT32_MAX,
     FieldHandling,
-    Ignored,
+    FieldInfo,
     ModelName,
     Probability,
-    Rejected,
+    ignored,
+    note,
+    object_with_text,
+    rejected,
 )
 from welldone.schemas.messages import TOOLS_LIMIT, Function, Message, Tool
 
@@ -66,7 +69,6 @@ def text_or_token_ids(max_items: int) -> dict[str, Any]:
 TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=TOP_LOGPROBS_LIMIT)]
 ToolChoiceMode: TypeAlias = Literal["none", "auto", "required"]
 _MODES = {"enum": ["none", "auto", "required", None]}
-_NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ToolChoice: TypeAlias = Annotated[
     Any, Meta(extra_json_schema={"anyOf": [_MODES, {"type": "object", "additionalProperties": True}]})
 ]
@@ -79,70 +81,53 @@ _Percentage: TypeAlias = Annotated[float, Meta(ge=0, le=100, extra=FORWARDED)]
 _Flag: TypeAlias = Annotated[bool, Meta(extra=FORWARDED)]
 # The engine allocates the whole window: 2^31 tokens take 8 GB.
 _Window: TypeAlias = Annotated[
-    int, Meta(ge=-1, le=INT32_MAX, description="-1 (all) or more; at most the model's context", extra=FORWARDED)
+    int, note("-1 (all) or more; at most the model's context", ge=-1, le=INT32_MAX, extra=FORWARDED)
 ]
 _MaxTokens: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": -1, "maximum": INT64, "not": {"const": 0}})]
-_NotStored: TypeAlias = Annotated[Ignored, Meta(description="requests are not stored")]
 _ChoiceCount: TypeAlias = Annotated[
-    int, Meta(ge=1, le=CHOICES_LIMIT, description="1 to 8; with several prompts at most 64 choices in total")
+    int, note("1 to 8; with several prompts at most 64 choices in total", ge=1, le=CHOICES_LIMIT)
 ]
+_SEED_RANGE = {"minimum": -INT64, "maximum": 2 * INT64}
 _Seed: TypeAlias = Annotated[
-    int,
-    Meta(
-        description="a 64-bit integer; choice k of n gets seed + k; -1: none",
-        extra_json_schema={"minimum": -INT64, "maximum": 2 * INT64},
-    ),
+    int, note("a 64-bit integer; choice k of n gets seed + k; -1: none", extra_json_schema=_SEED_RANGE)
 ]
+_BIAS = {"type": ["number", "null"], "minimum": -MAX_LOGIT_BIAS, "maximum": MAX_LOGIT_BIAS}
+_BIASES = {"propertyNames": {"pattern": "^[0-9]{1,10}$"}, "additionalProperties": _BIAS}
 _LogitBias: TypeAlias = Annotated[
     dict[str, Any],
-    Meta(
-        max_length=LOGIT_BIAS_LIMIT,
-        description="up to 1,024 token ids with -100 to 100",
-        extra_json_schema={
-            "propertyNames": {"pattern": "^[0-9]{1,10}$"},
-            "additionalProperties": {"type": ["number", "null"], "minimum": -MAX_LOGIT_BIAS, "maximum": MAX_LOGIT_BIAS},
-        },
-    ),
+    note("up to 1,024 token ids with -100 to 100", max_length=LOGIT_BIAS_LIMIT, extra_json_schema=_BIASES),
 ]
-_TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=INT32_MAX, description="-1 or more; -1 and 0: all", extra=FORWARDED)]
-_ThinkingBudget: TypeAlias = Annotated[
-    int, Meta(ge=-1, le=INT32_MAX, description="-1 or more; -1: no limit", extra=FORWARDED)
-]
+_TopK: TypeAlias = Annotated[int, note("-1 or more; -1 and 0: all", ge=-1, le=INT32_MAX, extra=FORWARDED)]
+_ThinkingBudget: TypeAlias = Annotated[int, note("-1 or more; -1: no limit", ge=-1, le=INT32_MAX, extra=FORWARDED)]
 _SequenceBreakers: TypeAlias = Annotated[
-    list[_SequenceBreaker],
-    Meta(max_length=_SEQUENCE_BREAKERS_LIMIT, description="1 to 16 strings of 1 to 40 characters"),
+    list[_SequenceBreaker], note("1 to 16 strings of 1 to 40 characters", max_length=_SEQUENCE_BREAKERS_LIMIT)
 ]
 _Samplers: TypeAlias = Annotated[
-    list[_SequenceBreaker], Meta(max_length=len(SAMPLERS), description="names of llama.cpp's samplers, in order")
+    list[_SequenceBreaker], note("names of llama.cpp's samplers, in order", max_length=len(SAMPLERS))
 ]
 _Modalities: TypeAlias = Annotated[
-    list[Any],
-    Meta(max_length=_MODALITIES_LIMIT, description="text only", extra_json_schema={"items": {"const": "text"}}),
+    list[Any], note("text only", max_length=_MODALITIES_LIMIT, extra_json_schema={"items": {"const": "text"}})
 ]
 _ReasoningFormat: TypeAlias = Annotated[Literal["none", "auto", "deepseek", "deepseek-legacy"], Meta(extra=FORWARDED)]
+_KWARG_NAMES = {"pattern": f"^{TEMPLATE_KWARG_NAME}$", "not": {"enum": sorted(RESERVED_TEMPLATE_KWARGS)}}
+_KWARG_VALUES = {"type": ["string", "number", "boolean", "null"], "maxLength": TEMPLATE_KWARG_LENGTH}
 _TemplateKwargs: TypeAlias = Annotated[
     dict[str, Any],
-    Meta(
+    note(
+        "strings, numbers and booleans for the chat template",
         max_length=TEMPLATE_KWARGS_LIMIT,
-        description="strings, numbers and booleans for the chat template",
-        extra_json_schema={
-            "propertyNames": {
-                "type": "string",
-                "pattern": f"^{TEMPLATE_KWARG_NAME}$",
-                "not": {"enum": sorted(RESERVED_TEMPLATE_KWARGS)},
-            },
-            "additionalProperties": {
-                "type": ["string", "number", "boolean", "null"],
-                "maxLength": TEMPLATE_KWARG_LENGTH,
-            },
-        },
+        extra_json_schema={"propertyNames": {"type": "string", **_KWARG_NAMES}, "additionalProperties": _KWARG_VALUES},
     ),
 ]
 VLLM_FIELD = "is_vllm"
 """`extra` of fields that are forwarded to an engine that is a user's command, which may be vLLM."""
-_VllmOnly: TypeAlias = Annotated[
-    Rejected,
-    Meta(description="is not supported by local models.", extra={"handling": FieldHandling.REJECTED, VLLM_FIELD: True}),
+_VLLM_FIELDS = [
+    FieldInfo(name, FieldHandling.REJECTED, "is not supported by local models.", {VLLM_FIELD: True})
+    for name in (
+        *("guided_regex", "guided_grammar", "guided_structural_tag", "use_beam_search", "min_tokens", "bad_words"),
+        *("allowed_token_ids", "stop_token_ids", "logits_processors", "truncate_prompt_tokens"),
+        *("include_stop_str_in_output", "chat_template", "documents"),
+    )
 ]
 
 
@@ -181,10 +166,10 @@ class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
 
 GuidedChoices: TypeAlias = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=GUIDED_CHOICE_LENGTH)]],
-    Meta(
+    note(
+        "up to 128 strings of 1 to 256 characters: the answer is one of them",
         min_length=1,
         max_length=ALTERNATIVES_LIMIT,
-        description="up to 128 strings of 1 to 256 characters: the answer is one of them",
     ),
 ]
 
@@ -213,27 +198,20 @@ class GenerationBody(Struct, kw_only=True):
     stream: bool | None = None
     stream_options: Annotated[
         StreamOptions | None,
-        Meta(
-            description="with stream: include_usage, include_obfuscation, continuous_usage_stats (with include_usage)"
-        ),
+        note("with stream: include_usage, include_obfuscation, continuous_usage_stats (with include_usage)"),
     ] = None
     n: _ChoiceCount | None = None
     seed: _Seed | None = None
     stop: Annotated[
         _StopString | Annotated[list[_StopString], Meta(max_length=STOP_STRINGS_LIMIT)] | None,
-        Meta(
-            description="a string or up to 16, each of 1 to 256 characters; matched in the text, not in reasoning or "
-            "tool calls"
-        ),
+        note("a string or up to 16, each of 1 to 256 characters; matched in the text, not in reasoning or tool calls"),
     ] = None
-    max_tokens: Annotated[
-        _MaxTokens | None, Meta(description="1 or more, at most the model's context; -1: no limit")
-    ] = None
-    max_completion_tokens: Annotated[_MaxTokens | None, Meta(description="the same as max_tokens")] = None
-    n_predict: Annotated[_MaxTokens | None, Meta(description="the same as max_tokens")] = None
+    max_tokens: Annotated[_MaxTokens | None, note("1 or more, at most the model's context; -1: no limit")] = None
+    max_completion_tokens: Annotated[_MaxTokens | None, note("the same as max_tokens")] = None
+    n_predict: Annotated[_MaxTokens | None, note("the same as max_tokens")] = None
     logit_bias: _LogitBias | None = None
     response_format: Annotated[
-        TextFormat | JsonObjectFormat | JsonSchemaFormat | None, Meta(description="text, json_object, json_schema")
+        TextFormat | JsonObjectFormat | JsonSchemaFormat | None, note("text, json_object, json_schema")
     ] = None
     # llama.cpp's fields
     top_k: _TopK | None = None
@@ -241,7 +219,7 @@ class GenerationBody(Struct, kw_only=True):
     typical_p: Probability | None = None
     top_n_sigma: Annotated[float, Meta(ge=-1, le=100, extra=FORWARDED)] | None = None
     repeat_penalty: _RepeatPenalty | None = None
-    repetition_penalty: Annotated[_RepeatPenalty | None, Meta(description="the same as repeat_penalty")] = None
+    repetition_penalty: Annotated[_RepeatPenalty | None, note("the same as repeat_penalty")] = None
     repeat_last_n: _Window | None = None
     mirostat: Annotated[int, Meta(ge=0, le=2, extra=FORWARDED)] | None = None
     mirostat_tau: _Percentage | None = None
@@ -261,59 +239,39 @@ class GenerationBody(Struct, kw_only=True):
     dry_sequence_breakers: _SequenceBreakers | None = None
     samplers: _Samplers | None = None
     json_schema: Annotated[
-        Any, Meta(description="a JSON schema, with the limits of response_format", extra_json_schema=ANY_OBJECT)
+        Any, note("a JSON schema, with the limits of response_format", extra_json_schema=ANY_OBJECT)
     ] = None
-    user: _NotStored = None
-    safety_identifier: _NotStored = None
-    metadata: _NotStored = None
-    store: _NotStored = None
-    service_tier: Ignored = None
-    prompt_cache_key: Ignored = None
-    prompt_cache_retention: Ignored = None
-    prediction: Ignored = None
-    verbosity: Ignored = None
-    n_probs: Ignored = None
-    timings_per_token: Ignored = None
-    return_progress: Ignored = None
-    return_tokens: Ignored = None
-    post_sampling_probs: Ignored = None
     # vLLM's fields that constrain the answer or change the prompt: implemented or rejected, never ignored
     structured_outputs: Annotated[
-        StructuredOutputs | None, Meta(description="json or choice; regex, grammar and structural_tag are rejected")
+        StructuredOutputs | None, note("json or choice; regex, grammar and structural_tag are rejected")
     ] = None
     guided_json: Annotated[
         Any,
-        Meta(
-            description="a JSON schema, or one as a string, with the limits of response_format",
+        note(
+            "a JSON schema, or one as a string, with the limits of response_format",
             extra_json_schema={"anyOf": [{"type": "string"}, ANY_OBJECT]},
         ),
     ] = None
     guided_choice: GuidedChoices | None = None
     guided_json_object: bool | None = None
-    guided_regex: _VllmOnly = None
-    guided_grammar: _VllmOnly = None
-    guided_structural_tag: _VllmOnly = None
-    use_beam_search: _VllmOnly = None
-    min_tokens: _VllmOnly = None
-    bad_words: _VllmOnly = None
-    allowed_token_ids: _VllmOnly = None
-    stop_token_ids: _VllmOnly = None
-    logits_processors: _VllmOnly = None
-    truncate_prompt_tokens: _VllmOnly = None
-    include_stop_str_in_output: _VllmOnly = None
-    chat_template: _VllmOnly = None
-    documents: _VllmOnly = None
-    # A few short grammar rules block an engine, and all its requests, for minutes: repeated rules that can be empty, or
-    # rules that start alike and call each other. No limit on size or depth separates those from harmless ones.
-    grammar: Annotated[Rejected, Meta(description="is not supported; use 'response_format' with a schema.")] = None
+
+    UNREAD_FIELDS: ClassVar[list[FieldInfo]] = [
+        *ignored("user", "safety_identifier", "metadata", "store", note="requests are not stored"),
+        *ignored("service_tier", "prompt_cache_key", "prompt_cache_retention", "prediction", "verbosity"),
+        *ignored("n_probs", "timings_per_token", "return_progress", "return_tokens", "post_sampling_probs"),
+        *_VLLM_FIELDS,
+        # A few short grammar rules block an engine, and all its requests, for minutes: repeated rules that can be
+        # empty, or rules that start alike and call each other. No limit on size or depth separates those from others.
+        *rejected(grammar="is not supported; use 'response_format' with a schema."),
+    ]
 
 
 class ChatRequest(GenerationBody, kw_only=True):
     """A request to `/v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_LIMIT, description="1 to 4,096 messages")]
+    messages: Annotated[list[Message], note("1 to 4,096 messages", min_length=1, max_length=MESSAGES_LIMIT)]
     logprobs: bool | None = None
-    top_logprobs: Annotated[TopLogprobs | None, Meta(description="0 to 20, with logprobs")] = None
+    top_logprobs: Annotated[TopLogprobs | None, note("0 to 20, with logprobs")] = None
     tools: Annotated[
         Annotated[list[Tool], Meta(max_length=TOOLS_LIMIT)] | None,
         Meta(
@@ -321,29 +279,30 @@ class ChatRequest(GenerationBody, kw_only=True):
             extra={"also": {"type": "object", "maxProperties": 0}},  # of some clients, for none
         ),
     ] = None
-    tool_choice: Annotated[ToolChoice, Meta(description="none, auto, required, a function, allowed_tools")] = None
+    tool_choice: Annotated[ToolChoice, note("none, auto, required, a function, allowed_tools")] = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[
-        Annotated[list[Function], Meta(max_length=TOOLS_LIMIT)] | None, Meta(description="legacy form of tools")
+        Annotated[list[Function], Meta(max_length=TOOLS_LIMIT)] | None, note("legacy form of tools")
     ] = None
     function_call: Annotated[
-        Any, Meta(description="legacy form of tool_choice", extra_json_schema={"anyOf": [_MODES, _NAMED]})
+        Any, note("legacy form of tool_choice", extra_json_schema={"anyOf": [_MODES, object_with_text("name")]})
     ] = None
     modalities: _Modalities | None = None
     reasoning_effort: Annotated[
         Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None,
-        Meta(description="passed to the chat template; none: no thinking"),
+        note("passed to the chat template; none: no thinking"),
     ] = None
     reasoning_format: _ReasoningFormat | None = None
     chat_template_kwargs: _TemplateKwargs | None = None
     continue_final_message: Annotated[
-        bool | None, Meta(description="must match the messages: true only if the last is the assistant's")
+        bool | None, note("must match the messages: true only if the last is the assistant's")
     ] = None
-    add_generation_prompt: Annotated[bool | None, Meta(description="the opposite of continue_final_message")] = None
-    web_search_options: Annotated[
-        Rejected, Meta(description="needs a web search, which this server does not have.")
-    ] = None
-    audio: Annotated[Rejected, Meta(description="needs a model with audio output.")] = None
+    add_generation_prompt: Annotated[bool | None, note("the opposite of continue_final_message")] = None
+
+    UNREAD_FIELDS: ClassVar[list[FieldInfo]] = rejected(
+        web_search_options="needs a web search, which this server does not have.",
+        audio="needs a model with audio output.",
+    )
 
 
 class CompletionRequest(GenerationBody, kw_only=True):
@@ -351,15 +310,16 @@ class CompletionRequest(GenerationBody, kw_only=True):
 
     prompt: Annotated[
         Any,
-        Meta(
-            description="a string, token ids, or an array of up to 64 of either",
+        note(
+            "a string, token ids, or an array of up to 64 of either",
             extra_json_schema=text_or_token_ids(TOTAL_CHOICES_LIMIT),
         ),
     ]
     logprobs: TopLogprobs | None = None
-    echo: Annotated[bool | None, Meta(description="true or false; not with token ids")] = None
-    best_of: Annotated[int, Meta(ge=1, le=CHOICES_LIMIT, description="at most n")] | None = None
-    suffix: Annotated[Rejected, Meta(description="is not supported.")] = None
+    echo: Annotated[bool | None, note("true or false; not with token ids")] = None
+    best_of: Annotated[int, note("at most n", ge=1, le=CHOICES_LIMIT)] | None = None
+
+    UNREAD_FIELDS: ClassVar[list[FieldInfo]] = rejected(suffix="is not supported.")
 
 
 class ModelRequest(Struct, kw_only=True):

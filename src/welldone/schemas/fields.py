@@ -7,6 +7,12 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, inspect
 
+
+def note(text: str, **limits: Any) -> Meta:  # noqa: ANN401 - the arguments of Meta
+    """Annotate a field with what the documents print about its values."""
+    return Meta(description=text, **limits)
+
+
 INT32_MAX = 2**31 - 1
 """The integers of engines have 32 bits."""
 MODEL_NAME_LENGTH = 256
@@ -25,23 +31,22 @@ class FieldHandling(StrEnum):
 FORWARDED = {"handling": FieldHandling.FORWARDED}
 """`extra` of a field that engines receive unchanged. A field without `extra` is translated."""
 
-EMPTY_VALUES = {
-    "anyOf": [
-        {"type": "null"},
-        {"const": ""},
-        {"type": "object", "maxProperties": 0},
-        {"type": "array", "items": {}, "maxItems": 0},
-        {"const": 0},
-        {"const": False},
-    ]
-}
+_EMPTY_CONTAINERS = [{"type": "object", "maxProperties": 0}, {"type": "array", "items": {}, "maxItems": 0}]
+EMPTY_VALUES = {"anyOf": [{"type": "null"}, {"const": ""}, *_EMPTY_CONTAINERS, {"const": 0}, {"const": False}]}
 ANY_OBJECT = {"type": ["object", "null"], "additionalProperties": True}
 
-Ignored: TypeAlias = Annotated[Any, Meta(extra={"handling": FieldHandling.IGNORED})]
-Rejected: TypeAlias = Annotated[Any, Meta(extra={"handling": FieldHandling.REJECTED}, extra_json_schema=EMPTY_VALUES)]
-"""A field that must be empty. Its description says why."""
-ModelName: TypeAlias = Annotated[str, Meta(max_length=MODEL_NAME_LENGTH, description="the model's name")]
+ModelName: TypeAlias = Annotated[str, note("the model's name", max_length=MODEL_NAME_LENGTH)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1, extra=FORWARDED)]
+
+
+def text_or_object(name: str) -> dict[str, Any]:
+    """Return the JSON schema of a string, or of an object with a string of this name."""
+    return {"anyOf": [{"type": "string"}, object_with_text(name)]}
+
+
+def object_with_text(name: str) -> dict[str, Any]:
+    """Return the JSON schema of an object with a string of this name."""
+    return {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
 
 
 class FieldInfo(msgspec.Struct, frozen=True):
@@ -53,8 +58,18 @@ class FieldInfo(msgspec.Struct, frozen=True):
     extra: dict[str, Any] = {}
 
 
+def ignored(*names: str, note: str = "") -> list[FieldInfo]:
+    """Return fields that may have any value."""
+    return [FieldInfo(name, FieldHandling.IGNORED, note) for name in names]
+
+
+def rejected(**notes: str) -> list[FieldInfo]:
+    """Return fields that must be empty. Their notes say why."""
+    return [FieldInfo(name, FieldHandling.REJECTED, reason) for name, reason in notes.items()]
+
+
 def describe_fields(schema: type[msgspec.Struct]) -> list[FieldInfo]:
-    """Return name, handling and allowed values of each field."""
+    """Return name, handling and allowed values of each field: of the Struct, and of `UNREAD_FIELDS` of its classes."""
     struct = inspect.type_info(schema)
     assert isinstance(struct, inspect.StructType)
     out = []
@@ -68,6 +83,8 @@ def describe_fields(schema: type[msgspec.Struct]) -> list[FieldInfo]:
             default_note = default_note or _values_note(node)
         handling = extra.pop("handling", FieldHandling.TRANSLATED)
         out.append(FieldInfo(field.name, handling, note or default_note, extra))
+    for base in reversed(schema.__mro__):
+        out += vars(base).get("UNREAD_FIELDS", ())
     return out
 
 

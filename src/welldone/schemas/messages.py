@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from welldone.schemas.fields import ANY_OBJECT
+from welldone.schemas.fields import ANY_OBJECT, note, text_or_object
 
 CONTENT_PARTS_LIMIT = 1_024
 """Content parts of one message; a page of a book, one part per line, has 40."""
@@ -35,17 +35,7 @@ class RefusalPart(Struct, tag_field="type", tag="refusal"):
 class ImagePart(Struct, tag_field="type", tag="image_url"):
     """A content part with an image."""
 
-    image_url: Annotated[
-        Any,
-        Meta(
-            extra_json_schema={
-                "anyOf": [
-                    {"type": "string"},
-                    {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
-                ]
-            }
-        ),
-    ] = None
+    image_url: Annotated[Any, Meta(extra_json_schema=text_or_object("url"))] = None
 
 
 class InputAudio(Struct):
@@ -69,7 +59,7 @@ class FunctionCall(Struct):
     """Name and arguments of a call."""
 
     name: FunctionName
-    arguments: Annotated[str, Meta(description="a JSON object as a string")]
+    arguments: Annotated[str, note("a JSON object as a string")]
 
 
 class MessageToolCall(Struct, kw_only=True):

@@ -1,11 +1,11 @@
 """Requests to `/api/chat` and `/api/generate` (Ollama's API). They become chat requests, which are validated again."""
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from msgspec import Meta, Struct
 
 from welldone.schemas.chat import MESSAGES_LIMIT
-from welldone.schemas.fields import ModelName, Rejected
+from welldone.schemas.fields import FieldInfo, ModelName, note, rejected
 
 _IMAGES_LIMIT = 64
 _Images: TypeAlias = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=_IMAGES_LIMIT)]
@@ -25,11 +25,11 @@ class OllamaRequest(Struct, kw_only=True):
     """Fields of both endpoints."""
 
     model: ModelName | None = None
-    stream: Annotated[bool | None, Meta(description="true (default) or false")] = None
+    stream: Annotated[bool | None, note("true (default) or false")] = None
     format: Annotated[
         Any,
-        Meta(
-            description="json, or a JSON schema",
+        note(
+            "json, or a JSON schema",
             extra_json_schema={
                 "anyOf": [{"enum": ["json", "", None]}, {"type": "object", "additionalProperties": True}]
             },
@@ -52,9 +52,10 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
     prompt: str | None = None
     system: str | None = None
     images: _Images | None = None
-    suffix: Annotated[Rejected, Meta(description="needs infill, which is not supported.")] = None
-    template: Annotated[Rejected, Meta(description="is not supported: the server uses the model's own template.")] = (
-        None
+
+    UNREAD_FIELDS: ClassVar[list[FieldInfo]] = rejected(
+        suffix="needs infill, which is not supported.",
+        template="is not supported: the server uses the model's own template.",
+        context="is not supported: send the messages to /api/chat.",
+        raw="is not supported: use /v1/completions.",
     )
-    context: Annotated[Rejected, Meta(description="is not supported: send the messages to /api/chat.")] = None
-    raw: Annotated[Rejected, Meta(description="is not supported: use /v1/completions.")] = None

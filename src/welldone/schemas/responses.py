@@ -1,11 +1,11 @@
 """Requests to `/v1/responses`. They become chat requests, which are validated again."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
 from welldone.schemas.chat import MESSAGES_LIMIT, ToolChoice, TopLogprobs
-from welldone.schemas.fields import INT32_MAX, FieldHandling, Ignored, ModelName, Rejected
+from welldone.schemas.fields import INT32_MAX, FieldHandling, FieldInfo, ModelName, ignored, note, rejected
 from welldone.schemas.messages import CONTENT_PARTS_LIMIT, TOOLS_LIMIT, RefusalPart
 
 ITEMS_LIMIT = 2 * MESSAGES_LIMIT
@@ -18,7 +18,7 @@ INCLUDE_LOGPROBS = "message.output_text.logprobs"
 _IGNORED = {"handling": FieldHandling.IGNORED}
 _Id: TypeAlias = Annotated[str, Meta(max_length=METADATA_VALUE_LENGTH)]
 _Word: TypeAlias = Annotated[str, Meta(max_length=METADATA_KEY_LENGTH)]
-_EchoedText: TypeAlias = Annotated[str, Meta(max_length=METADATA_VALUE_LENGTH, description="echoed")]
+_EchoedText: TypeAlias = Annotated[str, note("echoed", max_length=METADATA_VALUE_LENGTH)]
 _SummaryMode: TypeAlias = Literal["auto", "concise", "detailed"]
 _Includes: TypeAlias = Annotated[
     list[
@@ -33,12 +33,12 @@ _Includes: TypeAlias = Annotated[
             "code_interpreter_call.outputs",
         ]
     ],
-    Meta(max_length=8, description=f"{INCLUDE_LOGPROBS}; OpenAI's others are ignored"),
+    note(f"{INCLUDE_LOGPROBS}; OpenAI's others are ignored", max_length=8),
 ]
 _Metadata: TypeAlias = Annotated[
     dict[str, Any],
-    Meta(
-        description="up to 16 strings of 512 characters, with keys of 64; echoed",
+    note(
+        "up to 16 strings of 512 characters, with keys of 64; echoed",
         extra_json_schema={
             "maxProperties": METADATA_PAIRS_LIMIT,
             "propertyNames": {"maxLength": METADATA_KEY_LENGTH},
@@ -47,9 +47,8 @@ _Metadata: TypeAlias = Annotated[
     ),
 ]
 _MaxToolCalls: TypeAlias = Annotated[
-    int, Meta(ge=0, le=INT32_MAX, description="applies only to tools that a server runs itself", extra=_IGNORED)
+    int, note("applies only to tools that a server runs itself", ge=0, le=INT32_MAX, extra=_IGNORED)
 ]
-_NotMaxTokens: TypeAlias = Annotated[Rejected, Meta(description="is called 'max_output_tokens' in this API.")]
 
 
 class InputTextPart(Struct, tag_field="type", tag="input_text"):
@@ -239,15 +238,16 @@ class ItemsQuery(Struct):
 class ResponseStorage(Struct, kw_only=True):
     """How the response is delivered and stored."""
 
-    previous_response_id: Annotated[
-        _Id | None, Meta(description="a stored response: its conversation precedes the input")
-    ] = None
+    previous_response_id: Annotated[_Id | None, note("a stored response: its conversation precedes the input")] = None
     store: Annotated[
-        bool | None,
-        Meta(description="true (default) or false: whether the response is stored, in memory, for a limited time"),
+        bool | None, note("true (default) or false: whether the response is stored, in memory, for a limited time")
     ] = None
-    background: Annotated[bool | None, Meta(description="true or false; true needs store, and excludes stream")] = None
+    background: Annotated[bool | None, note("true or false; true needs store, and excludes stream")] = None
     stream: bool | None = None
+
+
+_ITEM_REF = {"$ref": "#/components/schemas/ResponseItem"}
+_ITEM_ARRAY = {"type": ["array", "null"], "items": _ITEM_REF, "maxItems": ITEMS_LIMIT}
 
 
 class ResponseRequest(ResponseStorage, kw_only=True):
@@ -256,77 +256,60 @@ class ResponseRequest(ResponseStorage, kw_only=True):
     model: ModelName | None = None
     input: Annotated[
         Any,
-        Meta(
-            description="a string, or items: messages, function and custom tool calls and their outputs, reasoning, "
-            "references",
-            extra_json_schema={
-                "anyOf": [
-                    {"type": "string"},
-                    {
-                        "type": ["array", "null"],
-                        "items": {"$ref": "#/components/schemas/ResponseItem"},
-                        "maxItems": ITEMS_LIMIT,
-                    },
-                ]
-            },
+        note(
+            "a string, or items: messages, function and custom tool calls and their outputs, reasoning, references",
+            extra_json_schema={"anyOf": [{"type": "string"}, _ITEM_ARRAY]},
         ),
     ] = None
     instructions: Annotated[
-        str | None, Meta(description="a string: the first system message; not carried over to the next response")
+        str | None, note("a string: the first system message; not carried over to the next response")
     ] = None
     tools: Annotated[
         Annotated[list[dict[str, Any]], Meta(max_length=TOOLS_LIMIT)] | None,
-        Meta(
-            description="up to 128 functions; custom tools for upstreams; others are rejected, or ignored: "
-            "--unknown-tools ignore"
+        note(
+            "up to 128 functions; custom tools for upstreams; others are rejected, or ignored: --unknown-tools ignore"
         ),
     ] = None
-    tool_choice: Annotated[
-        ToolChoice, Meta(description="none, auto, required, a function, a custom tool, allowed_tools")
-    ] = None
+    tool_choice: Annotated[ToolChoice, note("none, auto, required, a function, a custom tool, allowed_tools")] = None
     parallel_tool_calls: bool | None = None
     text: Annotated[
-        ResponseText | None,
-        Meta(description="format: text, json_object, json_schema; verbosity is forwarded to upstreams"),
+        ResponseText | None, note("format: text, json_object, json_schema; verbosity is forwarded to upstreams")
     ] = None
     reasoning: Annotated[
-        ReasoningOptions | None,
-        Meta(description="effort: as reasoning_effort of chat; summary: reasoning is sent as a summary"),
+        ReasoningOptions | None, note("effort: as reasoning_effort of chat; summary: reasoning is sent as a summary")
     ] = None
-    max_output_tokens: Annotated[int, Meta(ge=1, le=INT32_MAX, description="1 or more")] | None = None
+    max_output_tokens: Annotated[int, note("1 or more", ge=1, le=INT32_MAX)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_logprobs: Annotated[TopLogprobs | None, Meta(description=f"0 to 20, with {INCLUDE_LOGPROBS} in include")] = None
+    top_logprobs: Annotated[TopLogprobs | None, note(f"0 to 20, with {INCLUDE_LOGPROBS} in include")] = None
     include: _Includes | None = None
-    stream_options: Annotated[
-        ResponseStreamOptions | None, Meta(description="include_obfuscation: true or false, ignored")
-    ] = None
+    stream_options: Annotated[ResponseStreamOptions | None, note("include_obfuscation: true or false, ignored")] = None
     metadata: _Metadata | None = None
-    n: Annotated[int, Meta(ge=1, le=1, description="1")] | None = None
+    n: Annotated[int, note("1", ge=1, le=1)] | None = None
     user: _EchoedText | None = None
     safety_identifier: _EchoedText | None = None
     prompt_cache_key: _EchoedText | None = None
     prompt_cache_retention: _EchoedText | None = None
     truncation: Annotated[
         Literal["auto", "disabled"] | None,
-        Meta(description="auto or disabled: input that is too long is rejected either way", extra=_IGNORED),
+        note("auto or disabled: input that is too long is rejected either way", extra=_IGNORED),
     ] = None
     max_tool_calls: _MaxToolCalls | None = None
-    context_management: Ignored = None
-    client_metadata: Ignored = None
-    access_programs: Ignored = None
-    image: Ignored = None
-    conversation: Annotated[Rejected, Meta(description="is not supported: use 'previous_response_id'.")] = None
-    prompt: Annotated[
-        Rejected, Meta(description="is not supported: this server stores no prompts. Send 'instructions' and 'input'.")
-    ] = None
-    moderation: Annotated[Rejected, Meta(description="is not supported.")] = None
-    messages: Annotated[Rejected, Meta(description="is called 'input' in this API.")] = None
-    response_format: Annotated[Rejected, Meta(description="is called 'text.format' in this API.")] = None
-    max_tokens: _NotMaxTokens = None
-    max_completion_tokens: _NotMaxTokens = None
-    reasoning_effort: Annotated[Rejected, Meta(description="is called 'reasoning.effort' in this API.")] = None
-    verbosity: Annotated[Rejected, Meta(description="is called 'text.verbosity' in this API.")] = None
-    logprobs: Annotated[Rejected, Meta(description=f"is '{INCLUDE_LOGPROBS}' in 'include' in this API.")] = None
-    functions: Annotated[Rejected, Meta(description="is called 'tools' in this API.")] = None
-    function_call: Annotated[Rejected, Meta(description="is called 'tool_choice' in this API.")] = None
+
+    UNREAD_FIELDS: ClassVar[list[FieldInfo]] = [
+        *ignored("context_management", "client_metadata", "access_programs", "image"),
+        *rejected(
+            conversation="is not supported: use 'previous_response_id'.",
+            prompt="is not supported: this server stores no prompts. Send 'instructions' and 'input'.",
+            moderation="is not supported.",
+            messages="is called 'input' in this API.",
+            response_format="is called 'text.format' in this API.",
+            max_tokens="is called 'max_output_tokens' in this API.",
+            max_completion_tokens="is called 'max_output_tokens' in this API.",
+            reasoning_effort="is called 'reasoning.effort' in this API.",
+            verbosity="is called 'text.verbosity' in this API.",
+            logprobs=f"is '{INCLUDE_LOGPROBS}' in 'include' in this API.",
+            functions="is called 'tools' in this API.",
+            function_call="is called 'tool_choice' in this API.",
+        ),
+    ]

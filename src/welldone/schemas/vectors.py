@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from welldone.schemas.chat import MAX_TOKEN_ID, text_or_token_ids
-from welldone.schemas.fields import INT32_MAX, ModelName
+from welldone.schemas.fields import INT32_MAX, ModelName, note, text_or_object
 
 INPUTS_LIMIT = 2_048
 """OpenAI's limit."""
@@ -13,10 +13,6 @@ DIMENSIONS_LIMIT = 65_536
 """More than any model has."""
 DOCUMENTS_LIMIT = 1_000
 """Cohere's limit."""
-
-_TEXT_OR_OBJECT = {
-    "anyOf": [{"type": "string"}, {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}]
-}
 
 
 class EmbeddingsRequest(Struct, kw_only=True):
@@ -34,9 +30,9 @@ class RerankRequest(Struct, kw_only=True):
     model: ModelName | None = None
     query: str
     documents: Annotated[
-        list[Any], Meta(min_length=1, max_length=DOCUMENTS_LIMIT, extra_json_schema={"items": _TEXT_OR_OBJECT})
+        list[Any], Meta(min_length=1, max_length=DOCUMENTS_LIMIT, extra_json_schema={"items": text_or_object("text")})
     ]
-    top_n: Annotated[int, Meta(ge=1, le=INT32_MAX, description="more than there are documents: all")] | None = None
+    top_n: Annotated[int, note("more than there are documents: all", ge=1, le=INT32_MAX)] | None = None
     return_documents: bool | None = None
 
 
@@ -47,10 +43,10 @@ class TokenizeRequest(Struct, kw_only=True):
     content: str | None = None
     prompt: str | None = None
     add_special: bool | None = None
-    add_special_tokens: Annotated[bool | None, Meta(description="the same as add_special")] = None
+    add_special_tokens: Annotated[bool | None, note("the same as add_special")] = None
     parse_special: bool | None = None
-    with_pieces: Annotated[bool | None, Meta(description="tokens are objects with id and text")] = None
-    return_token_strs: Annotated[bool | None, Meta(description="the texts of the tokens are listed too")] = None
+    with_pieces: Annotated[bool | None, note("tokens are objects with id and text")] = None
+    return_token_strs: Annotated[bool | None, note("the texts of the tokens are listed too")] = None
 
 
 class DetokenizeRequest(Struct, kw_only=True):

@@ -65,12 +65,7 @@ class Route(msgspec.Struct, frozen=True):
 class App:
     """Handles HTTP requests. `find_route` returns the route of a path."""
 
-    def __init__(
-        self,
-        find_route: Callable[[str], Route | None],
-        parts: ServerParts,
-        origins: OriginPolicy,
-    ) -> None:
+    def __init__(self, find_route: Callable[[str], Route | None], parts: ServerParts, origins: OriginPolicy) -> None:
         self.is_draining = False
         self.origins = origins
         self._active_requests = 0  # without public routes: a full server still reports its health

@@ -1,31 +1,47 @@
-"""Reads the configuration from flags, the environment and `welldone.toml`, and validates it as a whole."""
+"""Reads the configuration from flags, the environment and `welldone.toml`, and validates it as a whole.
 
+Does no network I/O.
+"""
+
+import dataclasses
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from welldone.config import builtin_model
 from welldone.config.model import LLAMA_SLOTS, ModelSettings
-from welldone.config.server import CONFIG_FILE_NAME, Config, LimitsSettings, ServeSettings
-from welldone.config.settings import SettingsError, SettingSource, merge_sources, read_environment
-from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
-from welldone.server.access.keys import ApiKeys
-from welldone.server.access.origins import OriginPolicy, is_loopback
-from welldone.server.config_file import (
-    DEFAULT_FIELDS,
-    LIMITS_FIELDS,
-    MODEL_FIELDS,
-    SERVE_FIELDS,
-    ConfigFile,
-    check_model_name,
-    read_config_file,
-    read_scale,
+from welldone.config.server import CONFIG_FILE_NAME, Config, KeySettings, LimitsSettings, ServeSettings
+from welldone.config.settings import (
+    SettingsError,
+    SettingSource,
+    did_you_mean,
+    merge_sources,
+    read_environment,
+    unknown_rule,
 )
-from welldone.server.upstream_config import LocatedUpstream, read_named_keys, read_upstreams
+from welldone.config.upstream import ALL_RULES, UpstreamSettings
+from welldone.http.address import Address, parse_url
+from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
+from welldone.protocol.catalog import RULES
+from welldone.server import config_file
+from welldone.server.access.keys import ANONYMOUS, ApiKeys, invalid_key_reason
+from welldone.server.access.origins import OriginPolicy, is_loopback
+from welldone.server.config_file import ConfigFile, check_model_name
 
+LocatedUpstream = tuple[str, UpstreamSettings]
+"""Origin of an upstream (a flag or a TOML table), and its settings."""
+
+_DEFAULT_PATH = "/v1"  # the API of most servers
+_ENDPOINTS = ("/completions", "/models", "/embeddings", "/responses", "/messages")
+_LABEL_LIMIT = 60  # characters of a derived name, with room for a number
+_BARE_URL = re.compile(r"(localhost|[\w-]+(\.[\w-]+)+|[\w-]+(?=:))(:[0-9]+)?(/[\w./-]*)?", re.ASCII)
+"""A URL without http://: localhost, a name with a dot, or any name with a port."""
+_HEALTH_PATH = re.compile(r"/[\x21-\x7e]*")
+_UPSTREAM_FIELD = next(field for field in config_file.SERVE_FIELDS if field.name == "upstreams")
+_WILDCARD_HOSTS = ("0.0.0.0", "::", "[::]")
 _DATABASE_PATH = re.compile(r"/?|/[0-9]{1,5}")
 
 
@@ -35,7 +51,7 @@ def read_limits(sources: Sequence[SettingSource], environment: Mapping[str, str]
     Raises:
         SettingsError: the URL is invalid, or the package for it is not installed.
     """
-    limits = LimitsSettings(**merge_sources(LIMITS_FIELDS, sources, environment))
+    limits = LimitsSettings(**merge_sources(config_file.LIMITS_FIELDS, sources, environment))
     if limits.store is not None:
         origin = next(source["store"].origin for source in sources if "store" in source)
         if reason := invalid_store_url_reason(limits.store):
@@ -67,7 +83,12 @@ def invalid_store_url_reason(url: str) -> str | None:
 
 _SPLIT_FILE_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")  # files of a split model, as named by llama.cpp
 
-ALL_FIELDS = (*MODEL_FIELDS, *DEFAULT_FIELDS, *SERVE_FIELDS, *LIMITS_FIELDS)
+ALL_FIELDS = (
+    *config_file.MODEL_FIELDS,
+    *config_file.DEFAULT_FIELDS,
+    *config_file.SERVE_FIELDS,
+    *config_file.LIMITS_FIELDS,
+)
 _FIELD_BY_NAME = {field.name: field for field in ALL_FIELDS}
 
 
@@ -78,8 +99,14 @@ def read_config(flags: SettingSource, environment: Mapping[str, str], *, folder:
         SettingsError: one line that names the fix.
     """
     overrides = {**read_environment(ALL_FIELDS, environment, folder), **flags}
-    file = read_config_file(_config_path(overrides, folder))
-    server = ServeSettings(**merge_sources(SERVE_FIELDS, [overrides, file.server], environment) | {"config": file.path})
+    default = folder / CONFIG_FILE_NAME
+    path: Path | None = merge_sources([_FIELD_BY_NAME["config"]], [overrides], {}).get(
+        "config", default if default.is_file() else None
+    )
+    file = config_file.read_config_file(path)
+    server = ServeSettings(
+        **merge_sources(config_file.SERVE_FIELDS, [overrides, file.server], environment) | {"config": file.path}
+    )
     _check_server(server)
     upstreams, upstream_warnings = read_upstreams(server, [overrides, file.server], file, environment)
     models, model_warnings = _build_models(overrides, file, environment, has_upstreams=bool(upstreams))
@@ -90,6 +117,11 @@ def read_config(flags: SettingSource, environment: Mapping[str, str], *, folder:
     for key in keys:
         for name in key.models:
             check_model_name(name, f"{file.name}: keys.{key.name}.models")
+    model_names = {*file.models, *(model.name for _, model in models)}
+    for name in file.scale.engines:
+        if name not in model_names:
+            hint = did_you_mean(name, model_names)
+            raise SettingsError(f"{file.name}: scale.engines.{name}: there is no model of this name{hint}")
     if server.workers > 1 and models:
         raise SettingsError("--workers is not supported with local models: remove it")
     return Config(
@@ -99,19 +131,11 @@ def read_config(flags: SettingSource, environment: Mapping[str, str], *, folder:
         routes=file.routes,
         keys=keys,
         limits=limits,
-        scale=read_scale(file.scale, {*file.models, *(model.name for _, model in models)}, f"{file.name}: scale"),
+        scale=file.scale,
         warnings=(*upstream_warnings, *model_warnings),
         model_locations={model.name: f"{file.name}: models.{table}" for table, model in models if table is not None},
         upstream_locations={upstream.name: origin for origin, upstream in upstreams},
     )
-
-
-def _config_path(overrides: SettingSource, folder: Path) -> Path | None:
-    default = folder / CONFIG_FILE_NAME
-    path: Path | None = merge_sources([_FIELD_BY_NAME["config"]], [overrides], {}).get(
-        "config", default if default.is_file() else None
-    )
-    return path
 
 
 _ModelEntry = tuple[str | None, ModelSettings]
@@ -125,14 +149,17 @@ def _build_models(
     if "file" not in overrides:
         if has_upstreams and not file.models:
             return [], _unused_warnings(overrides)
-        _check_single_model(overrides, file)
+        for key, raw in overrides.items():
+            if _FIELD_BY_NAME[key].setting.is_of_one_model and len(file.models) > 1:
+                reason = f"applies to one model, but {file.name} has {len(file.models)}: choose one with -m NAME"
+                raise SettingsError(f"{raw.origin} {reason}")
         return [(name, _build_model(name, overrides, file, environment)) for name in file.models or [None]], []
     selected = overrides["file"]
     name: str | None = _find_model_table(file, str(selected.value))
     if name is not None:  # `-m` names a table, which has the file
         overrides = {key: raw for key, raw in overrides.items() if key != "file"}
     else:
-        own = _model_names(merge_sources(MODEL_FIELDS, [overrides], environment))[0]
+        own = _model_names(merge_sources(config_file.MODEL_FIELDS, [overrides], environment))[0]
         name = own if own in file.models else None
     others = len(file.models) - (name is not None)
     warning = f"{selected.origin}: only this model is served; the other models of {file.name} are not ({others})"
@@ -148,7 +175,11 @@ def _find_model_table(file: ConfigFile, name_or_alias: str) -> str | None:
 
 
 def _unused_warnings(overrides: SettingSource) -> list[str]:
-    unused = [overrides[field.name].origin for field in (*MODEL_FIELDS, *DEFAULT_FIELDS) if field.name in overrides]
+    unused = [
+        overrides[field.name].origin
+        for field in (*config_file.MODEL_FIELDS, *config_file.DEFAULT_FIELDS)
+        if field.name in overrides
+    ]
     return [f"{', '.join(unused)}: unused, since only upstreams are configured; name a model with -m"] if unused else []
 
 
@@ -157,8 +188,8 @@ def _build_model(
 ) -> ModelSettings:
     """The model of a TOML table, or of flags and environment alone."""
     sources = [overrides, file.models.get(name, {}) if name is not None else {}, file.defaults]
-    values = merge_sources(MODEL_FIELDS, sources, environment)
-    defaults = merge_sources(DEFAULT_FIELDS, sources, environment)
+    values = merge_sources(config_file.MODEL_FIELDS, sources, environment)
+    defaults = merge_sources(config_file.DEFAULT_FIELDS, sources, environment)
     names = _model_names(values) if name is None or "aliases" in overrides else (name, *values.get("aliases", ()))
     values["aliases"] = tuple(alias for alias in dict.fromkeys(names) if alias != names[0])
     values["defaults"] = {key: value for key, value in defaults.items() if value is not None}
@@ -177,14 +208,6 @@ def _model_names(values: Mapping[str, Any]) -> tuple[str, ...]:
     if file is None or builtin_model.is_builtin_name(str(file)):
         return (builtin_model.DEFAULT_MODEL.name, *builtin_model.DEFAULT_MODEL.aliases)
     return (_SPLIT_FILE_SUFFIX.sub("", file.stem if file.suffix == ".gguf" else file.name),)
-
-
-def _check_single_model(overrides: SettingSource, file: ConfigFile) -> None:
-    for key, raw in overrides.items():
-        if _FIELD_BY_NAME[key].setting.is_of_one_model and len(file.models) > 1:
-            raise SettingsError(
-                f"{raw.origin} applies to one model, but {file.name} has {len(file.models)}: choose one with -m NAME"
-            )
 
 
 def _check_model(model: ModelSettings) -> None:
@@ -244,3 +267,119 @@ def _check_server(server: ServeSettings) -> None:
         raise SettingsError(f"--api-key: {error}") from error
     if any(is_weak_key(key) for key in server.api_keys) and not is_loopback(server.host):
         raise SettingsError(f"--api-key: a key is shorter than {MIN_KEY_LENGTH} characters and can be guessed")
+
+
+def read_upstreams(
+    server: ServeSettings, sources: Sequence[SettingSource], file: ConfigFile, environment: Mapping[str, str]
+) -> tuple[list[LocatedUpstream], list[str]]:
+    """The upstreams, those of `--upstream` first, and warnings."""
+    _check_not_empty(sources, environment)
+    origin = next((source["upstreams"].origin for source in sources if "upstreams" in source), "--upstream")
+    located = _upstreams_from_urls(server, origin, file.upstreams)
+    for name, source in file.upstreams.items():
+        table = f"{file.name}: upstreams.{name}"
+        values = merge_sources(config_file.UPSTREAM_FIELDS, [source], environment)
+        if "url" not in values:
+            raise SettingsError(f'{table} needs a url, such as url = "http://HOST:8000/v1"')
+        values["headers"] = {header: str(value) for header, value in values.get("headers", {}).items()}
+        located.append((table, UpstreamSettings(name=name, **values)))
+    upstreams, warnings = [], []
+    for origin, upstream in located:
+        _check_upstream(upstream, origin, server)
+        url = upstream.url.rstrip("/")
+        if not urlsplit(upstream.url).path.rstrip("/"):
+            warnings.append(f"{origin}: {upstream.url} has no path; using {_DEFAULT_PATH}")
+            url += _DEFAULT_PATH
+        upstreams.append((origin, dataclasses.replace(upstream, url=url)))
+    return upstreams, warnings
+
+
+def _check_not_empty(sources: Sequence[SettingSource], environment: Mapping[str, str]) -> None:
+    """Reject empty URLs: most likely a shell variable is not set."""
+    raw = next((source["upstreams"] for source in sources if "upstreams" in source), None)
+    problem = "should be a URL, but is empty: check the variable that it comes from"
+    if raw is not None and isinstance(raw.value, str) and not all(map(str.strip, raw.value.split(","))):
+        raise SettingsError(f"{raw.origin} {problem}")
+    for variable in _UPSTREAM_FIELD.variables:
+        if raw is None and environment.get(variable) == "":
+            raise SettingsError(f"{variable} {problem}")
+
+
+def _upstreams_from_urls(server: ServeSettings, origin: str, taken: Collection[str]) -> list[LocatedUpstream]:
+    """An upstream for each `--upstream`, named after its host."""
+    if server.upstream_key is not None and not server.upstreams:
+        raise SettingsError("--upstream-key needs an --upstream")
+    upstreams: dict[str, UpstreamSettings] = {}
+    for url in dict.fromkeys(server.upstreams):
+        address = _read_url(UpstreamSettings(name="", url=url, key=server.upstream_key), origin)
+        authority = address.authority.replace("[::1]", "localhost")
+        label = re.sub(r"[^A-Za-z0-9._-]+", "-", authority).strip("-")[:_LABEL_LIMIT]
+        name, number = label, 1
+        while name in upstreams or name in taken:
+            number += 1
+            name = f"{label}-{number}"
+        upstreams[name] = UpstreamSettings(name=name, url=url, key=server.upstream_key)
+    return [(origin, upstream) for upstream in upstreams.values()]
+
+
+def _read_url(upstream: UpstreamSettings, origin: str) -> Address:
+    """Parse the URL. Error messages do not contain parts that may be secret."""
+    if _BARE_URL.fullmatch(upstream.url):
+        path = "" if "/" in upstream.url.rstrip("/") else _DEFAULT_PATH
+        raise SettingsError(
+            f"{origin}: {upstream.url!r} is not a URL; did you mean http://{upstream.url.rstrip('/')}{path}?"
+        )
+    try:
+        return parse_url(
+            upstream.url,
+            key=upstream.key,
+            ca_file=None if upstream.ca_file is None else str(upstream.ca_file),
+            is_verified=not upstream.insecure,
+            headers=upstream.headers.items(),
+        )
+    except ValueError as error:
+        message = str(error)
+        raise SettingsError(f"{origin}: {message[:1].lower()}{message[1:].removesuffix('.')}") from None
+
+
+def _check_upstream(upstream: UpstreamSettings, origin: str, server: ServeSettings) -> None:
+    address = _read_url(upstream, origin)
+    if address.prefix.endswith(_ENDPOINTS):
+        raise SettingsError(f"{origin}: give the base URL of the API, such as http://HOST:8000/v1")
+    if address.port == server.port and _is_this_machine(address.host) and _is_this_machine(server.host):
+        raise SettingsError(f"{origin} is the address of this server: choose another port with --port")
+    if upstream.health and not _HEALTH_PATH.fullmatch(upstream.health):
+        raise SettingsError(f"{origin}.health: expected an ASCII path that begins with /, such as /health")
+    if upstream.key is not None and (reason := invalid_key_reason(upstream.key)):
+        raise SettingsError(f"{origin}: its key {reason}")
+    if upstream.ca_file is not None and upstream.insecure:
+        raise SettingsError(f"{origin} has both ca_file and insecure: keep one")
+    for rule in upstream.strict:
+        if rule != ALL_RULES and rule not in RULES:
+            raise SettingsError(f"{origin}.strict: {unknown_rule(rule, [*RULES, ALL_RULES])}")
+
+
+def _is_this_machine(host: str) -> bool:
+    return is_loopback(host) or host in _WILDCARD_HOSTS
+
+
+def read_named_keys(server: ServeSettings, file: ConfigFile, environment: Mapping[str, str]) -> tuple[KeySettings, ...]:
+    """The named keys. Error messages do not contain keys."""
+    named = []
+    for name, source in file.keys.items():
+        origin = f"{file.name}: keys.{name}"
+        values = merge_sources(config_file.KEY_FIELDS, [source], environment)
+        if "key" not in values:
+            raise SettingsError(f'{origin} needs a key, such as key = "env:MY_KEY"')
+        if name == ANONYMOUS:
+            raise SettingsError(f"{origin}: this name is reserved for requests without a key; choose another name")
+        if is_weak_key(values["key"]) and not is_loopback(server.host):
+            raise SettingsError(f"{origin}: its key is shorter than {MIN_KEY_LENGTH} characters and can be guessed")
+        named.append(KeySettings(name=name, **values))
+    try:
+        ApiKeys(server.api_keys, named)
+    except ValueError as error:
+        raise SettingsError(f"{file.name}: {error}") from error
+    if named and server.no_api_key:
+        raise SettingsError("--no-api-key conflicts with the configured keys: keep one")
+    return tuple(named)

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,66 +22,8 @@ from welldone.config.settings import (
 )
 from welldone.config.upstream import UpstreamSettings
 
-SCALE_FIELDS, FRONT_FIELDS, ENGINE_FIELDS = (
-    setting_fields(ScaleSettings),
-    setting_fields(FrontScale),
-    setting_fields(EngineScale),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScaleTables:
-    """The tables `[scale]`, `[scale.front]`, `[scale.engine]` and `[scale.engines.NAME]`."""
-
-    scale: SettingSource = field(default_factory=dict)
-    front: SettingSource = field(default_factory=dict)
-    engine: SettingSource = field(default_factory=dict)
-    engines: Mapping[str, SettingSource] = field(default_factory=dict)
-
-
-def read_scale_tables(table: object, origin: str, folder: Path) -> ScaleTables:
-    """Read the table `[scale]`; raises `SettingsError`."""
-    rest = dict(require_table(table, origin))
-    front, engine, engines = (rest.pop(name, {}) for name in ("front", "engine", "engines"))
-    return ScaleTables(
-        scale=read_table(SCALE_FIELDS, rest, origin, folder),
-        front=read_table(FRONT_FIELDS, front, f"{origin}.front", folder),
-        engine=read_table(ENGINE_FIELDS, engine, f"{origin}.engine", folder),
-        engines={
-            name: read_table(ENGINE_FIELDS, one, f"{origin}.engines.{name}", folder)
-            for name, one in require_table(engines, f"{origin}.engines").items()
-        },
-    )
-
-
-def read_scale(tables: ScaleTables, models: Collection[str], origin: str) -> ScaleSettings:
-    """Merge and check the tables; `models` are the names of the configured models.
-
-    Raises:
-        SettingsError: one line that names the fix.
-    """
-    for name in tables.engines:
-        if name not in models:
-            raise SettingsError(f"{origin}.engines.{name}: there is no model of this name{did_you_mean(name, models)}")
-    front = FrontScale(**merge_sources(FRONT_FIELDS, [tables.front], {}))
-    engine = EngineScale(**merge_sources(ENGINE_FIELDS, [tables.engine], {}))
-    engines = {
-        name: EngineScale(**merge_sources(ENGINE_FIELDS, [own, tables.engine], {}))
-        for name, own in tables.engines.items()
-    }
-    bounded: list[tuple[str, FrontScale | EngineScale]] = [("front", front), ("engine", engine)]
-    bounded += [(f"engines.{name}", one) for name, one in engines.items()]
-    for table, one in bounded:
-        if one.min_replicas > one.max_replicas:
-            raise SettingsError(f"{origin}.{table}: min_replicas is more than max_replicas")
-    return ScaleSettings(**merge_sources(SCALE_FIELDS, [tables.scale], {}), front=front, engine=engine, engines=engines)
-
-
-SERVE_FIELDS, MODEL_FIELDS, DEFAULT_FIELDS = (
-    setting_fields(ServeSettings),
-    setting_fields(ModelSettings),
-    setting_fields(RequestDefaults),
-)
+SCALE_FIELDS, FRONT_FIELDS, ENGINE_FIELDS = map(setting_fields, (ScaleSettings, FrontScale, EngineScale))
+SERVE_FIELDS, MODEL_FIELDS, DEFAULT_FIELDS = map(setting_fields, (ServeSettings, ModelSettings, RequestDefaults))
 UPSTREAM_FIELDS, KEY_FIELDS, LIMITS_FIELDS = map(setting_fields, (UpstreamSettings, KeySettings, LimitsSettings))
 
 _FILE_LIMIT_BYTES = 2**20  # a thousand models with ten lines each take a quarter
@@ -102,7 +44,7 @@ class ConfigFile:
     routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     keys: Mapping[str, SettingSource] = field(default_factory=dict)
     limits: SettingSource = field(default_factory=dict)
-    scale: ScaleTables = field(default_factory=ScaleTables)
+    scale: ScaleSettings = field(default_factory=ScaleSettings)
 
     @property
     def name(self) -> str:
@@ -121,35 +63,54 @@ def read_config_file(path: Path | None) -> ConfigFile:
                 f"{path.name} has no table {key!r}{did_you_mean(key, _TABLE_NAMES)}: write [server], [defaults], "
                 "[models.NAME], [upstreams.NAME], [routes], [keys.NAME], [limits] or [scale]"
             )
-    server = [field for field in SERVE_FIELDS if field.name != "config"]
-    models = require_table(tables.get("models", {}), f"{path.name}: models")
-    upstreams = require_table(tables.get("upstreams", {}), f"{path.name}: upstreams")
+    folder, origins = path.parent, {name: f"{path.name}: {name}" for name in _TABLE_NAMES}
+    models, upstreams = (require_table(tables.get(name, {}), origins[name]) for name in ("models", "upstreams"))
     for name in models:
-        check_model_name(name, f"{path.name}: models")
+        check_model_name(name, origins["models"])
     for name in upstreams:
-        _check_label(name, f"{path.name}: upstreams", f" {name[:_MODEL_NAME_LIMIT]!a}")
+        _check_label(name, origins["upstreams"], f" {name[:_MODEL_NAME_LIMIT]!a}")
+    server_fields = [field for field in SERVE_FIELDS if field.name != "config"]
+    default_fields = [field for field in MODEL_FIELDS if not field.setting.is_of_one_model]
     return ConfigFile(
         path=path,
-        server=read_table(server, tables.get("server", {}), f"{path.name}: server", path.parent),
-        defaults=_read_model_table(
-            [field for field in MODEL_FIELDS if not field.setting.is_of_one_model],
-            tables.get("defaults", {}),
-            f"{path.name}: defaults",
-            path.parent,
-        ),
+        server=read_table(server_fields, tables.get("server", {}), origins["server"], folder),
+        defaults=_read_model_table(default_fields, tables.get("defaults", {}), origins["defaults"], folder),
         models={
-            name: _read_model_table(MODEL_FIELDS, table, f"{path.name}: models.{name}", path.parent)
+            name: _read_model_table(MODEL_FIELDS, table, f"{origins['models']}.{name}", folder)
             for name, table in models.items()
         },
         upstreams={
-            name: read_table(UPSTREAM_FIELDS, table, f"{path.name}: upstreams.{name}", path.parent)
+            name: read_table(UPSTREAM_FIELDS, table, f"{origins['upstreams']}.{name}", folder)
             for name, table in upstreams.items()
         },
-        routes=_read_route_table(tables.get("routes", {}), f"{path.name}: routes"),
-        keys=_read_key_tables(tables.get("keys", {}), f"{path.name}: keys", path.parent),
-        limits=read_table(LIMITS_FIELDS, tables.get("limits", {}), f"{path.name}: limits", path.parent),
-        scale=read_scale_tables(tables.get("scale", {}), f"{path.name}: scale", path.parent),
+        routes=_read_route_table(tables.get("routes", {}), origins["routes"]),
+        keys=_read_key_tables(tables.get("keys", {}), origins["keys"], folder),
+        limits=read_table(LIMITS_FIELDS, tables.get("limits", {}), origins["limits"], folder),
+        scale=_read_scale(tables.get("scale", {}), origins["scale"], folder),
     )
+
+
+def _read_scale(table: object, origin: str, folder: Path) -> ScaleSettings:
+    """The tables `[scale]`, `[scale.front]`, `[scale.engine]` and `[scale.engines.NAME]`."""
+    rest = dict(require_table(table, origin))
+    front = read_table(FRONT_FIELDS, rest.pop("front", {}), f"{origin}.front", folder)
+    engine = read_table(ENGINE_FIELDS, rest.pop("engine", {}), f"{origin}.engine", folder)
+    engines = {
+        name: read_table(ENGINE_FIELDS, own, f"{origin}.engines.{name}", folder)
+        for name, own in require_table(rest.pop("engines", {}), f"{origin}.engines").items()
+    }
+    settings = ScaleSettings(
+        **merge_sources(SCALE_FIELDS, [read_table(SCALE_FIELDS, rest, origin, folder)], {}),
+        front=FrontScale(**merge_sources(FRONT_FIELDS, [front], {})),
+        engine=EngineScale(**merge_sources(ENGINE_FIELDS, [engine], {})),
+        engines={name: EngineScale(**merge_sources(ENGINE_FIELDS, [own, engine], {})) for name, own in engines.items()},
+    )
+    bounded: dict[str, FrontScale | EngineScale] = {"front": settings.front, "engine": settings.engine}
+    bounded |= {f"engines.{name}": one for name, one in settings.engines.items()}
+    for name, one in bounded.items():
+        if one.min_replicas > one.max_replicas:
+            raise SettingsError(f"{origin}.{name}: min_replicas is more than max_replicas")
+    return settings
 
 
 def check_model_name(name: str, origin: str = "") -> None:

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+import welldone
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.backends import LocalBackend
 from welldone.gateway.error_mapping import AttemptFailure
@@ -17,14 +18,11 @@ from welldone.http.client import fetch
 from welldone.http.connect import HttpClientError
 from welldone.http.server import HttpResponse
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
-from welldone.protocol.events import Json
-from welldone.server.api import models
 from welldone.server.api.anthropic import MessagesApi
-from welldone.server.api.count_tokens import make_token_counter
 from welldone.server.api.embeddings import EmbeddingsApi
-from welldone.server.api.models import ModelLoadingApi
+from welldone.server.api.models import ModelsApi
 from welldone.server.api.ollama import OllamaApi
-from welldone.server.api.openapi.document import openapi_document
+from welldone.server.api.openapi import openapi_document
 from welldone.server.api.response_owners import UpstreamIdOwners
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
@@ -35,7 +33,6 @@ from welldone.server.generation.response_task import ResponseTask
 from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.inspector.api import InspectorApi, inspector_routes, wildcard_path
-from welldone.server.inspector.assets import AssetHandlers
 from welldone.server.inspector.state import StateApi
 from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
@@ -53,29 +50,26 @@ class Routes:
         self.is_draining = False
         self._running_handlers: set[asyncio.Future[HttpResponse | None]] = set()  # of abortable routes
         self._parts = parts
-        settings, keys, now = parts.settings, parts.keys, parts.now
+        settings, keys = parts.settings, parts.keys
         self._generator = GenerationService(parts)
-        self._created = int(now())
-        self._queues = {model.name: _make_queue(model) for model in parts.supervisor.models}
+        self._queues = {
+            model.name: RequestQueue(model.settings.slots, model.settings.queue, model.settings.queue_wait_s)
+            for model in parts.supervisor.models
+        }
         for name, queue in self._queues.items():
             parts.metrics.watch_queue(name, queue)
         self._targets = BackendResolver(parts, self._queues, self._on_attempt_report)
-        self._embeddings = EmbeddingsApi(settings, self._local_model, self._queues, charge_tokens=self._charge_tokens)
-        self._count_tokens = count = make_token_counter(self._embeddings.count_chat)
-        owners = UpstreamIdOwners(is_strict=keys.has_several_principals, worker_sync=parts.worker_sync)
+        self._embeddings = EmbeddingsApi(settings, self._targets, self._queues, self._charge_tokens)
+        services = (settings, self._targets, self._generator, self._embeddings.count_chat, parts.now)
         self._responses = ResponsesApi(
-            settings,
-            self._targets,
-            self._generator,
-            ResponseStore(limit=settings.stored_responses, limit_bytes=settings.stored_bytes),
-            owners=owners,
-            count_tokens=count,
-            now=now,
+            *services,
+            store=ResponseStore(limit=settings.stored_responses, limit_bytes=settings.stored_bytes),
+            owners=UpstreamIdOwners(is_strict=keys.has_several_principals, worker_sync=parts.worker_sync),
         )
-        self._messages = MessagesApi(settings, self._targets, self._generator, count)
-        self._ollama = OllamaApi(self._targets, self._generator, list_models=self._visible_models, now=now)
+        self._messages = MessagesApi(*services)
+        self._ollama = OllamaApi(*services)
         self._passthrough = PassthroughApi(settings, self._targets, charge_tokens=self._charge_tokens)
-        self._loading = ModelLoadingApi(keys, read_body=self._generator.read_body, find_backend=self._targets.find)
+        self._models = ModelsApi(parts, self._targets, self._generator.read_body, int(parts.now()))
         for upstream in parts.upstreams.all:
             if upstream.is_unassigned:
                 self.upstream_changed(upstream)  # all others count as healthy until the first probe
@@ -86,7 +80,7 @@ class Routes:
             inspect = InspectorApi(
                 page.captures, worker_sync=parts.worker_sync, body_s=settings.body_s, is_admin=keys.is_admin
             )
-            self._routes |= inspector_routes(AssetHandlers(page.site), state, inspect)
+            self._routes |= inspector_routes(page.site, state, inspect)
 
     @property
     def response_tasks(self) -> set[ResponseTask]:
@@ -101,9 +95,7 @@ class Routes:
 
     def find(self, path: str) -> Route | None:
         """The route of a path, or None."""
-        bare = (
-            path.removeprefix(_API_PREFIX) or "/" if path == _API_PREFIX or path.startswith(_API_PREFIX + "/") else path
-        )
+        bare = path.removeprefix(_API_PREFIX) or "/" if f"{path}/".startswith(f"{_API_PREFIX}/") else path
         route = self._routes.get(bare) or self._routes.get(wildcard_path(_RESPONSE_PATH.sub("/responses/*", bare)))
         if route is None and bare.startswith("/models/"):
             return self._routes["/models/*"]
@@ -138,7 +130,7 @@ class Routes:
 
     async def close(self) -> None:
         """End background responses."""
-        await self._responses.close()
+        await self._responses.background.close()
 
     def _abortable(self, handler: RouteHandler) -> RouteHandler:
         """Wrap a handler so that `abort_all` can end it."""
@@ -166,26 +158,23 @@ class Routes:
         def post(endpoint: str, handler: RouteHandler, error_format: ErrorFormat = ErrorFormat.OPENAI) -> Route:
             return Route(endpoint, {"POST": handler}, is_rate_limited=True, error_format=error_format)
 
-        def get(
-            endpoint: str,
-            handler: RouteHandler,
-            error_format: ErrorFormat = ErrorFormat.OPENAI,
-            *,
-            is_public: bool = False,
-        ) -> Route:
-            return Route(endpoint, {"GET": handler}, is_public=is_public, error_format=error_format)
+        def get(endpoint: str, handler: RouteHandler, error_format: ErrorFormat = ErrorFormat.OPENAI) -> Route:
+            return Route(endpoint, {"GET": handler}, error_format=error_format)
+
+        def local(path: str, handler: LocalHandler) -> Route:  # requests for upstreams are passed through
+            return self._abortable_route(self._passthrough.route_with_local(path, handler))
 
         vectors = self._embeddings
-        rerank = self._local_or_passthrough("/rerank", vectors.rerank)
+        rerank = local("/rerank", vectors.rerank)
         paths = {
             "/chat/completions": post("chat", partial(self._generate, endpoint=Endpoint.CHAT)),
             "/chat/completions/input_tokens": self._abortable_route(post("chat", self._input_tokens)),
             "/completions": post("completions", partial(self._generate, endpoint=Endpoint.COMPLETIONS)),
-            "/embeddings": self._local_or_passthrough("/embeddings", vectors.embed),
+            "/embeddings": local("/embeddings", vectors.embed),
             "/rerank": rerank,
             "/reranking": rerank,
-            "/tokenize": self._local_or_passthrough("/tokenize", vectors.tokenize),
-            "/detokenize": self._local_or_passthrough("/detokenize", vectors.detokenize),
+            "/tokenize": local("/tokenize", vectors.tokenize),
+            "/detokenize": local("/detokenize", vectors.detokenize),
             "/responses": post("responses", self._responses.create),
             "/responses/input_tokens": self._abortable_route(post("responses", self._responses.input_tokens)),
             "/responses/*": Route("responses", {"GET": self._responses.get, "DELETE": self._responses.delete}),
@@ -195,28 +184,24 @@ class Routes:
             "/messages/count_tokens": self._abortable_route(
                 post("messages", self._messages.count_tokens, ErrorFormat.ANTHROPIC)
             ),
-            "/api/chat": post("ollama", self._ollama.chat, ErrorFormat.OLLAMA),
-            "/api/generate": post("ollama", self._ollama.complete, ErrorFormat.OLLAMA),
-            "/api/tags": get("ollama", self._ollama.tags, ErrorFormat.OLLAMA),
-            "/api/version": get("ollama", self._ollama.version, ErrorFormat.OLLAMA),
-            "/models": get("models", self._list_models),
-            "/models/*": get("models", self._get_model),
-            "/models/load": Route("models", {"GET": self._get_model, "POST": self._loading.load}),
-            "/models/unload": Route("models", {"GET": self._get_model, "POST": self._loading.unload}),
-            "/health": get("health", self._health, is_public=True),
+            "/api/chat": post("ollama", partial(self._ollama.respond, is_chat=True), ErrorFormat.OLLAMA),
+            "/api/generate": post("ollama", partial(self._ollama.respond, is_chat=False), ErrorFormat.OLLAMA),
+            "/api/tags": get("ollama", self._models.tags, ErrorFormat.OLLAMA),
+            "/api/version": get("ollama", self._show_version, ErrorFormat.OLLAMA),
+            "/models": get("models", self._models.list),
+            "/models/*": get("models", self._models.get),
+            "/models/load": Route("models", {"GET": self._models.get, "POST": self._models.load}),
+            "/models/unload": Route("models", {"GET": self._models.get, "POST": self._models.unload}),
+            "/health": Route("health", {"GET": self._health}, is_public=True),
             # Health probes are public: a kubelet has no key to send.
-            "/livez": get("health", self._liveness, is_public=True),
-            "/readyz": get("health", self._health, is_public=True),
+            "/livez": Route("health", {"GET": self._liveness}, is_public=True),
+            "/readyz": Route("health", {"GET": self._health}, is_public=True),
             "/metrics": get("metrics", self._show_metrics),
             "/openapi.json": get("openapi", self._show_document),
         }
         if self._parts.settings.slots:
             paths["/slots"] = get("slots", self._show_slots)
         return paths
-
-    def _local_or_passthrough(self, path: str, handler: LocalHandler) -> Route:
-        """A route with a handler for local models; requests for upstreams are passed through."""
-        return self._abortable_route(self._passthrough.route_with_local(path, handler))
 
     def _abortable_route(self, route: Route) -> Route:
         handlers = {method: self._abortable(handler) for method, handler in route.handlers.items()}
@@ -228,7 +213,7 @@ class Routes:
         """llama.cpp's endpoint that counts the prompt tokens of a chat request."""
         body = await self._generator.read_body(ctx)
         backend = self._targets.find(ctx, body.get("model"))
-        tokens = await self._count_tokens(ctx, backend, without_routing_fields(body))
+        tokens = await self._embeddings.count_chat(ctx, backend, without_routing_fields(body))
         return json_response({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def _generate(self, ctx: RequestContext, endpoint: Endpoint) -> HttpResponse | None:
@@ -241,42 +226,13 @@ class Routes:
             ctx, backend, GenerationRequest(body=body, id=request_id, endpoint=endpoint)
         )
 
-    def _local_model(self, ctx: RequestContext, body: Json) -> LocalModel:
-        backend = self._targets.find(ctx, body.get("model"))
-        if isinstance(backend, LocalBackend):
-            return backend.model
-        raise ApiError(404, "This endpoint is not available for models of upstreams.", code="not_found")
-
-    # Models, health, metrics and documents.
-
-    async def _list_models(self, ctx: RequestContext) -> HttpResponse:
-        listed = self._visible_models(ctx)
-        return json_response(
-            models.anthropic_list(listed)
-            if ctx.error_format is ErrorFormat.ANTHROPIC
-            else {"object": "list", "data": listed}
-        )
-
-    def _visible_models(self, ctx: RequestContext) -> list[Json]:
-        local = [models.model_object(model, self._created) for model in self._parts.supervisor.models]
-        return [one for one in [*local, *self._parts.upstreams.list_models()] if self._targets.may_use(ctx, one["id"])]
-
-    async def _get_model(self, ctx: RequestContext) -> HttpResponse:
-        found = self._model_object(ctx, ctx.request.path.partition("/models/")[2])
-        return json_response(models.anthropic_object(found) if ctx.error_format is ErrorFormat.ANTHROPIC else found)
-
-    def _model_object(self, ctx: RequestContext, name: str) -> Json:
-        backend = self._targets.find(ctx, name)
-        if isinstance(backend, LocalBackend):
-            return models.model_object(backend.model, self._created)
-        for one in self._parts.upstreams.list_models():
-            if one["id"] == name:
-                return one
-        # The name matches a pattern, and no upstream lists it.
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "welldone"}
+    # Health, metrics and documents.
 
     async def _liveness(self, ctx: RequestContext) -> HttpResponse:
         return json_response({"status": "ok"})
+
+    async def _show_version(self, ctx: RequestContext) -> HttpResponse:
+        return json_response({"version": welldone.__version__})
 
     async def _health(self, ctx: RequestContext) -> HttpResponse:
         """As llama-server: 503 while the model is loading; also while draining, to leave load balancing."""
@@ -335,8 +291,3 @@ class Routes:
 
 def _shutting_down() -> ApiError:
     return ApiError(503, "The server is shutting down.", code="shutting_down")
-
-
-def _make_queue(model: LocalModel) -> RequestQueue:
-    settings = model.settings
-    return RequestQueue(settings.slots, settings.queue, settings.queue_wait_s)

@@ -83,11 +83,9 @@ class Server:
         self._recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
         if self._recorder is not None:
             self._metrics.watch_recorder(self._recorder)
-        page = (
-            None
-            if site is None or settings.no_page
-            else InspectorServices(site, RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets)))
-        )
+        page = None
+        if site is not None and not settings.no_page:
+            page = InspectorServices(site, RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets)))
         parts = ServerParts(
             settings=settings,
             supervisor=self.supervisor,

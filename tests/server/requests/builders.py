@@ -38,17 +38,17 @@ def capabilities_with(**changes: object) -> ModelCapabilities:
     return msgspec.structs.replace(CAPABILITIES, **changes)
 
 
-def chat(capabilities: ModelCapabilities | None = CAPABILITIES, **body: object) -> ValidatedRequest:
+def chat(capabilities: ModelCapabilities = CAPABILITIES, **body: object) -> ValidatedRequest:
     """Validate a chat with these fields."""
     return read_chat({"messages": HELLO, **body}, MODEL, capabilities)
 
 
-def engine(capabilities: ModelCapabilities | None = CAPABILITIES, **body: object) -> Body:
+def engine(capabilities: ModelCapabilities = CAPABILITIES, **body: object) -> Body:
     """Return the engine's body for a chat with these fields."""
     return chat(capabilities, **body).bodies[0]
 
 
-def complete(capabilities: ModelCapabilities | None = CAPABILITIES, **body: object) -> ValidatedRequest:
+def complete(capabilities: ModelCapabilities = CAPABILITIES, **body: object) -> ValidatedRequest:
     """Validate a completion with these fields."""
     return read_completions({"prompt": "once", **body}, MODEL, capabilities)
 

@@ -87,8 +87,8 @@ def test_a_plain_request_is_a_plain_chat() -> None:
         "stop": ["END", "\n"],
         "chat_template_kwargs": {"enable_thinking": False},
     }
-    assert read(stop_sequences=["END"]).stop_strings == ("END",)
-    assert read().stop_strings == ()
+    assert read(stop_sequences=["END"]).chat["stop"] == ["END"]
+    assert "stop" not in read().chat
 
 
 def test_max_tokens_is_required_except_for_token_counts() -> None:

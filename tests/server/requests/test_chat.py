@@ -24,6 +24,7 @@ from welldone.schemas.chat import ChatRequest
 from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields
 from welldone.server.requests.chat import read_chat
 from welldone.server.requests.fields import ValidatedRequest
+from welldone.server.requests.sampling import UNKNOWN_CAPABILITIES
 
 CHAT_FIELDS = describe_fields(ChatRequest)
 PLAIN: Body = {"messages": HELLO, "stream": True, "stream_options": {"include_usage": True}}
@@ -37,7 +38,7 @@ def sent_for(body: Body) -> Body:
 def test_a_plain_chat_becomes_a_stream_with_usage() -> None:
     request = chat()
     assert request.bodies == [PLAIN]
-    assert (request.endpoint, request.model, request.is_stream, request.prompt_count) == ("chat", None, False, 1)
+    assert (request.is_stream, request.prompt_count) == (False, 1)
     assert request.facts == RequestFacts(
         include_usage=False, allow_obfuscation=True, choice_count=1, count_reasoning_tokens=True
     )
@@ -45,7 +46,7 @@ def test_a_plain_chat_becomes_a_stream_with_usage() -> None:
 
 def test_stream_options_are_read() -> None:
     request = chat(model="x", stream=True, stream_options={"include_usage": True, "include_obfuscation": False})
-    assert (request.is_stream, request.model) == (True, "x")
+    assert request.is_stream is True
     assert (request.facts.include_usage, request.facts.allow_obfuscation, request.facts.model) == (True, False, "x")
 
 
@@ -237,7 +238,9 @@ def test_text_that_cannot_fit_is_rejected_before_tokenisation() -> None:
 
 def test_no_feature_is_ruled_out_for_a_model_with_unknown_capabilities() -> None:
     long = [{"role": "user", "content": "x" * 10**6}]
-    part = chat(None, messages=long, max_tokens=10**9, repeat_last_n=10**9, logit_bias={"2000000000": 1}).bodies[0]
+    part = chat(
+        UNKNOWN_CAPABILITIES, messages=long, max_tokens=10**9, repeat_last_n=10**9, logit_bias={"2000000000": 1}
+    ).bodies[0]
     assert (part["max_tokens"], part["repeat_last_n"]) == (10**9, 8192)
 
 

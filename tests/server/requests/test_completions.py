@@ -12,7 +12,7 @@ PLAIN: Body = {"prompt": "once", "max_tokens": 16, "stream": True, "stream_optio
 def test_a_completion_has_16_tokens_by_default() -> None:
     request = complete()
     assert request.bodies == [PLAIN]
-    assert (request.endpoint, request.prompt_count, request.echo) == ("completions", 1, None)
+    assert (request.prompt_count, request.echo) == (1, None)
 
 
 @table(

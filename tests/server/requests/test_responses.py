@@ -13,7 +13,7 @@ from welldone.server.requests.chat import read_chat
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.response_items import (
     REFERENCES_LIMIT,
-    complete_items,
+    complete_item,
     items_to_messages,
     raw_input_items,
     read_input_items,
@@ -414,13 +414,8 @@ def test_reasoning_is_sent_as_a_summary_on_request(reasoning: Body, is_summary: 
 
 def test_storage_options_are_read() -> None:
     keeping = read_storage_options({"previous_response_id": "", "background": True})
-    assert (keeping.previous_response_id, keeping.is_stored, keeping.is_background, keeping.is_stream) == (
-        None,
-        True,
-        True,
-        False,
-    )
-    assert not read_storage_options({"store": False}).is_stored
+    assert (keeping.previous_response_id, keeping.store, keeping.background) == (None, True, True)
+    assert not read_storage_options({"store": False}).store
 
 
 @table(
@@ -441,7 +436,7 @@ def test_contradictory_storage_options_are_rejected(body: Body, param: str) -> N
 def test_items_are_stored_in_full() -> None:
     own: Body = {"type": "message", "id": "msg_own", "role": "user", "content": [{"type": "input_text", "text": "c"}]}
     items: list[Body] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, own, OUTPUT]
-    full = complete_items(items, "resp_ab")
+    full = [complete_item(item, f"ab_in{index}") for index, item in enumerate(items)]
     assert full == [
         {
             "id": "msg_ab_in0",

@@ -4,7 +4,7 @@ import pytest
 
 from tests.server.requests.builders import HELLO, Body, capabilities_with, chat, engine, rejection
 from tests.table import table
-from welldone.protocol.text_tool_calls import ForcedCallShape, ForcedToolCall
+from welldone.protocol.text_tool_calls import ForcedToolCall
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -67,21 +67,21 @@ def test_no_tools_are_sent_without_tools_or_with_tool_choice_none(body: Body) ->
 @table(
     ("body", "forced"),
     [
-        ({"tools": ONE, "tool_choice": "required"}, ForcedToolCall(ForcedCallShape.ARGUMENTS, "weather")),
-        ({"tools": TWO, "tool_choice": NAMED}, ForcedToolCall(ForcedCallShape.ARGUMENTS, "clock", is_named=True)),
+        ({"tools": ONE, "tool_choice": "required"}, ForcedToolCall("weather")),
+        ({"tools": TWO, "tool_choice": NAMED}, ForcedToolCall("clock", is_named=True)),
         (
             {"tools": TWO, "tool_choice": NAMED, "parallel_tool_calls": True},
-            ForcedToolCall(ForcedCallShape.ARGUMENTS, "clock", is_named=True),
+            ForcedToolCall("clock", is_named=True),
         ),
-        ({"tools": TWO, "tool_choice": "required"}, ForcedToolCall(ForcedCallShape.CALL)),
-        ({"tools": ONE, "tool_choice": "required", "parallel_tool_calls": True}, ForcedToolCall(ForcedCallShape.CALL)),
+        ({"tools": TWO, "tool_choice": "required"}, ForcedToolCall()),
+        ({"tools": ONE, "tool_choice": "required", "parallel_tool_calls": True}, ForcedToolCall()),
         (
             {"tools": TWO, "tool_choice": allowed("required", "clock")},
-            ForcedToolCall(ForcedCallShape.ARGUMENTS, "clock"),
+            ForcedToolCall("clock"),
         ),
         (
             {"functions": [item["function"] for item in TWO], "function_call": {"name": "clock"}},
-            ForcedToolCall(ForcedCallShape.ARGUMENTS, "clock", is_named=True),
+            ForcedToolCall("clock", is_named=True),
         ),
     ],
 )

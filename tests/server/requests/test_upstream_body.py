@@ -31,7 +31,7 @@ def complete(*, supports_n: bool = False, supports_streaming: bool = True, **bod
 def test_a_plain_request_is_sent_as_a_stream_with_usage_and_without_the_model() -> None:
     request = chat()
     assert request.bodies == [{"messages": MESSAGES, "stream": True, "stream_options": USAGE}]
-    assert (request.endpoint, request.model, request.is_stream, request.echo) == ("chat", "m", False, None)
+    assert (request.is_stream, request.echo) == (False, None)
     assert (request.facts.include_usage, request.facts.choice_count, request.facts.model) == (False, 1, "m")
 
 

@@ -7,10 +7,10 @@ import pytest
 from tests.server.requests.builders import CAPABILITIES, MODEL, Body, capabilities_with
 from tests.table import table
 from welldone.gateway.errors import ApiError
-from welldone.server.requests.fields import ValidatedRequest
+from welldone.server.requests.sampling import UNKNOWN_CAPABILITIES
 from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
-Reader = Callable[..., ValidatedRequest]
+Reader = Callable[..., object]
 
 
 @table(
@@ -24,23 +24,23 @@ Reader = Callable[..., ValidatedRequest]
     ],
 )
 def test_strings_and_token_ids_are_embedded(given: object, sent: list[object]) -> None:
-    request = read_embeddings({"input": given, "model": "e"}, MODEL, CAPABILITIES)
-    assert request.bodies == [{"input": sent, "encoding_format": "float"}]
-    assert (request.model, request.prompt_count, request.is_base64, request.dimensions) == ("e", len(sent), False, None)
+    _, engine = read_embeddings({"input": given, "model": "e"}, MODEL, CAPABILITIES)
+    assert engine == {"input": sent, "encoding_format": "float"}
 
 
 def test_encoding_and_dimensions_are_kept_for_the_reply() -> None:
-    request = read_embeddings({"input": "a", "encoding_format": "base64", "dimensions": 576}, MODEL, CAPABILITIES)
-    assert (request.is_base64, request.dimensions) == (True, 576)
-    assert request.bodies[0]["encoding_format"] == "float"
+    request, engine = read_embeddings(
+        {"input": "a", "encoding_format": "base64", "dimensions": 576}, MODEL, CAPABILITIES
+    )
+    assert (request.encoding_format, request.dimensions) == ("base64", 576)
+    assert engine["encoding_format"] == "float"
 
 
 def test_documents_are_ranked() -> None:
     body = {"query": "q", "documents": ["a", {"text": "b"}], "top_n": 9, "return_documents": True}
-    request = read_rerank(body, MODEL, CAPABILITIES)
-    assert request.bodies == [{"query": "q", "documents": ["a", "b"], "top_n": 2}]
-    assert request.documents == ["a", "b"]
-    assert read_rerank({"query": "q", "documents": ["a"]}, MODEL, CAPABILITIES).documents is None
+    request, engine = read_rerank(body, MODEL, CAPABILITIES)
+    assert engine == {"query": "q", "documents": ["a", "b"], "top_n": 2}
+    assert request.return_documents is True
 
 
 @table(
@@ -58,20 +58,20 @@ def test_documents_are_ranked() -> None:
     ],
 )
 def test_text_is_tokenised(body: Body, sent: Body) -> None:
-    assert read_tokenize(body, MODEL, CAPABILITIES).bodies == [sent]
+    assert read_tokenize(body, MODEL, CAPABILITIES)[1] == sent
 
 
 def test_tokens_are_detokenised() -> None:
-    assert read_detokenize({"tokens": [0, 49151]}, MODEL, CAPABILITIES).bodies == [{"tokens": [0, 49151]}]
-    assert read_detokenize({"tokens": []}, MODEL, None).bodies == [{"tokens": []}]
+    assert read_detokenize({"tokens": [0, 49151]}, MODEL, CAPABILITIES)[1] == {"tokens": [0, 49151]}
+    assert read_detokenize({"tokens": []}, MODEL, UNKNOWN_CAPABILITIES)[1] == {"tokens": []}
 
 
 def test_the_tokenize_limit_grows_with_the_context() -> None:
     wide = capabilities_with(context=100_000)
-    assert read_tokenize({"content": "x" * 2**18}, MODEL, CAPABILITIES).bodies
-    assert read_tokenize({"content": "x" * 1_600_000}, MODEL, wide).bodies
-    assert read_detokenize({"tokens": [1] * 65_536}, MODEL, None).bodies
-    assert read_detokenize({"tokens": [1] * 100_000}, MODEL, wide).bodies
+    assert read_tokenize({"content": "x" * 2**18}, MODEL, CAPABILITIES)
+    assert read_tokenize({"content": "x" * 1_600_000}, MODEL, wide)
+    assert read_detokenize({"tokens": [1] * 65_536}, MODEL, UNKNOWN_CAPABILITIES)
+    assert read_detokenize({"tokens": [1] * 100_000}, MODEL, wide)
     with pytest.raises(ApiError):
         read_tokenize({"content": "x" * 1_600_001}, MODEL, wide)
     with pytest.raises(ApiError):
@@ -79,7 +79,7 @@ def test_the_tokenize_limit_grows_with_the_context() -> None:
 
 
 def test_token_ids_are_embedded_up_to_the_context() -> None:
-    assert read_embeddings({"input": [[1] * 4096] * 73}, MODEL, CAPABILITIES).prompt_count == 73
+    assert read_embeddings({"input": [[1] * 4096] * 73}, MODEL, CAPABILITIES)[1]["input"] == [[1] * 4096] * 73
 
 
 @table(

@@ -13,14 +13,6 @@ from welldone.protocol.lenient_json import clean_unicode
 MAX_MESSAGE_CHARS = 100
 """Characters of a message: many share a line of the report."""
 OutputKind: TypeAlias = Literal["role", "text", "refusal", "reasoning", "tool"]
-_FIRST_TIME_FIELDS: dict[OutputKind, str] = {
-    "role": "role_s",
-    "text": "content_s",
-    "refusal": "content_s",
-    "reasoning": "reasoning_s",
-    "tool": "tool_s",
-}
-"""Field of a record with the time of the first output of a kind."""
 
 
 class StreamTimer(ABC):
@@ -72,7 +64,7 @@ class StreamTimer(ABC):
 
     def _on_output(self, kind: OutputKind, now: float, text: str = "") -> None:
         """Record generated text, and the time of the first output of its kind."""
-        field = _FIRST_TIME_FIELDS[kind]
+        field = "content_s" if kind in ("text", "refusal") else f"{kind}_s"
         if getattr(self._record, field) is None:
             setattr(self._record, field, now)
         if text:

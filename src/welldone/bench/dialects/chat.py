@@ -2,12 +2,12 @@
 
 import msgspec
 
-from welldone.bench.dialects.base import BenchDialect, StreamTimer
+from welldone.bench.dialects.base import BenchDialect, OutputKind, StreamTimer
 from welldone.bench.record import BenchRecord
 from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, Usage
+from welldone.protocol.events import Event
 from welldone.protocol.fast_path import ChunkTemplates, learn_templates
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
@@ -101,6 +101,15 @@ def _chunk_text(sent: bytes) -> str:
 
 
 _CHAT_ENVELOPE = Envelope("chatcmpl-bench", 0, "bench")
+_OUTPUT_KINDS: dict[type[Event], OutputKind] = {
+    ev.ChoiceStart: "role",
+    ev.Text: "text",
+    ev.Reasoning: "reasoning",
+    ev.Refusal: "refusal",
+    ev.ToolCall: "tool",
+    ev.ToolArguments: "tool",
+}
+"""Events that are output. Others are keep-alives, log probabilities, unknown fields, and the end of the answer."""
 
 
 class ChatStreamTimer(StreamTimer):
@@ -154,27 +163,14 @@ class ChatStreamTimer(StreamTimer):
 
     def _record_events(self, events: list[Event], now: float) -> None:
         for event in events:
-            match event:
-                case ev.Text(text=text):
-                    self._on_output("text", now, text)
-                case ev.ChoiceStart():
-                    self._on_output("role", now)
-                case ev.Reasoning(text=text):
-                    self._on_output("reasoning", now, text)
-                case ev.Refusal(text=text):
-                    self._on_output("refusal", now, text)
-                case ev.ToolCall():
-                    self._on_output("tool", now)
-                case ev.ToolArguments(text=text):
-                    self._on_output("tool", now, text)
-                case ev.Finish(reason=reason):
-                    self._record.finish_reason = reason
-                case Usage():
-                    self._on_usage(event)
-                case Failure(message=message):
-                    self._on_failure(message)
-                case _:
-                    pass  # keep-alives, logprobs, unknown fields
+            if kind := _OUTPUT_KINDS.get(type(event)):
+                self._on_output(kind, now, getattr(event, "text", ""))
+            elif isinstance(event, ev.Finish):
+                self._record.finish_reason = event.reason
+            elif isinstance(event, ev.Usage):
+                self._on_usage(event)
+            elif isinstance(event, ev.Failure):
+                self._on_failure(event.message)
         self._repair.feed(events)
 
 

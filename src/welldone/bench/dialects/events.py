@@ -101,7 +101,8 @@ def learn_event_template(frame: bytes, value: Json, path: FieldPath) -> EventTem
     for match in re.finditer(b'"' + path[-1].encode() + _STRING_PATTERN, frame):
         template = _build_template(frame, match.span(1), counted.span(1) if counted else None, number)
         same = _with_text(value, path, _PROBE_TEXT) | ({_SEQUENCE_FIELD: 1} if is_counted else {})
-        if _decode_event(template.event(_PROBE_TEXT, 1 if is_counted else None)) == same:
+        frames = sse.SseDecoder().feed(template.event(_PROBE_TEXT, 1 if is_counted else None))
+        if [parse_strict(probe.data or b"") for probe in frames] == [same]:
             return template
     return None
 
@@ -118,11 +119,6 @@ def _with_text(value: Json, path: FieldPath, text: str) -> Json:
     """Return the value with another text."""
     name, *rest = path
     return value | {name: _with_text(value[name], tuple(rest), text) if rest else text}
-
-
-def _decode_event(frame: bytes) -> object:
-    frames = sse.SseDecoder().feed(frame)
-    return parse_strict(frames[0].data) if len(frames) == 1 and frames[0].data is not None else None
 
 
 _MAX_EVENT_LESSONS = 4

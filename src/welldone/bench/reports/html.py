@@ -14,7 +14,7 @@ from welldone.bench.reports.plots import PlotLine, format_number, format_percent
 from welldone.bench.reports.step_plots import step_sections
 from welldone.bench.reports.text import format_metric, split_metric, without_records
 from welldone.bench.stats import FIRST_IS_BETTER, NO_DIFFERENCE, SECOND_IS_BETTER, comparison_verdict
-from welldone.reporting import as_html, code, element, pluralize
+from welldone.reporting import code, element, html_document, pluralize
 
 # Throughput and latency by load: the steps of a run as points of lines.
 
@@ -34,10 +34,11 @@ def load_curves(report: BenchReport) -> list[Element]:
     x = msgspec.structs.replace(plots.linear_axis([load for load, _ in loads]), unit=name)
     tokens = [*_target_lines(several, lambda step: step.token_rate), *_max_throughput_lines(report, loads)]
     requests = _target_lines(several, lambda step: step.request_rate)
+    lost = _target_lines(several, lambda step: 100 * (step.failed + step.skipped) / step.due if step.due else 0.0)
     rates = [
         line_plot("Tokens", tokens, x=x, y="tokens/s"),
         line_plot("Successful requests", requests, x=x, y="requests/s"),
-        line_plot("Failed or skipped requests", _target_lines(several, _lost_percent), x=x, y="% of those due"),
+        line_plot("Failed or skipped requests", lost, x=x, y="% of those due"),
     ]
     times = [
         line_plot(title, _latency_lines(several, metric), x=x, y="", format_value=format_seconds)
@@ -54,10 +55,6 @@ def _load_level(kind: str, step: StepResult) -> float | None:
     if step.is_warmup:
         return None
     return float(step.max_vus) if kind == "concurrency" else step.rate
-
-
-def _lost_percent(step: StepResult) -> float:
-    return 100 * (step.failed + step.skipped) / step.due if step.due else 0.0
 
 
 def _target_lines(several: Sequence[_LoadPoints], measure: Callable[[StepResult], float]) -> list[PlotLine]:
@@ -91,7 +88,6 @@ def _latency_lines(several: Sequence[_LoadPoints], metric: str) -> list[PlotLine
     return lines
 
 
-_CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _VERDICT_CLASSES = {FIRST_IS_BETTER: "pass", NO_DIFFERENCE: "quiet", SECOND_IS_BETTER: "fail"}
 """CSS classes from the point of view of the first server."""
 _TIME_HEADINGS = {"ttft": "first token (TTFT)", "itl": "between tokens (ITL)", "e2e": "complete answer (E2E)"}
@@ -111,15 +107,8 @@ def render_html(report: BenchReport) -> str:
         *step_sections(report.steps),
         _settings_section(report),
     )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_CONTENT_SECURITY_POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"welldone bench: {report.model}, {report.kind}"),
-        element("style", (get_data("welldone.bench.reports", "report.css") or b"").decode()),
-    )
-    return f"<!doctype html>\n{as_html(element('html', head, body, lang='en'))}"
+    style = (get_data("welldone.bench.reports", "report.css") or b"").decode()
+    return html_document(f"welldone bench: {report.model}, {report.kind}", style, body)
 
 
 def _printable_report(report: BenchReport) -> BenchReport:

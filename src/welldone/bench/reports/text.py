@@ -50,13 +50,9 @@ def _csv_values(record: BenchRecord) -> list[object]:
 
 def _csv_cell(value: object) -> object:
     """Quote text from a server that a spreadsheet would run as a formula."""
-    match value:
-        case float():
-            return round(value, _CSV_TIME_DIGITS)
-        case str() if value.startswith(_FORMULA_PREFIXES):
-            return f"'{value}"
-        case _:
-            return value
+    if isinstance(value, float):
+        return round(value, _CSV_TIME_DIGITS)
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_PREFIXES) else value
 
 
 # Functions for all formats. Text from servers is sanitized with `welldone.reporting` before it is printed.

@@ -6,12 +6,11 @@ from typing import Any
 import msgspec
 
 from welldone.check import settings
-from welldone.check.probe import Probe, stream_and_whole
 from welldone.check.probes import text
 from welldone.check.probes.errors import is_refused
 from welldone.check.probes.limits import UNMATCHED_STOP
 from welldone.check.reply import ProbeReply, ProbeRequest
-from welldone.check.session import NOT_REPRODUCIBLE, NotApplicableError, Session
+from welldone.check.session import NOT_REPRODUCIBLE, NotApplicableError, Probe, Session, stream_and_whole
 from welldone.rules.view.choices import as_list, as_object, is_int
 
 COMPLETION_PROMPT = "The capital of France is"
@@ -104,9 +103,8 @@ async def _probe_suffix(session: Session) -> None:
         # The same text may be correct. Only the prompt tokens show whether the suffix was read.
         raise NotApplicableError("the same text as without suffix, and no usage that counts the suffix")
     has_effect = reply.text != plain.text or len({*counts}) > 1
-    session.check_rule(
-        "cmpl-suffix", reply, has_effect, "the same text as without suffix", "another text, or status 400"
-    )
+    observed, expected = "the same text as without suffix", "another text, or status 400"
+    session.check_rule("cmpl-suffix", reply, has_effect, observed, expected)
 
 
 _with_logprobs = partial(_probe_completion, max_tokens=_COMPLETION_TOKENS, logprobs=2)
@@ -146,9 +144,8 @@ async def _probe_stop_sequences(session: Session) -> None:
 
 
 async def _probe_count_tokens(session: Session) -> None:
-    (_, short), (reply, longer) = [
-        await _count_tokens(session, text) for text in (settings.HELLO_PROMPT, settings.COUNT_PROMPT)
-    ]
+    _, short = await _count_tokens(session, settings.HELLO_PROMPT)
+    reply, longer = await _count_tokens(session, settings.COUNT_PROMPT)
     is_correct = short is not None and longer is not None and 0 < short < longer
     observed = {"input_tokens": [short, longer]} if reply.is_ok else reply.error_summary
     expected = '{"input_tokens":n}, and more for a longer text'

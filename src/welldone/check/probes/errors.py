@@ -10,14 +10,12 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from welldone.check import settings
-from welldone.check.probe import Probe
 from welldone.check.probe_client import OVERLOAD_STATUSES
-from welldone.check.reply import ProbeReply, ProbeRequest
-from welldone.check.session import REFUSED_4XX_RULE, NotApplicableError, RequestFunction, Session, UnsupportedError
+from welldone.check.reply import ProbeReply, ProbeRequest, RequestFunction, RequestHeaders
+from welldone.check.session import REFUSED_4XX_RULE, NotApplicableError, Probe, Session, UnsupportedError
 from welldone.rules.view.choices import as_list, as_object, is_int
 
 JsonFields: TypeAlias = dict[str, Any]
-RequestHeaders: TypeAlias = tuple[tuple[str, str | None], ...]
 
 _BAD_REQUEST_TOKENS = 16  # limit for servers that accept an invalid request
 _MAX_STREAM_BYTES = 16_384  # some 60 chunks: a server may ignore an invalid token limit
@@ -38,26 +36,17 @@ _IMAGE_PARTS: Mapping[str, JsonFields] = {
 """An image part, by dialect."""
 
 _BAD_BODIES = (b'{"messages": [', b"", b"[]")
-_BAD_CONVERSATIONS: tuple[object, ...] = (
-    ...,
-    [],
-    [{"content": settings.HELLO_PROMPT}],
-    [{"role": "nobody", "content": settings.HELLO_PROMPT}],
-    [{"role": "user", "content": 7}],
+_BAD_MESSAGES: tuple[JsonFields, ...] = (
+    *({"content": settings.HELLO_PROMPT}, {"role": "nobody", "content": settings.HELLO_PROMPT}),
+    {"role": "user", "content": 7},
 )
+_BAD_CONVERSATIONS: tuple[object, ...] = (..., [], *([message] for message in _BAD_MESSAGES))
 """Invalid values of the field with the conversation."""
-_NOT_A_CONVERSATION: Mapping[str, object] = {
-    **dict.fromkeys(("chat", "messages"), settings.HELLO_PROMPT),
-    "responses": 7,
-}
-"""A value that is no conversation, by dialect: `input` of /v1/responses may be a string."""
 _BAD_VALUES: tuple[JsonFields, ...] = ({"temperature": "hot"}, {"stream": "yes"}, {"tools": "none"})
 _BAD_DIALECT_VALUES: Mapping[str, tuple[JsonFields, ...]] = {
     "chat": ({"n": 0}, {"stop": 7}, {"response_format": {"type": "poem"}}, {"logprobs": True, "top_logprobs": 999}),
     "responses": (
-        {"text": {"format": {"type": "poem"}}},
-        {"top_logprobs": 999},
-        {"previous_response_id": "resp_of_nobody"},
+        *({"text": {"format": {"type": "poem"}}}, {"top_logprobs": 999}, {"previous_response_id": "resp_of_nobody"}),
     ),
     "messages": ({"stop_sequences": 7}, {"thinking": "hard"}),
 }
@@ -71,7 +60,9 @@ async def _send_bad_bodies(session: Session) -> None:
 
 
 async def _send_bad_conversations(session: Session) -> None:
-    for conversation in (*_BAD_CONVERSATIONS, _NOT_A_CONVERSATION[session.dialect.name]):
+    # `input` of /v1/responses may be a string.
+    not_a_list = 7 if session.dialect.name == "responses" else settings.HELLO_PROMPT
+    for conversation in (*_BAD_CONVERSATIONS, not_a_list):
         for stream in (True, False):
             await _send_bad_request(session, {session.dialect.input_field: conversation, "stream": stream})
 
@@ -127,7 +118,7 @@ async def _context_tokens(session: Session) -> int:
     A prompt that exceeds any context could cost a server minutes of valid work. So the probe runs only where the
     length is known.
     """
-    reply = session.require_ok(await session.send(ProbeRequest(method="GET", path="/models"), is_judged=False))
+    reply = await session.list_models()
     models = [as_object(model) for model in as_list(reply.json.get("data"))]
     model = next((model for model in models if model.get("id") == session.facts.model), {})
     values = [fields.get(name) for fields in (model, as_object(model.get("meta"))) for name in _CONTEXT_FIELDS]
@@ -205,13 +196,9 @@ _SDK_HEADERS = (
 
 async def _probe_unknown_fields(session: Session) -> None:
     plain = partial(session.generate, settings.HELLO_PROMPT, max_tokens=_ANSWER_TOKENS)
-    variant = partial(plain, x_unknown_to_all={"level": 1})
-    await _require_accepted(
-        session, "req-unknown-ignored", variant, plain, "200, and the field x_unknown_to_all is ignored"
-    )
-    variant = partial(plain, headers=_SDK_HEADERS)
-    expected = "200, and the headers x-stainless-* and OpenAI-Beta are ignored"
-    await _require_accepted(session, "req-unknown-ignored", variant, plain, expected)
+    field, headers = partial(plain, x_unknown_to_all={"level": 1}), partial(plain, headers=_SDK_HEADERS)
+    for variant, name in ((field, "field x_unknown_to_all is"), (headers, "headers x-stainless-* and OpenAI-Beta are")):
+        await _require_accepted(session, "req-unknown-ignored", variant, plain, f"200, and the {name} ignored")
 
 
 async def _probe_content_parts(session: Session) -> None:
@@ -241,13 +228,14 @@ async def _require_accepted(
 
 
 async def _probe_accept(session: Session) -> None:
-    json_type, stream_type = "application/json", "text/event-stream"
-    await _check_accept(session, stream=True, other=json_type, usual=stream_type)
-    await _check_accept(session, stream=False, other=stream_type, usual=json_type)
+    for stream in (True, False):
+        await _check_accept(session, stream=stream)
 
 
-async def _check_accept(session: Session, *, stream: bool, other: str, usual: str) -> None:
-    expected = _A_STREAM if stream else _AN_OBJECT
+async def _check_accept(session: Session, *, stream: bool) -> None:
+    expected, other, usual = _AN_OBJECT, "text/event-stream", "application/json"
+    if stream:
+        expected, other, usual = _A_STREAM, usual, other
     request = partial(session.generate, settings.HELLO_PROMPT, stream=stream, max_tokens=_ANSWER_TOKENS)
     reply = await request(headers=(("Accept", other),))
     if reply.status is not None and (reply.status == 429 or reply.status >= 500):
@@ -280,12 +268,10 @@ def _body_kind(reply: ProbeReply) -> str:
     return _AN_OBJECT if not reply.is_stream and reply.view.reply_object else "the reply is neither a stream nor JSON"
 
 
-_ACCEPT = "Accept headers that contradict the field stream"
+_ACCEPT, _DEFAULT = "Accept headers that contradict the field stream", "no field stream, and stream: false"
 STREAM_FIELD_PROBES = (
     Probe("requests-accept", _ACCEPT, _probe_accept, ("http-accept-ignored",)),
-    Probe(
-        "requests-default", "no field stream, and stream: false", _probe_stream_default, ("http-stream-default-false",)
-    ),
+    Probe("requests-default", _DEFAULT, _probe_stream_default, ("http-stream-default-false",)),
 )
 RESPONSES_REQUEST_PROBES = (
     Probe("requests-unknown", "unknown fields and headers", _probe_unknown_fields, ("req-unknown-ignored",)),

@@ -3,9 +3,8 @@
 from typing import Any
 
 from welldone.check import settings
-from welldone.check.probe import Probe
 from welldone.check.reply import ProbeReply, ProbeRequest
-from welldone.check.session import NotApplicableError, Session, UnsupportedError
+from welldone.check.session import NotApplicableError, Probe, Session, UnsupportedError
 from welldone.check.settings import CheckDialect
 from welldone.protocol.catalog import Severity
 from welldone.rules.view.choices import as_object, as_text, is_int
@@ -29,21 +28,19 @@ async def _probe_cors(session: Session) -> None:
     preflight = await session.send(_preflight(session.dialect), is_judged=False)
     if preflight.status in (429, 503):
         raise NotApplicableError(preflight.error_summary)
-    if _refuses_origin(preflight):
+    # Starlette refuses an origin with 400 "Disallowed CORS origin".
+    is_refusal = preflight.status == 403 or (preflight.status == 400 and "origin" in preflight.error_summary.lower())
+    if is_refusal and preflight.header(_ALLOW_ORIGIN) is None:
         raise UnsupportedError(preflight.error_summary)
-    problem = _preflight_problem(preflight, session.dialect)
+    names = (preflight.header("access-control-allow-headers") or "").split(",")
+    allowed = {name.strip().lower() for name in names}
+    problem = _preflight_problem(preflight, session.dialect, allowed)
     if problem:
         session.check_rule(CORS_PREFLIGHT, preflight, False, problem, _CORS_EXPECTED)
         return
     # By the Fetch standard (CORS protocol), * does not allow Authorization; current browsers still accept it.
-    session.check_rule(
-        CORS_PREFLIGHT,
-        preflight,
-        KEY_HEADER in _allowed_headers(preflight),
-        "Access-Control-Allow-Headers: *, which does not include authorization",
-        _CORS_EXPECTED,
-        severity=Severity.TOLERATED,
-    )
+    observed, is_named = "Access-Control-Allow-Headers: *, which does not include authorization", KEY_HEADER in allowed
+    session.check_rule(CORS_PREFLIGHT, preflight, is_named, observed, _CORS_EXPECTED, severity=Severity.TOLERATED)
     # The page must also be allowed to read the reply.
     reply = await session.answer(settings.HELLO_PROMPT, max_tokens=8, headers=(("Origin", CORS_ORIGIN),))
     observed = f"a reply to {CORS_ORIGIN} with Access-Control-Allow-Origin: {reply.header(_ALLOW_ORIGIN)}"
@@ -68,31 +65,18 @@ def _requested_headers(dialect: CheckDialect) -> tuple[str, ...]:
     return (*CORS_HEADERS, *(name for name, _ in dialect.request_headers("")))
 
 
-def _preflight_problem(preflight: ProbeReply, dialect: CheckDialect) -> str:
+def _preflight_problem(preflight: ProbeReply, dialect: CheckDialect, allowed: set[str]) -> str:
     """Why a browser would block the request; empty if it would not."""
     if not preflight.is_ok:
         return f"status {preflight.status} for OPTIONS"
     if not _allows_origin(preflight):
         return f"Access-Control-Allow-Origin: {preflight.header(_ALLOW_ORIGIN)}"
-    allowed = _allowed_headers(preflight)
     missing = [] if "*" in allowed else [name for name in _requested_headers(dialect) if name not in allowed]
     return f"not allowed: {', '.join(missing)}" if missing else ""
 
 
-def _refuses_origin(preflight: ProbeReply) -> bool:
-    """Whether the server explicitly refuses the origin. Starlette does so with 400 "Disallowed CORS origin"."""
-    is_refusal = preflight.status == 403 or (preflight.status == 400 and "origin" in preflight.error_summary.lower())
-    return is_refusal and preflight.header(_ALLOW_ORIGIN) is None
-
-
 def _allows_origin(reply: ProbeReply) -> bool:
     return reply.header(_ALLOW_ORIGIN) in (CORS_ORIGIN, "*")
-
-
-def _allowed_headers(preflight: ProbeReply) -> set[str]:
-    """Names of the allowed headers, in lower case."""
-    names = (preflight.header("access-control-allow-headers") or "").split(",")
-    return {name.strip().lower() for name in names}
 
 
 CORS_PROBES = (Probe("http-cors", "a CORS preflight from a browser", _probe_cors, (CORS_PREFLIGHT,)),)
@@ -102,7 +86,7 @@ CORS_PROBES = (Probe("http-cors", "a CORS preflight from a browser", _probe_cors
 
 
 async def _probe_models(session: Session) -> None:
-    reply = session.require_ok(await session.send(ProbeRequest(method="GET", path="/models"), is_judged=False))
+    reply = await session.list_models()
     expected = '{"object":"list","data":[{"id":"…","object":"model","created":1700000000,"owned_by":"…"}]}'
     problem = _models_problem(reply.json)
     session.check_rule("ns-models-list", reply, not problem, problem, expected)

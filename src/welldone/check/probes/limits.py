@@ -1,13 +1,11 @@
 """Probes of the token limit and of stop strings."""
 
-from collections.abc import Iterator
 from functools import partial
 
 from welldone.check import settings
-from welldone.check.probe import Probe, stream_and_whole
 from welldone.check.probes.errors import is_refused
-from welldone.check.reply import ProbeReply, chunk_boundaries, frame_at_offset, text_from_difference
-from welldone.check.session import NOT_REPRODUCIBLE, NotApplicableError, RequestFunction, Session
+from welldone.check.reply import ProbeReply, RequestFunction, chunk_boundaries, frame_at_offset, text_from_difference
+from welldone.check.session import NOT_REPRODUCIBLE, NotApplicableError, Probe, Session, stream_and_whole
 
 _LIMIT_TOKENS = 8
 _LONGER_LIMIT_TOKENS = 40
@@ -37,14 +35,10 @@ async def _probe_truncation(session: Session, *, rule: str, stream: bool) -> Non
 
 
 async def _send_limited(session: Session, name: str, tokens: int, *, stream: bool = True) -> ProbeReply:
-    abort_when = _is_over_limit if stream else None
-    return await session.generate(
-        settings.COUNT_PROMPT, stream=stream, max_tokens=tokens, limit_field=name, is_exact=True, abort_when=abort_when
-    )
-
-
-def _is_over_limit(body: bytes) -> bool:
-    return body.count(b"\ndata:") > _TOO_MANY_FRAMES
+    request = partial(session.generate, settings.COUNT_PROMPT, max_tokens=tokens, limit_field=name, is_exact=True)
+    if not stream:
+        return await request(stream=False)
+    return await request(abort_when=lambda body: body.count(b"\ndata:") > _TOO_MANY_FRAMES)
 
 
 def _check_limit(session: Session, reply: ProbeReply, name: str) -> bool:
@@ -71,12 +65,9 @@ async def _not_truncated_reason(session: Session, reply: ProbeReply) -> str | No
     """Why the answer may be complete; None where the same request with a higher limit shows that it is truncated."""
     if reply.finish_reason is None:
         return "the answer has no finish reason"
-    longer, repeated = [
-        _generated_text(
-            session.require_ok(await _send_limited(session, session.facts.limit_field, tokens, stream=reply.is_stream))
-        )
-        for tokens in (_LONGER_LIMIT_TOKENS, _LIMIT_TOKENS)
-    ]
+    request = partial(_send_limited, session, session.facts.limit_field, stream=reply.is_stream)
+    longer = _generated_text(session.require_ok(await request(_LONGER_LIMIT_TOKENS)))
+    repeated = _generated_text(session.require_ok(await request(_LIMIT_TOKENS)))
     text = _generated_text(reply)
     if repeated != text or not longer.startswith(text):
         return NOT_REPRODUCIBLE
@@ -118,21 +109,19 @@ UNMATCHED_STOP = "~ZQ~"
 _ANSWER_CHANGED = "with a stop string the model gives another answer"
 
 
-def _chat_request(session: Session) -> RequestFunction:
-    return partial(session.generate, settings.COUNT_PROMPT, max_tokens=_STOP_TOKENS)
-
-
-async def _baseline_answer(session: Session, request: RequestFunction) -> ProbeReply:
-    """The answer without stop strings."""
+async def _baseline_answer(session: Session, *, is_completion: bool = False) -> tuple[RequestFunction, ProbeReply]:
+    """A request, and the answer to it without stop strings."""
+    request = partial(session.generate, settings.COUNT_PROMPT, max_tokens=_STOP_TOKENS)
+    if is_completion:
+        request = partial(session.complete, STOP_PROMPT, max_tokens=_STOP_TOKENS)
     baseline = session.require_ok(await request())
     if len(baseline.text.strip()) < _MIN_ANSWER_CHARS:
         raise NotApplicableError("the answer is too short to take a stop string from it")
-    return baseline
+    return request, baseline
 
 
 async def _probe_stops(session: Session) -> None:
-    request = _chat_request(session)
-    baseline = await _baseline_answer(session, request)
+    request, baseline = await _baseline_answer(session)
     stop = _pick_stop(baseline)
     listed = await request(stop=[f"{UNMATCHED_STOP}1", f"{UNMATCHED_STOP}2", stop, f"{UNMATCHED_STOP}3"])
     single = await request(stop=stop)
@@ -158,8 +147,7 @@ def _check_stop_form(session: Session, reply: ProbeReply, baseline: ProbeReply, 
 
 
 async def _probe_stops_completions(session: Session) -> None:
-    request = partial(session.complete, STOP_PROMPT, max_tokens=_STOP_TOKENS)
-    baseline = await _baseline_answer(session, request)
+    request, baseline = await _baseline_answer(session, is_completion=True)
     stop = _pick_stop(baseline)
     await _check_stop_leak(session, request, baseline, await request(stop=stop), stop)
     await _check_holdback(session, request, baseline)
@@ -190,15 +178,10 @@ async def _is_repeated(request: RequestFunction, baseline: ProbeReply, reply: Pr
 
 
 def _pick_stop(baseline: ProbeReply) -> str:
-    """A few characters from the middle of the answer, across a chunk boundary if possible."""
-    stop = next(_stop_candidates(baseline), None)
-    if stop is None:
-        raise NotApplicableError("no part of the answer can be a stop string")
-    return stop
+    """A few characters from the middle of the answer, across a chunk boundary if possible.
 
-
-def _stop_candidates(baseline: ProbeReply) -> Iterator[str]:
-    """Stop strings without white space at their ends or before them, since some servers strip it."""
+    They have no white space at their ends or before them, since some servers strip it.
+    """
     text = baseline.text
     middle = len(text) // 2
     for offsets in (chunk_boundaries(baseline), range(len(text))):
@@ -209,12 +192,12 @@ def _stop_candidates(baseline: ProbeReply) -> Iterator[str]:
                 is_first_match = start > 0 and text.find(stop) == start
                 has_no_space = not any(map(str.isspace, text[start - 1 : start + 1] + stop[-1:]))
                 if is_first_match and has_no_space and len(stop) == before + after and stop.isprintable():
-                    yield stop
+                    return stop
+    raise NotApplicableError("no part of the answer can be a stop string")
 
 
 async def _probe_unfinished_stop(session: Session) -> None:
-    request = _chat_request(session)
-    await _check_holdback(session, request, await _baseline_answer(session, request))
+    await _check_holdback(session, *await _baseline_answer(session))
 
 
 async def _check_holdback(session: Session, request: RequestFunction, baseline: ProbeReply) -> None:
@@ -237,8 +220,8 @@ async def _check_holdback(session: Session, request: RequestFunction, baseline: 
 
 async def _probe_empty_answer(session: Session) -> None:
     """A stop string at the start of the answer makes it empty."""
-    request = _chat_request(session)
-    stop = (await _baseline_answer(session, request)).text.lstrip()[:3]
+    request, baseline = await _baseline_answer(session)
+    stop = baseline.text.lstrip()[:3]
     if not stop.isprintable():
         raise NotApplicableError("the answer's beginning cannot be a stop string")
     reply = session.require_ok(await request(stop=stop))

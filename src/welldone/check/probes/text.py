@@ -5,12 +5,18 @@ from functools import partial
 from typing import Any
 
 from welldone.check import settings
-from welldone.check.probe import Probe, stream_and_whole
 from welldone.check.probes.errors import is_refused
 from welldone.check.probes.usage import USAGE_WHOLE_REQUEST
 from welldone.check.reading import ParsedChoice
 from welldone.check.reply import SPECIAL_TOKENS, ProbeReply, frame_at_offset, text_from_difference
-from welldone.check.session import NOT_REPRODUCIBLE, NotApplicableError, Session, UnsupportedError
+from welldone.check.session import (
+    NOT_REPRODUCIBLE,
+    NotApplicableError,
+    Probe,
+    Session,
+    UnsupportedError,
+    stream_and_whole,
+)
 from welldone.rules.view.choices import is_json
 
 # ---- several choices (n)
@@ -25,14 +31,9 @@ whether they count the end-of-text token."""
 
 async def _probe_choices(session: Session, *, stream: bool) -> None:
     # Some servers do not send two equal answers, so the temperature is the server's default.
-    fields: dict[str, Any] = {
-        "n": _CHOICES,
-        "temperature": ...,
-        "stream_options": {"include_usage": True} if stream else ...,
-    }
-    reply = await session.generate(
-        settings.COUNT_PROMPT, stream=stream, max_tokens=_CHOICE_TOKENS, is_exact=True, **fields
-    )
+    fields: dict[str, Any] = {"n": _CHOICES, "temperature": ..., "max_tokens": _CHOICE_TOKENS, "is_exact": True}
+    usage = {"include_usage": True} if stream else ...
+    reply = await session.generate(settings.COUNT_PROMPT, stream=stream, stream_options=usage, **fields)
     if is_refused(reply):
         session.check_rule("n-refuse-if-unsupported", reply, passed=True)
     session.require_ok(reply)

@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from welldone.check import settings
-from welldone.check.probe import Probe
 from welldone.check.reply import ProbeReply, ProbeRequest
-from welldone.check.session import NotApplicableError, Session
+from welldone.check.session import NotApplicableError, Probe, Session
 from welldone.rules.view.choices import as_list, as_object, is_int
 
 # ---- incremental delivery
@@ -76,14 +75,6 @@ _METRIC_SAMPLE = re.compile(
 """A sample in the Prometheus text format. The value is small, so exponents are not parsed."""
 
 
-async def find_gauge(session: Session) -> Gauge | None:
-    """The first gauge that the server supports."""
-    for gauge in (_slots_gauge, _metrics_gauge):
-        if await gauge(session) is not None:
-            return gauge
-    return None
-
-
 async def _slots_gauge(session: Session) -> float | None:
     """/slots of llama.cpp: a list with `is_processing`, in older versions with a numeric `state`."""
     reply = await session.send(ProbeRequest(method="GET", path="/slots", is_root=True), is_judged=False)
@@ -126,34 +117,35 @@ class _DisconnectingReader:
         return self.has_started and self.is_disconnecting
 
     async def generate(self, session: Session) -> ProbeReply:
-        abort_when = self.should_abort
-        return await session.generate(settings.COUNT_PROMPT, max_tokens=_LONG_ANSWER_TOKENS, abort_when=abort_when)
+        tokens = _LONG_ANSWER_TOKENS
+        return await session.generate(settings.COUNT_PROMPT, max_tokens=tokens, abort_when=self.should_abort)
 
 
 async def _probe_disconnect(session: Session) -> None:
     if session.jobs == 1:
         raise NotApplicableError("the probe needs two concurrent requests: use --jobs 2")
-    gauge = await find_gauge(session)
-    if gauge is None:
-        await _check_by_timing(session)
-    else:
-        await _check_by_gauge(session, gauge)
+    for gauge in (_slots_gauge, _metrics_gauge):
+        if await gauge(session) is not None:
+            await _check_by_gauge(session, gauge)
+            return
+    await _check_by_timing(session)
 
 
 async def _check_by_gauge(session: Session, gauge: Gauge) -> None:
-    if await _seconds_until_idle(session, gauge) is None:
+    async def is_idle() -> bool:
+        return not await gauge(session)
+
+    if await _seconds_until(session, is_idle) is None:
         raise NotApplicableError("the server is busy with other requests")
     aborted = await _disconnect_when_seen(session, gauge)
-    idle_s = await _seconds_until_idle(session, gauge)
-    if idle_s is not None:
-        _check_cancelled(session, aborted, idle_s)
-        return
-    # Some gauges are updated only by the next request.
-    await _send_small_request(session)
-    if not await gauge(session):
-        raise NotApplicableError("the server reports its running requests with a delay")
+    idle_s = await _seconds_until(session, is_idle)
+    if idle_s is None:
+        # Some gauges are updated only by the next request.
+        await _send_small_request(session)
+        if await is_idle():
+            raise NotApplicableError("the server reports its running requests with a delay")
     observed = f"a request that still runs {session.timeouts.disconnect_s:g} s after its client disconnected"
-    session.check_rule(CANCEL_ON_DISCONNECT, aborted, False, observed, _CANCEL_EXPECTED)
+    _check_cancelled(session, aborted, idle_s, observed)
 
 
 async def _disconnect_when_seen(session: Session, gauge: Gauge) -> ProbeReply:
@@ -169,10 +161,10 @@ async def _disconnect_when_seen(session: Session, gauge: Gauge) -> ProbeReply:
     return aborted
 
 
-async def _seconds_until_idle(session: Session, gauge: Gauge) -> float | None:
-    """Seconds until the server runs no request; None after `disconnect_s`."""
+async def _seconds_until(session: Session, is_met: Callable[[], Awaitable[bool]]) -> float | None:
+    """Seconds until the condition is met; None after `disconnect_s`."""
     started = time.monotonic()
-    while await gauge(session):
+    while not await is_met():
         if time.monotonic() - started > session.timeouts.disconnect_s:
             return None
         await asyncio.sleep(_POLL_S)
@@ -194,15 +186,15 @@ async def _check_by_timing(session: Session) -> None:
     aborted = [reply for reply in replies if reply.recording.is_aborted]
     if not aborted:
         raise NotApplicableError("the answers ended before the client could disconnect")
-    free_s = await _seconds_until_free(session, (alone_s + busy_s) / 2)
-    if free_s is not None:
-        _check_cancelled(session, aborted[0], free_s)
-        return
+
+    async def is_free() -> bool:
+        return (await _send_small_request(session)).recording.ended_s <= (alone_s + busy_s) / 2
+
     observed = (
         f"a small request is still slow {session.timeouts.disconnect_s:g} s after all others were aborted; "
         f"alone it takes {alone_s:.2f} s"
     )
-    session.check_rule(CANCEL_ON_DISCONNECT, aborted[0], False, observed, _CANCEL_EXPECTED)
+    _check_cancelled(session, aborted[0], await _seconds_until(session, is_free), observed)
 
 
 async def _time_under_load(session: Session, alone_s: float) -> float:
@@ -221,22 +213,13 @@ async def _time_under_load(session: Session, alone_s: float) -> float:
     return busy_s
 
 
-async def _seconds_until_free(session: Session, free_s: float) -> float | None:
-    """Seconds until a small request is fast again; None after `disconnect_s`."""
-    started = time.monotonic()
-    while (await _send_small_request(session)).recording.ended_s > free_s:
-        if time.monotonic() - started > session.timeouts.disconnect_s:
-            return None
-    return time.monotonic() - started
-
-
-def _check_cancelled(session: Session, disconnected: ProbeReply, after_s: float) -> None:
-    """Pass the rule if the server stopped long before the answer would have ended."""
+def _check_cancelled(session: Session, disconnected: ProbeReply, after_s: float | None, observed: str) -> None:
+    """Pass the rule if the server stopped long before the answer would have ended; None: it did not stop."""
     times = disconnected.delta_times
     interval_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
-    if after_s > interval_s * (_LONG_ANSWER_TOKENS - len(times)) / 2:
+    if after_s is not None and after_s > interval_s * (_LONG_ANSWER_TOKENS - len(times)) / 2:
         raise NotApplicableError("the answer may have ended by itself")
-    session.check_rule(CANCEL_ON_DISCONNECT, disconnected, passed=True)
+    session.check_rule(CANCEL_ON_DISCONNECT, disconnected, after_s is not None, observed, _CANCEL_EXPECTED)
 
 
 async def _send_small_request(session: Session) -> ProbeReply:
@@ -258,6 +241,7 @@ async def _running_requests(*work: Coroutine[Any, Any, ProbeReply]) -> AsyncIter
 # ---- response head before prefill
 
 
+_EARLY_HEADERS = "http-headers-before-prefill"
 _PROMPT_SENTENCES = 50  # of ten words: their prefill takes about a second on a small machine
 _LONGER_PROMPT_SENTENCES = 150  # for a fast machine
 _PREFILL_FACTOR = 3
@@ -270,15 +254,15 @@ _FILLER_LOCATIONS = ("north", "old town", "valley", "harbour", "hills", "village
 
 
 async def _probe_prefill(session: Session) -> None:
-    reply = session.require_ok(await _send_long_prompt(session, _PROMPT_SENTENCES))
+    reply = await session.answer(f"{filler_text(_PROMPT_SENTENCES)}\n\nSay OK.", max_tokens=8)
     if _is_inconclusive(session, reply):
-        longer = await _send_long_prompt(session, _LONGER_PROMPT_SENTENCES)
+        longer = await session.generate(f"{filler_text(_LONGER_PROMPT_SENTENCES)}\n\nSay OK.", max_tokens=8)
         reply = longer if longer.is_ok else reply
     if _is_inconclusive(session, reply):
         raise NotApplicableError("the prefill of a long prompt was too fast to measure")
     head_s = reply.recording.head_s or 0.0
     observed = f"the head after {head_s:.2f} s, and the first text after {reply.delta_times[0]:.2f} s"
-    session.check_rule("http-headers-before-prefill", reply, _has_early_headers(reply), observed, "the head at once")
+    session.check_rule(_EARLY_HEADERS, reply, _has_early_headers(reply), observed, "the head at once")
 
 
 def _is_inconclusive(session: Session, reply: ProbeReply) -> bool:
@@ -293,10 +277,6 @@ def _has_early_headers(reply: ProbeReply) -> bool:
     return (reply.recording.head_s or 0.0) <= reply.delta_times[0] / 2
 
 
-async def _send_long_prompt(session: Session, sentences: int) -> ProbeReply:
-    return await session.generate(f"{filler_text(sentences)}\n\nSay OK.", max_tokens=8)
-
-
 def filler_text(sentences: int) -> str:
     """Filler with a random beginning, so that it is not in the server's prompt cache."""
     numbers = range(1, sentences + 1)
@@ -308,8 +288,6 @@ def filler_text(sentences: int) -> str:
 _LEAVING = "cancellation of a long answer after a disconnect"
 TIMING_PROBES = (
     Probe("flush", "incremental delivery of chunks", _probe_flush, ("http-flush-each-event",), is_exclusive=True),
-    Probe(
-        "long", "a short answer to a long prompt", _probe_prefill, ("http-headers-before-prefill",), is_exclusive=True
-    ),
+    Probe("long", "a short answer to a long prompt", _probe_prefill, (_EARLY_HEADERS,), is_exclusive=True),
     Probe("leaving", _LEAVING, _probe_disconnect, (CANCEL_ON_DISCONNECT,), is_exclusive=True),
 )

@@ -6,10 +6,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.check.probe import Probe, stream_and_whole
 from welldone.check.reading import ParsedToolCall
 from welldone.check.reply import ProbeReply
-from welldone.check.session import NotApplicableError, Session
+from welldone.check.session import NotApplicableError, Probe, Session, stream_and_whole
 from welldone.check.settings import MESSAGES
 from welldone.rules.view.choices import as_object
 
@@ -62,6 +61,8 @@ class ProbeTool(msgspec.Struct, frozen=True):
     name: str
     description: str
     parameters: Json
+    prompt: str = ""
+    """A prompt to which a model calls the tool."""
 
 
 def write_tool(dialect: str, tool: ProbeTool) -> Json:
@@ -111,26 +112,20 @@ _WEATHER = ProbeTool(
     "get_weather",
     "Get the weather of a city",
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "What is the weather in Paris?",
 )
-_TIME = ProbeTool("get_time", "Get the current time", {"type": "object", "properties": {}})
-_ONE_CALL_PROMPT = "What is the weather in Paris?"
+_TIME = ProbeTool("get_time", "Get the current time", {"type": "object", "properties": {}}, "What time is it?")
 _TWO_CALLS_PROMPT = "What is the weather in both Paris and Rome? Call get_weather for each of the two cities."
 _ONE_CALL_TOKENS = 48  # a call of these tools takes about 30
 _TWO_CALLS_TOKENS = 96
 
 
-async def _probe_tool_call(
-    session: Session,
-    *,
-    choice: str,
-    prompt: str = _ONE_CALL_PROMPT,
-    tool: ProbeTool = _WEATHER,
-    reason: str = "no tool was called, although tool_choice required it",
-    stream: bool = True,
-) -> None:
-    reply = await _send_with_tools(session, prompt, choice, tool=tool, stream=stream)
+async def _probe_tool_call(session: Session, *, choice: str, tool: ProbeTool = _WEATHER, stream: bool = True) -> None:
+    reply = await _send_with_tools(session, tool.prompt, choice, tool=tool, stream=stream)
+    if not reply.first_choice.tool_calls and choice == "auto":
+        raise NotApplicableError("the model chose to call no tool")
     if not reply.first_choice.tool_calls:
-        raise NotApplicableError(reason)
+        raise NotApplicableError("no tool was called, although tool_choice required it")
 
 
 async def _probe_tools_parallel(session: Session) -> None:
@@ -144,7 +139,7 @@ async def _probe_tools_parallel(session: Session) -> None:
 
 
 async def _probe_tools_none(session: Session) -> None:
-    reply = await _send_with_tools(session, _ONE_CALL_PROMPT, "none", max_tokens=16)
+    reply = await _send_with_tools(session, _WEATHER.prompt, "none", max_tokens=16)
     if reply.first_choice.tool_calls:
         # No rule is about tool_choice: the call itself is judged like any other.
         raise NotApplicableError("a tool was called, although tool_choice was none")
@@ -153,7 +148,7 @@ async def _probe_tools_none(session: Session) -> None:
 async def _probe_tools_result(session: Session) -> None:
     # Mistral's templates require an id of nine letters and digits.
     call = ParsedToolCall("callParis", _WEATHER.name, '{"city":"Paris"}')
-    conversation = _tool_conversation(session.dialect.name, _ONE_CALL_PROMPT, call, "Sunny, 21 degrees")
+    conversation = _tool_conversation(session.dialect.name, _WEATHER.prompt, call, "Sunny, 21 degrees")
     await _send_with_tools(session, conversation, None, max_tokens=32)
 
 
@@ -184,10 +179,8 @@ async def _send_with_tools(
     return reply
 
 
-_auto = partial(_probe_tool_call, choice="auto", reason="the model chose to call no tool")
-_required = partial(_probe_tool_call, choice="required")
-_named = partial(_probe_tool_call, choice=_WEATHER.name)
-_no_arguments = partial(_probe_tool_call, prompt="What time is it?", choice=_TIME.name, tool=_TIME)
+_auto, _required, _named = (partial(_probe_tool_call, choice=choice) for choice in ("auto", "required", _WEATHER.name))
+_no_arguments = partial(_probe_tool_call, choice=_TIME.name, tool=_TIME)
 _RULES = (NO_MARKUP_LEAK,)
 TOOL_PROBES = (
     Probe("tools-auto", "tool_choice auto, streamed", _auto, _RULES),

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from welldone.check import settings
-from welldone.check.probe import Probe
 from welldone.check.probes.errors import is_refused
-from welldone.check.reply import ProbeReply
-from welldone.check.session import NOT_REPRODUCIBLE, RequestFunction, Session
+from welldone.check.reply import ProbeReply, RequestFunction
+from welldone.check.session import NOT_REPRODUCIBLE, Probe, Session
 from welldone.rules.view.choices import as_object, is_int
 
 USAGE_WHOLE_REQUEST = "use-whole-request"
@@ -33,9 +32,8 @@ async def _probe_stream_options(
     reply = await request(stream_options=options)
     has_refused = is_refused(reply)
     session.require_ok(await request() if has_refused else reply)
-    session.check_rule(
-        "req-stream-options", reply, not has_refused, reply.error_summary, "a stream: options are accepted"
-    )
+    expected = "a stream: options are accepted"
+    session.check_rule("req-stream-options", reply, not has_refused, reply.error_summary, expected)
 
 
 async def _probe_usage_equality(session: Session, *, is_completion: bool = False) -> None:

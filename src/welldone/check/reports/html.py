@@ -5,9 +5,8 @@ from xml.etree.ElementTree import Element
 
 from welldone.check.report import Finding, ProbeResult, Report, RuleResult, group_by
 from welldone.check.reports import text
-from welldone.reporting import as_html, code, element, pluralize
+from welldone.reporting import code, element, html_document, pluralize
 
-_CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --card: #8881; --pass: #1b7f3b; --warn: #9a6200; --fail: #c0261f }
 @media (prefers-color-scheme: dark) { :root { --pass: #5fd38a; --warn: #f0b54a; --fail: #ff7b72 } }
@@ -30,18 +29,16 @@ td { border-top: 1px solid var(--line) } .wide { overflow-x: auto } summary { cu
 def render_html(report: Report) -> str:
     """Page with the verdict, the findings, the probes and the verdict on each rule."""
     report = text.sanitize_report(report)
+    broken = [_html_finding(report, findings) for findings in report.root_causes.values()]
+    families = group_by(report.rules, lambda rule: rule.id.partition("-")[0])
     body = element(
-        "body", _html_header(report), *_html_findings(report), _html_probes(report.probes), _html_rules(report.rules)
+        "body",
+        _html_header(report),
+        *([_html_section(f"{pluralize(len(broken), 'rule')} broken", *broken)] if broken else []),
+        _html_section(pluralize(len(report.probes), "probe"), _html_probes(report.probes)),
+        _html_section(pluralize(len(report.rules), "rule"), *map(_html_rule_family, families, families.values())),
     )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_CONTENT_SECURITY_POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"welldone check: {report.verdict.label}, {report.model}"),
-        element("style", _STYLE),
-    )
-    return f"<!doctype html>\n{as_html(element('html', head, body, lang='en'))}"
+    return html_document(f"welldone check: {report.verdict.label}, {report.model}", _STYLE, body)
 
 
 def _html_header(report: Report) -> Element:
@@ -57,6 +54,10 @@ def _html_header(report: Report) -> Element:
     )
 
 
+def _html_section(title: str, *inside: Element) -> Element:
+    return element("section", element("h2", title), *inside)
+
+
 def _html_probes(probes: Sequence[ProbeResult]) -> Element:
     cards = [
         element(
@@ -68,13 +69,7 @@ def _html_probes(probes: Sequence[ProbeResult]) -> Element:
         )
         for probe in probes
     ]
-    return element("section", element("h2", pluralize(len(probes), "probe")), element("div", *cards, class_="grid"))
-
-
-def _html_findings(report: Report) -> list[Element]:
-    articles = [_html_finding(report, findings) for findings in report.root_causes.values()]
-    heading = element("h2", f"{pluralize(len(articles), 'rule')} broken")
-    return [element("section", heading, *articles)] if articles else []
+    return element("div", *cards, class_="grid")
 
 
 def _html_finding(report: Report, findings: Sequence[Finding]) -> Element:
@@ -101,12 +96,6 @@ def _html_finding(report: Report, findings: Sequence[Finding]) -> Element:
 
 def _labelled_quote(label: str, quote: str) -> Element:
     return element("div", element("div", label, class_="label"), element("pre", quote))
-
-
-def _html_rules(rules: Sequence[RuleResult]) -> Element:
-    families = group_by(rules, lambda rule: rule.id.partition("-")[0])
-    folded = [_html_rule_family(family, members) for family, members in families.items()]
-    return element("section", element("h2", pluralize(len(rules), "rule")), *folded)
 
 
 def _html_rule_family(family: str, rules: Sequence[RuleResult]) -> Element:

@@ -9,14 +9,8 @@ from xml.etree.ElementTree import Element, indent
 import msgspec
 
 from welldone.check.report import VERSION, Finding, Report, RuleResult, Verdict
-from welldone.check.reports.text import (
-    JUDGED_VERDICTS,
-    finding_lines,
-    format_location,
-    is_failing,
-    pass_reason,
-    sanitize_report,
-)
+from welldone.check.reports import text
+from welldone.check.reports.text import JUDGED_VERDICTS, format_location, sanitize_report
 from welldone.reporting import as_xml, element, pluralize
 
 # ---- SVG badge
@@ -44,13 +38,13 @@ _BADGE_LABEL = '<text x="{x:g}" y="14" textLength="{length}" lengthAdjust="spaci
 
 def render_badge(report: Report) -> str:
     """Badge for a README. Its width is estimated from the text, so no font is loaded."""
-    text, color = _badge_text(report)
-    left, right = _text_width("welldone"), _text_width(text)
+    result, color = _badge_text(report)
+    left, right = _text_width("welldone"), _text_width(result)
     labels = "".join(
         _BADGE_LABEL.format(x=x + width / 2, length=width - 2 * _BADGE_MARGIN, text=label)
-        for label, x, width in (("welldone", 0, left), (text, left, right))
+        for label, x, width in (("welldone", 0, left), (result, left, right))
     )
-    return _BADGE.format(text=text, width=left + right, left=left, right=right, color=color, labels=labels)
+    return _BADGE.format(text=result, width=left + right, left=left, right=right, color=color, labels=labels)
 
 
 def _badge_text(report: Report) -> tuple[str, str]:
@@ -66,8 +60,8 @@ def _badge_text(report: Report) -> tuple[str, str]:
     return report.verdict.label, _VERDICT_COLORS.get(report.verdict, _GREY)
 
 
-def _text_width(text: str) -> int:
-    return sum(_CHAR_WIDTHS.get(char, _DEFAULT_CHAR_WIDTH) for char in text) + 2 * _BADGE_MARGIN
+def _text_width(label: str) -> int:
+    return sum(_CHAR_WIDTHS.get(char, _DEFAULT_CHAR_WIDTH) for char in label) + 2 * _BADGE_MARGIN
 
 
 # ---- JSON
@@ -82,11 +76,8 @@ def report_schema() -> dict[str, Any]:
     """JSON schema of this report version. Readers ignore unknown fields: new ones may come."""
     # Encoded once, so that a default that is an empty tuple becomes a list.
     schema: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Report)))
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"welldone check report, version {VERSION}",
-        **schema,
-    }
+    title = f"welldone check report, version {VERSION}"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
 
 
 # ---- JUnit XML
@@ -146,10 +137,10 @@ def _case_outcome(
 ) -> list[Element]:
     if verdict not in JUDGED_VERDICTS:
         return [element("skipped", message=f"{verdict.label}: {reason}" if reason else verdict.label)]
-    text = "\n\n".join("\n".join(finding_lines(report, [finding], 0)) for finding in findings)
-    if any(is_failing(report, finding) for finding in findings):
-        return [element("failure", text, message=message, type=verdict)]
-    return [element("system-out", text)] if text else []
+    output = "\n\n".join("\n".join(text.finding_lines(report, [finding], 0)) for finding in findings)
+    if any(text.is_failing(report, finding) for finding in findings):
+        return [element("failure", output, message=message, type=verdict)]
+    return [element("system-out", output)] if output else []
 
 
 # ---- SARIF 2.1.0
@@ -179,7 +170,7 @@ def _sarif_invocation(report: Report) -> dict[str, Any]:
     incomplete = [probe for probe in report.probes if probe.is_incomplete]
     notes = [{"level": "error", "message": {"text": f"{probe.name}: {probe.reason}"}} for probe in incomplete]
     if report.is_interrupted:
-        notes.append({"level": "error", "message": {"text": pass_reason(report)}})
+        notes.append({"level": "error", "message": {"text": text.pass_reason(report)}})
     return {"executionSuccessful": not notes, "toolExecutionNotifications": notes}
 
 
@@ -214,9 +205,6 @@ def _sarif_location(finding: Finding) -> dict[str, Any]:
     artifact: dict[str, Any] = {"uri": quote(finding.probe), "description": {"text": "name of a probe (no trace file)"}}
     if finding.trace is not None:
         artifact = {"uri": quote(PurePath(finding.trace).as_posix())}
-    return {
-        "physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}},
-        "logicalLocations": [
-            {"name": finding.probe, "fullyQualifiedName": format_location(finding), "kind": "function"}
-        ],
-    }
+    logical = {"name": finding.probe, "fullyQualifiedName": format_location(finding), "kind": "function"}
+    physical = {"artifactLocation": artifact, "region": {"startLine": 1}}
+    return {"physicalLocation": physical, "logicalLocations": [logical]}

@@ -100,11 +100,8 @@ def verdict_summary(report: Report) -> str:
 
 def not_judged_summary(report: Report) -> str:
     """The number of unsupported and not applicable rules; empty if there are none."""
-    parts = [
-        f"{report.count(verdict)} {verdict.label}"
-        for verdict in (Verdict.UNSUPPORTED, Verdict.NOT_APPLICABLE)
-        if report.count(verdict)
-    ]
+    counts = {verdict: report.count(verdict) for verdict in (Verdict.UNSUPPORTED, Verdict.NOT_APPLICABLE)}
+    parts = [f"{count} {verdict.label}" for verdict, count in counts.items() if count]
     return f"{' and '.join(parts)} of {pluralize(len(report.rules), 'rule')}" if parts else ""
 
 
@@ -163,20 +160,17 @@ def render_terminal(report: Report, paint: Paint, *, is_verbose: bool = False, w
 
 
 def _probe_lines(report: Report, paint: Paint, width: int | None, *, is_verbose: bool) -> list[str]:
+    results = [(probe, (probe.name, probe.verdict, probe_summary(probe))) for probe in report.probes]
     if is_verbose:
-        rows = [(probe.name, probe.verdict, probe_summary(probe)) for probe in report.probes]
-        return _verdict_table(rows, paint, width)
+        return _verdict_table([row for _, row in results], paint, width)
     lines = _passed_lines(report.probes, paint, width)
     timed_out = [probe.name for probe in report.probes if probe.verdict is Verdict.TIMED_OUT]
     if timed_out:
         text = f"after {report.timeout_s:g} s: {', '.join(timed_out)}; {SLOW_SERVER_HINT}"
         lines += _verdict_lines(Verdict.TIMED_OUT, text, paint, width)
     grouped = _group_same_violations(report.probes)
-    rows = [
-        (probe.name, probe.verdict, probe_summary(probe))
-        for probe in report.probes
-        if probe.verdict not in (Verdict.PASS, Verdict.TIMED_OUT) and _root_rules(probe) not in grouped
-    ]
+    listed = [(probe, row) for probe, row in results if probe.verdict not in (Verdict.PASS, Verdict.TIMED_OUT)]
+    rows = [row for probe, row in listed if _root_rules(probe) not in grouped]
     lines += _verdict_table(rows, paint, width)
     for rules, probes in grouped.items():
         names = ", ".join(probe.name for probe in probes)
@@ -257,11 +251,11 @@ def _closing_lines(report: Report, paint: Paint, width: int | None, *, is_verbos
     first, *rest = wrap_text("", f"{format_totals(report)}: {verdict_summary(report)}", width)
     label = report.verdict.label
     lines = [first.replace(f": {label}", f": {paint(label, _verdict_style(report.verdict))}", 1), *rest]
-    not_judged = not_judged_summary(report)
-    if not_judged:
+    if not_judged := not_judged_summary(report):
         lines += wrap_text("  ", f"{not_judged}{'' if is_verbose else '; --verbose shows the reasons'}", width)
-    reason = pass_reason(report)
-    return [*lines, *wrap_text("  ", reason, width)] if reason else lines
+    if reason := pass_reason(report):
+        lines += wrap_text("  ", reason, width)
+    return lines
 
 
 # ---- Markdown
@@ -272,13 +266,19 @@ def _closing_lines(report: Report, paint: Paint, width: int | None, *, is_verbos
 
 MAX_COMMENT_CHARS = 60_000
 """A comment on GitHub has at most 65,536 characters."""
-_MAX_PROBES_IN_CELL = 3  # names of further probes in which a rule is broken
 
 
 def render_markdown(report: Report) -> str:
     """The report as a comment of limited length: table rows, then findings, are omitted where it is too long."""
     report = sanitize_report(report)
-    begin = f"{_markdown_summary(report)}\n\n{_violations_table(report)}{_probes_section(report.probes)}"
+    facts = (format_totals(report), judging_terms(report), not_judged_summary(report), pass_reason(report))
+    heading = element("h3", f"welldone check: {verdict_summary(report)}")
+    paragraph = element("p", *about_server(report), element("br"), "; ".join(filter(None, facts)))
+    rows = [
+        _html_row("td", code(probe.name), probe.verdict.label, code(probe_summary(probe))) for probe in report.probes
+    ]
+    probes = _details("Probes", [_html_table(("probe", "verdict", "rules"), rows)])
+    begin = f"{as_html(heading)}\n{as_html(paragraph)}\n\n{_violations_table(report)}{probes}"
     return (begin + _findings_section(report, MAX_COMMENT_CHARS - len(begin))).rstrip()
 
 
@@ -288,44 +288,21 @@ def about_server(report: Report) -> list[str | Element]:
     return [code(report.model), " at ", code(report.url), *server]
 
 
-def _markdown_summary(report: Report) -> str:
-    facts = (format_totals(report), judging_terms(report), not_judged_summary(report), pass_reason(report))
-    heading = element("h3", f"welldone check: {verdict_summary(report)}")
-    paragraph = element("p", *about_server(report), element("br"), "; ".join(filter(None, facts)))
-    return f"{as_html(heading)}\n{as_html(paragraph)}"
-
-
 def _violations_table(report: Report) -> str:
-    rows = [
-        _html_row(
-            "td",
-            _rule_cell(report, first.rule),
-            first.severity,
-            format_location(first) + other_occurrences(findings, _MAX_PROBES_IN_CELL),
-            code(first.observed),
-            element("ul", *(element("li", client) for client in first.affects)) if first.affects else "",
-        )
-        for findings in report.root_causes.values()
-        for first in findings[:1]
-    ]
+    rows = []
+    for rule, findings in report.root_causes.items():
+        first, consequences = findings[0], report.consequences(rule)
+        causes = [element("br"), element("small", f"causes: {consequences}")] if consequences else []
+        position = format_location(first) + other_occurrences(findings, _MAX_PROBES_NAMED)
+        affects = element("ul", *(element("li", client) for client in first.affects)) if first.affects else ""
+        rule_cell = element("div", code(rule), *causes) if causes else code(rule)
+        rows.append(_html_row("td", rule_cell, first.severity, position, code(first.observed), affects))
     return _html_table(("rule", "severity", "position", "observed", "affects"), rows) + "\n\n" if rows else ""
-
-
-def _rule_cell(report: Report, rule: str) -> Element:
-    consequences = report.consequences(rule)
-    if not consequences:
-        return code(rule)
-    return element("div", code(rule), element("br"), element("small", f"causes: {consequences}"))
-
-
-def _probes_section(probes: Iterable[ProbeResult]) -> str:
-    rows = [_html_row("td", code(probe.name), probe.verdict.label, code(probe_summary(probe))) for probe in probes]
-    return _details("Probes", [_html_table(("probe", "verdict", "rules"), rows)])
 
 
 def _findings_section(report: Report, max_chars: int) -> str:
     texts = [
-        as_html(element("pre", "\n".join(finding_lines(report, findings, _MAX_PROBES_IN_CELL))))
+        as_html(element("pre", "\n".join(finding_lines(report, findings, _MAX_PROBES_NAMED))))
         for findings in report.root_causes.values()
     ]
     fitting, note = _fit(texts, max_chars)

@@ -4,33 +4,18 @@ import asyncio
 import base64
 import hashlib
 import re
-import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 import msgspec
 
 from welldone import __version__
-from welldone.engines.models.install import (
-    BLOCK_BYTES,
-    FREE_SPACE_MARGIN_BYTES,
-    FreeSpace,
-    Progress,
-    PullError,
-    PullErrorKind,
-    check_free_space,
-    check_gguf_magic,
-    check_sha256,
-    format_size,
-    free_bytes,
-    is_loopback,
-    parse_download_url,
-    redact_url,
-)
+from welldone.engines.models import install
+from welldone.engines.models.install import FreeSpace, Progress, PullError, check_sha256, redact_url
 from welldone.http.address import Address, TlsOptions, encode_request
 from welldone.http.connect import HttpClientError, connect
 from welldone.http.response_parser import ResponseParser
@@ -49,44 +34,12 @@ class DownloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Retries in a row without progress; the delay doubles from one second."""
     max_redirects: int = 5
     """Large hosts use two."""
-    space_check_bytes: int = FREE_SPACE_MARGIN_BYTES
+    space_check_bytes: int = install.FREE_SPACE_MARGIN_BYTES
     """Bytes written between two checks of the free space: no more than the margin."""
 
 
 class _RetryableError(Exception):
     """The connection failed, or the server is busy."""
-
-
-def download(
-    url: str,
-    part: Path,
-    *,
-    name: str,
-    sha256: str | None,
-    progress: Progress,
-    limits: DownloadLimits,
-    free: FreeSpace = free_bytes,
-    pause: Callable[[float], None] = time.sleep,
-) -> str:
-    """Download `url` to `part`, resuming an earlier attempt, and return the sha256. Raises `PullError`."""
-    parse_download_url(url)
-    with closing(_PartialFile(part, url)) as partial:
-        attempt = _Download(url, partial, name, progress, limits, free)
-        failures = 0
-        while not partial.is_complete:
-            size_before = partial.size
-            try:
-                asyncio.run(attempt.fetch_rest())
-            except _RetryableError as error:
-                failures = 0 if partial.size - size_before > BLOCK_BYTES else failures + 1
-                if failures > limits.retries or not attempt.has_response:
-                    raise _unreachable_error(url, error, partial.size) from None
-                pause(2.0 ** max(failures - 1, 0))
-        actual = partial.sha256()
-        if sha256 is not None and actual != sha256:
-            partial.discard()
-        check_sha256(actual, sha256, name)
-        return actual
 
 
 def remove_resume_info(part: Path) -> None:
@@ -158,7 +111,7 @@ class _PartialFile:
         if info.url_sha256 != self._url_sha256 or info.validator is None:
             return
         self._file.seek(0)
-        while block := self._file.read(BLOCK_BYTES):
+        while block := self._file.read(install.BLOCK_BYTES):
             self._digest.update(block)
             self.size += len(block)
         self.resume_info = info
@@ -171,7 +124,7 @@ class _Connection:
     def __init__(self, stall_timeout_s: float) -> None:
         self._stall_timeout_s = stall_timeout_s
         self._reader = asyncio.StreamReader()
-        self._parser = ResponseParser("GET", BLOCK_BYTES)
+        self._parser = ResponseParser("GET", install.BLOCK_BYTES)
         self._transport: asyncio.Transport | None = None
 
     async def request(self, url: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str]]:
@@ -181,8 +134,8 @@ class _Connection:
         tls = TlsOptions() if split.scheme == "https" else None
         address = Address(host=split.hostname or "", port=split.port or (80 if tls is None else 443), tls=tls)
         proxy = None if tls is None else _find_proxy(split)
-        self._reader = asyncio.StreamReader(limit=BLOCK_BYTES)
-        self._parser = ResponseParser("GET", BLOCK_BYTES, is_decompressed=False)
+        self._reader = asyncio.StreamReader(limit=install.BLOCK_BYTES)
+        self._parser = ResponseParser("GET", install.BLOCK_BYTES, is_decompressed=False)
         protocol = asyncio.StreamReaderProtocol(self._reader)
         try:
             self._transport = await connect(address, protocol, timeout_s=self._stall_timeout_s, proxy=proxy)
@@ -227,7 +180,7 @@ class _Connection:
 def _find_proxy(server: SplitResult) -> Address | None:
     """Return the proxy that the environment sets for https, except for this machine and the hosts of NO_PROXY."""
     text = urllib.request.getproxies().get("https")
-    if not text or is_loopback(server.hostname or "") or urllib.request.proxy_bypass(server.netloc):
+    if not text or install.is_loopback(server.hostname or "") or urllib.request.proxy_bypass(server.netloc):
         return None
     proxy = urlsplit(text if "://" in text else f"http://{text}")
     try:
@@ -235,7 +188,7 @@ def _find_proxy(server: SplitResult) -> Address | None:
     except ValueError:
         host, port = None, 0
     if host is None:
-        raise PullError("HTTPS_PROXY is not the URL of a proxy; write http://HOST:PORT", PullErrorKind.USER_ERROR)
+        raise install.user_error("HTTPS_PROXY is not the URL of a proxy; write http://HOST:PORT")
     headers: tuple[tuple[str, str], ...] = ()
     if proxy.username is not None:
         credentials = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
@@ -244,16 +197,40 @@ def _find_proxy(server: SplitResult) -> Address | None:
 
 
 @dataclass
-class _Download:
-    """The download of one file, over several connections if necessary."""
+class Download:
+    """The download of one file to `part`, over several connections if necessary. It resumes an earlier attempt."""
 
     url: str
-    partial: _PartialFile
+    part: Path
     name: str
+    sha256: str | None
     progress: Progress
     limits: DownloadLimits
     free: FreeSpace
-    has_response: bool = False
+    pause: Callable[[float], None]
+    has_response: bool = field(default=False, init=False)
+    partial: _PartialFile = field(init=False)
+
+    def run(self) -> str:
+        """Download the file and return its sha256. Raises `PullError`."""
+        install.parse_download_url(self.url)
+        with closing(_PartialFile(self.part, self.url)) as partial:
+            self.partial = partial
+            failures = 0
+            while not partial.is_complete:
+                size_before = partial.size
+                try:
+                    asyncio.run(self.fetch_rest())
+                except _RetryableError as error:
+                    failures = 0 if partial.size - size_before > install.BLOCK_BYTES else failures + 1
+                    if failures > self.limits.retries or not self.has_response:
+                        raise _unreachable_error(self.url, error, partial.size) from None
+                    self.pause(2.0 ** max(failures - 1, 0))
+            actual = partial.sha256()
+            if self.sha256 is not None and actual != self.sha256:
+                partial.discard()
+            check_sha256(actual, self.sha256, self.name)
+            return actual
 
     async def fetch_rest(self) -> None:
         """Request the missing bytes and append them; `_RetryableError` if the connection ends early.
@@ -263,7 +240,7 @@ class _Download:
         with closing(_Connection(self.limits.stall_timeout_s)) as connection:
             status, headers = await self._follow_redirects(connection)
             total = self._check_response(status, headers)
-            check_free_space(self.partial.path.parent, max(0, (total or 0) - self.partial.size), self.free)
+            install.check_free_space(self.partial.path.parent, max(0, (total or 0) - self.partial.size), self.free)
             await self._save_body(connection, total)
 
     async def _follow_redirects(self, connection: _Connection) -> tuple[int, Mapping[str, str]]:
@@ -327,16 +304,16 @@ class _Download:
             if not block:
                 break
             if self.partial.size == 0:
-                check_gguf_magic(block)
+                install.check_gguf_magic(block)
             self.partial.append(block)
             self.progress(self.name, self.partial.size, total)
             if self.partial.size - size_checked >= self.limits.space_check_bytes:
                 size_checked = self.partial.size
-                check_free_space(self.partial.path.parent, 0, self.free)
+                install.check_free_space(self.partial.path.parent, 0, self.free)
         if total is not None and self.partial.size < total:
             raise _RetryableError("the connection ended before the end of the file")
         if self.partial.size == 0:
-            check_gguf_magic(b"")
+            install.check_gguf_magic(b"")
         self.partial.is_complete = True
 
 
@@ -346,7 +323,7 @@ def resolve_redirect(url: str, location: str) -> str:
         raise PullError(f"{redact_url(url)} is redirected without a Location header")
     try:
         target = urljoin(url, location)
-        is_encrypted = parse_download_url(target).scheme == "https"
+        is_encrypted = install.parse_download_url(target).scheme == "https"
     except (PullError, ValueError) as error:
         raise PullError(f"{redact_url(url)} is redirected to an address that is not allowed: {error}") from None
     if urlsplit(url).scheme == "https" and not is_encrypted:
@@ -365,7 +342,7 @@ def _status_error(url: str, status: int) -> PullError:
 
 
 def _unreachable_error(url: str, error: Exception, size: int) -> PullError:
-    resume = f"; {format_size(size)} are kept, and the same command resumes the download" if size else ""
+    resume = f"; {install.format_size(size)} are kept, and the same command resumes the download" if size else ""
     return PullError(f"{redact_url(url)} could not be downloaded: {error}; check the connection and try again{resume}")
 
 

@@ -22,16 +22,8 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from welldone import __version__
-from welldone.engines.models.install import (
-    FreeSpace,
-    HubSource,
-    Progress,
-    PullError,
-    PullErrorKind,
-    check_free_space,
-    free_bytes,
-    largest_file_bytes,
-)
+from welldone.engines.models import install
+from welldone.engines.models.install import FreeSpace, HubSource, Progress, PullError
 
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__mro__[1]
 """Base error of the HTTP library: requests or httpx, depending on the major version of huggingface_hub."""
@@ -40,7 +32,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def fetch_from_hub(
-    file: HubSource, staging: Path, *, name: str, progress: Progress, free: FreeSpace = free_bytes
+    file: HubSource, staging: Path, name: str, progress: Progress, free: FreeSpace
 ) -> tuple[Path, str | None]:
     """Download a file into the folder `staging`; return its path, and its sha256 according to the Hub."""
     disable_progress_bars()  # progress is reported in the same way for all sources
@@ -48,8 +40,8 @@ def fetch_from_hub(
     try:
         url = hf_hub_url(file.repository, file.path, revision=file.revision)
         metadata = get_hf_file_metadata(url, library_name="welldone", library_version=__version__)
-        partial_bytes = largest_file_bytes(staging, (".incomplete",))
-        check_free_space(staging, max(0, (metadata.size or 0) - partial_bytes), free)
+        partial_bytes = install.largest_file_bytes(staging, (".incomplete",))
+        install.check_free_space(staging, max(0, (metadata.size or 0) - partial_bytes), free)
         with _progress_reporting(staging, name, metadata.size, progress):
             # The commit, not the branch: the hash belongs to exactly this version.
             path = hf_hub_download(
@@ -72,7 +64,7 @@ def _progress_reporting(folder: Path, name: str, total: int | None, progress: Pr
 
     def poll() -> None:
         while not is_done.wait(_PROGRESS_POLL_S):
-            progress(name, largest_file_bytes(folder, (".incomplete", ".gguf")), total)
+            progress(name, install.largest_file_bytes(folder, (".incomplete", ".gguf")), total)
 
     thread = threading.Thread(target=poll, name="hub-progress", daemon=True)
     thread.start()
@@ -81,7 +73,7 @@ def _progress_reporting(folder: Path, name: str, total: int | None, progress: Pr
     finally:
         is_done.set()
         thread.join()
-    progress(name, total or largest_file_bytes(folder, (".gguf",)), total)
+    progress(name, total or install.largest_file_bytes(folder, (".gguf",)), total)
 
 
 def _hub_error(file: HubSource, error: Exception) -> PullError:
@@ -97,22 +89,16 @@ def _hub_error(file: HubSource, error: Exception) -> PullError:
             reason = "cannot be downloaded: HF_HUB_OFFLINE is set; unset it and try again"
         case EntryNotFoundError() if not isinstance(error, FileNotFoundError):  # that one: the Hub is unreachable
             reason = f"was not found: the repository has no file {file.path}"
-        case HfHubHTTPError():
-            reason = _describe_hub_status(error.response.status_code)
+        case HfHubHTTPError(response=response) if response.status_code in (401, 403):
+            reason = f"is not accessible ({response.status_code}); check HF_TOKEN"
+        case HfHubHTTPError(response=response) if response.status_code in (404, 410):
+            reason = f"was not found ({response.status_code}); check its name"
+        case HfHubHTTPError(response=response):
+            reason = f"cannot be downloaded: the Hub answered {response.status_code}; try again later"
         case ValueError():
-            return PullError(
-                f"{file} is not a file name on the Hub; write hf:OWNER/REPOSITORY/FILE.gguf", PullErrorKind.USER_ERROR
-            )
+            return install.user_error(f"{file} is not a file name on the Hub; write hf:OWNER/REPOSITORY/FILE.gguf")
         case OSError(strerror=str() as text):
             reason = f"cannot be downloaded: {text.lower()}"
         case _:
             reason = "cannot be downloaded: the Hub is unreachable; check the connection, and HF_ENDPOINT if it is set"
     return PullError(f"{file} {reason}")
-
-
-def _describe_hub_status(status: int) -> str:
-    if status in (401, 403):
-        return f"is not accessible ({status}); check HF_TOKEN"
-    if status in (404, 410):
-        return f"was not found ({status}); check its name"
-    return f"cannot be downloaded: the Hub answered {status}; try again later"

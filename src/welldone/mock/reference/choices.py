@@ -58,7 +58,9 @@ _LONG_REQUEST = re.compile(r"\b(?:story|essay|poem|novel|long|paragraphs?)\b", r
 def text_for(prompt: str, default: str) -> str:
     """Return the answer to a prompt."""
     if found := _REPEAT_REQUEST.search(prompt):
-        return _unquoted(found[1])
+        text = found[1].strip()
+        quoted = _QUOTED.fullmatch(text)
+        return text if quoted is None else quoted[1]
     if found := _COUNT_REQUEST.search(prompt):
         last = min(int(found[1] or _DEFAULT_COUNT), _COUNT_LIMIT)
         return ", ".join(str(number) for number in range(1, last + 1))
@@ -67,16 +69,6 @@ def text_for(prompt: str, default: str) -> str:
     if "emoji" in prompt.lower():
         return EMOJI_TEXT
     return LONG_TEXT if _LONG_REQUEST.search(prompt) else default
-
-
-def tool_result_text(results: list[str]) -> str:
-    """Return the answer to tool results."""
-    return f"The result is: {'; '.join(results)}"
-
-
-def _unquoted(text: str) -> str:
-    found = _QUOTED.fullmatch(text.strip())
-    return text.strip() if found is None else found[1]
 
 
 class MockToolCall(msgspec.Struct, frozen=True):

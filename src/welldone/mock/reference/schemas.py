@@ -31,27 +31,19 @@ class MockApiError(Exception):
         self,
         status: int,
         message: str,
-        *,
         param: str | None = None,
         code: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
+        self.failure = Failure(message, "invalid_request_error", param, code)
         self.headers = headers or {}
 
 
 def invalid_request(message: str, param: str | None = None, code: str | None = None) -> MockApiError:
     """Return a 400 error."""
-    return MockApiError(400, message, param=param, code=code)
-
-
-def not_found(message: str, param: str | None = None, code: str | None = None) -> MockApiError:
-    """Return a 404 error."""
-    return MockApiError(404, message, param=param, code=code)
+    return MockApiError(400, message, param, code)
 
 
 def _missing(param: str) -> MockApiError:
@@ -60,10 +52,10 @@ def _missing(param: str) -> MockApiError:
 
 def render_error(error: MockApiError, *, is_anthropic: bool = False) -> MockReply:
     """Return the reply for an error in OpenAI's or Anthropic's format."""
-    body = openai_error_object(Failure(error.message, "invalid_request_error", error.param, error.code))
+    body = openai_error_object(error.failure)
     if is_anthropic:
         error_type = anthropic_objects.error_type_for_status(error.status)
-        body = anthropic_objects.anthropic_error_object(Failure(error.message, error_type))
+        body = anthropic_objects.anthropic_error_object(Failure(error.failure.message, error_type))
     reply = json_reply(body, error.status)
     return msgspec.structs.replace(reply, headers=reply.headers | error.headers)
 
@@ -121,10 +113,9 @@ def _check_content(message: messages.Message, param: str) -> None:
         for index, part in enumerate(message.content):
             if not isinstance(part, messages.TextPart):
                 raise invalid_request(f"Invalid '{param}[{index}]': this model supports text only.", param)
-    is_empty = isinstance(message, messages.AssistantMessage) and not (
-        message.tool_calls or message.refusal is not None
-    )
-    if is_empty and not isinstance(message.content, str | list):
+    is_assistant = isinstance(message, messages.AssistantMessage)
+    has_other = isinstance(message, messages.AssistantMessage) and (message.tool_calls or message.refusal is not None)
+    if is_assistant and not has_other and not isinstance(message.content, str | list):
         raise _missing(param)
 
 
@@ -154,24 +145,22 @@ class MockTool(msgspec.Struct):
         return {"function": self.function, "custom": self.custom}.get(self.type)
 
 
-class MockToolName(msgspec.Struct):
-    """The name of a tool in `tool_choice`."""
-
-    name: str
-
-
 class MockToolChoice(msgspec.Struct):
     """`tool_choice` that names a tool."""
 
     type: Literal["function", "custom"]
-    function: MockToolName | None = None
-    custom: MockToolName | None = None
+    function: messages.NamedFunction | None = None
+    custom: messages.NamedFunction | None = None
 
     @property
     def name(self) -> str:
         """The name of the tool; empty if it is missing."""
         tool = self.custom if self.type == "custom" else self.function
         return "" if tool is None else tool.name
+
+
+def _named_choice(name: str | None) -> MockToolChoice:
+    return MockToolChoice("function", messages.NamedFunction(name or ""))
 
 
 class MockChatRequest(MockGenerationRequest, kw_only=True):
@@ -200,9 +189,8 @@ class MockChatRequest(MockGenerationRequest, kw_only=True):
     @property
     def prompt(self) -> str:
         """The text of the last user message."""
-        return next(
-            (message_text(item) for item in reversed(self.messages) if isinstance(item, messages.UserMessage)), ""
-        )
+        texts = [message_text(item) for item in self.messages if isinstance(item, messages.UserMessage)]
+        return texts[-1] if texts else ""
 
     @property
     def tool_results(self) -> list[str]:
@@ -255,11 +243,8 @@ class MockCompletionRequest(MockGenerationRequest, kw_only=True):
             return [self.prompt]
         if all(isinstance(item, int) for item in self.prompt):
             return [_token_ids_text(self.prompt)]
-        return [
-            item if isinstance(item, str) else _token_ids_text(item)
-            for item in self.prompt
-            if not isinstance(item, int)
-        ]
+        items = [item for item in self.prompt if not isinstance(item, int)]
+        return [item if isinstance(item, str) else _token_ids_text(item) for item in items]
 
     def check(self) -> None:
         """Raise `MockApiError` for unsupported and inconsistent fields."""
@@ -268,10 +253,8 @@ class MockCompletionRequest(MockGenerationRequest, kw_only=True):
             raise invalid_request("This model does not support 'suffix'.", "suffix")
         items = [] if isinstance(self.prompt, str) else self.prompt
         if len({type(item) for item in items}) > 1:
-            raise invalid_request(
-                "Invalid 'prompt': a list must contain only strings, only token ids, or only lists of token ids.",
-                "prompt",
-            )
+            allowed = "only strings, only token ids, or only lists of token ids"
+            raise invalid_request(f"Invalid 'prompt': a list must contain {allowed}.", "prompt")
         if len(self.prompts) * (self.n or 1) > CHAT_CHOICES_LIMIT:
             raise invalid_request(f"Invalid 'prompt': a request has at most {CHAT_CHOICES_LIMIT} choices.", "prompt")
         if self.best_of is not None and self.best_of < (self.n or 1):
@@ -376,11 +359,6 @@ class MockResponsesRequest(MockRequestBody, kw_only=True):
     previous_response_id: str | None = None
 
     @property
-    def includes_summary(self) -> bool:
-        """Whether reasoning is sent as a summary."""
-        return self.reasoning is not None and self.reasoning.summary is not None
-
-    @property
     def echoed_fields(self) -> Json:
         """The fields of the request that a response repeats."""
         values = ((name, getattr(self, name)) for name in _ECHOED_FIELDS)
@@ -404,9 +382,7 @@ class MockResponsesRequest(MockRequestBody, kw_only=True):
             messages=list(self._chat_messages()),
             max_tokens=self.max_output_tokens,
             tools=[MockTool("function", tool) for tool in self.tools or ()],
-            tool_choice=MockToolChoice("function", MockToolName(choice.name))
-            if isinstance(choice, MockResponsesToolChoice)
-            else choice,
+            tool_choice=_named_choice(choice.name) if isinstance(choice, MockResponsesToolChoice) else choice,
             parallel_tool_calls=self.parallel_tool_calls,
             response_format=self._response_format(),
             logprobs=has_logprobs or None,
@@ -446,9 +422,6 @@ _ANTHROPIC_MODES: dict[str, ToolChoiceMode] = {"auto": "auto", "any": "required"
 def anthropic_to_chat(request: anthropic.AnthropicTokensRequest) -> MockChatRequest:
     """Return the equivalent chat request. Raises `MockApiError` if there is none."""
     choice = request.tool_choice or anthropic.AnthropicToolChoice()
-    tool_choice: ToolChoiceMode | MockToolChoice | None = _ANTHROPIC_MODES.get(choice.type or "")
-    if choice.type == "tool":
-        tool_choice = MockToolChoice("function", MockToolName(choice.name or ""))
     tools = [convert(tool, MockAnthropicTool, f"tools[{index}].") for index, tool in enumerate(request.tools or ())]
     out = MockChatRequest(
         model=request.model,
@@ -461,7 +434,7 @@ def anthropic_to_chat(request: anthropic.AnthropicTokensRequest) -> MockChatRequ
             for tool in tools
             if tool.input_schema is not None
         ],
-        tool_choice=tool_choice,
+        tool_choice=_named_choice(choice.name) if choice.type == "tool" else _ANTHROPIC_MODES.get(choice.type or ""),
         parallel_tool_calls=None if request.tool_choice is None else not choice.disable_parallel_tool_use,
     )
     out.check()
@@ -509,16 +482,4 @@ def convert(fields: Json, body_type: type[BodyType], path: str = "") -> BodyType
     request = errors.convert(fields, body_type, path)
     if isinstance(request, errors.FieldError):
         raise invalid_request(*request)
-    return request
-
-
-def parse_request(body: str, body_type: type[BodyType]) -> BodyType:
-    """Parse and validate a body. Raises `MockApiError`."""
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        raise invalid_request("We could not parse the JSON body of your request.") from None
-    request = convert(fields, body_type)
-    if isinstance(request, MockRequestBody):
-        request.check()
     return request

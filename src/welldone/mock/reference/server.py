@@ -6,7 +6,7 @@ Every reply is correct. Subclasses and `welldone.mock.violations` override singl
 import hmac
 import re
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -21,6 +21,8 @@ from welldone.schemas.anthropic import AnthropicRequest, AnthropicTokensRequest
 DEFAULT_TEXT = "Hello! How can I help you today?"
 RUNNING_GAUGE = "llamacpp:requests_processing"
 """Gauge of requests in progress; the name is llama.cpp's."""
+CORS_HEADERS = {"Access-Control-Allow-Origin": "*"}
+"""They let pages of any origin read a reply."""
 _ALLOWED_METHODS = "GET, HEAD, POST, OPTIONS"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 
@@ -48,46 +50,57 @@ class ReferenceServer(MockResponder):
     def answer(self, http_request: MockHttpRequest) -> MockReply:
         """Answer any request."""
         try:
-            reply = self.route(http_request)
+            reply = self._route(http_request)
         except schemas.MockApiError as error:
-            is_anthropic = _is_anthropic_path(http_request)
-            reply = schemas.render_error(error, is_anthropic=True) if is_anthropic else self.error_reply(error)
-        reply = msgspec.structs.replace(reply, headers=reply.headers | self.cors_headers())
-        return _without_body(reply) if http_request.method == "HEAD" else reply
+            reply = schemas.render_error(error, is_anthropic=_is_anthropic_path(http_request))
+        reply = msgspec.structs.replace(reply, headers=reply.headers | CORS_HEADERS)
+        if http_request.method != "HEAD":
+            return reply
+        headers = reply.headers | {"Content-Length": str(len(reply.body))}
+        return msgspec.structs.replace(reply, pieces=(), headers=headers, framing="length")
 
-    def route(self, http_request: MockHttpRequest) -> MockReply:
+    def _route(self, http_request: MockHttpRequest) -> MockReply:
         """Answer a request by its path and method. Raises `MockApiError`."""
         if http_request.method == "OPTIONS":
-            return self.preflight(http_request)
+            return self._preflight(http_request)
         path = unquote(http_request.path.partition("?")[0])
         if path != "/health":
-            self.check_key(http_request)
-        method, handler = self.find_route(path)
+            self._check_key(http_request)
+        method, handler = self._find_route(path)
         if http_request.method != method and (http_request.method, method) != ("HEAD", "GET"):
-            raise self.method_not_allowed(http_request.method, method)
+            allowed = f"{method}, HEAD, OPTIONS" if method == "GET" else f"{method}, OPTIONS"
+            message = f"The method {http_request.method[:20]} is not allowed here; use {method}."
+            raise schemas.MockApiError(405, message, headers={"Allow": allowed})
         reply = handler(http_request)
         if method == "POST":
             self.running_count()  # removes requests that have ended
             self._running.append(http_request)
         return reply
 
-    def find_route(self, path: str) -> tuple[str, MockHandler]:
+    def _find_route(self, path: str) -> tuple[str, MockHandler]:
         """Return the method and the handler of a path. Raises `MockApiError` for an unknown path."""
         posts: dict[str, MockHandler] = {
             "/v1/chat/completions": lambda request: self.chat(self.parse(request, schemas.MockChatRequest)),
             "/v1/completions": lambda request: self.completions(self.parse(request, schemas.MockCompletionRequest)),
             "/v1/responses": lambda request: self.responses(self.parse(request, schemas.MockResponsesRequest)),
             "/v1/messages": lambda request: self.messages(self.parse(request, AnthropicRequest)),
-            "/v1/messages/count_tokens": lambda request: self.token_count(self.parse(request, AnthropicTokensRequest)),
+            "/v1/messages/count_tokens": self._count_tokens,
         }
-        gets = {"/v1/models": self.list_models, "/metrics": self.metrics, "/health": self.health}
+        gets: dict[str, MockHandler] = {
+            "/v1/models": lambda _: json_reply({"object": "list", "data": [*map(self._model_object, self.models)]}),
+            "/metrics": self.metrics,
+            "/health": lambda _: json_reply({"status": "ok"}),
+        }
         if path in posts:
             return "POST", posts[path]
-        if path in gets or path.startswith("/v1/models/"):
-            return "GET", gets.get(path, self.show_model)
-        raise schemas.not_found(f"Unknown path {path[:100]!r}.", code="unknown_url")
+        if path.startswith("/v1/models/"):
+            name = path.removeprefix("/v1/models/")
+            return "GET", lambda _: json_reply(self._model_object(self.resolve_model(name)))
+        if path in gets:
+            return "GET", gets[path]
+        raise schemas.MockApiError(404, f"Unknown path {path[:100]!r}.", code="unknown_url")
 
-    def check_key(self, http_request: MockHttpRequest) -> None:
+    def _check_key(self, http_request: MockHttpRequest) -> None:
         """Raise `MockApiError` unless the request has the key."""
         if self._key is None:
             return
@@ -95,28 +108,11 @@ class ReferenceServer(MockResponder):
         if _is_anthropic_path(http_request) and "x-api-key" in http_request.headers:
             authorization = f"Bearer {http_request.headers['x-api-key']}"
         if not hmac.compare_digest(authorization.encode("latin-1", "replace"), f"Bearer {self._key}".encode()):
-            raise schemas.MockApiError(
-                401,
-                "Incorrect API key provided." if authorization else "You didn't provide an API key.",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            message = "Incorrect API key provided." if authorization else "You didn't provide an API key."
+            headers = {"WWW-Authenticate": "Bearer"}
+            raise schemas.MockApiError(401, message, code="invalid_api_key", headers=headers)
 
-    def method_not_allowed(self, method: str, expected: str) -> schemas.MockApiError:
-        """Return the error for a wrong method."""
-        allowed = f"{expected}, HEAD, OPTIONS" if expected == "GET" else f"{expected}, OPTIONS"
-        message = f"The method {method[:20]} is not allowed here; use {expected}."
-        return schemas.MockApiError(405, message, headers={"Allow": allowed})
-
-    def error_reply(self, error: schemas.MockApiError) -> MockReply:
-        """Return the reply for an error, in OpenAI's format."""
-        return schemas.render_error(error)
-
-    def cors_headers(self) -> dict[str, str]:
-        """Return the headers that let pages of any origin read a reply."""
-        return {"Access-Control-Allow-Origin": "*"}
-
-    def preflight(self, http_request: MockHttpRequest) -> MockReply:
+    def _preflight(self, http_request: MockHttpRequest) -> MockReply:
         """Answer a CORS preflight request: all requested headers are allowed."""
         names = [name.strip() for name in http_request.headers.get("access-control-request-headers", "").split(",")]
         headers = {
@@ -129,46 +125,36 @@ class ReferenceServer(MockResponder):
 
     def parse(self, http_request: MockHttpRequest, body_type: type[RequestBodyType]) -> RequestBodyType:
         """Parse and validate the body of a request. Raises `MockApiError`."""
+        error = "We could not parse the JSON body of your request"
         if not http_request.is_utf8:
-            raise schemas.invalid_request("We could not parse the JSON body of your request: it is not UTF-8.")
-        request = schemas.parse_request(http_request.body, body_type)
+            raise schemas.invalid_request(f"{error}: it is not UTF-8.")
+        try:
+            fields = msgspec.json.decode(http_request.body, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            raise schemas.invalid_request(f"{error}.") from None
+        request = schemas.convert(fields, body_type)
+        if isinstance(request, schemas.MockRequestBody):
+            request.check()
         request.model = self.resolve_model(request.model)
         return request
 
-    def token_count(self, request: AnthropicTokensRequest) -> MockReply:
-        """Answer a request to /v1/messages/count_tokens."""
-        return json_reply({"input_tokens": self.count_chat(schemas.anthropic_to_chat(request))})
-
-    def health(self, http_request: MockHttpRequest) -> MockReply:
-        """Answer /health."""
-        return json_reply({"status": "ok"})
+    def _count_tokens(self, http_request: MockHttpRequest) -> MockReply:
+        request = schemas.anthropic_to_chat(self.parse(http_request, AnthropicTokensRequest))
+        return json_reply({"input_tokens": self.count_chat(request)})
 
     def metrics(self, http_request: MockHttpRequest) -> MockReply:
         """Answer /metrics with the gauge of requests in progress."""
-        text = (
-            f"# HELP {RUNNING_GAUGE} Requests in progress.\n"
-            f"# TYPE {RUNNING_GAUGE} gauge\n"
-            f"{RUNNING_GAUGE} {self.running_count()}\n"
-        )
+        help_lines = f"# HELP {RUNNING_GAUGE} Requests in progress.\n# TYPE {RUNNING_GAUGE} gauge\n"
+        chunk = MockChunk(f"{help_lines}{RUNNING_GAUGE} {self.running_count()}\n")
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return MockReply((MockChunk(text),), 200, headers, framing="length")
+        return MockReply((chunk,), 200, headers, framing="length")
 
     def running_count(self) -> int:
         """Return the number of requests in progress."""
         self._running = [request for request in self._running if request.end == "running"]
         return len(self._running)
 
-    def list_models(self, http_request: MockHttpRequest) -> MockReply:
-        """Answer /v1/models."""
-        return json_reply({"object": "list", "data": [self.model_object(name) for name in self.models]})
-
-    def show_model(self, http_request: MockHttpRequest) -> MockReply:
-        """Answer /v1/models/NAME."""
-        name = unquote(http_request.path.partition("?")[0]).removeprefix("/v1/models/")
-        return json_reply(self.model_object(self.resolve_model(name)))
-
-    def model_object(self, name: str) -> Json:
-        """Return the object of a model in the list."""
+    def _model_object(self, name: str) -> Json:
         return {"id": name, "object": "model", "created": 0, "owned_by": "welldone", "max_model_len": self.context}
 
     def resolve_model(self, name: str | None) -> str:
@@ -176,14 +162,9 @@ class ReferenceServer(MockResponder):
         if name is None:
             return self.models[0]
         if name not in self.models:
-            raise schemas.not_found(f"The model '{name[:100]}' does not exist.", "model", "model_not_found")
+            raise schemas.MockApiError(404, f"The model '{name[:100]}' does not exist.", "model", "model_not_found")
         return name
 
 
 def _is_anthropic_path(http_request: MockHttpRequest) -> bool:
     return http_request.path.startswith("/v1/messages")
-
-
-def _without_body(reply: MockReply) -> MockReply:
-    headers = reply.headers | {"Content-Length": str(len(reply.body))}
-    return msgspec.structs.replace(reply, pieces=(), headers=headers, framing="length")

@@ -65,26 +65,31 @@ class SchemaSampler:
         if "const" in schema:
             return schema["const"]
         if isinstance(schema.get("enum"), list) and schema["enum"]:
-            return next((word for word in schema["enum"] if _occurs_in(word, self._prompt)), schema["enum"][0])
+            prompt, words = self._prompt.lower(), schema["enum"]
+            named = (word for word in words if isinstance(word, str) and word and word.lower() in prompt)
+            return next(named, words[0])
         for key in ("anyOf", "oneOf", "allOf"):
             if isinstance(schema.get(key), list) and schema[key]:
                 return self._value(schema[key][0], depth + 1)
         return self._of_type(schema, depth)
 
     def _of_type(self, schema: Json, depth: int) -> Any:  # noqa: ANN401 - any JSON
-        match _schema_type(schema):
+        kind = schema.get("type")
+        if kind is None:
+            kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
+        if isinstance(kind, list):
+            kind = next((name for name in kind if name != "null"), "null")
+        match kind:
             case "object":
                 return self._object(schema, depth)
             case "array":
                 return self._array(schema, depth)
             case "string":
                 return self._text(schema)
-            case "integer" | "number" as kind:
-                return self._number(schema, kind)
-            case "boolean":
-                return True
-            case "null":
-                return None
+            case "integer" | "number":
+                return self._number(schema, is_integer=kind == "integer")
+            case "boolean" | "null":
+                return True if kind == "boolean" else None
             case unknown:
                 raise _invalid_schema(f"unknown type {str(unknown)[:40]!r}")
 
@@ -109,15 +114,17 @@ class SchemaSampler:
             raise _invalid_schema("'minLength' is too large")
         return text.ljust(minimum, ".")[:maximum]
 
-    def _number(self, schema: Json, kind: str) -> int | float:
+    def _number(self, schema: Json, *, is_integer: bool) -> int | float:
         step = schema.get("multipleOf", 1)
         if not _is_number(step) or step < _MIN_STEP:
             raise _invalid_schema("'multipleOf' must be a number above 0")
+        limits = {name: schema[name] for name in _BOUNDS if isinstance(schema.get(name), int | float)}
         bounds = [value for name in _BOUNDS if name != "multipleOf" and _is_number(value := schema.get(name))]
         multiples = [(bound // step + offset) * step for bound in bounds for offset in (0, 1, -1)]
         for value in (next(self._numbers), 1, 0, *bounds, *multiples):
-            if _within_bounds(value, schema) and (kind == "number" or value == int(value)):
-                return int(value) if kind == "integer" else value
+            is_within = all(_BOUNDS[name](value, limit) for name, limit in limits.items())
+            if is_within and (not is_integer or value == int(value)):
+                return int(value) if is_integer else value
         raise _invalid_schema("no number was found within its bounds")
 
     def _resolve_reference(self, reference: object) -> object:
@@ -130,15 +137,6 @@ class SchemaSampler:
         return target
 
 
-def _schema_type(schema: Json) -> object:
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        return next((name for name in kind if name != "null"), "null")
-    if kind is None:
-        return "object" if "properties" in schema else "array" if "items" in schema else "string"
-    return kind
-
-
 def _bound(schema: Json, name: str, default: int) -> int:
     value = schema.get(name, default)
     if type(value) is not int or value < 0:
@@ -149,15 +147,6 @@ def _bound(schema: Json, name: str, default: int) -> int:
 def _is_number(value: object) -> TypeGuard[float]:
     """Return whether it is a number that every JSON client represents exactly."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
-
-
-def _within_bounds(value: float, schema: Json) -> bool:
-    bounds = {name: schema[name] for name in _BOUNDS if isinstance(schema.get(name), int | float)}
-    return all(_BOUNDS[name](value, bound) for name, bound in bounds.items())
-
-
-def _occurs_in(word: object, prompt: str) -> bool:
-    return isinstance(word, str) and word != "" and word.lower() in prompt.lower()
 
 
 def _invalid_schema(reason: str) -> Exception:
@@ -182,31 +171,22 @@ _STOP_WORDS = frozenset(
 def tool_calls_for(request: schemas.MockChatRequest) -> tuple[MockToolCall, ...]:
     """Return the tool calls that answer a request; none if it is answered with text."""
     functions = _selected_functions(request)
-    names = proper_names(request.prompt)
+    names = list(dict.fromkeys(_PROPER_NAME.findall(request.prompt)))
     is_single = isinstance(request.tool_choice, schemas.MockToolChoice) or request.parallel_tool_calls is False
     if not is_single and "both" in request.prompt.lower() and len(functions) * max(1, len(names)) == 1:
         names = [*names, "something", "something"][:2]
     strings: list[tuple[str, ...]] = [(name,) for name in names] or [()]
     calls = list(product(functions, strings))[: 1 if is_single else _TOOL_CALLS_LIMIT]
-    return tuple(
-        MockToolCall(
-            function.name, arguments_for(function, request.prompt, words), isinstance(function, schemas.MockCustomTool)
-        )
-        for function, words in calls
-    )
+    return tuple(_tool_call(function, request.prompt, words) for function, words in calls)
 
 
-def arguments_for(function: schemas.MockFunction, prompt: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the tokens of a call's arguments: JSON, or text for a custom tool."""
+def _tool_call(function: schemas.MockFunction, prompt: str, words: tuple[str, ...]) -> MockToolCall:
+    """Return a call with JSON as its arguments, or text for a custom tool."""
     if isinstance(function, schemas.MockCustomTool):
-        return tokenize(" ".join(words) or prompt)
+        return MockToolCall(function.name, tokenize(" ".join(words) or prompt), is_custom=True)
     schema = {"type": "object"} | (function.parameters or {})
-    return tokenize(json.dumps(SchemaSampler(schema, prompt, words).sample(), ensure_ascii=False))
-
-
-def proper_names(prompt: str) -> list[str]:
-    """Return the proper names in a prompt, without duplicates."""
-    return list(dict.fromkeys(_PROPER_NAME.findall(prompt)))
+    arguments = json.dumps(SchemaSampler(schema, prompt, words).sample(), ensure_ascii=False)
+    return MockToolCall(function.name, tokenize(arguments))
 
 
 def _selected_functions(request: schemas.MockChatRequest) -> list[schemas.MockFunction]:
@@ -215,13 +195,13 @@ def _selected_functions(request: schemas.MockChatRequest) -> list[schemas.MockFu
     if isinstance(request.tool_choice, schemas.MockToolChoice):
         name = request.tool_choice.name
         return [function for function in request.callable_functions if function.name == name][:1]
-    mentioned = [function for function in request.callable_functions if is_mentioned(function, request.prompt)]
+    mentioned = [function for function in request.callable_functions if _is_mentioned(function, request.prompt)]
     if request.tool_choice == "required":
         return mentioned or request.callable_functions[:1]
     return [] if isinstance(request.messages[-1], ToolMessage) else mentioned
 
 
-def is_mentioned(function: schemas.MockFunction, prompt: str) -> bool:
+def _is_mentioned(function: schemas.MockFunction, prompt: str) -> bool:
     """Return whether the prompt contains the tool's name, a word of it, or the main word of its description."""
     if function.name in prompt:
         return True

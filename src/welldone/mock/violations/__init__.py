@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
 from itertools import cycle
 
 from welldone.mock.reference.server import MockHandler, ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations.behaviors import BEHAVIORS, DisconnectIgnoringServer
+from welldone.mock.violations.edits import MockExchange
 from welldone.mock.violations.page_examples import PageExampleServer
 from welldone.protocol.catalog import RULES, Detection
 
@@ -16,7 +16,8 @@ from welldone.protocol.catalog import RULES, Detection
 def violating_handler(rule: str, reference: ReferenceServer) -> MockHandler:
     """Return a handler that violates one rule. Raises `LookupError` if none of ours violates it."""
     if rule in BEHAVIORS:
-        return partial(BEHAVIORS[rule], reference)
+        behavior = BEHAVIORS[rule]
+        return lambda http_request: behavior(MockExchange(reference, http_request))
     if rule == "live-cancel-on-disconnect":
         return DisconnectIgnoringServer(reference).answer
     if RULES[rule].detection is Detection.REPLY:

@@ -8,24 +8,21 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.mock.reference.schemas import (
-    MockChatRequest,
-    MockCompletionRequest,
-    MockResponsesRequest,
-    invalid_request,
-)
+from welldone.mock.reference import schemas
 from welldone.mock.reference.server import RUNNING_GAUGE, ReferenceServer
 from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
-from welldone.mock.violations import edits
+from welldone.mock.violations.edits import EVENT_STREAM, MockExchange, choice_text
 from welldone.protocol.events import Json
 from welldone.rules.view.choices import as_list, as_object
 from welldone.schemas.anthropic import AnthropicRequest
 
-MockBehavior: TypeAlias = Callable[[ReferenceServer, MockHttpRequest], MockReply]
+MockBehavior: TypeAlias = Callable[[MockExchange], MockReply]
 
-_EVENT_STREAM = "text/event-stream"
-_REQUEST_TYPES = (MockChatRequest, MockCompletionRequest, MockResponsesRequest, AnthropicRequest)
+_REQUEST_TYPES = (
+    *(schemas.MockChatRequest, schemas.MockCompletionRequest, schemas.MockResponsesRequest),
+    AnthropicRequest,
+)
 _KNOWN_FIELDS = frozenset(field.encode_name for kind in _REQUEST_TYPES for field in msgspec.structs.fields(kind))
 _SPECIAL_TOKEN = "<|im_end|>"
 _BUFFERING_S = 0.5
@@ -45,27 +42,22 @@ _TRACKED_LIMIT = 100  # concurrent requests; a check has four
 
 
 def _rejects_field(param: str, is_rejected: Callable[[Json], object]) -> MockBehavior:
-    def answer(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-        if is_rejected(edits.request_json(http_request) or {}):
-            return reference.error_reply(invalid_request(f"Invalid '{param}'.", param, "invalid_value"))
-        return reference.answer(http_request)
-
-    return answer
+    error = schemas.invalid_request(f"Invalid '{param}'.", param, "invalid_value")
+    return lambda exchange: schemas.render_error(error) if is_rejected(exchange.fields) else exchange.reply
 
 
-def _changes_request(change: Callable[[Json, MockHttpRequest], Json]) -> MockBehavior:
+def _changes_request(change: Callable[[MockExchange], Json]) -> MockBehavior:
     """Return a behaviour that answers as if the request had other fields; none: the correct reply."""
 
-    def answer(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-        request = edits.request_json(http_request)
-        fields = {} if request is None else change(request, http_request)
-        return edits.reply_with_fields(reference, http_request, **fields) if fields else reference.answer(http_request)
+    def answer(exchange: MockExchange) -> MockReply:
+        fields = {} if exchange.json is None else change(exchange)
+        return exchange.variant(**fields).reply if fields else exchange.reply
 
     return answer
 
 
 def _ignores_field(name: str) -> MockBehavior:
-    return _changes_request(lambda request, _: {name: ...} if name in request else {})
+    return _changes_request(lambda exchange: {name: ...} if name in exchange.fields else {})
 
 
 def _has_developer_role(request: Json) -> bool:
@@ -79,26 +71,25 @@ def _has_unknown_stream_options(request: Json) -> bool:
 # Timing.
 
 
-def _buffers_stream(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    reply = reference.answer(http_request)
-    if not _is_stream(reply):
-        return reply
-    after_s = max(_BUFFERING_S, sum(chunk.after_s for chunk in reply.pieces))
-    return msgspec.structs.replace(reply, pieces=(MockChunk(base64=reply.body, after_s=after_s),))
+def _changes_stream(change: Callable[[MockExchange], MockReply]) -> MockBehavior:
+    """Return a behaviour that changes streams only."""
+    return lambda exchange: change(exchange) if exchange.is_stream else exchange.reply
 
 
-def _delays_headers(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    reply = reference.answer(http_request)
-    if not _is_stream(reply):
-        return reply
-    return msgspec.structs.replace(reply, after_s=_PREFILL_S_PER_CHARACTER * len(http_request.body))
+def _buffers_stream(exchange: MockExchange) -> MockReply:
+    after_s = max(_BUFFERING_S, sum(chunk.after_s for chunk in exchange.reply.pieces))
+    return msgspec.structs.replace(exchange.reply, pieces=(MockChunk(base64=exchange.reply.body, after_s=after_s),))
 
 
-def _omits_keep_alive(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    reply = reference.answer(http_request)
+def _delays_headers(exchange: MockExchange) -> MockReply:
+    after_s = _PREFILL_S_PER_CHARACTER * len(exchange.http_request.body)
+    return msgspec.structs.replace(exchange.reply, after_s=after_s)
+
+
+def _omits_keep_alive(exchange: MockExchange) -> MockReply:
     # The third chunk is within the text.
-    delays = [chunk.after_s + (_SILENCE_S if index == 2 else 0.0) for index, chunk in enumerate(reply.pieces)]
-    return _with_delays(reply, delays) if _is_stream(reply) else reply
+    delays = [chunk.after_s + (_SILENCE_S if index == 2 else 0.0) for index, chunk in enumerate(exchange.reply.pieces)]
+    return _with_delays(exchange.reply, delays)
 
 
 class DisconnectIgnoringServer:
@@ -110,15 +101,16 @@ class DisconnectIgnoringServer:
 
     def answer(self, http_request: MockHttpRequest) -> MockReply:
         """Answer any request."""
-        reply = self._reference.answer(http_request)
-        if edits.request_path(http_request) == "/metrics":
+        exchange = MockExchange(self._reference, http_request)
+        reply = exchange.reply
+        if exchange.path == "/metrics":
             correct = f"{RUNNING_GAUGE} {self._reference.running_count()}\n".encode()
             actual = f"{RUNNING_GAUGE} {sum(map(_is_still_generating, self._posts))}\n".encode()
             chunks = tuple(MockChunk(base64=chunk.data.replace(correct, actual)) for chunk in reply.pieces)
             return msgspec.structs.replace(reply, pieces=chunks)
         if http_request.method == "POST":
             self._posts.append(http_request)
-        needs_delay = _is_stream(reply) and self._reference.gap_s == 0
+        needs_delay = exchange.is_stream and self._reference.gap_s == 0
         return _with_delays(reply, [_CHUNK_DELAY_S] * len(reply.pieces)) if needs_delay else reply
 
 
@@ -126,10 +118,6 @@ def _is_still_generating(http_request: MockHttpRequest) -> bool:
     if http_request.end == "left" and http_request.ended_s is not None:
         return time.monotonic() - http_request.ended_s < _ORPHAN_S
     return http_request.end == "running"
-
-
-def _is_stream(reply: MockReply) -> bool:
-    return reply.headers.get("Content-Type", "").startswith(_EVENT_STREAM)
 
 
 def _with_delays(reply: MockReply, delays: list[float]) -> MockReply:
@@ -140,38 +128,33 @@ def _with_delays(reply: MockReply, delays: list[float]) -> MockReply:
 # Stream or buffered reply.
 
 
-def _stream_for_accept_header(request: Json, http_request: MockHttpRequest) -> Json:
-    is_asked = not request.get("stream") and http_request.headers.get("accept") == _EVENT_STREAM
+def _stream_for_accept_header(exchange: MockExchange) -> Json:
+    is_asked = not exchange.fields.get("stream") and exchange.http_request.headers.get("accept") == EVENT_STREAM
     return {"stream": True} if is_asked else {}
 
 
 # Other endpoints and errors.
 
 
-def _narrow_preflight(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    reply = reference.answer(http_request)
-    if http_request.method != "OPTIONS":
-        return reply
-    headers = reply.headers | {"Access-Control-Allow-Headers": "authorization, content-type"}
-    return msgspec.structs.replace(reply, headers=headers)
+def _narrow_preflight(exchange: MockExchange) -> MockReply:
+    headers = exchange.reply.headers | {"Access-Control-Allow-Headers": "authorization, content-type"}
+    is_preflight = exchange.http_request.method == "OPTIONS"
+    return msgspec.structs.replace(exchange.reply, headers=headers) if is_preflight else exchange.reply
 
 
-def _models_list_without_object(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    reply = reference.answer(http_request)
-    is_list = (http_request.method, edits.request_path(http_request), reply.status) == ("GET", "/v1/models", 200)
-    return edits.edit_chunks(reply, lambda models: {"data": models["data"]}) if is_list else reply
+def _models_list_without_object(exchange: MockExchange) -> MockReply:
+    is_list = (exchange.http_request.method, exchange.path, exchange.reply.status) == ("GET", "/v1/models", 200)
+    return exchange.edited(lambda models: {"data": models["data"]}) if is_list else exchange.reply
 
 
-def _renames_input_tokens(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    reply = reference.answer(http_request)
-    is_count = edits.request_path(http_request) == "/v1/messages/count_tokens" and reply.status == 200
-    return edits.edit_chunks(reply, lambda count: {"tokens": count["input_tokens"]}) if is_count else reply
+def _renames_input_tokens(exchange: MockExchange) -> MockReply:
+    is_count = exchange.path == "/v1/messages/count_tokens" and exchange.reply.status == 200
+    return exchange.edited(lambda count: {"tokens": count["input_tokens"]}) if is_count else exchange.reply
 
 
-def _bad_json_as_500(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-    reply = reference.answer(http_request)
-    is_invalid = reply.status == 400 and edits.request_json(http_request) is None
-    return msgspec.structs.replace(reply, status=500) if is_invalid else reply
+def _bad_json_as_500(exchange: MockExchange) -> MockReply:
+    is_invalid = exchange.reply.status == 400 and exchange.json is None
+    return msgspec.structs.replace(exchange.reply, status=500) if is_invalid else exchange.reply
 
 
 # Structure of an answer.
@@ -183,12 +166,7 @@ def _choices(chunk: Json) -> list[Json]:
 
 def _edits_replies(edit: Callable[[Json], Json | None]) -> MockBehavior:
     """Return a behaviour that edits every chunk and every buffered reply to a POST."""
-
-    def answer(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
-        reply = reference.answer(http_request)
-        return edits.edit_chunks(reply, edit) if http_request.method == "POST" else reply
-
-    return answer
+    return lambda exchange: exchange.edited(edit) if exchange.http_request.method == "POST" else exchange.reply
 
 
 def _reports_stop_for_length(chunk: Json) -> Json:
@@ -226,9 +204,8 @@ def _empties_other_choices(chunk: Json) -> Json | None:
     return chunk
 
 
-def _drops_a_chunk(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
+def _drops_a_chunk(exchange: MockExchange) -> MockReply:
     """Drop the second text chunk of each choice of a stream."""
-    reply = reference.answer(http_request)
     text_chunks: Counter[int] = Counter()
 
     def drop(chunk: Json) -> Json | None:
@@ -239,13 +216,12 @@ def _drops_a_chunk(reference: ReferenceServer, http_request: MockHttpRequest) ->
                     return None
         return chunk
 
-    return edits.edit_chunks(reply, drop) if _is_stream(reply) else reply
+    return exchange.edited(drop)
 
 
-def _counts_one_choice(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
+def _counts_one_choice(exchange: MockExchange) -> MockReply:
     """Report the usage of one choice only."""
-    reply = reference.answer(http_request)
-    n = (edits.request_json(http_request) or {}).get("n")
+    n = exchange.fields.get("n")
 
     def divide(chunk: Json) -> Json:
         if isinstance(usage := chunk.get("usage"), dict):
@@ -253,11 +229,12 @@ def _counts_one_choice(reference: ReferenceServer, http_request: MockHttpRequest
             usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
         return chunk
 
-    return edits.edit_chunks(reply, divide) if isinstance(n, int) and n > 1 and reply.status == 200 else reply
+    has_several = isinstance(n, int) and n > 1 and exchange.reply.status == 200
+    return exchange.edited(divide) if has_several else exchange.reply
 
 
-def _reversed_prompts(request: Json, _: MockHttpRequest) -> Json:
-    prompt = request.get("prompt")
+def _reversed_prompts(exchange: MockExchange) -> Json:
+    prompt = exchange.fields.get("prompt")
     return {"prompt": prompt[::-1]} if isinstance(prompt, list) else {}
 
 
@@ -269,56 +246,53 @@ def _stops(request: Json) -> list[str]:
     return [value for value in (stop if isinstance(stop, list) else [stop]) if isinstance(value, str)]
 
 
-def _leaks_stop_string(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
+def _leaks_stop_string(exchange: MockExchange) -> MockReply:
     """Send the stop string that ended the text, if the request has exactly one."""
-    stops = _stops(edits.request_json(http_request) or {})
+    stops = _stops(exchange.fields)
     if len(stops) == 1:
-        text = edits.choice_text(edits.first_choice(reference, http_request))
-        if text != edits.choice_text(edits.first_choice(reference, http_request, stop=...)):
-            return edits.reply_with_text(reference, http_request, text + stops[0])
-    return reference.answer(http_request)
+        text = choice_text(exchange.first_choice())
+        if text != choice_text(exchange.first_choice(stop=...)):
+            return exchange.with_text(text + stops[0])
+    return exchange.reply
 
 
-def _withholds_stop_prefix(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
+def _withholds_stop_prefix(exchange: MockExchange) -> MockReply:
     """Do not send the end of a text that is a prefix of a stop string."""
-    if stops := _stops(edits.request_json(http_request) or {}):
-        text = edits.choice_text(edits.first_choice(reference, http_request))
+    if stops := _stops(exchange.fields):
+        text = choice_text(exchange.first_choice())
         sizes = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
         if sizes:
-            return edits.reply_with_text(reference, http_request, text[: -max(sizes)])
-    return reference.answer(http_request)
+            return exchange.with_text(text[: -max(sizes)])
+    return exchange.reply
 
 
-def _omits_role_when_empty(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
+def _omits_role_when_empty(exchange: MockExchange) -> MockReply:
     """Omit the role chunk of a stream without content."""
-    reply = reference.answer(http_request)
-    message = as_object(edits.first_choice(reference, http_request).get("message")) if _is_stream(reply) else {}
+    message = as_object(exchange.first_choice().get("message"))
     if not message or any(message.get(name) for name in ("content", "tool_calls", "reasoning_content")):
-        return reply
-    return edits.edit_chunks(
-        reply, lambda chunk: None if any("role" in choice["delta"] for choice in _choices(chunk)) else chunk
-    )
+        return exchange.reply
+    return exchange.edited(lambda chunk: None if any("role" in one["delta"] for one in _choices(chunk)) else chunk)
 
 
-def _leaks_special_token(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
+def _leaks_special_token(exchange: MockExchange) -> MockReply:
     """Append a special token to each text that ends by itself."""
-    request = edits.request_json(http_request) or {}
+    request = exchange.fields
     is_chat = "messages" in request or "input" in request
     if is_chat and not _stops(request) and not any(map(request.get, ("response_format", "text", "stop_sequences"))):
-        text, is_ended = edits.buffered_text(reference, http_request)
+        text, is_ended = exchange.buffered_text()
         if is_ended:
-            return edits.reply_with_text(reference, http_request, text + _SPECIAL_TOKEN)
-    return reference.answer(http_request)
+            return exchange.with_text(text + _SPECIAL_TOKEN)
+    return exchange.reply
 
 
-def _leaks_tool_markup(reference: ReferenceServer, http_request: MockHttpRequest) -> MockReply:
+def _leaks_tool_markup(exchange: MockExchange) -> MockReply:
     """Send tool calls as text, in the markup of the model."""
-    if not (edits.request_json(http_request) or {}).get("tools"):
-        return reference.answer(http_request)
-    message = as_object(edits.first_choice(reference, http_request).get("message"))
+    if not exchange.fields.get("tools"):
+        return exchange.reply
+    message = as_object(exchange.first_choice().get("message"))
     calls = [as_object(as_object(call).get("function")) for call in as_list(message.get("tool_calls"))]
     markup = "\n".join(f"<tool_call>\n{_call_markup(call)}\n</tool_call>" for call in calls)
-    return edits.reply_with_text(reference, http_request, markup) if markup else reference.answer(http_request)
+    return exchange.with_text(markup) if markup else exchange.reply
 
 
 def _call_markup(call: Json) -> str:
@@ -327,12 +301,14 @@ def _call_markup(call: Json) -> str:
 
 
 BEHAVIORS: Mapping[str, MockBehavior] = {
-    "http-flush-each-event": _buffers_stream,
-    "http-headers-before-prefill": _delays_headers,
+    "http-flush-each-event": _changes_stream(_buffers_stream),
+    "http-headers-before-prefill": _changes_stream(_delays_headers),
     "http-cors-preflight": _narrow_preflight,
     "http-accept-ignored": _changes_request(_stream_for_accept_header),
-    "http-stream-default-false": _changes_request(lambda request, _: {} if "stream" in request else {"stream": True}),
-    "delta-concat-equals-full": _drops_a_chunk,
+    "http-stream-default-false": _changes_request(
+        lambda exchange: {} if "stream" in exchange.fields else {"stream": True}
+    ),
+    "delta-concat-equals-full": _changes_stream(_drops_a_chunk),
     "fin-length": _edits_replies(_reports_stop_for_length),
     "use-whole-request": _counts_one_choice,
     "tool-no-markup-leak": _leaks_tool_markup,
@@ -348,8 +324,8 @@ BEHAVIORS: Mapping[str, MockBehavior] = {
     "ns-models-list": _models_list_without_object,
     "live-stop-not-leaked": _leaks_stop_string,
     "live-stop-holdback-flushed": _withholds_stop_prefix,
-    "live-empty-generation": _omits_role_when_empty,
-    "live-keepalive-in-silence": _omits_keep_alive,
+    "live-empty-generation": _changes_stream(_omits_role_when_empty),
+    "live-keepalive-in-silence": _changes_stream(_omits_keep_alive),
     "live-no-special-tokens": _leaks_special_token,
     "req-max-tokens-both": _rejects_field("max_completion_tokens", lambda request: "max_completion_tokens" in request),
     "req-stream-options": _rejects_field("stream_options", _has_unknown_stream_options),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from welldone.protocol import sse
 from welldone.protocol.events import Json
 from welldone.rules.view.choices import as_list, as_object, as_text
 
+EVENT_STREAM = "text/event-stream"
 _OUTPUT_FIELDS = (
     *("tools", "tool_choice", "response_format", "text", "stop", "stop_sequences", "max_completion_tokens"),
     *("instructions", "system"),
@@ -23,69 +25,83 @@ _CALL_TYPES = ("function_call", "tool_use")
 _MAX_TOKENS = 2000  # more than any text of `reply_with_text` has
 
 
-def request_path(http_request: MockHttpRequest) -> str:
-    """Return the path without the query."""
-    return http_request.path.partition("?")[0]
+class MockExchange:
+    """A request to the reference server, and its correct reply."""
 
+    def __init__(self, reference: ReferenceServer, http_request: MockHttpRequest) -> None:
+        self.reference = reference
+        self.http_request = http_request
+        self.path = http_request.path.partition("?")[0]
 
-def request_json(http_request: MockHttpRequest) -> Json | None:
-    """Return the body if it is a JSON object."""
-    try:
-        value = json.loads(http_request.body)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+    @cached_property
+    def reply(self) -> MockReply:
+        """The correct reply."""
+        return self.reference.answer(self.http_request)
 
+    @cached_property
+    def json(self) -> Json | None:
+        """The body of the request if it is a JSON object."""
+        try:
+            value = json.loads(self.http_request.body)
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
 
-def with_fields(http_request: MockHttpRequest, **fields: Any) -> MockHttpRequest:  # noqa: ANN401 - JSON
-    """Return the same request with other fields; the value `...` removes one."""
-    request = {**(request_json(http_request) or {}), **fields}
-    body = json.dumps({name: value for name, value in request.items() if value is not ...})
-    # It was never sent: `end` keeps it out of the count of running requests.
-    return msgspec.structs.replace(http_request, body=body, end="whole")
+    @property
+    def fields(self) -> Json:
+        """The fields of the request; none if its body is not a JSON object."""
+        return self.json or {}
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the correct reply is a stream."""
+        return self.reply.headers.get("Content-Type", "").startswith(EVENT_STREAM)
 
-def reply_with_fields(reference: ReferenceServer, http_request: MockHttpRequest, **fields: Any) -> MockReply:  # noqa: ANN401 - JSON
-    """Return the correct reply to the same request with other fields."""
-    return reference.answer(with_fields(http_request, **fields))
+    def variant(self, **fields: Any) -> "MockExchange":  # noqa: ANN401 - JSON
+        """The same request with other fields; the value `...` removes one."""
+        request = {**self.fields, **fields}
+        body = json.dumps({name: value for name, value in request.items() if value is not ...})
+        # It was never sent: `end` keeps it out of the count of running requests.
+        return MockExchange(self.reference, msgspec.structs.replace(self.http_request, body=body, end="whole"))
 
+    def with_text(self, text: str) -> MockReply:
+        """A correct reply with this text, to an otherwise equal request."""
+        prompt = f"Repeat exactly: {text}"
+        messages = [{"role": "user", "content": prompt}]
+        limits = dict.fromkeys(("max_tokens", "max_output_tokens"), _MAX_TOKENS)
+        removed = dict.fromkeys(_OUTPUT_FIELDS, ...)
+        # The fields of all dialects: each dialect ignores those of the others.
+        return self.variant(**removed, **limits, messages=messages, prompt=prompt, input=prompt).reply
 
-def reply_with_text(reference: ReferenceServer, http_request: MockHttpRequest, text: str) -> MockReply:
-    """Return a correct reply with this text, to an otherwise equal request."""
-    prompt = f"Repeat exactly: {text}"
-    messages = [{"role": "user", "content": prompt}]
-    limits = dict.fromkeys(("max_tokens", "max_output_tokens"), _MAX_TOKENS)
-    removed = dict.fromkeys(_OUTPUT_FIELDS, ...)
-    # The fields of all dialects: each dialect ignores those of the others.
-    return reply_with_fields(
-        reference, http_request, **removed, **limits, messages=messages, prompt=prompt, input=prompt
-    )
+    def buffered(self, **fields: Any) -> Json:  # noqa: ANN401 - JSON
+        """The object of the correct reply without a stream."""
+        return as_object(json.loads(self.variant(stream=False, stream_options=..., **fields).reply.body))
 
+    def first_choice(self, **fields: Any) -> Json:  # noqa: ANN401 - JSON
+        """The first choice of the correct reply without a stream; empty for an error."""
+        return as_object(next(iter(as_list(self.buffered(**fields).get("choices"))), None))
 
-def first_choice(reference: ReferenceServer, http_request: MockHttpRequest, **fields: Any) -> Json:  # noqa: ANN401 - JSON
-    """Return the first choice of the correct reply without a stream; empty for an error."""
-    reply = json.loads(reply_with_fields(reference, http_request, stream=False, stream_options=..., **fields).body)
-    choices = as_list(as_object(reply).get("choices"))
-    return as_object(choices[0]) if choices else {}
+    def buffered_text(self) -> tuple[str, bool]:
+        """The text of the correct reply in any dialect, and whether it ended by itself."""
+        reply, choice = self.buffered(), self.first_choice()
+        if choice:
+            return choice_text(choice), choice.get("finish_reason") == "stop"
+        items = [as_object(item) for item in as_list(reply.get("output"))]
+        content = [block for item in items for block in as_list(item.get("content"))]
+        blocks = [as_object(block) for block in content or as_list(reply.get("content"))]
+        text = "".join(as_text(block.get("text")) for block in blocks if block.get("type") in _TEXT_TYPES)
+        has_calls = any(item.get("type") in _CALL_TYPES for item in (*items, *blocks))
+        is_ended = reply.get("status") == "completed" or reply.get("stop_reason") == "end_turn"
+        return text, is_ended and not has_calls
+
+    def edited(self, edit: Callable[[Json], Json | None]) -> MockReply:
+        """The correct reply with an edit of its JSON; see `edit_chunks`."""
+        return edit_chunks(self.reply, edit)
 
 
 def choice_text(choice: Json) -> str:
     """Return the text of a choice."""
     return as_text(as_object(choice.get("message")).get("content")) or as_text(choice.get("text"))
-
-
-def buffered_text(reference: ReferenceServer, http_request: MockHttpRequest) -> tuple[str, bool]:
-    """Return the text of the correct reply in any dialect, and whether it ended by itself."""
-    reply = as_object(json.loads(reply_with_fields(reference, http_request, stream=False, stream_options=...).body))
-    choice = as_object(next(iter(as_list(reply.get("choices"))), None))
-    if choice:
-        return choice_text(choice), choice.get("finish_reason") == "stop"
-    content = [block for item in as_list(reply.get("output")) for block in as_list(as_object(item).get("content"))]
-    blocks = [as_object(block) for block in content or as_list(reply.get("content"))]
-    text = "".join(as_text(block.get("text")) for block in blocks if block.get("type") in _TEXT_TYPES)
-    has_calls = any(as_object(item).get("type") in _CALL_TYPES for item in (*as_list(reply.get("output")), *blocks))
-    is_ended = reply.get("status") == "completed" or reply.get("stop_reason") == "end_turn"
-    return text, is_ended and not has_calls
 
 
 def edit_chunks(reply: MockReply, edit: Callable[[Json], Json | None]) -> MockReply:
@@ -97,8 +113,7 @@ def edit_chunks(reply: MockReply, edit: Callable[[Json], Json | None]) -> MockRe
 def _edit_data(data: bytes, edit: Callable[[Json], Json | None]) -> bytes:
     if not data.endswith(sse.FRAME_END):  # a buffered reply
         return msgspec.json.encode(edit(json.loads(data)))
-    frames = [frame + sse.FRAME_END for frame in data.split(sse.FRAME_END)[:-1]]
-    return b"".join(_edit_frame(frame, edit) for frame in frames)
+    return b"".join(_edit_frame(frame + sse.FRAME_END, edit) for frame in data.split(sse.FRAME_END)[:-1])
 
 
 def _edit_frame(frame: bytes, edit: Callable[[Json], Json | None]) -> bytes:

@@ -3,21 +3,20 @@
 import gzip
 import re
 from collections.abc import Iterator
-from functools import partial
 from importlib import resources
 from itertools import accumulate, cycle
 from typing import Any
 
 import msgspec
 
-from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.reference.server import CORS_HEADERS, ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, ReplyEnd, ReplyFraming
 from welldone.mock.server import MockHttpRequest
-from welldone.mock.violations import edits
+from welldone.mock.violations.edits import MockExchange, choice_text, edit_chunks
 from welldone.protocol import sse
 from welldone.protocol.events import Json
 from welldone.rules.judge import judge
-from welldone.rules.rule_pages import RuleExample, read_examples
+from welldone.rules.rule_pages import read_examples
 from welldone.rules.trace import Trace
 from welldone.rules.view.choices import as_list, as_object, as_text, is_int
 from welldone.rules.view.view import ReplyKind, TraceView
@@ -57,36 +56,36 @@ class PageExampleServer:
     def __init__(self, rule: str, reference: ReferenceServer) -> None:
         self._rule = rule
         self._reference = reference
-        incorrect = [example.trace for example in read_page_examples(rule) if not example.is_correct]
+        page = resources.files("welldone.rules").joinpath("pages", f"{rule}.md")
+        examples = read_examples(rule, page.read_text(encoding="utf-8"))
+        incorrect = [example.trace for example in examples if not example.is_correct]
         self._examples = [(trace, judge(trace).counts.keys()) for trace in incorrect]
         """Each example with all rules that it violates: some violations concern two rules."""
         self._overloads = cycle((True, False))
 
     def answer(self, http_request: MockHttpRequest) -> MockReply:
         """Answer any request."""
-        correct = self._reference.answer(http_request)
-        trace = self.find_example(http_request, correct)
+        exchange = MockExchange(self._reference, http_request)
+        trace = self.find_example(exchange)
         if trace is None:
-            return self._same_text_reply(http_request) or correct
+            return self._same_text_reply(exchange) or exchange.reply
         if trace.status in _OVERLOAD_STATUSES and not next(self._overloads):
-            return correct  # the retry succeeds
-        return self._example_reply(trace, correct)
+            return exchange.reply  # the retry succeeds
+        return self._example_reply(trace, exchange.reply)
 
-    def find_example(self, http_request: MockHttpRequest, correct: MockReply) -> Trace | None:
+    def find_example(self, exchange: MockExchange) -> Trace | None:
         """Find an example that can replace the correct reply and violates no more rules than on its page."""
-        endpoint, request = _ENDPOINTS.get(edits.request_path(http_request)), edits.request_json(http_request)
-        if http_request.method != "POST" or endpoint is None or any(map((request or {}).get, _TEXT_FIELDS)):
+        correct, endpoint = exchange.reply, _ENDPOINTS.get(exchange.path)
+        if exchange.http_request.method != "POST" or endpoint is None or any(map(exchange.fields.get, _TEXT_FIELDS)):
             return None
-        return next(
-            self._matching_examples(
-                Trace(body=correct.body, endpoint=endpoint, request=request, status=correct.status)
-            ),
-            None,
-        )
+        trace = Trace(body=correct.body, endpoint=endpoint, request=exchange.json, status=correct.status)
+        return next(self._matching_examples(trace), None)
 
     def _matching_examples(self, correct: Trace) -> Iterator[Trace]:
         for example, page_rules in self._examples:
-            for variant in _variants(example) if example.endpoint == correct.endpoint else ():
+            has_chunks = example.endpoint in _ENVELOPES
+            variants = (example, *([_with_usage_chunk(example)] if has_chunks else []))
+            for variant in variants if example.endpoint == correct.endpoint else ():
                 trace = msgspec.structs.replace(variant, request=correct.request)
                 # An overload error can replace any reply.
                 is_match = trace.status in _OVERLOAD_STATUSES or _reply_shape(trace) == _reply_shape(correct)
@@ -94,26 +93,22 @@ class PageExampleServer:
                 if self._rule in violated and violated <= page_rules:
                     yield trace
 
-    def _same_text_reply(self, http_request: MockHttpRequest) -> MockReply | None:
+    def _same_text_reply(self, exchange: MockExchange) -> MockReply | None:
         """Return a correct reply with the text that an example has for another streaming variant of the request.
 
         A server gives the same answer to the same question, as a stream or not.
         """
-        if http_request.method != "POST" or edits.request_json(http_request) is None:
+        if exchange.http_request.method != "POST" or exchange.json is None:
             return None
         for fields in _STREAM_VARIANTS:
-            variant = edits.with_fields(http_request, **fields)
-            trace = self.find_example(variant, self._reference.answer(variant))
+            trace = self.find_example(exchange.variant(**fields))
             if trace is not None and (text := _trace_text(trace)):
-                reply = edits.reply_with_text(self._reference, http_request, text)
-                if trace.endpoint in _ENVELOPES:
-                    return edits.edit_chunks(reply, partial(_with_usage_counts, usage=_trace_usage(trace)))
-                return reply
+                return _with_usage(exchange.with_text(text), trace)
         return None
 
     def _example_reply(self, trace: Trace, correct: MockReply) -> MockReply:
         """Return the reply of the page; a head and framing that it does not show are those of the correct reply."""
-        headers = correct.headers if trace.headers is None else dict(trace.headers) | self._reference.cors_headers()
+        headers = correct.headers if trace.headers is None else dict(trace.headers) | CORS_HEADERS
         is_stream = TraceView(trace).reply_kind is ReplyKind.STREAM
         framing: ReplyFraming = "chunked" if is_stream else "length"
         end: ReplyEnd = "whole"
@@ -124,18 +119,6 @@ class PageExampleServer:
             chunks = [gzip.compress(trace.body, mtime=0)]
         status = correct.status if trace.status is None else trace.status
         return MockReply(tuple(MockChunk(base64=data) for data in chunks), status, headers, end, framing)
-
-
-def read_page_examples(rule: str) -> list[RuleExample]:
-    """Read the examples of a rule's page."""
-    page = resources.files("welldone.rules").joinpath("pages", f"{rule}.md")
-    return read_examples(rule, page.read_text(encoding="utf-8"))
-
-
-def _variants(trace: Trace) -> Iterator[Trace]:
-    yield trace
-    if trace.endpoint in _ENVELOPES:
-        yield _with_usage_chunk(trace)
 
 
 def _with_usage_chunk(trace: Trace) -> Trace:
@@ -149,6 +132,12 @@ def _with_usage_chunk(trace: Trace) -> Trace:
         index = ends.index(position) + 1 if position in ends else len(sizes)
         sizes = (*sizes[:index], len(frame), *sizes[index:])
     return msgspec.structs.replace(trace, body=body[:position] + frame + body[position:], chunk_sizes=sizes)
+
+
+def _with_usage(reply: MockReply, trace: Trace) -> MockReply:
+    """Replace the usage of a reply with that of an example, in the dialects whose examples have one."""
+    usage = {"usage": _trace_usage(trace)} if trace.endpoint in _ENVELOPES else {}
+    return edit_chunks(reply, lambda chunk: chunk | usage if chunk.get("usage") else chunk) if usage else reply
 
 
 def _reply_shape(trace: Trace) -> tuple[ReplyKind, bool, bool, bool]:
@@ -169,20 +158,16 @@ def _http_chunks(trace: Trace) -> list[bytes]:
 
 
 def _trace_text(trace: Trace) -> str:
+    """Return the text of an example; empty for a buffered reply of the Responses or Messages dialect."""
     view = TraceView(trace)
-    if not view.is_chunked:
-        return _event_stream_text(view)
+    if trace.endpoint == "responses":
+        return "".join(piece.text for item in view.responses_stream.items for piece in item.texts["content"])
+    if trace.endpoint == "messages":
+        deltas = [event.delta for block in view.anthropic_stream.blocks for event in block.deltas]
+        return "".join(as_text(delta.get("text")) for delta in deltas)
     if view.choices:
         return view.choices[0].text
-    return next((edits.choice_text(as_object(choice)) for choice in as_list(view.reply_object.get("choices"))), "")
-
-
-def _event_stream_text(view: TraceView) -> str:
-    """Return the text of a stream of the Responses or Messages dialect; empty for a buffered reply."""
-    if view.trace.endpoint == "responses":
-        return "".join(piece.text for item in view.responses_stream.items for piece in item.texts["content"])
-    deltas = (event.delta for block in view.anthropic_stream.blocks for event in block.deltas)
-    return "".join(as_text(delta.get("text")) for delta in deltas)
+    return next((choice_text(as_object(choice)) for choice in as_list(view.reply_object.get("choices"))), "")
 
 
 def _trace_usage(trace: Trace) -> Json:
@@ -193,8 +178,3 @@ def _trace_usage(trace: Trace) -> Json:
         found = as_object(body.get("usage"))
         usage |= {name: found[name] for name in _DEFAULT_USAGE if is_int(found.get(name))}
     return usage | {"total_tokens": usage["prompt_tokens"] + usage["completion_tokens"]}
-
-
-def _with_usage_counts(chunk: Json, *, usage: Json) -> Json:
-    """Replace the usage of a chunk or a buffered reply that has one."""
-    return chunk | {"usage": usage} if chunk.get("usage") else chunk

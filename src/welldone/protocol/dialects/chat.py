@@ -35,30 +35,16 @@ REASONING_FIELDS = ("reasoning_content",)
 
 
 class ChunkWriter:
-    """Writes chunks from events in legal order. With `usage_is_null` all chunks but the last have `usage: null`.
+    """Writes chunks from events in legal order. The choices of a completion may come in any order."""
 
-    With `functions`, for clients of the deprecated request field, a call is sent as `function_call`. Reasoning is sent
-    in the `reasoning` fields, if any. The choices of several prompts of a completion may come in any order.
-    """
-
-    def __init__(
-        self,
-        envelope: Envelope,
-        endpoint: Endpoint = Endpoint.CHAT,
-        *,
-        usage_is_null: bool = False,
-        functions: bool = False,
-        reasoning: tuple[str, ...] = REASONING_FIELDS,
-    ) -> None:
-        self._is_chat = endpoint is Endpoint.CHAT
+    def __init__(self, dialect: "ChunkDialect", envelope: Envelope) -> None:
+        self._dialect = dialect
+        self._is_chat = dialect.is_chat
         transitions = CHAT_TRANSITIONS if self._is_chat else COMPLETIONS_TRANSITIONS
         self._state_machine = StreamStateMachine(transitions, is_ordered=self._is_chat)
-        self._envelope = _envelope_object(envelope, CHUNK_OBJECT[endpoint])
+        self._envelope = _envelope_object(envelope, CHUNK_OBJECT[dialect.endpoint])
         if envelope.fingerprint is not None:
             self._envelope["system_fingerprint"] = envelope.fingerprint
-        self._usage_is_null = usage_is_null
-        self._functions = functions
-        self._reasoning = reasoning
         self._text_templates: dict[int, tuple[bytes, bytes]] = {}  # by choice
         self._pending: dict[int, dict[ev.FieldLocation, Json]] = {}  # fields of the next chunk of a choice
         self._pending_chunk_fields: Json = {}  # top-level fields of the next chunk
@@ -106,7 +92,7 @@ class ChunkWriter:
                 return self._queue_choice_fields(ev.UnknownFields(index, ev.FieldLocation.CHOICE, {"logprobs": value}))
             case ev.Finish(index=index, reason=reason):
                 flushed = self._flush_delta_fields(index)
-                return flushed + self._choice_chunk(index, {}, finish_reason(reason, functions=self._functions))
+                return flushed + self._choice_chunk(index, {}, self._dialect.finish_reason(reason))
             case _:
                 content = self._content_fields(event)
                 return b"" if content is None else self._choice_chunk(event.index, content)
@@ -119,14 +105,14 @@ class ChunkWriter:
             case ev.Text(text=text):
                 return {"content" if self._is_chat else "text": text}
             case ev.Reasoning(text=text):
-                return dict.fromkeys(self._reasoning, text) or None
+                return dict.fromkeys(self._dialect.reasoning, text) or None
             case ev.Refusal(text=text):
                 return {"refusal": text}
-            case ev.ToolCall(call_index=call) | ev.ToolArguments(call_index=call) if self._functions and call > 0:
+            case ev.ToolCall(call_index=call) | ev.ToolArguments(call_index=call) if self._dialect.functions and call:
                 return None  # function_call allows one call only
-            case ev.ToolCall(name=name) if self._functions:
+            case ev.ToolCall(name=name) if self._dialect.functions:
                 return {"function_call": {"name": name, "arguments": ""}}
-            case ev.ToolArguments(text=text) if self._functions:
+            case ev.ToolArguments(text=text) if self._dialect.functions:
                 return {"function_call": {"arguments": text}}
             case ev.ToolCall():
                 return {"tool_calls": [{"index": event.call_index, **tool_call_object(event)}]}
@@ -146,7 +132,7 @@ class ChunkWriter:
 
     def _chunk(self, choices: list[Json], usage: Json | None = None) -> bytes:
         chunk = {**self._envelope, "choices": choices}
-        if usage is not None or self._usage_is_null:
+        if usage is not None or self._dialect.usage_is_null:
             chunk["usage"] = usage
         chunk |= self._pending_chunk_fields
         self._pending_chunk_fields = {}
@@ -231,66 +217,60 @@ def _envelope_object(envelope: Envelope, kind: str) -> Json:
 
 
 class ChunkDialect(Dialect):
-    """Dialect of /v1/chat/completions or /v1/completions."""
+    """Dialect of /v1/chat/completions or /v1/completions. Reasoning is sent in the `reasoning` fields, if any."""
 
     def __init__(
         self, facts: RequestFacts, endpoint: Endpoint = Endpoint.CHAT, reasoning: tuple[str, ...] = REASONING_FIELDS
     ) -> None:
         self.is_chat = endpoint is Endpoint.CHAT
-        self._usage_is_null = facts.include_usage is True
-        self._functions = facts.uses_legacy_functions and self.is_chat
-        self._endpoint = endpoint
-        self._reasoning = reasoning
+        self.endpoint = endpoint
+        self.reasoning = reasoning
+        self.usage_is_null = facts.include_usage is True
+        """Whether all chunks but the last have `usage: null`."""
+        self.functions = facts.uses_legacy_functions and self.is_chat
+        """Whether a call is sent as `function_call`, for clients of the deprecated request field."""
 
-    def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> ChunkWriter:
+    def make_writer(self, envelope: Envelope, usage_source: UsageSource = lambda: None) -> ChunkWriter:
         """Return a stream writer."""
-        return ChunkWriter(
-            envelope,
-            self._endpoint,
-            usage_is_null=self._usage_is_null,
-            functions=self._functions,
-            reasoning=self._reasoning,
-        )
+        return ChunkWriter(self, envelope)
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
         """Encode a non-streamed reply."""
-        return encode_completion(envelope, reply, self._endpoint, functions=self._functions, reasoning=self._reasoning)
+        choices: list[Json] = []
+        for index, answer in sorted(reply.choices.items()):
+            content: Json = {"text": answer.text}
+            others = answer.delta_fields | answer.choice_fields
+            if self.is_chat:
+                content, others = {"message": self._message_object(answer) | answer.delta_fields}, answer.choice_fields
+            reason = self.finish_reason(answer.finish_reason)
+            choices.append({"index": index, **content, "logprobs": answer.logprobs, "finish_reason": reason} | others)
+        body = _envelope_object(envelope, REPLY_OBJECT[self.endpoint]) | {"choices": choices}
+        if reply.usage is not None:
+            body["usage"] = usage_object(reply.usage)
+        if envelope.fingerprint is not None:
+            body["system_fingerprint"] = envelope.fingerprint
+        body |= {name: value for name, value in reply.unknown_fields.items() if name not in body}
+        return escape_line_breaks(_encode(body))
 
     def final_error_bytes(self, failure: Failure) -> bytes:
         """Encode an error event and the end of the stream."""
         return error_and_done(failure)
 
+    def finish_reason(self, reason: str) -> str:
+        """Return the finish reason; `function_call` for clients of `functions`."""
+        return "function_call" if self.functions and reason == "tool_calls" else reason
 
-def encode_completion(
-    envelope: Envelope,
-    reply: CollectedReply,
-    endpoint: Endpoint = Endpoint.CHAT,
-    *,
-    functions: bool = False,
-    reasoning: tuple[str, ...] = REASONING_FIELDS,
-) -> bytes:
-    """Encode a non-streamed reply."""
-    choices: list[Json] = []
-    for index, answer in sorted(reply.choices.items()):
-        content: Json = {"text": answer.text}
-        others = answer.delta_fields | answer.choice_fields
-        if endpoint is Endpoint.CHAT:
-            message = _message_object(answer, functions=functions, reasoning=reasoning)
-            content, others = {"message": message | answer.delta_fields}, answer.choice_fields
-        reason = finish_reason(answer.finish_reason, functions=functions)
-        choices.append({"index": index, **content, "logprobs": answer.logprobs, "finish_reason": reason} | others)
-    body = _envelope_object(envelope, REPLY_OBJECT[endpoint]) | {"choices": choices}
-    if reply.usage is not None:
-        body["usage"] = usage_object(reply.usage)
-    if envelope.fingerprint is not None:
-        body["system_fingerprint"] = envelope.fingerprint
-    body |= {name: value for name, value in reply.unknown_fields.items() if name not in body}
-    return escape_line_breaks(_encode(body))
-
-
-def finish_reason(reason: str, *, functions: bool) -> str:
-    """Return the finish reason; `function_call` for clients of `functions`."""
-    return "function_call" if functions and reason == "tool_calls" else reason
+    def _message_object(self, answer: CollectedChoice) -> Json:
+        has_content = answer.text != "" or not (answer.tool_calls or answer.refusal)
+        content = answer.text if has_content else None
+        message: Json = {"role": "assistant", "content": content, "refusal": answer.refusal or None}
+        if answer.reasoning:
+            message |= dict.fromkeys(self.reasoning, answer.reasoning)
+        if answer.tool_calls and self.functions:
+            message["function_call"] = {"name": answer.tool_calls[0].name, "arguments": answer.tool_calls[0].arguments}
+        elif answer.tool_calls:
+            message["tool_calls"] = list(map(tool_call_object, answer.tool_calls))
+        return message
 
 
 def tool_call_object(call: ev.ToolCall | CollectedToolCall) -> Json:
@@ -299,16 +279,3 @@ def tool_call_object(call: ev.ToolCall | CollectedToolCall) -> Json:
     arguments = call.arguments if isinstance(call, CollectedToolCall) else ""
     inner = {"name": call.name, member: arguments, **call.inner_extra_fields}
     return {"id": call.id, "type": kind, kind: inner, **call.extra_fields}
-
-
-def _message_object(answer: CollectedChoice, *, functions: bool, reasoning: tuple[str, ...]) -> Json:
-    has_content = answer.text != "" or not (answer.tool_calls or answer.refusal)
-    content = answer.text if has_content else None
-    message: Json = {"role": "assistant", "content": content, "refusal": answer.refusal or None}
-    if answer.reasoning:
-        message |= dict.fromkeys(reasoning, answer.reasoning)
-    if answer.tool_calls and functions:
-        message["function_call"] = {"name": answer.tool_calls[0].name, "arguments": answer.tool_calls[0].arguments}
-    elif answer.tool_calls:
-        message["tool_calls"] = list(map(tool_call_object, answer.tool_calls))
-    return message

@@ -19,7 +19,7 @@ from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failu
 from welldone.protocol.frame_checks import check_characters, check_lines, recover_data
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
 from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.repair_options import RepairOptions
+from welldone.protocol.request_facts import RepairOptions
 from welldone.protocol.result import PartState, PipelineResult
 
 FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
@@ -42,6 +42,8 @@ class PassthroughRepairer(ABC):
     """Rules violated by an event without data."""
     retains_output = True
     """Whether output is buffered: its length must be bounded."""
+    headers: ClassVar[Mapping[str, str]] = dict(sse.HEADERS)
+    """Headers of a stream."""
 
     def __init__(self, endpoint: Endpoint, fallback: Envelope, model: str | None, *, is_stream: bool) -> None:
         self.repair_log = RepairLog(endpoint)
@@ -140,12 +142,8 @@ class PassthroughRepairer(ABC):
     @property
     def result(self) -> PipelineResult:
         """What is known of the answer. Text is neither checked for JSON nor for tool calls."""
-        return PipelineResult(
-            usage=self.usage,
-            failure=self.failure,
-            repairs=self.repair_log.entries(),
-            invalid_arguments_count=self.invalid_arguments_count,
-        )
+        invalid = self.invalid_arguments_count
+        return PipelineResult(self.usage, self.failure, self.repair_log.entries(), invalid_arguments_count=invalid)
 
     def keep_alive(self) -> bytes:
         """Return a keep-alive while the upstream sends nothing."""
@@ -203,11 +201,6 @@ class PassthroughRepairer(ABC):
         """End the answer with an error of our own; return the bytes to send."""
         self._is_closed = True
         return self._if_streaming(self._fail(failure, is_ours=True))
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Headers of a stream."""
-        return dict(sse.HEADERS)
 
     def encode_failure(self, failure: Failure) -> bytes:
         """Return no bytes: `fail` sends the error."""

@@ -6,17 +6,10 @@ from collections.abc import Iterator
 from itertools import dropwhile, pairwise
 from typing import Any
 
-from welldone.rules.rule_check import CheckList, Violation, each_choice, each_part
-from welldone.rules.view.choices import (
-    KNOWN_FIELDS,
-    ChoiceDelta,
-    ChoiceView,
-    as_list,
-    as_object,
-    as_text,
-    is_int,
-    is_null_or_empty,
-)
+from welldone.rules import rule_check
+from welldone.rules.rule_check import CheckList, Violation, choice_objects, delta_objects, each_choice, each_part
+from welldone.rules.view import choices
+from welldone.rules.view.choices import KNOWN_FIELDS, ChoiceDelta, ChoiceView, as_list, as_object, as_text, is_int
 from welldone.rules.view.view import TraceView
 
 CHECKS = CheckList()
@@ -31,11 +24,12 @@ MIN_CUMULATIVE_CONTENTS = 4
 REPETITION_CHARACTERS = 64
 """Length of the prefix that is searched for a repetition."""
 
+_EXPECTED_DELTA = '"delta":{"content":"<the new text>"}'
 _ROLE = '"delta":{"role":"assistant","content":""}'
 
 
 def _has_role(part: ChoiceDelta) -> bool:
-    return not is_null_or_empty(part.role)
+    return not choices.is_null_or_empty(part.role)
 
 
 @CHECKS.each("delta-role-first", each_choice)
@@ -66,23 +60,17 @@ def _role_assistant(part: ChoiceDelta) -> Iterator[Violation]:
 @CHECKS.each("delta-role-content-empty", each_choice)
 def _role_content_empty(choice: ChoiceView) -> Iterator[Violation]:
     from_role = list(dropwhile(lambda part: not _has_role(part), choice.deltas))
-    if from_role and from_role[0].delta.get("content", ...) != "" and _starts_with_text(from_role):
+    first = next((part for part in from_role if part.text or _has_other_output(part)), None)
+    starts_with_text = first is not None and not _has_other_output(first)
+    if starts_with_text and from_role[0].delta.get("content", ...) != "":
         yield Violation(from_role[0], {"delta": from_role[0].delta}, _ROLE)
-
-
-def _starts_with_text(parts: list[ChoiceDelta]) -> bool:
-    first = next((part for part in parts if part.text or _has_other_output(part)), None)
-    return first is not None and not _has_other_output(first)
 
 
 def _has_other_output(part: ChoiceDelta) -> bool:
     return bool(part.tool_call_entries or part.reasoning or part.delta.get("refusal"))
 
 
-@CHECKS.each("delta-content-string", each_part)
-def _content_string(part: ChoiceDelta) -> Iterator[Violation]:
-    if not isinstance(part.delta.get("content"), str | None):
-        yield Violation(part, {"content": part.delta["content"]}, '"content":"<text>"')
+CHECKS.member("delta-content-string", delta_objects, "content", rule_check.is_optional_text, '"content":"<text>"')
 
 
 @CHECKS.each("delta-content-incremental", each_choice)
@@ -106,15 +94,12 @@ def _object_present(part: ChoiceDelta) -> Iterator[Violation]:
         yield Violation(part, part.choice, '"delta":{}')
 
 
-@CHECKS.each("delta-not-message", each_part)
-def _not_message(part: ChoiceDelta) -> Iterator[Violation]:
-    if part.choice.get("message") is not None:
-        yield Violation(part, {"message": part.choice["message"]}, '"delta":{"content":"<the new text>"}')
+CHECKS.member("delta-not-message", choice_objects, "message", lambda it: it in (..., None), _EXPECTED_DELTA)
 
 
 @CHECKS.each("delta-final-empty", each_part)
 def _final_empty(part: ChoiceDelta) -> Iterator[Violation]:
-    if part.finish_reason is not None and part.delta and all(map(is_null_or_empty, part.delta.values())):
+    if part.finish_reason is not None and part.delta and all(map(choices.is_null_or_empty, part.delta.values())):
         yield Violation(part, {"delta": part.delta}, '"delta":{}')
 
 
@@ -162,10 +147,7 @@ def _reasoning_before(choice: ChoiceView) -> Iterator[Violation]:
         has_content = has_content or bool(part.text or part.tool_call_entries)
 
 
-@CHECKS.each("ext-refusal", each_part)
-def _refusal(part: ChoiceDelta) -> Iterator[Violation]:
-    if not isinstance(part.delta.get("refusal"), str | None):
-        yield Violation(part, {"refusal": part.delta["refusal"]}, '"refusal":"<text>", or null')
+CHECKS.member("ext-refusal", delta_objects, "refusal", rule_check.is_optional_text, '"refusal":"<text>", or null')
 
 
 @CHECKS.each("ext-logprobs-shape", each_part)
@@ -252,7 +234,7 @@ def _list_fields(choice: ChoiceView) -> Iterator[Violation]:
             lacks_index = any(isinstance(entry, dict) and not is_int(entry.get("index")) for entry in as_list(value))
             if key in seen and lacks_index:
                 yield Violation(part, {key: value}, "the whole list once, or an index in each entry")
-            if not is_null_or_empty(value):
+            if not choices.is_null_or_empty(value):
                 seen.add(key)
 
 
@@ -308,16 +290,10 @@ def _key_present(part: ChoiceDelta) -> Iterator[Violation]:
         yield Violation(part, part.choice, '"finish_reason":null')
 
 
-@CHECKS.each("fin-null-not-empty", each_part)
-def _not_empty(part: ChoiceDelta) -> Iterator[Violation]:
-    if part.choice.get("finish_reason") == "":
-        yield Violation(part, {"finish_reason": ""}, '"finish_reason":null')
+CHECKS.member("fin-null-not-empty", choice_objects, "finish_reason", lambda it: it != "", '"finish_reason":null')
 
 
-@CHECKS.each("fin-null-not-string", each_part)
-def _not_string(part: ChoiceDelta) -> Iterator[Violation]:
-    if part.choice.get("finish_reason") == "null":
-        yield Violation(part, {"finish_reason": "null"}, '"finish_reason":null')
+CHECKS.member("fin-null-not-string", choice_objects, "finish_reason", lambda it: it != "null", '"finish_reason":null')
 
 
 @CHECKS.each("fin-closed-enum", _finished_parts)
@@ -346,7 +322,7 @@ def _last_of_choice(part: ChoiceDelta) -> Iterator[Violation]:
 
 @CHECKS.each("fin-own-chunk", _finished_parts)
 def _own_chunk(part: ChoiceDelta) -> Iterator[Violation]:
-    if any(not is_null_or_empty(part.delta.get(key)) for key in KNOWN_FIELDS):
+    if any(not choices.is_null_or_empty(part.delta.get(key)) for key in KNOWN_FIELDS):
         yield Violation(part, {"delta": part.delta}, '"delta":{} and the finish_reason on a chunk of their own')
 
 

@@ -6,13 +6,14 @@ from typing import Any
 from welldone.rules import schemas
 from welldone.rules.checks import content
 from welldone.rules.checks.usage import has_usage_counts, misshapen_usage_chunks, usage_missing
-from welldone.rules.rule_check import CheckList, Violation, each_chunk, each_part, member
+from welldone.rules.rule_check import CheckList, Violation, chunk_objects, each_chunk, each_part, member
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, ChoiceDelta, as_list, as_object, call_type, is_int
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView, has_usage, is_without_choices
 
 CHUNK_OBJECT = "chat.completion.chunk"
-SERVICE_TIERS = (None, "auto", "default", "flex", "scale", "priority")
+SERVICE_TIERS = (..., None, "auto", "default", "flex", "scale", "priority")
+_EXPECTED_TIER = "null, auto, default, flex, scale or priority"
 RESERVED_NAMES = frozenset(
     ("event", "data", "delta", "message", "role", "content", "finish_reason", "index", "logprobs", "tool_calls", "text")
 )
@@ -23,7 +24,6 @@ MIN_MILLISECONDS = 10**11
 """As seconds this is the year 5138, as milliseconds 1973: no `created` in seconds reaches it."""
 
 _ABSENT = "absent"
-_CHUNK_ENDPOINTS = ("chat", "completions")
 
 CHECKS = CheckList()
 
@@ -36,45 +36,31 @@ def _is_seconds(value: object) -> bool:
     return is_int(value) and 0 <= value < MIN_MILLISECONDS
 
 
-def _require(rule: str, key: str, is_valid: Callable[[object], bool], expected: str) -> None:
-    """Add the check of a member that every chunk has, except a placeholder."""
+def _envelopes(view: TraceView) -> Iterator[tuple[StreamMessage, dict[str, Any]]]:
+    return ((chunk, chunk.json) for chunk in view.enveloped_chunks)
 
-    # cmpl-object and cmpl-id-constant check these two in completions.
-    @CHECKS.rule(rule, endpoints=() if key in ("object", "id") else _CHUNK_ENDPOINTS)
+
+CHECKS.member("env-object-const", _envelopes, "object", lambda it: it == CHUNK_OBJECT, f'"object":"{CHUNK_OBJECT}"')
+CHECKS.member("env-id-present", _envelopes, "id", _is_id, '"id":"chatcmpl-...", the same on every chunk')
+CHECKS.member("env-created-int", _envelopes, "created", _is_seconds, '"created":1700000000, whole seconds')
+CHECKS.member("env-model-string", _envelopes, "model", lambda it: isinstance(it, str), '"model":"<the name asked for>"')
+CHECKS.member("env-choices-array", _envelopes, "choices", lambda it: isinstance(it, list), '"choices":[]')
+
+
+def _require_constant(rule: str, key: str, is_valid: Callable[[object], bool]) -> None:
+    """Add the check that all chunks with a valid member have the same."""
+
+    @CHECKS.rule(rule)
     def _check(view: TraceView) -> Iterator[Violation]:
-        for chunk in view.enveloped_chunks:
-            if not is_valid(chunk.json.get(key)):
-                yield Violation(chunk, member(chunk.json, key), expected)
+        chunks = [chunk for chunk in view.enveloped_chunks if is_valid(chunk.json.get(key))]
+        for chunk in chunks:
+            if chunk.json[key] != (first := chunks[0].json[key]):
+                yield Violation(chunk, {key: chunk.json[key]}, f"{str(first)[:80]} as on the first chunk")
 
 
-_require("env-object-const", "object", lambda value: value == CHUNK_OBJECT, f'"object":"{CHUNK_OBJECT}"')
-_require("env-id-present", "id", _is_id, '"id":"chatcmpl-...", the same on every chunk')
-_require("env-created-int", "created", _is_seconds, '"created":1700000000, whole seconds')
-_require("env-model-string", "model", lambda value: isinstance(value, str), '"model":"<the name asked for>"')
-_require("env-choices-array", "choices", lambda value: isinstance(value, list), '"choices":[]')
-
-
-@CHECKS.rule("env-id-constant")
-def _id_constant(view: TraceView) -> Iterator[Violation]:
-    return _changed_values("id", [chunk for chunk in view.enveloped_chunks if _is_id(chunk.json.get("id"))])
-
-
-@CHECKS.rule("env-created-constant")
-def _created_constant(view: TraceView) -> Iterator[Violation]:
-    return _changed_values("created", [chunk for chunk in view.enveloped_chunks if is_int(chunk.json.get("created"))])
-
-
-def _changed_values(key: str, chunks: list[StreamMessage]) -> Iterator[Violation]:
-    first = chunks[0].json[key] if chunks else None
-    for chunk in chunks:
-        if chunk.json[key] != first:
-            yield Violation(chunk, {key: chunk.json[key]}, f"{str(first)[:80]} as on the first chunk")
-
-
-@CHECKS.each("env-no-error-key", each_chunk)
-def _no_error_key(chunk: StreamMessage) -> Iterator[Violation]:
-    if "error" in chunk.json:
-        yield Violation(chunk, {"error": chunk.json["error"]}, "no error key")
+_require_constant("env-id-constant", "id", _is_id)
+_require_constant("env-created-constant", "created", is_int)
+CHECKS.member("env-no-error-key", chunk_objects, "error", lambda value: value is ..., "no error key")
 
 
 @CHECKS.each("env-metadata-on-usage-chunk", each_chunk)
@@ -99,11 +85,7 @@ def _comparable(value: object) -> str | None:
     return value if value is None or isinstance(value, str) else "no string"
 
 
-@CHECKS.each("env-service-tier", each_chunk)
-def _service_tier(chunk: StreamMessage) -> Iterator[Violation]:
-    tier = chunk.json.get("service_tier")
-    if tier not in SERVICE_TIERS:
-        yield Violation(chunk, {"service_tier": tier}, "null, auto, default, flex, scale or priority")
+CHECKS.member("env-service-tier", chunk_objects, "service_tier", lambda it: it in SERVICE_TIERS, _EXPECTED_TIER)
 
 
 @CHECKS.each("env-extra-fields", each_chunk)
@@ -197,10 +179,7 @@ def _no_delta(part: ChoiceDelta) -> Iterator[Violation]:
         yield Violation(part, part.choice, '"text":"<the new text>"')
 
 
-@CHECKS.each("cmpl-object", each_chunk)
-def _completions_object(chunk: StreamMessage) -> Iterator[Violation]:
-    if chunk.json.get("object") != "text_completion":
-        yield Violation(chunk, member(chunk.json, "object"), '"object":"text_completion"')
+CHECKS.member("cmpl-object", chunk_objects, "object", lambda it: it == "text_completion", '"object":"text_completion"')
 
 
 @CHECKS.rule("cmpl-finish")
@@ -271,13 +250,13 @@ def _whole_role(view: TraceView) -> Iterator[Violation]:
             yield Violation(None, message, '"role":"assistant"')
 
 
-@CHECKS.rule("ns-choices", ReplyKind.WHOLE, endpoints=_CHUNK_ENDPOINTS)
+@CHECKS.rule("ns-choices", ReplyKind.WHOLE)
 def _has_choices(view: TraceView) -> Iterator[Violation]:
     if not view.is_error_reply and not _reply_choices(view):
         yield Violation(None, view.first_value.source, '"choices":[{...}]')
 
 
-@CHECKS.rule("ns-finish", ReplyKind.WHOLE, endpoints=_CHUNK_ENDPOINTS)
+@CHECKS.rule("ns-finish", ReplyKind.WHOLE)
 def _whole_finish(view: TraceView) -> Iterator[Violation]:
     reasons = content.FINISH_REASONS if view.is_chat else COMPLETIONS_FINISH_REASONS
     for choice in _reply_choices(view):
@@ -292,7 +271,7 @@ def _whole_content_key(view: TraceView) -> Iterator[Violation]:
             yield Violation(None, message, '"content":"<text>", or null')
 
 
-@CHECKS.rule("ns-usage", ReplyKind.WHOLE, endpoints=_CHUNK_ENDPOINTS)
+@CHECKS.rule("ns-usage", ReplyKind.WHOLE)
 def _whole_usage(view: TraceView) -> Iterator[Violation]:
     if not view.is_error_reply and not has_usage_counts(view.reply_object.get("usage")):
         yield Violation(None, member(view.reply_object, "usage"), "usage with its three integers")
@@ -323,14 +302,14 @@ def _error_status(view: TraceView) -> Iterator[Violation]:
         yield Violation(None, view.first_value.source, "a status of 400 or more")
 
 
-@CHECKS.rule("ns-object", ReplyKind.WHOLE, endpoints=_CHUNK_ENDPOINTS)
+@CHECKS.rule("ns-object", ReplyKind.WHOLE)
 def _whole_object(view: TraceView) -> Iterator[Violation]:
     expected = "chat.completion" if view.is_chat else "text_completion"
     if not view.is_error_reply and view.reply_object.get("object") != expected:
         yield Violation(None, member(view.reply_object, "object"), f'"object":"{expected}"')
 
 
-@CHECKS.rule("ns-object-schema", ReplyKind.WHOLE, endpoints=_CHUNK_ENDPOINTS)
+@CHECKS.rule("ns-object-schema", ReplyKind.WHOLE)
 def _object_schema(view: TraceView) -> Iterator[Violation]:
     if view.is_error_reply or not view.reply_object:
         return

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate, chain, groupby
 
 from welldone.protocol import sse
@@ -154,7 +154,8 @@ def _last_terminated(view: TraceView) -> Iterator[Violation]:
 
 def truncated_reply(view: TraceView) -> Iterator[Violation]:
     """Report a non-streamed reply whose body ends early."""
-    if view.is_truncated_reply:
+    is_cut = view.reply_kind is ReplyKind.WHOLE and view.trace.complete is False
+    if is_cut and view.first_value.kind is MessageKind.INVALID_JSON:
         yield Violation(None, "the end of the connection before the end of the body", "the whole body, or an error")
 
 
@@ -186,26 +187,26 @@ def _charset(view: TraceView) -> Iterator[Violation]:
             yield Violation(None, _header_line(view, "content-type"), "Content-Type: text/event-stream; charset=utf-8")
 
 
-@CHECKS.rule("http-no-proxy-buffering", needs=("headers",))
-def _proxy_buffering(view: TraceView) -> Iterator[Violation]:
-    value = view.trace.header("x-accel-buffering") or ""
-    if value.strip().lower() != "no":
-        yield Violation(None, _header_line(view, "x-accel-buffering"), "X-Accel-Buffering: no")
+def _require_header(rule: str, name: str, is_valid: Callable[[str | None], bool], expected: str) -> None:
+    """Add the check of a header; `is_valid` gets its value in lower case."""
+
+    @CHECKS.rule(rule, needs=("headers",))
+    def _check(view: TraceView) -> Iterator[Violation]:
+        value = view.trace.header(name)
+        if not is_valid(value if value is None else value.strip().lower()):
+            yield Violation(None, _header_line(view, name), expected)
 
 
-@CHECKS.rule("http-cache-control", needs=("headers",))
-def _cache_control(view: TraceView) -> Iterator[Violation]:
-    value = (view.trace.header("cache-control") or "").lower()
-    # no-store forbids more than no-cache does.
-    if "no-cache" not in value and "no-store" not in value:
-        yield Violation(None, _header_line(view, "cache-control"), "Cache-Control: no-cache, no-transform")
+def _forbids_caching(value: str | None) -> bool:
+    return value is not None and ("no-cache" in value or "no-store" in value)  # no-store forbids more than no-cache
 
 
-@CHECKS.rule("http-no-buffering-compression", needs=("headers",))
-def _compression(view: TraceView) -> Iterator[Violation]:
-    value = view.trace.header("content-encoding")
-    if value is not None and value.strip().lower() != "identity":
-        yield Violation(None, _header_line(view, "content-encoding"), "no Content-Encoding on a stream")
+_NO_COMPRESSION = "no Content-Encoding on a stream"
+_require_header("http-no-proxy-buffering", "x-accel-buffering", lambda value: value == "no", "X-Accel-Buffering: no")
+_require_header("http-cache-control", "cache-control", _forbids_caching, "Cache-Control: no-cache, no-transform")
+_require_header(
+    "http-no-buffering-compression", "content-encoding", lambda value: value in (None, "identity"), _NO_COMPRESSION
+)
 
 
 @CHECKS.rule("http-chunked-terminated", needs=("headers", "complete"))
@@ -313,17 +314,19 @@ def _frames_with_field(view: TraceView, name: bytes) -> Iterator[tuple[int, sse.
                     yield number, frame, line.decode("utf-8", "replace")
 
 
-@CHECKS.rule("sse-no-id-field")
-def _id_field(view: TraceView) -> Iterator[Violation]:
-    for number, _, line in _frames_with_field(view, b"id"):
-        yield Violation(number, line, "no id: line")
+def _forbid_field(rule: str, name: bytes, expected: str, *, is_alone: bool = False) -> None:
+    """Add the check for lines with a field name; with `is_alone`, for those in frames without data."""
+
+    @CHECKS.rule(rule)
+    def _check(view: TraceView) -> Iterator[Violation]:
+        for number, frame, line in _frames_with_field(view, name):
+            if not is_alone or frame.data is None:
+                yield Violation(number, line, expected)
 
 
-@CHECKS.rule("sse-no-retry-frame")
-def _retry_frame(view: TraceView) -> Iterator[Violation]:
-    for number, frame, line in _frames_with_field(view, b"retry"):
-        if frame.data is None:
-            yield Violation(number, line, "no retry: line")
+_forbid_field("sse-no-id-field", b"id", "no id: line")
+_forbid_field("sse-no-retry-frame", b"retry", "no retry: line", is_alone=True)
+_forbid_field("sse-no-event-name", b"event", "no event: line")
 
 
 @CHECKS.rule("sse-no-empty-data")
@@ -341,12 +344,6 @@ def empty_data(view: TraceView) -> Iterator[Violation]:
 def _foreign_json(message: StreamMessage) -> Iterator[Violation]:
     if message.kind is MessageKind.FOREIGN:
         yield Violation(message, message.value.source, "chunks only; a comment for anything else")
-
-
-@CHECKS.rule("sse-no-event-name")
-def _event_name(view: TraceView) -> Iterator[Violation]:
-    for number, _, line in _frames_with_field(view, b"event"):
-        yield Violation(number, line, "no event: line")
 
 
 @CHECKS.each("sse-keepalive-form", each_message)

@@ -6,23 +6,9 @@ from typing import Any
 from welldone.rules.checks.framing import empty_data, truncated_reply
 from welldone.rules.rule_check import CheckList, Located, Violation, member
 from welldone.rules.schemas import item_mismatches, part_mismatches, response_mismatches
+from welldone.rules.view import responses
 from welldone.rules.view.choices import as_list, as_object, as_text, is_int
-from welldone.rules.view.responses import (
-    ITEM_ADDED,
-    ITEM_DONE,
-    KEEPALIVE_EVENT,
-    PART_EVENTS,
-    RESPONSE_CREATED,
-    RESPONSE_END_EVENTS,
-    RESPONSES_ERROR_EVENT,
-    RESPONSES_EVENT_TYPES,
-    TEXT_EVENTS,
-    ResponsesEvent,
-    ResponsesItem,
-    StreamedText,
-    part_text,
-    text_at,
-)
+from welldone.rules.view.responses import PART_EVENTS, ResponsesEvent, ResponsesItem, StreamedText, part_text, text_in
 from welldone.rules.view.stream import ERROR_KINDS, MessageKind
 from welldone.rules.view.view import ReplyKind, TraceView
 
@@ -79,14 +65,14 @@ def _item_ids(view: TraceView) -> Iterator[Violation]:
         if (event.item_id != expected or not expected) and not is_call:
             name = "item_id" if event.has_item_id else "item.id"
             observed = f"{name} {event.item_id}" if event.item_id else f"{event.type} without {name}"
-            if event.has_item_id or event.type in (ITEM_ADDED, ITEM_DONE):
+            if event.has_item_id or event.type in (responses.ITEM_ADDED, responses.ITEM_DONE):
                 yield Violation(event, observed, f'"{expected[:80] or "…"}", the id of the item')
 
 
 @CHECKS.each("resp-item-added-first", _items)
 def _item_added(item: ResponsesItem) -> Iterator[Violation]:
-    if item.first_event.type != ITEM_ADDED:
-        yield Violation(item.first_event, item.first_event.type, f"{ITEM_ADDED} before it")
+    if item.first_event.type != responses.ITEM_ADDED:
+        yield Violation(item.first_event, item.first_event.type, f"{responses.ITEM_ADDED} before it")
 
 
 @CHECKS.rule("resp-part-added-first")
@@ -145,7 +131,9 @@ def _done_events(view: TraceView) -> Iterator[Violation]:
         for text in item.all_texts:
             yield from _missing_done_events(text)
         if item.done is None:
-            yield Violation(item.last_event, f"item {item.index} is never done", f"{ITEM_DONE} with the whole item")
+            yield Violation(
+                item.last_event, f"item {item.index} is never done", f"{responses.ITEM_DONE} with the whole item"
+            )
         else:
             yield from _missing_item_text(item, item.done)
 
@@ -153,7 +141,7 @@ def _done_events(view: TraceView) -> Iterator[Violation]:
 def _missing_done_events(text: StreamedText) -> Iterator[Violation]:
     last = text.text_done or text.part_done or text.first_event
     kind = text.part_type[:80]
-    if text.text_done is None and text.part_type in TEXT_EVENTS.values():
+    if text.text_done is None and text.part_type in responses.TEXT_EVENTS.values():
         yield Violation(last, f"{kind} without its whole value", f"{_text_event(kind)}.done")
     if text.part_done is None:
         yield Violation(last, f"a part of type {kind} that is not closed", f"{_part_event(last)}.done")
@@ -163,10 +151,9 @@ def _missing_done_events(text: StreamedText) -> Iterator[Violation]:
 
 
 def _missing_item_text(item: ResponsesItem, done: ResponsesEvent) -> Iterator[Violation]:
-    for part_list, texts in item.texts.items():
-        for text in texts:
-            if text.text and not text_at(done.item, part_list, text.index):
-                yield Violation(done, f"{done.type} without the text", f"the whole item, with its {part_list}")
+    for text in item.all_texts:
+        if text.text and not text_in(done.item, text):
+            yield Violation(done, f"{done.type} without the text", f"the whole item, with its {text.part_list}")
     if item.input_text is not None and item.input_text.text and not _tool_input(done.item):
         yield Violation(done, f"{done.type} without the arguments", "the whole item, with its arguments")
 
@@ -177,12 +164,10 @@ def _tool_input(item: dict[str, Any]) -> str:
 
 @CHECKS.each("resp-delta-equals-done", _items)
 def _deltas_equal_done(item: ResponsesItem) -> Iterator[Violation]:
-    for part_list, texts in item.texts.items():
-        for text in texts:
-            whole = [(event, _full_text(event)) for event in (text.text_done, text.part_done) if event is not None]
-            if item.done is not None:
-                whole.append((item.done, text_at(item.done.item, part_list, text.index)))
-            yield from _differing_texts(text, whole)
+    for text in item.all_texts:
+        whole = [(event, _full_text(event)) for event in (text.text_done, text.part_done) if event is not None]
+        whole += [] if item.done is None else [(item.done, text_in(item.done.item, text))]
+        yield from _differing_texts(text, whole)
     if item.input_text is not None:
         input_done = item.input_text.text_done
         whole = [] if input_done is None else [(input_done, as_text(input_done.full_value))]
@@ -281,11 +266,10 @@ def _differing_output(item: ResponsesItem, final: dict[str, Any], end: Responses
         value = as_text(streamed.get(name))
         if value and as_text(final.get(name)) != value:
             yield Violation(end, {name: final.get(name)}, f"{name} as it was streamed: {value[:80]}")
-    for part_list, texts in item.texts.items():
-        for text in texts:
-            expected = text_at(streamed, part_list, text.index) or text.text
-            if text_at(final, part_list, text.index) != expected:
-                yield Violation(end, final, f"the text that was streamed: {expected[:80]}")
+    for text in item.all_texts:
+        expected = text_in(streamed, text) or text.text
+        if text_in(final, text) != expected:
+            yield Violation(end, final, f"the text that was streamed: {expected[:80]}")
 
 
 # Lifecycle events, Response objects, errors
@@ -301,12 +285,12 @@ _EXPECTED_FAILURE = "response.failed with response.error {code, message}"
 
 @CHECKS.rule("resp-created-first")
 def _created_first(view: TraceView) -> Iterator[Violation]:
-    events = [event for event in view.responses_stream.events if event.type != KEEPALIVE_EVENT]
-    if events and events[0].type != RESPONSE_CREATED:
-        yield Violation(events[0], events[0].type or events[0].json, f"{RESPONSE_CREATED} before it")
+    events = [event for event in view.responses_stream.events if event.type != responses.KEEPALIVE_EVENT]
+    if events and events[0].type != responses.RESPONSE_CREATED:
+        yield Violation(events[0], events[0].type or events[0].json, f"{responses.RESPONSE_CREATED} before it")
     for event in events[1:]:
-        if event.type == RESPONSE_CREATED:
-            yield Violation(event, event.type, f"{RESPONSE_CREATED} once, at the beginning")
+        if event.type == responses.RESPONSE_CREATED:
+            yield Violation(event, event.type, f"{responses.RESPONSE_CREATED} once, at the beginning")
 
 
 def _response_objects(view: TraceView) -> Iterator[tuple[ResponsesEvent | None, dict[str, Any]]]:
@@ -337,7 +321,7 @@ def _object_schema(view: TraceView) -> Iterator[Violation]:
     for event, _ in view.responses_stream.item_events:
         if event.event_prefix in PART_EVENTS:
             yield from _schema_violation(event, event.json, part_mismatches(event.json.get("part"), "part."))
-        elif event.type in (ITEM_ADDED, ITEM_DONE):
+        elif event.type in (responses.ITEM_ADDED, responses.ITEM_DONE):
             yield from _schema_violation(event, event.json, item_mismatches(event.item, "item.", has_ids=False))
 
 
@@ -368,7 +352,7 @@ def _sequence_number(view: TraceView) -> Iterator[Violation]:
     expected = 0
     for event in view.responses_stream.events:
         number = event.json.get("sequence_number")
-        if number is None and event.type == KEEPALIVE_EVENT:
+        if number is None and event.type == responses.KEEPALIVE_EVENT:
             continue
         if not is_int(number) or number != expected:
             observed = "no sequence_number" if number is None else {"sequence_number": number}
@@ -383,7 +367,9 @@ def _terminal_once(view: TraceView) -> Iterator[Violation]:
     if end is None:
         # resp-error covers failures.
         if view.events and not view.all_errors:
-            yield Violation(view.events[-1], "the end of the stream", f"one of {', '.join(RESPONSE_END_EVENTS)}")
+            yield Violation(
+                view.events[-1], "the end of the stream", f"one of {', '.join(responses.RESPONSE_END_EVENTS)}"
+            )
         return
     status = end.response.get("status")
     if isinstance(status, str) and status and end.type != f"response.{status}":
@@ -430,7 +416,7 @@ def _unknown_events(view: TraceView) -> Iterator[Violation]:
         if message.kind is MessageKind.FOREIGN:
             yield Violation(message, message.value.source, "an object with a type of the specification")
     for event in view.responses_stream.events:
-        if event.type not in RESPONSES_EVENT_TYPES or "type" not in event.json:
+        if event.type not in responses.RESPONSES_EVENT_TYPES or "type" not in event.json:
             observed = {"type": event.type} if "type" in event.json else "an event without a type"
             yield Violation(event, observed, "an event with a type of the specification")
 
@@ -439,10 +425,10 @@ def _unknown_events(view: TraceView) -> Iterator[Violation]:
 def _keepalive(view: TraceView) -> Iterator[Violation]:
     yield from empty_data(view)
     for event in view.responses_stream.events:
-        if event.type == RESPONSE_CREATED:
+        if event.type == responses.RESPONSE_CREATED:
             return
-        if event.type == KEEPALIVE_EVENT:
-            yield Violation(event, event.type, f"a comment, as long as {RESPONSE_CREATED} has not come")
+        if event.type == responses.KEEPALIVE_EVENT:
+            yield Violation(event, event.type, f"a comment, as long as {responses.RESPONSE_CREATED} has not come")
 
 
 @CHECKS.rule("resp-error")
@@ -451,7 +437,7 @@ def _error(view: TraceView) -> Iterator[Violation]:
         if message.kind in ERROR_KINDS:
             yield Violation(message, message.value.source, _EXPECTED_FAILURE)
     for event in view.responses_stream.events:
-        if event.type == RESPONSES_ERROR_EVENT:
+        if event.type == responses.RESPONSES_ERROR_EVENT:
             yield from _error_event(view, event)
         elif event.type == "response.failed" and not _is_response_error(event.response.get("error")):
             yield Violation(event, {"error": event.response.get("error")}, _EXPECTED_FAILURE)

@@ -3,16 +3,8 @@
 from collections.abc import Iterator
 
 from welldone.rules.rule_check import CheckList, Violation, each_choice, each_part
-from welldone.rules.view.choices import (
-    ARGUMENTS_MEMBER,
-    AssembledToolCall,
-    ChoiceDelta,
-    ChoiceView,
-    ToolCallDelta,
-    as_text,
-    is_int,
-    is_json,
-)
+from welldone.rules.view import choices
+from welldone.rules.view.choices import ARGUMENTS_MEMBER, AssembledToolCall, ChoiceDelta, ChoiceView, ToolCallDelta
 from welldone.rules.view.view import TraceView
 
 TRUNCATING_FINISH_REASONS = ("length", "content_filter")
@@ -42,7 +34,7 @@ def _index_required(part: ToolCallDelta) -> Iterator[Violation]:
 @CHECKS.each("tool-index-int", _parts)
 def _index_int(part: ToolCallDelta) -> Iterator[Violation]:
     index = part.entry.get("index")
-    if index is not None and not is_int(index):
+    if index is not None and not choices.is_int(index):
         yield Violation(part, {"index": index}, f'"index":{part.call.number}')
 
 
@@ -137,7 +129,7 @@ def _ended_calls(view: TraceView) -> Iterator[AssembledToolCall]:
 @CHECKS.each("tool-args-json-object", _ended_calls)
 def _args_json_object(call: AssembledToolCall) -> Iterator[Violation]:
     # tool-args-string and tool-args-first-empty report the other cases.
-    if call.arguments and not _restarts_arguments(call) and not is_json(call.arguments, dict):
+    if call.arguments and not _restarts_arguments(call) and not choices.is_json(call.arguments, dict):
         # JSON of another type is readable, and more often the model's doing than the server's.
         observed = {"arguments": call.arguments}
         yield Violation(call.deltas[-1], observed, "one JSON object when joined", call.has_valid_arguments)
@@ -151,7 +143,7 @@ def _args_first_empty(choice: ChoiceView) -> Iterator[Violation]:
 
 def _restarts_arguments(call: AssembledToolCall) -> bool:
     """Whether the arguments start again after an initial {}."""
-    texts = [text for part in call.deltas if (text := as_text(part.arguments)).strip()]
+    texts = [text for part in call.deltas if (text := choices.as_text(part.arguments)).strip()]
     return not call.is_custom and len(texts) > 1 and texts[0] == "{}" and texts[1].lstrip().startswith("{")
 
 

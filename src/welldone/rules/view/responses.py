@@ -143,6 +143,7 @@ class StreamedText:
     def __init__(self, part_type: str, first_event: ResponsesEvent, index: int) -> None:
         self.part_type = part_type
         self.first_event = first_event
+        self.part_list = first_event.part_list
         self.index = index
         self.part_added: ResponsesEvent | None = None
         self.deltas: list[str] = []
@@ -191,10 +192,10 @@ class ResponsesItem:
         return [*self.texts["content"], *self.texts["summary"]]
 
 
-def text_at(item: dict[str, Any], part_list: str, index: int) -> str:
-    """Return the text or refusal of a part of an item; empty if there is none."""
-    parts = as_list(item.get(part_list))
-    return part_text(parts[index]) if index < len(parts) else ""
+def text_in(item: dict[str, Any], text: StreamedText) -> str:
+    """Return the text or refusal that an item has at the place of a streamed text; empty if there is none."""
+    parts = as_list(item.get(text.part_list))
+    return part_text(parts[text.index]) if text.index < len(parts) else ""
 
 
 def part_text(part: object) -> str:

@@ -178,8 +178,6 @@ def _has_error_content(value: dict[str, Any]) -> bool:
 
 
 def _chunk_kind(value: ParsedValue, event: str) -> MessageKind:
-    if value.kind is not None:
-        return value.kind
     if error := error_kind(value.json, event):
         return error
     if isinstance(value.json, dict) and any(key in value.json for key in CHUNK_KEYS):
@@ -189,8 +187,6 @@ def _chunk_kind(value: ParsedValue, event: str) -> MessageKind:
 
 def _event_kind(value: ParsedValue, event: str, types: Container[str]) -> MessageKind:
     """Classify a value of a stream of typed events; the frame's `event:` name replaces a missing type."""
-    if value.kind is not None:
-        return value.kind
     members = _json_object(value)
     type = members.get("type")
     has_type = isinstance(type, str)
@@ -257,6 +253,8 @@ def read_messages(frames: list[sse.Frame], types: Container[str] | None) -> list
     """Parse frames into messages: events if `types` is given, else chunks. Comments and empty lines yield none."""
 
     def kind(value: ParsedValue, event: str) -> MessageKind:
+        if value.kind is not None:
+            return value.kind
         return _chunk_kind(value, event) if types is None else _event_kind(value, event, types)
 
     return [

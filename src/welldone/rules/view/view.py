@@ -7,20 +7,11 @@ from typing import Any
 
 from welldone.protocol import sse
 from welldone.rules.trace import Trace
-from welldone.rules.view import anthropic, responses
+from welldone.rules.view import anthropic, responses, stream
 from welldone.rules.view.anthropic import AnthropicStreamView
 from welldone.rules.view.choices import ChoiceDelta, ChoiceView, as_list, as_object, group_by_choice, read_choice_deltas
 from welldone.rules.view.responses import ResponsesStreamView
-from welldone.rules.view.stream import (
-    ERROR_KINDS,
-    MessageKind,
-    ParsedValue,
-    StreamMessage,
-    error_kind,
-    read_messages,
-    read_value,
-    skip_space,
-)
+from welldone.rules.view.stream import MessageKind, StreamMessage
 
 _EVENT_TYPES: dict[str, Container[str]] = {
     "responses": responses.RESPONSES_EVENT_TYPES,
@@ -65,11 +56,11 @@ class TraceView:
         return self.trace.body.removeprefix(sse.BOM).lstrip()[:1] in (b"{", b"[")
 
     @cached_property
-    def _first_parsed(self) -> tuple[ParsedValue, int]:
-        return read_value(self.body_text, skip_space(self.body_text, 0))
+    def _first_parsed(self) -> tuple[stream.ParsedValue, int]:
+        return stream.read_value(self.body_text, stream.skip_space(self.body_text, 0))
 
     @property
-    def first_value(self) -> ParsedValue:
+    def first_value(self) -> stream.ParsedValue:
         """First JSON value of the body."""
         return self._first_parsed[0]
 
@@ -83,20 +74,11 @@ class TraceView:
         """The body as a JSON object; empty if it is something else."""
         return as_object(self.first_value.json)
 
-    @property
-    def is_truncated_reply(self) -> bool:
-        """Whether the reply is one JSON value that ends early with its connection."""
-        return (
-            self.reply_kind is ReplyKind.WHOLE
-            and self.trace.complete is False
-            and self.first_value.kind is MessageKind.INVALID_JSON
-        )
-
     @cached_property
     def is_error_reply(self) -> bool:
         """Whether the body is an error in any shape. A failed Response is still a Response."""
         is_response = self.trace.endpoint == "responses" and self.reply_object.get("object") == "response"
-        return error_kind(self.first_value.json) is not None and not is_response
+        return stream.error_kind(self.first_value.json) is not None and not is_response
 
     @cached_property
     def reply_kind(self) -> ReplyKind:
@@ -139,7 +121,7 @@ class TraceView:
 
     @cached_property
     def messages(self) -> list[StreamMessage]:
-        return read_messages(self.frames, _EVENT_TYPES.get(self.trace.endpoint))
+        return stream.read_messages(self.frames, _EVENT_TYPES.get(self.trace.endpoint))
 
     def messages_after(self, message: StreamMessage) -> list[StreamMessage]:
         """Return the messages that follow this one."""
@@ -171,7 +153,7 @@ class TraceView:
     @cached_property
     def all_errors(self) -> list[StreamMessage]:
         """Errors of the stream, in any shape."""
-        return [message for message in self.messages if message.kind in ERROR_KINDS or _is_error_event(message)]
+        return [message for message in self.messages if message.kind in stream.ERROR_KINDS or _is_error_event(message)]
 
     @cached_property
     def error_events(self) -> list[StreamMessage]:

@@ -32,6 +32,7 @@ MAX_KEYS = 1_000
 _FILE_LIMIT_BYTES = 256 * 2**10
 """`MAX_KEYS` lines of 256 characters."""
 
+_UNKNOWN_KEY = "The API key of this request is invalid."
 _KEY_HEADERS = ("x-api-key", "api-key")
 """Headers whose value is the key: of Anthropic's and Azure's clients."""
 
@@ -50,22 +51,15 @@ class ApiKeys:
         """Raises `ValueError` for keys that are empty, duplicate, or cannot be sent in a header."""
         plain = dict.fromkeys(keys)
         owners = {key: f"API key {number}" for number, key in enumerate(plain, 1)}
-        self._digests = [(key_digest(key), _derived_principal(key)) for key in plain]
-        self._admins = {name for _, name in self._digests}
-        self._scrapers: set[str] = set()
-        self._models: dict[str, tuple[str, ...]] = {}  # patterns of restricted principals
+        all_keys = [KeySettings(name=_derived_principal(key), key=key, admin=True) for key in plain]
         for settings in named:
             owner = f"key {settings.name!r}"
             if settings.key in owners:
                 raise ValueError(f"{owner} and {owners[settings.key]} are the same: choose another")
             owners[settings.key] = owner
-            self._digests.append((key_digest(settings.key), settings.name))
-            if settings.models:
-                self._models[settings.name] = settings.models
-            if settings.admin:
-                self._admins.add(settings.name)
-            if settings.metrics:
-                self._scrapers.add(settings.name)
+            all_keys.append(settings)
+        self._digests = [(key_digest(settings.key), settings.name) for settings in all_keys]
+        self._by_name: dict[str, KeySettings | SharedKey] = {settings.name: settings for settings in all_keys}
         self.allows_anonymous = not self._digests
         """Whether there are no keys, so that requests need none."""
         self.has_several_principals = len(self._digests) > 1
@@ -82,8 +76,11 @@ class ApiKeys:
         return [name for _, name in self._digests] or [ANONYMOUS]
 
     def allowed_models(self, principal: str) -> tuple[str, ...] | None:
-        """Names and patterns of the models that a principal may use; None: all."""
-        return self._models.get(principal)
+        """Names and patterns of the models that a principal may use; None: all. A removed key has none."""
+        if principal == ANONYMOUS:
+            return None
+        key = self._by_name.get(principal)
+        return () if key is None else key.models or None
 
     def may_use(self, principal: str, model: str) -> bool:
         """Whether a principal may use a model, by the name in its request."""
@@ -95,7 +92,9 @@ class ApiKeys:
 
         Keys restricted to some models need `metrics = true`.
         """
-        return self.allowed_models(principal) is None or self.is_admin(principal) or principal in self._scrapers
+        key = self._by_name.get(principal)
+        has_all_models = self.allowed_models(principal) is None
+        return has_all_models or self.is_admin(principal) or (key is not None and key.metrics)
 
     def check_metrics(self, principal: str) -> None:
         """Check `may_read_metrics`.
@@ -109,7 +108,8 @@ class ApiKeys:
 
     def is_admin(self, principal: str) -> bool:
         """Whether a principal may see and control the whole server: plain keys may; without keys, everyone."""
-        return self.allows_anonymous or principal in self._admins
+        key = self._by_name.get(principal)
+        return self.allows_anonymous or (key is not None and key.admin)
 
     def check_admin(self, principal: str) -> None:
         """Check `is_admin`.
@@ -131,7 +131,7 @@ class ApiKeys:
             return ANONYMOUS
         name = self._principal_of(presented_digest(headers))
         if name is None:
-            raise unknown_key_error()
+            raise _unauthorized(_UNKNOWN_KEY)
         return name
 
     async def authenticate(self, headers: Mapping[str, str]) -> str:
@@ -152,7 +152,15 @@ def presented_digest(headers: Mapping[str, str]) -> bytes:
     Raises:
         ApiError: 401 for a missing key, 400 for two different keys.
     """
-    presented = _keys_in_headers(headers)
+    presented = set()
+    for name, value in headers.items():  # multi-dicts yield repeated names
+        lower = name.lower()
+        if lower in _KEY_HEADERS:
+            presented.add(value.strip())
+        elif lower == "authorization":
+            scheme, _, rest = value.strip().partition(" ")
+            presented.add(rest.strip() if scheme.lower() == "bearer" else "")
+    presented.discard("")
     if not presented:
         raise _unauthorized(
             "This request has no API key. Send it as 'Authorization: Bearer YOUR_API_KEY' (or 'x-api-key')."
@@ -160,11 +168,6 @@ def presented_digest(headers: Mapping[str, str]) -> bytes:
     if len(presented) > 1:
         raise invalid_request("This request has different API keys in its headers. Send one.", code="invalid_api_key")
     return key_digest(presented.pop())
-
-
-def unknown_key_error() -> ApiError:
-    """The 401 for a key that does not exist."""
-    return _unauthorized("The API key of this request is invalid.")
 
 
 def make_key() -> str:
@@ -218,19 +221,6 @@ def _read_text(path: Path) -> tuple[str, bool]:
         return data.decode("utf-8-sig"), stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text: is it a file of API keys?") from None
-
-
-def _keys_in_headers(headers: Mapping[str, str]) -> set[str]:
-    """The distinct keys in the headers. Multi-dicts yield repeated names in `items()`."""
-    keys = set()
-    for name, value in headers.items():
-        lower = name.lower()
-        if lower in _KEY_HEADERS:
-            keys.add(value.strip())
-        elif lower == "authorization":
-            scheme, _, rest = value.strip().partition(" ")
-            keys.add(rest.strip() if scheme.lower() == "bearer" else "")
-    return keys - {""}
 
 
 def key_digest(key: str) -> bytes:
@@ -311,35 +301,17 @@ class SharedApiKeys(ApiKeys):
         super().__init__(keys, named)
         self.allows_anonymous = False  # requests need a key even while the store has none
         self.has_several_principals = True  # the store may have any number of keys
-        self._local_principals = {ANONYMOUS, *self.principals}
+        self._local_principals = {ANONYMOUS, *self._by_name}
         self._store = store
         self._on_found = on_found
         self._clock = clock
         self._cached: dict[bytes, _CachedKey] = {}
         self._negative_cache: dict[bytes, float] = {}  # expiry of unknown keys
-        self._by_name: dict[str, SharedKey] = {}
 
     @property
     def cache_sizes(self) -> tuple[int, int]:
         """The numbers of cached keys and of cached unknown keys."""
         return len(self._cached), len(self._negative_cache)
-
-    def allowed_models(self, principal: str) -> tuple[str, ...] | None:
-        """Names and patterns of the models that a principal may use; None: all. A removed key has none."""
-        if principal in self._local_principals:
-            return super().allowed_models(principal)
-        key = self._by_name.get(principal)
-        return () if key is None else key.models or None
-
-    def is_admin(self, principal: str) -> bool:
-        """Whether a principal may see and control the whole server."""
-        key = self._by_name.get(principal)
-        return super().is_admin(principal) or (key is not None and key.admin)
-
-    def may_read_metrics(self, principal: str) -> bool:
-        """Whether a principal may read /metrics."""
-        key = self._by_name.get(principal)
-        return super().may_read_metrics(principal) or (key is not None and key.metrics)
 
     async def authenticate(self, headers: Mapping[str, str]) -> str:
         """The principal of a request."""
@@ -349,7 +321,7 @@ class SharedApiKeys(ApiKeys):
             return name
         key = await self._look_up(digest)
         if key is None:
-            raise unknown_key_error()
+            raise _unauthorized(_UNKNOWN_KEY)
         return key.name
 
     async def _look_up(self, digest: bytes) -> SharedKey | None:

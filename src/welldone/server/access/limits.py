@@ -8,10 +8,11 @@ A bucket is stored as two numbers, which several processes can share.
 """
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -24,6 +25,9 @@ _MINUTE_S = 60.0
 
 _UNITS = ("requests", "tokens")
 """Each principal has one bucket per unit."""
+
+_FINAL_SYNC_S = 2.0
+"""Time at shutdown to report pending charges to the store: a thousand keys take one second."""
 
 _EPSILON = 1e-9
 """Tolerance for rounding errors: a request exactly after its Retry-After is admitted."""
@@ -148,6 +152,9 @@ class RateLimiter:
     `named` are keys with limits of their own. Processes that share a `storage` pass all `principals` in the same order,
     which determines the index of their buckets. Others get the next index; their number is bounded by the number of
     keys.
+
+    With a `store` that several servers share, the buckets are a copy of its levels: while it is unavailable, each
+    process counts for itself.
     """
 
     def __init__(
@@ -158,12 +165,16 @@ class RateLimiter:
         named: Iterable[KeySettings | SharedKey] = (),
         principals: Iterable[str] = (),
         storage: BucketStorage | None = None,
+        store: SharedStore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._default_limits = (requests_per_minute, tokens_per_minute)
         self._key_limits: dict[str, tuple[int, int]] = {}
         self._storage = InMemoryBucketStorage() if storage is None else storage
+        self._store = store
         self._clock = clock
+        self._unsynced: dict[str, tuple[int, int]] = {}  # requests and tokens to report to the store, by principal
+        self._sync_task: asyncio.Task[None] | None = None
         self._buckets: dict[str, dict[str, TokenBucket]] = {}
         self._totals: dict[str, UsageTotals] = {}
         for key in named:
@@ -184,7 +195,13 @@ class RateLimiter:
                 self._buckets[key.name] = self._make_buckets(key.name, list(self._buckets).index(key.name))
 
     async def admit(self, principal: str) -> dict[str, str]:
-        """As `take_request`; may ask the shared store."""
+        """As `take_request`, counted in the shared store if there is one."""
+        if self._store is not None and self._buckets_of(principal):
+            with contextlib.suppress(StoreUnavailableError):
+                count = await self._count_in_store(self._store, principal, requests=1)
+                now = self._clock()
+                self._copy_levels(principal, count, now)
+                return self._request_result(principal, count.is_admitted, now)
         return self.take_request(principal)
 
     def take_request(self, principal: str) -> dict[str, str]:
@@ -197,8 +214,10 @@ class RateLimiter:
         if not buckets:
             self._totals[principal].requests += 1
             return {}
-        now = self._clock()
-        return self._request_result(principal, _try_take(buckets, now), now)
+        now, requests, tokens = self._clock(), buckets.get("requests"), buckets.get("tokens")
+        is_overdrawn = tokens is not None and tokens.wait_s(now) > 0
+        is_admitted = not is_overdrawn and (requests is None or requests.try_take(now))
+        return self._request_result(principal, is_admitted, now)
 
     def _request_result(self, principal: str, is_admitted: bool, now: float) -> dict[str, str]:
         buckets = self._buckets_of(principal)
@@ -222,15 +241,21 @@ class RateLimiter:
         """Charge the upstream requests of an admitted request beyond the first; may overdraw the bucket."""
         if requests > 0 and (bucket := self._buckets_of(principal).get("requests")):
             bucket.take(requests, self._clock())
+            self._schedule_sync(principal, requests, 0)
 
     def charge_tokens(self, principal: str, tokens: int) -> None:
         """Charge the prompt and completion tokens of an answer."""
         if bucket := self._buckets_of(principal).get("tokens"):
             bucket.take(tokens, self._clock())
+            if tokens > 0:
+                self._schedule_sync(principal, 0, tokens)
         self._totals[principal].tokens += tokens
 
     async def close(self) -> None:
-        """Flush pending charges."""
+        """Report pending charges to the store."""
+        if self._sync_task is not None:
+            await asyncio.wait([self._sync_task], timeout=_FINAL_SYNC_S)
+            self._sync_task.cancel()
 
     @property
     def principals(self) -> list[str]:
@@ -265,17 +290,42 @@ class RateLimiter:
     def _limits_of(self, principal: str) -> tuple[int, int]:
         return self._key_limits.get(principal, self._default_limits)
 
+    def _schedule_sync(self, principal: str, requests: int, tokens: int) -> None:
+        """Report charges to the store in the background."""
+        if self._store is None or not self._store.is_up:
+            return
+        owed_requests, owed_tokens = self._unsynced.get(principal, (0, 0))
+        self._unsynced[principal] = (owed_requests + requests, owed_tokens + tokens)
+        if self._sync_task is None or self._sync_task.done():
+            self._sync_task = asyncio.create_task(self._sync(self._store))
+
+    async def _sync(self, store: SharedStore) -> None:
+        while self._unsynced:
+            principal, (requests, tokens) = self._unsynced.popitem()
+            try:
+                count = await self._count_in_store(store, principal, owed=requests, tokens=tokens)
+            except StoreUnavailableError:  # the local buckets have them
+                self._unsynced.clear()
+            else:
+                self._copy_levels(principal, count, self._clock())
+
+    async def _count_in_store(
+        self, store: SharedStore, principal: str, *, requests: int = 0, owed: int = 0, tokens: int = 0
+    ) -> LimitCount:
+        sizes = self._limits_of(principal)
+        return await store.call(
+            lambda client: client.count(principal, sizes, requests=requests, owed=owed, tokens=tokens)
+        )
+
+    def _copy_levels(self, principal: str, count: LimitCount, now: float) -> None:
+        owed_requests, owed_tokens = self._unsynced.get(principal, (0, 0))
+        levels = {"requests": count.requests - owed_requests, "tokens": count.tokens - owed_tokens}
+        for unit, bucket in self._buckets_of(principal).items():
+            bucket.set_level(levels[unit], now)
+
 
 def _available_units(level: float) -> int:
     return max(0, math.floor(level + _EPSILON))
-
-
-def _try_take(buckets: dict[str, TokenBucket], now: float) -> bool:
-    """Take a request if the token bucket is not overdrawn, and return whether it was taken."""
-    if (tokens := buckets.get("tokens")) and tokens.wait_s(now) > 0:
-        return False
-    requests = buckets.get("requests")
-    return requests is None or requests.try_take(now)
 
 
 def format_duration(seconds: float) -> str:
@@ -288,80 +338,3 @@ def format_duration(seconds: float) -> str:
     whole = math.ceil(milliseconds / 1000)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}h{minutes}m{whole % 60}s" if hours else f"{minutes}m{whole % 60}s"
-
-
-_FINAL_SYNC_S = 2.0
-"""Time at shutdown to report pending charges to the store: a thousand keys take one second."""
-
-
-class SharedRateLimiter(RateLimiter):
-    """Rate limits in a store that several servers share.
-
-    The local buckets are a copy of the store's levels: while it is unavailable, each process counts for itself.
-    """
-
-    def __init__(self, store: SharedStore, *rates: int, **rest: Any) -> None:  # noqa: ANN401 - as `RateLimiter`
-        super().__init__(*rates, **rest)
-        self._store = store
-        self._unsynced: dict[str, tuple[int, int]] = {}  # requests and tokens to report, by principal
-        self._sync_task: asyncio.Task[None] | None = None
-
-    async def admit(self, principal: str) -> dict[str, str]:
-        """As `take_request`, counted in the store."""
-        try:
-            if not self._buckets_of(principal):
-                return self.take_request(principal)
-            count = await self._count_in_store(principal, requests=1)
-        except StoreUnavailableError:
-            return self.take_request(principal)
-        now = self._clock()
-        self._copy_levels(principal, count, now)
-        return self._request_result(principal, count.is_admitted, now)
-
-    def charge_requests(self, principal: str, requests: int) -> None:
-        """Charge upstream requests beyond the first; reported to the store in the background."""
-        super().charge_requests(principal, requests)
-        if requests > 0 and "requests" in self._buckets_of(principal):
-            self._schedule_sync(principal, requests, 0)
-
-    def charge_tokens(self, principal: str, tokens: int) -> None:
-        """Charge the tokens of an answer; reported to the store in the background."""
-        super().charge_tokens(principal, tokens)
-        if tokens > 0 and "tokens" in self._buckets_of(principal):
-            self._schedule_sync(principal, 0, tokens)
-
-    def _schedule_sync(self, principal: str, requests: int, tokens: int) -> None:
-        if not self._store.is_up:
-            return
-        owed_requests, owed_tokens = self._unsynced.get(principal, (0, 0))
-        self._unsynced[principal] = (owed_requests + requests, owed_tokens + tokens)
-        if self._sync_task is None or self._sync_task.done():
-            self._sync_task = asyncio.create_task(self._sync())
-
-    async def close(self) -> None:
-        """Report pending charges to the store."""
-        if self._sync_task is not None:
-            await asyncio.wait([self._sync_task], timeout=_FINAL_SYNC_S)
-            self._sync_task.cancel()
-
-    async def _sync(self) -> None:
-        while self._unsynced:
-            principal, (requests, tokens) = self._unsynced.popitem()
-            try:
-                count = await self._count_in_store(principal, owed=requests, tokens=tokens)
-            except StoreUnavailableError:  # the local buckets have them
-                self._unsynced.clear()
-            else:
-                self._copy_levels(principal, count, self._clock())
-
-    async def _count_in_store(self, principal: str, *, requests: int = 0, owed: int = 0, tokens: int = 0) -> LimitCount:
-        sizes = self._limits_of(principal)
-        return await self._store.call(
-            lambda client: client.count(principal, sizes, requests=requests, owed=owed, tokens=tokens)
-        )
-
-    def _copy_levels(self, principal: str, count: LimitCount, now: float) -> None:
-        owed_requests, owed_tokens = self._unsynced.get(principal, (0, 0))
-        levels = {"requests": count.requests - owed_requests, "tokens": count.tokens - owed_tokens}
-        for unit, bucket in self._buckets_of(principal).items():
-            bucket.set_level(levels[unit], now)

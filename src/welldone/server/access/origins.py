@@ -26,31 +26,13 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 ALLOWED_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 
 _ALLOWED_HEADERS = frozenset(
-    {
-        "accept",
-        "anthropic-beta",
-        "anthropic-dangerous-direct-browser-access",
-        ANTHROPIC_VERSION_HEADER,
-        "api-key",
-        "authorization",
-        "cache-control",
-        "content-type",
-        "http-referer",
-        "idempotency-key",
-        "openai-beta",
-        "openai-organization",
-        "openai-project",
-        "traceparent",
-        "tracestate",
-        "user-agent",
-        "x-api-key",
-        "x-client-request-id",
-        "x-request-id",
-        "x-title",
-    }
+    {"accept", "anthropic-beta", "anthropic-dangerous-direct-browser-access", ANTHROPIC_VERSION_HEADER, "api-key"}
+    | {"authorization", "cache-control", "content-type", "http-referer", "idempotency-key", "openai-beta"}
+    | {"openai-organization", "openai-project", "traceparent", "tracestate", "user-agent", "x-api-key"}
+    | {"x-client-request-id", "x-request-id", "x-title"}
 )
-_STAINLESS_PREFIX = "x-stainless-"
-"""Prefix of a dozen headers in which the official SDKs describe themselves."""
+_STAINLESS_HEADER = re.compile(r"x-stainless-(?=.*[a-z0-9])[a-z0-9-]+")
+"""Pattern of a dozen headers in which the official SDKs describe themselves."""
 
 _EXPOSED_HEADERS = ", ".join(
     ["x-request-id", "request-id", "openai-processing-ms", "retry-after"]
@@ -62,14 +44,8 @@ _PREFLIGHT_MAX_AGE_S = 600
 
 
 _RELEVANT_HEADERS = frozenset(
-    {
-        "host",
-        "origin",
-        "sec-fetch-site",
-        "access-control-request-method",
-        "access-control-request-headers",
-        "access-control-request-private-network",
-    }
+    {"host", "origin", "sec-fetch-site", "access-control-request-method", "access-control-request-headers"}
+    | {"access-control-request-private-network"}
 )
 
 
@@ -201,7 +177,9 @@ class OriginPolicy:
         host = parse_host(values[0]) if len(values) == 1 else None
         if host is None:
             raise invalid_request("This request needs exactly one valid Host header.", code="invalid_host")
-        if self._allows_any_host or host.name in self._hosts or (self._allows_bare_hosts and _is_bare(host.name)):
+        if self._allows_any_host or host.name in self._hosts:
+            return host
+        if self._allows_bare_hosts and ("." not in host.name or _ip_address(host.name) is not None):
             return host
         raise ApiError(
             403,
@@ -213,25 +191,19 @@ class OriginPolicy:
 
 def is_loopback(host: str) -> bool:
     """Whether a server that listens on this host is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(_unbracketed(host)).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    address = _ip_address(_unbracketed(host))
+    return host.lower() == "localhost" if address is None else address.is_loopback
 
 
 def _unbracketed(host: str) -> str:
     return host.lower().removeprefix("[").removesuffix("]")
 
 
-def _is_bare(name: str) -> bool:
-    """Whether the name is an IP address or has no dot."""
-    if "." not in name:
-        return True
+def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _parse_allowed_host(value: str) -> str:
@@ -262,12 +234,7 @@ def _parse_origin(value: str) -> tuple[str, str, int | None] | None:
 def _allowed_headers(requested: list[str]) -> list[str]:
     """The requested headers that are allowed."""
     names = dict.fromkeys(name.strip().lower() for value in requested for name in value.split(","))
-    return [name for name in names if name in _ALLOWED_HEADERS or _is_stainless(name)]
-
-
-def _is_stainless(name: str) -> bool:
-    rest = name.removeprefix(_STAINLESS_PREFIX)
-    return rest != name and rest.isascii() and rest.replace("-", "").isalnum()
+    return [name for name in names if name in _ALLOWED_HEADERS or _STAINLESS_HEADER.fullmatch(name)]
 
 
 def _header_values(headers: Mapping[str, str]) -> dict[str, list[str]]:

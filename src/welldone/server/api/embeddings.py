@@ -5,25 +5,28 @@ import base64
 import math
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from welldone.config.server import ServeSettings
 from welldone.engines.errors import EngineError
 from welldone.engines.supervisor import LocalModel
-from welldone.gateway.backends import UnqueuedEngine
+from welldone.gateway.backends import LocalBackend, UnqueuedEngine, UpstreamBackend
 from welldone.gateway.error_mapping import context_length_exceeded, engine_unavailable, invalid_engine_reply
-from welldone.gateway.errors import ApiError, invalid_request
+from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.http.server import HttpResponse
 from welldone.protocol.events import Json
-from welldone.server.api.count_tokens import vllm_tokenize_body
+from welldone.schemas.vectors import EmbeddingsRequest
+from welldone.server.api.dialect import count_upstream, vllm_tokenize_body
 from welldone.server.app import RequestContext, json_response
 from welldone.server.generation.retry import JsonRequest, RetryLoop
+from welldone.server.generation.service import capabilities_of
+from welldone.server.generation.targets import BackendResolver
 from welldone.server.generation.token_cost import estimate_prompt_tokens
+from welldone.server.requests import fields
 from welldone.server.requests.chat import read_chat
-from welldone.server.requests.fields import ValidatedRequest
 from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 _INPUTS_PER_BATCH = 32
@@ -32,41 +35,35 @@ _COUNT_PATH = "/chat/completions/input_tokens"
 _VALUES_LIMIT = 500_000  # elements of a reply: as many tokens, or half as many with their texts
 _REPLY_LIMIT_BYTES = 32 * 2**20  # 32 vectors of 16,384 numbers, or a million tokens with their texts
 
+RequestType = TypeVar("RequestType", bound=msgspec.Struct)
 
-class EmbeddingsApi:
+
+class EmbeddingsApi(msgspec.Struct):
     """The handlers of these endpoints, for a decoded body."""
 
-    def __init__(
-        self,
-        settings: ServeSettings,
-        find_model: Callable[[RequestContext, Json], LocalModel],
-        queues: Mapping[str, RequestQueue],
-        *,
-        charge_tokens: Callable[[RequestContext, int], None],
-    ) -> None:
-        self._settings = settings
-        self._find_model = find_model
-        self._queues = queues
-        self._charge_tokens = charge_tokens
-        self._tokenize_slots = asyncio.Semaphore(_MAX_TOKENIZE)
+    settings: ServeSettings
+    targets: BackendResolver
+    queues: Mapping[str, RequestQueue]
+    charge_tokens: Callable[[RequestContext, int], None]
+    tokenize_slots: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(_MAX_TOKENIZE))
 
     async def embed(self, ctx: RequestContext, body: Json) -> HttpResponse:
         """POST /v1/embeddings."""
-        model, request = await self._read(ctx, body, read_embeddings)
-        inputs = request.bodies[0]["input"]
+        model, request, engine_body = await self._read(ctx, body, read_embeddings)
+        inputs = engine_body["input"]
         embeddings: list[bytes] = []
         tokens = 0
         with model.in_use():
             for text in inputs:
                 await self._check_length(model, text, _max_tokens(text), "input")
-            async with self._queues[model.name].slot():
+            async with self.queues[model.name].slot():
                 # In batches: decoding a million numbers at once would block the event loop.
                 for start in range(0, len(inputs), _INPUTS_PER_BATCH):
-                    batch = {**request.bodies[0], "input": inputs[start : start + _INPUTS_PER_BATCH]}
+                    batch = {**engine_body, "input": inputs[start : start + _INPUTS_PER_BATCH]}
                     try:
                         reply = await self._fetch(model, "/embeddings", batch)
                     except asyncio.CancelledError:  # the client has disconnected, but the engine has worked
-                        self._charge_tokens(ctx, tokens + estimate_prompt_tokens(batch))
+                        self.charge_tokens(ctx, tokens + estimate_prompt_tokens(batch))
                         raise
                     embeddings += [
                         _embedding_object(item, start + index, request)
@@ -79,47 +76,45 @@ class EmbeddingsApi:
 
     async def rerank(self, ctx: RequestContext, body: Json) -> HttpResponse:
         """POST /v1/rerank, in the format of Jina and Cohere."""
-        model, request = await self._read(ctx, body, read_rerank)
-        query = request.bodies[0]["query"]
-        query_bytes = _max_tokens(query)
+        model, request, engine_body = await self._read(ctx, body, read_rerank)
+        documents, query_bytes = engine_body["documents"], _max_tokens(request.query)
         with model.in_use():
-            for text in request.bodies[0]["documents"]:
-                await self._check_length(model, (query, text), query_bytes + _max_tokens(text), "documents")
-            async with self._queues[model.name].slot():
+            for text in documents:
+                await self._check_length(model, request.query + text, query_bytes + _max_tokens(text), "documents")
+            async with self.queues[model.name].slot():
                 try:
-                    reply = await self._fetch(model, "/rerank", request.bodies[0])
+                    reply = await self._fetch(model, "/rerank", engine_body)
                 except asyncio.CancelledError:
-                    self._charge_tokens(ctx, estimate_prompt_tokens(request.bodies[0]))
+                    self.charge_tokens(ctx, estimate_prompt_tokens(engine_body))
                     raise
         results: list[Json] = [
             {"index": int(item["index"]), "relevance_score": float(item["relevance_score"])}
             for item in _list_field(reply, "results")
         ]
         results.sort(key=lambda result: (-result["relevance_score"], result["index"]))
-        results = results[: request.bodies[0]["top_n"]]
-        if request.documents is not None:
+        results = results[: engine_body["top_n"]]
+        if request.return_documents:
             for result in results:
-                result["document"] = {"text": request.documents[result["index"]]}
+                result["document"] = {"text": documents[result["index"]]}
         usage = self._record_usage(ctx, _prompt_tokens(reply))
         return json_response({"object": "list", "model": model.name, "results": results, "usage": usage})
 
     async def tokenize(self, ctx: RequestContext, body: Json) -> HttpResponse:
         """POST /tokenize: llama.cpp's reply, with vLLM's counts."""
-        model, request = await self._read(ctx, body, read_tokenize)
-        engine_body = request.bodies[0]
+        model, request, engine_body = await self._read(ctx, body, read_tokenize)
         if model.settings.command:  # vLLM's fields too: each server ignores those of the other
             content, add_special = engine_body["content"], engine_body.get("add_special", False)
             engine_body |= {"prompt": content, "add_special_tokens": add_special}
-        if model.settings.command and request.has_token_texts:
-            engine_body["return_token_strs"] = True
-        async with self._tokenize_slots:
+            if request.return_token_strs:
+                engine_body["return_token_strs"] = True
+        async with self.tokenize_slots:
             reply = await self._fetch(model, "/tokenize", engine_body, is_root=True)
         tokens = _list_field(reply, "tokens")
-        context = model.capabilities.context if model.capabilities is not None else 0
+        context = capabilities_of(model).context
         texts: Json = {}
-        if request.has_token_texts:
+        if request.return_token_strs:
             texts = {"token_strs": reply.get("token_strs") or [_token_text(token) for token in tokens]}
-        if not request.has_pieces:
+        if not request.with_pieces:
             tokens = [token.get("id") if isinstance(token, dict) else token for token in tokens]
         return json_response({"tokens": tokens, "count": len(tokens), "max_model_len": context, **texts})
 
@@ -132,26 +127,26 @@ class EmbeddingsApi:
         if (prompt != "" and not (isinstance(prompt, list) and "" in prompt)) or model.settings.command:
             return
         await self._wait_loaded(model)
-        async with self._tokenize_slots:
-            reply = await self._fetch(model, "/tokenize", {"content": "", "add_special": True}, is_root=True)
-        if not _list_field(reply, "tokens"):
-            message = "Invalid 'prompt': it is empty, and this model has no BOS token."
-            raise invalid_request(message, param="prompt", code="invalid_value")
+        if not await self._count_text(model, ""):
+            raise fields.invalid("prompt", "it is empty, and this model has no BOS token.")
 
     async def detokenize(self, ctx: RequestContext, body: Json) -> HttpResponse:
         """POST /detokenize: the text as llama.cpp's `content` and as vLLM's `prompt`."""
-        model, request = await self._read(ctx, body, read_detokenize)
-        async with self._tokenize_slots:
-            reply = await self._fetch(model, "/detokenize", request.bodies[0], is_root=True)
+        model, _, engine_body = await self._read(ctx, body, read_detokenize)
+        async with self.tokenize_slots:
+            reply = await self._fetch(model, "/detokenize", engine_body, is_root=True)
         text = reply.get("content", reply.get("prompt"))  # the latter is vLLM's
         return json_response({"content": text, "prompt": text})
 
-    async def count_chat(self, model: LocalModel, body: Json) -> int:
+    async def count_chat(self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, chat: Json) -> int:
         """Return the prompt tokens of a chat, images included, exactly as usage would report them."""
+        if isinstance(backend, UpstreamBackend):
+            return await count_upstream(ctx, backend, chat)
+        model = backend.model
         await self._wait_loaded(model)
-        request = read_chat(body, model.settings, model.capabilities)
+        request = read_chat(chat, model.settings, capabilities_of(model))
         with model.in_use():
-            async with self._tokenize_slots:
+            async with self.tokenize_slots:
                 count = await self._count_prompt(model, request.bodies[0])
         if not isinstance(count, int):
             raise invalid_engine_reply()
@@ -168,12 +163,13 @@ class EmbeddingsApi:
         return (await self._fetch(model, "/tokenize", body, "messages", is_root=True)).get("count")
 
     async def _read(
-        self, ctx: RequestContext, body: Json, read: Callable[..., ValidatedRequest]
-    ) -> tuple[LocalModel, ValidatedRequest]:
+        self, ctx: RequestContext, body: Json, read: Callable[..., tuple[RequestType, Json]]
+    ) -> tuple[LocalModel, RequestType, Json]:
         """Find and load the model, and validate the body for it."""
-        model = self._find_model(ctx, body)
-        await self._wait_loaded(model)
-        return model, read(body, model.settings, model.capabilities)
+        backend = self.targets.find(ctx, body.get("model"))
+        assert isinstance(backend, LocalBackend)  # requests for other models are passed through
+        await self._wait_loaded(backend.model)
+        return backend.model, *read(body, backend.model.settings, capabilities_of(backend.model))
 
     async def _wait_loaded(self, model: LocalModel) -> None:
         try:
@@ -181,26 +177,23 @@ class EmbeddingsApi:
         except EngineError as error:
             raise engine_unavailable(error) from None
 
-    async def _check_length(
-        self, model: LocalModel, text: str | list[int] | tuple[str, str], size: int, param: str
-    ) -> None:
+    async def _check_length(self, model: LocalModel, text: str | list[int], size: int, param: str) -> None:
         """Reject text that does not fit: the engine would return a 500. `size`: upper bound of its tokens."""
-        limit = model.capabilities.context if model.capabilities is not None else 0
+        limit = capabilities_of(model).context
         if not limit or size <= limit or model.settings.command:  # a command checks the length itself
             return
-        count = size
-        if not isinstance(text, list):
-            content = text if isinstance(text, str) else "".join(text)
-            async with self._tokenize_slots:
-                payload = {"content": content, "add_special": True}
-                reply = await self._fetch(model, "/tokenize", payload, is_root=True)
-            count = len(_list_field(reply, "tokens"))
+        count = size if isinstance(text, list) else await self._count_text(model, text)
         if count > limit:
             raise context_length_exceeded(count, limit, param)
 
+    async def _count_text(self, model: LocalModel, text: str) -> int:
+        async with self.tokenize_slots:
+            reply = await self._fetch(model, "/tokenize", {"content": text, "add_special": True}, is_root=True)
+        return len(_list_field(reply, "tokens"))
+
     def _record_usage(self, ctx: RequestContext, tokens: int) -> Json:
         ctx.log_fields["prompt_tokens"] = tokens
-        self._charge_tokens(ctx, tokens)
+        self.charge_tokens(ctx, tokens)
         return {"prompt_tokens": tokens, "total_tokens": tokens}
 
     async def _fetch(
@@ -215,7 +208,7 @@ class EmbeddingsApi:
             limit_bytes=_REPLY_LIMIT_BYTES,
         )
         try:
-            await RetryLoop(UnqueuedEngine(model, self._settings)).run(request)
+            await RetryLoop(UnqueuedEngine(model, self.settings)).run(request)
         except ApiError:
             if request.status == 404 and model.settings.command:
                 message = "The engine of this model does not support this endpoint."
@@ -239,25 +232,17 @@ def _token_text(token: object) -> str:
     return piece if isinstance(piece, str) else ""
 
 
-def _floats(value: object) -> list[float]:
+def _embedding_object(reply_item: Json, index: int, request: EmbeddingsRequest) -> bytes:
+    """Return an embedding; a shorter one (`dimensions`) is truncated and renormalised, as OpenAI does."""
+    value, dimensions = reply_item.get("embedding"), request.dimensions
     if isinstance(value, list) and value and isinstance(value[0], list):
         value = value[0]  # without pooling llama.cpp sends a vector per token
-    return [float(number) for number in value] if isinstance(value, list) else []
-
-
-def _truncated(vector: list[float], dimensions: int | None) -> list[float]:
-    """Truncate and renormalise a vector, as OpenAI does for `dimensions`."""
-    if dimensions is None or dimensions >= len(vector):
-        return vector
-    truncated = vector[:dimensions]
-    norm = math.sqrt(sum(number * number for number in truncated)) or 1.0
-    return [number / norm for number in truncated]
-
-
-def _embedding_object(reply_item: Json, index: int, request: ValidatedRequest) -> bytes:
-    vector = _truncated(_floats(reply_item.get("embedding")), request.dimensions)
+    vector = [float(number) for number in value] if isinstance(value, list) else []
+    if dimensions is not None and dimensions < len(vector):
+        norm = math.sqrt(sum(number * number for number in vector[:dimensions])) or 1.0
+        vector = [number / norm for number in vector[:dimensions]]
     embedding: object = vector
-    if request.is_base64:
+    if request.encoding_format == "base64":
         embedding = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
     return msgspec.json.encode({"object": "embedding", "index": index, "embedding": embedding})
 

@@ -7,17 +7,20 @@ get its format.
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
+import msgspec
+
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import context_per_request
 from welldone.engines.supervisor import LocalModel, ModelState
-from welldone.gateway.backends import LocalBackend, UpstreamBackend
+from welldone.gateway.backends import LocalBackend
 from welldone.gateway.error_mapping import engine_unavailable
-from welldone.gateway.errors import ApiError, invalid_request
+from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.http.server import HttpResponse
 from welldone.protocol.events import Json
 from welldone.schemas.vectors import LoadRequest
-from welldone.server.access.keys import ApiKeys
 from welldone.server.app import RequestContext, json_response
+from welldone.server.generation.targets import BackendResolver
+from welldone.server.parts import ServerParts
 from welldone.server.requests import fields
 
 _MAX_TIMESTAMP = 253_402_300_799  # the end of the year 9999; larger values may be milliseconds
@@ -50,10 +53,18 @@ def model_object(model: LocalModel, created: int) -> Json:
         if model.metadata is not None and model.metadata.context_length:
             out |= _context_fields(context_per_request(model.settings, model.metadata), model.metadata.context_length)
         return out
+    supported = {
+        "completion": capabilities.chat,
+        "tools": capabilities.chat and capabilities.tools,
+        "vision": capabilities.images,
+        "audio": capabilities.audio,
+        "embedding": capabilities.embeddings,
+        "rerank": capabilities.reranking,
+    }
     inputs = ["text", *(["image"] if capabilities.images else []), *(["audio"] if capabilities.audio else [])]
     out |= {
         "type": "embeddings" if not capabilities.chat else "vlm" if capabilities.images else "llm",
-        "capabilities": _capabilities(model),
+        "capabilities": [name for name, is_supported in supported.items() if is_supported],
         "architecture": {"input_modalities": inputs, "output_modalities": ["text"]},
     }
     if capabilities.context:
@@ -89,14 +100,11 @@ def format_timestamp(seconds: float, precision: str = "seconds") -> str:
     return time.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def anthropic_list(models: Sequence[Json]) -> Json:
-    """Return all models in Anthropic's format, on one page."""
-    return {
-        "data": [anthropic_object(model) for model in models],
-        "has_more": False,
-        "first_id": models[0]["id"] if models else None,
-        "last_id": models[-1]["id"] if models else None,
-    }
+def ollama_object(model: Json) -> Json:
+    """Convert a model object to Ollama's format."""
+    name, modified_at = model["id"], format_timestamp(model["created"])
+    details = {"format": "gguf", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
+    return {"name": name, "model": name, "modified_at": modified_at, "size": 0, "digest": "", "details": details}
 
 
 def _context_fields(context: int, trained: int) -> Json:
@@ -109,36 +117,48 @@ def _context_fields(context: int, trained: int) -> Json:
     }
 
 
-def _capabilities(model: LocalModel) -> list[str]:
-    capabilities = model.capabilities
-    assert capabilities is not None
-    supported = {
-        "completion": capabilities.chat,
-        "tools": capabilities.chat and capabilities.tools,
-        "vision": capabilities.images,
-        "audio": capabilities.audio,
-        "embedding": capabilities.embeddings,
-        "rerank": capabilities.reranking,
-    }
-    return [name for name, is_supported in supported.items() if is_supported]
+class ModelsApi(msgspec.Struct):
+    """The handlers of `/models`, and of Ollama's `/api/tags`."""
 
+    parts: ServerParts
+    targets: BackendResolver
+    read_body: Callable[[RequestContext], Awaitable[Json]]
+    created: int
+    """Unix time of local models."""
 
-class ModelLoadingApi:
-    """`POST /models/load` and `/models/unload`, with the names of llama-server's router. For admins only."""
+    async def list(self, ctx: RequestContext) -> HttpResponse:
+        """GET /models."""
+        listed = self._visible(ctx)
+        if ctx.error_format is not ErrorFormat.ANTHROPIC:
+            return json_response({"object": "list", "data": listed})
+        first_id, last_id = (listed[0]["id"], listed[-1]["id"]) if listed else (None, None)
+        data = [anthropic_object(model) for model in listed]  # all on one page
+        return json_response({"data": data, "has_more": False, "first_id": first_id, "last_id": last_id})
 
-    def __init__(
-        self,
-        keys: ApiKeys,
-        *,
-        read_body: Callable[[RequestContext], Awaitable[Json]],
-        find_backend: Callable[[RequestContext, object], LocalBackend | UpstreamBackend],
-    ) -> None:
-        self._keys = keys
-        self._read_body = read_body
-        self._find_backend = find_backend
+    async def tags(self, ctx: RequestContext) -> HttpResponse:
+        """GET /api/tags."""
+        return json_response({"models": [ollama_object(model) for model in self._visible(ctx)]})
+
+    async def get(self, ctx: RequestContext) -> HttpResponse:
+        """GET /models/NAME."""
+        name = ctx.request.path.partition("/models/")[2]
+        backend = self.targets.find(ctx, name)
+        if isinstance(backend, LocalBackend):
+            found = model_object(backend.model, self.created)
+        else:  # a name that matches a pattern is not listed
+            unlisted = {"id": name, "object": "model", "created": self.created, "owned_by": "welldone"}
+            found = next((one for one in self.parts.upstreams.list_models() if one["id"] == name), unlisted)
+        return json_response(anthropic_object(found) if ctx.error_format is ErrorFormat.ANTHROPIC else found)
+
+    def _visible(self, ctx: RequestContext) -> Sequence[Json]:
+        """Return the models that the client may use."""
+        local = [model_object(model, self.created) for model in self.parts.supervisor.models]
+        return [one for one in [*local, *self.parts.upstreams.list_models()] if self.targets.may_use(ctx, one["id"])]
+
+    # With the names of llama-server's router. For admins only.
 
     async def load(self, ctx: RequestContext) -> HttpResponse:
-        """Start to load a model. Clients poll its state until it is ready."""
+        """POST /models/load: start to load a model. Clients poll its state until it is ready."""
         model, _ = await self._read_request(ctx)
         try:
             model.load()
@@ -147,7 +167,7 @@ class ModelLoadingApi:
         return json_response({"success": True})
 
     async def unload(self, ctx: RequestContext) -> HttpResponse:
-        """Start to unload a model; `force` aborts its running requests."""
+        """POST /models/unload: start to unload a model; `force` aborts its running requests."""
         model, is_forced = await self._read_request(ctx)
         if model.running and not is_forced:
             message = f"The model `{model.name}` is in use. Send force = true to abort its requests."
@@ -156,10 +176,9 @@ class ModelLoadingApi:
         return json_response({"success": True})
 
     async def _read_request(self, ctx: RequestContext) -> tuple[LocalModel, bool]:
-        self._keys.check_admin(ctx.principal)
-        body = await self._read_body(ctx)
-        request = fields.read_fields(body, LoadRequest)
-        backend = self._find_backend(ctx, request.model)
+        self.parts.keys.check_admin(ctx.principal)
+        request = fields.read_fields(await self.read_body(ctx), LoadRequest)
+        backend = self.targets.find(ctx, request.model)
         if isinstance(backend, LocalBackend):
             return backend.model, request.force is True
         message = f"The model `{backend.name[:64]}` belongs to an upstream, and cannot be loaded or unloaded here."

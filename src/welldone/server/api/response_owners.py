@@ -74,13 +74,11 @@ def state_references(body: Json) -> Iterator[tuple[str, str]]:
         yield "conversation", conversation_id
     items = body.get("input")
     for index, item in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(item, dict) and _is_reference(item) and isinstance(item.get("id"), str):
+        if not isinstance(item, dict) or not isinstance(item.get("id"), str):
+            continue
+        kind = item.get("type")
+        if kind == "item_reference" or (kind is None and "role" not in item):
             yield f"input[{index}]", item["id"]
-
-
-def _is_reference(item: Json) -> bool:
-    kind = item.get("type")
-    return kind == "item_reference" or (kind is None and "role" not in item)
 
 
 def _state_ids(response: Json) -> Iterator[str]:

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import cache
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
 import msgspec
 
-from welldone.config.server import ServeSettings
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.cooperative import run_cooperatively
@@ -19,21 +18,17 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import Json
 from welldone.schemas.errors import shorten_value
-from welldone.schemas.responses import ITEMS_LIMIT, ItemsQuery, ResponseRequest
-from welldone.server.api.count_tokens import PromptTokenCounter, count_native
+from welldone.schemas.responses import ITEMS_LIMIT, ItemsQuery, ResponseRequest, ResponseStorage
+from welldone.server.api.dialect import DialectApi
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.api.response_store import ResponseStore, StoredResponse
 from welldone.server.app import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.service import GenerationService, speaks_natively
-from welldone.server.generation.targets import BackendResolver
+from welldone.server.generation.service import speaks_natively
 from welldone.server.observe import log
 from welldone.server.random_ids import random_hex
 from welldone.server.requests import fields, response_items
 from welldone.server.requests import responses as requests
-from welldone.server.requests.fields import rename_error_param
-from welldone.server.requests.responses import ResponseStorageOptions
-from welldone.server.requests.upstream_body import without_routing_fields
 
 _MAX_BACKGROUND = 64
 """Background responses of all clients at once. They queue like others, but no open connection limits their number."""
@@ -65,24 +60,17 @@ class BackgroundResponses:
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
         await asyncio.sleep(0)
 
-    async def cancel(self, principal: str, response_id: str) -> bool:
-        """Cancel a response and wait for its cleanup. Returns whether it was running."""
-        task = self._tasks.get((principal, response_id))
-        if task is None:
-            return False
-        await _cancel_all([task])
-        return True
+    async def cancel(self, *keys: _TaskKey) -> None:
+        """Cancel those of the responses that are running, and wait for their cleanup."""
+        tasks = [self._tasks[key] for key in keys if key in self._tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def close(self) -> None:
         """Cancel all responses."""
-        await _cancel_all(list(self._tasks.values()))
-
-
-async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+        await self.cancel(*self._tasks)
 
 
 class _ResponseJob(msgspec.Struct):
@@ -90,70 +78,40 @@ class _ResponseJob(msgspec.Struct):
 
     ctx: RequestContext
     backend: LocalBackend | UpstreamBackend
-    options: ResponseStorageOptions
+    options: ResponseStorage
     gen_request: GenerationRequest
-    echo: Json
     items: list[Json]
     """The input items."""
-    is_native: bool
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the upstream speaks the client's dialect."""
+        return self.gen_request.endpoint is Endpoint.RESPONSES
 
 
-class ResponsesApi:
-    """The handlers of these endpoints. `now` returns the Unix time."""
+class ResponsesApi(DialectApi, kw_only=True):
+    """The handlers of these endpoints."""
 
-    def __init__(
-        self,
-        settings: ServeSettings,
-        targets: BackendResolver,
-        generator: GenerationService,
-        store: ResponseStore,
-        *,
-        owners: UpstreamIdOwners,
-        count_tokens: PromptTokenCounter,
-        now: Callable[[], float],
-    ) -> None:
-        self._settings = settings
-        self._targets = targets
-        self._generator = generator
-        self._store = store
-        self._owners = owners
-        self._count_tokens = count_tokens
-        self._now = now
-        self._background = BackgroundResponses()
-
-    async def close(self) -> None:
-        """Cancel background responses."""
-        await self._background.close()
+    store: ResponseStore
+    owners: UpstreamIdOwners
+    background: BackgroundResponses = msgspec.field(default_factory=BackgroundResponses)
 
     async def create(self, ctx: RequestContext) -> HttpResponse | None:
         """`POST /responses`."""
-        body = await self._generator.read_body(ctx)
-        backend = self._targets.find(ctx, body.get("model"))
-        options = requests.read_storage_options(body)
-        job = await self._prepare(ctx, body, backend, options)
-        if options.is_background:
+        job = await self._prepare(ctx)
+        if job.options.background:
             return await self._start_background(job)
         job.gen_request.on_end = lambda final: self._store_response(job, final)
         try:
-            return await self._generator.generate(ctx, backend, job.gen_request)
+            return await self.generator.generate(ctx, job.backend, job.gen_request)
         finally:
             job.gen_request.on_end = None  # a reference cycle would wait for the garbage collector
 
     async def input_tokens(self, ctx: RequestContext) -> HttpResponse:
         """`POST /responses/input_tokens`: the input tokens that usage would report."""
-        body = await self._generator.read_body(ctx)
-        backend = self._targets.find(ctx, body.get("model"))
-        job = await self._prepare(ctx, body, backend, requests.read_storage_options(body))
-        if isinstance(backend, UpstreamBackend) and job.is_native:
-            return json_response(
-                await count_native(ctx, backend, Endpoint.RESPONSES, without_routing_fields(job.gen_request.body), {})
-            )
-        try:
-            tokens = await self._count_tokens(ctx, backend, job.gen_request.body)
-        except ApiError as error:
-            rename_error_param(error, job.gen_request.field_names)
-            raise
-        return json_response({"object": "response.input_tokens", "input_tokens": tokens})
+        job = await self._prepare(ctx)
+        count = await self.count_prompt(ctx, job.backend, job.gen_request)
+        return json_response({"object": "response.input_tokens"} | count)
 
     async def get(self, ctx: RequestContext) -> HttpResponse:
         """`GET /responses/{id}`."""
@@ -165,15 +123,15 @@ class ResponsesApi:
         """`DELETE /responses/{id}`."""
         response_id = _response_id(ctx)
         self._get_stored(ctx)
-        await self._background.cancel(ctx.principal, response_id)
-        self._store.delete(ctx.principal, response_id)
+        await self.background.cancel((ctx.principal, response_id))
+        self.store.delete(ctx.principal, response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, ctx: RequestContext) -> HttpResponse:
         """`POST /responses/{id}/cancel`. A response that has ended is returned unchanged."""
         if not self._get_stored(ctx).is_background:
             raise invalid_request("Cannot cancel a synchronous response: it was created without 'background'.")
-        await self._background.cancel(ctx.principal, _response_id(ctx))
+        await self.background.cancel((ctx.principal, _response_id(ctx)))
         return HttpResponse(200, self._get_stored(ctx).response)
 
     async def input_items(self, ctx: RequestContext) -> HttpResponse:
@@ -183,7 +141,7 @@ class ResponsesApi:
         query = fields.read_fields({**given, "limit": _parse_int(given.get("limit"))}, ItemsQuery)
         limit = query.limit or _PAGE_SIZE
         items: dict[str, tuple[StoredResponse, int]] = {}
-        chain = self._store.available_chain(ctx.principal, _response_id(ctx))
+        chain = self.store.available_chain(ctx.principal, _response_id(ctx))
         for stored in chain:
             count = stored.input_count if stored is chain[-1] else len(stored.item_ids)
             items |= {item_id: (stored, index) for index, item_id in enumerate(stored.item_ids[:count]) if item_id}
@@ -192,23 +150,23 @@ class ResponsesApi:
         page = remaining[:limit]
         ends = {"first_id": page[0], "last_id": page[-1]} if page else {"first_id": None, "last_id": None}
         tail = msgspec.json.encode({**ends, "has_more": len(remaining) > limit})
-        data = b",".join(stored.item(index) for stored, index in (items[item_id] for item_id in page))
+        data = b",".join(stored.items[index] for stored, index in (items[item_id] for item_id in page))
         return HttpResponse(200, b'{"object":"list","data":[' + data + b"]," + tail[1:])
 
-    async def _prepare(
-        self, ctx: RequestContext, body: Json, backend: LocalBackend | UpstreamBackend, options: ResponseStorageOptions
-    ) -> _ResponseJob:
+    async def _prepare(self, ctx: RequestContext) -> _ResponseJob:
+        body, backend = await self.read(ctx)
+        options = requests.read_storage_options(body)
         response_id = ID_PREFIX[Endpoint.RESPONSES] + random_hex(24)
         if speaks_natively(backend, Endpoint.RESPONSES):
             items, echo = response_items.raw_input_items(body), requests.echoed_fields(body)
             native_body = await self._native_body(ctx, backend, body, options)
             gen_request = GenerationRequest(body=native_body, id=response_id, endpoint=Endpoint.RESPONSES, echo=echo)
-            return _ResponseJob(ctx, backend, options, gen_request, echo, items, is_native=True)
+            return _ResponseJob(ctx, backend, options, gen_request, items)
         fields.check_supported(body, ResponseRequest)
-        limit = self._settings.body_limit_bytes
+        limit = self.settings.body_limit_bytes
         history = await self._history(ctx, options.previous_response_id)
         items = await run_cooperatively(
-            response_items.read_input_items(body, lambda item_id: self._store.item(ctx.principal, item_id), limit)
+            response_items.read_input_items(body, lambda item_id: self.store.item(ctx.principal, item_id), limit)
         )
         if len(history) + len(items) > ITEMS_LIMIT:
             message = f"The conversation has more than {ITEMS_LIMIT} items."
@@ -217,21 +175,21 @@ class ResponsesApi:
             body,
             history,
             items,
-            ignores_unknown_tools=self._settings.unknown_tools == "ignore",
+            ignores_unknown_tools=self.settings.unknown_tools == "ignore",
             allows_custom_tools=isinstance(backend, UpstreamBackend),
         )
         echo = translation.echo
         if ignored := len(body.get("tools") or ()) - len(echo["tools"]):
             ctx.log_fields["ignored_tools"] = ignored
-        echo["store"] = options.is_stored and self._store.is_enabled
-        dialect = ResponsesDialect(echo, is_summary=translation.wants_summary, clock=cache(self._now))
+        echo["store"] = options.store is True and self.store.is_enabled
+        dialect = ResponsesDialect(echo, is_summary=translation.wants_summary, clock=cache(self.now))
         gen_request = GenerationRequest(
-            body=translation.chat, id=response_id, dialect=dialect, field_names=translation.param_names
+            body=translation.chat, id=response_id, dialect=dialect, field_names=translation.param_names, echo=echo
         )
-        return _ResponseJob(ctx, backend, options, gen_request, echo, items, is_native=False)
+        return _ResponseJob(ctx, backend, options, gen_request, items)
 
     async def _native_body(
-        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, body: Json, options: ResponseStorageOptions
+        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, body: Json, options: ResponseStorage
     ) -> Json:
         """Return the body for an upstream with the same dialect.
 
@@ -245,8 +203,8 @@ class ResponsesApi:
         out = {name: value for name, value in body.items() if name != "background"}
         if options.previous_response_id is None:
             return out
-        previous = self._store.get(ctx.principal, options.previous_response_id)
-        is_foreign = await self._owners.not_owned(ctx.principal, [options.previous_response_id])
+        previous = self.store.get(ctx.principal, options.previous_response_id)
+        is_foreign = await self.owners.not_owned(ctx.principal, [options.previous_response_id])
         is_upstream_state = previous is None or (previous.is_native and len(backend.upstreams) == 1)
         if is_foreign or not is_upstream_state:
             history = await self._history(ctx, out.pop("previous_response_id"))
@@ -256,7 +214,7 @@ class ResponsesApi:
     async def _check_references(self, ctx: RequestContext, body: Json) -> None:
         """Reject ids of upstream state that this key did not receive, with the error for ids that do not exist."""
         references = dict(state_references(body))
-        foreign = await self._owners.not_owned(ctx.principal, references.values())
+        foreign = await self.owners.not_owned(ctx.principal, references.values())
         for param, state_id in references.items():
             if state_id not in foreign:
                 continue
@@ -269,11 +227,11 @@ class ResponsesApi:
         """Return the items of a conversation up to and including a response."""
         if previous is None:
             return []
-        chain = self._store.chain(ctx.principal, previous)
+        chain = self.store.chain(ctx.principal, previous)
         if chain is None:
             message = f"Previous response with id '{shorten_value(previous)}' not found. {self._retention_hint()}"
             raise invalid_request(message, param="previous_response_id", code="previous_response_not_found")
-        limit = self._settings.body_limit_bytes
+        limit = self.settings.body_limit_bytes
         if sum(stored.items_bytes for stored in chain) > limit:
             message = f"The conversation has more than {limit} bytes, the size limit of a request."
             raise invalid_request(message, param="previous_response_id", code="context_length_exceeded")
@@ -288,30 +246,31 @@ class ResponsesApi:
         if final is None:
             return
         if job.is_native:
-            self._owners.claim(job.ctx.principal, final)
+            self.owners.claim(job.ctx.principal, final)
         options = job.options
-        if not options.is_stored:
+        if not options.store:
             return
-        self._store.put(
+        suffix = job.gen_request.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
+        self.store.put(
             job.ctx.principal,
             final,
-            response_items.complete_items(job.items, job.gen_request.id),
+            [response_items.complete_item(item, f"{suffix}_in{index}") for index, item in enumerate(job.items)],
             previous=options.previous_response_id,
-            is_native=job.is_native and not options.is_background,  # background responses have an id of ours
-            is_background=options.is_background,
+            is_native=job.is_native and not options.background,  # background responses have an id of ours
+            is_background=options.background is True,
         )
 
     async def _start_background(self, job: _ResponseJob) -> HttpResponse:
-        self._background.check_capacity()
-        if not self._store.is_enabled:
+        self.background.check_capacity()
+        if not self.store.is_enabled:
             raise fields.unsupported("background", "is not supported: this server stores no responses.")
-        envelope = Envelope(job.gen_request.id, int(self._now()), job.backend.name)
-        response = response_object(envelope, job.echo | {"background": True})
+        envelope = Envelope(job.gen_request.id, int(self.now()), job.backend.name)
+        response = response_object(envelope, job.gen_request.echo | {"background": True})
         self._store_response(job, response)
-        if self._store.get(job.ctx.principal, job.gen_request.id) is None:
-            limit = self._settings.stored_bytes
+        if self.store.get(job.ctx.principal, job.gen_request.id) is None:
+            limit = self.settings.stored_bytes
             raise fields.unsupported("background", f"needs more storage than the {limit} bytes of this server.")
-        await self._background.start(job.ctx.principal, job.gen_request.id, self._run_background(job, response))
+        await self.background.start(job.ctx.principal, job.gen_request.id, self._run_background(job, response))
         return json_response(response | {"status": "queued"})
 
     async def _run_background(self, job: _ResponseJob, response: Json) -> None:
@@ -325,7 +284,7 @@ class ResponsesApi:
 
         job.gen_request.on_end = on_end
         try:
-            await self._generator.generate(job.ctx, job.backend, job.gen_request)
+            await self.generator.generate(job.ctx, job.backend, job.gen_request)
         except ApiError as error:
             log.event(
                 logging.WARNING, _BACKGROUND_FAILED, {"request_id": job.ctx.id, "error": error.code or error.message}
@@ -340,15 +299,15 @@ class ResponsesApi:
             self._store_response(job, result)
 
     def _get_stored(self, ctx: RequestContext) -> StoredResponse:
-        stored = self._store.get(ctx.principal, _response_id(ctx))
+        stored = self.store.get(ctx.principal, _response_id(ctx))
         if stored is None:
             message = f"Response with id '{shorten_value(_response_id(ctx))}' not found. {self._retention_hint()}"
             raise ApiError(404, message, code="not_found")
         return stored
 
     def _retention_hint(self) -> str:
-        settings = self._settings
-        if not self._store.is_enabled:
+        settings = self.settings
+        if not self.store.is_enabled:
             return "This server stores no responses (--stored-responses)."
         limits = f"{settings.stored_responses} responses, up to {settings.stored_bytes} bytes in total"
         hint = f"This server stores the last {limits}, in memory"
@@ -377,6 +336,5 @@ def _items_after(item_ids: list[str], after: str | None) -> list[str]:
     if after is None:
         return item_ids
     if after not in item_ids:
-        message = f"Invalid 'after': this response has no item '{shorten_value(after)}'."
-        raise invalid_request(message, param="after", code="invalid_value")
+        raise fields.invalid("after", f"this response has no item '{shorten_value(after)}'.")
     return item_ids[item_ids.index(after) + 1 :]

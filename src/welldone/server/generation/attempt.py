@@ -12,19 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from welldone.gateway import error_mapping
 from welldone.gateway.backends import BackendLease
-from welldone.gateway.error_mapping import (
-    CLIENT_DISCONNECTED,
-    ERROR_BODY_TIMEOUT_S,
-    ERROR_LIMIT_BYTES,
-    OUTCOME_TIMEOUT,
-    OVERLOAD_CODES,
-    QUEUE_TIMEOUT,
-    AttemptFailure,
-    connection_failure,
-    disconnect_failure,
-    status_failure,
-    timeout_failure,
-)
+from welldone.gateway.error_mapping import OVERLOAD_CODES, AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.http.client import Exchange, split_chunk_framing
 from welldone.http.connect import HttpClientError
@@ -69,7 +57,6 @@ class AttemptStage(IntEnum):
     """How far an attempt has come. It never goes back; the result of the attempt tells how it ended."""
 
     CREATED = auto()
-    CONNECTING = auto()
     SENT = auto()
     RECEIVING = auto()
     """Bytes of the stream have arrived, perhaps only half a frame."""
@@ -121,7 +108,7 @@ class UpstreamAttempt:
         if self.stage < AttemptStage.SENT:
             return False
         failure = self._result.result() if self._result.done() else None
-        return failure is None or self._status == _OK or failure.outcome == OUTCOME_TIMEOUT
+        return failure is None or self._status == _OK or failure.outcome == error_mapping.OUTCOME_TIMEOUT
 
     @property
     def _silence_limit_s(self) -> float:
@@ -154,25 +141,17 @@ class UpstreamAttempt:
         """Send the request and wait for the end of the reply. Returns the failure, or None."""
         self._lease, self._observers = lease, observers
         self._unsent_bytes = len(body)
-        self.stage = AttemptStage.CONNECTING
         self.last_received_at = self._last_content_at = time.monotonic()
         self._listener.wake()  # the deadline runs from now on
         try:
             self._exchange = await lease.send(
-                lease.address,
-                "POST",
-                path,
-                self,
-                body=body,
-                accept=_SSE_TYPE,
-                headers=headers,
-                is_fresh=self._is_fresh,
+                lease.address, "POST", path, self, body=body, accept=_SSE_TYPE, headers=headers, is_fresh=self._is_fresh
             )
             self.stage = max(self.stage, AttemptStage.SENT)  # the reply may have begun
             if self._listener.has_backpressure:
                 self.pause()  # as the other parts are; all are resumed together
         except HttpClientError as error:
-            self._settle(connection_failure(error, lease.upstream))
+            self._settle(error_mapping.connection_failure(error, lease.upstream))
         del body
         self._unsent_bytes = 0
         if self._result.done():
@@ -205,11 +184,11 @@ class UpstreamAttempt:
             self._exchange = None  # a reference cycle would wait for the garbage collector, which stops the loop
         if not self._result.done():
             for observer in self._observers:
-                observer.end(CLIENT_DISCONNECTED.error.message, is_aborted=True)
+                observer.end(error_mapping.CLIENT_DISCONNECTED.error.message, is_aborted=True)
 
     def time_out(self) -> None:
         """Fail because of silence."""
-        self.fail(timeout_failure(self._silence_limit_s))
+        self.fail(error_mapping.timeout_failure(self._silence_limit_s))
 
     def finish(self) -> None:
         """Treat the stream as complete, if it is still open: some servers do not close it after the end marker."""
@@ -262,7 +241,7 @@ class UpstreamAttempt:
             observer.head(status, headers)
         if status != _OK:
             self._reply_kind = _ReplyKind.ERROR
-            self._schedule(ERROR_BODY_TIMEOUT_S, self._fail_with_status)
+            self._schedule(error_mapping.ERROR_BODY_TIMEOUT_S, self._fail_with_status)
         elif headers.get("content-encoding", "identity").lower() != "identity":
             self.fail(AttemptFailure(error_mapping.compressed_reply(), "garbage"))
         elif headers.get("content-type", _SSE_TYPE).lower().startswith(_SSE_TYPE):
@@ -319,7 +298,7 @@ class UpstreamAttempt:
         ):
             upstream = None if self._lease is None else self._lease.upstream
             has_started = self.stage >= AttemptStage.STARTED
-            self._settle(disconnect_failure(error, upstream, has_started=has_started))
+            self._settle(error_mapping.disconnect_failure(error, upstream, has_started=has_started))
         elif self._reply_kind is _ReplyKind.ERROR:
             self._fail_with_status()
         elif self._reply_kind is _ReplyKind.STREAM:
@@ -358,33 +337,27 @@ class UpstreamAttempt:
 
     def _buffer_data(self, data: bytes) -> None:
         self._buffer += data
-        if self._reply_kind is _ReplyKind.UNKNOWN:
-            self._detect_reply_kind(data)
-        if self._reply_kind is _ReplyKind.ERROR and len(self._buffer) > ERROR_LIMIT_BYTES:
+        # The first byte tells the kind of reply, if the headers do not. Earlier data was only whitespace.
+        if self._reply_kind is _ReplyKind.UNKNOWN and (start := data.lstrip()[:1]):
+            if start in b"{[":
+                self._reply_kind = _ReplyKind.FULL_BODY
+            elif start == b"<":
+                self.fail(AttemptFailure(error_mapping.unrecognized_reply(), "garbage"))
+            else:
+                self._reply_kind = _ReplyKind.STREAM
+                self._listener.on_accepted()
+                buffered, self._buffer = bytes(self._buffer), bytearray()
+                self._receive(buffered)
+        if self._reply_kind is _ReplyKind.ERROR and len(self._buffer) > error_mapping.ERROR_LIMIT_BYTES:
             self._fail_with_status()
         elif len(self._buffer) > STEPWISE_LIMIT_BYTES:
             self.fail(AttemptFailure(error_mapping.reply_too_large(), "garbage"))
-
-    def _detect_reply_kind(self, data: bytes) -> None:
-        """Classify a reply by its first byte, if its headers do not."""
-        start = data.lstrip()[:1]  # earlier data was only whitespace
-        if not start:
-            return
-        if start in b"{[":
-            self._reply_kind = _ReplyKind.FULL_BODY
-        elif start == b"<":
-            self.fail(AttemptFailure(error_mapping.unrecognized_reply(), "garbage"))
-        else:
-            self._reply_kind = _ReplyKind.STREAM
-            self._listener.on_accepted()
-            buffered, self._buffer = bytes(self._buffer), bytearray()
-            self._receive(buffered)
 
     def _fail_with_status(self) -> None:
         if self._result.done() or self._lease is None:
             return
         body, param = bytes(self._buffer), self._listener.param
-        self.fail(status_failure(self._status, self._headers, body, param, self._lease.upstream))
+        self.fail(error_mapping.status_failure(self._status, self._headers, body, param, self._lease.upstream))
 
     def fail(self, failure: AttemptFailure) -> None:
         """End the attempt with a failure."""
@@ -419,5 +392,5 @@ def classify_failure(failure: Failure) -> AttemptFailure:
         error,
         "garbage" if status == 502 else str(status),
         is_server_fault=status >= 500 and failure.code not in OVERLOAD_CODES,
-        is_retryable=status != 400 and failure.code != QUEUE_TIMEOUT,
+        is_retryable=status != 400 and failure.code != error_mapping.QUEUE_TIMEOUT,
     )

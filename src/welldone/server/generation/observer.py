@@ -4,18 +4,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 SAFE_HEADERS = frozenset(
-    {
-        "cache-control",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "date",
-        "retry-after",
-        "server",
-        "transfer-encoding",
-        "x-accel-buffering",
-        "x-request-id",
-    }
+    {"cache-control", "content-encoding", "content-length", "content-type", "date", "retry-after", "server"}
+    | {"transfer-encoding", "x-accel-buffering", "x-request-id"}
 )
 """Reply headers without secrets. Observers store no others."""
 

@@ -6,6 +6,8 @@ Batches are not among them: they would bypass the rate limits of a key.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -13,22 +15,12 @@ import msgspec
 from welldone.config.server import ServeSettings
 from welldone.gateway import error_mapping
 from welldone.gateway.backends import Backend, BackendLease, LocalBackend, root_address
-from welldone.gateway.error_mapping import (
-    CLIENT_DISCONNECTED,
-    ERROR_BODY_TIMEOUT_S,
-    ERROR_LIMIT_BYTES,
-    OUTCOME_TIMEOUT,
-    AttemptFailure,
-    connection_failure,
-    disconnect_failure,
-    status_failure,
-    timeout_failure,
-)
+from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, ERROR_LIMIT_BYTES, OUTCOME_TIMEOUT, AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.http.client import Exchange
 from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
-from welldone.http.server import HttpRequest, HttpResponse
+from welldone.http.server import HttpResponse
 from welldone.protocol.events import Json
 from welldone.server.app import RequestContext, Route, RouteHandler, check_encoding
 from welldone.server.generation.client_output import ClientOutput
@@ -46,167 +38,6 @@ _CONTENT_SECURITY_POLICY = "sandbox; default-src 'none'"
 """Without it a file opened in a browser would run scripts with the origin of the server's own pages."""
 _BILLABLE_OUTCOMES = (CLIENT_DISCONNECTED.outcome, OUTCOME_TIMEOUT)
 _FORWARDED_HEADERS = ("content-disposition", "openai-model", "openai-version")
-
-
-class PassthroughExchange(ClientOutput):
-    """One exchange with an upstream, forwarded byte for byte.
-
-    The client's stream is opened when the upstream's reply starts: until then another upstream can be tried.
-    """
-
-    def __init__(self, http_request: HttpRequest, headers: Mapping[str, str], *, write_s: float) -> None:
-        super().__init__(http_request, write_s=write_s)
-        self._response_headers = headers
-        self._status = 0
-        self._headers: Mapping[str, str] = {}
-        self._first_bytes = b""
-        self._last_bytes = b""
-        self._exchange: Exchange | None = None
-        self._is_finished = False
-        self._error: HttpClientError | None = None
-        self._last_received_at = 0.0
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the client's stream is open."""
-        return self._stream is not None
-
-    @property
-    def tokens(self) -> int:
-        """The `total_tokens` of the reply, or 0."""
-        found = _TOKENS.findall(self._first_bytes) or _TOKENS.findall(self._last_bytes)
-        return int(found[-1]) if found else 0
-
-    async def run(
-        self,
-        lease: BackendLease,
-        method: str,
-        path: str,
-        *,
-        body: bytes,
-        content_type: str,
-        is_root: bool = False,
-        is_fresh: bool = False,
-    ) -> AttemptFailure | None:
-        """Send the request and forward the reply. Returns the failure, or None."""
-        self._last_received_at = self._loop.time()
-        accept = self._http_request.headers.get("Accept", "")
-        accept = accept if accept.isascii() and accept.isprintable() and accept else "*/*"
-        try:
-            self._exchange = await lease.send(
-                root_address(lease.address) if is_root else lease.address,
-                method,
-                path,
-                self,
-                body=body,
-                accept=accept,
-                content_type=content_type,
-                is_fresh=is_fresh,
-            )
-        except HttpClientError as error:
-            return connection_failure(error, lease.upstream)
-        failure: AttemptFailure | None = CLIENT_DISCONNECTED
-        try:
-            failure = await self._receive_reply(lease)
-        finally:
-            self._exchange.close()
-            self._exchange = None  # a reference cycle would wait for the garbage collector
-            if failure is not None and self._stream is not None:
-                self._stream.abort()  # without a regular end, so that the reply does not look complete
-        return failure
-
-    # Callbacks of the exchange.
-
-    def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """Receive the status and headers."""
-        self._status, self._headers = status, headers
-        self.wake()
-
-    def data(self, data: bytes) -> None:
-        """Receive bytes of the body."""
-        self._last_received_at = self._loop.time()
-        if self._stream is None:
-            self._buffer_output(data)
-            self.wake()
-        else:
-            self._keep_edges(data)
-            self._stream.write(data)
-
-    def end(self, error: HttpClientError | None) -> None:
-        """Receive the end of the body."""
-        self._is_finished, self._error = True, error
-        self.wake()
-
-    # The handler's task.
-
-    def pause_sources(self) -> None:
-        """Stop reading from the upstream."""
-        if self._exchange is not None:
-            self._exchange.pause()
-
-    def resume_sources(self) -> None:
-        """Read on."""
-        self._last_received_at = self._loop.time()
-        if self._exchange is not None:
-            self._exchange.resume()
-
-    async def _receive_reply(self, lease: BackendLease) -> AttemptFailure | None:
-        while not self._status and not self._is_finished:
-            if not await self._wait_for_data(lease.first_byte_s):
-                return timeout_failure(lease.first_byte_s)
-        if not self._status:
-            return disconnect_failure(self._error or HttpClientError("no reply"), lease.upstream)
-        if not 200 <= self._status < 300:
-            return await self._read_error(lease)
-        if self._headers.get("content-encoding", "identity").lower() != "identity":
-            return AttemptFailure(error_mapping.compressed_reply(), "garbage")
-        if self._headers.get("content-type", "").lower().startswith("text/html"):
-            return AttemptFailure(error_mapping.unrecognized_reply(), "garbage")
-        self._keep_edges(bytes(self._buffer))
-        stream = await self._open_stream(self._reply_headers(), status=self._status)
-        while not self._is_finished:
-            if self._is_paused or stream.has_backpressure:
-                if (failure := await self._drain(stream)) is not None:
-                    return failure
-            elif not await self._wait_for_data(lease.idle_s):
-                return timeout_failure(lease.idle_s)
-        if self._error is not None:
-            return disconnect_failure(self._error, lease.upstream)
-        await stream.end()
-        return None
-
-    async def _read_error(self, lease: BackendLease) -> AttemptFailure:
-        until = self._loop.time() + ERROR_BODY_TIMEOUT_S
-        while not self._is_finished and len(self._buffer) < ERROR_LIMIT_BYTES and until > self._loop.time():
-            await self._wait(until - self._loop.time())
-        body = bytes(self._buffer[:ERROR_LIMIT_BYTES])
-        return status_failure(self._status, self._headers, body, "input", lease.upstream)
-
-    async def _wait_for_data(self, timeout_s: float) -> bool:
-        """Wait for a change. Returns False if the upstream has been silent for `timeout_s`."""
-        left_s = self._last_received_at + timeout_s - self._loop.time()
-        if left_s > 0:
-            await self._wait(left_s)
-        return left_s > 0
-
-    def _reply_headers(self) -> dict[str, str]:
-        media_type = self._headers.get("content-type", "")
-        forwarded = {name: self._headers[name] for name in _FORWARDED_HEADERS if name in self._headers}
-        is_attachment = forwarded.get("content-disposition", "").lower().startswith("attachment")
-        if _ACTIVE_CONTENT.search(media_type) and not is_attachment:
-            forwarded["content-disposition"] = "attachment"
-        return {
-            **forwarded,
-            "Content-Type": media_type if _MEDIA_TYPE.fullmatch(media_type) else "application/octet-stream",
-            "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
-            **self._response_headers,
-        }
-
-    def _keep_edges(self, data: bytes) -> None:
-        """Keep the start and the end of the reply, where its usage is."""
-        if (missing := _USAGE_SCAN_BYTES - len(self._first_bytes)) > 0:
-            self._first_bytes += data[:missing]
-        self._last_bytes = (self._last_bytes + data[-_USAGE_SCAN_BYTES:])[-_USAGE_SCAN_BYTES:]
 
 
 LocalHandler: TypeAlias = Callable[[RequestContext, Json], Awaitable[HttpResponse | None]]
@@ -255,20 +86,192 @@ PASSTHROUGH_ENDPOINTS = (
 """Endpoints of OpenAI, vLLM and llama.cpp."""
 
 
+@dataclass(eq=False)
+class PassthroughRequest(ClientOutput):
+    """A request to forward, with all its attempts. Its reply is forwarded byte for byte.
+
+    The client's stream is opened when the upstream's reply starts: until then another upstream can be tried.
+    """
+
+    ctx: RequestContext
+    path: str
+    endpoint: PassthroughEndpoint
+    upload: PassthroughBody
+    write_s: float
+    charge_tokens: Callable[[RequestContext, int], None]
+
+    def __post_init__(self) -> None:
+        super().__init__(self.ctx.request, write_s=self.write_s)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Start an attempt."""
+        self._status = 0
+        self._headers: Mapping[str, str] = {}
+        self._first_bytes = self._last_bytes = b""
+        self._exchange: Exchange | None = None
+        self._is_finished = self._is_paused = False
+        self._error: HttpClientError | None = None
+        self._last_received_at = self._loop.time()
+        self._buffer.clear()
+
+    async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
+        """Send the request to an upstream and forward the reply."""
+        self._reset()
+        method, accept = self.ctx.request.method, self.ctx.request.headers.get("Accept", "")
+        failure: AttemptFailure | None = CLIENT_DISCONNECTED
+        try:
+            self._exchange = await lease.send(
+                root_address(lease.address) if self.endpoint.is_root else lease.address,
+                method,
+                self.path,
+                self,
+                body=self.upload.encode(lease.model) if method == "POST" else b"",
+                accept=accept if accept.isascii() and accept.isprintable() and accept else "*/*",
+                content_type=self.upload.content_type,
+                is_fresh=number > 1,
+            )
+            failure = await self._receive_reply(lease)
+        except HttpClientError as error:
+            failure = error_mapping.connection_failure(error, lease.upstream)
+        finally:
+            if self._exchange is not None:
+                self._exchange.close()
+                self._exchange = None  # a reference cycle would wait for the garbage collector
+            if failure is not None and self._stream is not None:
+                self._stream.abort()  # without a regular end, so that the reply does not look complete
+            self._charge(failure)
+        lease.report(failure)
+        return failure
+
+    def retract(self, part: int) -> bool:
+        """Return whether the client has received nothing."""
+        return self._stream is None
+
+    def _charge(self, failure: AttemptFailure | None) -> None:
+        """Charge the tokens of the reply, or an estimate if the upstream may have worked for an incomplete one."""
+        found = _TOKENS.findall(self._first_bytes) or _TOKENS.findall(self._last_bytes)
+        tokens = int(found[-1]) if found else 0
+        if tokens:
+            self.ctx.log_fields["prompt_tokens"] = tokens
+        elif (
+            failure is not None
+            and (self._stream is not None or failure.outcome in _BILLABLE_OUTCOMES)
+            and self.endpoint.has_model
+            and self.upload.json is not None
+        ):
+            tokens = estimate_prompt_tokens(self.upload.json)
+        if tokens:
+            self.charge_tokens(self.ctx, tokens)
+
+    # Callbacks of the exchange.
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """Receive the status and headers."""
+        self._status, self._headers = status, headers
+        self.wake()
+
+    def data(self, data: bytes) -> None:
+        """Receive bytes of the body."""
+        self._last_received_at = self._loop.time()
+        if self._stream is None:
+            self._buffer_output(data)
+            self.wake()
+        else:
+            self._keep_edges(data)
+            self._stream.write(data)
+
+    def end(self, error: HttpClientError | None) -> None:
+        """Receive the end of the body."""
+        self._is_finished, self._error = True, error
+        self.wake()
+
+    # The handler's task.
+
+    def pause_sources(self) -> None:
+        """Stop reading from the upstream."""
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume_sources(self) -> None:
+        """Read on."""
+        self._last_received_at = self._loop.time()
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    async def _receive_reply(self, lease: BackendLease) -> AttemptFailure | None:
+        while not self._status and not self._is_finished:
+            if not await self._wait_for_data(lease.first_byte_s):
+                return error_mapping.timeout_failure(lease.first_byte_s)
+        if not self._status:
+            return error_mapping.disconnect_failure(self._error or HttpClientError("no reply"), lease.upstream)
+        if not 200 <= self._status < 300:
+            return await self._read_error(lease)
+        if self._headers.get("content-encoding", "identity").lower() != "identity":
+            return AttemptFailure(error_mapping.compressed_reply(), "garbage")
+        if self._headers.get("content-type", "").lower().startswith("text/html"):
+            return AttemptFailure(error_mapping.unrecognized_reply(), "garbage")
+        self._keep_edges(bytes(self._buffer))
+        stream = await self._open_stream(self._reply_headers(), status=self._status)
+        while not self._is_finished:
+            if self._is_paused or stream.has_backpressure:
+                if (failure := await self._drain(stream)) is not None:
+                    return failure
+            elif not await self._wait_for_data(lease.idle_s):
+                return error_mapping.timeout_failure(lease.idle_s)
+        if self._error is not None:
+            return error_mapping.disconnect_failure(self._error, lease.upstream)
+        await stream.end()
+        return None
+
+    async def _read_error(self, lease: BackendLease) -> AttemptFailure:
+        until = self._loop.time() + error_mapping.ERROR_BODY_TIMEOUT_S
+        while not self._is_finished and len(self._buffer) < ERROR_LIMIT_BYTES and until > self._loop.time():
+            await self._wait(until - self._loop.time())
+        body = bytes(self._buffer[:ERROR_LIMIT_BYTES])
+        return error_mapping.status_failure(self._status, self._headers, body, "input", lease.upstream)
+
+    async def _wait_for_data(self, timeout_s: float) -> bool:
+        """Wait for a change. Returns False if the upstream has been silent for `timeout_s`."""
+        left_s = self._last_received_at + timeout_s - self._loop.time()
+        if left_s > 0:
+            await self._wait(left_s)
+        return left_s > 0
+
+    def _reply_headers(self) -> dict[str, str]:
+        media_type = self._headers.get("content-type", "")
+        forwarded = {name: self._headers[name] for name in _FORWARDED_HEADERS if name in self._headers}
+        is_attachment = forwarded.get("content-disposition", "").lower().startswith("attachment")
+        if _ACTIVE_CONTENT.search(media_type) and not is_attachment:
+            forwarded["content-disposition"] = "attachment"
+        return {
+            **forwarded,
+            "Content-Type": media_type if _MEDIA_TYPE.fullmatch(media_type) else "application/octet-stream",
+            "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
+            **self.ctx.headers,
+            "X-Content-Type-Options": "nosniff",
+        }
+
+    def _keep_edges(self, data: bytes) -> None:
+        """Keep the start and the end of the reply, where its usage is."""
+        if (missing := _USAGE_SCAN_BYTES - len(self._first_bytes)) > 0:
+            self._first_bytes += data[:missing]
+        self._last_bytes = (self._last_bytes + data[-_USAGE_SCAN_BYTES:])[-_USAGE_SCAN_BYTES:]
+
+
 class PassthroughApi:
     """The routes of the passthrough endpoints."""
 
     def __init__(
-        self,
-        settings: ServeSettings,
-        targets: BackendResolver,
-        *,
-        charge_tokens: Callable[[RequestContext, int], None],
+        self, settings: ServeSettings, targets: BackendResolver, *, charge_tokens: Callable[[RequestContext, int], None]
     ) -> None:
         self._settings = settings
         self._targets = targets
         self._charge_tokens = charge_tokens
-        self._routes = [(_path_pattern(endpoint), self._route(endpoint, None)) for endpoint in PASSTHROUGH_ENDPOINTS]
+        self._routes = [
+            (re.compile(re.escape(endpoint.path).replace(r"\*", _ID)), self._route(endpoint, None))
+            for endpoint in PASSTHROUGH_ENDPOINTS
+        ]
 
     def find(self, path: str) -> Route | None:
         """Return the route of a path, without `/v1`, that only upstreams serve."""
@@ -279,25 +282,31 @@ class PassthroughApi:
         return self._route(next(endpoint for endpoint in PASSTHROUGH_ENDPOINTS if endpoint.path == path), handler)
 
     def _route(self, endpoint: PassthroughEndpoint, local: LocalHandler | None) -> Route:
-        async def handle(ctx: RequestContext) -> HttpResponse | None:
-            return await self._handle(ctx, endpoint, local)
-
-        handlers: dict[str, RouteHandler] = dict.fromkeys(endpoint.methods, handle)
-        return Route(endpoint.endpoint, handlers, is_rate_limited=True)
+        handle: RouteHandler = partial(self._handle, endpoint, local)
+        return Route(endpoint.endpoint, dict.fromkeys(endpoint.methods, handle), is_rate_limited=True)
 
     async def _handle(
-        self, ctx: RequestContext, endpoint: PassthroughEndpoint, local: LocalHandler | None
+        self, endpoint: PassthroughEndpoint, local: LocalHandler | None, ctx: RequestContext
     ) -> HttpResponse | None:
         if ctx.request.method == "HEAD":
             raise ApiError(405, "Method HEAD is not allowed for this path.", code="method_not_allowed")
         upload = await self._read_upload(ctx) if ctx.request.method == "POST" else PassthroughBody()
         backend = self._targets.find(ctx, upload.model) if endpoint.has_model else self._files_backend(ctx)
-        if not isinstance(backend, LocalBackend):
-            await self._forward(ctx, endpoint, upload, backend)
-            return None
-        if local is None or upload.json is None:
-            raise ApiError(404, "Local models do not support this endpoint.", code="not_found")
-        return await local(ctx, upload.json)
+        if isinstance(backend, LocalBackend):
+            if local is None or upload.json is None:
+                raise ApiError(404, "Local models do not support this endpoint.", code="not_found")
+            return await local(ctx, upload.json)
+        write_s, path, attempts = self._settings.write_s, _upstream_path(ctx), RetryLoop(backend)
+        request = PassthroughRequest(ctx, path, endpoint, upload, write_s=write_s, charge_tokens=self._charge_tokens)
+        try:
+            await attempts.run(request)
+        except ApiError as error:
+            if request.retract(0):
+                raise
+            ctx.log_fields["error"] = error.code
+        finally:
+            ctx.log_fields |= attempts.log_fields
+        return None
 
     async def _read_upload(self, ctx: RequestContext) -> PassthroughBody:
         request, settings = ctx.request, self._settings
@@ -309,84 +318,11 @@ class PassthroughApi:
 
     def _files_backend(self, ctx: RequestContext) -> Backend:
         """Return the upstream that stores files. All clients share its files, so the key must allow all models."""
-        backend = self._targets.first_upstream(ctx)
+        backend = self._targets.first_upstream()
         if backend is None or not self._targets.may_use(ctx, ""):
             message = "The API key of this request allows only some models, and does not allow files."
             raise ApiError(403, message, code="not_allowed")
         return backend
-
-    async def _forward(
-        self, ctx: RequestContext, endpoint: PassthroughEndpoint, upload: PassthroughBody, backend: Backend
-    ) -> None:
-        request = _PassthroughRequest(
-            ctx, _upstream_path(ctx), endpoint, upload, self._settings.write_s, self._charge_tokens
-        )
-        attempts = RetryLoop(backend)
-        try:
-            await attempts.run(request)
-        except ApiError as error:
-            if not request.has_begun:
-                raise
-            ctx.log_fields["error"] = error.code
-        finally:
-            ctx.log_fields |= attempts.log_fields
-
-
-class _PassthroughRequest(msgspec.Struct):
-    """A request to forward, with all its attempts."""
-
-    ctx: RequestContext
-    path: str
-    endpoint: PassthroughEndpoint
-    upload: PassthroughBody
-    write_s: float
-    charge_tokens: Callable[[RequestContext, int], None]
-    has_begun: bool = False
-    """The client has received the head of a reply."""
-
-    async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
-        """Forward the request to one upstream."""
-        ctx, upload = self.ctx, self.upload
-        reply_headers = {**ctx.headers, "X-Content-Type-Options": "nosniff"}
-        exchange = PassthroughExchange(ctx.request, reply_headers, write_s=self.write_s)
-        failure: AttemptFailure | None = CLIENT_DISCONNECTED
-        try:
-            failure = await exchange.run(
-                lease,
-                ctx.request.method,
-                self.path,
-                body=upload.encode(lease.model) if ctx.request.method == "POST" else b"",
-                content_type=upload.content_type,
-                is_root=self.endpoint.is_root,
-                is_fresh=number > 1,
-            )
-        finally:
-            self.has_begun = exchange.has_begun
-            self._charge(exchange.tokens, failure)
-        lease.report(failure)
-        return failure
-
-    def retract(self, part: int) -> bool:
-        """Return whether the client has received nothing."""
-        return not self.has_begun
-
-    def _charge(self, tokens: int, failure: AttemptFailure | None) -> None:
-        """Charge the tokens of the reply, or an estimate if the upstream may have worked for an incomplete one."""
-        if tokens:
-            self.ctx.log_fields["prompt_tokens"] = tokens
-        elif (
-            failure is not None
-            and (self.has_begun or failure.outcome in _BILLABLE_OUTCOMES)
-            and self.endpoint.has_model
-            and self.upload.json is not None
-        ):
-            tokens = estimate_prompt_tokens(self.upload.json)
-        if tokens:
-            self.charge_tokens(self.ctx, tokens)
-
-
-def _path_pattern(endpoint: PassthroughEndpoint) -> re.Pattern[str]:
-    return re.compile(re.escape(endpoint.path).replace(r"\*", _ID))
 
 
 def _upstream_path(ctx: RequestContext) -> str:

@@ -17,9 +17,8 @@ from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.replay import AnyPipeline
-from welldone.protocol.request_facts import think_mode_for
+from welldone.protocol.request_facts import RepairOptions, think_mode_for
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.server.requests.fields import ValidatedRequest
 

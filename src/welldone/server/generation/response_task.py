@@ -20,7 +20,6 @@ from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Json
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.result import PartState
@@ -34,7 +33,7 @@ from welldone.server.generation.pipelines import (
     reasoning_fields_for,
     upstream_options,
 )
-from welldone.server.generation.report_headers import ReportHeaders
+from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
 from welldone.server.generation.retry import RetryLoop
 from welldone.server.generation.targets import sticky_key
 from welldone.server.generation.token_cost import TokenCost
@@ -97,7 +96,6 @@ class ResponseTask(ClientOutput):
         parts: ServerParts,
         *,
         times: StreamTimes,
-        report: ReportHeaders | None = None,
         reread_request: Callable[[], ValidatedRequest] | None = None,
         capture: StreamCapture | None = None,
     ) -> None:
@@ -109,8 +107,11 @@ class ResponseTask(ClientOutput):
         self._request = request
         self._parts = parts
         self._settings = settings
-        self._report = report
         self.times = times
+        self._report: ReportHeaders | None = None
+        if settings.report or REPORT_REQUEST_HEADER in ctx.request.headers:
+            # As in /page/api/state: only admins see upstreams, unless the operator shows them to everyone.
+            self._report = ReportHeaders(times, settings.report or parts.keys.is_admin(ctx.principal))
         self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
         self._capture = capture
         self._path, self.param = _UPSTREAM_PATHS[gen_request.endpoint]
@@ -147,11 +148,6 @@ class ResponseTask(ClientOutput):
         """Change the state, unless the response has ended or is already further."""
         if state in _NEXT_STATES[self.state]:
             self.state = state
-
-    @property
-    def final(self) -> Json | None:
-        """The complete response as an object, if its dialect has one."""
-        return self.pipeline.final_object
 
     async def run(self) -> HttpResponse | None:
         """Produce the response; returns None if it was streamed.
@@ -209,8 +205,7 @@ class ResponseTask(ClientOutput):
     async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
         """Make an attempt at a part."""
         attempt = self._attempts[part] = UpstreamAttempt(self, part, is_fresh=number > 1)
-        self.times.record_queued(lease.waited_s)
-        self.times.record_sent()
+        self.times.record_attempt(lease.waited_s)
         if lease.upstream is not None:
             options = upstream_options(lease.upstream, self._request.bodies[part])
             self.pipeline.configure(part, options)

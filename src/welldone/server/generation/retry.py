@@ -13,18 +13,9 @@ from typing import Any, Protocol
 import msgspec
 
 from welldone.engines.errors import EngineError
+from welldone.gateway import error_mapping
 from welldone.gateway.backends import Backend, BackendLease, root_address, upstream_headers
-from welldone.gateway.error_mapping import (
-    AttemptFailure,
-    connection_failure,
-    disconnect_failure,
-    engine_unavailable,
-    invalid_engine_reply,
-    reply_too_large,
-    status_failure,
-    timeout_failure,
-    unrecognized_reply,
-)
+from welldone.gateway.error_mapping import AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.http.client import BufferingReceiver, Exchange
 from welldone.http.connect import HttpClientError
@@ -103,7 +94,7 @@ class RetryLoop:
             if is_first or error.status not in (429, 503):
                 raise
         except EngineError as error:
-            raise engine_unavailable(error) from None
+            raise error_mapping.engine_unavailable(error) from None
 
     def _may_succeed(self, failure: AttemptFailure, lease: BackendLease, number: int) -> bool:
         """Whether another attempt is allowed and may succeed."""
@@ -163,19 +154,19 @@ class JsonRequest(msgspec.Struct, kw_only=True):
                 )
                 reply = await receiver.response
         except TimeoutError:
-            return timeout_failure(timeout_s)
+            return error_mapping.timeout_failure(timeout_s)
         except HttpClientError as error:
             if exchange is None:
-                return connection_failure(error, upstream)
+                return error_mapping.connection_failure(error, upstream)
             if receiver.is_too_large:
-                return AttemptFailure(reply_too_large(), "garbage")
-            return disconnect_failure(error, upstream)
+                return AttemptFailure(error_mapping.reply_too_large(), "garbage")
+            return error_mapping.disconnect_failure(error, upstream)
         finally:
             if exchange is not None:
                 exchange.close()
         self.status = reply.status
         if reply.status != 200:
-            return status_failure(reply.status, reply.headers, reply.body, self.param, upstream)
+            return error_mapping.status_failure(reply.status, reply.headers, reply.body, self.param, upstream)
         try:
             steps = decode_in_steps(reply.body, elements=self.values_limit, limit_bytes=self.limit_bytes)
             value = await run_cooperatively(steps)
@@ -183,6 +174,9 @@ class JsonRequest(msgspec.Struct, kw_only=True):
             value = None
         required = self.required_integer
         if not isinstance(value, dict) or (required and type(value.get(required)) is not int):
-            return AttemptFailure(invalid_engine_reply() if upstream is None else unrecognized_reply(), "garbage")
+            return AttemptFailure(
+                error_mapping.invalid_engine_reply() if upstream is None else error_mapping.unrecognized_reply(),
+                "garbage",
+            )
         self.reply = value
         return None

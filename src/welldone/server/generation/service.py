@@ -17,7 +17,6 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json, Usage
 from welldone.server.app import RequestContext, check_encoding
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
 from welldone.server.generation.response_task import ResponseState, ResponseTask
 from welldone.server.inspector.captures import CAPTURE_HEADER, StreamCapture
 from welldone.server.parts import ServerParts
@@ -87,15 +86,11 @@ class GenerationService:
         request: ValidatedRequest,
         capture: StreamCapture | None,
     ) -> HttpResponse | None:
-        settings, model = self._parts.settings, backend.model if isinstance(backend, LocalBackend) else None
+        model = backend.model if isinstance(backend, LocalBackend) else None
         is_known = model is None or model.capabilities is not None
         times = self._parts.metrics.begin_stream()
         task: ResponseTask | None = None
         try:
-            report: ReportHeaders | None = None
-            if settings.report or REPORT_REQUEST_HEADER in ctx.request.headers:
-                # As in /page/api/state: only admins see upstreams, unless the operator shows them to everyone.
-                report = ReportHeaders(times, settings.report or self._parts.keys.is_admin(ctx.principal))
             task = ResponseTask(
                 ctx,
                 backend,
@@ -103,7 +98,6 @@ class GenerationService:
                 request,
                 self._parts,
                 times=times,
-                report=report,
                 # Again when the model is loaded.
                 reread_request=None if is_known else partial(_read_request, gen_request, backend),
                 capture=capture,
@@ -122,7 +116,7 @@ class GenerationService:
             if task is not None:
                 self._record_usage(ctx, task)
                 if gen_request.on_end is not None:
-                    gen_request.on_end(task.final)
+                    gen_request.on_end(task.pipeline.final_object)
 
     def _record_usage(self, ctx: RequestContext, task: ResponseTask) -> None:
         """Record repairs, times, tokens and failure of a response in metrics, limits and the log."""
@@ -191,7 +185,7 @@ def _read_request(gen_request: GenerationRequest, backend: LocalBackend | Upstre
     """Validate the body: strictly for local models, leniently for upstreams."""
     body, endpoint, dialect = gen_request.body, gen_request.endpoint, gen_request.dialect
     if endpoint in SAME_DIALECT_ENDPOINTS:
-        return read_same_dialect_request(body, endpoint, supports_streaming=backend.supports_streaming)
+        return read_same_dialect_request(body, supports_streaming=backend.supports_streaming)
     if dialect is not None and body.get("stream") is True:  # the other dialects always have usage
         body = {**body, "stream_options": {"include_usage": True}}
     needs_early_usage = dialect is not None and dialect.REPORTS_PROMPT_TOKENS_FIRST
@@ -209,7 +203,7 @@ def _read_request(gen_request: GenerationRequest, backend: LocalBackend | Upstre
         body["stream_options"]["continuous_usage_stats"] = True
     return read_upstream_request(
         body,
-        "chat" if endpoint is Endpoint.CHAT else "completions",
+        endpoint,
         supports_n=all(upstream.supports_native_n for upstream in backend.upstreams),
         supports_streaming=backend.supports_streaming,
         wants_usage=backend.has_usage,

@@ -90,7 +90,7 @@ class BackendResolver:
         ctx.model = backend.name
         return backend
 
-    def first_upstream(self, ctx: RequestContext) -> UpstreamBackend | None:
+    def first_upstream(self) -> UpstreamBackend | None:
         """Return the first upstream, for endpoints without a model, such as files."""
         upstreams = self._parts.upstreams.all
         if not upstreams:

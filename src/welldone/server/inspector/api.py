@@ -16,7 +16,7 @@ from welldone.protocol.catalog import RULES
 from welldone.rules.rule_pages import read_page
 from welldone.server.app import RequestContext, Route, RouteHandler, json_response
 from welldone.server.inspector import lint
-from welldone.server.inspector.assets import ASSETS_PATH, AssetHandlers, StaticSite
+from welldone.server.inspector.assets import ASSETS_PATH, StaticSite
 from welldone.server.inspector.captures import CaptureStore
 from welldone.server.inspector.lint import LintJob, lint_in_child, run_lint_job
 from welldone.server.inspector.recent import RecentRequests
@@ -57,11 +57,7 @@ class InspectorApi:
 
     async def get_capture(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/tapes/{id}?from=N`: the steps of a capture from step N on, from whichever worker has it."""
-        query = {
-            "principal": ctx.principal,
-            "id": _last_path_segment(ctx),
-            "from": _read_first_step(ctx.request.query),
-        }
+        query = {"principal": ctx.principal, "id": _last_path_segment(ctx), "from": _read_first_step(ctx.request.query)}
         body = await self._encode_capture(query)
         if not body and self._worker_sync is not None:
             body = next(iter(await self._worker_sync.gather(_CAPTURE_TOPIC, query)), b"")
@@ -135,15 +131,15 @@ class InspectorServices(NamedTuple):
     captures: CaptureStore
 
 
-def inspector_routes(assets: AssetHandlers, state: StateApi, inspector: InspectorApi) -> dict[str, Route]:
+def inspector_routes(site: StaticSite, state: StateApi, inspector: InspectorApi) -> dict[str, Route]:
     """Return all routes of the page by path. A path that ends with `*` matches everything below it."""
 
     def get(handler: RouteHandler, *, is_public: bool = False) -> Route:
         return Route("page", {"GET": handler}, is_public=is_public)
 
     return {
-        "/": get(assets.index, is_public=True),
-        f"{ASSETS_PATH}*": get(assets.asset, is_public=True),
+        "/": get(site.get_index, is_public=True),
+        f"{ASSETS_PATH}*": get(site.get_asset, is_public=True),
         f"{_API_PREFIX}state": get(state.get_state),
         f"{_API_PREFIX}recordings/*": get(state.get_recording),
         f"{_API_PREFIX}tapes/*": get(inspector.get_capture),

@@ -86,6 +86,20 @@ class StaticSite:
         """Return the file at a path below the prefix; None if this version has no such file."""
         return self._assets.get(path)
 
+    async def get_index(self, ctx: RequestContext) -> HttpResponse:
+        """`GET /`: the document. Never cached without revalidation, since it names the files of this version."""
+        # In a thread: the first request reads and compresses all files.
+        asset: StaticAsset = await asyncio.to_thread(lambda: self.index)
+        return _asset_response(ctx, asset, "no-cache")
+
+    async def get_asset(self, ctx: RequestContext) -> HttpResponse:
+        """`GET /page/assets/*`: a file that the document refers to."""
+        path = ctx.request.path.partition(ASSETS_PATH)[2]
+        asset = await asyncio.to_thread(self.find, path)
+        if asset is None:
+            raise ApiError(404, "This version of the page has no such file. Reload the page.")
+        return _asset_response(ctx, asset, _IMMUTABLE)
+
     @cached_property
     def _files(self) -> dict[str, bytes]:
         return dict(sorted(_walk_files(self._root, "")))
@@ -116,27 +130,6 @@ def _build_asset(name: str, body: bytes) -> StaticAsset:
     etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
     content_type = _CONTENT_TYPES[name.rpartition(".")[2]]
     return StaticAsset(body, gzip.compress(body, _GZIP_LEVEL, mtime=0), content_type, etag)
-
-
-class AssetHandlers:
-    """HTTP handlers of the static files."""
-
-    def __init__(self, site: StaticSite) -> None:
-        self._site = site
-
-    async def index(self, ctx: RequestContext) -> HttpResponse:
-        """`GET /`: the document. Never cached without revalidation, since it names the files of this version."""
-        # In a thread: the first request reads and compresses all files.
-        asset: StaticAsset = await asyncio.to_thread(lambda: self._site.index)
-        return _asset_response(ctx, asset, "no-cache")
-
-    async def asset(self, ctx: RequestContext) -> HttpResponse:
-        """`GET /page/assets/*`: a file that the document refers to."""
-        path = ctx.request.path.partition(ASSETS_PATH)[2]
-        asset = await asyncio.to_thread(self._site.find, path)
-        if asset is None:
-            raise ApiError(404, "This version of the page has no such file. Reload the page.")
-        return _asset_response(ctx, asset, _IMMUTABLE)
 
 
 def _asset_response(ctx: RequestContext, asset: StaticAsset, cache_control: str) -> HttpResponse:

@@ -17,8 +17,8 @@ import msgspec
 
 from welldone.http.redaction import SecretRedactor
 from welldone.protocol.events import Failure, KeepAlive
-from welldone.protocol.repair_options import RepairOptions
 from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
+from welldone.protocol.request_facts import RepairOptions
 from welldone.server.generation.observer import SAFE_HEADERS
 from welldone.server.inspector.steps import StepView, step_view
 
@@ -174,7 +174,7 @@ class StreamCapture:
         """Seconds since the request arrived."""
         self._recorded_bytes = 0  # total
         self._pending_bytes = 0  # of calls that are not replayed yet
-        self._unfed_bytes = 0  # received, and possibly fed to the pipeline later
+        self._unfed_bytes = 0
         self._steps_bytes = 0
         self._request_bytes = 0
         self._about = about
@@ -184,7 +184,7 @@ class StreamCapture:
         self._is_ended = False
         self._attempts: list[CapturedAttempt] = []
         self._request = _NO_REQUEST
-        self._attempt_captures: dict[int, AttemptCapture] = {}
+        self._unfed: dict[int, list[tuple[float, bytes]]] = {}  # received by each part, and possibly fed later
         self._replayer = CaptureReplayer(secrets)
         self._pending_calls: deque[tuple[float, int, RecordedCall]] = deque()
         self._current_steps: Iterator[StepView] | None = None  # of the call that is being replayed
@@ -210,8 +210,7 @@ class StreamCapture:
             self._request, self._request_bytes = msgspec.Raw(self._secrets.redact_json(body)), len(body)
         # Count the whole request, shown or not: the pipeline factory may hold its longest fields.
         self._record_call(partial(self._replayer.attempt_started, part, len(self._attempts) - 1), len(body))
-        observer = self._attempt_captures[part] = AttemptCapture(self, part, attempt)
-        return observer
+        return AttemptCapture(self, attempt)
 
     def configure(self, part: int, options: RepairOptions) -> None:
         """Record the upstream's settings for a part."""
@@ -219,7 +218,7 @@ class StreamCapture:
 
     def feed(self, data: bytes, part: int, *, is_whole: bool = False) -> None:
         """Record more data of a part's stream, or its whole reply, which was not streamed."""
-        self._attempt_captures[part].mark_fed(len(data))
+        self._mark_fed(part, len(data))
         self._record_call(partial(self._replayer.feed, data, part, is_whole=is_whole), len(data))
 
     def close(self, part: int) -> None:
@@ -254,35 +253,33 @@ class StreamCapture:
         self._flush_unfed()
         self._is_ended = True
 
+    def receive(self, data: bytes, part: int) -> None:
+        """Keep received data until it is recorded that the pipeline was fed with it."""
+        if self._unfed_bytes + len(data) > CAPTURE_LIMIT_BYTES:
+            self._is_truncated = True
+        if not self._is_truncated:
+            self._unfed_bytes += len(data)
+            self._unfed.setdefault(part, []).append((self.now(), data))
+            self._on_growth()
+
+    def _mark_fed(self, part: int, count: int = 0) -> None:
+        """Settle that the last `count` bytes received are fed to the pipeline, and those before them never."""
+        unfed = self._unfed.pop(part, [])
+        self._unfed_bytes -= sum(len(data) for _, data in unfed)
+        while count > 0 and unfed:
+            count -= len(unfed.pop()[1])
+        for at_s, data in unfed:
+            self._record_call(partial(self._replayer.unfed_data, data, part), len(data), at_s)
+
     def _flush_unfed(self, part: int | None = None) -> None:
         """Settle that what a part, or all, received and did not feed to the pipeline will never be fed."""
-        for index, attempt in self._attempt_captures.items():
-            if part in (None, index):
-                attempt.mark_fed(0)
+        for index in tuple(self._unfed) if part is None else (part,):
+            self._mark_fed(index)
 
     def _flush_comments(self) -> None:
-        for attempt in self._attempt_captures.values():
-            attempt.flush_comments()
-
-    # Called by `AttemptCapture`.
-
-    def reserve_unfed(self, size: int) -> bool:
-        """Reserve memory for received data; return False if the capture is full."""
-        if self._unfed_bytes + size > CAPTURE_LIMIT_BYTES:
-            self._is_truncated = True
-        if self._is_truncated:
-            return False
-        self._unfed_bytes += size
-        self._on_growth()
-        return True
-
-    def release_unfed(self, size: int) -> None:
-        """Release memory that `reserve_unfed` reserved."""
-        self._unfed_bytes -= size
-
-    def unfed_data(self, data: bytes, part: int, at_s: float) -> None:
-        """Record received data that was not fed to the pipeline."""
-        self._record_call(partial(self._replayer.unfed_data, data, part), len(data), at_s)
+        """Settle data that begins with an SSE comment: a stream is fed at once, so this data will not be."""
+        for part in [part for part, unfed in self._unfed.items() if unfed[0][1].startswith(b":")]:
+            self._mark_fed(part)
 
     # Called by the inspector API and the store.
 
@@ -294,8 +291,15 @@ class StreamCapture:
         steps = self._steps_from(start)
         attempts = self._attempts
         if not is_admin:
-            steps = [_without_bytes(step) if step.n in replayer.admin_only else step for step in steps]
-            attempts = [_without_upstream(attempt) for attempt in attempts]
+            hidden = {"received": "", "received_base64": msgspec.UNSET, "events": _NO_EVENTS, "repairs": []}
+            private = replayer.admin_only
+            steps = [msgspec.structs.replace(step, **hidden) if step.n in private else step for step in steps]
+            attempts = [
+                msgspec.structs.replace(
+                    one, server="", headers=[], error=None if one.error is None else "the attempt failed"
+                )
+                for one in attempts
+            ]
         is_last = self._is_replayed and start + len(steps) >= len(replayer.steps)
         return CaptureView(
             **msgspec.structs.asdict(self._about),
@@ -347,19 +351,16 @@ class StreamCapture:
                 self._replayer.at_s, size, call = self._pending_calls.popleft()
                 self._pending_bytes -= size
                 self._current_steps = iter(call() or ())
-            self._replay_step(self._current_steps)
+            step = next(self._current_steps, None)
+            if step is None:
+                self._current_steps = None
+                continue
+            self._steps_bytes += step.size
+            if self._steps_bytes > STEPS_LIMIT_BYTES:
+                self.stop()
         if self._is_replayed and self._is_ended:
             self._replayer.stop()
         self._on_growth()
-
-    def _replay_step(self, steps: Iterator[StepView]) -> None:
-        step = next(steps, None)
-        if step is None:
-            self._current_steps = None
-            return
-        self._steps_bytes += step.size
-        if self._steps_bytes > STEPS_LIMIT_BYTES:
-            self.stop()
 
     @property
     def _is_replayed(self) -> bool:
@@ -376,12 +377,10 @@ class StreamCapture:
 
 
 class AttemptCapture(msgspec.Struct):
-    """Observer of one attempt. Keeps received data until the capture records that the pipeline was fed with it."""
+    """Observer of one attempt."""
 
     capture: StreamCapture
-    part: int
     attempt: CapturedAttempt
-    unfed: list[tuple[float, bytes]] = []
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """Record status and headers."""
@@ -390,36 +389,12 @@ class AttemptCapture(msgspec.Struct):
 
     def data(self, data: bytes) -> None:
         """Record more of the body."""
-        if self.capture.reserve_unfed(len(data)):
-            self.unfed.append((self.capture.now(), data))
+        self.capture.receive(data, self.attempt.part)
 
     def end(self, error: str | None, *, is_aborted: bool = False) -> None:
         """Record the end; the first error counts."""
         if self.attempt.error is None:
             self.attempt.error = error
-
-    def mark_fed(self, count: int) -> None:
-        """Settle that the last `count` bytes received are fed to the pipeline, and those before them never."""
-        self.capture.release_unfed(sum(len(data) for _, data in self.unfed))
-        while count > 0 and self.unfed:
-            count -= len(self.unfed.pop()[1])
-        for at_s, data in self.unfed:
-            self.capture.unfed_data(data, self.part, at_s)
-        self.unfed.clear()
-
-    def flush_comments(self) -> None:
-        """Settle data that begins with an SSE comment: a stream is fed at once, so this data will not be."""
-        if self.unfed and self.unfed[0][1].startswith(b":"):
-            self.mark_fed(0)
-
-
-def _without_upstream(attempt: CapturedAttempt) -> CapturedAttempt:
-    error = None if attempt.error is None else "the attempt failed"
-    return CapturedAttempt("", attempt.part, attempt.began_s, attempt.is_local, attempt.status, error=error)
-
-
-def _without_bytes(step: StepView) -> StepView:
-    return msgspec.structs.replace(step, received="", received_base64=msgspec.UNSET, events=_NO_EVENTS, repairs=[])
 
 
 class CaptureStore:

@@ -2,7 +2,7 @@
 
 Long captures are linted in a child process (`python -m welldone.server.inspector.lint`), so that seconds of work do not
 delay streams. The child reads a `LintJob` in MessagePack from stdin and writes to stdout a line with the status, then
-the body: a `LintResult`, or a `_LintError` if the status is not 200.
+the body: a `LintResult`, or OpenAI's error object if the status is not 200.
 """
 
 import asyncio
@@ -25,16 +25,9 @@ from welldone.protocol.events import Json
 from welldone.protocol.fields import usage_object
 from welldone.protocol.pipeline import StreamPipeline, make_pipeline
 from welldone.protocol.replay import StreamReplay, StreamReplayStep
+from welldone.rules import trace as traces
 from welldone.rules.judge import LintFinding, has_content, judge
-from welldone.rules.trace import (
-    Trace,
-    inline_body,
-    read_capture,
-    read_record,
-    read_trace,
-    timed_reads,
-    unreadable_reason,
-)
+from welldone.rules.trace import Trace
 from welldone.rules.view.view import ReplyKind, TraceView
 from welldone.server.inspector.steps import StepView, step_view
 from welldone.server.requests import fields
@@ -102,10 +95,7 @@ def lint_capture(
     steps: list[StepView] = []
     sent: list[bytes] = []
     for at_s, step in _replay_steps(
-        StreamReplay(pipeline),
-        _body_pieces(trace.body, read_times),
-        is_incremental=is_incremental,
-        is_stream=is_stream,
+        StreamReplay(pipeline), _body_pieces(trace.body, read_times), is_incremental=is_incremental, is_stream=is_stream
     ):
         sent.append(step.sent)
         if len(sent) <= LINT_STEPS_LIMIT:
@@ -126,21 +116,21 @@ def lint_capture(
 
 def _load_trace(capture: bytes, endpoint: str | None, request: Json | None) -> tuple[Trace, list[tuple[float, int]]]:
     """Return the trace, and (time, size) of each read as far as they were recorded."""
-    record = read_record(capture)
-    trace = read_capture(capture) if record is None else read_trace(record, _record_body(record))
-    reason = unreadable_reason(trace.body)
+    record = traces.read_record(capture)
+    trace = traces.read_capture(capture) if record is None else traces.read_trace(record, _record_body(record))
+    reason = traces.unreadable_reason(trace.body)
     if reason is not None:
         raise invalid_request(reason[0].upper() + reason[1:] + ".", param="capture")
     if not has_content(trace):
         raise invalid_request("The capture is empty.", param="capture")
     request = trace.request if request is None else request
     trace = msgspec.structs.replace(trace, endpoint=endpoint or trace.endpoint, request=request)
-    return trace, [] if record is None else timed_reads(record)
+    return trace, [] if record is None else traces.timed_reads(record)
 
 
 def _record_body(record: dict[str, Any]) -> bytes:
     try:
-        body = inline_body(record)
+        body = traces.inline_body(record)
     except ValueError:
         message = "The trace has a 'body_text' that is not a string, or a 'body_base64' that is not base64."
         raise invalid_request(message, param="capture") from None
@@ -184,12 +174,6 @@ class LintJob(msgspec.Struct, frozen=True):
     is_browser: bool
 
 
-class _LintError(msgspec.Struct, frozen=True):
-    message: str
-    param: str | None = None
-    code: str | None = None
-
-
 async def lint_in_child(job: LintJob) -> bytes:
     """Run a job in a child process and return the `LintResult` as JSON.
 
@@ -224,8 +208,8 @@ async def lint_in_child(job: LintJob) -> bytes:
         return body
     if not status:  # the kernel ended it
         raise ApiError(413, "Linting this capture takes too much memory or time. Use welldone lint.")
-    error = msgspec.json.decode(body, type=_LintError)
-    raise ApiError(int(status), error.message, param=error.param, code=error.code)
+    error = msgspec.json.decode(body)["error"]
+    raise ApiError(int(status), error["message"], param=error["param"], code=error["code"])
 
 
 def run_lint_job(job: LintJob) -> bytes:
@@ -270,7 +254,7 @@ def main() -> None:
     try:
         output = b"200\n" + run_lint_job(job)
     except ApiError as error:
-        output = b"%d\n" % error.status + msgspec.json.encode(_LintError(error.message, error.param, error.code))
+        output = b"%d\n%b" % (error.status, error.body())
     sys.stdout.buffer.write(output)
     sys.stdout.buffer.flush()
 

@@ -23,10 +23,6 @@ class RecentRequest(RequestLogEntry, frozen=True, kw_only=True, omit_defaults=Tr
     """When it ended, in Unix time."""
     is_recorded: bool = False
 
-    def without_upstreams(self) -> "RecentRequest":
-        """Return a copy that does not mention upstreams."""
-        return msgspec.structs.replace(self, upstream=None, failed=())
-
 
 class RecentRequests:
     """Ring buffer of completed requests. `add` is cheap: secrets are redacted when the rows are read."""

@@ -8,10 +8,12 @@ import asyncio
 import base64
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from welldone import __version__
 from welldone.engines.supervisor import LocalModel, ModelState
@@ -160,60 +162,56 @@ class WorkerCounts(msgspec.Struct, kw_only=True):
         self.upstreams = {name: counts.plus(other.upstreams[name]) for name, counts in self.upstreams.items()}
 
 
+@dataclass
 class StateApi:
     """Handlers of the server state. `queues` has the queue of each local model by name.
 
     Admins see everything; others see the models that they may use, their own key and their own requests.
     """
 
-    def __init__(
-        self,
-        parts: ServerParts,
-        queues: Mapping[str, RequestQueue],
-        recent: RecentRequests,
-        is_draining: Callable[[], bool],
-    ) -> None:
-        self._parts = parts
-        self._queues = queues
-        self._recent = recent
-        self._is_draining = is_draining
+    parts: ServerParts
+    queues: Mapping[str, RequestQueue]
+    recent: RecentRequests
+    is_draining: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._started_at = time.monotonic()
         self._workers = 1
-        if parts.worker_sync is not None:
-            self._workers = parts.worker_sync.count
-            parts.worker_sync.register("state", self._encode_worker_counts)
-            parts.worker_sync.register("recording", self._encode_recording_name)
+        if self.parts.worker_sync is not None:
+            self._workers = self.parts.worker_sync.count
+            self.parts.worker_sync.register("state", self._encode_worker_counts)
+            self.parts.worker_sync.register("recording", self._encode_recording_name)
 
     async def get_state(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/state`: everything that the client may see."""
-        is_admin = self._parts.keys.is_admin(ctx.principal)
+        is_admin = self.parts.keys.is_admin(ctx.principal)
         principal = None if is_admin else ctx.principal
         counts = await self._all_worker_counts(principal)
-        principals = self._parts.limits.principals if principal is None else [principal]
-        may_use, models = self._parts.keys.may_use, self._parts.supervisor.models
-        upstreams = self._parts.upstreams.all if is_admin else ()
+        principals = self.parts.limits.principals if principal is None else [principal]
+        may_use, models = self.parts.keys.may_use, self.parts.supervisor.models
+        upstreams = self.parts.upstreams.all if is_admin else ()
         state = ServerState(
             version=__version__,
-            now=self._parts.now(),
+            now=self.parts.now(),
             uptime_s=time.monotonic() - self._started_at,
             workers=self._workers,
             is_admin=is_admin,
-            has_metrics=self._parts.keys.may_read_metrics(ctx.principal),
+            has_metrics=self.parts.keys.may_read_metrics(ctx.principal),
             principal=ctx.principal,
-            is_recording=self._parts.recorder is not None,
-            is_draining=self._is_draining(),
+            is_recording=self.parts.recorder is not None,
+            is_draining=self.is_draining(),
             models=[self._model_view(one) for one in models if is_admin or may_use(ctx.principal, one.name)],
             upstreams=[self._upstream_view(upstream, counts.upstreams[upstream.name]) for upstream in upstreams],
             keys=[self._usage(name, counts) for name in sorted({*principals, *counts.spent})],
-            recent=counts.recent if is_admin else [row.without_upstreams() for row in counts.recent],
+            recent=counts.recent if is_admin else [replace(row, upstream=None, failed=()) for row in counts.recent],
         )
         return json_response(state)
 
     async def get_recording(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/recordings/{request id}`: a recorded trace as one JSON record, for admins."""
-        self._parts.keys.check_admin(ctx.principal)
+        self.parts.keys.check_admin(ctx.principal)
         request_id = ctx.request.path.rpartition("/")[2]
-        recorder = self._parts.recorder
+        recorder = self.parts.recorder
         name = None if recorder is None else await self._find_recording_name(recorder, request_id)
         if recorder is None or name is None:
             raise recording_not_found()
@@ -223,15 +221,15 @@ class StateApi:
 
     def _worker_counts(self, principal: str | None) -> WorkerCounts:
         """Return the counts of this worker, for one principal or for all."""
-        spent = self._parts.limits.totals()
-        rows = self._recent.rows(principal)
-        if self._parts.recorder is not None:
-            find = self._parts.recorder.find
-            rows = [msgspec.structs.replace(row, is_recorded=find(row.request_id) is not None) for row in rows]
+        spent = self.parts.limits.totals()
+        rows = self.recent.rows(principal)
+        if self.parts.recorder is not None:
+            find = self.parts.recorder.find
+            rows = [replace(row, is_recorded=find(row.request_id) is not None) for row in rows]
         return WorkerCounts(
             recent=rows,
             spent={name: spent[name] for name in spent if principal in (None, name)},
-            upstreams=self._parts.metrics.upstream_counts() if principal is None else {},
+            upstreams=self.parts.metrics.upstream_counts() if principal is None else {},
         )
 
     async def _encode_worker_counts(self, query: WorkerQuery) -> bytes:
@@ -239,30 +237,30 @@ class StateApi:
 
     async def _all_worker_counts(self, principal: str | None) -> WorkerCounts:
         counts = self._worker_counts(principal)
-        if self._parts.worker_sync is not None:
-            for reply in await self._parts.worker_sync.gather("state", {"principal": principal}):
+        if self.parts.worker_sync is not None:
+            for reply in await self.parts.worker_sync.gather("state", {"principal": principal}):
                 counts.add(msgspec.json.decode(reply, type=WorkerCounts))
         return counts
 
     async def _encode_recording_name(self, query: WorkerQuery) -> bytes:
-        name = None if self._parts.recorder is None else self._parts.recorder.find(str(query.get("id")))
+        name = None if self.parts.recorder is None else self.parts.recorder.find(str(query.get("id")))
         return (name or "").encode()
 
     async def _find_recording_name(self, recorder: TraceRecorder, request_id: str) -> str | None:
         # All workers write into one folder, but only the one that recorded a request has its file name.
         name = recorder.find(request_id)
-        if name is None and self._parts.worker_sync is not None:
-            names = await self._parts.worker_sync.gather("recording", {"id": request_id})
+        if name is None and self.parts.worker_sync is not None:
+            names = await self.parts.worker_sync.gather("recording", {"id": request_id})
             name = names[0].decode() if names else None
         return name
 
     # Views.
 
     def _usage(self, name: str, counts: WorkerCounts) -> RateLimitStatus:
-        return msgspec.structs.replace(self._parts.limits.status(name), spent=counts.spent.get(name, UsageTotals()))
+        return replace(self.parts.limits.status(name), spent=counts.spent.get(name, UsageTotals()))
 
     def _model_view(self, model: LocalModel) -> ModelView:
-        queue, listed = self._queues[model.name], models.model_object(model, 0)
+        queue, listed = self.queues[model.name], models.model_object(model, 0)
         error = model.last_error if model.state in _FAILING_STATES else None
         loaded, metadata = model.capabilities, model.metadata
         return ModelView(

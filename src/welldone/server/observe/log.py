@@ -289,7 +289,11 @@ class LogHandler(logging.Handler):
                 self._lines.put(None, timeout=within_s)
                 self._thread.join(within_s)
             except queue.Full:
-                self._discard_queued()
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        self._lines.get_nowait()
+                        self._overflowed += 1
+                self._lines.put_nowait(None)
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -308,43 +312,26 @@ class LogHandler(logging.Handler):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _discard_queued(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._lines.get_nowait()
-                self._overflowed += 1
-        self._lines.put_nowait(None)
-
     def _write_all(self) -> None:
         """The writer thread: format and write lines in batches."""
         is_open = True
         reported = 0
         while is_open:
-            batch = self._next_batch()
+            batch = [self._lines.get()]
+            while batch[-1] is not None and len(batch) < _BATCH and not self._lines.empty():
+                batch.append(self._lines.get())
             is_open = batch[-1] is not None
             lines = [line if isinstance(line, str) else self.format(line) for line in batch if line is not None]
             if self.dropped > reported:
                 reported = self.dropped
-                lines.append(self.format(_loss_record(reported)))
-            self._write_lines(lines)
-
-    def _next_batch(self) -> list[str | logging.LogRecord | None]:
-        batch = [self._lines.get()]
-        while batch[-1] is not None and len(batch) < _BATCH and not self._lines.empty():
-            batch.append(self._lines.get())
-        return batch
-
-    def _write_lines(self, lines: list[str]) -> None:
-        try:
-            self._stream.write("".join(f"{line}\n" for line in lines))
-            self._stream.flush()
-        except (OSError, ValueError):  # a broken pipe, or a closed stream
-            self._unwritten += len(lines)
-
-
-def _loss_record(lines: int) -> logging.LogRecord:
-    values = {"name": LOGGER.name, "levelno": logging.WARNING, "levelname": "WARNING", "msg": "log lines were dropped"}
-    return logging.makeLogRecord({**values, "fields": {"lines": lines}})
+                values = {"name": LOGGER.name, "levelno": logging.WARNING, "levelname": "WARNING"}
+                loss = {**values, "msg": "log lines were dropped", "fields": {"lines": reported}}
+                lines.append(self.format(logging.makeLogRecord(loss)))
+            try:
+                self._stream.write("".join(f"{line}\n" for line in lines))
+                self._stream.flush()
+            except (OSError, ValueError):  # a broken pipe, or a closed stream
+                self._unwritten += len(lines)
 
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}

@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -17,6 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from welldone import __version__
+from welldone.gateway.queue import RequestQueue
 from welldone.protocol.catalog import RULES
 from welldone.server.access.store import SharedStore
 from welldone.server.observe.counters import Histogram, MetricSeries, TokenRate, UpstreamCounts
@@ -27,30 +27,9 @@ from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
 OTHER = "other"
 
 ENDPOINTS = frozenset(
-    {
-        "audio",
-        "chat",
-        "classify",
-        "completions",
-        "detokenize",
-        "embeddings",
-        "files",
-        "health",
-        "images",
-        "messages",
-        "metrics",
-        "models",
-        "moderations",
-        "ollama",
-        "openapi",
-        "page",
-        "pooling",
-        "rerank",
-        "responses",
-        "score",
-        "slots",
-        "tokenize",
-    }
+    {"audio", "chat", "classify", "completions", "detokenize", "embeddings", "files", "health", "images"}
+    | {"messages", "metrics", "models", "moderations", "ollama", "openapi", "page", "pooling", "rerank", "responses"}
+    | {"score", "slots", "tokenize"}
 )
 
 OUTCOMES = frozenset({"unreachable", "no_room", "lost", "timeout", "garbage", "left"})
@@ -83,14 +62,46 @@ _ENGINE_METRICS = {
 _ENGINE_METRIC_LINE = re.compile(rf"^({'|'.join(_ENGINE_METRICS)}) ([0-9.e+]{{1,32}})$", re.MULTILINE)
 
 
-class QueueStats(Protocol):
-    """A queue of requests."""
-
-    @property
-    def running(self) -> int: ...
-
-    @property
-    def waiting(self) -> int: ...
+_TOKEN_COUNTERS = {
+    "welldone_prompt_tokens": ("Prompt tokens.", "model"),
+    "llamacpp:prompt_tokens": ("Prompt tokens.", "model"),
+    "llamacpp:prompt_seconds": ("Time of prompt processing.", "model"),
+    "welldone_completion_tokens": ("Completion tokens.", "model"),
+    "llamacpp:tokens_predicted": ("Generated tokens.", "model"),
+    "llamacpp:tokens_predicted_seconds": ("Time of token generation.", "model"),
+}
+_COUNTERS: Mapping[str, tuple[str, ...]] = {
+    # The help text, and the labels.
+    **_TOKEN_COUNTERS,
+    "welldone_requests": ("Finished requests.", "endpoint", "model", "status"),
+    "welldone_findings": ("Repairs of streams, by rule.", "rule"),
+    "welldone_stream_failures": ("Streams that ended with an error.", "reason"),
+    "welldone_client_disconnects": ("Clients that disconnected before the end.",),
+    "welldone_engine_restarts": ("Restarts of engines.", "model"),
+    "welldone_upstream_attempts": ("Attempts at the upstream, including failed ones.", "upstream"),
+    "welldone_upstream_requests": ("Attempts at the upstream, by status or outcome.", "upstream", "status"),
+    "welldone_repairs": ("Repairs of the upstream's streams, by rule.", "upstream", "rule"),
+    "welldone_broken_json": ("Invalid JSON in texts or tool call arguments.", "upstream", "what"),
+}
+_GAUGES: Mapping[str, tuple[str, ...]] = {
+    "welldone_engine_up": ("Whether the engine is ready.", "model"),
+    "welldone_upstream_up": ("Whether the upstream is healthy.", "upstream"),
+    "welldone_upstream_failing": ("Whether all recent requests failed.", "upstream"),
+    "welldone_upstream_breaker_state": ("1 for the current state of the circuit breaker.", "upstream", "state"),
+}
+_HISTOGRAMS = {
+    # The help text, the bounds of the buckets, and the label.
+    "welldone_time_to_first_token_seconds": ("Time from a request to its first token.", TTFT_BUCKETS_S, "model"),
+    "welldone_inter_token_seconds": ("Time between two tokens of an answer.", INTER_TOKEN_BUCKETS_S, "model"),
+    "welldone_request_seconds": ("Time from a request to the end of its answer.", _REQUEST_BUCKETS_S, "model"),
+    "welldone_queue_seconds": ("Time that requests were queued.", _QUEUE_BUCKETS_S, "model"),
+    "welldone_upstream_time_to_first_token_seconds": (
+        "Time from an attempt at the upstream to its first token.",
+        TTFT_BUCKETS_S,
+        "upstream",
+    ),
+    "welldone_upstream_inter_token_seconds": ("Time between two of its tokens.", INTER_TOKEN_BUCKETS_S, "upstream"),
+}
 
 
 class Metrics(Collector):
@@ -112,17 +123,36 @@ class Metrics(Collector):
         self._clock = clock
         self._models = (*dict.fromkeys(models), OTHER)
         self._upstreams = tuple(dict.fromkeys(upstreams))
-        self._queues: dict[str, QueueStats] = {}
-        self._upstream_queues: dict[str, QueueStats] = {}
+        self._queues: dict[str, RequestQueue] = {}
+        self._upstream_queues: dict[str, RequestQueue] = {}
         self._watched: list[Callable[[], Metric]] = []  # values that are read on each scrape
         self._active_streams = 0
-        self._prompt_speed = {model: TokenRate() for model in self._models}
-        self._completion_speed = {model: TokenRate() for model in self._models}
-        self._series: list[MetricSeries] = []
-        self._histograms: list[Histogram] = []
-        self._declare_models()
-        if self._upstreams:
-            self._declare_upstreams()
+        self._speeds = {model: (TokenRate(), TokenRate()) for model in self._models}  # of prompts and completions
+        known: dict[tuple[str, ...], list[tuple[str, ...]]] = {
+            (): [()],
+            ("model",): [(model,) for model in self._models[:-1]],
+            ("upstream",): [(upstream,) for upstream in self._upstreams],
+        }
+        self._series = {
+            name: MetricSeries(name, help_text, labels, is_gauge=families is _GAUGES)
+            for families in (_COUNTERS, _GAUGES)
+            for name, (help_text, *labels) in families.items()
+            if self._upstreams or "upstream" not in labels
+        }
+        for series in self._series.values():  # known series exist from the start: increase() misses their first value
+            series.update(dict.fromkeys(known.get(series.labels, ()), 0.0))
+        self._engine_metrics = {
+            name: MetricSeries(name.removesuffix("_total"), help_text, ["model"], is_gauge=not name.endswith("_total"))
+            for name, help_text in _ENGINE_METRICS.items()
+        }
+        self._histograms = {
+            name: Histogram(name, help_text, bounds, label, self._models if label == "model" else self._upstreams)
+            for name, (help_text, bounds, label) in _HISTOGRAMS.items()
+            if self._upstreams or label == "model"
+        }
+        for name in self._upstreams:
+            self.count_broken_json(name)
+            self.set_upstream_state(name, is_up=True, breaker="closed")  # until the first probe
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -130,17 +160,16 @@ class Metrics(Collector):
 
     def add_model(self, name: str) -> None:
         """Add series for a model, up to the limit. Names that look like secrets are not added."""
-        if name in self._prompt_speed or len(self._prompt_speed) > MODELS_LIMIT:
+        if name in self._speeds or len(self._speeds) > MODELS_LIMIT:
             return
         if not _is_label(name) or self._redactor.redact(name) != name:
             return
-        for series in self._token_series:
-            series[name,] = 0.0
-        for histogram in self._histograms:
+        for counter in _TOKEN_COUNTERS:
+            self._series[counter][name,] = 0.0
+        for histogram in self._histograms.values():
             if histogram.label == "model":
                 histogram.add_series(name)
-        self._completion_speed[name] = TokenRate()
-        self._prompt_speed[name] = TokenRate()
+        self._speeds[name] = (TokenRate(), TokenRate())
 
     def begin_stream(self) -> StreamTimes:
         """Count a new active stream; `end_stream` ends it."""
@@ -155,19 +184,19 @@ class Metrics(Collector):
         self._active_streams -= 1
         name = self._model_label(model)
         if any(times.gaps):
-            self._inter_token.add_many(name, times.gaps, times.gaps_s)
+            self._histograms["welldone_inter_token_seconds"].add_many(name, times.gaps, times.gaps_s)
         if times.ttft_s is not None:
-            self._ttft.observe(name, times.ttft_s)
+            self._histograms["welldone_time_to_first_token_seconds"].observe(name, times.ttft_s)
         if times.queued_s is not None:
-            self._queue_wait.observe(name, times.queued_s)
+            self._histograms["welldone_queue_seconds"].observe(name, times.queued_s)
 
     def count_request(self, endpoint: str, model: str, status: int, duration_s: float) -> None:
         """Count a finished request."""
         name = self._model_label(model)
         endpoint = endpoint if endpoint in ENDPOINTS else OTHER
         code = str(status) if str(status) in _STATUSES else OTHER
-        self._requests[endpoint, name, code] += 1
-        self._request_duration.observe(name, duration_s)
+        self._series["welldone_requests"][endpoint, name, code] += 1
+        self._histograms["welldone_request_seconds"].observe(name, duration_s)
 
     def count_tokens(
         self,
@@ -186,30 +215,32 @@ class Metrics(Collector):
         name = self._model_label(model)
         processed = prompt - min(max(cached, 0), prompt)  # upstreams report any number
         numbers = (prompt, processed, prompt_s, completion, completion, completion_s)
-        for series, number in zip(self._token_series, numbers, strict=True):
-            series[name,] += number
-        self._prompt_speed[name].add(processed, prompt_s)
-        self._completion_speed[name].add(completion, completion_s)
+        for counter, number in zip(_TOKEN_COUNTERS, numbers, strict=True):
+            self._series[counter][name,] += number
+        prompt_speed, completion_speed = self._speeds[name]
+        prompt_speed.add(processed, prompt_s)
+        completion_speed.add(completion, completion_s)
 
     def count_repairs(self, rules: Iterable[str]) -> None:
         """Count the repairs of a stream, by rule."""
         for rule in rules:
-            self._findings[rule if rule in RULES else OTHER,] += 1
+            self._series["welldone_findings"][rule if rule in RULES else OTHER,] += 1
 
     def count_stream_failure(self, reason: str) -> None:
         """Count a stream that ended with an error event, by error code."""
-        has_room = len(self._failures) < _REASONS_LIMIT and _is_label(reason)
-        self._failures[reason if (reason,) in self._failures or has_room else OTHER,] += 1
+        failures = self._series["welldone_stream_failures"]
+        has_room = len(failures) < _REASONS_LIMIT and _is_label(reason)
+        failures[reason if (reason,) in failures or has_room else OTHER,] += 1
 
     def count_disconnect(self) -> None:
         """Count a client that disconnected before the end of its answer."""
-        self._disconnects[()] += 1
+        self._series["welldone_client_disconnects"][()] += 1
 
     def set_engine_state(self, model: str, *, is_up: bool, restarts: int) -> None:
         """Set the state of a model's engine."""
         name = self._model_label(model)
-        self._engine_up[name,] = float(is_up)
-        self._engine_restarts[name,] = float(restarts)
+        self._series["welldone_engine_up"][name,] = float(is_up)
+        self._series["welldone_engine_restarts"][name,] = float(restarts)
 
     def add_engine_metrics(self, model: str, text: str) -> None:
         """Import the metrics that only the engine has."""
@@ -217,7 +248,7 @@ class Metrics(Collector):
             with suppress(ValueError):
                 self._engine_metrics[name][self._model_label(model),] = float(number)
 
-    def watch_queue(self, model: str, queue: QueueStats) -> None:
+    def watch_queue(self, model: str, queue: RequestQueue) -> None:
         """Report the running and queued requests of a model."""
         self._queues[self._model_label(model)] = queue
 
@@ -226,34 +257,35 @@ class Metrics(Collector):
     def count_upstream_attempt(self, name: str, outcome: int | str) -> None:
         """Count an attempt at an upstream, by its status or one of `OUTCOMES`."""
         label = str(outcome)
-        self._attempts[name,] += 1
-        self._attempts_by_outcome[name, label if label in _STATUSES or label in OUTCOMES else OTHER] += 1
+        label = label if label in _STATUSES or label in OUTCOMES else OTHER
+        self._series["welldone_upstream_attempts"][name,] += 1
+        self._series["welldone_upstream_requests"][name, label] += 1
 
     def observe_upstream_times(self, name: str, times: StreamTimes) -> None:
         """Record the times of an upstream's answer, complete or not."""
         if any(times.gaps):
-            self._upstream_inter_token.add_many(name, times.gaps, times.gaps_s)
+            self._histograms["welldone_upstream_inter_token_seconds"].add_many(name, times.gaps, times.gaps_s)
         if times.ttft_s is not None:
-            self._upstream_ttft.observe(name, times.ttft_s - times.sent_s)
+            self._histograms["welldone_upstream_time_to_first_token_seconds"].observe(name, times.ttft_s - times.sent_s)
 
     def count_upstream_repairs(self, name: str, rules: Iterable[str]) -> None:
         """Count the repairs of an upstream's stream, in addition to `count_repairs`."""
         for rule in rules:
-            self._repairs[name, rule if rule in RULES else OTHER] += 1
+            self._series["welldone_repairs"][name, rule if rule in RULES else OTHER] += 1
 
     def count_broken_json(self, name: str, *, content: int = 0, arguments: int = 0) -> None:
         """Count invalid JSON in texts that should be JSON, and in arguments of tool calls."""
-        self._broken_json[name, "content"] += content
-        self._broken_json[name, "arguments"] += arguments
+        self._series["welldone_broken_json"][name, "content"] += content
+        self._series["welldone_broken_json"][name, "arguments"] += arguments
 
     def set_upstream_state(self, name: str, *, is_up: bool, breaker: str, is_failing: bool = False) -> None:
         """Set the state of an upstream; `breaker` is closed, open or half-open."""
-        self._upstream_up[name,] = float(is_up)
-        self._upstream_failing[name,] = float(is_failing)
+        self._series["welldone_upstream_up"][name,] = float(is_up)
+        self._series["welldone_upstream_failing"][name,] = float(is_failing)
         for state in _BREAKER_STATES:
-            self._breaker_state[name, state] = float(state == breaker)
+            self._series["welldone_upstream_breaker_state"][name, state] = float(state == breaker)
 
-    def watch_upstream_queue(self, name: str, queue: QueueStats) -> None:
+    def watch_upstream_queue(self, name: str, queue: RequestQueue) -> None:
         """Report the running and queued requests of an upstream."""
         self._upstream_queues[name] = queue
 
@@ -261,12 +293,13 @@ class Metrics(Collector):
         """Counts and load of each upstream, for the web page."""
         if not self._upstreams:
             return {}
-        findings, attempts = _group_by_first_label(self._repairs), _group_by_first_label(self._attempts_by_outcome)
+        names = ("welldone_repairs", "welldone_upstream_requests")
+        findings, attempts = (_group_by_first_label(self._series[name]) for name in names)
         return {
             name: UpstreamCounts(
                 running=queue.running,
                 waiting=queue.waiting,
-                ttft_counts=self._upstream_ttft.counts(name),
+                ttft_counts=self._histograms["welldone_upstream_time_to_first_token_seconds"].counts(name),
                 findings=findings.get(name, {}),
                 attempts=attempts.get(name, {}),
             )
@@ -294,8 +327,8 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metric families (prometheus_client's collector interface)."""
-        yield from map(_to_prometheus, self._series)
-        yield from map(_histogram_to_prometheus, self._histograms)
+        yield from map(_to_prometheus, self._series.values())
+        yield from map(_histogram_to_prometheus, self._histograms.values())
         yield from (_to_prometheus(series) for series in self._engine_metrics.values() if series)
         for name, help_text, label, values in self._gauges():
             gauge = GaugeMetricFamily(name, help_text, labels=[label])
@@ -303,17 +336,16 @@ class Metrics(Collector):
                 gauge.add_metric([value], number)
             yield gauge
         yield GaugeMetricFamily("welldone_active_streams", "Answers in progress.", value=self._active_streams)
-        info = GaugeMetricFamily("welldone_build_info", "The running version.", labels=["version"])
-        info.add_metric([__version__], 1)
-        yield info
         for watched in self._watched:
             yield watched()
 
     def _gauges(self) -> Iterator[tuple[str, str, str, dict[str, float]]]:
         """Name, help, label and values of the gauges that are computed on each scrape."""
         running, waiting = _load(self._queues)
-        prompt_speed = {model: speed.tokens_per_s for model, speed in tuple(self._prompt_speed.items())}
-        completion_speed = {model: speed.tokens_per_s for model, speed in tuple(self._completion_speed.items())}
+        speeds = tuple(self._speeds.items())
+        prompt_speed = {model: speed.tokens_per_s for model, (speed, _) in speeds}
+        completion_speed = {model: speed.tokens_per_s for model, (_, speed) in speeds}
+        yield "welldone_build_info", "The running version.", "version", {__version__: 1}
         yield "llamacpp:requests_processing", "Running requests.", "model", running
         yield "llamacpp:requests_deferred", "Queued requests.", "model", waiting
         yield "welldone_queue_depth", "Queued requests.", "model", waiting
@@ -324,85 +356,8 @@ class Metrics(Collector):
             yield "welldone_upstream_running", "Running requests.", "upstream", running
             yield "welldone_upstream_waiting", "Queued requests.", "upstream", waiting
 
-    def _declare_models(self) -> None:
-        add, models = self._add_series, self._models[:-1]
-        self._token_series = (
-            add("welldone_prompt_tokens", "Prompt tokens.", "model", first=models),
-            add("llamacpp:prompt_tokens", "Prompt tokens.", "model", first=models),
-            add("llamacpp:prompt_seconds", "Time of prompt processing.", "model", first=models),
-            add("welldone_completion_tokens", "Completion tokens.", "model", first=models),
-            add("llamacpp:tokens_predicted", "Generated tokens.", "model", first=models),
-            add("llamacpp:tokens_predicted_seconds", "Time of token generation.", "model", first=models),
-        )
-        self._engine_metrics = {
-            name: MetricSeries(name.removesuffix("_total"), help_text, ["model"], is_gauge=not name.endswith("_total"))
-            for name, help_text in _ENGINE_METRICS.items()
-        }
-        self._requests = add("welldone_requests", "Finished requests.", "endpoint", "model", "status")
-        self._findings = add("welldone_findings", "Repairs of streams, by rule.", "rule")
-        self._failures = add("welldone_stream_failures", "Streams that ended with an error.", "reason")
-        self._disconnects = add("welldone_client_disconnects", "Clients that disconnected before the end.")
-        self._disconnects[()] = 0.0
-        self._engine_restarts = add("welldone_engine_restarts", "Restarts of engines.", "model", first=models)
-        self._engine_up = add(
-            "welldone_engine_up", "Whether the engine is ready.", "model", first=models, is_gauge=True
-        )
-        self._ttft = self._add_histogram(
-            "time_to_first_token", "Time from a request to its first token.", TTFT_BUCKETS_S
-        )
-        self._inter_token = self._add_histogram(
-            "inter_token", "Time between two tokens of an answer.", INTER_TOKEN_BUCKETS_S
-        )
-        self._request_duration = self._add_histogram(
-            "request", "Time from a request to the end of its answer.", _REQUEST_BUCKETS_S
-        )
-        self._queue_wait = self._add_histogram("queue", "Time that requests were queued.", _QUEUE_BUCKETS_S)
-
-    def _declare_upstreams(self) -> None:
-        def add(name: str, help_text: str, *labels: str, is_gauge: bool = False) -> MetricSeries:
-            first = () if labels else self._upstreams
-            return self._add_series(f"welldone_{name}", help_text, "upstream", *labels, first=first, is_gauge=is_gauge)
-
-        self._attempts = add("upstream_attempts", "Attempts at the upstream, including failed ones.")
-        self._attempts_by_outcome = add(
-            "upstream_requests", "Attempts at the upstream, by status or outcome.", "status"
-        )
-        self._repairs = add("repairs", "Repairs of the upstream's streams, by rule.", "rule")
-        self._broken_json = add("broken_json", "Invalid JSON in texts or tool call arguments.", "what")
-        self._upstream_up = add("upstream_up", "Whether the upstream is healthy.", is_gauge=True)
-        self._upstream_failing = add("upstream_failing", "Whether all recent requests failed.", is_gauge=True)
-        self._breaker_state = add(
-            "upstream_breaker_state", "1 for the current state of the circuit breaker.", "state", is_gauge=True
-        )
-        for name in self._upstreams:
-            self.count_broken_json(name)
-            self.set_upstream_state(name, is_up=True, breaker="closed")  # until the first probe
-        self._upstream_ttft = self._add_histogram(
-            "upstream_time_to_first_token",
-            "Time from an attempt at the upstream to its first token.",
-            TTFT_BUCKETS_S,
-            "upstream",
-        )
-        self._upstream_inter_token = self._add_histogram(
-            "upstream_inter_token", "Time between two of its tokens.", INTER_TOKEN_BUCKETS_S, "upstream"
-        )
-
-    def _add_series(
-        self, name: str, help_text: str, *labels: str, first: Iterable[str] = (), is_gauge: bool = False
-    ) -> MetricSeries:
-        """Add a family; the series of the `first` values exist from the start: increase() misses their first value."""
-        series = MetricSeries(name, help_text, labels, is_gauge=is_gauge)
-        series.update({(value,): 0.0 for value in first})
-        self._series.append(series)
-        return series
-
-    def _add_histogram(self, name: str, help_text: str, bounds: tuple[float, ...], label: str = "model") -> Histogram:
-        values = self._models if label == "model" else self._upstreams
-        self._histograms.append(Histogram(f"welldone_{name}_seconds", help_text, bounds, label, values))
-        return self._histograms[-1]
-
     def _model_label(self, name: str) -> str:
-        return name if name in self._prompt_speed else OTHER
+        return name if name in self._speeds else OTHER
 
 
 def _group_by_first_label(series: MetricSeries) -> dict[str, dict[str, int]]:
@@ -417,7 +372,7 @@ def _is_label(text: str) -> bool:
     return len(text) <= LABEL_LIMIT and text.isprintable()
 
 
-def _load(queues: Mapping[str, QueueStats]) -> tuple[dict[str, float], dict[str, float]]:
+def _load(queues: Mapping[str, RequestQueue]) -> tuple[dict[str, float], dict[str, float]]:
     """The running and the queued requests, by name of the queue."""
     known = tuple(queues.items())
     return {name: queue.running for name, queue in known}, {name: queue.waiting for name, queue in known}

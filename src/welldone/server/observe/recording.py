@@ -66,9 +66,10 @@ class TraceRecorder:
         self._lost = 0  # counted by the event loop
         self._unwritten = 0  # counted by the thread
         self._count = 0
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[TraceWriter, Callable[[], None], int] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
-        self._unfinished: set[_TraceFiles] = set()
+        self.unfinished: set[TraceWriter] = set()
+        """Traces with files of temporary names. Used by the thread only."""
         # Each is written by one thread; the difference is what waits.
         self._reserved_bytes = 0
         self._released_bytes = 0
@@ -102,8 +103,7 @@ class TraceRecorder:
         # With the process id: several workers may write into one folder.
         names = [now, *(_safe_name(self.secrets.redact(name)) for name in (upstream, endpoint))]
         name = "_".join([*names, f"{os.getpid()}-{self._count:06}"])
-        file = _TraceFiles(self.folder, name, self.secrets, request_id)
-        writer = TraceWriter(self, file, record)
+        writer = TraceWriter(self, name, request_id, record)
         if self.clock() < self._paused_until or not writer.reserve(len(record)):
             writer.drop()
         return writer
@@ -119,9 +119,9 @@ class TraceRecorder:
         self._reserved_bytes += size
         return True
 
-    def enqueue(self, job: Callable[[], None], size: int) -> None:
-        """Queue a job for the thread; `size` bytes are released when it is done."""
-        self._jobs.put((job, size))
+    def enqueue(self, writer: "TraceWriter", job: Callable[[], None], size: int) -> None:
+        """Queue a job of a trace for the thread; `size` bytes are released when it is done."""
+        self._jobs.put((writer, job, size))
 
     def count_drop(self) -> None:
         """Count a dropped trace, and log a warning from time to time."""
@@ -133,43 +133,26 @@ class TraceRecorder:
 
     # The methods below run in the thread.
 
-    def add(self, file: "_TraceFiles", data: bytes) -> None:
-        """Append to the body of a trace."""
-        self._unfinished.add(file)
-        file.add(data)
-
-    def finish(self, file: "_TraceFiles", record: bytes) -> None:
-        """Complete a trace."""
-        self._unfinished.discard(file)
-        if file.is_lost:
-            return
-        if file.has_secret:
-            file.remove()
-            self.withheld += 1
-            return
-        file.finish(self.secrets.redact_json(record))
+    def add_written(self, name: str, request_id: str) -> None:
+        """Count a trace that is on the disk, and make it findable."""
         self.written += 1
         self._has_disk_error = False
-        self._findable[file.request_id] = file.name
-        self._findable.move_to_end(file.request_id)
+        self._findable[request_id] = name
+        self._findable.move_to_end(request_id)
         if len(self._findable) > FINDABLE_TRACES:
             self._findable.popitem(last=False)
 
-    def remove(self, file: "_TraceFiles") -> None:
-        """Delete a dropped trace."""
-        self._unfinished.discard(file)
-        file.remove()
-
     def _write_all(self) -> None:
         while (entry := self._jobs.get()) is not None:
-            job, size = entry
+            writer, job, size = entry
             try:
                 job()
             except OSError as error:
+                writer.remove()
                 self._pause(error)
             self._released_bytes += size
-        for file in self._unfinished:
-            file.remove()
+        for writer in tuple(self.unfinished):
+            writer.remove()
 
     def _pause(self, error: OSError) -> None:
         self._unwritten += 1
@@ -183,9 +166,10 @@ class TraceRecorder:
 class TraceWriter:
     """The trace of one exchange. After it was dropped, all calls are ignored."""
 
-    def __init__(self, recorder: TraceRecorder, file: "_TraceFiles", record: bytes) -> None:
+    def __init__(self, recorder: TraceRecorder, name: str, request_id: str, record: bytes) -> None:
         self._recorder = recorder
-        self._file = file
+        self._name = name
+        self._request_id = request_id
         self._record = record
         self._started_at = recorder.clock()
         self._reply_fields: dict[str, object] = {"status": None, "headers": []}
@@ -196,6 +180,14 @@ class TraceWriter:
         self._reserved_bytes = 0  # reserved and not yet queued
         self._size = 0
         self._is_finished = False
+        # Used by the thread only: the temporary and the final path of each file.
+        self._files = {
+            kind: (recorder.folder / f".{name}.{kind}.part", recorder.folder / f"{name}.{kind}")
+            for kind in ("body", "json")
+        }
+        self._has_secret = False
+        self._is_lost = False
+        self._tail = b""  # may contain the beginning of a secret
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """Record status and headers."""
@@ -226,10 +218,10 @@ class TraceWriter:
             return
         self._is_finished = True
         self._flush()
-        self._reply_fields |= {"body_complete": None if is_aborted else error is None, "body": self._file.body_name}
+        self._reply_fields |= {"body_complete": None if is_aborted else error is None, "body": f"{self._name}.body"}
         if error is not None:
             self._reply_fields["error"] = error
-        self._recorder.enqueue(self._finish, self._reserved_bytes)
+        self._recorder.enqueue(self, self._finish, self._reserved_bytes)
 
     def reserve(self, size: int) -> bool:
         """Reserve bytes of the queue; False if it is full."""
@@ -243,7 +235,7 @@ class TraceWriter:
         self._is_finished = True
         self._buffer.clear()
         self._recorder.count_drop()
-        self._recorder.enqueue(partial(self._recorder.remove, self._file), self._reserved_bytes)
+        self._recorder.enqueue(self, self.remove, self._reserved_bytes)
 
     def _now(self) -> float:
         return round(self._recorder.clock() - self._started_at, 6)
@@ -251,67 +243,52 @@ class TraceWriter:
     def _flush(self) -> None:
         if self._buffer:
             data = b"".join(self._buffer)
-            self._recorder.enqueue(partial(self._recorder.add, self._file, data), self._buffer_bytes)
+            self._recorder.enqueue(self, partial(self._add, data), self._buffer_bytes)
             self._reserved_bytes -= self._buffer_bytes
             self._buffer.clear()
             self._buffer_bytes = 0
 
+    # The methods below run in the thread. After an `OSError` the trace is removed.
+
+    def _add(self, data: bytes) -> None:
+        """Append to the body."""
+        self._recorder.unfinished.add(self)
+        if self._is_lost or self._has_secret:
+            return
+        secrets, window = self._recorder.secrets, self._tail + data
+        self._has_secret = secrets.occur_in(window)
+        self._tail = window[max(0, len(window) - secrets.longest_bytes + 1) :]
+        self._append("body", data)
+
     def _finish(self) -> None:
-        """Encode the record, in the thread: it may be long."""
+        """Write the record and rename both files. It is encoded here, since it may be long."""
+        self._recorder.unfinished.discard(self)
+        if self._is_lost:
+            return
+        if self._has_secret:
+            self.remove()
+            self._recorder.withheld += 1
+            return
         pieces = list(zip(self._times, self._sizes, strict=True))
         record = self._record[:-1] + b"," + _encode(self._reply_fields | {"pieces": pieces})[1:]
-        self._recorder.finish(self._file, record)
-
-
-class _TraceFiles:
-    """The two files of a trace, with temporary names until they are complete. Used by the thread only."""
-
-    def __init__(self, folder: Path, name: str, secrets: SecretRedactor, request_id: str) -> None:
-        self.name = name
-        self.request_id = request_id
-        self.body_name = f"{name}.body"
-        self.has_secret = False
-        self.is_lost = False
-        self._record, self._body = folder / f"{name}.json", folder / self.body_name
-        self._record_part, self._body_part = folder / f".{name}.json.part", folder / f".{name}.body.part"
-        self._secrets = secrets
-        self._tail = b""  # may contain the beginning of a secret
-
-    def add(self, data: bytes) -> None:
-        """Append to the body. After an `OSError` the trace is removed."""
-        if self.is_lost or self.has_secret:
-            return
-        window = self._tail + data
-        self.has_secret = self._secrets.occur_in(window)
-        self._tail = window[max(0, len(window) - self._secrets.longest_bytes + 1) :]
-        self._append(self._body_part, data)
-
-    def finish(self, record: bytes) -> None:
-        """Write the record and rename both files. After an `OSError` the trace is removed."""
-        self._append(self._body_part, b"")
-        self._append(self._record_part, record + b"\n")
-        try:
-            self._body_part.rename(self._body)
-            self._record_part.rename(self._record)
-        except OSError:
-            self.remove()
-            raise
+        self._append("body", b"")
+        self._append("json", self._recorder.secrets.redact_json(record) + b"\n")
+        for temporary, final in self._files.values():
+            temporary.rename(final)
+        self._recorder.add_written(self._name, self._request_id)
 
     def remove(self) -> None:
         """Delete the files."""
-        self.is_lost = True
+        self._recorder.unfinished.discard(self)
+        self._is_lost = True
         with contextlib.suppress(OSError):
-            self._body_part.unlink(missing_ok=True)
-            self._record_part.unlink(missing_ok=True)
+            for temporary, _ in self._files.values():
+                temporary.unlink(missing_ok=True)
 
-    def _append(self, path: Path, data: bytes) -> None:
+    def _append(self, kind: str, data: bytes) -> None:
         # The file is closed after each piece: a thousand open files exceed the usual limit of descriptors.
-        try:
-            with open(path, "ab", opener=_private) as file:
-                file.write(data)
-        except OSError:
-            self.remove()
-            raise
+        with open(self._files[kind][0], "ab", opener=_private) as file:
+            file.write(data)
 
 
 def _private(path: str, flags: int) -> int:

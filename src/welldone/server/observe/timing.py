@@ -4,24 +4,8 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 
-INTER_TOKEN_BUCKETS_S = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.015,
-    0.02,
-    0.03,
-    0.04,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    10.0,
+INTER_TOKEN_BUCKETS_S = tuple(
+    ms / 1000 for ms in (1, 2.5, 5, 10, 15, 20, 30, 40, 50, 75, 100, 150, 250, 500, 1000, 2500, 10_000)
 )
 """From a small model on a large GPU (1 ms) to a stream held open by keep-alive comments."""
 
@@ -49,12 +33,9 @@ class StreamTimes:
         """Seconds since the request."""
         return self._clock() - self._began
 
-    def record_queued(self, seconds: float) -> None:
-        """Record the queue wait of an attempt."""
-        self.queued_s = max(self.queued_s or 0.0, seconds)
-
-    def record_sent(self) -> None:
-        """Record the start of an attempt: earlier attempts do not count for the upstream that answers."""
+    def record_attempt(self, queued_s: float) -> None:
+        """Record an attempt after its queue wait: earlier attempts do not count for the upstream that answers."""
+        self.queued_s = max(self.queued_s or 0.0, queued_s)
         if self.ttft_s is None:
             self.sent_s = self._clock() - self._began
 

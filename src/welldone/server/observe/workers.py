@@ -17,18 +17,9 @@ import msgspec
 from welldone.http.shared_memory import SharedNumbers
 
 _SUMMED_GAUGES = frozenset(
-    {
-        "llamacpp:requests_deferred",
-        "llamacpp:requests_processing",
-        "process_open_fds",
-        "process_resident_memory_bytes",
-        "process_virtual_memory_bytes",
-        "welldone_active_streams",
-        "welldone_queue_depth",
-        "welldone_tasks",
-        "welldone_upstream_running",
-        "welldone_upstream_waiting",
-    }
+    {"llamacpp:requests_deferred", "llamacpp:requests_processing", "process_open_fds"}
+    | {"process_resident_memory_bytes", "process_virtual_memory_bytes", "welldone_active_streams"}
+    | {"welldone_queue_depth", "welldone_tasks", "welldone_upstream_running", "welldone_upstream_waiting"}
 )
 """Gauges that are added up. For all others (up, start time, speed) the largest value is reported."""
 
@@ -114,13 +105,10 @@ class WorkerSync:
     def __init__(self, worker: Worker, render: Callable[[], tuple[str, bytes]]) -> None:
         self._worker = worker
         self._render = render
-        self._handlers: dict[str, QueryHandler] = {}
-        self._server: asyncio.Server | None = None
-
-    @property
-    def count(self) -> int:
+        self._handlers: dict[str, QueryHandler] = {_METRICS_TOPIC: self._encode_metrics}
+        self.count = worker.count
         """Number of workers, including this one."""
-        return self._worker.count
+        self._server: asyncio.Server | None = None
 
     def register(self, topic: str, handler: QueryHandler) -> None:
         """Register the handler of a topic."""
@@ -155,17 +143,15 @@ class WorkerSync:
         try:
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_TIMEOUT_S):
-                    writer.write(await self._handle_query(await _read_query(reader)) + _END_MARK)
+                    query = await _read_query(reader)
+                    handler = self._handlers.get(str(query.get("topic")))
+                    writer.write((b"" if handler is None else await handler(query)) + _END_MARK)
                     await writer.drain()
         finally:
             writer.close()
 
-    async def _handle_query(self, query: WorkerQuery) -> bytes:
-        topic = query.get("topic")
-        if topic == _METRICS_TOPIC:
-            return (await asyncio.to_thread(self._render))[1]
-        handler = self._handlers.get(str(topic))
-        return b"" if handler is None else await handler(query)
+    async def _encode_metrics(self, _: WorkerQuery) -> bytes:
+        return (await asyncio.to_thread(self._render))[1]
 
     async def _query_all(self, topic: str, query: WorkerQuery) -> list[bytes | None]:
         others = [number for number in range(1, self._worker.count + 1) if number != self._worker.number]

@@ -12,26 +12,16 @@ from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
+from welldone.protocol.request_facts import read_request_facts
+from welldone.schemas import chat as chat_schema
 from welldone.schemas import messages as schema
-from welldone.schemas.chat import (
-    RESERVED_TEMPLATE_KWARGS,
-    TEMPLATE_KWARG_LENGTH,
-    TEMPLATE_KWARG_NAME,
-    TOTAL_CHOICES_LIMIT,
-    ChatRequest,
-    CompletionRequest,
-)
+from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.errors import shorten_value
-from welldone.server.requests import fields, sampling
+from welldone.server.requests import fields, output_constraint, sampling
 from welldone.server.requests.fields import JsonSizeLimits, ValidatedRequest, decode_json
 from welldone.server.requests.json_schema import SchemaBudget
 from welldone.server.requests.media import MEDIA_LIMIT, read_audio, read_image
-from welldone.server.requests.output_constraint import (
-    ANY_OBJECT,
-    VLLM_CONSTRAINT_FIELDS,
-    OutputConstraint,
-    read_output_constraint,
-)
+from welldone.server.requests.output_constraint import OutputConstraint
 from welldone.server.requests.tools import EngineTools, read_tools
 
 ALL_CONTENT_PARTS_LIMIT = 16_384
@@ -131,8 +121,8 @@ class _MessageReader:
             return {"type": "text", "text": self._count(part.refusal)}
         is_image = isinstance(part, schema.ImagePart)
         if not (self._capabilities.images if is_image else self._capabilities.audio):
-            message = f"Invalid '{param}': this model cannot read {'images' if is_image else 'audio'}."
-            raise invalid_request(message, param=param, code="unsupported_value")
+            reason = f"this model cannot read {'images' if is_image else 'audio'}."
+            raise fields.invalid(param, reason, "unsupported_value")
         self._media_count += 1
         if self._media_count > MEDIA_LIMIT:
             raise _too_many_in_total("images and audio clips", MEDIA_LIMIT)
@@ -149,8 +139,7 @@ class _MessageReader:
         except ApiError:
             arguments = None
         if not isinstance(arguments, dict):
-            message = f"Invalid '{param}.arguments': expected a JSON object as a string."
-            raise invalid_request(message, param=f"{param}.arguments", code="invalid_value")
+            raise fields.invalid(f"{param}.arguments", "expected a JSON object as a string.")
         return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": text}}
 
     def _count(self, text: str) -> str:
@@ -165,24 +154,23 @@ def _text(value: object, param: str) -> str:
 
 
 def _too_many_in_total(noun: str, limit: int) -> ApiError:
-    message = f"Invalid 'messages': too many {noun}. Expected at most {limit} in one request."
-    return invalid_request(message, param="messages", code="array_above_max_length")
+    reason = f"too many {noun}. Expected at most {limit} in one request."
+    return fields.invalid("messages", reason, "array_above_max_length")
 
 
 _END_TOKEN = re.compile(rb"<|\[EO")
 """The start of every end-of-generation token: <|im_end|>, </s>, [EOS]."""
 _CONTINUATION_FIELDS = ("continue_final_message", "add_generation_prompt")
-_TEMPLATE_KWARG_NAME = re.compile(TEMPLATE_KWARG_NAME)
+_TEMPLATE_KWARG_NAME = re.compile(chat_schema.TEMPLATE_KWARG_NAME)
 
 
-def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
+def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities) -> ValidatedRequest:
     """Validate a chat request."""
-    capabilities = capabilities or sampling.UNKNOWN_CAPABILITIES
     if not capabilities.chat:
         raise sampling.unsupported_by_model("chat: it is an embedding or reranking model")
     client_body = body
     body = sampling.with_defaults(body, model.defaults)
-    forwarded = _take_command_fields(body, capabilities, (*VLLM_CONSTRAINT_FIELDS, *_CONTINUATION_FIELDS))
+    forwarded = _take_command_fields(body, capabilities, (*output_constraint.VLLM_FIELDS, *_CONTINUATION_FIELDS))
     if body.get("tools"):  # the legacy form is ignored beside the new one
         body.pop("functions", None)
     elif body.get("tools") == {}:  # some clients send an empty object
@@ -215,12 +203,12 @@ def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities 
         engine["chat_template_kwargs"] = kwargs
     items = messages if tools.system_text is None else prepend_system_text(messages, tools.system_text)
     bodies = sampling.expand_choices([{**engine, **tools.body, "messages": items}], request)
-    facts = sampling.engine_request_facts(client_body, len(bodies), stops, tools.choice)
+    facts = read_request_facts({**client_body, "tool_choice": tools.choice})
     return ValidatedRequest(
-        endpoint="chat",
-        model=request.model,
         is_stream=request.stream is True,
-        facts=msgspec.structs.replace(facts, count_reasoning_tokens=capabilities.kind == "llama"),
+        facts=msgspec.structs.replace(
+            facts, choice_count=len(bodies), stop_strings=stops, count_reasoning_tokens=capabilities.kind == "llama"
+        ),
         bodies=bodies,
         forced_call=tools.forced_call,
         top_logprobs=top_logprobs,
@@ -239,9 +227,9 @@ def _apply_chat_constraint(
 ) -> OutputConstraint:
     """Add the constraint of the text to the engine's body. A forced call overrides it: OpenAI constrains text only."""
     is_command = capabilities.kind == "command"
-    constraint = read_output_constraint(request, budget)
+    constraint = output_constraint.read_output_constraint(request, budget)
     schema = constraint.schema if tools.schema is None else tools.schema
-    if schema == ANY_OBJECT and is_command:
+    if schema == output_constraint.ANY_OBJECT and is_command:
         engine_body["response_format"] = {"type": "json_object"}  # more servers support this than schemas
     elif schema is not None:
         engine_body.pop("ignore_eos", None)  # llama.cpp fails at the end of a schema if EOS is not allowed
@@ -312,12 +300,12 @@ def _template_kwargs(
     given = body.get("chat_template_kwargs") or {}
     for name, value in given.items():
         param = f"chat_template_kwargs.{shorten_value(name)}"
-        if not _TEMPLATE_KWARG_NAME.fullmatch(name) or name in RESERVED_TEMPLATE_KWARGS:
+        if not _TEMPLATE_KWARG_NAME.fullmatch(name) or name in chat_schema.RESERVED_TEMPLATE_KWARGS:
             raise fields.unsupported(param, "cannot be passed to the chat template.")
         if isinstance(value, list | dict):
             raise fields.wrong_type(param, "a string, number or boolean", value)
-        if isinstance(value, str) and len(value) > TEMPLATE_KWARG_LENGTH:
-            raise fields.too_long(param, TEMPLATE_KWARG_LENGTH, len(value))
+        if isinstance(value, str) and len(value) > (limit := chat_schema.TEMPLATE_KWARG_LENGTH):
+            raise fields.too_long(param, limit, len(value))
         out[name] = value
     if tools.template_tools is not None:
         out["tools"] = tools.template_tools
@@ -330,20 +318,19 @@ DEFAULT_MAX_TOKENS = 16
 _COMPLETION_MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens", "n_predict")
 
 
-def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabilities | None) -> ValidatedRequest:
+def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabilities) -> ValidatedRequest:
     """Validate a completions request."""
-    capabilities = capabilities or sampling.UNKNOWN_CAPABILITIES
     if not capabilities.chat:
         raise sampling.unsupported_by_model("completions: it is an embedding or reranking model")
     client_body = body
     body = sampling.with_defaults(body, model.defaults)
-    forwarded = _take_command_fields(body, capabilities, VLLM_CONSTRAINT_FIELDS)
+    forwarded = _take_command_fields(body, capabilities, output_constraint.VLLM_FIELDS)
     request = sampling.read_generation_request(body, CompletionRequest)
     engine = sampling.engine_sampling(request, body, capabilities) | forwarded
     stops = sampling.extract_stop_strings(engine, capabilities)
     if not any(name in body for name in _COMPLETION_MAX_TOKENS_FIELDS):
         engine["max_tokens"] = DEFAULT_MAX_TOKENS
-    constraint = read_output_constraint(request, SchemaBudget())
+    constraint = output_constraint.read_output_constraint(request, SchemaBudget())
     if constraint.schema is not None or constraint.grammar is not None:
         engine.pop("ignore_eos", None)  # llama.cpp fails at the end of a grammar if EOS is not allowed
         engine |= {"grammar": constraint.grammar} if constraint.schema is None else {"json_schema": constraint.schema}
@@ -352,13 +339,12 @@ def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabi
         engine["logprobs"] = max(top_logprobs, 1)
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise fields.unsupported("best_of", "must equal 'n': this server does not rank answers.")
-    prompts = sampling.read_prompts(request.prompt, "prompt", TOTAL_CHOICES_LIMIT, capabilities)
+    prompts = sampling.read_prompts(request.prompt, "prompt", chat_schema.TOTAL_CHOICES_LIMIT, capabilities)
     bodies = sampling.expand_choices([{**engine, "prompt": prompt} for prompt in prompts], request)
+    facts = read_request_facts({**client_body, "tool_choice": None})
     return ValidatedRequest(
-        endpoint="completions",
-        model=request.model,
         is_stream=request.stream is True,
-        facts=sampling.engine_request_facts(client_body, len(bodies), stops),
+        facts=msgspec.structs.replace(facts, choice_count=len(bodies), stop_strings=stops),
         bodies=bodies,
         prompt_count=len(prompts),
         echo=_read_echo(request, prompts),

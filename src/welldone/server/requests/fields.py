@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Generator, Mapping
 from functools import cache
-from typing import Literal, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.text_tool_calls import ForcedToolCall
 from welldone.schemas import errors
 from welldone.schemas.errors import FieldError
-from welldone.schemas.fields import FieldHandling, describe_fields
+from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields
 
 # A decoded body has finite numbers, valid UTF-8 and at most `JSON_DEPTH_LIMIT` levels. Engines receive a new encoding
 # of it, never the client's bytes: two parsers may disagree about duplicate keys or odd numbers.
@@ -165,21 +165,32 @@ too_long = _raisable(errors.too_long)
 empty_array = _raisable(errors.empty_array)
 
 
+def given(**values: object) -> Json:
+    """Return the fields that are not null."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def invalid(param: str, reason: str, code: str = "invalid_value") -> ApiError:
+    """Return the error for a value that is not allowed."""
+    return invalid_request(f"Invalid '{param}': {reason}", param=param, code=code)
+
+
 def unsupported(param: str, reason: str) -> ApiError:
     """Return the error for a field, or a value of it, that this server does not support."""
     return invalid_request(f"Unsupported parameter: '{param}' {reason}", param=param, code="unsupported_parameter")
 
 
 def check_supported(body: Json, schema: type[msgspec.Struct]) -> None:
-    """Raise ApiError for a field that must be empty. Its description says why."""
-    for name, note in _rejected_fields(schema).items():
+    """Raise ApiError for a field that must be empty. Its note says why."""
+    for name, field in fields_with(FieldHandling.REJECTED, schema).items():
         if body.get(name):
-            raise unsupported(name, note)
+            raise unsupported(name, field.note)
 
 
 @cache
-def _rejected_fields(schema: type[msgspec.Struct]) -> dict[str, str]:
-    return {row.name: row.note for row in describe_fields(schema) if row.handling is FieldHandling.REJECTED}
+def fields_with(handling: FieldHandling, schema: type[msgspec.Struct]) -> dict[str, FieldInfo]:
+    """Return the fields that are handled in a way, by name."""
+    return {field.name: field for field in describe_fields(schema) if field.handling is handling}
 
 
 def check_range(value: float, low: float, high: float, param: str, unit: str) -> None:
@@ -215,12 +226,8 @@ def client_param_name(param: str, param_names: Mapping[str, str]) -> str:
 
 
 class ValidatedRequest(msgspec.Struct, kw_only=True):
-    """A validated request: the bodies for the engine, and what the reply depends on."""
+    """A validated chat or completions request: the bodies for the engine, and what the reply depends on."""
 
-    endpoint: str
-    """chat, completions, embeddings, rerank, tokenize or detokenize."""
-    model: str | None = None
-    """The model name as the client sent it."""
     is_stream: bool = False
     facts: RequestFacts = msgspec.field(default_factory=RequestFacts)
     bodies: list[Json]
@@ -232,16 +239,3 @@ class ValidatedRequest(msgspec.Struct, kw_only=True):
     """The text of each prompt, if `echo` asks to repeat it before the answer."""
     top_logprobs: int | None = None
     """Alternatives shown per token. The engine always sends at least one, even for 0."""
-    dimensions: int | None = None
-    """Length to which an embedding is truncated."""
-    is_base64: bool = False
-    """Embeddings are sent as base64."""
-    documents: list[str] | None = None
-    """The documents to rank, if the reply repeats them."""
-    has_pieces: bool = False
-    """Tokens are objects with id and text (llama.cpp's `with_pieces`)."""
-    has_token_texts: bool = False
-    """The texts of the tokens are listed beside their ids (vLLM's `return_token_strs`)."""
-
-
-TextEndpoint = Literal["chat", "completions"]

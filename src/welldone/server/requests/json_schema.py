@@ -48,28 +48,27 @@ _MINIMUM_KEYWORDS = ("minLength", "minItems")
 _MAXIMUM_KEYWORDS = ("maxLength", "maxItems")
 _BOUND_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _VALUE_KEYWORDS = ("default", "examples", "const")
+_BUDGET = {
+    "properties": PROPERTIES_LIMIT,
+    "values": ENUM_VALUES_LIMIT,
+    "characters": CHARACTERS_LIMIT,
+    "schemas": SCHEMAS_LIMIT,
+    "characters of patterns": ALL_PATTERNS_LENGTH,
+}
 
 
 class SchemaBudget:
     """Limits for all schemas of one request together."""
 
     def __init__(self) -> None:
-        self._remaining = {
-            "properties": PROPERTIES_LIMIT,
-            "values": ENUM_VALUES_LIMIT,
-            "characters": CHARACTERS_LIMIT,
-            "schemas": SCHEMAS_LIMIT,
-            "characters of patterns": ALL_PATTERNS_LENGTH,
-        }
-        self._limits = dict(self._remaining)
+        self._remaining = dict(_BUDGET)
 
     def spend(self, resource: str, amount: int, param: str) -> None:
         """Count `amount`. Raises ApiError if the limit is exceeded."""
         self._remaining[resource] -= amount
         if self._remaining[resource] < 0:
-            raise _invalid_schema(
-                param, f"the schemas of a request may have at most {self._limits[resource]} {resource} in total"
-            )
+            reason = f"the schemas of a request may have at most {_BUDGET[resource]} {resource} in total"
+            raise _invalid_schema(param, reason)
 
 
 def check_schema(schema: object, param: str, budget: SchemaBudget) -> Json:
@@ -180,8 +179,7 @@ class _SchemaReader:
         if not isinstance(value, list) or not value:
             raise self._wrong_keyword_type(key, "a non-empty array", value)
         self._spend("values", len(value))
-        self._spend("characters", len(msgspec.json.encode(value)))
-        return value
+        return self._value(key, value)
 
     def _required(self, key: str, value: object) -> object:
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
@@ -243,9 +241,8 @@ class _SchemaReader:
     def _add_optional(self, count: int) -> None:
         self._optional += count
         if self._optional > OPTIONAL_PROPERTIES_LIMIT:
-            raise self.invalid_schema(
-                f"at most {OPTIONAL_PROPERTIES_LIMIT} properties may be optional (not in 'required')"
-            )
+            reason = f"at most {OPTIONAL_PROPERTIES_LIMIT} properties may be optional (not in 'required')"
+            raise self.invalid_schema(reason)
 
     def _check_satisfiable(self, copy: Json) -> None:
         """Reject contradictions: for those an engine ignores the schema, or aborts in the middle of the answer."""
@@ -268,11 +265,11 @@ class _SchemaReader:
             schema = todo.pop()
             todo += cost.subschemas(schema)
             for name in cost.all_of_references(schema):  # each expansion counts in full
-                size = sizes.size_of(targets[name])
-                self._add_optional(size.optional)
-                self._spend("properties", size.properties)
-                self._spend("values", size.values)
-                self._spend("characters", size.characters)
+                for resource, amount in sizes.size_of(targets[name]).items():
+                    if resource == "optional":
+                        self._add_optional(amount)
+                    else:
+                        self._spend(resource, amount)
         cost.AlternativesCounter(targets, self.invalid_schema).check(copy)
 
 

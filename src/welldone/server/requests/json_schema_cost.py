@@ -12,7 +12,7 @@ block an engine for a minute. A target that includes itself crashes the engine: 
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TypeAlias
 
 import msgspec
 
@@ -126,16 +126,14 @@ class AlternativesCounter:
         """Return how many alternatives may still be open inside one of them."""
         if _BRANCHING_KEYWORDS.isdisjoint(schema):
             return 1
-        if id(schema) not in self._ambiguous_counts:
-            self._ambiguous_counts[id(schema)] = self._count_ambiguous(schema)
-        return self._ambiguous_counts[id(schema)]
-
-    def _count_ambiguous(self, schema: Json) -> int:
+        if (known := self._ambiguous_counts.get(id(schema))) is not None:
+            return known
         undiscriminated = arrays = 0
         discriminated: dict[str, Counter[str]] = {}
         for item in (item for key in _CHOICE_KEYWORDS for item in schema.get(key, ())):
             found = self._resolve(item)
-            kinds = _schema_types(found)
+            kind = found.get("type", "object")  # without a type it may be an object
+            kinds = set(kind) if isinstance(kind, list) else {kind}
             if "enum" in found or "const" in found or kinds <= _SCALAR_TYPES:
                 continue
             if kinds == {"array"}:
@@ -145,21 +143,18 @@ class AlternativesCounter:
             else:
                 discriminated.setdefault(discriminator[0], Counter())[discriminator[1]] += 1
         objects = max((_most_ambiguous(values) for values in discriminated.values()), default=0)
-        return max(1, undiscriminated + max(arrays, objects))
+        count = self._ambiguous_counts[id(schema)] = max(1, undiscriminated + max(arrays, objects))
+        return count
 
     def _discriminator(self, schema: Json) -> tuple[str, str] | None:
         """Return the first required property and the constant that identifies the alternative."""
         if id(schema) not in self._discriminators:
-            self._discriminators[id(schema)] = self._find_discriminator(schema)
+            required = frozenset(schema.get("required", ()))
+            name = next((name for name in schema.get("properties", ()) if name in required), None)
+            found = {} if name is None else self._resolve(schema["properties"][name])
+            const = msgspec.json.encode(found["const"]).decode() if "const" in found else _NO_CONST
+            self._discriminators[id(schema)] = None if name is None else (name, const)
         return self._discriminators[id(schema)]
-
-    def _find_discriminator(self, schema: Json) -> tuple[str, str] | None:
-        required = frozenset(schema.get("required", ()))
-        for name, item in schema.get("properties", {}).items():
-            if name in required:
-                found = self._resolve(item)
-                return name, msgspec.json.encode(found["const"]).decode() if "const" in found else _NO_CONST
-        return None
 
     def _resolve(self, schema: Json) -> Json:
         for _ in range(REFERENCE_CHAIN_LIMIT):
@@ -169,27 +164,12 @@ class AlternativesCounter:
         return schema
 
 
-def _schema_types(schema: Json) -> set[str]:
-    """Return the types of a schema; "object" if it has none, since it may be one."""
-    kind = schema.get("type", "object")
-    return set(kind) if isinstance(kind, list) else {kind}
-
-
 def _most_ambiguous(values: Counter[str]) -> int:
     return values[_NO_CONST] + max((count for value, count in values.items() if value != _NO_CONST), default=0)
 
 
-class SchemaSize(NamedTuple):
-    """What a schema takes from the `SchemaBudget`."""
-
-    properties: int = 0
-    optional: int = 0
-    values: int = 0
-    characters: int = 0
-
-    def plus(self, other: "SchemaSize") -> "SchemaSize":
-        """Return the sum of both."""
-        return SchemaSize(*map(int.__add__, self, other))
+SchemaSize: TypeAlias = Counter[str]
+"""What a schema takes from the `SchemaBudget`, and its optional properties."""
 
 
 class ReferenceSizes:
@@ -207,17 +187,17 @@ class ReferenceSizes:
             return known
         if chain > REFERENCE_CHAIN_LIMIT:
             raise self._make_error(f"more than {REFERENCE_CHAIN_LIMIT} references of 'allOf' are chained")
-        size = SchemaSize()
+        size: SchemaSize = Counter()
         if "$ref" in target:
-            size = self.size_of(self._targets[target["$ref"]], chain + 1)
+            size.update(self.size_of(self._targets[target["$ref"]], chain + 1))
         todo = [target]
         while todo:
             schema = todo.pop()
             parts = list(subschemas(schema))
             todo += parts
-            size = size.plus(_own_size(schema, len(parts)))
+            size.update(_own_size(schema, len(parts)))
             for name in all_of_references(schema):
-                size = size.plus(self.size_of(self._targets[name], chain + 1))
+                size.update(self.size_of(self._targets[name], chain + 1))
         self._cache[id(target)] = size
         return size
 
@@ -236,7 +216,7 @@ def optional_property_count(schema: Json) -> int:
 
 
 def _own_size(schema: Json, parts: int) -> SchemaSize:
-    values = schema.get("enum", ())
     characters = sum(map(len, schema.get("properties", ()))) + len(schema.get("pattern", ""))
     characters += sum(len(msgspec.json.encode(schema[key])) for key in ("enum", "const") if key in schema)
-    return SchemaSize(parts, optional_property_count(schema) if "properties" in schema else 0, len(values), characters)
+    optional = optional_property_count(schema) if "properties" in schema else 0
+    return Counter(properties=parts, optional=optional, values=len(schema.get("enum", ())), characters=characters)

@@ -6,7 +6,6 @@ The server never fetches a URL for a client: that would let clients reach the se
 import binascii
 import struct
 
-from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
 from welldone.schemas.messages import AudioPart, ImagePart
 from welldone.server.requests import fields
@@ -35,20 +34,22 @@ def read_image(part: ImagePart, param: str) -> Json:
         raise fields.wrong_type(param, "a string", url)
     head, comma, data = url.partition(",")
     if not head.startswith("data:") or not comma:
-        message = f"Invalid '{param}': this server does not fetch images. Send the image as 'data:image/png;base64,…'."
-        raise invalid_request(message, param=param, code="invalid_image_url")
+        reason = "this server does not fetch images. Send the image as 'data:image/png;base64,…'."
+        raise fields.invalid(param, reason, "invalid_image_url")
     if not head.endswith(";base64"):
-        raise _invalid_image(param, "expected base64")
+        raise fields.invalid(param, "expected base64.", "invalid_image")
     decoded = _decode_base64(data, param)
     kind = image_format(decoded)
     if kind is None:
-        raise _invalid_image(param, "expected a PNG, JPEG, WebP, GIF or BMP")
+        raise fields.invalid(param, "expected a PNG, JPEG, WebP, GIF or BMP.", "invalid_image")
     size = image_size(decoded, kind)
     if size is None:
-        raise _invalid_image(param, f"the {kind} is damaged")
+        raise fields.invalid(param, f"the {kind} is damaged.", "invalid_image")
     width, height = size
     if not 0 < width * height <= PIXELS_LIMIT or max(size) > _SIDE_LIMIT:
-        raise _invalid_image(param, f"expected at most {PIXELS_LIMIT} pixels, but got {width} x {height}")
+        raise fields.invalid(
+            param, f"expected at most {PIXELS_LIMIT} pixels, but got {width} x {height}.", "invalid_image"
+        )
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
 
 
@@ -125,10 +126,4 @@ def _decode_base64(data: str, param: str) -> bytes:
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError:
-        raise invalid_request(
-            f"Invalid '{param}': this is not valid base64.", param=param, code="invalid_base64"
-        ) from None
-
-
-def _invalid_image(param: str, reason: str) -> ApiError:
-    return invalid_request(f"Invalid '{param}': {reason}.", param=param, code="invalid_image")
+        raise fields.invalid(param, "this is not valid base64.", "invalid_base64") from None

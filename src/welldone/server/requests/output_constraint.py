@@ -14,7 +14,7 @@ from welldone.server.requests.json_schema import SchemaBudget, check_schema
 ANY_OBJECT: Json = {"type": "object"}
 
 _UNSUPPORTED_KINDS = ("regex", "grammar", "structural_tag")
-VLLM_CONSTRAINT_FIELDS = (
+VLLM_FIELDS = (
     "structured_outputs",
     *(f"guided_{kind}" for kind in ("json", "json_object", "choice", *_UNSUPPORTED_KINDS)),
 )

@@ -51,17 +51,32 @@ def read_input_items(body: Json, lookup: ItemLookup, limit_bytes: int) -> Genera
         return [{"role": "user", "content": value}]
     if not isinstance(value, list):
         raise fields.wrong_type("input", "a string or an array of objects", value)
-    items = []
-    references = _ItemReferences(lookup, limit_bytes)
     if len(value) > schema.ITEMS_LIMIT:
         raise fields.too_many("input", schema.ITEMS_LIMIT, len(value))
+    items: list[Json] = []
+    references, remaining_bytes = 0, limit_bytes
     for index, item in enumerate(value):
+        param = f"input[{index}]"
         if not isinstance(item, dict):
-            raise fields.wrong_type(f"input[{index}]", "an object", item)
+            raise fields.wrong_type(param, "an object", item)
         if not isinstance(item.get("id"), str | None):
-            raise fields.wrong_type(f"input[{index}].id", "a string", item["id"])
-        is_reference = item_type(item) == _ITEM_REFERENCE
-        items.append((yield from references.resolve(item, f"input[{index}]")) if is_reference else item)
+            raise fields.wrong_type(f"{param}.id", "a string", item["id"])
+        if item_type(item) != _ITEM_REFERENCE:
+            items.append(item)
+            continue
+        item_id = fields.read_fields(item, schema.ItemReference, f"{param}.").id
+        if (data := lookup(item_id)) is None:
+            raise item_not_found(item_id, param)
+        references += 1
+        remaining_bytes -= len(data)
+        if references > REFERENCES_LIMIT:
+            reason = f"too many item references. Expected at most {REFERENCES_LIMIT} in one request."
+            raise fields.invalid("input", reason, "array_above_max_length")
+        if remaining_bytes < 0:
+            message = f"The referenced items have more than {limit_bytes} bytes, the size limit of a request."
+            raise invalid_request(message, param=param, code="context_length_exceeded")
+        yield
+        items.append((yield from decode_unlimited_in_steps(data)))  # type: ignore[arg-type]  # encoded from an object
     return items
 
 
@@ -80,9 +95,17 @@ def item_type(item: Json) -> object:
     return "message" if "role" in item else _ITEM_REFERENCE if item.keys() == {"id"} else None
 
 
-def complete_items(items: list[Json], response_id: str) -> list[Json]:
-    """Return items as they are stored and listed: with type, status and an id derived from the response's."""
-    return [_complete_item(item, f"{response_id.removeprefix('resp_')}_in{index}") for index, item in enumerate(items)]
+def complete_item(item: Json, suffix: str) -> Json:
+    """Return an item as it is stored and listed: with type, status and an id that ends with `suffix`."""
+    kind = string_or_type_name(item_type(item))
+    out: Json = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_{suffix}", "type": kind, "status": "completed"}
+    out |= {key: value for key, value in item.items() if value is not None}
+    content = item.get("content")
+    if kind == "message" and isinstance(content, str):
+        output_part: Json = {"type": "output_text", "text": content, "annotations": []}
+        input_part: Json = {"type": "input_text", "text": content}
+        out["content"] = [output_part if item.get("role") == "assistant" else input_part]
+    return out
 
 
 class ConvertedMessage(NamedTuple):
@@ -115,31 +138,6 @@ class _AssistantTurn(msgspec.Struct):
     param: str = ""
     """Parameter name of its first item."""
     call_params: list[str] = []
-
-    @property
-    def accepts_text(self) -> bool:
-        """Whether more text belongs to this turn: a second text starts a message, unless calls await their outputs."""
-        return bool(self.calls) or not (self.texts or self.refusals)
-
-    @property
-    def param_names(self) -> dict[str, str]:
-        """The client's names for the fields of the message."""
-        calls = {f".tool_calls[{index}]": param for index, param in enumerate(self.call_params)}
-        functions = {f"{name}.function": param for name, param in calls.items()}
-        return {"": self.param, **calls, **functions}
-
-    def to_message(self) -> Json | None:
-        """Return the message; None if the turn has only reasoning."""
-        if not (self.texts or self.refusals or self.calls):
-            return None
-        out: Json = {"role": "assistant", "content": "\n".join(self.texts) if self.texts else None}
-        if self.refusals:
-            out["refusal"] = "\n".join(self.refusals)
-        if self.reasoning:
-            out["reasoning_content"] = "\n\n".join(self.reasoning)
-        if self.calls:
-            out["tool_calls"] = self.calls
-        return out
 
 
 class _ChatBuilder:
@@ -174,10 +172,25 @@ class _ChatBuilder:
                 self._add_message({"role": "system", "content": text}, {"": param})
 
     def close_turn(self) -> None:
-        message = self._turn.to_message()
-        if message is not None:
-            self.messages.append(ConvertedMessage(message, self._turn.param_names))
-        self._turn = _AssistantTurn()
+        """Add the message of the turn, unless the turn has only reasoning."""
+        turn, self._turn = self._turn, _AssistantTurn()
+        if not (turn.texts or turn.refusals or turn.calls):
+            return
+        out: Json = {"role": "assistant", "content": "\n".join(turn.texts) if turn.texts else None}
+        if turn.refusals:
+            out["refusal"] = "\n".join(turn.refusals)
+        if turn.reasoning:
+            out["reasoning_content"] = "\n\n".join(turn.reasoning)
+        if turn.calls:
+            out["tool_calls"] = turn.calls
+        calls = {f".tool_calls[{index}]": param for index, param in enumerate(turn.call_params)}
+        functions = {f"{name}.function": param for name, param in calls.items()}
+        self.messages.append(ConvertedMessage(out, {"": turn.param, **calls, **functions}))
+
+    def _start_text(self) -> None:
+        """Close the turn if it has text: a second text starts a message, unless calls await their outputs."""
+        if not self._turn.calls and (self._turn.texts or self._turn.refusals):
+            self.close_turn()
 
     def _add_message(self, message: Json, param_names: dict[str, str]) -> None:
         self.close_turn()
@@ -189,8 +202,7 @@ class _ChatBuilder:
         self._turn.param = self._turn.param or param
 
     def _add_assistant_message(self, item: schema.AssistantItem, param: str) -> None:
-        if not self._turn.accepts_text:
-            self.close_turn()
+        self._start_text()
         self._turn.param = self._turn.param or param
         for part in [schema.OutputTextPart(item.content)] if isinstance(item.content, str) else item.content:
             if isinstance(part, RefusalPart):
@@ -200,8 +212,7 @@ class _ChatBuilder:
 
     def _add_reasoning(self, item: schema.ReasoningItem) -> None:
         """Add reasoning to the turn that follows it. Encrypted reasoning is dropped."""
-        if not self._turn.accepts_text:
-            self.close_turn()
+        self._start_text()
         for parts in (item.content, item.summary):
             texts = [part.text for part in parts or ()]
             if any(texts):
@@ -239,40 +250,12 @@ def _chat_part(part: schema.InputPart, param: str) -> Json:
                 raise fields.unsupported(f"{param}.file_id", "is not supported: send the image as 'image_url'.")
             if part.image_url is None:
                 raise fields.missing(f"{param}.image_url")
-            detail = {} if part.detail is None else {"detail": part.detail}
-            return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
+            return {"type": "image_url", "image_url": fields.given(url=part.image_url, detail=part.detail)}
         case schema.InputFilePart():
             if part.file_url is not None:
                 raise fields.unsupported(f"{param}.file_url", "is not supported: send the file as 'file_data'.")
-            values = {name: getattr(part, name) for name in ("file_data", "file_id", "filename")}
-            return {"type": "file", "file": {name: value for name, value in values.items() if value is not None}}
-
-
-class _ItemReferences:
-    """Resolves the item references of one request, up to a total number and size."""
-
-    def __init__(self, lookup: ItemLookup, limit_bytes: int) -> None:
-        self._lookup = lookup
-        self._limit_bytes = limit_bytes
-        self._remaining = REFERENCES_LIMIT
-        self._remaining_bytes = limit_bytes
-
-    def resolve(self, item: Json, param: str) -> Generator[None, None, Json]:
-        item_id = fields.read_fields(item, schema.ItemReference, f"{param}.").id
-        data = self._lookup(item_id)
-        if data is None:
-            raise item_not_found(item_id, param)
-        self._remaining -= 1
-        self._remaining_bytes -= len(data)
-        if self._remaining < 0:
-            message = f"Invalid 'input': too many item references. Expected at most {REFERENCES_LIMIT} in one request."
-            raise invalid_request(message, param="input", code="array_above_max_length")
-        if self._remaining_bytes < 0:
-            message = f"The referenced items have more than {self._limit_bytes} bytes, the size limit of a request."
-            raise invalid_request(message, param=param, code="context_length_exceeded")
-        yield
-        stored = yield from decode_unlimited_in_steps(data)
-        return stored  # type: ignore[return-value]  # it was encoded from an object
+            file = fields.given(file_data=part.file_data, file_id=part.file_id, filename=part.filename)
+            return {"type": "file", "file": file}
 
 
 def item_not_found(item_id: str, param: str) -> ApiError:
@@ -282,15 +265,3 @@ def item_not_found(item_id: str, param: str) -> ApiError:
         "limited time. Send the item itself."
     )
     return invalid_request(message, param=param, code="item_not_found")
-
-
-def _complete_item(item: Json, suffix: str) -> Json:
-    kind = string_or_type_name(item_type(item))
-    out: Json = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_{suffix}", "type": kind, "status": "completed"}
-    out |= {key: value for key, value in item.items() if value is not None}
-    content = item.get("content")
-    if kind == "message" and isinstance(content, str):
-        output_part: Json = {"type": "output_text", "text": content, "annotations": []}
-        input_part: Json = {"type": "input_text", "text": content}
-        out["content"] = [output_part if item.get("role") == "assistant" else input_part]
-    return out

@@ -4,10 +4,11 @@ from itertools import takewhile
 
 import msgspec
 
-from welldone.gateway.errors import ApiError, invalid_request
+from welldone.gateway.errors import invalid_request
 from welldone.protocol.events import Json
 from welldone.schemas import responses as schema
 from welldone.schemas.errors import shorten_value
+from welldone.schemas.fields import describe_fields
 from welldone.schemas.messages import AllowedTools, NamedFunction
 from welldone.server.requests import fields
 from welldone.server.requests.response_items import ConvertedMessage, items_to_messages
@@ -18,42 +19,25 @@ _CUSTOM_TOOL_KEYS = ("name", "description", "format")
 _GRAMMAR_KEYS = ("definition", "syntax")
 
 
-class ResponsesTools(msgspec.Struct):
-    """The tools of a request."""
+def _read_tools(
+    request: schema.ResponseRequest, tool_types: tuple[str, ...], ignores_unknown_tools: bool
+) -> tuple[Json, list[Json], dict[str, str]]:
+    """Translate `tools`, `tool_choice` and `parallel_tool_calls`.
 
-    chat: Json
-    """The fields of the chat request."""
-    echoed: list[Json]
-    """The tools as the response repeats them."""
-    param_names: dict[str, str]
-    """The client's names for the tools of the chat request."""
-
-
-def read_responses_tools(
-    request: schema.ResponseRequest, *, ignores_unknown_tools: bool, allows_custom_tools: bool
-) -> ResponsesTools:
-    """Translate `tools`, `tool_choice` and `parallel_tool_calls`. `allows_custom_tools`: forward custom tools.
-
-    Raises:
-        ApiError: a tool has no equivalent in a chat, and unknown tools are not ignored; or the choice is invalid.
+    Returns the fields of the chat request, the tools as the response repeats them, and the client's names for those of
+    the chat request.
     """
-    tool_types = ("function", "custom") if allows_custom_tools else ("function",)
     supported = _supported_tools(request, tool_types, ignores_unknown_tools)
     tools = [tool for tool, _ in supported]
     choice, allowed = _read_tool_choice(
         request.tool_choice, {tool["name"] for tool in tools}, tool_types, ignores_unknown_tools
     )
-    is_parallel = request.parallel_tool_calls
     callable_tools = [(tool, param) for tool, param in supported if allowed is None or tool["name"] in allowed]
     names = {f"tools[{index}].{tool['type']}": param for index, (tool, param) in enumerate(callable_tools)}
     if not callable_tools:  # servers reject a tool choice without tools
-        return ResponsesTools({}, tools, names)
-    chat: Json = {"tools": [_chat_tool(tool) for tool, _ in callable_tools]}
-    if choice is not None:
-        chat["tool_choice"] = choice
-    if is_parallel is not None:
-        chat["parallel_tool_calls"] = is_parallel
-    return ResponsesTools(chat, tools, names)
+        return {}, tools, names
+    chat = {"tools": [_chat_tool(tool) for tool, _ in callable_tools]}
+    return chat | fields.given(tool_choice=choice, parallel_tool_calls=request.parallel_tool_calls), tools, names
 
 
 def _supported_tools(
@@ -90,45 +74,34 @@ def _read_tool_choice(
     """Return the choice in chat form, and the names of the allowed tools (None: all)."""
     if value is None:
         return None, None
-    if isinstance(value, dict):
-        return _read_tool_choice_object(value, names, tool_types, ignores_unknown_tools)
-    if not isinstance(value, str):
+    if isinstance(value, str):
+        if value not in TOOL_CHOICE_MODES:
+            raise fields.wrong_value("tool_choice", value, TOOL_CHOICE_MODES)
+        mode, allowed = value, None
+    elif not isinstance(value, dict):
         raise fields.wrong_type("tool_choice", "a string or an object", value)
-    if value not in TOOL_CHOICE_MODES:
-        raise fields.wrong_value("tool_choice", value, TOOL_CHOICE_MODES)
-    _check_tools_for_mode(value, names)
-    return value, None
-
-
-def _read_tool_choice_object(
-    value: Json, names: set[str], tool_types: tuple[str, ...], ignores_unknown_tools: bool
-) -> tuple[str | Json, set[str] | None]:
-    kind = fields.read_fields(value, schema.ResponseTool, "tool_choice.").type
-    if kind in tool_types:
+    elif (kind := fields.read_fields(value, schema.ResponseTool, "tool_choice.").type) in tool_types:
         return {"type": kind, kind: {"name": _known_tool_name(value, "tool_choice.", names)}}, None
-    if kind == "allowed_tools":
+    elif kind == "allowed_tools":
         found = fields.read_fields(value, AllowedTools, "tool_choice.")
         tools = enumerate(found.tools or ())
-        allowed = {_known_tool_name(tool, f"tool_choice.tools[{index}].", names) for index, tool in tools}
-        _check_tools_for_mode(found.mode or "auto", allowed)
-        return found.mode or "auto", allowed
-    if ignores_unknown_tools:  # the named tool was ignored too
+        mode = found.mode or "auto"
+        names = allowed = {_known_tool_name(tool, f"tool_choice.tools[{index}].", names) for index, tool in tools}
+    elif ignores_unknown_tools:  # the named tool was ignored too
         return "auto", None
-    raise fields.wrong_value("tool_choice.type", kind, (*tool_types, "allowed_tools"))
+    else:
+        raise fields.wrong_value("tool_choice.type", kind, (*tool_types, "allowed_tools"))
+    if mode == "required" and not names:
+        message = "'tool_choice' is only allowed when 'tools' has functions."
+        raise invalid_request(message, param="tool_choice", code="invalid_value")
+    return mode, allowed
 
 
 def _known_tool_name(table: Json, path: str, names: set[str]) -> str:
     name = fields.read_fields(table, NamedFunction, path).name
     if name not in names:
-        param = f"{path}name"
-        raise invalid_request(f"Invalid '{param}': there is no tool '{name}'.", param=param, code="invalid_value")
+        raise fields.invalid(f"{path}name", f"there is no tool '{name}'.")
     return name
-
-
-def _check_tools_for_mode(mode: str, names: set[str]) -> None:
-    if mode == "required" and not names:
-        message = "'tool_choice' is only allowed when 'tools' has functions."
-        raise invalid_request(message, param="tool_choice", code="invalid_value")
 
 
 _CLIENT_PARAM_NAMES = {
@@ -143,7 +116,7 @@ _CLIENT_PARAM_NAMES = {
 }
 """The client's names for fields of the chat request."""
 _CHAT_FIELDS = ("model", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
-_OWN_FIELDS = frozenset(schema.ResponseRequest.__struct_fields__).difference(_CHAT_FIELDS)
+_OWN_FIELDS = {field.name for field in describe_fields(schema.ResponseRequest)}.difference(_CHAT_FIELDS)
 """Fields that are not also fields of the chat request."""
 _ECHOED_FIELDS = (
     *("background", "frequency_penalty", "instructions", "max_output_tokens", "max_tool_calls", "metadata"),
@@ -151,15 +124,6 @@ _ECHOED_FIELDS = (
     *("prompt_cache_retention", "reasoning", "safety_identifier", "store"),
     *("temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"),
 )
-
-
-class ResponseStorageOptions(msgspec.Struct, frozen=True):
-    """How the response is delivered and stored."""
-
-    previous_response_id: str | None
-    is_stored: bool
-    is_background: bool
-    is_stream: bool
 
 
 class ResponsesTranslation(msgspec.Struct):
@@ -174,18 +138,14 @@ class ResponsesTranslation(msgspec.Struct):
     """ReasoningOptions is sent as a summary."""
 
 
-def read_storage_options(body: Json) -> ResponseStorageOptions:
-    """Read `previous_response_id`, `store`, `background` and `stream`."""
-    storage = fields.read_fields(body, schema.ResponseStorage)
-    options = ResponseStorageOptions(
-        previous_response_id=storage.previous_response_id or None,
-        is_stored=storage.store is not False,
-        is_background=storage.background is True,
-        is_stream=storage.stream is True,
-    )
-    if options.is_background and options.is_stream:
+def read_storage_options(body: Json) -> schema.ResponseStorage:
+    """Read `previous_response_id`, `store`, `background` and `stream`, with their defaults."""
+    options = fields.read_fields(body, schema.ResponseStorage)
+    options.previous_response_id = options.previous_response_id or None
+    options.store = options.store is not False
+    if options.background and options.stream:
         raise fields.unsupported("background", "cannot be used together with 'stream': poll the response instead.")
-    if options.is_background and not options.is_stored:
+    if options.background and not options.store:
         raise fields.unsupported("background", "needs 'store': the response could not be retrieved otherwise.")
     return options
 
@@ -214,30 +174,28 @@ def responses_to_chat(
     request = fields.read_fields(body, schema.ResponseRequest)
     _check_metadata(request.metadata or {})
     chat = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
-    tools = read_responses_tools(
-        request, ignores_unknown_tools=ignores_unknown_tools, allows_custom_tools=allows_custom_tools
-    )
+    tool_types = ("function", "custom") if allows_custom_tools else ("function",)
+    chat_tools, echoed_tools, tool_names = _read_tools(request, tool_types, ignores_unknown_tools)
     text: Json = body.get("text") or {}
     given = request.reasoning or schema.ReasoningOptions()
     reasoning = {"effort": given.effort, "summary": given.summary or given.generate_summary}
     has_logprobs = schema.INCLUDE_LOGPROBS in (request.include or ())
-    translated = {
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "max_completion_tokens": request.max_output_tokens,
-        "logprobs": True if has_logprobs else None,
-        "top_logprobs": request.top_logprobs if has_logprobs else None,
-        "reasoning_effort": given.effort,
-        "verbosity": text.get("verbosity"),
-        "response_format": _response_format(text.get("format") or {}),
-        "stream": request.stream,
-    }
-    chat |= tools.chat | {name: value for name, value in translated.items() if value is not None}
+    chat |= chat_tools | fields.given(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        max_completion_tokens=request.max_output_tokens,
+        logprobs=True if has_logprobs else None,
+        top_logprobs=request.top_logprobs if has_logprobs else None,
+        reasoning_effort=given.effort,
+        verbosity=text.get("verbosity"),
+        response_format=_response_format(text.get("format") or {}),
+        stream=request.stream,
+    )
     messages = _read_messages(request.instructions, history, items)
     chat["messages"] = [message.value for message in messages]
-    echo = echoed_fields(body) | {"tools": tools.echoed, "reasoning": reasoning}
+    echo = echoed_fields(body) | {"tools": echoed_tools, "reasoning": reasoning}
     echo["text"] = {**text, "format": text.get("format") or {"type": "text"}}
-    names = _CLIENT_PARAM_NAMES | tools.param_names
+    names = _CLIENT_PARAM_NAMES | tool_names
     for index, message in enumerate(messages):
         names |= {f"messages[{index}]{suffix}": param for suffix, param in message.param_names.items()}
     return ResponsesTranslation(chat, echo, names, wants_summary=reasoning["summary"] is not None)
@@ -266,22 +224,18 @@ def _response_format(text_format: Json) -> Json | None:
         return None
     if text_format["name"] is None:
         raise fields.missing("text.format.name")
-    json_schema = {name: value for name, value in text_format.items() if name != "type" and value is not None}
-    return {"type": kind, kind: json_schema}
+    return {"type": kind, kind: fields.given(**text_format | {"type": None})}
 
 
 def _check_metadata(metadata: Json) -> None:
     """Validate a field that is only echoed: typed clients parse it in the response."""
     if len(metadata) > schema.METADATA_PAIRS_LIMIT:
-        raise _invalid_metadata(f"expected at most {schema.METADATA_PAIRS_LIMIT} pairs, but got {len(metadata)}")
+        reason = f"expected at most {schema.METADATA_PAIRS_LIMIT} pairs, but got {len(metadata)}."
+        raise fields.invalid("metadata", reason)
     for name, value in metadata.items():
         if not isinstance(value, str):
             raise fields.wrong_type(f"metadata.{shorten_value(name)}", "a string", value)
         key_limit, value_limit = schema.METADATA_KEY_LENGTH, schema.METADATA_VALUE_LENGTH
         if len(name) > key_limit or len(value) > value_limit:
-            reason = f"expected keys of at most {key_limit} characters and values of at most {value_limit}"
-            raise _invalid_metadata(reason)
-
-
-def _invalid_metadata(reason: str) -> ApiError:
-    return invalid_request(f"Invalid 'metadata': {reason}.", param="metadata", code="invalid_value")
+            reason = f"expected keys of at most {key_limit} characters and values of at most {value_limit}."
+            raise fields.invalid("metadata", reason)

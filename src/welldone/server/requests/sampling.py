@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 from typing import TypeVar
 
-import msgspec
-
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
-from welldone.protocol.request_facts import RequestFacts, read_request_facts
 from welldone.schemas import chat as schema
 from welldone.schemas.errors import shorten_value
-from welldone.schemas.fields import FieldHandling, describe_fields
+from welldone.schemas.fields import FieldHandling
 from welldone.server.requests import fields
 
 RequestType = TypeVar("RequestType", bound=schema.GenerationBody)
@@ -29,29 +26,9 @@ _MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")  # in 
 _WINDOW_FIELDS = ("repeat_last_n", "dry_allowed_length", "dry_penalty_last_n")
 _TOKEN_ID_DIGITS = 10
 
-_FIELDS = {
-    field.name: field for kind in (schema.ChatRequest, schema.CompletionRequest) for field in describe_fields(kind)
-}
-_FORWARDED = frozenset(name for name, field in _FIELDS.items() if field.handling is FieldHandling.FORWARDED)
-_REJECTED = {name: field for name, field in _FIELDS.items() if field.handling is FieldHandling.REJECTED}
 
-UNKNOWN_CAPABILITIES = ModelCapabilities(
-    kind="llama",
-    context=0,
-    train_context=0,
-    slots=0,
-    vocabulary_size=0,
-    embedding_size=0,
-    parameters=0,
-    size_bytes=0,
-    images=True,
-    audio=True,
-    tools=True,
-    chat=True,
-    embeddings=True,
-    reranking=True,
-)
-"""Capabilities of a model that has not reported any: no feature is ruled out."""
+UNKNOWN_CAPABILITIES = ModelCapabilities(kind="llama")
+"""Capabilities of a model that has not reported any."""
 
 
 def with_defaults(body: Json, defaults: Mapping[str, object]) -> Json:
@@ -68,13 +45,14 @@ def with_defaults(body: Json, defaults: Mapping[str, object]) -> Json:
 def engine_sampling(request: schema.GenerationBody, body: Json, capabilities: ModelCapabilities) -> Json:
     """Return the sampling fields of the engine's body. Raises ApiError for unsupported fields."""
     out: Json = {}
-    known = request.__struct_fields__
+    forwarded = fields.fields_with(FieldHandling.FORWARDED, type(request))
+    rejected = fields.fields_with(FieldHandling.REJECTED, type(request))
     for name, value in body.items():
-        if name in _FORWARDED and name in known:
+        if name in forwarded:
             out[name] = getattr(request, name)
-        elif value and name in _REJECTED and name in known:
-            if not (capabilities.kind == "command" and _REJECTED[name].extra.get(schema.VLLM_FIELD)):
-                raise fields.unsupported(name, _REJECTED[name].note)
+        elif value and name in rejected:
+            if not (capabilities.kind == "command" and rejected[name].extra.get(schema.VLLM_FIELD)):
+                raise fields.unsupported(name, rejected[name].note)
             out[name] = value
     if "repetition_penalty" in out:  # vLLM's name
         out["repeat_penalty"] = out.pop("repetition_penalty")
@@ -135,11 +113,8 @@ def expand_choices(prompts: list[Json], request: schema.GenerationBody) -> list[
     """Return the engine's bodies: each prompt n times, with distinct seeds."""
     n = request.n or 1
     if len(prompts) * n > schema.TOTAL_CHOICES_LIMIT:
-        message = (
-            f"Invalid 'n': {len(prompts)} prompts with {n} choices each. Expected at most {schema.TOTAL_CHOICES_LIMIT} "
-            "choices in total."
-        )
-        raise invalid_request(message, param="n", code="integer_above_max_value")
+        reason = f"{len(prompts)} prompts with {n} choices each. Expected at most {schema.TOTAL_CHOICES_LIMIT} choices"
+        raise fields.invalid("n", f"{reason} in total.", "integer_above_max_value")
     seed = request.seed
     if seed is not None:
         fields.check_range(seed, -schema.INT64, 2 * schema.INT64, "seed", "integer")
@@ -158,15 +133,6 @@ def expand_choices(prompts: list[Json], request: schema.GenerationBody) -> list[
     return bodies
 
 
-def engine_request_facts(
-    body: Json, choices: int, stop_strings: tuple[str, ...], tool_choice: str | Json | None = None
-) -> RequestFacts:
-    """Return the facts for the stream writers: choice count, stop strings, and the tool choice in chat form."""
-    return msgspec.structs.replace(
-        read_request_facts({**body, "tool_choice": tool_choice}), choice_count=choices, stop_strings=stop_strings
-    )
-
-
 def read_prompts(value: object, name: str, limit: int, capabilities: ModelCapabilities) -> list[str | list[int]]:
     """Read a string, an array of token ids, or an array of either; returns a list of prompts."""
     match value:
@@ -183,8 +149,8 @@ def read_prompts(value: object, name: str, limit: int, capabilities: ModelCapabi
     tokens = sum(len(item) for item in items if isinstance(item, list))
     tokens_limit = max(TOKEN_IDS_LIMIT, capabilities.context)
     if tokens > tokens_limit:
-        message = f"Invalid '{name}': too many token ids. Expected at most {tokens_limit}, but got {tokens} instead."
-        raise invalid_request(message, param=name, code="array_above_max_length")
+        reason = f"too many token ids. Expected at most {tokens_limit}, but got {tokens} instead."
+        raise fields.invalid(name, reason, "array_above_max_length")
     prompts: list[str | list[int]] = []
     for index, item in enumerate(items):
         param = f"{name}[{index}]" if len(items) > 1 else name

@@ -12,7 +12,7 @@ import msgspec
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
-from welldone.protocol.text_tool_calls import ForcedCallShape, ForcedToolCall
+from welldone.protocol.text_tool_calls import ForcedToolCall
 from welldone.schemas.chat import ChatRequest, ToolChoiceMode
 from welldone.schemas.errors import shorten_value
 from welldone.schemas.messages import AllowedTools, NamedFunction, ToolChoiceObject
@@ -66,9 +66,7 @@ def read_tools(request: ChatRequest, capabilities: ModelCapabilities, budget: Sc
     tool_choice: str | Json = choice.mode
     if choice.name is not None:
         tool_choice = {"type": "function", "function": {"name": choice.name}}
-    engine_fields: Json = {"tools": tools, "tool_choice": tool_choice}
-    if is_parallel is not None:
-        engine_fields["parallel_tool_calls"] = is_parallel
+    engine_fields = fields.given(tools=tools, tool_choice=tool_choice, parallel_tool_calls=is_parallel)
     if capabilities.kind == "command":
         return EngineTools(body=engine_fields, choice=tool_choice)
     tool_list = _TOOL_LIST_PROMPT + msgspec.json.encode(tools).decode()
@@ -80,10 +78,10 @@ def read_tools(request: ChatRequest, capabilities: ModelCapabilities, budget: Sc
     if len(candidates) == 1 and not allows_several:
         function = candidates[0]["function"]
         schema: Json = function["parameters"]
-        forced_call = ForcedToolCall(ForcedCallShape.ARGUMENTS, function["name"], choice.name is not None)
+        forced_call = ForcedToolCall(function["name"], choice.name is not None)
     else:
         schema = _named_calls_schema(candidates, allows_several)
-        forced_call = ForcedToolCall(ForcedCallShape.CALL)
+        forced_call = ForcedToolCall()
     return EngineTools(
         template_tools=tools if capabilities.tools else None,
         system_text=None if capabilities.tools else tool_list + _CALL_ONLY_PROMPT,
@@ -95,17 +93,11 @@ def read_tools(request: ChatRequest, capabilities: ModelCapabilities, budget: Sc
 
 def unsupported_tool_type(param: str, kind: str, client_tool_type: str) -> ApiError:
     """Return the error for a tool that the server would have to run; clients run those of `client_tool_type`."""
+    reason = f"This server runs no tools; supported: '{client_tool_type}'. Omit the tool"
     if kind == "namespace":  # Codex sends the tools of MCP servers like this
-        message = (
-            f"Invalid value for '{param}': 'namespace'. Functions in a namespace are not supported: send each as a "
-            f"tool of type '{client_tool_type}', or start the server with --unknown-tools ignore."
-        )
-    else:
-        message = (
-            f"Invalid value for '{param}': '{shorten_value(kind)}'. This server runs no tools; supported: "
-            f"'{client_tool_type}'. Omit the tool, or start the server with --unknown-tools ignore."
-        )
-    return invalid_request(message, param=param, code="unsupported_value")
+        reason = f"Functions in a namespace are not supported: send each as a tool of type '{client_tool_type}'"
+    message = f"Invalid value for '{param}': '{shorten_value(kind)}'. {reason}, or start the server with "
+    return invalid_request(f"{message}--unknown-tools ignore.", param=param, code="unsupported_value")
 
 
 def _engine_tools(request: ChatRequest, budget: SchemaBudget) -> list[Json]:
@@ -118,14 +110,11 @@ def _engine_tools(request: ChatRequest, budget: SchemaBudget) -> list[Json]:
         functions = [(function, f"functions[{index}]") for index, function in enumerate(request.functions or ())]
     for function, param in functions:
         if function.name in names:
-            message = f"Invalid '{param}.name': there is another tool with the name '{function.name}'."
-            raise invalid_request(message, param=f"{param}.name", code="invalid_value")
+            raise fields.invalid(f"{param}.name", f"there is another tool with the name '{function.name}'.")
         names.add(function.name)
-        out: Json = {"name": function.name}
-        if function.description is not None:
-            out["description"] = function.description
         schema = function.parameters
-        out["parameters"] = check_schema(schema, f"{param}.parameters", budget) if schema else _NO_PARAMETERS
+        parameters = check_schema(schema, f"{param}.parameters", budget) if schema else _NO_PARAMETERS
+        out = fields.given(name=function.name, description=function.description, parameters=parameters)
         tools.append({"type": "function", "function": out})
     return tools
 
@@ -142,7 +131,7 @@ def _read_tool_choice(request: ChatRequest, field: str, names: set[str]) -> _Too
         )
     for name in {choice.name} if choice.name else choice.allowed or ():
         if name not in names:
-            raise invalid_request(f"Invalid '{param}': there is no tool '{name}'.", param=param, code="invalid_value")
+            raise fields.invalid(param, f"there is no tool '{name}'.")
     return choice
 
 

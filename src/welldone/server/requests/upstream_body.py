@@ -10,12 +10,11 @@ from collections.abc import Generator
 import msgspec
 
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol import envelope as wire
 from welldone.protocol.events import Json
 from welldone.protocol.request_facts import COMPLETIONS_CHOICES_LIMIT, read_request_facts
 from welldone.schemas.chat import ModelRequest, SameDialectRequest, UpstreamRequest
 from welldone.server.requests import fields
-from welldone.server.requests.fields import TextEndpoint, ValidatedRequest, read_body_in_steps
+from welldone.server.requests.fields import ValidatedRequest, read_body_in_steps
 
 UPSTREAM_REQUESTS_LIMIT = 128
 """Upstream requests for one client request: OpenAI's limit for `n`."""
@@ -34,7 +33,7 @@ _NON_STREAMING_FIELDS = ("prompt_logprobs", "use_beam_search", "audio")
 
 
 def read_upstream_request(
-    body: Json, endpoint: TextEndpoint, *, supports_n: bool, supports_streaming: bool, wants_usage: bool = True
+    body: Json, endpoint: str, *, supports_n: bool, supports_streaming: bool, wants_usage: bool = True
 ) -> ValidatedRequest:
     """Validate a chat or completions request for an upstream.
 
@@ -55,16 +54,14 @@ def read_upstream_request(
         prompts = [{"prompt": item} for item in prompt]
     limit = COMPLETIONS_CHOICES_LIMIT if supports_n else UPSTREAM_REQUESTS_LIMIT
     if len(prompts) * n > limit:
-        message = f"Invalid 'n': {len(prompts)} prompts with {n} choices each. Expected at most {limit} in total."
-        raise invalid_request(message, param="n", code="integer_above_max_value")
+        reason = f"{len(prompts)} prompts with {n} choices each. Expected at most {limit} in total."
+        raise fields.invalid("n", reason, "integer_above_max_value")
     base = without_routing_fields(body)
     base.pop("model", None)
     base["stream"] = supports_streaming and (is_stream or not _needs_buffered_reply(body, n))
     _set_stream_options(base, request.stream_options or {}, wants_usage)
     bodies = [base] if supports_n else _expand_choices(base, prompts, n)
     return ValidatedRequest(
-        endpoint=endpoint,
-        model=request.model,
         is_stream=is_stream,
         facts=msgspec.structs.replace(read_request_facts(body), choice_count=len(prompts) * n),
         bodies=bodies,
@@ -72,18 +69,17 @@ def read_upstream_request(
     )
 
 
-def read_same_dialect_request(body: Json, endpoint: wire.Endpoint, *, supports_streaming: bool) -> ValidatedRequest:
+def read_same_dialect_request(body: Json, *, supports_streaming: bool) -> ValidatedRequest:
     """Validate a request for an upstream with the client's dialect; its fields are forwarded unchanged."""
     request = fields.read_fields(body, SameDialectRequest)
     base = without_routing_fields(body)
     base.pop("model", None)
     if request.stream:
         base["stream"] = supports_streaming
-    is_stream = request.stream is True
-    return ValidatedRequest(endpoint=endpoint.value, model=request.model, is_stream=is_stream, bodies=[base])
+    return ValidatedRequest(is_stream=request.stream is True, bodies=[base])
 
 
-def _check_required_fields(body: Json, endpoint: TextEndpoint) -> None:
+def _check_required_fields(body: Json, endpoint: str) -> None:
     names = _REQUIRED_FIELDS[endpoint]
     value = next((body[name] for name in names if body.get(name) is not None), None)
     if value is None:

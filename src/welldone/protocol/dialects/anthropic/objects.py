@@ -160,14 +160,8 @@ def anthropic_error_object(failure: Failure) -> Json:
     """Return an error in Anthropic's format."""
     more = dict(failure.extra_fields)
     request = more.pop("request_id", None)
-    error = {"type": _failure_error_type(failure), "message": failure.message}
-    body: Json = {"type": "error", "error": {**more, **error}}
-    if request is not None:
-        body["request_id"] = request
-    return body
-
-
-def _failure_error_type(failure: Failure) -> str:
-    if failure.type in ERROR_TYPES and failure.type != "api_error":
-        return failure.type
-    return _ERROR_TYPE_BY_CODE.get(failure.code or "") or _ERROR_TYPE_BY_CODE.get(failure.type) or "api_error"
+    kind = failure.type
+    if kind not in ERROR_TYPES or kind == "api_error":
+        kind = _ERROR_TYPE_BY_CODE.get(failure.code or "") or _ERROR_TYPE_BY_CODE.get(kind) or "api_error"
+    body: Json = {"type": "error", "error": {**more, "type": kind, "message": failure.message}}
+    return body if request is None else body | {"request_id": request}

@@ -22,6 +22,7 @@ _PENDING_EVENTS_LIMIT = 64  # unknown events before message_start; more come onl
 _STOP_FIELDS = ("stop_reason", "stop_sequence")
 _START_FIELDS = ("id", "type", "role", *_STOP_FIELDS)
 _NORMAL_STOP_REASONS = frozenset({"end_turn", "stop_sequence", "tool_use"})  # of a complete message
+_UNORDERED_EVENTS = ("message_start", "ping", "error")  # they need no message_start before them
 _DELTA_TEXT_MEMBERS = dict(emitter.BLOCK_TEXT_DELTAS.values())
 _INPUT_NOT_OBJECT = "a tool call whose input is not a JSON object"
 
@@ -38,7 +39,8 @@ class MessagesRepairer(PassthroughRepairer):
         super().__init__(Endpoint.MESSAGES, fallback, model, is_stream=is_stream)
         self._accumulator = emitter.MessagesAccumulator()
         self._emitter: emitter.MessagesEmitter = emitter.MessagesEmitter() if is_stream else self._accumulator
-        self._next_tool_id = _tool_id_generator(fallback.id)
+        stem, numbers = fallback.id.rpartition("_")[2], count(1)
+        self._next_tool_id = lambda: f"toolu_{stem}{next(numbers)}"  # the same input gives the same bytes
         self._blocks = BlockSequencer(self._emitter, self.repair_log, self._next_tool_id)
         self._token_counts: dict[str, int] = {}
         self._pending_events: list[Json] = []  # unknown events before message_start
@@ -86,8 +88,7 @@ class MessagesRepairer(PassthroughRepairer):
     def _scrub_event(self, value: Json) -> Json:
         delta = as_object(value.get("delta")) if value.get("type") == "content_block_delta" else {}
         member = _DELTA_TEXT_MEMBERS.get(str(delta.get("type")), "")
-        text = delta.get(member)
-        clean = scrub_object(value)
+        text, clean = delta.get(member), scrub_object(value)
         return clean | {"delta": clean["delta"] | {member: text}} if isinstance(text, str) else clean
 
     def _repair_event(self, value: Json, name: str) -> bytes:
@@ -104,7 +105,7 @@ class MessagesRepairer(PassthroughRepairer):
             self.repair_log.record("msg-error-event", value)
         elif kind != name or (kind != value.get("type") and kind not in ("ping", "error")):
             self.repair_log.record("msg-event-name", value)
-        out = handler(value)
+        out = (b"" if kind in _UNORDERED_EVENTS else self._ensure_started()) + handler(value)
         if self._blocks.failure is not None:
             out += self._fail(self._blocks.failure)
         return out
@@ -173,23 +174,21 @@ class MessagesRepairer(PassthroughRepairer):
         self.repair_log.record_if(self._has_delta, "msg-delta-sent", value)
         block = scrub_object(as_object(value.get("content_block")))
         more = _unknown_members(value, "index", "content_block")
-        return self._ensure_started() + self._blocks.start_block(value.get("index"), block, more)
+        return self._blocks.start_block(value.get("index"), block, more)
 
     def _on_block_delta(self, value: Json) -> bytes:
-        started = self._ensure_started()
         delta = value.get("delta")
         if not isinstance(delta, dict):
             self.repair_log.record("msg-delta-type", value)
-            return started
+            return b""
         is_plain = all(type(item) is str for item in delta.values())  # the common case
         more = _unknown_members(value, "index", "delta")
-        return started + self._blocks.add_delta(value.get("index"), delta if is_plain else scrub_object(delta), more)
+        return self._blocks.add_delta(value.get("index"), delta if is_plain else scrub_object(delta), more)
 
     def _on_block_stop(self, value: Json) -> bytes:
-        return self._ensure_started() + self._blocks.stop_block(value.get("index"), _unknown_members(value, "index"))
+        return self._blocks.stop_block(value.get("index"), _unknown_members(value, "index"))
 
     def _on_message_delta(self, value: Json) -> bytes:
-        started = self._ensure_started()
         self._has_delta = True
         delta, usage = value.get("delta"), objects.valid_counts(as_object(value.get("usage")))
         if not isinstance(delta, dict):
@@ -202,10 +201,10 @@ class MessagesRepairer(PassthroughRepairer):
         _merge_members(self._usage_at_end, usage)
         _merge_members(self._delta, scrub_object(delta))
         _merge_members(self._extra_members, _unknown_members(value, "delta", "usage", *_STOP_FIELDS))
-        return started
+        return b""
 
     def _on_message_stop(self, value: Json) -> bytes:
-        return self._ensure_started() + self._end_message(_unknown_members(value))
+        return self._end_message(_unknown_members(value))
 
     def _on_ping(self, value: Json) -> bytes:
         self.repair_log.record_if(value.get("type") != "ping", "msg-ping-form", value)
@@ -219,8 +218,8 @@ class MessagesRepairer(PassthroughRepairer):
     def _upstream_failure(self, failure: Failure, value: Json, shape: str) -> Failure:
         """Log deviations of an error from Anthropic's format; return the failure with its request id."""
         error = as_object(value.get("error"))
-        if value.get("type") != "error" or not isinstance(error.get("message"), str):
-            self.repair_log.record(shape, value)
+        is_known = value.get("type") == "error" and isinstance(error.get("message"), str)
+        self.repair_log.record_if(not is_known, shape, value)
         self.repair_log.record_if(failure.type not in objects.ERROR_TYPES, "msg-error-type", failure.type)
         request = _nonempty_string(value.get("request_id"))
         if request is None:
@@ -343,10 +342,3 @@ def _unknown_members(value: Json, *names: str) -> Json:
 def _merge_members(into: Json, fields: Json) -> None:
     """Update members, ignoring null for those that are present."""
     into.update({name: value for name, value in fields.items() if value is not None or name not in into})
-
-
-def _tool_id_generator(message_id: str) -> Callable[[], str]:
-    """Derive tool ids from the message id: the same input gives the same bytes."""
-    stem = message_id.rpartition("_")[2]
-    numbers = count(1)
-    return lambda: f"toolu_{stem}{next(numbers)}"

@@ -86,26 +86,31 @@ class MessagesWriter:
                 out = self._ensure_started() + self._end_block()
                 self._open_event_type, self._pending_call, self._is_custom = ev.ToolCall, event, event.is_custom
                 return out
-            case ev.ToolArguments(text=text):
-                return self._write_arguments(text)
+            case ev.ToolArguments(text=text) if text and self._open_event_type is ev.ToolCall:
+                if self._is_custom:
+                    text = msgspec.json.encode(text)[1:-1].decode()  # a part of a JSON string
+                return self._open_tool_use() + self._emitter.add_text(text)
             case ev.Finish(reason=reason):
                 self._finish = event
                 return self._ensure_started() + self._end_block(is_cut=reason in TRUNCATED_REASONS)
             case Usage():
                 self._usage = event
-                return b""
             case Failure():
                 # Leave the open block open: a client would run a call whose block has ended.
-                return encode_error_event(event)
+                return self._dialect.final_error_bytes(event)
             case ev.KeepAlive():
                 return PING if self._emitter.has_started else KEEP_ALIVE
-            case ev.UnknownFields():
-                self._read_extra_fields(event)
-                return b""
-            case ev.ChoiceStart() | ev.Logprobs():
-                return b""  # message_start is sent with the first content; logprobs are not supported
+            case ev.UnknownFields(location=ev.FieldLocation.CHUNK, fields={"timings": dict(timings)}):  # llama.cpp
+                self._timings = timings
+            case ev.UnknownFields(location=ev.FieldLocation.CHOICE, fields={"stop_reason": str(stop)}) if (
+                stop in self._dialect.stop_sequences  # vLLM
+            ):
+                self._upstream_stop_sequence = stop
+            case ev.ToolArguments() | ev.UnknownFields() | ev.ChoiceStart() | ev.Logprobs():
+                pass  # message_start is sent with the first content; logprobs are not supported
             case _:
                 assert_never(event)
+        return b""
 
     def _write_text(self, event: ev.Text | ev.Reasoning | ev.Refusal) -> bytes:
         if isinstance(event, ev.Reasoning) and not self._dialect.includes_thinking:
@@ -121,14 +126,6 @@ class MessagesWriter:
             self._open_event_type = type(event)
             self._has_refusal |= isinstance(event, ev.Refusal)
         return opened + self._emitter.add_text(event.text)
-
-    def _write_arguments(self, text: str) -> bytes:
-        """Extend the arguments of the open call."""
-        if not text or self._open_event_type is not ev.ToolCall:
-            return b""
-        if self._is_custom:
-            text = msgspec.json.encode(text)[1:-1].decode()  # a part of a JSON string
-        return self._open_tool_use() + self._emitter.add_text(text)
 
     def _open_tool_use(self) -> bytes:
         """Open the block of a call with its first arguments: a client would run a call that is cut before them."""
@@ -170,14 +167,6 @@ class MessagesWriter:
             last = self._emitter.add_delta({"type": "signature_delta", "signature": ""})
         return last + self._emitter.close_block()
 
-    def _read_extra_fields(self, event: ev.UnknownFields) -> None:
-        """Read llama.cpp's `timings` and vLLM's `stop_reason`, which have an equivalent in this dialect."""
-        timings, stop = event.fields.get("timings"), event.fields.get("stop_reason")
-        if event.location is ev.FieldLocation.CHUNK and isinstance(timings, dict):
-            self._timings = timings
-        if event.location is ev.FieldLocation.CHOICE and isinstance(stop, str) and stop in self._dialect.stop_sequences:
-            self._upstream_stop_sequence = stop
-
     def _known_usage(self) -> Usage | None:
         known = self._usage or self._usage_source()
         return usage_from_timings(self._timings) if known is None and self._timings is not None else known
@@ -206,18 +195,15 @@ class MessagesDialect(TranslatedDialect):
             answer = msgspec.structs.replace(answer, reasoning="")
         upstream_stop = answer.choice_fields.get("stop_reason")  # vLLM's stop string
         stop = answer.stop_string or (upstream_stop if upstream_stop in self.stop_sequences else None)
-        message = objects.message_object(
-            envelope, objects.anthropic_usage_object(reply.usage), objects.content_blocks(answer)
-        ) | objects.stop_members(
-            answer.finish_reason, stop, has_tool_use=bool(answer.tool_calls), has_refusal=bool(answer.refusal)
-        )
-        return escape_line_breaks(msgspec.json.encode(message))
+        usage, content = objects.anthropic_usage_object(reply.usage), objects.content_blocks(answer)
+        has_calls, has_refusal = bool(answer.tool_calls), bool(answer.refusal)
+        ending = objects.stop_members(answer.finish_reason, stop, has_tool_use=has_calls, has_refusal=has_refusal)
+        return escape_line_breaks(msgspec.json.encode(objects.message_object(envelope, usage, content) | ending))
 
     def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
         """Allow one choice; tool arguments must be objects in a non-streamed reply."""
-        return msgspec.structs.replace(
-            super().restrict(facts, is_stream=is_stream), needs_object_arguments=not is_stream
-        )
+        facts = super().restrict(facts, is_stream=is_stream)
+        return msgspec.structs.replace(facts, needs_object_arguments=not is_stream)
 
     def final_error_bytes(self, failure: Failure) -> bytes:
         """Encode an error event, which ends the stream."""

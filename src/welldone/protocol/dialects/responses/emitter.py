@@ -16,19 +16,26 @@ _SEQUENCE_NUMBER_KEY = b'"sequence_number":'
 
 
 class TextEventSpec(msgspec.Struct, frozen=True):
-    """Event prefix of a kind of text, and the member with its full value. A part also has an item type and an index."""
+    """Event prefix of a kind of text, and the member with its full value. A part also has an item type and a list."""
 
     event_prefix: str
     member: str
     item_type: str = ""
+    part_list: str = "content"
+    """Member of the item that contains the parts."""
     index_member: str = "content_index"
+    """Member of an event with the index of the part."""
+    part_event_prefix: str = "response.content_part"
 
 
 PART_TEXTS = {
     "output_text": TextEventSpec("response.output_text", "text", "message"),
     "refusal": TextEventSpec("response.refusal", "refusal", "message"),
     "reasoning_text": TextEventSpec("response.reasoning_text", "text", "reasoning"),
-    "summary_text": TextEventSpec("response.reasoning_summary_text", "text", "reasoning", "summary_index"),
+    "summary_text": TextEventSpec(
+        *("response.reasoning_summary_text", "text", "reasoning"),
+        *("summary", "summary_index", "response.reasoning_summary_part"),
+    ),
 }
 """Text of the parts of messages and reasoning, by part type."""
 CALL_TEXTS = {
@@ -91,8 +98,7 @@ class OutputItem:
         """Members that identify this item in an event."""
         self.value = value
         """The item as added; complete once it is closed."""
-        self.content: list[TextAccumulator] = []
-        self.summary: list[TextAccumulator] = []
+        self.parts: dict[str, list[TextAccumulator]] = {"summary": [], "content": []}
         self.is_open = True
         spec = CALL_TEXTS.get(self.kind)
         self.arguments = None if spec is None else TextAccumulator(spec, self.address, value, {})
@@ -102,7 +108,7 @@ class OutputItem:
         """Return the complete item: members of the upstream, and the streamed text."""
         stable = {name: self.value[name] for name in _STABLE_MEMBERS.get(self.kind, ("id", "type"))}
         whole = self.value | upstream | stable
-        for name, parts in (("summary", self.summary), ("content", self.content)):
+        for name, parts in self.parts.items():
             if parts or (name in whole and self.kind in ("message", "reasoning")):
                 whole[name] = [part.value for part in parts]
         return whole if self.arguments is None else whole | {self.arguments.spec.member: self.arguments.text}
@@ -166,11 +172,11 @@ class ResponsesEmitter:
     def open_part(self, item: OutputItem, value: Json, others: Json | None = None) -> TextAccumulator:
         """Start a part of an item."""
         spec = PART_TEXTS[value["type"]]
-        parts = item.summary if spec.index_member == "summary_index" else item.content
+        parts = item.parts[spec.part_list]
         address = item.address | {spec.index_member: len(parts)}
         part = TextAccumulator(spec, address, value, {"logprobs": []} if value["type"] == "output_text" else {})
         parts.append(part)
-        self.emit(f"{_part_event_prefix(part)}.added", address | {"part": value}, others)
+        self.emit(f"{spec.part_event_prefix}.added", address | {"part": value}, others)
         return part
 
     def encode_delta(self, accumulator: TextAccumulator, text: str) -> bytes:
@@ -212,11 +218,11 @@ class ResponsesEmitter:
             whole = {"type": part.kind, part.spec.member: part.text}
             collected = {"logprobs": part.logprobs} if part.logprobs else {}
             part.value = part.value | collected | (value or {}) | whole
-            self.emit(f"{_part_event_prefix(part)}.done", part.address | {"part": part.value}, others)
+            self.emit(f"{part.spec.part_event_prefix}.done", part.address | {"part": part.value}, others)
 
     def close_item(self, item: OutputItem, status: str, value: Json | None = None, others: Json | None = None) -> None:
         """End an item with all its parts; `value` has its final members, as far as known."""
-        for part in item.content + item.summary:
+        for part in item.parts["content"] + item.parts["summary"]:
             self.close_part(part)
         if item.arguments is not None:
             self.close_text(item.arguments)
@@ -232,10 +238,6 @@ def encode_event(value: Json) -> bytes:
     return sse.named_frame(value["type"], escape_line_breaks(_encode(value)))
 
 
-def _part_event_prefix(part: TextAccumulator) -> str:
-    return "response.reasoning_summary_part" if part.kind == "summary_text" else "response.content_part"
-
-
 # Event types, from OpenAI's published types. Strict clients raise on any other.
 
 PROGRESS_EVENTS = frozenset({"response.created", "response.queued", "response.in_progress"})
@@ -243,11 +245,10 @@ PROGRESS_EVENTS = frozenset({"response.created", "response.queued", "response.in
 TERMINAL_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """Events with a finished Response. One of them ends the stream."""
 
-TEXT_DELTA_EVENTS = {f"{spec.event_prefix}.delta": kind for kind, spec in (PART_TEXTS | CALL_TEXTS).items()}
+_EVENT_PREFIXES = {spec.event_prefix: kind for kind, spec in (PART_TEXTS | CALL_TEXTS).items()}
+TEXT_DELTA_EVENTS = {f"{prefix}.delta": kind for prefix, kind in _EVENT_PREFIXES.items()}
 """Part or item type by text delta event."""
-TEXT_EVENTS = TEXT_DELTA_EVENTS | {
-    f"{spec.event_prefix}.done": kind for kind, spec in (PART_TEXTS | CALL_TEXTS).items()
-}
+TEXT_EVENTS = TEXT_DELTA_EVENTS | {f"{prefix}.done": kind for prefix, kind in _EVENT_PREFIXES.items()}
 """Part or item type by text delta or done event."""
 _HOSTED_TOOL_STEPS = {
     "apply_patch_call": ("_operation_diff.delta", "_operation_diff.done"),

@@ -67,61 +67,39 @@ def is_complete_usage(usage: Json) -> bool:
 Clock: TypeAlias = Callable[[], float]
 """Returns the Unix time in seconds."""
 
-_NUMBER = (int, float, NoneType)
-_STRING = (str, NoneType)
-_REQUEST_MEMBERS: dict[str, tuple[Any, tuple[type, ...]]] = {
-    "background": (False, (bool, NoneType)),
-    "frequency_penalty": (0.0, _NUMBER),
-    "instructions": (None, (str, list, NoneType)),
-    "max_output_tokens": (None, (int, NoneType)),
-    "max_tool_calls": (None, (int, NoneType)),
-    "metadata": ({}, (dict, NoneType)),
-    "parallel_tool_calls": (True, (bool,)),
-    "presence_penalty": (0.0, _NUMBER),
-    "previous_response_id": (None, _STRING),
-    "prompt_cache_key": (None, _STRING),
-    "reasoning": ({"effort": None, "summary": None}, (dict, NoneType)),
-    "safety_identifier": (None, _STRING),
-    "service_tier": ("default", _STRING),
-    "store": (True, (bool, NoneType)),
-    "temperature": (1.0, _NUMBER),
-    "text": ({"format": {"type": "text"}}, (dict, NoneType)),
-    "tool_choice": ("auto", (str, dict)),
-    "tools": ([], (list,)),
-    "top_logprobs": (0, (int, NoneType)),
-    "top_p": (1.0, _NUMBER),
-    "truncation": ("disabled", _STRING),
+_REQUEST_MEMBERS: dict[tuple[type, ...], Json] = {
+    (bool,): {"parallel_tool_calls": True},
+    (bool, NoneType): {"background": False, "store": True},
+    (dict, NoneType): {"metadata": {}, "reasoning": {"effort": None, "summary": None}}
+    | {"text": {"format": {"type": "text"}}},
+    (int, NoneType): {"max_output_tokens": None, "max_tool_calls": None, "top_logprobs": 0},
+    (int, float, NoneType): {"frequency_penalty": 0.0, "presence_penalty": 0.0, "temperature": 1.0, "top_p": 1.0},
+    (list,): {"tools": []},
+    (str, NoneType): {"previous_response_id": None, "prompt_cache_key": None, "safety_identifier": None}
+    | {"service_tier": "default", "truncation": "disabled"},
+    (str, dict): {"tool_choice": "auto"},
+    (str, list, NoneType): {"instructions": None},
 }
-"""Members that OpenAI's or Open Responses' schema requires and a Response repeats from its request: default, types."""
-RESPONSE_MEMBER_TYPES = {name: types for name, (_, types) in _REQUEST_MEMBERS.items()}
-RESPONSE_DEFAULTS: Json = {name: default for name, (default, _) in _REQUEST_MEMBERS.items()} | {"user": None}
+"""Members that OpenAI's or Open Responses' schema requires and a Response repeats from its request: default by type."""
+RESPONSE_MEMBER_TYPES = {name: types for types, members in _REQUEST_MEMBERS.items() for name in members}
+_DEFAULTS = {name: default for members in _REQUEST_MEMBERS.values() for name, default in members.items()}
+RESPONSE_DEFAULTS: Json = {name: _DEFAULTS[name] for name in sorted(_DEFAULTS)} | {"user": None}
 """Members that a Response repeats from its request, with the defaults for absent ones."""
 
-_INITIAL_STATE: Json = {
-    "id": "",
-    "object": "response",
-    "created_at": 0,
-    "completed_at": None,
-    "status": "in_progress",
-    "error": None,
-    "incomplete_details": None,
-    "model": "",
-    "output": [],
-    "usage": None,
-}
+_IDENTITY: Json = {"id": "", "object": "response", "created_at": 0, "completed_at": None, "status": "in_progress"}
+_NO_ANSWER: Json = {"error": None, "incomplete_details": None, "model": "", "output": [], "usage": None}
+_INITIAL_STATE = _IDENTITY | _NO_ANSWER
 RESPONSE_STATE_MEMBERS = _INITIAL_STATE.keys()
 """Members of a Response that describe the answer, not the request."""
-_ITEM_MEMBER_TYPES: dict[str, dict[str, type]] = {
+_REQUIRED_MEMBERS: dict[str, dict[str, type]] = {
     "message": {"role": str, "content": list},
     "reasoning": {"summary": list},
-}
-"""Required members of an item besides id and status, by item type."""
-_PART_MEMBER_TYPES: dict[str, dict[str, type]] = {
     "output_text": {"text": str, "annotations": list},
     "refusal": {"refusal": str},
     "reasoning_text": {"text": str},
     "summary_text": {"text": str},
 }
+"""Required members of an item, besides id and status, and of a part, by type."""
 _FUNCTION_MEMBERS: dict[str, tuple[type, str | None]] = {
     "name": (str, ""),
     "description": (str, None),
@@ -130,11 +108,8 @@ _FUNCTION_MEMBERS: dict[str, tuple[type, str | None]] = {
 }
 """Required members of a function in `tools`, with type and default."""
 _CALL_MEMBERS = frozenset({"id", "type", "status", "call_id", "name", "arguments", "input"})
-_ERROR_CODES = {
-    "invalid_request_error": "invalid_prompt",
-    "rate_limit_error": "rate_limit_exceeded",
-    "rate_limit_exceeded": "rate_limit_exceeded",
-}
+_RATE_LIMIT = "rate_limit_exceeded"
+_ERROR_CODES = {"invalid_request_error": "invalid_prompt", "rate_limit_error": _RATE_LIMIT, _RATE_LIMIT: _RATE_LIMIT}
 
 
 def response_object(envelope: Envelope, echo: Json) -> Json:
@@ -171,17 +146,13 @@ def _complete_function(tool: Json) -> Json:
 def is_schema_item(item: Json) -> bool:
     """Whether an item and its parts have the required members; id and status are not checked."""
     parts = [part for name in ("content", "summary") for part in as_list(item.get(name))]
-    return _has_required_members(item, _ITEM_MEMBER_TYPES) and all(is_schema_part(as_object(part)) for part in parts)
+    return has_required_members(item) and all(has_required_members(as_object(part)) for part in parts)
 
 
-def is_schema_part(part: Json) -> bool:
-    """Whether a part has the required members."""
-    return _has_required_members(part, _PART_MEMBER_TYPES)
-
-
-def _has_required_members(value: Json, shapes: dict[str, dict[str, type]]) -> bool:
+def has_required_members(value: Json) -> bool:
+    """Whether an item, apart from its parts, or a part has the required members."""
     kind = value.get("type")
-    members = shapes.get(kind, {}) if isinstance(kind, str) else {}
+    members = _REQUIRED_MEMBERS.get(kind, {}) if isinstance(kind, str) else {}
     return all(isinstance(value.get(name), type) for name, type in members.items())
 
 
@@ -193,15 +164,9 @@ def text_item(id: str, kind: str) -> Json:
 
 def call_item(id: str, call: ToolCall) -> Json:
     """Return a function or custom tool call without arguments."""
-    return {
-        "id": id,
-        "type": "custom_tool_call" if call.is_custom else "function_call",
-        "status": "in_progress",
-        "call_id": call.id,
-        "name": call.name,
-        "input" if call.is_custom else "arguments": "",
-        **extra_call_members(call.extra_fields),
-    }
+    kind, member = ("custom_tool_call", "input") if call.is_custom else ("function_call", "arguments")
+    item = {"id": id, "type": kind, "status": "in_progress", "call_id": call.id, "name": call.name, member: ""}
+    return item | extra_call_members(call.extra_fields)
 
 
 def extra_call_members(more: Json) -> Json:

@@ -9,23 +9,12 @@ from collections.abc import Callable
 from types import UnionType
 from typing import ClassVar
 
-from welldone.protocol.dialects.responses.emitter import (
-    AUDIO_EVENTS,
-    CALL_TEXTS,
-    CLIENT_TOOL_CALLS,
-    HOSTED_TOOL_EVENTS,
-    ITEMS_WITH_STATUS,
-    PART_TEXTS,
-    TEXT_DELTA_EVENTS,
-    TEXT_EVENTS,
-    OutputItem,
-    ResponsesEmitter,
-    TextAccumulator,
-)
-from welldone.protocol.dialects.responses.objects import is_schema_item, is_schema_part, part_object
+from welldone.protocol.dialects.responses import emitter as em
+from welldone.protocol.dialects.responses.emitter import PART_TEXTS, OutputItem, ResponsesEmitter, TextAccumulator
+from welldone.protocol.dialects.responses.objects import has_required_members, is_schema_item, part_object
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import exceeds_blocking_budget
-from welldone.protocol.lenient_json import CharacterJoiner, as_list, as_object, parse_strict
+from welldone.protocol.lenient_json import CharacterJoiner, as_list, as_object, is_nonempty_string, parse_strict
 from welldone.protocol.repair_log import RepairLog
 
 PART_LISTS = ("content", "summary")
@@ -83,7 +72,7 @@ class TextRepairer:
         part = self.part_at(item, value, kind)
         if part is not None and part.kind == kind:
             return part
-        parts = item.summary if kind == "summary_text" else item.content
+        parts = item.parts[PART_TEXTS[kind].part_list]
         is_last = bool(parts) and parts[-1].kind == kind and parts[-1].is_part_open
         return parts[-1] if is_last else None
 
@@ -124,10 +113,11 @@ class TextRepairer:
         self.reconcile_text(accumulator, value.get(accumulator.spec.member))
         self._emitter.close_text(accumulator, members)
 
-    def close_parts(self, item: OutputItem, parts: list[TextAccumulator], upstream: object) -> None:
+    def close_parts(self, item: OutputItem, part_list: str, upstream: object) -> None:
         """Close the parts of a finished item; `upstream` is the list of the server."""
-        place = item.kind, "summary_index" if parts is item.summary else "content_index"
-        kinds = [kind for kind, spec in PART_TEXTS.items() if (spec.item_type, spec.index_member) == place]
+        parts = item.parts[part_list]
+        place = item.kind, part_list
+        kinds = [kind for kind, spec in PART_TEXTS.items() if (spec.item_type, spec.part_list) == place]
         fitting = [part for part in map(as_object, as_list(upstream)) if part.get("type") in kinds]
         for new_part in fitting[len(parts) :]:
             self._repair_log.record(part_added_rule(new_part["type"]), new_part)
@@ -233,7 +223,7 @@ class OutputRepairer:
                 self._repair_log.record("resp-done-events", value)
                 self._close_item(item, value, status)
             # The final output may have more members than output_item.done.
-            fixed = (*STABLE_ITEM_MEMBERS, "status") if item.kind in ITEMS_WITH_STATUS else STABLE_ITEM_MEMBERS
+            fixed = (*STABLE_ITEM_MEMBERS, "status") if item.kind in em.ITEMS_WITH_STATUS else STABLE_ITEM_MEMBERS
             sent = {name: item.value[name] for name in fixed if name in item.value}
             item.value = item.completed(value) | sent
         self.close_all(status)
@@ -241,12 +231,12 @@ class OutputRepairer:
     def check_whole_output(self, output: object) -> None:
         """Log violations in the items of a non-streamed reply."""
         for item in map(as_object, as_list(output)):
-            is_call = item.get("type") == "function_call"
-            is_identified = all(_is_nonempty_string(item.get(name)) for name in ("id", *_CALL_IDENTITY, "arguments"))
-            self._repair_log.record_if(is_call and not is_identified, "resp-function-ids", item)
-            if (is_call or item.get("type") == "message") and item.get("status") not in ("completed", "incomplete"):
-                self._repair_log.record("resp-item-status", item)
-            is_named = item.get("type") not in ("message", "reasoning") or isinstance(item.get("id"), str)
+            kind = item.get("type")
+            is_identified = all(is_nonempty_string(item.get(name)) for name in ("id", *_CALL_IDENTITY, "arguments"))
+            self._repair_log.record_if(kind == "function_call" and not is_identified, "resp-function-ids", item)
+            is_ended = kind not in ("message", "function_call") or item.get("status") in ("completed", "incomplete")
+            self._repair_log.record_if(not is_ended, "resp-item-status", item)
+            is_named = kind not in ("message", "reasoning") or isinstance(item.get("id"), str)
             self._repair_log.record_if(not is_named or not is_schema_item(item), "resp-object-schema", item)
 
     def close_all(self, status: str) -> None:
@@ -264,12 +254,12 @@ class OutputRepairer:
         item = self._open_item(given, value)
         if item is None:
             return
-        self._repair_log.record_if(not is_schema_item(given), "resp-object-schema", value)
-        self._repair_log.record_if(value.get("output_index") != item.index, "resp-output-index", value)
-        if item.kind in ITEMS_WITH_STATUS and given.get("status") != "in_progress":
-            self._repair_log.record("resp-item-status", value)
-        if item.kind == "function_call" and given.get("arguments") != "":
-            self._repair_log.record("resp-function-ids", value)
+        record_if = self._repair_log.record_if
+        record_if(not is_schema_item(given), "resp-object-schema", value)
+        record_if(value.get("output_index") != item.index, "resp-output-index", value)
+        is_started = item.kind not in em.ITEMS_WITH_STATUS or given.get("status") == "in_progress"
+        record_if(not is_started, "resp-item-status", value)
+        record_if(item.kind == "function_call" and given.get("arguments") != "", "resp-function-ids", value)
 
     def _on_item_done(self, value: Json) -> None:
         final = as_object(value.get("item"))
@@ -280,17 +270,15 @@ class OutputRepairer:
         if item is None:
             self._repair_log.record("resp-item-added-first", value)
             item = self._open_item(final, {"output_index": value.get("output_index")})
-        if item is None:
-            return
-        if item.is_open:
+        if item is not None and item.is_open:
             self._close_item(item, final, "completed", extra_members(value, "item"))
         else:
-            self._repair_log.record("resp-done-events", value)
+            self._repair_log.record_if(item, "resp-done-events", value)
 
     def _on_part_added(self, value: Json) -> None:
         given = as_object(value.get("part"))
         kind = self._part_type(value, given)
-        self._repair_log.record_if(not is_schema_part(given), "resp-object-schema", value)
+        self._repair_log.record_if(not has_required_members(given), "resp-object-schema", value)
         item = self._item_for_part(value, kind)
         open_part = None if item is None else self._text_repairer.part_at(item, value, kind)
         if item is None or (open_part is not None and open_part.is_part_open):
@@ -301,7 +289,7 @@ class OutputRepairer:
 
     def _on_part_done(self, value: Json) -> None:
         final = as_object(value.get("part"))
-        self._repair_log.record_if(not is_schema_part(final), "resp-object-schema", value)
+        self._repair_log.record_if(not has_required_members(final), "resp-object-schema", value)
         part = self._text_for_event(value, self._part_type(value, final))
         if part is None or not part.is_part_open:
             self._repair_log.record("resp-done-events", value)
@@ -309,8 +297,8 @@ class OutputRepairer:
             self._text_repairer.close_part(part, final, extra_members(value, "part"))
 
     def _on_text(self, value: Json) -> None:
-        text = self._text_for_event(value, TEXT_EVENTS[value["type"]])
-        is_delta = value["type"] in TEXT_DELTA_EVENTS
+        text = self._text_for_event(value, em.TEXT_EVENTS[value["type"]])
+        is_delta = value["type"] in em.TEXT_DELTA_EVENTS
         if is_delta and not isinstance(value.get("delta"), str):
             self._repair_log.record("resp-deltas", value)
         elif text is None or not text.is_open:
@@ -329,7 +317,7 @@ class OutputRepairer:
         self._emitter.emit(value["type"], part.address, extra_members(value))
 
     def _on_hosted_tool_step(self, value: Json) -> None:
-        kind = HOSTED_TOOL_EVENTS[value["type"]]
+        kind = em.HOSTED_TOOL_EVENTS[value["type"]]
         item = self._find_item(value, kind)
         if item is None or not item.is_open:
             self._repair_log.record("resp-item-added-first" if item is None else "resp-done-events", value)
@@ -337,13 +325,10 @@ class OutputRepairer:
             address = {"output_index": item.index} if kind == _ITEM_WITHOUT_ID else item.address
             self._emitter.emit(value["type"], address, extra_members(value))
 
-    def _on_audio(self, value: Json) -> None:
-        self._emitter.emit(value["type"], {}, value)
-
     HANDLERS: ClassVar[dict[str, Callable[["OutputRepairer", Json], None]]] = {
-        **dict.fromkeys(TEXT_EVENTS, _on_text),
-        **dict.fromkeys(HOSTED_TOOL_EVENTS, _on_hosted_tool_step),
-        **dict.fromkeys(AUDIO_EVENTS, _on_audio),
+        **dict.fromkeys(em.TEXT_EVENTS, _on_text),
+        **dict.fromkeys(em.HOSTED_TOOL_EVENTS, _on_hosted_tool_step),
+        **dict.fromkeys(em.AUDIO_EVENTS, lambda self, value: self._emitter.emit(value["type"], {}, value)),
         "response.output_item.added": _on_item_added,
         "response.output_item.done": _on_item_done,
         "response.content_part.added": _on_part_added,
@@ -381,13 +366,16 @@ class OutputRepairer:
         if not isinstance(kind, str) or not kind:
             self._repair_log.record("resp-item-added-first", given)
             return None
-        if kind in CLIENT_TOOL_CALLS and not _is_nonempty_string(given.get("name")):
+        if kind in em.CLIENT_TOOL_CALLS and not is_nonempty_string(given.get("name")):
             self._repair_log.record("resp-function-ids", given)
             return None  # output_item.done may have the name
         id = given.get("id")
-        if not _is_nonempty_string(id) or id in self._ids:
-            self._repair_log.record("resp-function-ids" if kind in CLIENT_TOOL_CALLS else "resp-item-id-stable", given)
-            id = self._make_item_id(kind)
+        if not is_nonempty_string(id) or id in self._ids:
+            rule = "resp-function-ids" if kind in em.CLIENT_TOOL_CALLS else "resp-item-id-stable"
+            self._repair_log.record(rule, given)
+            id = f"{_ID_PREFIXES.get(kind, 'item')}_{self._id_stem}_{len(self._emitter.items)}"
+            while id in self._ids:
+                id += "_"
         item = self._emitter.open_item(self._initial_item(given | {"id": id}), extra_members(value, "item"))
         self._ids.add(item.id)
         self._last_by_type[kind] = self._last_by_type[None] = item
@@ -399,38 +387,32 @@ class OutputRepairer:
         self._added_items[item] = given
         return item
 
-    def _make_item_id(self, kind: str) -> str:
-        id = f"{_ID_PREFIXES.get(kind, 'item')}_{self._id_stem}_{len(self._emitter.items)}"
-        while id in self._ids:
-            id += "_"
-        return id
-
     def _initial_item(self, value: Json) -> Json:
         """Empty an item for output_item.added, and add its missing members."""
         kind = value["type"]
-        if kind in CLIENT_TOOL_CALLS and not _is_nonempty_string(value.get("call_id")):
+        if kind in em.CLIENT_TOOL_CALLS and not is_nonempty_string(value.get("call_id")):
             self._repair_log.record("resp-function-ids", value)
             value = value | {"call_id": f"call_{self._id_stem}_{len(self._emitter.items)}"}
-        if kind in ITEMS_WITH_STATUS:
+        if kind in em.ITEMS_WITH_STATUS:
             value = value | {"status": "in_progress"}
         if kind == "message":
             return value | {"role": "assistant", "content": []}
         if kind == "reasoning":
             return value | {"summary": []} | ({"content": []} if "content" in value else {})
-        return value | {CALL_TEXTS[kind].member: ""} if kind in CALL_TEXTS else value
+        return value | {em.CALL_TEXTS[kind].member: ""} if kind in em.CALL_TEXTS else value
 
     def _close_item(self, item: OutputItem, upstream: Json, status: str, members: Json | None = None) -> None:
         """Close an item; `upstream` is its final value. Its own status takes precedence over `status`."""
         given = self._added_items.pop(item, {})
         is_changed = any(upstream.get(name, item.value.get(name)) != item.value.get(name) for name in _CALL_IDENTITY)
-        self._repair_log.record_if(item.kind in CLIENT_TOOL_CALLS and is_changed, "resp-function-ids", upstream)
-        for name, parts in zip(PART_LISTS, (item.content, item.summary), strict=True):
+        self._repair_log.record_if(item.kind in em.CLIENT_TOOL_CALLS and is_changed, "resp-function-ids", upstream)
+        for name in PART_LISTS:
             listed = upstream.get(name)
-            self._text_repairer.close_parts(item, parts, listed if parts or listed else given.get(name))
+            self._text_repairer.close_parts(item, name, listed if item.parts[name] or listed else given.get(name))
         arguments = item.arguments
         if arguments is not None and arguments.is_open:
-            self._repair_log.record("resp-args-done", upstream)
             member = arguments.spec.member
+            self._repair_log.record("resp-args-done", upstream)
             self._text_repairer.reconcile_text(arguments, upstream.get(member), given.get(member))
         status = self._final_status(item, upstream, status)
         if item.kind == "function_call" and arguments is not None and status == "completed":
@@ -440,12 +422,11 @@ class OutputRepairer:
         self._emitter.close_item(item, status, upstream, members)
 
     def _final_status(self, item: OutputItem, upstream: Json, status: str) -> str:
-        own = upstream.get("status")
-        is_final = own in ("completed", "incomplete") if item.kind in ITEMS_WITH_STATUS else own != "in_progress"
+        own, is_required = upstream.get("status"), item.kind in em.ITEMS_WITH_STATUS
+        is_final = own in ("completed", "incomplete") if is_required else own != "in_progress"
         if isinstance(own, str) and is_final:
             return own
-        if upstream and (item.kind in ITEMS_WITH_STATUS or "status" in item.value):
-            self._repair_log.record("resp-item-status", upstream)
+        self._repair_log.record_if(upstream and (is_required or "status" in item.value), "resp-item-status", upstream)
         return status
 
     def _part_type(self, value: Json, part: Json) -> str:
@@ -468,7 +449,7 @@ class OutputRepairer:
 
     def _text_for_event(self, value: Json, kind: str) -> TextAccumulator | None:
         """Return the text of an event, starting its part if necessary; None if it is closed."""
-        if kind in CALL_TEXTS:
+        if kind in em.CALL_TEXTS:
             item = self._find_item(value, kind)
             self._repair_log.record_if(item is None, "resp-item-added-first", value)
             return None if item is None or not item.is_open else item.arguments
@@ -485,7 +466,3 @@ class OutputRepairer:
 
 def _locator_members(value: Json) -> Json:
     return {key: item for key, item in value.items() if key in LOCATOR_MEMBERS}
-
-
-def _is_nonempty_string(value: object) -> bool:
-    return isinstance(value, str) and value != ""

@@ -11,7 +11,7 @@ from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.fields import bad_stream_failure, has_error, incomplete_stream_failure, read_error
-from welldone.protocol.lenient_json import as_list, as_object, scrub_object
+from welldone.protocol.lenient_json import as_list, as_object, is_nonempty_string, scrub_object
 from welldone.protocol.repair_log import RepairLog
 
 _REQUIRED_MEMBERS = ("id", "object", "created_at", "model", "status", "output")
@@ -44,9 +44,8 @@ class ResponsesRepairer(PassthroughRepairer):
     ) -> None:
         super().__init__(Endpoint.RESPONSES, fallback, model, is_stream=is_stream)
         self._emitter = emitter.ResponsesEmitter(objects.response_object(fallback, _echoed_members(echo or {})))
-        self._output_repairer = OutputRepairer(
-            self._emitter, self.repair_log, fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
-        )
+        id_stem = fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
+        self._output_repairer = OutputRepairer(self._emitter, self.repair_log, id_stem)
         self._clock = clock
         self._upstream_completed_at: float | None = None  # completed_at of the server
         self._next_sequence_number = 0
@@ -86,7 +85,10 @@ class ResponsesRepairer(PassthroughRepairer):
             self.repair_log.record("resp-terminal-once", value)
             return b""
         if kind == "keepalive":
-            return self._on_keepalive(value)
+            self.repair_log.record_if(not self._emitter.has_started, "resp-keepalive", value)
+            if "sequence_number" in value:
+                self._check_sequence_number(value)
+            return self._keep_alive_bytes()
         if kind == "error" or has_error(value):  # clients read any event with `error` as a failure
             return self._on_error_event(value, kind)
         self.repair_log.record_if(kind != name, "resp-event-name", name)
@@ -170,12 +172,6 @@ class ResponsesRepairer(PassthroughRepairer):
         self._end_response("failed", {"error": failure.extra_fields | objects.response_error_object(failure)})
         return self._emitter.drain()
 
-    def _on_keepalive(self, value: Json) -> bytes:
-        self.repair_log.record_if(not self._emitter.has_started, "resp-keepalive", value)
-        if "sequence_number" in value:
-            self._check_sequence_number(value)
-        return self._keep_alive_bytes()
-
     def _on_error_event(self, value: Json, kind: str) -> bytes:
         """Handle an error event, which `response.failed` should follow, or an error in chat's format."""
         inner = as_object(value.get("error"))  # OpenAI uses both formats
@@ -249,16 +245,14 @@ class ResponsesRepairer(PassthroughRepairer):
         item_status = "completed" if status == "completed" else "incomplete"
         self._output_repairer.finish_output(response.get("output"), item_status)
         if status == "failed":
-            return self._fail(self._response_failure(response.get("error")))
+            error = as_object(response.get("error"))
+            is_whole = all(isinstance(error.get(name), str) for name in ("message", "code"))
+            self.repair_log.record_if(not is_whole, "resp-error", response.get("error"))
+            failure = read_error({"error": error}, b"", RepairLog())
+            return self._fail(failure or bad_stream_failure("a failure without an error"))
         changes = {"incomplete_details": _incomplete_details(response)} if status == "incomplete" else {}
         self._end_response(status, changes)
         return b""
-
-    def _response_failure(self, error: object) -> Failure:
-        members = as_object(error)
-        if not isinstance(members.get("message"), str) or not isinstance(members.get("code"), str):
-            self.repair_log.record("resp-error", error)
-        return read_error({"error": members}, b"", RepairLog()) or bad_stream_failure("a failure without an error")
 
     def _read_usage(self, upstream_usage: object, *, is_due: bool) -> None:
         usage = objects.parse_responses_usage(as_object(upstream_usage))
@@ -310,9 +304,8 @@ def _matches_schema(response: Json) -> bool:
     """Whether a Response has the members that its schema requires beyond `_REQUIRED_MEMBERS`."""
     status = response["status"]
     optional = _NULLABLE_MEMBERS - {"usage"} if status in ("completed", "incomplete") else _NULLABLE_MEMBERS
-    if not response.keys() >= objects.RESPONSE_MEMBER_TYPES.keys() | optional or not all(
-        objects.has_member_type(name, response[name]) for name in objects.RESPONSE_MEMBER_TYPES
-    ):
+    echoed = objects.RESPONSE_MEMBER_TYPES.keys()
+    if not response.keys() >= echoed | optional or not all(objects.has_member_type(k, response[k]) for k in echoed):
         return False
     has_details = status != "incomplete" or _incomplete_details(response) == response["incomplete_details"]
     return has_details and bool(objects.complete_tools(response["tools"]) == response["tools"])
@@ -328,7 +321,7 @@ def _is_member_valid(name: str, response: Json) -> bool:
         return _timestamp(value) is not None
     if name == "output":
         return isinstance(value, list)
-    return value == "response" if name == "object" else isinstance(value, str) and value != ""
+    return value == "response" if name == "object" else is_nonempty_string(value)
 
 
 def _incomplete_details(response: Json) -> Json:

@@ -8,14 +8,9 @@ from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedChoice, CollectedReply
 from welldone.protocol.dialects.base import TranslatedDialect, UsageSource
 from welldone.protocol.dialects.chat import escape_line_breaks
+from welldone.protocol.dialects.responses import emitter as em
 from welldone.protocol.dialects.responses import objects
-from welldone.protocol.dialects.responses.emitter import (
-    PART_TEXTS,
-    OutputItem,
-    ResponsesEmitter,
-    TextAccumulator,
-    encode_event,
-)
+from welldone.protocol.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator
 from welldone.protocol.dialects.responses.objects import Clock
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
@@ -100,9 +95,12 @@ class ResponsesWriter:
                 self._close_all("completed")
                 id = self._make_item_id("ctc" if event.is_custom else "fc")
                 self._item = self._emitter.open_item(objects.call_item(id, event))
-            case ev.ToolArguments():
+            case ev.ToolArguments(text=text):
                 self._take_logprobs()
-                self._add_arguments(event)
+                item = self._emitter.items[-1]  # the open call
+                item.value |= objects.extra_call_members(event.extra_fields)
+                if text and item.arguments is not None:
+                    self._emitter.add_text(item.arguments, text)
             case ev.Finish(reason=reason):
                 self._finish_reason = reason
                 self._close_all("incomplete" if reason in _INCOMPLETE_REASONS else "completed")
@@ -144,19 +142,13 @@ class ResponsesWriter:
             if self._part.kind == kind:
                 return self._part
             self._close_part(self._part)
-        item_type = PART_TEXTS[kind].item_type
+        item_type = em.PART_TEXTS[kind].item_type
         if self._item is None or self._item.kind != item_type:
             self._close_item("completed")
             id = self._make_item_id("msg" if item_type == "message" else "rs")
             self._item = self._emitter.open_item(objects.text_item(id, item_type))
         self._part = self._emitter.open_part(self._item, objects.part_object(kind))
         return self._part
-
-    def _add_arguments(self, event: ev.ToolArguments) -> None:
-        item = self._emitter.items[-1]  # the open call
-        item.value |= objects.extra_call_members(event.extra_fields)
-        if event.text and item.arguments is not None:
-            self._emitter.add_text(item.arguments, event.text)
 
     def _close_all(self, status: str) -> None:
         """Close the open item, then write the queued text and close it too."""
@@ -212,19 +204,15 @@ class ResponsesDialect(TranslatedDialect):
     def final_error_bytes(self, failure: Failure) -> bytes:
         """Encode an error event; the sequence number of the stream is not known here."""
         error = objects.response_error_object(failure)
-        return encode_event({"type": "error", "sequence_number": 0, "param": None, **error})
+        return em.encode_event({"type": "error", "sequence_number": 0, "param": None, **error})
 
 
 def _replayed_events(answer: CollectedChoice) -> list[Event]:
     events: list[Event] = [ev.ChoiceStart(0)]
-    if answer.reasoning:
-        events.append(ev.Reasoning(0, answer.reasoning))
-    if answer.logprobs is not None:
-        events.append(ev.Logprobs(0, answer.logprobs))
-    if answer.text:
-        events.append(ev.Text(0, answer.text))
-    if answer.refusal:
-        events.append(ev.Refusal(0, answer.refusal))
+    events += [ev.Reasoning(0, answer.reasoning)] if answer.reasoning else []
+    events += [] if answer.logprobs is None else [ev.Logprobs(0, answer.logprobs)]
+    events += [ev.Text(0, answer.text)] if answer.text else []
+    events += [ev.Refusal(0, answer.refusal)] if answer.refusal else []
     for number, call in enumerate(answer.tool_calls):
         events.append(ev.ToolCall(0, number, call.id, call.name, call.extra_fields, call.is_custom))
         if call.arguments:

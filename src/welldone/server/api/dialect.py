@@ -1,29 +1,35 @@
-"""Prompt token counts from the upstream that would serve the request. Counts are never estimated here."""
+"""What the handlers of all dialects share, and prompt token counts from the upstream that would serve the request.
 
-from collections.abc import Awaitable, Callable, Mapping
+Counts are never estimated here.
+"""
+
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
-from welldone.engines.supervisor import LocalModel
+import msgspec
+
+from welldone.config.server import ServeSettings
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.server.app import RequestContext
+from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.retry import JsonRequest, RetryLoop
+from welldone.server.generation.service import GenerationService
+from welldone.server.generation.targets import BackendResolver
+from welldone.server.requests.fields import rename_error_param
+from welldone.server.requests.upstream_body import without_routing_fields
 
 _TOKENS_LIMIT = 1_100_000
 _REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all token ids: a million of up to 7 digits, and commas
 _VLLM_FIELDS = ("messages", "tools", "continue_final_message", "add_generation_prompt", "chat_template_kwargs")
 """Fields of a chat that vLLM's `/tokenize` reads."""
 
-
 _count_request = partial(JsonRequest, param="messages", values_limit=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
-_NATIVE_COUNTS = {
-    Endpoint.MESSAGES: partial(_count_request, path="/messages/count_tokens", required_integer="input_tokens"),
-    Endpoint.RESPONSES: partial(_count_request, path="/responses/input_tokens", required_integer="input_tokens"),
-}
-"""Requests to upstreams with the client's dialect."""
+_NATIVE_COUNT_PATHS = {Endpoint.MESSAGES: "/messages/count_tokens", Endpoint.RESPONSES: "/responses/input_tokens"}
+"""Paths of upstreams with the client's dialect."""
 _CHAT_INPUT_TOKENS = partial(_count_request, path="/chat/completions/input_tokens", required_integer="input_tokens")
 _CHAT_COUNTS = {
     "vllm": partial(_count_request, path="/tokenize", is_root=True, required_integer="count"),
@@ -32,20 +38,39 @@ _CHAT_COUNTS = {
 }
 """Requests to upstreams by their kind."""
 
-
 PromptTokenCounter: TypeAlias = Callable[[RequestContext, LocalBackend | UpstreamBackend, Json], Awaitable[int]]
 """Counts the prompt tokens of a chat. Raises ApiError if the backend cannot count."""
 
 
-def make_token_counter(local: Callable[[LocalModel, Json], Awaitable[int]]) -> PromptTokenCounter:
-    """Return a counter that calls `local` for local models, and the upstream for others."""
+class DialectApi(msgspec.Struct):
+    """The handlers of a dialect. `now` returns the Unix time."""
 
-    async def count_tokens(ctx: RequestContext, backend: LocalBackend | UpstreamBackend, chat: Json) -> int:
-        if isinstance(backend, LocalBackend):
-            return await local(backend.model, chat)
-        return await _count_chat(ctx, backend, chat)
+    settings: ServeSettings
+    targets: BackendResolver
+    generator: GenerationService
+    count_chat: PromptTokenCounter
+    now: Callable[[], float]
 
-    return count_tokens
+    async def read(self, ctx: RequestContext) -> tuple[Json, LocalBackend | UpstreamBackend]:
+        """Read the body of a request, and find the backend of its model."""
+        body = await self.generator.read_body(ctx)
+        return body, self.targets.find(ctx, body.get("model"))
+
+    async def count_prompt(
+        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, request: GenerationRequest
+    ) -> Json:
+        """Return the input tokens that usage would report, or the reply of an upstream with the client's dialect."""
+        if isinstance(backend, UpstreamBackend) and request.endpoint in _NATIVE_COUNT_PATHS:
+            body, path = without_routing_fields(request.body), _NATIVE_COUNT_PATHS[request.endpoint]
+            count = _count_request(
+                body=body, path=path, headers=request.forwarded_headers, required_integer="input_tokens"
+            )
+            return await _fetch(ctx, backend, count)
+        try:
+            return {"input_tokens": await self.count_chat(ctx, backend, request.body)}
+        except ApiError as error:
+            rename_error_param(error, request.field_names)
+            raise
 
 
 def server_kind(backend: LocalBackend | UpstreamBackend) -> str:
@@ -56,13 +81,13 @@ def server_kind(backend: LocalBackend | UpstreamBackend) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-async def _count_chat(ctx: RequestContext, backend: UpstreamBackend, chat: Json) -> int:
+async def count_upstream(ctx: RequestContext, backend: UpstreamBackend, chat: Json) -> int:
+    """Return the prompt tokens of a chat. Raises ApiError if the upstream cannot count, or all attempts fail."""
     kind = server_kind(backend)
     if kind not in _CHAT_COUNTS:
         raise ApiError(404, "The upstream has no endpoint for token counts.", code="not_supported")
     request = _CHAT_COUNTS[kind](body=vllm_tokenize_body(chat) if kind == "vllm" else chat)
-    await _run(ctx, backend, request)
-    count: int = request.reply[request.required_integer]
+    count: int = (await _fetch(ctx, backend, request))[request.required_integer]
     return count
 
 
@@ -76,23 +101,14 @@ def vllm_tokenize_body(chat: Json) -> Json:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise invalid_request("'messages' must be an array of objects.", param="messages")
     if any(isinstance(message.get("content"), list) for message in messages):  # text parts have been joined
-        reason = "The server cannot count the tokens of images and audio."
-        raise invalid_request(reason, param="messages")
+        raise invalid_request("The server cannot count the tokens of images and audio.", param="messages")
     return {name: chat[name] for name in _VLLM_FIELDS if name in chat}
 
 
-async def count_native(
-    ctx: RequestContext, backend: UpstreamBackend, endpoint: Endpoint, body: Json, headers: Mapping[str, str]
-) -> Json:
-    """Return the reply of an upstream with the client's dialect. Raises ApiError if all attempts fail."""
-    request = _NATIVE_COUNTS[endpoint](body=body, headers=headers)
-    await _run(ctx, backend, request)
-    return request.reply
-
-
-async def _run(ctx: RequestContext, backend: UpstreamBackend, request: JsonRequest) -> None:
+async def _fetch(ctx: RequestContext, backend: UpstreamBackend, request: JsonRequest) -> Json:
     attempts = RetryLoop(backend)
     try:
         await attempts.run(request)
     finally:
         ctx.log_fields |= attempts.log_fields
+    return request.reply
