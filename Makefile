@@ -71,7 +71,7 @@ format: .venv/.dev ## format the code and apply automatic lint fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clients: .venv-clients/.ready .venv-peers/.ready ## install the Python clients that the tests and the fault plan run
+clients: .venv-clients/.ready .venv-peers/.ready .venv-frameworks/.ready ## install the clients and web frameworks that the tests run
 
 web-types: $(WEB)/node_modules/.ready ## type-check the JavaScript of the web page (needs npm)
 	$(WEB)/node_modules/.bin/tsc -p src/welldone/web
@@ -82,8 +82,9 @@ matrix: .venv/.dev clients ## run every server against every client and regenera
 faults: .venv/.dev ## inject faults into real servers and regenerate docs/reliability.md; ARGS="--only nemesis --seed 7"
 	$(BIN)/python -m faults $(ARGS)
 
-bench: .venv/.test ## measure the CPU cost per chunk of the protocol core
+bench: .venv/.test ## measure the CPU cost per chunk of the protocol core and of the ASGI middleware
 	$(BIN)/python benchmarks/protocol.py $(ARGS)
+	$(BIN)/python benchmarks/middleware.py $(ARGS)
 
 bench-serve: .venv/.serve ## measure the overhead of the server over its engine; ARGS="--quick -m model.gguf"
 	$(BIN)/python benchmarks/serve.py $(ARGS)
@@ -108,7 +109,7 @@ servers: .venv/.serve ## check real servers and regenerate docs/servers.md; ARGS
 
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 --exclude-newer "7 days"
 lock: ## recompile requirements/*.in (needs uv)
-	set -e; for name in serve test dev ray clients peers uv; do \
+	set -e; for name in serve test dev ray clients peers frameworks uv; do \
 		$(LOCK) --output-file requirements/$$name.txt requirements/$$name.in; done
 
 # PyTorch's CPU builds differ per platform: these files are for x86-64 Linux and omit the packages that only a GPU needs.

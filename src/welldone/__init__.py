@@ -1,3 +1,154 @@
-"""OpenAI-compatible streaming, well `[DONE]`."""
+"""OpenAI-compatible streaming, well `[DONE]`: repair, write, read and judge streams. See docs/python.md.
+
+The names are loaded when they are used: the commands import this package on every start.
+"""
+
+from importlib import import_module
 
 __version__ = "0.2.0"
+
+TYPE_CHECKING = False  # as in typing, whose import takes 10 ms; type checkers take it for true
+
+if TYPE_CHECKING:
+    from welldone.library.answer_stream import FinishReason, SendFunction, UsageCounts
+    from welldone.library.arguments import EndpointName, RequestBody
+    from welldone.library.linting import InvalidStreamError, assert_valid, lint
+    from welldone.library.reading import AsyncEventStream, EventParser, EventStream, acollect, aparse, collect, parse
+    from welldone.library.repairing import RepairedResponse, StreamRepairer, arepair, repair, repair_response
+    from welldone.library.writing import (
+        STREAM_HEADERS,
+        ChatStream,
+        CompletionsStream,
+        LogprobEntries,
+        MessagesStream,
+        ResponsesStream,
+    )
+    from welldone.protocol.catalog import RULES, Rule
+    from welldone.protocol.envelope import Envelope
+    from welldone.protocol.events import (
+        ChoiceStart,
+        Event,
+        EventOrderError,
+        Failure,
+        Finish,
+        KeepAlive,
+        Logprobs,
+        Reasoning,
+        Refusal,
+        Text,
+        ToolArguments,
+        ToolCall,
+        UnknownFields,
+        Usage,
+        WelldoneError,
+    )
+    from welldone.protocol.repair_log import RepairEntry
+    from welldone.protocol.result import PipelineResult
+    from welldone.rules.judge import Judgement, LintFinding, LintVerdict
+
+__all__ = [
+    "RULES",
+    "STREAM_HEADERS",
+    "AsyncEventStream",
+    "ChatStream",
+    "ChoiceStart",
+    "CompletionsStream",
+    "EndpointName",
+    "Envelope",
+    "Event",
+    "EventOrderError",
+    "EventParser",
+    "EventStream",
+    "Failure",
+    "Finish",
+    "FinishReason",
+    "InvalidStreamError",
+    "Judgement",
+    "KeepAlive",
+    "LintFinding",
+    "LintVerdict",
+    "LogprobEntries",
+    "Logprobs",
+    "MessagesStream",
+    "PipelineResult",
+    "Reasoning",
+    "Refusal",
+    "RepairEntry",
+    "RepairedResponse",
+    "RequestBody",
+    "ResponsesStream",
+    "Rule",
+    "SendFunction",
+    "StreamRepairer",
+    "Text",
+    "ToolArguments",
+    "ToolCall",
+    "UnknownFields",
+    "Usage",
+    "UsageCounts",
+    "WelldoneError",
+    "__version__",
+    "acollect",
+    "aparse",
+    "arepair",
+    "assert_valid",
+    "collect",
+    "lint",
+    "parse",
+    "repair",
+    "repair_response",
+]
+
+_NAMES = {
+    "library.answer_stream": ("FinishReason", "SendFunction", "UsageCounts"),
+    "library.arguments": ("EndpointName", "RequestBody"),
+    "library.linting": ("InvalidStreamError", "assert_valid", "lint"),
+    "library.reading": ("AsyncEventStream", "EventParser", "EventStream", "acollect", "aparse", "collect", "parse"),
+    "library.repairing": ("RepairedResponse", "StreamRepairer", "arepair", "repair", "repair_response"),
+    "library.writing": (
+        "STREAM_HEADERS",
+        "ChatStream",
+        "CompletionsStream",
+        "LogprobEntries",
+        "MessagesStream",
+        "ResponsesStream",
+    ),
+    "protocol.catalog": ("RULES", "Rule"),
+    "protocol.envelope": ("Envelope",),
+    "protocol.events": (
+        "ChoiceStart",
+        "Event",
+        "EventOrderError",
+        "Failure",
+        "Finish",
+        "KeepAlive",
+        "Logprobs",
+        "Reasoning",
+        "Refusal",
+        "Text",
+        "ToolArguments",
+        "ToolCall",
+        "UnknownFields",
+        "Usage",
+        "WelldoneError",
+    ),
+    "protocol.repair_log": ("RepairEntry",),
+    "protocol.result": ("PipelineResult",),
+    "rules.judge": ("Judgement", "LintFinding", "LintVerdict"),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # type checkers report unknown names
+
+    def __getattr__(name: str) -> object:
+        """Load a public name on its first use (PEP 562)."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

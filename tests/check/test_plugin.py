@@ -127,3 +127,113 @@ def test_a_check_that_cannot_run_raises_an_error(settings: dict[str, object], me
 def test_unknown_names_raise_an_error(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_server("http://127.0.0.1:9/v1", **settings)
+
+
+# An application without a port.
+
+APP = """
+from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.server import MockHttpRequest
+
+IDEAL = ReferenceServer()
+SKIPPED = b"data: [DONE]"
+
+async def app(scope, receive, send):
+    assert scope["type"] == "http"
+    body = (await receive())["body"].decode("utf-8", "replace")
+    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+    reply = IDEAL.answer(MockHttpRequest(scope["method"], scope["raw_path"].decode(), headers, body))
+    pairs = [(name.lower().encode(), value.encode()) for name, value in reply.headers.items()]
+    await send({"type": "http.response.start", "status": reply.status, "headers": pairs})
+    for piece in reply.pieces:
+        if not piece.data.startswith(SKIPPED):
+            await send({"type": "http.response.body", "body": piece.data, "more_body": True})
+    await send({"type": "http.response.body"})
+"""
+
+
+def test_an_asgi_application_is_checked_without_a_port(tmp_path: Path) -> None:
+    test = (
+        f"{APP}\n"
+        "from welldone.asgi import RepairMiddleware\n\n"
+        "def test_wrong(welldone_check):\n    welldone_check(asgi_app=app, only=['text'])\n\n"
+        "def test_right(welldone_check):\n"
+        "    report = welldone_check(asgi_app=RepairMiddleware(app), strict=True)\n"
+        "    assert report.url == 'http://localhost/v1'\n"
+    )
+    code, output = pytest_run(tmp_path, test)
+    assert code == 1
+    assert "1 failed, 1 passed" in output
+    assert "x end-done-sent  breaks  text" in output
+
+
+def test_the_url_gives_the_prefix_of_an_application() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - of ASGI
+        paths.add(scope.get("path"))
+
+    paths: set[str] = set()
+    with pytest.raises(CheckFailedError):
+        check_server("http://localhost/api", asgi_app=app)
+    assert "/api/chat/completions" in paths or "/api/models" in paths
+
+
+def test_an_application_that_does_not_start_fails_the_check() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - of ASGI
+        await send({"type": "lifespan.startup.failed", "message": "no model"})
+
+    with pytest.raises(CheckFailedError, match="the application did not start: no model"):
+        check_server(asgi_app=app)
+
+
+def test_a_check_needs_a_url_or_an_application() -> None:
+    with pytest.raises(TypeError, match="give the URL of a server, or an ASGI application"):
+        check_server()
+
+
+# The mock server for tests of clients.
+
+
+def test_the_mock_fixture_breaks_a_rule_or_has_a_fault(tmp_path: Path) -> None:
+    test = """
+import json
+import urllib.request
+import pytest
+from welldone import lint
+
+REQUEST = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "Say: hello"}]}
+
+def post(server):
+    body = json.dumps(REQUEST).encode()
+    request = urllib.request.Request(f"{server.url}/chat/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as response:
+        return response.read()
+
+def test_right(welldone_mock):
+    server = welldone_mock(text="Hi there")
+    assert lint(post(server), request=REQUEST).findings == ()
+    server.wait_until(lambda: server.requests[0].end == "whole")
+    assert json.loads(server.requests[0].body) == REQUEST
+
+def test_rule(welldone_mock):
+    for rule in ("delta-role-once", "end-done-sent"):
+        assert set(lint(post(welldone_mock(rule=rule)), request=REQUEST).counts) == {rule}
+
+def test_fault(welldone_mock):
+    with pytest.raises(Exception):
+        post(welldone_mock(fault="cut"))
+    assert b"[DONE]" not in post(welldone_mock(fault="no-done"))
+
+@pytest.mark.parametrize(("parameters", "message"), [
+    ({"rule": "end-done"}, "there is no rule 'end-done'; did you mean 'end-done-"),
+    ({"fault": "cuts"}, "there is no fault 'cuts'; did you mean 'cut'"),
+    ({"rule": "ns-leading-space-ok"}, "no answer of a server can break"),
+    ({"rule": "end-done-sent", "text": "a"}, "give one of rule, fault and text"),
+    ({"rule": "end-done-sent", "fault": "cut"}, "give one of rule, fault and text"),
+])
+def test_wrong_use(welldone_mock, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        welldone_mock(**parameters)
+"""
+    code, output = pytest_run(tmp_path, test)
+    assert code == 0, output
+    assert "8 passed" in output

@@ -30,6 +30,12 @@ def test_the_context_is_the_models_own_unless_configured(tiny_model: Path, confi
     assert config.ctx_size == expected if configured else config.ctx_size <= DEFAULT_CONTEXT_LIMIT
 
 
+def test_the_engine_gets_a_model_with_request_defaults(tiny_model: Path) -> None:
+    defaults: dict[str, object] = {"max_tokens": 16, "temperature": 0.5, "stop": ["\n"], "logit_bias": {"7": -1}}
+    config = engine_config(ModelSettings(name="m", file=tiny_model, defaults=defaults))
+    assert (config.settings.file, config.settings.defaults) == (tiny_model, defaults)
+
+
 def test_threads_do_not_spin_unless_configured(tiny_model: Path) -> None:
     settings = ModelSettings(name="m", file=tiny_model)
     assert plan(settings).environment["OMP_WAIT_POLICY"] == "passive"

@@ -137,9 +137,8 @@ def test_white_space_around_the_reply_is_ignored() -> None:
 @table(
     ("endpoint", "malformed", "right", "recorded"),
     [
-        # The rules of replies are those of chat.
-        (COMPLETIONS, text_reply(text(finish="eos")), text_reply(text()), []),
-        (COMPLETIONS, text_reply(text(), object=ABSENT), text_reply(text()), []),
+        (COMPLETIONS, text_reply(text(finish="eos")), text_reply(text()), ["ns-finish"]),
+        (COMPLETIONS, text_reply(text(), object=ABSENT), text_reply(text()), ["ns-object"]),
         (COMPLETIONS, text_reply(text(), id="chatcmpl-1"), text_reply(text()), []),
         (
             CHAT,
@@ -150,7 +149,7 @@ def test_white_space_around_the_reply_is_ignored() -> None:
         (CHAT, reply(message(), 7), RIGHT, []),
         (CHAT, reply(message() | {"message": None}), reply(message("")), ["ns-content-key", "ns-role"]),
         (CHAT, reply(message(tool_calls=None)), RIGHT, []),
-        (COMPLETIONS, text_reply(text(index=ABSENT)), text_reply(text()), []),
+        (COMPLETIONS, text_reply(text(index=ABSENT)), text_reply(text()), ["ns-object-schema"]),
     ],
 )
 def test_more_malformed_replies_are_repaired(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.table import table
 from welldone.protocol.json_budget import run_to_completion
-from welldone.protocol.lenient_json import NOT_JSON, parse_first_value, parse_lenient, parse_strict
+from welldone.protocol.lenient_json import NOT_JSON, as_positive_int, parse_first_value, parse_lenient, parse_strict
 
 
 @table(
@@ -149,3 +149,8 @@ def test_long_text_is_parsed_strictly_or_not_at_all() -> None:
         assert run_to_completion(parse_first_value(malformed)) == (NOT_JSON, False)
         assert parse_lenient(malformed) == []
     assert parse_strict(b"[" + b"[]," * 50_000 + b"1]") is NOT_JSON
+
+
+@table(("value", "expected"), [(7, 7), (0, 0), (-1, 0), (True, 0), (2.5, 0), ("7", 0), (None, 0)])
+def test_only_positive_whole_numbers_count(value: object, expected: int) -> None:
+    assert as_positive_int(value) == expected

@@ -70,6 +70,7 @@ def test_a_reference_stream_has_no_findings(stream: tuple[bytes, dict[str, Any] 
     body, request = stream
     judgement = judge(Trace(body=body, request=request, status=200, headers=HEADERS, complete=True))
     assert judgement.findings == ()
+    assert judgement.ok
 
 
 def _judge_every_way(body: bytes) -> None:

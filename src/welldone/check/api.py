@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from welldone.check import run, selection
@@ -12,7 +13,12 @@ from welldone.check.report import Report
 from welldone.check.reports import text
 from welldone.check.settings import CheckSettings
 from welldone.http.address import normalize_base_url
+from welldone.http.asgi_server import ASGIApplication, InProcessServer, StartupFailedError
+from welldone.http.recording_client import record_response
 from welldone.http.redaction import API_KEY_VARIABLE
+
+IN_PROCESS_URL = "http://localhost/v1"
+"""Base URL of an application that is checked without a port."""
 
 
 class CheckFailedError(Exception):
@@ -20,8 +26,9 @@ class CheckFailedError(Exception):
 
 
 def check_server(
-    url: str,
+    url: str | None = None,
     *,
+    asgi_app: ASGIApplication | None = None,
     endpoint: str = "chat",
     model: str | None = None,
     api_key: str | None = None,
@@ -36,12 +43,18 @@ def check_server(
 ) -> Report:
     """Check the server at `url`. Rules in `known` may be broken; with `check=False`, all rules may.
 
+    With `asgi_app`, that application is checked in this process, without a port: in an event loop of its own, with its
+    lifespan. `url` then only gives the prefix of its paths and the Host header.
+
     Raises:
         CheckFailedError: the server does not pass, or cannot be checked.
+        TypeError: there is neither a URL nor an application.
         ValueError: the URL or the key is invalid, or a probe, rule, profile or field is unknown.
     """
+    if url is None and asgi_app is None:
+        raise TypeError("give the URL of a server, or an ASGI application as asgi_app")
     settings = CheckSettings(
-        url=normalize_base_url(url),
+        url=normalize_base_url(IN_PROCESS_URL if url is None else url),
         model=model,
         key=api_key or os.environ.get(API_KEY_VARIABLE) or None,
         endpoint=selection.parse_endpoint(endpoint),
@@ -56,9 +69,16 @@ def check_server(
     # In a thread with its own event loop: the caller may run inside one.
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
-            report = pool.submit(asyncio.run, run.check(settings)).result()
-        except (CheckUnreachableError, run.NothingToCheckError) as error:
+            report = pool.submit(asyncio.run, _check(settings, asgi_app)).result()
+        except (CheckUnreachableError, StartupFailedError, run.NothingToCheckError) as error:
             raise CheckFailedError(f"welldone check: {error}") from None
     if check and not report.passed:
         raise CheckFailedError("\n".join(text.render_terminal(report, lambda text, _: text)))
     return report
+
+
+async def _check(settings: CheckSettings, asgi_app: ASGIApplication | None) -> Report:
+    if asgi_app is None:
+        return await run.check(settings)
+    async with InProcessServer(asgi_app) as server:
+        return await run.check(settings, record_response=partial(record_response, connect=server.connect))

@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Callable
 
 from welldone import __version__
 from welldone.check.applicability import UNCOVERED
@@ -32,42 +31,19 @@ from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import unknown_name, unknown_rule
 from welldone.mock import faults
-from welldone.mock.reference.choices import MockChoice, repeat_to_length, tokenize
-from welldone.mock.reference.schemas import MockChatRequest
-from welldone.mock.reference.server import MockHandler, ReferenceServer
-from welldone.mock.script import MockReply, MockScript, reply_from_trace
-from welldone.mock.server import MockHttpRequest, MockServer
+from welldone.mock.reference.choices import repeat_to_length
+from welldone.mock.reference.server import DEFAULT_TEXT
+from welldone.mock.script import MockScript, reply_from_trace
+from welldone.mock.server import MockServer
+from welldone.mock.variants import MODEL_NAME, MODELS, AnyModelServer, fault_server
 from welldone.mock.violations import round_robin, violating_handler
 from welldone.protocol.catalog import RULES
 from welldone.reporting import format_table
 
-_MODEL_NAME = "mock"
-_DEFAULT_TEXT = "Hello! How can I help you today?"
 _MAX_TOKENS = 4096  # an answer is built before it is sent: with 128 choices this takes some hundred MB
-_CONTEXT_LENGTH = 131_072  # longer than the prompts of tests, with room for the longest answer
 _MAX_GAP_S = 60.0
 _MAX_SPEED = 1000.0
-_GENERATION_PATHS = ("/completions", "/responses", "/messages")  # suffixes of the paths that answer a prompt
 _GAP_PATTERN = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)")
-
-
-class _CliMock(ReferenceServer):
-    """The reference server, but with any model name, and optionally one fixed text for all answers."""
-
-    def __init__(self, text: str | None, gap_s: float) -> None:
-        super().__init__(text=text or _DEFAULT_TEXT, gap_s=gap_s, models=(_MODEL_NAME,), context=_CONTEXT_LENGTH)
-        self._fixed_text = text
-
-    def resolve_model(self, name: str | None) -> str:
-        return name or _MODEL_NAME
-
-    def choose_answer(self, request: MockChatRequest) -> MockChoice:
-        if self._fixed_text is None:
-            return super().choose_answer(request)
-        return MockChoice(reasoning=self.reasoning_tokens(request), text=tokenize(self._fixed_text))
-
-    def text_for(self, prompt: str) -> str:
-        return super().text_for(prompt) if self._fixed_text is None else self._fixed_text
 
 
 def run(arguments: list[str]) -> ExitCode:
@@ -117,10 +93,9 @@ def _parse_gap(text: str) -> float:
 def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
     """Return the server, and a description of its answers."""
     _check_combination(options)
-    models = {"object": "list", "data": [{"id": _MODEL_NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
     if options.trace:
         posts = tuple(reply_from_trace(*captures.read_trace_file(name)) for name in options.trace)
-        script = MockScript(posts=posts, models=models, speed=options.speed)
+        script = MockScript(posts=posts, models=MODELS, speed=options.speed)
         return MockServer(script), f"replays {', '.join(map(ui.printable_name, options.trace))}"
     behavior = "correct answers"
     if options.fault is not None:
@@ -129,37 +104,22 @@ def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
             names = [fault.name for fault in faults.ALL_FAULTS]
             raise UsageError(unknown_name("fault", options.fault, names, "welldone mock --list shows them"))
         behavior = f"a fault: {fault.description}"
-        if fault.apply is None:
-            return MockServer(MockScript(posts=(fault.reply,), models=models, speed=options.speed)), behavior
-        handler = _with_fault(fault.apply, _CliMock(None, 0.0))
-    elif options.broken:
+        return fault_server(fault, options.speed), behavior
+    if options.broken:
         rules = options.broken
         for name in rules:
             if name in UNCOVERED:
                 raise UsageError(f"{name} cannot be broken here: {UNCOVERED[name]}")
             if name not in RULES:
                 raise UsageError(unknown_rule(name, RULES))
-        handler = round_robin([violating_handler(rule, _CliMock(None, 0.0)) for rule in rules])
+        handler = round_robin([violating_handler(rule, AnyModelServer()) for rule in rules])
         behavior += f" that break {'the rule' if len(rules) == 1 else 'one of the rules'} {', '.join(rules)}"
     else:
         text = options.text
         if options.tokens is not None:
-            text = repeat_to_length(_DEFAULT_TEXT if text is None else text, options.tokens)
-        handler = _CliMock(text, options.gap or 0.0).answer
+            text = repeat_to_length(DEFAULT_TEXT if text is None else text, options.tokens)
+        handler = AnyModelServer(text, options.gap or 0.0).answer
     return MockServer(MockScript(speed=options.speed), handler, handles_all=True), behavior
-
-
-def _with_fault(spoil: Callable[[MockReply], MockReply], ideal: ReferenceServer) -> MockHandler:
-    """Return a handler that applies a fault to answers, but not to errors and model lists."""
-
-    def answer(seen: MockHttpRequest) -> MockReply:
-        reply = ideal.answer(seen)
-        is_answer = (
-            seen.method == "POST" and reply.status == 200 and seen.path.partition("?")[0].endswith(_GENERATION_PATHS)
-        )
-        return spoil(reply) if is_answer else reply
-
-    return answer
 
 
 def _check_combination(options: argparse.Namespace) -> None:
@@ -192,7 +152,7 @@ async def _serve(server: MockServer, host: str, port: int, behavior: str) -> Non
 
 def _banner(server_url: str, behavior: str) -> list[str]:
     url = f"{server_url}/v1"
-    request = {"model": _MODEL_NAME, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+    request = {"model": MODEL_NAME, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
     return [
         f"welldone {__version__} mocks a server on {url}",
         "",

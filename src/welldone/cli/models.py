@@ -25,13 +25,13 @@ from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.config.server import Config
-from welldone.engines.capabilities import as_object, positive_int
 from welldone.engines.models import store
 from welldone.engines.models.install import format_size
 from welldone.engines.models.store import ModelEntry
 from welldone.http.address import parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import record_response
+from welldone.protocol.lenient_json import as_object, as_positive_int
 from welldone.reporting import format_table, wrap_text
 
 _QUERY_TIMEOUT_S = 1.0  # a local server answers in milliseconds, and often none is running
@@ -106,9 +106,9 @@ def _parse_model(model: dict[str, Any], url: str) -> ModelRow:
         aliases=tuple(word for word in aliases if isinstance(word, str)) if isinstance(aliases, list) else (),
         state=state if isinstance(state, str) else "served",
         source=url,
-        size_bytes=positive_int(meta.get("size")) or None,
-        parameters=positive_int(meta.get("n_params")) or None,
-        context_length=positive_int(meta.get("n_ctx_train")) or positive_int(model.get("max_model_len")) or None,
+        size_bytes=as_positive_int(meta.get("size")) or None,
+        parameters=as_positive_int(meta.get("n_params")) or None,
+        context_length=as_positive_int(meta.get("n_ctx_train")) or as_positive_int(model.get("max_model_len")) or None,
     )
 
 

@@ -10,7 +10,7 @@ from welldone.engines.models.store import GgufMetadata
 from welldone.http.address import Address
 from welldone.http.client import fetch
 from welldone.http.connect import HttpClientError
-from welldone.protocol.lenient_json import parse_strict
+from welldone.protocol.lenient_json import as_object, as_positive_int, parse_strict
 
 CAPABILITIES_TIMEOUT_S = 10.0
 """The engine has just reported ready; on a busy machine a reply may still take seconds."""
@@ -81,13 +81,13 @@ def parse_capabilities(
     generation = as_object(props.get("default_generation_settings"))
     return ModelCapabilities(
         kind="command" if metadata is None else "llama",
-        context=positive_int(generation.get("n_ctx")) or positive_int(first.get("max_model_len")),
-        train_context=positive_int(meta.get("n_ctx_train")) or positive_int(first.get("max_model_len")),
-        slots=positive_int(props.get("total_slots")) or settings.slots,
-        vocabulary_size=positive_int(meta.get("n_vocab")),
-        embedding_size=positive_int(meta.get("n_embd")),
-        parameters=positive_int(meta.get("n_params")),
-        size_bytes=positive_int(meta.get("size")),
+        context=as_positive_int(generation.get("n_ctx")) or as_positive_int(first.get("max_model_len")),
+        train_context=as_positive_int(meta.get("n_ctx_train")) or as_positive_int(first.get("max_model_len")),
+        slots=as_positive_int(props.get("total_slots")) or settings.slots,
+        vocabulary_size=as_positive_int(meta.get("n_vocab")),
+        embedding_size=as_positive_int(meta.get("n_embd")),
+        parameters=as_positive_int(meta.get("n_params")),
+        size_bytes=as_positive_int(meta.get("size")),
         images=bool(modalities.get("vision")) if has_props else True,
         audio=bool(modalities.get("audio")) if has_props else True,
         tools=bool(template.get("supports_tools")) if has_props else True,
@@ -96,13 +96,3 @@ def parse_capabilities(
         reranking=is_reranker,
         engine_model_name=name if isinstance(name := first.get("id"), str) else "",
     )
-
-
-def as_object(value: object) -> dict[str, Any]:
-    """Return a JSON object; empty if the value is none."""
-    return value if isinstance(value, dict) else {}
-
-
-def positive_int(value: object) -> int:
-    """Return a positive whole number; 0 if the value is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

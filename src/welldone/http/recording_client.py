@@ -10,9 +10,9 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeAlias, cast
 
 import msgspec
 
@@ -34,6 +34,9 @@ _READ_BYTES = 65536
 _DONE_TAIL_BYTES = 64  # more than `data: [DONE]` and the line ends around it
 _DONE_EVENT = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]\s*\Z")
 _ABORTED = "the client closed the connection"
+
+Connect: TypeAlias = Callable[[Address, asyncio.Protocol], Awaitable[object]]
+"""Connects a protocol to a server, and calls its `connection_made`."""
 
 
 class RecordedResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,11 +80,13 @@ async def record_response(
     limit_bytes: int = BODY_LIMIT_BYTES,
     leave: Callable[[bytes], bool] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    connect: Connect = connect,
 ) -> RecordedResponse:
     """Send a request and record the response until its end.
 
     `headers` override the default headers; the value None removes one. After each read that follows the head, `leave`
-    is called with the body so far: if it returns True, the connection is aborted at once.
+    is called with the body so far: if it returns True, the connection is aborted at once. `connect` connects a protocol
+    to the server.
 
     Raises:
         HttpClientError: there is no connection.

@@ -65,7 +65,7 @@ class FastPath:
         """Returns the bytes to send for a frame, or None if it needs the slow path. None: no chunk can be rewritten."""
         self.on_rewrite: Callable[[bytes, bytes], None] | None = None
         """Called with each frame that was rewritten and the frame that was sent for it (debug mode)."""
-        self.has_framing = False
+        self.has_framing: bool = False
         """Frames come with transfer framing, from a caller that offers them before it calls `feed`."""
         self._part = part
         self._framing = NO_FRAMING

@@ -230,6 +230,11 @@ def as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
+def as_positive_int(value: object) -> int:
+    """Return `value` if it is a positive whole number, else 0."""
+    return value if type(value) is int and value > 0 else 0
+
+
 def is_nonempty_string(value: object) -> bool:
     """Whether `value` is a string that is not empty."""
     return isinstance(value, str) and value != ""

@@ -35,13 +35,13 @@ class StreamPart:
         is_stream: bool = True,
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
-        self.repair_log = RepairLog(endpoint)
+        self.repair_log: RepairLog = RepairLog(endpoint)
         self._endpoint = endpoint
         self._facts = facts
         self._reader = EventReader(
             endpoint, fallback=fallback, facts=facts, repair_log=self.repair_log, limit_bytes=limit_bytes
         )
-        self.repairer = EventRepairer(
+        self.repairer: EventRepairer = EventRepairer(
             endpoint, facts=facts, repair_log=self.repair_log, new_call_id=new_call_id, is_stream=is_stream
         )
         self._forced_calls = None if forced is None else ForcedCallConverter(forced, new_call_id)

@@ -76,9 +76,9 @@ class Pipeline(ABC):
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
         facts = facts or RequestFacts()
-        self.dialect = dialect or ChunkDialect(facts, endpoint, reasoning)
+        self.dialect: Dialect = dialect or ChunkDialect(facts, endpoint, reasoning)
         """Dialect of the output."""
-        self.has_content = False
+        self.has_content: bool = False
         """Whether the last input had content, and not only a role or a keep-alive."""
         self._fallback = fallback
         self._model = model
@@ -88,7 +88,7 @@ class Pipeline(ABC):
         self._merger = None if self._fan_out.is_single else ChoiceMerger(self._fan_out, is_chat=is_chat)
         new_call_id = tool_call_id_factory(fallback.id)
         part_facts = self._facts if self._merger is None else msgspec.structs.replace(self._facts, choice_count=1)
-        self.parts = [
+        self.parts: list[StreamPart] = [
             StreamPart(
                 endpoint,
                 fallback=fallback,
@@ -306,7 +306,7 @@ class StreamPipeline(Pipeline):
         self._writer: DialectWriter | None = None
         self._is_ended = False
         is_plain = self.dialect.is_chat and self._merger is None and not self._facts.stop_strings
-        self.fast_path = FastPath(self.parts[0], is_allowed=is_plain and uses_fast_path)
+        self.fast_path: FastPath = FastPath(self.parts[0], is_allowed=is_plain and uses_fast_path)
         """Rewrites text chunks. A caller with transfer framing offers chunks to it before `feed`."""
         if self.COMPARES_PATHS and is_plain and uses_fast_path:
             arguments["dialect"] = copy(self.dialect)

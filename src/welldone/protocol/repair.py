@@ -96,7 +96,7 @@ class EventRepairer:
         """The failure that ended the answer, if any."""
         self.options = DEFAULT_OPTIONS
         """Settings of the upstream."""
-        self.invalid_arguments_count = 0
+        self.invalid_arguments_count: int = 0
         """Number of tool calls whose arguments are not a JSON object although the answer was not truncated."""
         self._json_checker = (
             text_filters.JsonOutputChecker(is_object=facts.is_json_object) if facts.is_json_output else None

@@ -66,6 +66,11 @@ class Judgement(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     """Trace fields that the skipped rules need."""
 
+    @property
+    def ok(self) -> bool:
+        """Whether no violated rule is known to break a client: the verdict is `pass` or `warn`."""
+        return self.verdict is not LintVerdict.FAIL
+
 
 def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
     """Check a reply against all applicable rules, or against those of them whose ids are in `rules`."""

@@ -222,7 +222,7 @@ class ChunkDialect(Dialect):
     def __init__(
         self, facts: RequestFacts, endpoint: Endpoint = Endpoint.CHAT, reasoning: tuple[str, ...] = REASONING_FIELDS
     ) -> None:
-        self.is_chat = endpoint is Endpoint.CHAT
+        self.is_chat: bool = endpoint is Endpoint.CHAT
         self.endpoint = endpoint
         self.reasoning = reasoning
         self.usage_is_null = facts.include_usage is True

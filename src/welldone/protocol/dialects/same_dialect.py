@@ -46,7 +46,7 @@ class PassthroughRepairer(ABC):
     """Headers of a stream."""
 
     def __init__(self, endpoint: Endpoint, fallback: Envelope, model: str | None, *, is_stream: bool) -> None:
-        self.repair_log = RepairLog(endpoint)
+        self.repair_log: RepairLog = RepairLog(endpoint)
         self.failure: Failure | None = None
         """The error that ends the answer."""
         self.usage: Usage | None = None
@@ -55,7 +55,7 @@ class PassthroughRepairer(ABC):
         self.on_event: Callable[[Json, str], None] | None = None
         """Called with value and name of each upstream event, before repair."""
         self.invalid_arguments_count = 0
-        self.has_content = False
+        self.has_content: bool = False
         """Whether the last `feed` contained output, not only a start or keep-alive event."""
         self._fallback = fallback
         self._model = model

@@ -1,0 +1,156 @@
+"""`RepairMiddleware` for ASGI applications (https://asgi.readthedocs.io/en/latest/specs/www.html)."""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeAlias
+
+from welldone.asgi.response_repair import (
+    DEFAULT_PATHS,
+    REQUEST_LIMIT_BYTES,
+    AnswerReport,
+    PathMatcher,
+    RepairCounters,
+    RepairSettings,
+    ResponseRepair,
+)
+from welldone.library.arguments import EndpointName
+from welldone.protocol.text_filters import TextMode, ThinkMode
+
+ASGIScope: TypeAlias = MutableMapping[str, Any]
+ASGIMessage: TypeAlias = MutableMapping[str, Any]
+ASGIReceive: TypeAlias = Callable[[], Awaitable[ASGIMessage]]
+ASGISend: TypeAlias = Callable[[ASGIMessage], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[ASGIScope, ASGIReceive, ASGISend], Awaitable[None]]
+
+
+class RepairMiddleware:
+    """Repairs the answers of an ASGI application: streams as they pass, whole replies and errors at their end.
+
+    Args:
+        app: the application.
+        paths: endpoints by the end of a path, such as `{"/ask": "chat"}`; default: those of the APIs.
+        think: moves reasoning out of the text, see `StreamRepairer`.
+        text: `cumulative` if each chunk repeats the whole text.
+        report: called with an `AnswerReport` after each answer.
+        strict: for tests: raises `InvalidStreamError` after an answer that breaks a rule.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        paths: Mapping[str, EndpointName] | None = None,
+        think: ThinkMode = "no",
+        text: TextMode = "delta",
+        report: Callable[[AnswerReport], object] | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.app = app
+        self.counters = RepairCounters()
+        """Numbers of answers and repairs."""
+        self._settings = RepairSettings(paths=paths, think=think, text=text, report=report, strict=strict)
+        self._paths = PathMatcher(DEFAULT_PATHS if paths is None else paths)
+
+    async def __call__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
+        """Run the application for one connection."""
+        endpoint = None
+        if scope["type"] == "http":
+            endpoint = self._paths.find(scope["method"], scope["path"])
+        if endpoint is None:
+            await self.app(scope, receive, send)
+            return
+        repair = ResponseRepair(self._settings, endpoint, scope["method"], scope["path"])
+        exchange = _Exchange(repair, receive, send)
+        try:
+            await self.app(scope, exchange.receive, exchange.send)
+            await exchange.end(is_failed=False)
+        except Exception:
+            # The client gets a complete stream, the server's log the exception.
+            with contextlib.suppress(OSError):  # the client has disconnected
+                await exchange.end(is_failed=True)
+            raise
+        finally:
+            if repair.is_examined:
+                self._report(repair, is_complete=exchange.is_complete)
+        if self._settings.strict and repair.is_examined and exchange.is_complete:
+            repair.require_valid()
+
+    def _report(self, repair: ResponseRepair, *, is_complete: bool) -> None:
+        report = repair.report(is_complete=is_complete)
+        self.counters.add(report)
+        if self._settings.report is not None:
+            self._settings.report(report)
+
+
+class _Exchange:
+    """One request and its response."""
+
+    def __init__(self, repair: ResponseRepair, receive: ASGIReceive, send: ASGISend) -> None:
+        self.is_complete = False
+        """Whether the application ended the response, and it was sent."""
+        self._repair = repair
+        self._receive = receive
+        self._send = send
+        self._feed: Callable[[bytes], bytes] | None = None
+        self._request: list[bytes] | None = []
+        self._request_bytes = 0
+        self._has_whole_request = False
+        self._start: ASGIMessage = {}
+        self._is_head_sent = False
+        self._is_over = False  # the response is complete, the client has disconnected, or nothing may be sent
+
+    async def receive(self) -> ASGIMessage:
+        """Pass the request on, and keep its body to read its fields."""
+        message = await self._receive()
+        if message["type"] == "http.request" and self._request is not None and not self._has_whole_request:
+            body = message.get("body", b"")
+            self._request.append(body)
+            self._request_bytes += len(body)
+            self._has_whole_request = not message.get("more_body", False)
+            if self._request_bytes > REQUEST_LIMIT_BYTES:
+                self._request = None
+        elif message["type"] == "http.disconnect":
+            self._is_over = True
+        return message
+
+    async def send(self, message: ASGIMessage) -> None:
+        """Pass the response on, repaired."""
+        feed = self._feed
+        if message["type"] == "http.response.body" and feed is not None:
+            out = feed(message.get("body", b""))
+            if message.get("more_body", False):
+                if out:
+                    await self._send_body(out, more_body=True)
+                return
+            out += self._repair.finish()
+            await self._send_body(out, more_body=False)
+            self.is_complete = self._is_over = True
+        elif message["type"] == "http.response.start":
+            request = b"".join(self._request) if self._request is not None and self._has_whole_request else None
+            self._request = None
+            self._start = message
+            self._feed = self._repair.start(message["status"], message.get("headers", ()), request)
+            await self._send_head()
+        else:
+            await self._send(message)
+
+    async def end(self, *, is_failed: bool) -> None:
+        """Complete the response of an application that failed, or returned, before its end.
+
+        If it failed before the head was sent, nothing is sent: the server answers with its own error.
+        """
+        if self._is_over or self._feed is None or (is_failed and not self._is_head_sent):
+            return
+        self._is_over = True
+        await self._send_body(self._repair.fail() if is_failed else self._repair.finish(), more_body=False)
+
+    async def _send_head(self) -> None:
+        head = self._repair.head
+        if head is not None and not self._is_head_sent:
+            self._is_head_sent = True
+            await self._send({**self._start, "status": head.status, "headers": head.headers})
+
+    async def _send_body(self, body: bytes, *, more_body: bool) -> None:
+        if not self._is_head_sent:
+            await self._send_head()
+        await self._send({"type": "http.response.body", "body": body, "more_body": more_body})

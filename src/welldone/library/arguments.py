@@ -1,0 +1,105 @@
+"""Arguments that the functions of the library share: endpoint, request body and received bytes.
+
+Wrong use raises an exception that states what to pass instead. The content of bytes never does.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias
+
+from welldone.protocol.catalog import RULES
+from welldone.protocol.envelope import Endpoint
+from welldone.protocol.events import Json
+from welldone.protocol.lenient_json import parse_strict
+
+EndpointName: TypeAlias = Literal["chat", "completions", "responses", "messages"]
+"""Endpoint of a stream: `/v1/chat/completions`, `/v1/completions`, `/v1/responses` or `/v1/messages`."""
+RequestBody: TypeAlias = Mapping[str, Any] | bytes | None
+"""Body of the request: a decoded object, or the received bytes. Bytes that are no JSON object count as unknown."""
+
+ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
+
+
+def parse_endpoint(name: str) -> Endpoint:
+    """Return the endpoint with this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in ENDPOINTS:
+        raise ValueError(f"unknown endpoint {name!r}; use one of {', '.join(map(repr, ENDPOINTS))}")
+    return Endpoint(name)
+
+
+_PATHS: dict[str, EndpointName] = {
+    "/chat/completions": "chat",
+    "/completions": "completions",
+    "/responses": "responses",
+    "/messages": "messages",
+}
+
+
+def endpoint_for_path(path: str) -> EndpointName | None:
+    """Return the endpoint of a URL path, which may have any prefix; None if it is another path."""
+    path = path.rstrip("/")
+    return next((name for end, name in _PATHS.items() if path.endswith(end)), None)
+
+
+def parse_request(request: RequestBody) -> Json | None:
+    """Return the body of a request as an object; None if it is unknown.
+
+    Raises:
+        TypeError: the argument is neither a mapping nor bytes.
+    """
+    if request is None:
+        return None
+    if isinstance(request, bytes | bytearray | memoryview):
+        value = parse_strict(bytes(request))
+        return value if isinstance(value, dict) else None
+    if isinstance(request, Mapping):
+        return dict(request)
+    raise TypeError(f"request must be a dict, or the body as bytes; got {type(request).__name__}")
+
+
+def parse_rules(rules: Iterable[str], parameter: str, *, others: tuple[str, ...] = ()) -> frozenset[str]:
+    """Return the ids of rules as a set.
+
+    Raises:
+        TypeError: a single string was passed.
+        ValueError: an id is neither that of a rule nor one of `others`.
+    """
+    if isinstance(rules, str):
+        raise TypeError(f"{parameter} must be a collection of rule ids; write [{rules!r}]")
+    ids = frozenset(rules)
+    if ids <= RULES.keys():
+        return ids
+    from difflib import get_close_matches  # only for the message
+
+    for rule in sorted(ids - RULES.keys() - set(others)):
+        close = get_close_matches(rule, [*RULES, *others], 1)
+        hint = f"did you mean {close[0]!r}?" if close else "welldone.RULES lists them"
+        raise ValueError(f"unknown rule {rule!r} in {parameter}; {hint}")
+    return ids
+
+
+def require_bytes(data: object, function: str) -> bytes:
+    """Return `data` as bytes.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    hint = "; encode the text as UTF-8, or pass the bytes as received" if isinstance(data, str) else ""
+    raise TypeError(f"{function} takes bytes, not {type(data).__name__}{hint}")
+
+
+def new_id_stem() -> str:
+    """Return a random end of an id."""
+    return os.urandom(12).hex()
+
+
+def current_time() -> int:
+    """Return the time in seconds, for `created`."""
+    return int(time.time())

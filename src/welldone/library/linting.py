@@ -1,0 +1,206 @@
+"""Judging of streams and replies: a report, and an assertion for tests.
+
+`assert_valid` takes responses of httpx, requests, aiohttp, Flask and Django by their attributes; none is imported.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from welldone.library.arguments import (
+    EndpointName,
+    RequestBody,
+    endpoint_for_path,
+    parse_endpoint,
+    parse_request,
+    parse_rules,
+)
+from welldone.protocol.catalog import RULES, Detection
+from welldone.protocol.events import WelldoneError
+from welldone.rules.judge import Judgement, LintFinding, judge
+from welldone.rules.trace import Trace, read_capture
+
+
+class HttpResponse(Protocol):
+    """Response of an HTTP client, as far as all of them agree."""
+
+    @property
+    def headers(self) -> Any:  # noqa: ANN401 - each client has its own type
+        """The headers, as a mapping."""
+
+
+LintInput: TypeAlias = bytes | str | HttpResponse
+
+
+class InvalidStreamError(WelldoneError, AssertionError):
+    """A stream or reply breaks rules. `judgement` has the findings."""
+
+    def __init__(self, judgement: Judgement) -> None:
+        super().__init__(_describe(judgement))
+        self.judgement = judgement
+
+
+def lint(
+    data: bytes | str,
+    endpoint: EndpointName | None = None,
+    *,
+    request: RequestBody = None,
+    rules: Collection[str] | None = None,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Judgement:
+    """Judge a captured stream or reply: its body, or the output of `curl -i` or `curl -i --raw`.
+
+    The endpoint is guessed if it is None. Rules about the request, the status or the headers are judged only if these
+    are known. `rules` limits the judgement to these rule ids.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong. No content raises.
+    """
+    trace = read_capture(_require_data(data, "lint"))
+    return _judge(trace, endpoint, request=request, rules=rules, status=status, headers=headers)
+
+
+def assert_valid(
+    response: LintInput,
+    endpoint: EndpointName | None = None,
+    *,
+    request: RequestBody = None,
+    rules: Collection[str] | None = None,
+    strict: bool = False,
+) -> Judgement:
+    """Fail a test if a stream or reply breaks a rule that breaks clients; with `strict`, if it breaks any rule.
+
+    Takes what `lint` takes, or a response that was read: of httpx, requests, aiohttp, Flask, Django or Starlette's test
+    client. Status, headers, endpoint and request are taken from it.
+
+    Raises:
+        InvalidStreamError: an AssertionError that lists the broken rules, where, and which clients they affect.
+    """
+    __tracebackhide__ = True
+    if isinstance(response, str | bytes | bytearray | memoryview):
+        judgement = lint(_require_data(response, "assert_valid"), endpoint, request=request, rules=rules)
+    else:
+        known = _read_response(response)
+        judgement = _judge(known, endpoint, request=known.request if request is None else request, rules=rules)
+    if not judgement.ok or (strict and judgement.findings):
+        raise InvalidStreamError(judgement)
+    return judgement
+
+
+def _judge(
+    trace: Trace,
+    endpoint: EndpointName | None,
+    *,
+    request: RequestBody,
+    rules: Collection[str] | None,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Judgement:
+    if rules is not None:
+        rules = parse_rules(rules, "rules")
+        for rule in sorted(rules):
+            if RULES[rule].detection is Detection.PROBE:
+                raise ValueError(f"{rule} cannot be judged from one reply; welldone check tests a server for it")
+    trace = msgspec.structs.replace(
+        trace,
+        endpoint=trace.endpoint if endpoint is None else parse_endpoint(endpoint).value,
+        request=parse_request(request),
+        status=trace.status if status is None else status,
+        headers=trace.headers if headers is None else tuple((str(name), str(headers[name])) for name in headers),
+    )
+    return judge(trace, rules)
+
+
+def _require_data(data: object, function: str) -> bytes:
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogateescape")
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"{function} takes the bytes of a stream or reply, not {type(data).__name__}")
+
+
+# Responses of HTTP clients.
+
+
+def _read_response(response: Any) -> Trace:  # noqa: ANN401 - read by its attributes
+    body = _read_body(response)
+    status = getattr(response, "status_code", None) or getattr(response, "status", None)
+    headers = getattr(response, "headers", None)
+    if body is None or not isinstance(status, int) or headers is None:
+        raise TypeError(
+            f"assert_valid takes bytes, or a response with status, headers and a body that was read; "
+            f"got {type(response).__name__}. Read it first (await response.read()), or pass its bytes"
+        )
+    request = getattr(response, "request", None)
+    trace = read_capture(body)
+    return msgspec.structs.replace(
+        trace,
+        endpoint=_read_endpoint(response, request) or trace.endpoint,
+        status=status,
+        headers=tuple((str(name), str(value)) for name, value in headers.items()),
+        request=parse_request(_request_body(request)),
+    )
+
+
+def _read_endpoint(*sources: object) -> EndpointName | None:
+    """Return the endpoint of the first URL: a string (requests), an object with a path (httpx, aiohttp), or a path."""
+    for source in sources:
+        url = getattr(source, "url", None)
+        path = url.partition("?")[0] if isinstance(url, str) else getattr(url, "path", None)
+        if isinstance(path, str) and (endpoint := endpoint_for_path(path)) is not None:
+            return endpoint
+    return None
+
+
+def _read_body(response: object) -> bytes | None:
+    # httpx, requests, Django: content; Flask and Werkzeug: data; aiohttp after `await response.read()`: _body.
+    for name in ("content", "data", "_body"):
+        value = getattr(response, name, None)
+        if isinstance(value, bytes):
+            return value
+    return None
+
+
+def _request_body(request: object) -> bytes | None:
+    # httpx: content; requests: body; Werkzeug: data.
+    for name in ("content", "body", "data"):
+        try:
+            value = getattr(request, name, None)
+        except Exception:  # noqa: BLE001 - httpx raises its own exception for a body that is a stream
+            continue
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, bytes):
+            return value
+    return None
+
+
+# The message of the assertion.
+
+
+def _describe(judgement: Judgement) -> str:
+    first: dict[str, LintFinding] = {}
+    for finding in judgement.findings:
+        if finding.cause is None or finding.cause not in judgement.counts:
+            first.setdefault(finding.rule, finding)
+    rules = f"{len(judgement.counts)} rule{'s' * (len(judgement.counts) != 1)}"
+    frames = f"{judgement.frames} frame{'s' * (judgement.frames != 1)}"
+    lines = [f"the reply breaks {rules} ({frames}, {judgement.rules} rules judged)"]
+    for rule, finding in first.items():
+        lines += ["", *_describe_finding(finding, judgement.counts[rule])]
+    if others := [rule for rule in judgement.counts if rule not in first]:
+        lines += ["", f"These follow from the others: {', '.join(others)}"]
+    return "\n".join(lines)
+
+
+def _describe_finding(finding: LintFinding, count: int) -> list[str]:
+    position = "the whole reply" if finding.frame is None else f"frame {finding.frame}, byte {finding.byte}"
+    repeats = f", and {count - 1} more" if count > 1 else ""
+    lines = [f"{finding.rule} ({finding.severity}), {position}{repeats}: {RULES[finding.rule].summary}"]
+    lines.append(f"  observed  {finding.observed}")
+    if finding.expected:
+        lines.append(f"  expected  {finding.expected}")
+    lines += [f"  affects   {client}" for client in finding.affects]
+    return [*lines, f"  more      welldone rules {finding.rule}"]

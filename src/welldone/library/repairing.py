@@ -1,0 +1,254 @@
+"""Repair of streams and replies: iterators, an object without I/O, and a function for whole replies.
+
+All of them run the pipelines of `welldone.protocol`. Bad bytes never raise: what cannot be repaired ends the stream
+with an error event.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Generator, Iterable
+from functools import partial
+
+import msgspec
+
+from welldone.library.arguments import (
+    EndpointName,
+    RequestBody,
+    current_time,
+    new_id_stem,
+    parse_endpoint,
+    parse_request,
+    parse_rules,
+    require_bytes,
+)
+from welldone.library.body_start import BodyStart, starts_json
+from welldone.library.iteration import (
+    require_async_iterable,
+    require_iterable,
+    run_to_end,
+    run_to_end_async,
+)
+from welldone.protocol.dialects.anthropic.objects import error_type_for_status
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.events import EventOrderError, Failure, FailureMapper
+from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
+from welldone.protocol.request_facts import RepairOptions, think_mode_for
+from welldone.protocol.result import PartState, PipelineResult
+from welldone.protocol.text_filters import TextMode, ThinkMode
+
+_THINK_MODES = ("no", "tags", "open")
+_TEXT_MODES = ("delta", "cumulative")
+
+
+class StreamRepairer:
+    """Repairs one stream without I/O: bytes in, bytes out.
+
+    Call `feed` with the received bytes and `close` at their end, and send what they return. `request` is the body of
+    the request: with it, rules that depend on the request are repaired too (usage, number of choices).
+
+    `think` moves reasoning out of the text: `tags` for a leading `<think>` block, `open` for one without its opening
+    tag. `text="cumulative"` is for servers whose chunks repeat the whole text. A violation of a rule in `strict` ends
+    the stream with an error; `all` stands for every rule with a repair.
+    """
+
+    def __init__(
+        self,
+        endpoint: EndpointName = "chat",
+        *,
+        request: RequestBody = None,
+        think: ThinkMode = "no",
+        text: TextMode = "delta",
+        strict: Collection[str] = (),
+    ) -> None:
+        pipeline = make_checked_pipeline(endpoint, request, think=think, text=text, strict=strict, is_stream=True)
+        assert not isinstance(pipeline, BufferedPipeline)
+        self._pipeline: StreamPipeline | PassthroughRepairer = pipeline
+        self._start = BodyStart()
+        self._is_plain = False  # the body is known to be a stream, and is not closed
+        self._is_closed = False
+
+    @property
+    def result(self) -> PipelineResult:
+        """Usage, failure and repairs (one entry per rule), so far or at the end."""
+        return self._pipeline.result
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the end of the answer was received: nothing relevant follows, and `close` can be called."""
+        return self._is_closed or self._pipeline.is_done
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the bytes to send for received bytes; they may be empty.
+
+        Raises:
+            EventOrderError: the stream was closed.
+            TypeError: the argument is not bytes.
+        """
+        if self._is_plain and type(data) is bytes:
+            return self._pipeline.feed(data)
+        data = require_bytes(data, "feed")
+        if self._is_closed:
+            raise EventOrderError("feed()", "the stream is closed", "a new StreamRepairer")
+        if self._is_plain:
+            return self._pipeline.feed(data)
+        stream = self._start.add(data)
+        if stream is None:
+            return b""
+        self._is_plain = True
+        return self._pipeline.feed(stream)
+
+    def close(self) -> bytes:
+        """Return the bytes that complete the stream, at the end of the received bytes. Later calls return nothing."""
+        if self._is_closed:
+            return b""
+        is_plain = self._is_plain
+        self._is_closed, self._is_plain = True, False
+        if is_plain:
+            return self._pipeline.close()
+        held, is_reply = self._start.close()
+        return (self._pipeline.feed_reply(held) if is_reply else self._pipeline.feed(held)) + self._pipeline.close()
+
+    def fail(self, message: str, *, type: str = "server_error", code: str | None = None) -> bytes:
+        """Return the bytes that end the stream with an error, for a failure outside of the stream.
+
+        An answer that is complete is completed instead. After `close` there is nothing to send. The client gets the
+        message: it must not contain secrets.
+        """
+        if self._is_closed or self._pipeline.part_state(0) >= PartState.FINISHED:
+            return self.close()
+        self._is_closed, self._is_plain = True, False
+        return self._pipeline.fail(Failure(message, type=type, code=code))
+
+    def keep_alive(self) -> bytes:
+        """Return a keep-alive to send while nothing is received, if one is allowed now."""
+        return b"" if self._is_closed else self._pipeline.keep_alive()
+
+
+def repair(
+    chunks: Iterable[bytes],
+    endpoint: EndpointName = "chat",
+    *,
+    request: RequestBody = None,
+    think: ThinkMode = "no",
+    text: TextMode = "delta",
+) -> Generator[bytes, None, None]:
+    """Repair a stream: yield the bytes to send for the bytes of `chunks`. For the parameters see `StreamRepairer`.
+
+    An exception of `chunks` before the first bytes were yielded is raised. After them, it is logged, and the stream
+    ends with an error event: the client gets a complete stream. A source that is a generator is closed at the end.
+    """
+    require_iterable(chunks, "repair")
+    repairer = StreamRepairer(endpoint, request=request, think=think, text=text)
+    return run_to_end(chunks, feed=repairer.feed, close=repairer.close, fail=repairer.fail)
+
+
+def arepair(
+    chunks: AsyncIterable[bytes],
+    endpoint: EndpointName = "chat",
+    *,
+    request: RequestBody = None,
+    think: ThinkMode = "no",
+    text: TextMode = "delta",
+) -> AsyncGenerator[bytes, None]:
+    """Do the same as `repair` with an asynchronous iterable."""
+    require_async_iterable(chunks, "arepair")
+    repairer = StreamRepairer(endpoint, request=request, think=think, text=text)
+    return run_to_end_async(chunks, feed=repairer.feed, close=repairer.close, fail=repairer.fail)
+
+
+class RepairedResponse(msgspec.Struct, frozen=True):
+    """A repaired whole reply."""
+
+    body: bytes
+    """The reply as JSON: the answer, or an error object in the format of the endpoint."""
+    status: int
+    """HTTP status to send: that of the reply, unless it means success and the body is an error."""
+    result: PipelineResult
+
+
+_STATUS_BY_ERROR_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "rate_limit_error": 429,
+    "overloaded_error": 529,
+    "upstream_error": 502,
+}
+_ERROR_TYPE_BY_STATUS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_UNREADABLE_CODES = ("bad_upstream_stream", "incomplete_stream")
+_ERROR_TEXT_LIMIT = 400  # characters of a body that is plain text
+
+
+def repair_response(
+    body: bytes,
+    endpoint: EndpointName = "chat",
+    *,
+    request: RequestBody = None,
+    think: ThinkMode = "no",
+    text: TextMode = "delta",
+    strict: Collection[str] = (),
+    status: int = 200,
+) -> RepairedResponse:
+    """Repair a whole reply, which was not streamed. For the parameters see `StreamRepairer`.
+
+    The bytes of a stream, sent to a client that asked for JSON, are collected into one reply. With a `status` of 400 or
+    more, the body becomes an error object.
+    """
+    data = require_bytes(body, "repair_response")
+    mapper = None if status < 400 else partial(_map_error, data, status, is_messages=endpoint == "messages")
+    pipeline = make_checked_pipeline(
+        endpoint, request, think=think, text=text, strict=strict, is_stream=False, map_failure=mapper
+    )
+    assert not isinstance(pipeline, StreamPipeline)
+    if starts_json(data) or status >= 400:
+        pipeline.feed_reply(data)
+    else:
+        pipeline.feed(data)
+    pipeline.close()
+    failure = pipeline.failure
+    if failure is not None and status < 400:
+        status = _STATUS_BY_ERROR_TYPE.get(failure.type, 500)
+    return RepairedResponse(pipeline.body(), status, pipeline.result)
+
+
+def _map_error(body: bytes, status: int, failure: Failure, *, is_messages: bool) -> Failure:
+    """Complete the error of a reply by its status: plain text as the message, and the type if it has none."""
+    if failure.code in _UNREADABLE_CODES:
+        text = body.decode("utf-8", "replace").strip()
+        is_plain = text and not text.startswith(("<", "{", "["))
+        message = text[:_ERROR_TEXT_LIMIT] if is_plain else f"The server replied with status {status}."
+        failure = Failure(message)
+    if failure.type != "server_error":
+        return failure
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    kind = error_type_for_status(status) if is_messages else _ERROR_TYPE_BY_STATUS.get(status, kind)
+    return msgspec.structs.replace(failure, type=kind)
+
+
+def make_checked_pipeline(
+    endpoint: EndpointName,
+    request: RequestBody,
+    *,
+    think: ThinkMode,
+    text: TextMode,
+    strict: Collection[str] = (),
+    is_stream: bool,
+    map_failure: FailureMapper | None = None,
+) -> StreamPipeline | BufferedPipeline | PassthroughRepairer:
+    """Make a pipeline from the arguments of a public function.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong.
+    """
+    if think not in _THINK_MODES:
+        raise ValueError(f"think must be one of {', '.join(_THINK_MODES)}; got {think!r}")
+    if text not in _TEXT_MODES:
+        raise ValueError(f"text must be one of {', '.join(_TEXT_MODES)}; got {text!r}")
+    rules = parse_rules(strict, "strict", others=("all",))
+    body = parse_request(request)
+    pipeline = make_pipeline(
+        parse_endpoint(endpoint), body, id_stem=new_id_stem(), created=current_time(), is_stream=is_stream
+    )
+    pipeline.configure(
+        0, RepairOptions(think=think_mode_for(think, body or {}), text=text, strict=rules, map_failure=map_failure)
+    )
+    return pipeline

@@ -1,0 +1,179 @@
+"""`RepairMiddleware` for WSGI applications (PEP 3333); Flask: `app.wsgi_app = RepairMiddleware(app.wsgi_app)`."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any, TypeAlias
+
+from welldone.asgi.response_repair import (
+    DEFAULT_PATHS,
+    REQUEST_LIMIT_BYTES,
+    AnswerReport,
+    PathMatcher,
+    RepairCounters,
+    RepairSettings,
+    ResponseRepair,
+)
+from welldone.library.arguments import EndpointName
+from welldone.protocol.text_filters import TextMode, ThinkMode
+
+__all__ = ["AnswerReport", "RepairMiddleware"]
+
+LOG = logging.getLogger("welldone")
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
+WSGIEnvironment: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
+WSGIApp: TypeAlias = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
+
+
+class RepairMiddleware:
+    """Repairs the answers of a WSGI application. The parameters are those of `welldone.asgi.RepairMiddleware`."""
+
+    def __init__(
+        self,
+        app: WSGIApp,
+        *,
+        paths: Mapping[str, EndpointName] | None = None,
+        think: ThinkMode = "no",
+        text: TextMode = "delta",
+        report: Callable[[AnswerReport], object] | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.app = app
+        self.counters = RepairCounters()
+        """Numbers of answers and repairs. With several threads they may be a little too low."""
+        self._settings = RepairSettings(paths=paths, think=think, text=text, report=report, strict=strict)
+        self._paths = PathMatcher(DEFAULT_PATHS if paths is None else paths)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Run the application for one request."""
+        path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+        method = environ["REQUEST_METHOD"]
+        endpoint = self._paths.find(method, path)
+        if endpoint is None:
+            return self.app(environ, start_response)
+        exchange = _Exchange(
+            ResponseRepair(self._settings, endpoint, method, path),
+            _RecordingInput(environ["wsgi.input"]),
+            start_response,
+        )
+        environ["wsgi.input"] = exchange.request
+        return self._run(environ, exchange)
+
+    def _run(self, environ: WSGIEnvironment, exchange: "_Exchange") -> Iterator[bytes]:
+        parts: Iterable[bytes] = ()
+        try:
+            parts = self.app(environ, exchange.start)
+            for data in parts:
+                if out := exchange.feed(data):
+                    yield out
+            if out := exchange.finish():
+                yield out
+        except Exception:
+            # WSGI cannot say that a body is complete and also raise: the stream is completed, the exception logged.
+            if not exchange.is_head_sent or not (out := exchange.repair.fail()):
+                raise
+            LOG.exception("exception in the WSGI application (%s)", environ.get("PATH_INFO"))
+            yield out
+        finally:
+            if hasattr(parts, "close"):
+                parts.close()
+            if exchange.repair.is_examined:
+                report = exchange.repair.report(is_complete=exchange.is_complete)
+                self.counters.add(report)
+                if self._settings.report is not None:
+                    self._settings.report(report)
+        if self._settings.strict and exchange.repair.is_examined and exchange.is_complete:
+            exchange.repair.require_valid()
+
+
+class _Exchange:
+    """One request and its response."""
+
+    def __init__(self, repair: ResponseRepair, request: "_RecordingInput", start_response: StartResponse) -> None:
+        self.repair = repair
+        self.request = request
+        self.is_head_sent = False
+        self.is_complete = False
+        self._start_response = start_response
+        self._write: Callable[[bytes], object] | None = None
+        self._exc_info: Any = None
+        self._status_line = ""
+        self._feed: Callable[[bytes], bytes] | None = None
+
+    def start(
+        self,
+        status: str,
+        headers: list[tuple[str, str]],
+        exc_info: Any = None,  # noqa: ANN401 - of `sys.exc_info`
+    ) -> Callable[[bytes], object]:
+        """Implement `start_response`."""
+        if self.is_head_sent:  # the server raises the exception, as PEP 3333 wants
+            return self._start_response(status, headers, exc_info)
+        self._status_line, self._exc_info = status, exc_info
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        self._feed = self.repair.start(int(status[:3]), pairs, self.request.body())
+        return self._write_part
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the bytes to send for a part of the body."""
+        out = data if self._feed is None else self._feed(data)
+        self._send_head()
+        return out
+
+    def finish(self) -> bytes:
+        """Return the last bytes to send."""
+        out = self.repair.finish()
+        self._send_head()
+        self.is_complete = True
+        return out
+
+    def _send_head(self) -> None:
+        head = self.repair.head
+        if head is None or self.is_head_sent:
+            return
+        self.is_head_sent = True
+        is_same = self._status_line.startswith(str(head.status))
+        status = self._status_line if is_same else f"{head.status} {_PHRASES.get(head.status, 'Error')}"
+        headers = [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in head.headers]
+        self._write = self._start_response(status, headers, *([self._exc_info] if self._exc_info else []))
+
+    def _write_part(self, data: bytes) -> None:
+        """Implement the old way to send a body: the function that `start_response` returns."""
+        out = self.feed(data)
+        if out and self._write is not None:
+            self._write(out)
+
+
+class _RecordingInput:
+    """Passes the body of a request on, and keeps it to read its fields."""
+
+    def __init__(self, source: Any) -> None:  # noqa: ANN401 - any file
+        self._source = source
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def body(self) -> bytes | None:
+        """Return what was read; None if it is too long."""
+        return b"".join(self._parts) if self._size <= REQUEST_LIMIT_BYTES else None
+
+    def read(self, *size: int) -> bytes:
+        return self._keep(self._source.read(*size))
+
+    def readline(self, *size: int) -> bytes:
+        return self._keep(self._source.readline(*size))
+
+    def readlines(self, *size: int) -> list[bytes]:
+        return [self._keep(line) for line in self._source.readlines(*size)]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self._keep, self._source)
+
+    def _keep(self, data: bytes) -> bytes:
+        self._size += len(data)
+        if self._size <= REQUEST_LIMIT_BYTES:
+            self._parts.append(data)
+        else:
+            self._parts.clear()
+        return data
