@@ -1,21 +1,11 @@
 """`RepairMiddleware` for WSGI applications (PEP 3333); Flask: `app.wsgi_app = RepairMiddleware(app.wsgi_app)`."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from welldone.asgi.response_repair import (
-    DEFAULT_PATHS,
-    REQUEST_LIMIT_BYTES,
-    AnswerReport,
-    PathMatcher,
-    RepairCounters,
-    RepairSettings,
-    ResponseRepair,
-)
-from welldone.library.arguments import EndpointName
-from welldone.protocol.text_filters import TextMode, ThinkMode
+from welldone.asgi.response_repair import REQUEST_LIMIT_BYTES, AnswerMiddleware, AnswerReport, ResponseRepair
 
 __all__ = ["AnswerReport", "RepairMiddleware"]
 
@@ -27,24 +17,8 @@ StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
 WSGIApp: TypeAlias = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 
 
-class RepairMiddleware:
-    """Repairs the answers of a WSGI application. The parameters are those of `welldone.asgi.RepairMiddleware`."""
-
-    def __init__(
-        self,
-        app: WSGIApp,
-        *,
-        paths: Mapping[str, EndpointName] | None = None,
-        think: ThinkMode = "no",
-        text: TextMode = "delta",
-        report: Callable[[AnswerReport], object] | None = None,
-        strict: bool = False,
-    ) -> None:
-        self.app = app
-        self.counters = RepairCounters()
-        """Numbers of answers and repairs. With several threads they may be a little too low."""
-        self._settings = RepairSettings(paths=paths, think=think, text=text, report=report, strict=strict)
-        self._paths = PathMatcher(DEFAULT_PATHS if paths is None else paths)
+class RepairMiddleware(AnswerMiddleware[WSGIApp]):
+    """Repairs the answers of a WSGI application. For the parameters see `AnswerMiddleware`."""
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Run the application for one request."""
@@ -79,13 +53,8 @@ class RepairMiddleware:
         finally:
             if hasattr(parts, "close"):
                 parts.close()
-            if exchange.repair.is_examined:
-                report = exchange.repair.report(is_complete=exchange.is_complete)
-                self.counters.add(report)
-                if self._settings.report is not None:
-                    self._settings.report(report)
-        if self._settings.strict and exchange.repair.is_examined and exchange.is_complete:
-            exchange.repair.require_valid()
+            self._report(exchange.repair, is_complete=exchange.is_complete)
+        self._require_valid(exchange.repair, is_complete=exchange.is_complete)
 
 
 class _Exchange:

@@ -1,20 +1,10 @@
 """`RepairMiddleware` for ASGI applications (https://asgi.readthedocs.io/en/latest/specs/www.html)."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-from welldone.asgi.response_repair import (
-    DEFAULT_PATHS,
-    REQUEST_LIMIT_BYTES,
-    AnswerReport,
-    PathMatcher,
-    RepairCounters,
-    RepairSettings,
-    ResponseRepair,
-)
-from welldone.library.arguments import EndpointName
-from welldone.protocol.text_filters import TextMode, ThinkMode
+from welldone.asgi.response_repair import REQUEST_LIMIT_BYTES, AnswerMiddleware, ResponseRepair
 
 ASGIScope: TypeAlias = MutableMapping[str, Any]
 ASGIMessage: TypeAlias = MutableMapping[str, Any]
@@ -23,33 +13,11 @@ ASGISend: TypeAlias = Callable[[ASGIMessage], Awaitable[None]]
 ASGIApp: TypeAlias = Callable[[ASGIScope, ASGIReceive, ASGISend], Awaitable[None]]
 
 
-class RepairMiddleware:
+class RepairMiddleware(AnswerMiddleware[ASGIApp]):
     """Repairs the answers of an ASGI application: streams as they pass, whole replies and errors at their end.
 
-    Args:
-        app: the application.
-        paths: endpoints by the end of a path, such as `{"/ask": "chat"}`; default: those of the APIs.
-        think: moves reasoning out of the text, see `StreamRepairer`.
-        text: `cumulative` if each chunk repeats the whole text.
-        report: called with an `AnswerReport` after each answer.
-        strict: for tests: raises `InvalidStreamError` after an answer that breaks a rule.
+    For the parameters see `AnswerMiddleware`.
     """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        paths: Mapping[str, EndpointName] | None = None,
-        think: ThinkMode = "no",
-        text: TextMode = "delta",
-        report: Callable[[AnswerReport], object] | None = None,
-        strict: bool = False,
-    ) -> None:
-        self.app = app
-        self.counters = RepairCounters()
-        """Numbers of answers and repairs."""
-        self._settings = RepairSettings(paths=paths, think=think, text=text, report=report, strict=strict)
-        self._paths = PathMatcher(DEFAULT_PATHS if paths is None else paths)
 
     async def __call__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         """Run the application for one connection."""
@@ -70,16 +38,8 @@ class RepairMiddleware:
                 await exchange.end(is_failed=True)
             raise
         finally:
-            if repair.is_examined:
-                self._report(repair, is_complete=exchange.is_complete)
-        if self._settings.strict and repair.is_examined and exchange.is_complete:
-            repair.require_valid()
-
-    def _report(self, repair: ResponseRepair, *, is_complete: bool) -> None:
-        report = repair.report(is_complete=is_complete)
-        self.counters.add(report)
-        if self._settings.report is not None:
-            self._settings.report(report)
+            self._report(repair, is_complete=exchange.is_complete)
+        self._require_valid(repair, is_complete=exchange.is_complete)
 
 
 class _Exchange:

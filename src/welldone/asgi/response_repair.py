@@ -8,12 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from welldone.asgi.error_body import repair_error_body
-from welldone.library.arguments import EndpointName, parse_endpoint
+from welldone.library.arguments import ENDPOINT_PATHS, EndpointName, parse_endpoint
+from welldone.library.iteration import INTERRUPTED
 from welldone.library.linting import InvalidStreamError
 from welldone.library.repairing import StreamRepairer, repair_response
 from welldone.protocol import sse
@@ -26,19 +27,10 @@ from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
-DEFAULT_PATHS: Mapping[str, EndpointName] = {
-    "/chat/completions": "chat",
-    "/completions": "completions",
-    "/responses": "responses",
-    "/messages": "messages",
-}
-"""Ends of the paths whose responses are repaired."""
 REQUEST_LIMIT_BYTES = 32 * 2**20
 """Most bytes of a request body that are kept to read its fields: the limit of `welldone serve`, images included."""
 REPLY_LIMIT_BYTES = 16 * 2**20
 """Most bytes of a held response; a longer one passes unchanged. Real replies have kilobytes, with audio some MB."""
-INTERRUPTED = "The server failed while it was answering; the answer is incomplete."
-"""Message of the error event after an exception of the application, whose own text may contain secrets."""
 
 _UNREADABLE = "bad_upstream_stream"
 """Code of the failure for a body that is no answer."""
@@ -56,6 +48,7 @@ _ANSWER_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|:|data:|event:|id:|retry
 _OTHER_CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?(?!utf-?8\b)", re.IGNORECASE)
 
 HeaderList: TypeAlias = list[tuple[bytes, bytes]]
+AppT = TypeVar("AppT")
 
 
 class ResponseHead(NamedTuple):
@@ -404,3 +397,45 @@ def _read_request(body: bytes | None, *, is_whole: bool) -> dict[str, Any] | Non
         }
     except (ValueError, RecursionError):  # msgspec's errors are subclasses of ValueError
         return None
+
+
+class AnswerMiddleware(Generic[AppT]):
+    """Common part of the middlewares: parameters, counters and reports.
+
+    Args:
+        app: the application.
+        paths: endpoints by the end of a path, such as `{"/ask": "chat"}`; default: those of the APIs.
+        think: moves reasoning out of the text, see `StreamRepairer`.
+        text: `cumulative` if each chunk repeats the whole text.
+        report: called with an `AnswerReport` after each answer.
+        strict: for tests: raises `InvalidStreamError` after an answer that breaks a rule.
+    """
+
+    def __init__(
+        self,
+        app: AppT,
+        *,
+        paths: Mapping[str, EndpointName] | None = None,
+        think: ThinkMode = "no",
+        text: TextMode = "delta",
+        report: Callable[[AnswerReport], object] | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.app = app
+        self.counters = RepairCounters()
+        """Numbers of answers and repairs. With several threads they may be a little too low."""
+        self._settings = RepairSettings(paths=paths, think=think, text=text, report=report, strict=strict)
+        self._paths = PathMatcher(ENDPOINT_PATHS if paths is None else paths)
+
+    def _report(self, repair: ResponseRepair, *, is_complete: bool) -> None:
+        """Count and report an answer, if it was examined."""
+        if repair.is_examined:
+            report = repair.report(is_complete=is_complete)
+            self.counters.add(report)
+            if self._settings.report is not None:
+                self._settings.report(report)
+
+    def _require_valid(self, repair: ResponseRepair, *, is_complete: bool) -> None:
+        """With `strict`, raise `InvalidStreamError` if an answer that was sent to its end breaks a rule."""
+        if self._settings.strict and repair.is_examined and is_complete:
+            repair.require_valid()

@@ -32,18 +32,19 @@ def parse_endpoint(name: str) -> Endpoint:
     return Endpoint(name)
 
 
-_PATHS: dict[str, EndpointName] = {
+ENDPOINT_PATHS: Mapping[str, EndpointName] = {
     "/chat/completions": "chat",
     "/completions": "completions",
     "/responses": "responses",
     "/messages": "messages",
 }
+"""Endpoints by the ends of their paths."""
 
 
 def endpoint_for_path(path: str) -> EndpointName | None:
     """Return the endpoint of a URL path, which may have any prefix; None if it is another path."""
     path = path.rstrip("/")
-    return next((name for end, name in _PATHS.items() if path.endswith(end)), None)
+    return next((name for end, name in ENDPOINT_PATHS.items() if path.endswith(end)), None)
 
 
 def parse_request(request: RequestBody) -> Json | None:

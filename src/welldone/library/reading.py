@@ -80,56 +80,48 @@ class EventParser:
         return events + [event for _, step in self._pipeline.read_end_by_frame() for event in step]
 
 
-class EventStream(Iterator[Event]):
+class _ParsedAnswer:
+    """What is known of an answer while its events are read."""
+
+    def __init__(self, parser: EventParser) -> None:
+        self._parser = parser
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint of the stream."""
+        return self._parser.endpoint
+
+    @property
+    def envelope(self) -> Envelope | None:
+        """Id, time and model of the answer; None before its first chunk."""
+        return self._parser.envelope
+
+    @property
+    def result(self) -> PipelineResult:
+        """Usage, failure and repairs (one entry per rule), so far or at the end."""
+        return self._parser.result
+
+
+class EventStream(_ParsedAnswer, Iterator[Event]):
     """The events of an iterable of bytes. `envelope` and `result` are complete at its end."""
 
     def __init__(self, chunks: Iterable[bytes], parser: EventParser) -> None:
-        self._parser = parser
+        super().__init__(parser)
         self._events = _parse(chunks, parser)
 
     def __next__(self) -> Event:
         return next(self._events)
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """The endpoint of the stream."""
-        return self._parser.endpoint
 
-    @property
-    def envelope(self) -> Envelope | None:
-        """Id, time and model of the answer; None before its first chunk."""
-        return self._parser.envelope
-
-    @property
-    def result(self) -> PipelineResult:
-        """Usage, failure and repairs (one entry per rule), so far or at the end."""
-        return self._parser.result
-
-
-class AsyncEventStream(AsyncIterator[Event]):
+class AsyncEventStream(_ParsedAnswer, AsyncIterator[Event]):
     """The events of an asynchronous iterable of bytes. `envelope` and `result` are complete at its end."""
 
     def __init__(self, chunks: AsyncIterable[bytes], parser: EventParser) -> None:
-        self._parser = parser
+        super().__init__(parser)
         self._events = _parse_async(chunks, parser)
 
     async def __anext__(self) -> Event:
         return await anext(self._events)
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The endpoint of the stream."""
-        return self._parser.endpoint
-
-    @property
-    def envelope(self) -> Envelope | None:
-        """Id, time and model of the answer; None before its first chunk."""
-        return self._parser.envelope
-
-    @property
-    def result(self) -> PipelineResult:
-        """Usage, failure and repairs (one entry per rule), so far or at the end."""
-        return self._parser.result
 
 
 def parse(

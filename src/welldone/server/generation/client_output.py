@@ -4,6 +4,7 @@ The handler's task sleeps in `_wait` or `_drain`. The callbacks of the sources (
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from welldone.gateway.error_mapping import ERROR_LIMIT_BYTES, AttemptFailure, client_too_slow
@@ -13,7 +14,7 @@ EARLY_LIMIT_BYTES = ERROR_LIMIT_BYTES
 """Output before the stream is open: asyncio's own high-water mark, and the rest of an error is not needed."""
 
 
-class ClientOutput:
+class ClientOutput(ABC):
     """Base of the classes that produce a response. They pause and resume its sources."""
 
     def __init__(self, http_request: HttpRequest, *, write_s: float) -> None:
@@ -25,13 +26,13 @@ class ClientOutput:
         self._is_paused = False  # the sources are paused until the client has read
         self._waiter: asyncio.Future[None] | None = None
 
+    @abstractmethod
     def pause_sources(self) -> None:
         """Stop reading from the sources."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resume_sources(self) -> None:
         """Read on. They are not to blame for the silence up to now."""
-        raise NotImplementedError
 
     def wake(self) -> None:
         """Wake the handler's task: a state or a deadline has changed."""
