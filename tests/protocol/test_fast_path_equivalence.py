@@ -98,6 +98,41 @@ def test_the_fast_path_is_used() -> None:
     assert path.frames > 0
 
 
+COMPLETION = '{"id":"x","object":"text_completion","created":1,"model":"m","choices":[{"index":%d,%s"text":%s%s}]}'
+
+
+def completion_frame(text: str, index: int = 0, before: str = "", after: str = ',"finish_reason":null') -> bytes:
+    return f"data: {COMPLETION % (index, before, json.dumps(text, ensure_ascii=False), after)}\n\n".encode()
+
+
+OTHER_COMPLETIONS = [
+    b": ping\n\n",
+    b"data: [DONE]\n\n",
+    completion_frame("", after=',"finish_reason":"stop"'),
+    completion_frame("x", index=1),
+    completion_frame("x", before='"delta":{"content":"y"},'),
+    completion_frame("x", after=',"delta":{"content":"y"}'),
+    completion_frame("x", after=',"logprobs":{"tokens":["x"],"token_logprobs":[-1.0]}'),
+    completion_frame("\u2028"),
+]
+COMPLETION_TEXTS = st.sampled_from(["a", " the", "\n", '"', "é", "漢", "  "]).map(completion_frame)
+
+
+@given(st.lists(st.one_of(COMPLETION_TEXTS, COMPLETION_TEXTS, st.sampled_from(OTHER_COMPLETIONS)), max_size=30))
+def test_any_completion_gives_the_same_bytes_on_both_paths(pieces: list[bytes]) -> None:
+    apart, together = (StreamPipeline(Endpoint.COMPLETIONS, fallback=ENVELOPE, facts=FACTS) for _ in range(2))
+    pieces = [completion_frame("one"), completion_frame(" two"), *pieces]
+    assert through(apart, pieces) == through(together, [b"".join(pieces)])
+
+
+def test_the_fast_path_is_used_for_completions() -> None:
+    pipeline = StreamPipeline(Endpoint.COMPLETIONS, fallback=ENVELOPE)
+    for word in ("one", " two", " three", " four"):
+        pipeline.feed(completion_frame(word))
+    assert pipeline.fast_path._templates is not None
+    assert pipeline.fast_path._templates.frames > 0
+
+
 def test_learning_stops_if_chunks_keep_changing() -> None:
     pipeline = make_pipeline()
     for number in range(40):

@@ -202,9 +202,13 @@ class ChunkReader:
         value = choice.get("logprobs")
         value = None if value is None else fields.read_completions_logprobs(scrub_json(value), offset, repair_log)
         logprobs: list[Event] = [] if value is None else [ev.Logprobs(index, value)]
-        self._offsets[index] = offset + len(text)
+        self.add_text_length(index, len(text))
         self.deltas.add_text(text, index, logprobs, events)
         return self._read_finish(choice, index, events, start)
+
+    def add_text_length(self, index: int, characters: int) -> None:
+        """Count the text of a choice of a completion, to which offsets of log probabilities refer."""
+        self._offsets[index] = self._offsets.get(index, 0) + characters
 
     def _read_finish(self, choice: Json, index: int, events: list[Event], start: int) -> Failure | None:
         """Append the finish of the choice, if any; its events of this chunk start at `start`."""

@@ -15,23 +15,24 @@ from typing import NamedTuple, TypeAlias
 
 from welldone.protocol import sse
 from welldone.protocol.dialects.base import DialectWriter
+from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields
 from welldone.protocol.lenient_json import parse_strict
 from welldone.protocol.part import StreamPart
 
-_CONTENT = re.compile(rb'"content": ?"((?:[^"\\]|\\.)*)"')
+_CONTENT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)*)"')
 # Content of a JSON string that can be copied: complete characters, and no line separators.
 _PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f\x7f-\xff]|\\["\\nt])+')
 _PLAIN_BEYOND_ASCII = re.compile('(?:[^"\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]|\\\\["\\\\nt])+')
-# Bytes that need no escape in a JSON string.
-_LITERAL_BYTES = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
+LITERAL_BYTES = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
+"""Bytes that need no escape in a JSON string."""
 _CACHED_TEXT_LENGTH = 32  # bytes: tokens are shorter, and each cached length costs memory
 _WORTHWHILE_CHUNKS = 8
 """Chunks that a fast path must handle to be worth learning, which costs as much as two chunks."""
 _LEARNING_ATTEMPTS = 4
 """Chunks from which templates may be learnt. If chunks differ in more than their text, they are of no use."""
 _TEMPLATE_LIMIT_BYTES = 4096
-"""Longest chunk from which a fast path is learnt, since each `content` in it is tried. Real ones have 300 bytes."""
+"""Longest chunk from which a fast path is learnt, since each text in it is tried. Real chunks have 300 bytes."""
 _PLACEHOLDER = "\x1atext\x1a"
 _PLACEHOLDER_BYTES = b"\\u001atext\\u001a"
 
@@ -86,6 +87,7 @@ class FastPath:
         done = self._templates
         if done is not None and done.frames:
             self._part.record_fast_path(done.frames, done.bytes, done.last_bytes, done.rule_counts)
+            self._part.record_fast_text(self._choice, done.characters)
             done.reset_counts()
 
     def rules_before(self, data: bytes) -> Mapping[str, int] | None:
@@ -127,7 +129,7 @@ class FastPath:
             return
         if self._templates is None or not self._templates.is_worthwhile:
             self._attempts -= 1
-        self._templates = learn_templates(data, sent, new, self._framing)
+        self._templates = learn_templates(data, sent, new, self._framing, self._part.endpoint)
         self._choice = text.index
 
     def _is_stateless(self, index: int, writer: DialectWriter) -> bool:
@@ -156,6 +158,7 @@ class ChunkTemplates:
         """Size of the last chunk."""
         self.rule_counts = rule_counts
         """Violations by rule id of one such chunk."""
+        self._encoding_bytes = 0  # bytes of the text beyond one for each character
         self._reported_frames = 0
         self._received_prefix, self._received_suffix = received
         self._sent_prefix, self._sent_suffix = sent
@@ -167,6 +170,12 @@ class ChunkTemplates:
         """Whether they rewrote enough chunks to be worth learning."""
         return self._reported_frames + self.frames >= _WORTHWHILE_CHUNKS
 
+    @property
+    def characters(self) -> int:
+        """Characters of the text of the rewritten chunks."""
+        around = len(self._received_prefix) + len(self._received_suffix)
+        return self.bytes - self.frames * around - self._encoding_bytes
+
     def matches(self, data: bytes) -> bool:
         """Whether a frame has the known prefix and suffix."""
         return data.startswith(self._received_prefix) and data.endswith(self._received_suffix)
@@ -174,7 +183,7 @@ class ChunkTemplates:
     def reset_counts(self) -> None:
         """Reset the counts after they were reported."""
         self._reported_frames += self.frames
-        self.frames = self.bytes = 0
+        self.frames = self.bytes = self._encoding_bytes = 0
 
     def rewrite(self, data: bytes) -> bytes | None:
         """Return the bytes to send; None if `data` needs the slow path."""
@@ -185,8 +194,10 @@ class ChunkTemplates:
         if not (data.startswith(prefix) and data.endswith(suffix)):
             return None
         text = data[start:stop]
-        if text.translate(None, _LITERAL_BYTES) and not _is_verbatim_text(text):
-            return None
+        if text.translate(None, LITERAL_BYTES):
+            if not is_verbatim_text(text):
+                return None
+            self._encoding_bytes += len(text) - len(str(parse_strict(b'"' + text + b'"')))
         self.frames += 1
         self.bytes += size
         self.last_bytes = size
@@ -218,29 +229,35 @@ class ChunkTemplates:
 
 
 def learn_templates(
-    received: bytes, sent: bytes, rule_counts: Mapping[str, int], framing: TransferFraming = NO_FRAMING
+    received: bytes,
+    sent: bytes,
+    rule_counts: Mapping[str, int],
+    framing: TransferFraming = NO_FRAMING,
+    endpoint: Endpoint = Endpoint.CHAT,
 ) -> ChunkTemplates | None:
     """Learn from a received frame with one text and the frame that was sent for it, if possible."""
-    received_affixes, sent_affixes = _split_around_text(received), _split_around_text(sent)
+    received_affixes, sent_affixes = _split_around_text(received, endpoint), _split_around_text(sent, endpoint)
     if received_affixes is None or sent_affixes is None:
         return None
     return ChunkTemplates(received_affixes, sent_affixes, rule_counts, framing)
 
 
-def _split_around_text(frame: bytes) -> Affixes | None:
+def _split_around_text(frame: bytes, endpoint: Endpoint) -> Affixes | None:
     """Prefix and suffix of the text of a chunk; None if the text cannot be copied."""
     if len(frame) > _TEMPLATE_LIMIT_BYTES or not sse.is_single_frame(frame):
         return None
     for found in _CONTENT.finditer(frame):
         before, after = frame[: found.start(1)], frame[found.end(1) :]
         chunk = (before + _PLACEHOLDER_BYTES + after)[len(sse.DATA_PREFIX) : -len(sse.FRAME_END)]
-        match parse_strict(chunk) if _is_verbatim_text(found[1]) else None:
-            case {"choices": [{"delta": {"content": text}}]} if text == _PLACEHOLDER:
+        match parse_strict(chunk) if is_verbatim_text(found[1]) else None:
+            case {"choices": [{"delta": {"content": text}}]} if text == _PLACEHOLDER and endpoint is Endpoint.CHAT:
+                return before, after
+            case {"choices": [{"text": text}]} if text == _PLACEHOLDER and endpoint is Endpoint.COMPLETIONS:
                 return before, after
     return None
 
 
-def _is_verbatim_text(text: bytes) -> bool:
+def is_verbatim_text(text: bytes) -> bool:
     """Whether a text with escapes or non-ASCII characters can be copied unchanged."""
     if text.isascii():
         return _PLAIN.fullmatch(text) is not None

@@ -29,6 +29,11 @@ class CharacterJoiner:
     def __init__(self) -> None:
         self._held = ""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no character is held back."""
+        return not self._held
+
     def feed(self, text: str) -> str:
         """Return the complete characters."""
         text = self._held + text

@@ -36,7 +36,7 @@ class StreamPart:
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
         self.repair_log: RepairLog = RepairLog(endpoint)
-        self._endpoint = endpoint
+        self.endpoint: Endpoint = endpoint
         self._facts = facts
         self._reader = EventReader(
             endpoint, fallback=fallback, facts=facts, repair_log=self.repair_log, limit_bytes=limit_bytes
@@ -96,6 +96,10 @@ class StreamPart:
         self.repairer.record_fast_path()
         self.repair_log.add_counts(rule_counts, frames)
 
+    def record_fast_text(self, index: int, characters: int) -> None:
+        """Count the text of a choice that the fast path handled."""
+        self._reader.chunks.add_text_length(index, characters)
+
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes."""
         out: list[Event] = []
@@ -124,7 +128,7 @@ class StreamPart:
         has_usage = self._reader.chunks.has_usage_chunk or self._is_stopped
         if self._facts.include_usage and not has_usage and self.repairer.failure is None:
             self.repair_log.record("use-final-chunk")
-            self.repair_log.record_if(self._endpoint is Endpoint.COMPLETIONS, "cmpl-usage-chunk")
+            self.repair_log.record_if(self.endpoint is Endpoint.COMPLETIONS, "cmpl-usage-chunk")
         rule = self.repair_log.broken_rule
         if rule is not None and self.repairer.failure is None:
             self.repairer.failure = strict_rule_failure(rule)

@@ -305,7 +305,7 @@ class StreamPipeline(Pipeline):
         super().__init__(endpoint, fallback=fallback, **arguments)
         self._writer: DialectWriter | None = None
         self._is_ended = False
-        is_plain = self.dialect.is_chat and self._merger is None and not self._facts.stop_strings
+        is_plain = self.dialect.HAS_TEXT_CHUNKS and self._merger is None and not self._facts.stop_strings
         self.fast_path: FastPath = FastPath(self.parts[0], is_allowed=is_plain and uses_fast_path)
         """Rewrites text chunks. A caller with transfer framing offers chunks to it before `feed`."""
         if self.COMPARES_PATHS and is_plain and uses_fast_path:

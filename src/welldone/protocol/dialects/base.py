@@ -61,8 +61,8 @@ class DialectWriter(Protocol):
 class Dialect(ABC):
     """Format of one answer; holds the request options that affect it."""
 
-    is_chat: bool = False
-    """Whether text is sent in chat chunks that differ only in their text (see `fast_path`)."""
+    HAS_TEXT_CHUNKS: ClassVar[bool] = False
+    """Whether text is sent in chunks that differ only in their text (see `fast_path`)."""
     BUFFERS_OUTPUT: ClassVar[bool] = False
     """Whether a stream repeats its content at the end and therefore buffers it: its length must be bounded."""
     REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = False

@@ -5,7 +5,7 @@ the next chunk of their choice. Text chunks come from a template: only the text 
 always give the same bytes.
 """
 
-from typing import TypeAlias, assert_never
+from typing import ClassVar, TypeAlias, assert_never
 
 import msgspec
 
@@ -218,6 +218,8 @@ def _envelope_object(envelope: Envelope, kind: str) -> Json:
 
 class ChunkDialect(Dialect):
     """Dialect of /v1/chat/completions or /v1/completions. Reasoning is sent in the `reasoning` fields, if any."""
+
+    HAS_TEXT_CHUNKS: ClassVar[bool] = True
 
     def __init__(
         self, facts: RequestFacts, endpoint: Endpoint = Endpoint.CHAT, reasoning: tuple[str, ...] = REASONING_FIELDS

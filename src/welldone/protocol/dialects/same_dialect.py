@@ -13,6 +13,7 @@ import msgspec
 
 from welldone.protocol import lenient_json, sse
 from welldone.protocol.dialects.chat import escape_line_breaks
+from welldone.protocol.dialects.text_deltas import TextDeltaTemplate, learn_text_delta
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, FailureMapper, Json, Usage
 from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, strict_rule_failure
@@ -25,6 +26,7 @@ from welldone.protocol.result import PartState, PipelineResult
 FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
 """An upstream frame and the output for it. None for output that belongs to no frame, such as the end."""
 
+_LEARNING_ATTEMPTS = 16  # templates per stream; each part needs one
 _CONTENTLESS_EVENT_TYPES = ("response.created", "response.queued", "response.in_progress", "message_start", "ping")
 """Events that a server may send before it generates output."""
 
@@ -40,6 +42,7 @@ class PassthroughRepairer(ABC):
     """Rule violated by JSON that is not an event."""
     _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = ("sse-no-empty-data",)
     """Rules violated by an event without data."""
+    _HAS_SEQUENCE_NUMBERS: ClassVar[bool] = False
     retains_output = True
     """Whether output is buffered: its length must be bounded."""
     headers: ClassVar[Mapping[str, str]] = dict(sse.HEADERS)
@@ -61,6 +64,10 @@ class PassthroughRepairer(ABC):
         self._model = model
         self._is_stream = is_stream
         self._decoder = sse.SseDecoder()
+        self._next_sequence_number = 0  # of the upstream's events
+        self._send_text: Callable[[str], bytes] | None = None  # after a text delta: sends text like it
+        self._template: TextDeltaTemplate | None = None
+        self._learning_attempts = _LEARNING_ATTEMPTS
         self._map_failure: FailureMapper | None = None
         self._is_closed = False
 
@@ -149,13 +156,47 @@ class PassthroughRepairer(ABC):
         """Return a keep-alive while the upstream sends nothing."""
         return self._if_streaming(b"" if self.is_done else self._keep_alive_bytes())
 
-    def record_fast_path(self, events: int) -> None:  # noqa: B027 - optional
+    def record_fast_path(self, events: int) -> None:
         """Count events that bypassed the repairer."""
+        self._next_sequence_number += events
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """Repair upstream bytes; return the bytes to send."""
+        if self._send_text is not None and self._template is not None:
+            text = self._template.read(data, self._next_sequence_number)
+            if text is not None:
+                return self._pass_text(text, len(data), self._send_text)
         self.has_content = False
-        return b"".join([output for _, output in self.feed_by_frame(data)])
+        self._send_text = None
+        before = self.repair_log.counts()
+        outputs = list(self.feed_by_frame(data))
+        if self._send_text is not None and not self._can_pass_text(data, outputs, before):
+            self._send_text = None
+        return b"".join([output for _, output in outputs])
+
+    def _pass_text(self, text: str, byte_count: int, send: Callable[[str], bytes]) -> bytes:
+        """Send the text of an event that was not parsed."""
+        self.has_content = True
+        self.repair_log.frame += 1
+        self.repair_log.byte = self._decoder.offset
+        self._decoder.offset += byte_count
+        self._next_sequence_number += 1
+        return send(text)
+
+    def _can_pass_text(self, data: bytes, outputs: list[FrameOutput], logged_before: Mapping[str, int]) -> bool:
+        """Whether the next event may be like `data`: one right text delta, whose template is known or can be learnt."""
+        frame = outputs[0][0]
+        is_right = len(outputs) == 1 and frame is not None and frame.raw == data
+        if not is_right or not self._is_stream or self.on_event or self.repair_log.counts() != logged_before:
+            return False
+        number = self._next_sequence_number - 1
+        if self._template is not None and self._template.read(data, number) is not None:
+            return True
+        if not self._learning_attempts:
+            return False
+        self._learning_attempts -= 1
+        self._template = learn_text_delta(data, number if self._HAS_SEQUENCE_NUMBERS else None)
+        return self._template is not None
 
     def feed_by_frame(self, data: bytes) -> Iterator[FrameOutput]:
         """Do the same as `feed`, frame by frame."""

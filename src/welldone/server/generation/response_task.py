@@ -308,7 +308,7 @@ class ResponseTask(ClientOutput):
             self._stream is not None
             and self._part_count == len(self._attempts) == 1  # a queued stream has no attempt yet
             and isinstance(self.pipeline, StreamPipeline)
-            and self.pipeline.dialect.is_chat
+            and self.pipeline.dialect.HAS_TEXT_CHUNKS
         ):
             self._attempts[0].enable_fast_path(self.pipeline, self._stream, self.times)
 

@@ -147,6 +147,8 @@ class BlockSequencer:
     def __init__(self, emitter: MessagesEmitter, repair_log: RepairLog, next_tool_id: Callable[[], str]) -> None:
         self.failure: Failure | None = None
         """Set if the message cannot continue."""
+        self.is_plain_text = False
+        """Whether the last event extended the open text, and did nothing else."""
         self.has_tool_use = False
         """Whether there is a call of a client tool."""
         self.broken_inputs = 0
@@ -303,6 +305,7 @@ class BlockSequencer:
     def _emit_delta(self, block: _BlockState, delta: Json, more: Json) -> bytes:
         kind, member = BLOCK_TEXT_DELTAS.get(block.kind, ("", ""))
         if delta["type"] == kind and len(delta) == 2 and not more:
+            self.is_plain_text = kind != "input_json_delta" and block.joiner.is_idle and not self._queued
             return self._emitter.add_text(delta[member])
         return self._emitter.add_delta(delta, more)
 

@@ -82,8 +82,9 @@ class MessagesRepairer(PassthroughRepairer):
         return self._accumulator.message if failure is None else objects.anthropic_error_object(failure)
 
     def _skip_frames(self, frames: list[sse.Frame]) -> None:
-        if self._has_error and any(frame.data and frame.data.strip() != b"[DONE]" for frame in frames):
-            self.repair_log.record("msg-error-last")
+        for frame in frames:
+            is_event = frame.data and frame.data.strip() != b"[DONE]"
+            self.repair_log.record_if(self._has_error and is_event, "msg-error-last")
 
     def _scrub_event(self, value: Json) -> Json:
         delta = as_object(value.get("delta")) if value.get("type") == "content_block_delta" else {}
@@ -105,7 +106,9 @@ class MessagesRepairer(PassthroughRepairer):
             self.repair_log.record("msg-error-event", value)
         elif kind != name or (kind != value.get("type") and kind not in ("ping", "error")):
             self.repair_log.record("msg-event-name", value)
+        self._blocks.is_plain_text = False
         out = (b"" if kind in _UNORDERED_EVENTS else self._ensure_started()) + handler(value)
+        self._send_text = self._emitter.add_text if self._blocks.is_plain_text else None
         if self._blocks.failure is not None:
             out += self._fail(self._blocks.failure)
         return out

@@ -66,6 +66,8 @@ class TextRepairer:
         # Parts as added: some servers send the whole text there.
         self._added_parts: dict[TextAccumulator, Json] = {}
         self._joiners: dict[TextAccumulator, CharacterJoiner] = {}  # surrogate pairs split over deltas
+        self.plain_text_part: TextAccumulator | None = None
+        """The text that the last event extended, if it did nothing else."""
 
     def find_part(self, item: OutputItem, value: Json, kind: str) -> TextAccumulator | None:
         """Return the part of an event, if it has this type and was started."""
@@ -102,6 +104,8 @@ class TextRepairer:
         accumulator.logprobs += self._take_logprobs(accumulator, members)
         joiner = self._joiners.setdefault(accumulator, CharacterJoiner())
         self._emitter.add_text(accumulator, joiner.feed(text), members)
+        is_plain = members == accumulator.extra_members and joiner.is_idle
+        self.plain_text_part = accumulator if is_plain else None
 
     def finish_text(self, accumulator: TextAccumulator, value: Json) -> None:
         """Close a text with the value of a done event."""
@@ -207,6 +211,11 @@ class OutputRepairer:
         self._ids: set[str] = set()
         self._added_items: dict[OutputItem, Json] = {}  # as added: some servers send the whole item there
         self._text_repairer = TextRepairer(emitter, repair_log)
+
+    def take_plain_text_part(self) -> TextAccumulator | None:
+        """Return the text that the last event extended, if it did nothing else."""
+        part, self._text_repairer.plain_text_part = self._text_repairer.plain_text_part, None
+        return part
 
     def finish_output(self, output: object, status: str) -> None:
         """Reconcile the items with the final output of the server; close open items with `status`."""

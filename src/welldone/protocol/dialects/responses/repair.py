@@ -1,5 +1,6 @@
 """Pass-through repair of /v1/responses."""
 
+from functools import partial
 from typing import ClassVar
 
 from welldone.protocol import sse
@@ -31,6 +32,7 @@ class ResponsesRepairer(PassthroughRepairer):
     """
 
     _UNKNOWN_EVENT_RULE: ClassVar[str] = "resp-no-unknown-events"
+    _HAS_SEQUENCE_NUMBERS: ClassVar[bool] = True
     _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = (*PassthroughRepairer._EMPTY_DATA_RULES, "resp-keepalive")
 
     def __init__(
@@ -48,7 +50,6 @@ class ResponsesRepairer(PassthroughRepairer):
         self._output_repairer = OutputRepairer(self._emitter, self.repair_log, id_stem)
         self._clock = clock
         self._upstream_completed_at: float | None = None  # completed_at of the server
-        self._next_sequence_number = 0
         self._has_sentinel = False  # [DONE] or the name of the terminal event was received
         self._pending_events: list[Json] = []  # unknown events before response.created
         self._upstream_failure: Failure | None = None  # from an error event
@@ -64,10 +65,6 @@ class ResponsesRepairer(PassthroughRepairer):
     def has_started(self) -> bool:
         """Whether output or an error was received."""
         return bool(self._emitter.items) or self._upstream_failure is not None or self.is_done
-
-    def record_fast_path(self, events: int) -> None:
-        """Count events that bypassed the repairer."""
-        self._next_sequence_number += events
 
     def _reply_object(self, failure: Failure | None) -> Json:
         return (self.final_object or {}) if failure is None else openai_error_object(failure)
@@ -93,7 +90,10 @@ class ResponsesRepairer(PassthroughRepairer):
             return self._on_error_event(value, kind)
         self.repair_log.record_if(kind != name, "resp-event-name", name)
         self._check_sequence_number(value)
-        return self._dispatch_response_event(value | {"type": kind}, kind) + self._emitter.drain()
+        out = self._dispatch_response_event(value | {"type": kind}, kind) + self._emitter.drain()
+        part = self._output_repairer.take_plain_text_part()
+        self._send_text = None if part is None else partial(self._emitter.encode_delta, part)
+        return out
 
     def _dispatch_response_event(self, value: Json, kind: str) -> bytes:
         """Repair and buffer an event; return the bytes of a failure."""
