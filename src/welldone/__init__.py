@@ -43,8 +43,8 @@ if TYPE_CHECKING:
         WelldoneError,
     )
     from welldone.protocol.repair_log import RepairEntry
-    from welldone.protocol.result import PipelineResult
-    from welldone.rules.judge import Judgement, LintFinding, LintVerdict
+    from welldone.protocol.result import RepairResult
+    from welldone.rules.judge import LintFinding, LintReport, LintVerdict
 
 __all__ = [
     "RULES",
@@ -63,17 +63,17 @@ __all__ = [
     "Finish",
     "FinishReason",
     "InvalidStreamError",
-    "Judgement",
     "KeepAlive",
     "LintFinding",
+    "LintReport",
     "LintVerdict",
     "LogprobEntries",
     "Logprobs",
     "MessagesStream",
-    "PipelineResult",
     "Reasoning",
     "Refusal",
     "RepairEntry",
+    "RepairResult",
     "RepairedResponse",
     "RequestBody",
     "ResponsesStream",
@@ -133,8 +133,8 @@ _NAMES = {
         "WelldoneError",
     ),
     "protocol.repair_log": ("RepairEntry",),
-    "protocol.result": ("PipelineResult",),
-    "rules.judge": ("Judgement", "LintFinding", "LintVerdict"),
+    "protocol.result": ("RepairResult",),
+    "rules.judge": ("LintFinding", "LintReport", "LintVerdict"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -61,7 +61,7 @@ def app_with(
 
 
 class Answer:
-    """A response, what the middleware reported of it, and its judgement."""
+    """A response, what the middleware reported of it, and its findings."""
 
     def __init__(self, client: Client, reports: list[AnswerReport], endpoint: str, request: object) -> None:
         self.client = client

@@ -447,7 +447,7 @@ def test_strict_raises_with_the_rules_after_the_answer() -> None:
     client = Client(json.dumps(CHAT).encode())
     with pytest.raises(InvalidStreamError, match="end-done-sent") as caught:
         run(RepairMiddleware(app_with(*WRONG_STREAM), strict=True)(scope(CHAT_PATH), client.receive, client.send))
-    assert "delta-role-once" in caught.value.judgement.counts
+    assert "delta-role-once" in caught.value.report.counts
     assert client.is_complete
     assert client.findings(CHAT_PATH) == []
 

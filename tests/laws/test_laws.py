@@ -87,9 +87,9 @@ def test_law_1_written_streams_are_correct(endpoint: Endpoint, data: st.DataObje
     is_requested = is_counted or isinstance(events[-1], Failure)
     written = write(events, endpoint, usage_is_null=is_requested)
     for request in (None, WITH_USAGE if is_requested else WITHOUT_USAGE):
-        judgement = judge(Trace(body=written, endpoint=endpoint.value, request=request))
+        report = judge(Trace(body=written, endpoint=endpoint.value, request=request))
         allowed = {"ext-reasoning-before-content", "ext-logprobs-align"}
-        assert {finding.rule for finding in judgement.findings} <= allowed
+        assert {finding.rule for finding in report.findings} <= allowed
 
 
 @endpoints

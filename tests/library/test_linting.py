@@ -42,15 +42,15 @@ WRONG = right().replace(b'"role":"assistant",', b"").replace(b'"logprobs":null,'
 
 
 def test_a_right_stream_has_no_findings() -> None:
-    judgement = lint(right(), request=REQUEST)
-    assert (judgement.verdict, judgement.findings, judgement.ok) == (LintVerdict.PASS, (), True)
+    report = lint(right(), request=REQUEST)
+    assert (report.verdict, report.findings, report.ok) == (LintVerdict.PASS, (), True)
     assert assert_valid(right(), request=REQUEST, strict=True).ok
 
 
 def test_a_finding_names_the_rule_the_frame_and_the_clients() -> None:
-    judgement = lint(WRONG)
-    assert not judgement.ok
-    finding = next(finding for finding in judgement.findings if finding.rule == "delta-role-first")
+    report = lint(WRONG)
+    assert not report.ok
+    finding = next(finding for finding in report.findings if finding.rule == "delta-role-first")
     assert (finding.frame, finding.byte, finding.affects) == (1, 0, RULES["delta-role-first"].affects)
 
 
@@ -112,7 +112,7 @@ def test_the_message_of_the_assertion_says_what_is_wrong() -> None:
         assert_valid(WRONG, "chat")
     assert isinstance(raised.value, InvalidStreamError)
     assert isinstance(raised.value, WelldoneError)
-    assert raised.value.judgement.counts["delta-role-first"] == 1
+    assert raised.value.report.counts["delta-role-first"] == 1
     message = str(raised.value)
     assert message.startswith("the reply breaks ")
     assert "delta-role-first (breaks), frame 1, byte 0: The first chunk of each choice carries" in message
@@ -124,9 +124,9 @@ def test_the_message_of_the_assertion_says_what_is_wrong() -> None:
 
 def test_violations_that_break_no_client_fail_only_in_strict_mode() -> None:
     tolerated = right().replace(b'"logprobs":null,', b"").replace(b"data: {", b"event: x\ndata: {", 1)
-    judgement = lint(tolerated)
-    assert judgement.verdict is LintVerdict.WARN
-    assert assert_valid(tolerated).findings == judgement.findings
+    report = lint(tolerated)
+    assert report.verdict is LintVerdict.WARN
+    assert assert_valid(tolerated).findings == report.findings
     with pytest.raises(InvalidStreamError):
         assert_valid(tolerated, strict=True)
 
@@ -167,11 +167,11 @@ def url() -> Any:  # noqa: ANN401 - a generator
 def _assert_wrong(response: Any, request: dict[str, Any] | None = None) -> None:  # noqa: ANN401 - any client
     with pytest.raises(InvalidStreamError) as raised:
         assert_valid(response, request=request)
-    counts = raised.value.judgement.counts
+    counts = raised.value.report.counts
     assert "delta-role-first" in counts
     assert not any(rule.startswith("http-") for rule in counts)
     # Status, headers and request are known: only the HTTP framing is missing.
-    assert set(raised.value.judgement.missing) <= {"chunk_sizes", "complete"}
+    assert set(raised.value.report.missing) <= {"chunk_sizes", "complete"}
 
 
 def test_responses_of_httpx_and_requests_are_judged_with_their_request(url: str) -> None:

@@ -40,8 +40,8 @@ def assume_increments(made: list[Call]) -> None:
 def test_whatever_is_called_the_stream_is_right(endpoint: EndpointName, made: list[Call], fails: bool) -> None:
     assume_increments(made)
     written = write(WRITERS[endpoint](REQUESTS[endpoint]), made, fails=fails)
-    judgement = lint(written, endpoint, request=REQUESTS[endpoint])
-    assert set(judgement.counts) <= UNORDERED
+    report = lint(written, endpoint, request=REQUESTS[endpoint])
+    assert set(report.counts) <= UNORDERED
 
 
 @endpoints

@@ -27,10 +27,10 @@ def _findings(server: Path) -> str:
     for reply in REPLIES:
         if not reply.name.startswith(f"{server.name}/") or not has_content(reply.trace):
             continue
-        judgement = judge(reply.trace)
-        lines.append(f"{reply.name.partition('/')[2]}: {judgement.verdict}, {judgement.frames} frames")
-        for rule, count in sorted(judgement.counts.items()):
-            first = next(finding for finding in judgement.findings if finding.rule == rule)
+        report = judge(reply.trace)
+        lines.append(f"{reply.name.partition('/')[2]}: {report.verdict}, {report.frames} frames")
+        for rule, count in sorted(report.counts.items()):
+            first = next(finding for finding in report.findings if finding.rule == rule)
             position = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
             lines.append(f"  {rule} {first.severity} x{count}, {position}: {first.observed[:100]}")
     return "\n".join(lines) + "\n"
@@ -80,8 +80,8 @@ def _fix(reply: RecordedTrace, *, is_request_known: bool) -> tuple[StreamPipelin
 def test_a_repaired_stream_has_no_finding_that_breaks_clients(reply: RecordedTrace, is_request_known: bool) -> None:
     _, fixed = _fix(reply, is_request_known=is_request_known)
     request = reply.trace.request if is_request_known else None
-    judgement = judge(Trace(body=fixed, endpoint=reply.trace.endpoint, request=request))
-    assert [finding for finding in judgement.findings if finding.severity == Severity.BREAKS] == []
+    report = judge(Trace(body=fixed, endpoint=reply.trace.endpoint, request=request))
+    assert [finding for finding in report.findings if finding.severity == Severity.BREAKS] == []
 
 
 @table("reply", STREAMS, ids=_name)

@@ -118,8 +118,8 @@ def test_every_rule_has_a_summary_a_repair_and_well_formed_effects(rule: Rule) -
 @table("example", WRONG_EXAMPLES, ids=lambda example: example.name)
 def test_the_wrong_example_of_every_page_is_repaired(example: RuleExample) -> None:
     repaired, log = _repair(example)
-    judgement = judge(Trace(body=repaired, endpoint=example.trace.endpoint, request=example.trace.request))
-    broken = {rule for rule in judgement.counts if RULES[rule].repairability is not Repairability.REPORT_ONLY}
+    report = judge(Trace(body=repaired, endpoint=example.trace.endpoint, request=example.trace.request))
+    broken = {rule for rule in report.counts if RULES[rule].repairability is not Repairability.REPORT_ONLY}
     assert broken <= (USAGE_RULES if example.rule in USAGE_RULES else set())
     assert (
         example.rule in {entry.rule for entry in log.entries()}
@@ -145,5 +145,5 @@ def test_the_sent_headers_break_no_rule() -> None:
     body = b"".join(
         example.trace.body for example in EXAMPLES if example.rule == "delta-role-once" and example.is_correct
     )
-    judgement = judge(Trace(body=body, headers=sse.HEADERS, status=200, complete=True))
-    assert judgement.findings == ()
+    report = judge(Trace(body=body, headers=sse.HEADERS, status=200, complete=True))
+    assert report.findings == ()

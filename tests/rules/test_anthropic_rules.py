@@ -10,7 +10,7 @@ from tests.rules.streams import texts
 from tests.table import table
 from welldone.protocol.catalog import RULES, Severity
 from welldone.rules.checks.anthropic import CHECKS
-from welldone.rules.judge import Judgement, judge
+from welldone.rules.judge import LintReport, judge
 from welldone.rules.trace import Trace
 
 Json = dict[str, Any]
@@ -93,7 +93,7 @@ def tool_message(*events: Json | bytes, reason: str = "tool_use") -> bytes:
 HI = (block_start(), text_delta(), block_stop())
 
 
-def judge_messages(body: bytes, **known: Any) -> Judgement:  # noqa: ANN401 - any field of a trace
+def judge_messages(body: bytes, **known: Any) -> LintReport:  # noqa: ANN401 - any field of a trace
     return judge(Trace(body=body, endpoint="messages", **known))
 
 

@@ -68,9 +68,9 @@ def test_every_rule_that_a_reply_can_violate_has_one_check_in_catalogue_order() 
 @given(reference_streams())
 def test_a_reference_stream_has_no_findings(stream: tuple[bytes, dict[str, Any] | None]) -> None:
     body, request = stream
-    judgement = judge(Trace(body=body, request=request, status=200, headers=HEADERS, complete=True))
-    assert judgement.findings == ()
-    assert judgement.ok
+    report = judge(Trace(body=body, request=request, status=200, headers=HEADERS, complete=True))
+    assert report.findings == ()
+    assert report.ok
 
 
 def _judge_every_way(body: bytes) -> None:
@@ -144,11 +144,11 @@ def test_the_most_severe_finding_determines_the_verdict() -> None:
 
 def test_findings_are_sorted_by_position_and_limited_to_100_per_rule() -> None:
     body = chat(*[{"role": "assistant", "content": str(number)} for number in range(300)], end=b"")
-    judgement = judge(Trace(body=body, headers=()))
-    assert judgement.counts["delta-role-once"] == 300
-    listed = [finding for finding in judgement.findings if finding.rule == "delta-role-once"]
+    report = judge(Trace(body=body, headers=()))
+    assert report.counts["delta-role-once"] == 300
+    listed = [finding for finding in report.findings if finding.rule == "delta-role-once"]
     assert len(listed) == MAX_FINDINGS_PER_RULE
-    places = [-1 if finding.byte is None else finding.byte for finding in judgement.findings]
+    places = [-1 if finding.byte is None else finding.byte for finding in report.findings]
     assert places == sorted(places)
 
 
@@ -162,8 +162,8 @@ def test_the_observed_value_is_short_and_printable() -> None:
 
 def test_only_the_selected_rules_are_checked() -> None:
     body = chat({"role": "assistant", "content": "Hi"}, end=b"")
-    judgement = judge(Trace(body=body), rules={"end-done-sent", "no-such-rule"})
-    assert set(judgement.counts) == {"end-done-sent"}
+    report = judge(Trace(body=body), rules={"end-done-sent", "no-such-rule"})
+    assert set(report.counts) == {"end-done-sent"}
     assert judge(Trace(body=body), rules=()).verdict is LintVerdict.PASS
 
 

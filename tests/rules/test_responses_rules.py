@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
-from welldone.rules.judge import Judgement, LintVerdict, judge
+from welldone.rules.judge import LintReport, LintVerdict, judge
 from welldone.rules.trace import Trace
 from welldone.rules.view.responses import RESPONSES_EVENT_TYPES
 
@@ -45,7 +45,7 @@ def _frames(events: list[Event]) -> bytes:
     return "".join(frames).encode()
 
 
-def _judged(body: bytes, **known: Any) -> Judgement:  # noqa: ANN401 - any field of a trace
+def _judged(body: bytes, **known: Any) -> LintReport:  # noqa: ANN401 - any field of a trace
     return judge(Trace(body=body, endpoint="responses", **known))
 
 
@@ -272,9 +272,9 @@ def test_events_after_the_end(more: bytes, rules: set[str]) -> None:
 
 
 def test_the_sentinel_of_chat_is_tolerated() -> None:
-    judgement = _judged(_frames(TEXT) + b"data: [DONE]\n\n")
-    assert [finding.severity for finding in judgement.findings] == ["tolerated"]
-    assert judgement.verdict is LintVerdict.WARN
+    report = _judged(_frames(TEXT) + b"data: [DONE]\n\n")
+    assert [finding.severity for finding in report.findings] == ["tolerated"]
+    assert report.verdict is LintVerdict.WARN
 
 
 def test_an_abandoned_stream_has_no_findings_about_its_end() -> None:

@@ -24,9 +24,9 @@ def test_a_wrong_block_violates_the_rule_of_its_page(block: RuleExample) -> None
 
 @table("block", [block for block in BLOCKS if block.is_correct], ids=lambda block: block.name)
 def test_a_right_block_violates_no_rule(block: RuleExample) -> None:
-    judgement = judge(block.trace)
-    assert judgement.findings == ()
-    assert judgement.verdict is LintVerdict.PASS
+    report = judge(block.trace)
+    assert report.findings == ()
+    assert report.verdict is LintVerdict.PASS
 
 
 @table("rule", [rule.id for rule in RULES.values() if rule.detection is Detection.REPLY])

@@ -22,7 +22,7 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.fields import read_error
 from welldone.protocol.lenient_json import parse_strict
 from welldone.protocol.repair_log import RepairEntry, RepairLog
-from welldone.protocol.result import PipelineResult
+from welldone.protocol.result import RepairResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
@@ -86,7 +86,7 @@ class AnswerReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was sent as a stream."""
     is_complete: bool
     """Whether it was sent to its end: not if the client disconnected or the application raised an exception."""
-    result: PipelineResult
+    result: RepairResult
     """Usage, failure and repairs, with one entry per rule."""
 
 
@@ -174,7 +174,7 @@ class ResponseRepair:
         self._received = ResponseHead(0, [])
         self._request: dict[str, Any] | None = None
         self._repairer: StreamRepairer | None = None
-        self._result = PipelineResult(usage=None, failure=None, repairs=())
+        self._result = RepairResult(usage=None, failure=None, repairs=())
         self._header_repairs: list[RepairEntry] = []
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -253,7 +253,7 @@ class ResponseRepair:
             InvalidStreamError: it breaks a rule.
         """
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._received.headers]
-        judgement = judge(
+        report = judge(
             Trace(
                 body=b"".join(self._trace_parts),
                 endpoint=self._endpoint,
@@ -264,8 +264,8 @@ class ResponseRepair:
                 chunk_sizes=tuple(len(part) for part in self._trace_parts if part),
             )
         )
-        if judgement.findings:
-            raise InvalidStreamError(judgement)
+        if report.findings:
+            raise InvalidStreamError(report)
 
     # Head.
 
@@ -347,7 +347,7 @@ class ResponseRepair:
     def _finish_error(self, body: bytes) -> bytes:
         log = RepairLog(self._endpoint)
         sent, failure = repair_error_body(body, Endpoint(self._endpoint), self._received.status, log)
-        self._result = PipelineResult(usage=None, failure=failure, repairs=log.entries())
+        self._result = RepairResult(usage=None, failure=failure, repairs=log.entries())
         return self._send_json(body, sent, self._received.status)
 
     def _finish_whole(self, body: bytes) -> bytes:

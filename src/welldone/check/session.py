@@ -217,9 +217,9 @@ class Session:
         if not reply.can_be_judged:
             return
         self.judged |= applicable_rules(reply.view) & self._rule_ids
-        judgement = judge(reply.trace, self._rule_ids)
-        self.counts.update(judgement.counts)
-        for finding in judgement.findings:
+        report = judge(reply.trace, self._rule_ids)
+        self.counts.update(report.counts)
+        for finding in report.findings:
             self.judged.add(finding.rule)
             self.violations.append(ProbeViolation(**msgspec.structs.asdict(finding), reply=reply))
 

@@ -31,7 +31,7 @@ from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.fields import usage_object
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
-from welldone.protocol.result import PipelineResult
+from welldone.protocol.result import RepairResult
 from welldone.rules.trace import Trace, guess_endpoint, read_capture
 from welldone.rules.view.view import ReplyKind, TraceView
 
@@ -98,7 +98,7 @@ def _repair(
     *,
     is_stream: bool,
     is_live: bool,
-) -> PipelineResult:
+) -> RepairResult:
     if isinstance(pipeline, StreamPipeline) or (
         is_stream and isinstance(pipeline, PassthroughRepairer) and TraceView(trace).reply_kind is ReplyKind.STREAM
     ):
@@ -187,7 +187,7 @@ def _open_report(name: str | None, capture: str) -> AbstractContextManager[Binar
         raise ui.file_error("write", name, error) from None
 
 
-def _print_summary(result: PipelineResult) -> None:
+def _print_summary(result: RepairResult) -> None:
     if not result.repairs:
         ui.print_note("fix: nothing to repair")
     for entry in result.repairs:
@@ -198,7 +198,7 @@ def _print_summary(result: PipelineResult) -> None:
         ui.print_note(f"fix: the answer is incomplete and ends with an error: {result.failure.message}")
 
 
-def _report_json(result: PipelineResult) -> dict[str, object]:
+def _report_json(result: RepairResult) -> dict[str, object]:
     return {
         "version": FIX_REPORT_VERSION,
         "error": None if result.failure is None else openai_error_object(result.failure)["error"],

@@ -20,7 +20,7 @@ from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import unknown_rule
 from welldone.protocol.catalog import RULES, Detection
 from welldone.reporting import pluralize, wrap_text
-from welldone.rules.judge import Judgement, LintFinding, LintVerdict, has_content, judge
+from welldone.rules.judge import LintFinding, LintReport, LintVerdict, has_content, judge
 
 _SLOW_BYTES = 4 * 2**20  # a capture of this size takes about two seconds to judge
 LINT_REPORT_VERSION = 2
@@ -42,17 +42,17 @@ def run(arguments: list[str]) -> ExitCode:
         return ExitCode.NOTHING_TO_DO
     if len(trace.body) > _SLOW_BYTES:
         ui.print_hint(f"judging {len(trace.body) // 2**20} MB, which takes a few seconds …")
-    judgement = judge(trace, options.rule or None)
-    if judgement.rules == 0:
+    report = judge(trace, options.rule or None)
+    if report.rules == 0:
         ui.print_note(f"nothing to judge: {' and '.join(options.rule)} cannot be judged from this capture alone")
         return ExitCode.NOTHING_TO_DO
     if options.json:
-        report = {"version": LINT_REPORT_VERSION, "verdict": judgement.verdict}
-        report |= {"frames": judgement.frames, "findings": judgement.findings}
-        ui.print_line(msgspec.json.encode(report).decode())
+        fields = {"version": LINT_REPORT_VERSION, "verdict": report.verdict}
+        fields |= {"frames": report.frames, "findings": report.findings}
+        ui.print_line(msgspec.json.encode(fields).decode())
     else:
-        _print_judgement(judgement, options)
-    return ExitCode.FAILED if judgement.verdict is LintVerdict.FAIL else ExitCode.OK
+        _print_report(report, options)
+    return ExitCode.FAILED if report.verdict is LintVerdict.FAIL else ExitCode.OK
 
 
 def _parser() -> CommandParser:
@@ -63,31 +63,31 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _print_judgement(judgement: Judgement, options: Namespace) -> None:
+def _print_report(report: LintReport, options: Namespace) -> None:
     causes: dict[str, LintFinding] = {}
     following: dict[str, dict[str, None]] = {}
     # Both loops are needed: a finding may come before the one that causes it.
-    for finding in judgement.findings:
+    for finding in report.findings:
         if finding.cause is None:
             causes.setdefault(finding.rule, finding)
-    for finding in judgement.findings:
+    for finding in report.findings:
         if finding.cause is not None and finding.rule not in causes:
             following.setdefault(finding.cause, {})[finding.rule] = None
     for rule, first in causes.items():
-        _print_finding(first, judgement.counts[rule], list(following.get(rule, ())))
-    verdict = ui.colorize(judgement.verdict, judgement.verdict)
+        _print_finding(first, report.counts[rule], list(following.get(rule, ())))
+    verdict = ui.colorize(report.verdict, report.verdict)
     broken = f"{pluralize(len(causes), 'rule')} broken" if causes else "no rule broken"
     others = len({rule for rules in following.values() for rule in rules})
     if others:
         broken += (
             f", and {others} that {'follows' if others == 1 else 'follow'} from {'it' if len(causes) == 1 else 'them'}"
         )
-    summary = f": {pluralize(judgement.frames, 'frame')}, {pluralize(judgement.rules, 'rule')} judged, {broken}"
-    top, *more = wrap_text("", f"{judgement.verdict}{summary}", ui.terminal_width())
-    ui.print_lines([top.replace(judgement.verdict, verdict, 1), *more])
-    if judgement.missing and not options.rule:
-        unjudged = f"{pluralize(judgement.skipped, 'rule')} not judged"
-        needed = " and ".join(sorted({MISSING_INPUT_HINTS[need] for need in judgement.missing}))
+    summary = f": {pluralize(report.frames, 'frame')}, {pluralize(report.rules, 'rule')} judged, {broken}"
+    top, *more = wrap_text("", f"{report.verdict}{summary}", ui.terminal_width())
+    ui.print_lines([top.replace(report.verdict, verdict, 1), *more])
+    if report.missing and not options.rule:
+        unjudged = f"{pluralize(report.skipped, 'rule')} not judged"
+        needed = " and ".join(sorted({MISSING_INPUT_HINTS[need] for need in report.missing}))
         ui.print_lines(wrap_text("  ", f"{unjudged}; add {needed}", ui.terminal_width()))
 
 

@@ -18,7 +18,7 @@ from welldone.library.arguments import (
 )
 from welldone.protocol.catalog import RULES, Detection
 from welldone.protocol.events import WelldoneError
-from welldone.rules.judge import Judgement, LintFinding, judge
+from welldone.rules.judge import LintFinding, LintReport, judge
 from welldone.rules.trace import Trace, read_capture
 
 
@@ -34,11 +34,11 @@ LintInput: TypeAlias = bytes | str | HttpResponse
 
 
 class InvalidStreamError(WelldoneError, AssertionError):
-    """A stream or reply breaks rules. `judgement` has the findings."""
+    """A stream or reply breaks rules. `report` has the findings."""
 
-    def __init__(self, judgement: Judgement) -> None:
-        super().__init__(_describe(judgement))
-        self.judgement = judgement
+    def __init__(self, report: LintReport) -> None:
+        super().__init__(_describe(report))
+        self.report = report
 
 
 def lint(
@@ -49,11 +49,11 @@ def lint(
     rules: Collection[str] | None = None,
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Judgement:
+) -> LintReport:
     """Judge a captured stream or reply: its body, or the output of `curl -i` or `curl -i --raw`.
 
     The endpoint is guessed if it is None. Rules about the request, the status or the headers are judged only if these
-    are known. `rules` limits the judgement to these rule ids.
+    are known. `rules` limits the report to these rule ids.
 
     Raises:
         TypeError, ValueError: an argument is wrong. No content raises.
@@ -69,7 +69,7 @@ def assert_valid(
     request: RequestBody = None,
     rules: Collection[str] | None = None,
     strict: bool = False,
-) -> Judgement:
+) -> LintReport:
     """Fail a test if a stream or reply breaks a rule that breaks clients; with `strict`, if it breaks any rule.
 
     Takes what `lint` takes, or a response that was read: of httpx, requests, aiohttp, Flask, Django or Starlette's test
@@ -80,13 +80,13 @@ def assert_valid(
     """
     __tracebackhide__ = True
     if isinstance(response, str | bytes | bytearray | memoryview):
-        judgement = lint(_require_data(response, "assert_valid"), endpoint, request=request, rules=rules)
+        report = lint(_require_data(response, "assert_valid"), endpoint, request=request, rules=rules)
     else:
         known = _read_response(response)
-        judgement = _judge(known, endpoint, request=known.request if request is None else request, rules=rules)
-    if not judgement.ok or (strict and judgement.findings):
-        raise InvalidStreamError(judgement)
-    return judgement
+        report = _judge(known, endpoint, request=known.request if request is None else request, rules=rules)
+    if not report.ok or (strict and report.findings):
+        raise InvalidStreamError(report)
+    return report
 
 
 def _judge(
@@ -97,7 +97,7 @@ def _judge(
     rules: Collection[str] | None,
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Judgement:
+) -> LintReport:
     if rules is not None:
         rules = parse_rules(rules, "rules")
         for rule in sorted(rules):
@@ -180,17 +180,17 @@ def _request_body(request: object) -> bytes | None:
 # The message of the assertion.
 
 
-def _describe(judgement: Judgement) -> str:
+def _describe(report: LintReport) -> str:
     first: dict[str, LintFinding] = {}
-    for finding in judgement.findings:
-        if finding.cause is None or finding.cause not in judgement.counts:
+    for finding in report.findings:
+        if finding.cause is None or finding.cause not in report.counts:
             first.setdefault(finding.rule, finding)
-    rules = f"{len(judgement.counts)} rule{'s' * (len(judgement.counts) != 1)}"
-    frames = f"{judgement.frames} frame{'s' * (judgement.frames != 1)}"
-    lines = [f"the reply breaks {rules} ({frames}, {judgement.rules} rules judged)"]
+    rules = f"{len(report.counts)} rule{'s' * (len(report.counts) != 1)}"
+    frames = f"{report.frames} frame{'s' * (report.frames != 1)}"
+    lines = [f"the reply breaks {rules} ({frames}, {report.rules} rules judged)"]
     for rule, finding in first.items():
-        lines += ["", *_describe_finding(finding, judgement.counts[rule])]
-    if others := [rule for rule in judgement.counts if rule not in first]:
+        lines += ["", *_describe_finding(finding, report.counts[rule])]
+    if others := [rule for rule in report.counts if rule not in first]:
         lines += ["", f"These follow from the others: {', '.join(others)}"]
     return "\n".join(lines)
 

@@ -19,7 +19,7 @@ from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Json
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.result import PipelineResult
+from welldone.protocol.result import RepairResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 
 
@@ -52,7 +52,7 @@ class EventParser:
         return self._pipeline.parts[0].envelope
 
     @property
-    def result(self) -> PipelineResult:
+    def result(self) -> RepairResult:
         """Usage, failure and repairs (one entry per rule), so far or at the end."""
         return self._pipeline.result
 
@@ -97,7 +97,7 @@ class _ParsedAnswer:
         return self._parser.envelope
 
     @property
-    def result(self) -> PipelineResult:
+    def result(self) -> RepairResult:
         """Usage, failure and repairs (one entry per rule), so far or at the end."""
         return self._parser.result
 

@@ -31,7 +31,7 @@ from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.events import EventOrderError, Failure, FailureMapper
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
 from welldone.protocol.request_facts import RepairOptions, think_mode_for
-from welldone.protocol.result import PartState, PipelineResult
+from welldone.protocol.result import PartState, RepairResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 
 _THINK_MODES = ("no", "tags", "open")
@@ -66,7 +66,7 @@ class StreamRepairer:
         self._is_closed = False
 
     @property
-    def result(self) -> PipelineResult:
+    def result(self) -> RepairResult:
         """Usage, failure and repairs (one entry per rule), so far or at the end."""
         return self._pipeline.result
 
@@ -161,7 +161,7 @@ class RepairedResponse(msgspec.Struct, frozen=True):
     """The reply as JSON: the answer, or an error object in the format of the endpoint."""
     status: int
     """HTTP status to send: that of the reply, unless it means success and the body is an error."""
-    result: PipelineResult
+    result: RepairResult
 
 
 _STATUS_BY_ERROR_TYPE = {

@@ -27,7 +27,7 @@ from welldone.protocol.fields import bad_stream_failure
 from welldone.protocol.part import FrameEvents, StreamPart
 from welldone.protocol.repair_log import RepairLog, join_repair_logs
 from welldone.protocol.request_facts import RepairOptions, RequestFacts, read_request_facts, think_mode_for
-from welldone.protocol.result import PartState, PipelineResult
+from welldone.protocol.result import PartState, RepairResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.protocol.text_tool_calls import ForcedToolCall
 
@@ -146,13 +146,13 @@ class Pipeline(ABC):
         return join_repair_logs([part.repair_log for part in self.parts])
 
     @property
-    def result(self) -> PipelineResult:
+    def result(self) -> RepairResult:
         """What is known of the answer."""
         invalid_json = sum([part.repairer.invalid_json_count for part in self.parts])
         invalid_arguments = sum([part.repairer.invalid_arguments_count for part in self.parts])
         calls = sum([part.text_tool_calls for part in self.parts])
         repairs = self.repair_log.entries()
-        return PipelineResult(self.usage, self.failure, repairs, invalid_json, invalid_arguments, calls)
+        return RepairResult(self.usage, self.failure, repairs, invalid_json, invalid_arguments, calls)
 
     @property
     def _is_finished(self) -> bool:

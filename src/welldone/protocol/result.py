@@ -26,7 +26,7 @@ class PartState(IntEnum):
     FAILED = auto()
 
 
-class PipelineResult(msgspec.Struct, frozen=True):
+class RepairResult(msgspec.Struct, frozen=True):
     """What is known of an answer, at its end or so far."""
 
     usage: Usage | None

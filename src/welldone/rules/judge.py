@@ -50,7 +50,7 @@ class LintVerdict(StrEnum):
     FAIL = "fail"
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class LintReport(msgspec.Struct, frozen=True):
     """Result of judging one reply."""
 
     verdict: LintVerdict
@@ -72,7 +72,7 @@ class Judgement(msgspec.Struct, frozen=True):
         return self.verdict is not LintVerdict.FAIL
 
 
-def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
+def judge(trace: Trace, rules: Collection[str] | None = None) -> LintReport:
     """Check a reply against all applicable rules, or against those of them whose ids are in `rules`."""
     view = TraceView(trace)
     applicable = [check for check in ALL_CHECKS if check.applies(view) and (rules is None or check.rule in rules)]
@@ -97,7 +97,7 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> Judgement:
         msgspec.structs.replace(finding, cause=causes.cause_of(finding.rule, finding.frame)) for finding in findings
     ]
     is_broken = any(finding.severity == Severity.BREAKS for finding in findings)
-    return Judgement(
+    return LintReport(
         LintVerdict.FAIL if is_broken else LintVerdict.WARN if findings else LintVerdict.PASS,
         len(view.frames),
         tuple(findings),

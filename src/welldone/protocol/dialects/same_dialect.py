@@ -21,7 +21,7 @@ from welldone.protocol.frame_checks import check_characters, check_lines, recove
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RepairOptions
-from welldone.protocol.result import PartState, PipelineResult
+from welldone.protocol.result import PartState, RepairResult
 
 FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
 """An upstream frame and the output for it. None for output that belongs to no frame, such as the end."""
@@ -147,10 +147,10 @@ class PassthroughRepairer(ABC):
         return PartState.ANSWERING
 
     @property
-    def result(self) -> PipelineResult:
+    def result(self) -> RepairResult:
         """What is known of the answer. Text is neither checked for JSON nor for tool calls."""
         invalid = self.invalid_arguments_count
-        return PipelineResult(self.usage, self.failure, self.repair_log.entries(), invalid_arguments_count=invalid)
+        return RepairResult(self.usage, self.failure, self.repair_log.entries(), invalid_arguments_count=invalid)
 
     def keep_alive(self) -> bytes:
         """Return a keep-alive while the upstream sends nothing."""

@@ -85,7 +85,7 @@ def lint_capture(
         raise ApiError(
             413, f"The stream has more than {LINT_LINES_LIMIT:,} lines. Use welldone lint, which accepts more."
         )
-    judgement = judge(trace)
+    report = judge(trace)
     is_stream = reply_kind in (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM)
 
     pipeline = make_pipeline(
@@ -104,13 +104,13 @@ def lint_capture(
     return LintResult(
         endpoint=trace.endpoint,
         reply_kind=reply_kind.value,
-        verdict=judgement.verdict.value,
-        findings=judgement.findings[:LINT_FINDINGS_LIMIT],
+        verdict=report.verdict.value,
+        findings=report.findings[:LINT_FINDINGS_LIMIT],
         steps=steps,
         fixed=fixed.decode("utf-8", "replace"),
         error=None if pipeline.failure is None else openai_error_object(pipeline.failure)["error"],
         usage=None if pipeline.usage is None else usage_object(pipeline.usage),
-        is_cut=len(sent) > LINT_STEPS_LIMIT or len(judgement.findings) > LINT_FINDINGS_LIMIT,
+        is_cut=len(sent) > LINT_STEPS_LIMIT or len(report.findings) > LINT_FINDINGS_LIMIT,
     )
 
 
