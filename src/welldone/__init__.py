@@ -10,6 +10,7 @@ __version__ = "0.2.0"
 TYPE_CHECKING = False  # as in typing, whose import takes 10 ms; type checkers take it for true
 
 if TYPE_CHECKING:
+    from welldone import asgi, wsgi
     from welldone.library.answer_stream import FinishReason, SendFunction, UsageCounts
     from welldone.library.arguments import EndpointName, RequestBody
     from welldone.library.linting import InvalidStreamError, assert_valid, lint
@@ -91,12 +92,14 @@ __all__ = [
     "acollect",
     "aparse",
     "arepair",
+    "asgi",
     "assert_valid",
     "collect",
     "lint",
     "parse",
     "repair",
     "repair_response",
+    "wsgi",
 ]
 
 _NAMES = {
@@ -143,6 +146,8 @@ if not TYPE_CHECKING:  # type checkers report unknown names
 
     def __getattr__(name: str) -> object:
         """Load a public name on its first use (PEP 562)."""
+        if name in ("asgi", "wsgi"):
+            return import_module(f"{__name__}.{name}")
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -37,6 +37,16 @@ def test_an_unknown_name_raises_attribute_error() -> None:
         _ = welldone.fix  # type: ignore[attr-defined]  # that is the test
 
 
+def test_importing_the_package_takes_less_than_60_ms_of_cpu() -> None:
+    code = "import time; start = time.process_time(); import welldone; print(time.process_time() - start)"
+    assert min(float(run(code)) for _ in range(3)) < 0.06
+
+
+@pytest.mark.parametrize("name", ["asgi", "wsgi"])
+def test_a_middleware_is_found_without_an_import_of_its_module(name: str) -> None:
+    assert run(f"import welldone; print(welldone.{name}.RepairMiddleware.__module__)").startswith(f"welldone.{name}")
+
+
 def test_importing_the_package_loads_nothing_else() -> None:
     loaded = run(
         "import sys, welldone; print([name for name in sys.modules if name.startswith(('welldone', 'msgspec'))])"
