@@ -52,8 +52,9 @@ lint: .venv/.dev ## check formatting and lint rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: .venv/.dev ## run mypy in strict mode
+types: .venv/.dev $(WEB)/node_modules/.ready ## run mypy in strict mode, and pyright on the public types (needs npm)
 	$(BIN)/mypy
+	$(BIN)/python tools/verify_types.py
 
 contracts: .venv/.dev ## check the import contracts
 	$(BIN)/lint-imports

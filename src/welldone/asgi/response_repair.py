@@ -115,11 +115,11 @@ class RepairCounters:
     """Counters of a middleware, since the start of the process."""
 
     def __init__(self) -> None:
-        self.answers = 0
+        self.answers: int = 0
         """Responses that were examined."""
-        self.repaired = 0
+        self.repaired: int = 0
         """Responses in which something was repaired."""
-        self.failed = 0
+        self.failed: int = 0
         """Responses that were, or ended with, an error."""
         self.repairs: Counter[str] = Counter()
         """Number of repairs by rule id."""
@@ -422,7 +422,7 @@ class AnswerMiddleware(Generic[AppT]):
         strict: bool = False,
     ) -> None:
         self.app = app
-        self.counters = RepairCounters()
+        self.counters: RepairCounters = RepairCounters()
         """Numbers of answers and repairs. With several threads they may be a little too low."""
         self._settings = RepairSettings(paths=paths, think=think, text=text, report=report, strict=strict)
         self._paths = PathMatcher(ENDPOINT_PATHS if paths is None else paths)

@@ -36,7 +36,7 @@ class BenchReceiver:
         self.record = record
         self.timer = timer
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.is_stale = False
+        self.is_stale: bool = False
         """The reused connection was dead: the request may be sent again."""
         self._now = now
         self._error_body = bytearray()

@@ -147,10 +147,10 @@ class LoadGenerator:
 
     def __post_init__(self) -> None:
         self.records: list[BenchRecord] = []
-        self.counts = LoadCounters()
-        self.seconds = 0.0
+        self.counts: LoadCounters = LoadCounters()
+        self.seconds: float = 0.0
         """Duration of the step: shorter than planned if it was stopped."""
-        self.is_complete = False
+        self.is_complete: bool = False
         """Whether it ran for the planned duration."""
         self.tokens_by: set[str] = set()
         """Sources of the token counts, once tokens are counted."""

@@ -10,7 +10,7 @@ from welldone import __version__
 from welldone.check.reply import ProbeRequest
 from welldone.check.settings import CHAT, CheckSettings
 from welldone.http import recording_client
-from welldone.http.address import parse_url
+from welldone.http.address import Address, parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse
 
@@ -60,7 +60,7 @@ class ProbeClient:
     ) -> None:
         """Raises `ValueError` if the URL, the key or a header is invalid."""
         self.settings = settings
-        self.address = parse_url(
+        self.address: Address = parse_url(
             settings.url,
             key=settings.key,
             ca_file=settings.ca_file,

@@ -15,6 +15,7 @@ import msgspec
 from welldone.check.applicability import applicable_rules
 from welldone.check.probe_client import OVERLOAD_STATUSES, AbortPredicate, ProbeClient, ServerFacts
 from welldone.check.reply import ProbeReply, ProbeRequest, RequestHeaders
+from welldone.check.settings import CheckDialect, Timeouts
 from welldone.http.connect import HttpClientError
 from welldone.protocol.catalog import RULES, Severity
 from welldone.rules.judge import LintFinding, excerpt, judge
@@ -47,9 +48,9 @@ class Session:
 
     def __init__(self, client: ProbeClient, facts: ServerFacts, probe: str, rule_ids: frozenset[str]) -> None:
         self.facts = facts
-        self.dialect = client.settings.dialect
-        self.timeouts = client.settings.timeouts
-        self.jobs = client.settings.jobs
+        self.dialect: CheckDialect = client.settings.dialect
+        self.timeouts: Timeouts = client.settings.timeouts
+        self.jobs: int = client.settings.jobs
         self.replies: list[ProbeReply] = []
         self.judged: set[str] = set()
         """Ids of the rules that were judged."""
@@ -58,9 +59,9 @@ class Session:
         """Number of violations by rule."""
         self.inapplicable: dict[str, str] = {}
         """Rules of the probe that could not be judged, with the reason."""
-        self.is_incomplete = False
+        self.is_incomplete: bool = False
         """Whether a reply is missing or incomplete."""
-        self.is_timed_out = False
+        self.is_timed_out: bool = False
         """Whether a reply timed out."""
         self._client = client
         self._probe = probe

@@ -70,7 +70,7 @@ class BenchMonitor:
         self.progress = progress
         self._clock = clock
         self._started_at = clock()
-        self.spent_s = 0.0
+        self.spent_s: float = 0.0
         """Since the start of the run."""
         self._start_step(self._started_at)
 
@@ -80,10 +80,10 @@ class BenchMonitor:
         self._load = self.progress.load
         self._seen_records = 0
         self._skipped = 0
-        self.elapsed_s = 0.0
+        self.elapsed_s: float = 0.0
         self.outcomes: Counter[RequestOutcome] = Counter()
-        self.tokens = 0
-        self.last_error = ""
+        self.tokens: int = 0
+        self.last_error: str = ""
         """The last error message, as the server sent it: not sanitized."""
         self.bins: deque[MonitorBin] = deque([MonitorBin()], maxlen=BIN_COUNT)
         self._bin_number = 0

@@ -52,7 +52,7 @@ def parse_duration(text: str, *, allows_zero: bool = False) -> float:
     return seconds
 
 
-parse_duration_or_zero = partial(parse_duration, allows_zero=True)
+parse_duration_or_zero: Callable[[str], float] = partial(parse_duration, allows_zero=True)
 
 
 def integer_between(least: int, most: int) -> Callable[[str], int]:
@@ -82,7 +82,7 @@ def number_up_to(most: float, *, allows_zero: bool = False) -> Callable[[str], f
     return read
 
 
-user_count = integer_between(1, _MAX_USERS)
+user_count: Callable[[str], int] = integer_between(1, _MAX_USERS)
 """Parser for a number of concurrent users."""
 
 

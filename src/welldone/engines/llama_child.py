@@ -29,9 +29,9 @@ IMPORT_ERROR: ImportError | None = None
 
 try:
     import xllamacpp  # type: ignore[import-untyped]
-except ImportError as error:
+except ImportError as _error:
     xllamacpp = None
-    IMPORT_ERROR = error
+    IMPORT_ERROR = _error
 
 READ_TIMEOUT_S = 60
 """Requests come complete from our own server over a local socket; llama.cpp's default is an hour."""

@@ -91,20 +91,20 @@ class LocalModel:
 
     def __init__(self, settings: ModelSettings, supervisor: "EngineSupervisor") -> None:
         self.settings = settings
-        self.state = ModelState.UNLOADED
+        self.state: ModelState = ModelState.UNLOADED
         self.capabilities: ModelCapabilities | None = None
         self.metadata: GgufMetadata | None = None
         """Metadata of its file, available before the model is loaded."""
         self.started_at: float | None = None
         """When it last became ready, as a Unix timestamp."""
-        self.restarts = 0
+        self.restarts: int = 0
         """Exits of an engine that was ready."""
         self.last_error: EngineError | None = None
-        self.running = 0
+        self.running: int = 0
         """Requests that use the model or wait for it."""
         self._supervisor = supervisor
         self._clock = supervisor.clock
-        self.last_used = self._clock()
+        self.last_used: float = self._clock()
         self.process: EngineProcess | None = None
         self._output = OutputTail()
         self._backoff = RestartBackoff(self._clock)
@@ -369,7 +369,7 @@ class EngineSupervisor:
         self._changed_event = asyncio.Event()
         self._idle_task: asyncio.Task[None] | None = None
         self._metadata_task: asyncio.Task[None] | None = None
-        self.models = tuple(LocalModel(settings, self) for settings in models)
+        self.models: tuple[LocalModel, ...] = tuple(LocalModel(settings, self) for settings in models)
         named = [(name, model) for model in self.models for name in (model.name, *model.settings.aliases)]
         self._models_by_name = dict(reversed(named))  # the first model with a name gets it
 

@@ -13,7 +13,7 @@ from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, OUTCOME_NO_ROOM, OUTCOME_TIMEOUT, AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
-from welldone.gateway.routing import UpstreamGroup, choose_upstream
+from welldone.gateway.routing import UpstreamGroup, UpstreamModel, choose_upstream
 from welldone.gateway.upstream import Upstream
 from welldone.http import client
 from welldone.http.address import Address
@@ -158,7 +158,7 @@ class LocalLease(BackendLease):
         if not failure.is_disconnect:
             return False
         await self.engine.wait_for_exit_notice()
-        self.address = _with_prefix(await self.engine.ensure_ready(), _API_PREFIX)
+        self.address: Address = _with_prefix(await self.engine.ensure_ready(), _API_PREFIX)
         return True
 
     def report(self, failure: AttemptFailure | None) -> None:
@@ -172,7 +172,7 @@ class UnqueuedEngine(Backend):
 
     def __init__(self, model: LocalModel, settings: ServeSettings) -> None:
         self.model = model
-        self.name = model.name
+        self.name: str = model.name
         self._settings = settings
 
     async def lease(self, avoid: Collection[str], sticky: str | None) -> BackendLease:
@@ -196,7 +196,7 @@ class LocalBackend(UnqueuedEngine):
 
     def __init__(self, model: LocalModel, queue: RequestQueue, settings: ServeSettings) -> None:
         super().__init__(model, settings)
-        self.is_third_party = bool(model.settings.command)
+        self.is_third_party: bool = bool(model.settings.command)
         self._queue = queue
 
     @property
@@ -285,14 +285,14 @@ class UpstreamBackend(Backend):
     wait_for_change: Callable[[float], Awaitable[None]]
 
     def __post_init__(self) -> None:
-        self.name = self.group.name
-        self.members = self.group.members
-        self.upstreams = [member.upstream for member in self.members]
+        self.name: str = self.group.name
+        self.members: tuple[UpstreamModel, ...] = self.group.members
+        self.upstreams: Sequence[Upstream] = [member.upstream for member in self.members]
         self._is_mapped = any(member.model != self.name for member in self.members)
         self._is_dynamic = any(upstream.settings.is_dynamic for upstream in self.upstreams)
         self.max_attempts = _MAX_ATTEMPTS_DYNAMIC if self._is_dynamic else _MAX_ATTEMPTS
-        self.supports_streaming = all(upstream.settings.stream for upstream in self.upstreams)
-        self.has_usage = all(upstream.settings.usage for upstream in self.upstreams)
+        self.supports_streaming: bool = all(upstream.settings.stream for upstream in self.upstreams)
+        self.has_usage: bool = all(upstream.settings.usage for upstream in self.upstreams)
 
     @property
     def reported_model(self) -> str | None:

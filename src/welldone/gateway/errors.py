@@ -48,7 +48,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after_s = retry_after_s
-        self.headers = headers or {}
+        self.headers: dict[str, str] = headers or {}
         self.details: Json | None = None
         """The `details` of an Anthropic error, which its clients evaluate."""
 

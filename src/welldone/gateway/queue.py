@@ -26,13 +26,13 @@ class RequestQueue:
     def __init__(
         self, slots: int, max_waiting: int, wait_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.running = 0
-        self.admitted = 0
-        self.rejected = 0
+        self.running: int = 0
+        self.admitted: int = 0
+        self.rejected: int = 0
         """Requests that found the queue full."""
-        self.timed_out = 0
+        self.timed_out: int = 0
         """Requests that waited too long."""
-        self.slots = max(1, slots)
+        self.slots: int = max(1, slots)
         """Requests that may run at once."""
         self._max_waiting = max_waiting
         self._wait_s = wait_s

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from welldone.config.upstream import UpstreamSettings
 from welldone.gateway.model_list import ListedModel
-from welldone.gateway.routing import ModelRouter, UpstreamGroup
+from welldone.gateway.routing import LocalRoute, ModelRouter, UpstreamGroup
 from welldone.gateway.upstream import Upstream
 from welldone.http.address import Address
 from welldone.http.client import BufferedResponse, fetch
@@ -71,12 +71,14 @@ class UpstreamRegistry:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.all = tuple(Upstream(one, clock=clock, on_change=self._handle_change) for one in settings)
+        self.all: tuple[Upstream, ...] = tuple(
+            Upstream(one, clock=clock, on_change=self._handle_change) for one in settings
+        )
         self._on_change = on_change
         self._changed_event = asyncio.Event()
         self._local_names = frozenset(local_names)
         self._router = ModelRouter(routes, self.all, local_names)
-        self.resolve = self._router.resolve
+        self.resolve: Callable[[str], UpstreamGroup | LocalRoute | None] = self._router.resolve
         self._clock = clock
         self._pause = pause
         self._tasks: set[asyncio.Task[None]] = set()

@@ -77,7 +77,7 @@ class ModelRouter:
             for name, targets in routes.items()
         }
         patterns = [name for name in routes if WILDCARD in name]
-        self.patterns = sorted(patterns, key=_fixed_length, reverse=True)  # equal lengths stay in file order
+        self.patterns: list[str] = sorted(patterns, key=_fixed_length, reverse=True)  # equal lengths stay in file order
         """The names of routes that are patterns, the most specific first."""
 
     def resolve(self, name: str) -> UpstreamGroup | LocalRoute | None:

@@ -135,7 +135,7 @@ class Upstream:
     def __init__(
         self, settings: UpstreamSettings, *, clock: Callable[[], float], on_change: Callable[["Upstream"], None]
     ) -> None:
-        self.name = settings.name
+        self.name: str = settings.name
         self.settings = settings
         self.address: Address = parse_url(
             settings.url,
@@ -145,14 +145,14 @@ class Upstream:
             headers=tuple((name, str(value)) for name, value in settings.headers.items()),
         )
         check_path(settings.health)
-        self.breaker = CircuitBreaker(clock=clock, on_change=lambda: on_change(self))
+        self.breaker: CircuitBreaker = CircuitBreaker(clock=clock, on_change=lambda: on_change(self))
         self.running = 0
         """Requests in flight or queued for this upstream."""
-        self.is_unassigned = settings.is_dynamic
+        self.is_unassigned: bool = settings.is_dynamic
         """Whether this is a dynamic upstream without a replica."""
-        self.is_healthy = not self.is_unassigned
-        self.cooldown_until = 0.0
-        self.kind = _REPLICA_KIND if settings.is_dynamic else _kind_by_host(self.address.host)
+        self.is_healthy: bool = not self.is_unassigned
+        self.cooldown_until: float = 0.0
+        self.kind: str = _REPLICA_KIND if settings.is_dynamic else _kind_by_host(self.address.host)
         self._clock = clock
         self._on_change = on_change
         self._failed_probes = 0

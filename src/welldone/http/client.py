@@ -83,7 +83,8 @@ class Exchange(asyncio.Protocol):
         self.pool = pool
         """Receives the connection after the response; None: the connection is closed."""
         self._body_parts: list[bytes] = []
-        self.on_body = self._body_parts.append  # called by httptools; a bound built-in is faster than a method of ours
+        # Called by httptools; a bound built-in is faster than a method of ours.
+        self.on_body: Callable[[bytes], None] = self._body_parts.append
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._is_between_chunks = False  # the parser is between two chunks of the body
         self.fast_path: Callable[[bytes], bool] | None = None
@@ -408,7 +409,7 @@ class BufferingReceiver:
     """Collects a response, up to a number of bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self.is_too_large = False
+        self.is_too_large: bool = False
         self.response: asyncio.Future[BufferedResponse] = asyncio.get_running_loop().create_future()
         self._limit_bytes = limit_bytes
         self._status = 0

@@ -59,9 +59,11 @@ class SecretRedactor:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # Longest first: one secret may be the prefix of another.
-        self.values = sorted({secret for secret in secrets if not is_weak_key(secret)}, key=len, reverse=True)
+        self.values: list[str] = sorted(
+            {secret for secret in secrets if not is_weak_key(secret)}, key=len, reverse=True
+        )
         encoded = {encoding for secret in self.values for encoding in _encodings(secret)} or {b""}
-        self.longest_bytes = max(map(len, encoded), default=0)
+        self.longest_bytes: int = max(map(len, encoded), default=0)
         self._pattern = re.compile(
             any_of_pattern([encoding.decode("latin-1") for encoding in encoded]).encode("latin-1")
         )

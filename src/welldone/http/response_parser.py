@@ -94,12 +94,12 @@ class ResponseParser:
         self.status: int | None = None
         """None: the head is not complete."""
         self.headers: list[tuple[str, str]] = []
-        self.body = bytearray()
-        self.is_done = False
-        self.is_complete = False
+        self.body: bytearray = bytearray()
+        self.is_done: bool = False
+        self.is_complete: bool = False
         """The body ended according to its framing."""
         self.error: str | None = None
-        self.is_over_limit = False
+        self.is_over_limit: bool = False
         """The response exceeded a limit: its rest, which was not read, may be valid."""
         self._method = method
         self._limit_bytes = limit_bytes

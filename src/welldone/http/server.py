@@ -236,7 +236,7 @@ class HttpServer(web.Server):
         self._write_timeout_s = write_timeout_s
         self._connections_limit = reserve_descriptors(2 * connections + _SPARE_SOCKETS)
         self._servers: Sequence[asyncio.Server] = ()
-        self.active = 0
+        self.active: int = 0
         """Number of requests in progress."""
         self.idle_connections: dict[_ServerConnection, None] = {}
         """Connections without a request, oldest first."""

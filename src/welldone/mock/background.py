@@ -21,7 +21,7 @@ class BackgroundMock:
         self._thread = threading.Thread(target=self._loop.run_forever, name="welldone-mock", daemon=True)
         self._thread.start()
         self._server = self._run(server.listen())
-        self.url = f"http://127.0.0.1:{self._server.port}/v1"
+        self.url: str = f"http://127.0.0.1:{self._server.port}/v1"
         """Base URL, as clients want it."""
 
     @property

@@ -75,7 +75,7 @@ class MockServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self.requests: deque[MockHttpRequest] = deque(maxlen=REQUESTS_LIMIT)
-        self.counts = MockCounts()
+        self.counts: MockCounts = MockCounts()
 
     async def listen(self, *, socket: str | None = None, host: str = "127.0.0.1", port: int = 0) -> Self:
         """Listen on a Unix socket or a port; with port 0 the system chooses it."""

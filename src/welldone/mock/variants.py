@@ -15,7 +15,10 @@ from welldone.protocol.catalog import RULES
 MODEL_NAME = "mock"
 _CONTEXT_LENGTH = 131_072  # longer than the prompts of tests, with room for the longest answer
 _GENERATION_PATHS = ("/completions", "/responses", "/messages")  # suffixes of the paths that answer a prompt
-MODELS = {"object": "list", "data": [{"id": MODEL_NAME, "object": "model", "created": 0, "owned_by": "welldone"}]}
+MODELS: dict[str, object] = {
+    "object": "list",
+    "data": [{"id": MODEL_NAME, "object": "model", "created": 0, "owned_by": "welldone"}],
+}
 
 
 class AnyModelServer(ReferenceServer):

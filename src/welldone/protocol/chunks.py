@@ -28,7 +28,7 @@ class ChunkReader:
         self._fallback = fallback
         self._facts = facts
         self._repair_log = repair_log
-        self.deltas = DeltaReader(facts, repair_log)
+        self.deltas: DeltaReader = DeltaReader(facts, repair_log)
         self._limit = CHAT_CHOICES_LIMIT if self._is_chat else COMPLETIONS_CHOICES_LIMIT
         self._offsets: dict[int, int] = {}  # text length of each choice of a completion
         self._finished: set[int] = set()
@@ -36,7 +36,7 @@ class ChunkReader:
         self._logprobs_started: set[int] = set()  # choices with a text that has log probabilities
         self._was_placeholder_usage = False  # the last usage was a placeholder
         self._has_real_usage = False  # a usage that is not a placeholder was received
-        self.has_usage_chunk = False
+        self.has_usage_chunk: bool = False
         """Whether usage was received on a chunk without choices, as specified."""
 
     def read(self, chunk: Json, events: list[Event]) -> Failure | None:

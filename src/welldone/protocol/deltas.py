@@ -45,7 +45,7 @@ class DeltaReader:
     """Reads deltas; stores partial characters, and the texts of servers that send cumulative messages."""
 
     def __init__(self, facts: RequestFacts, repair_log: RepairLog) -> None:
-        self.is_plain_text_safe = True
+        self.is_plain_text_safe: bool = True
         """Whether a delta with only text needs no further checks: no partial characters, no role without content."""
         self._may_split_characters = False  # strings may contain partial characters
         self._facts = facts

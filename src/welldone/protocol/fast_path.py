@@ -24,7 +24,7 @@ _CONTENT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)*)"')
 # Content of a JSON string that can be copied: complete characters, and no line separators.
 _PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f\x7f-\xff]|\\["\\nt])+')
 _PLAIN_BEYOND_ASCII = re.compile('(?:[^"\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]|\\\\["\\\\nt])+')
-LITERAL_BYTES = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
+LITERAL_BYTES: bytes = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
 """Bytes that need no escape in a JSON string."""
 _CACHED_TEXT_LENGTH = 32  # bytes: tokens are shorter, and each cached length costs memory
 _WORTHWHILE_CHUNKS = 8
@@ -151,10 +151,10 @@ class ChunkTemplates:
     def __init__(
         self, received: Affixes, sent: Affixes, rule_counts: Mapping[str, int], framing: TransferFraming
     ) -> None:
-        self.frames = 0
+        self.frames: int = 0
         """Chunks rewritten since `reset_counts`."""
-        self.bytes = 0
-        self.last_bytes = 0
+        self.bytes: int = 0
+        self.last_bytes: int = 0
         """Size of the last chunk."""
         self.rule_counts = rule_counts
         """Violations by rule id of one such chunk."""

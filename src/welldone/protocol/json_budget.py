@@ -6,7 +6,7 @@ without recursion or a Python loop over bytes. The generators here do one step w
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
@@ -278,9 +278,11 @@ def _parse_finite_float(text: str) -> float:
 
 
 _decode_fast = msgspec.json.Decoder().decode
-decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+decode_members: Callable[[bytes | msgspec.Raw], dict[str, msgspec.Raw]] = msgspec.json.Decoder(
+    dict[str, msgspec.Raw]
+).decode
 """Decodes an object into its members as JSON texts."""
-decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+decode_elements: Callable[[bytes | msgspec.Raw], list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
 """Decodes a list into its elements as JSON texts."""
 _decode_with_float_hook = msgspec.json.Decoder(float_hook=_parse_finite_float).decode
 _decode_list_with_float_hook = msgspec.json.Decoder(list[Any], float_hook=_parse_finite_float).decode

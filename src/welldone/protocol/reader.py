@@ -33,15 +33,15 @@ class EventReader:
         repair_log: RepairLog,
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
     ) -> None:
-        self.is_done = False
+        self.is_done: bool = False
         """Whether `[DONE]` was received."""
-        self.has_failed = False
+        self.has_failed: bool = False
         """Whether the server sent an error, or a stream that cannot be read."""
         self._endpoint = endpoint
         self._repair_log = repair_log
-        self.chunks = ChunkReader(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
+        self.chunks: ChunkReader = ChunkReader(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
         """Reader of the JSON objects. It has the envelope."""
-        self.decoder = sse.SseDecoder(eager=True, limit_bytes=limit_bytes)
+        self.decoder: sse.SseDecoder = sse.SseDecoder(eager=True, limit_bytes=limit_bytes)
         self._limit = limit_bytes
         self._pieces: list[bytes] = []  # lines of one frame that are JSON only when joined
         self._pieces_bytes = 0

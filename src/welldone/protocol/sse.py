@@ -67,8 +67,8 @@ class SseDecoder:
     def __init__(self, *, eager: bool = False, limit_bytes: int = FRAME_LIMIT_BYTES) -> None:
         self.overlong_at: int | None = None
         """Offset of the frame that exceeds the limit; nothing is decoded from there on."""
-        self.has_bom = False
-        self.offset = 0
+        self.has_bom: bool = False
+        self.offset: int = 0
         """Offset of the next byte to decode. The fast path adds the bytes that it handled."""
         self._eager = eager
         self._limit = limit_bytes

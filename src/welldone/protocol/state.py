@@ -69,7 +69,7 @@ class StreamStateMachine:
     """Checks that the events sent to a writer follow the tables."""
 
     def __init__(self, transitions: ChoiceTransitions, *, is_ordered: bool) -> None:
-        self.stream_state = StreamState.RUNNING
+        self.stream_state: StreamState = StreamState.RUNNING
         self.choice_states: dict[int, ChoiceState] = {}
         self._transitions = transitions
         self._is_ordered = is_ordered  # choices must start in the order of their index

@@ -70,7 +70,7 @@ class JsonOutputChecker:
     """Checks choices whose text should be JSON, and with `is_object` a JSON object. Events pass unchanged."""
 
     def __init__(self, *, is_object: bool) -> None:
-        self.invalid_count = 0
+        self.invalid_count: int = 0
         """Number of invalid texts, not counting truncated ones."""
         self._is_object = is_object
         self._budget = ByteBudget()
@@ -126,7 +126,7 @@ class StopStringFilter:
     """
 
     def __init__(self, stop_strings: tuple[str, ...]) -> None:
-        self.has_matched = False
+        self.has_matched: bool = False
         """Whether a stop string was found; all later events are dropped."""
         self._stop_strings = stop_strings
         self._longest = max(map(len, stop_strings))
@@ -268,7 +268,7 @@ class CumulativeTextDetector:
     """Records texts that look cumulative. They pass unchanged, since a model may repeat itself."""
 
     def __init__(self, repair_log: RepairLog) -> None:
-        self.is_finished = False
+        self.is_finished: bool = False
         """Whether the result is decided."""
         self._repair_log = repair_log
         self._last = ""
@@ -292,7 +292,7 @@ class ThinkTagFilter:
     """Converts leading `<think>…</think>` text to reasoning. `is_open`: the opening tag may be missing."""
 
     def __init__(self, index: int, *, is_open: bool = False) -> None:
-        self.is_past_thinking = False
+        self.is_past_thinking: bool = False
         """Whether visible text has started; from there on nothing is converted."""
         self._index = index
         self._is_open = is_open

@@ -124,7 +124,7 @@ class TextToolCallDetector:
     """
 
     def __init__(self, names: Collection[str]) -> None:
-        self.count = 0
+        self.count: int = 0
         self._names = names
         self._texts: dict[int, list[str]] = {}  # of choices that may still be a call
         self._lengths: dict[int, int] = {}

@@ -29,7 +29,7 @@ class JsonEndDetector:
     """Detects the end of a JSON object or list that arrives in pieces. Reads each character once."""
 
     def __init__(self) -> None:
-        self.is_complete = False
+        self.is_complete: bool = False
         """Whether an object, list or string is complete."""
         self._depth = 0
         self._in_string = False
@@ -64,7 +64,7 @@ class HeldBytesBudget:
     _PIECE_BYTES = 256
 
     def __init__(self) -> None:
-        self.text_budget = ByteBudget()
+        self.text_budget: ByteBudget = ByteBudget()
         """Budget for arguments that are buffered for the JSON check."""
         self.held_bytes = 0
         """Memory of the held pieces."""
@@ -119,9 +119,9 @@ class ToolCallAssembler:
     ) -> None:
         self.failure: Failure | None = None
         """Set when the calls cannot be assembled."""
-        self.invalid_arguments = 0
+        self.invalid_arguments: int = 0
         """Number of calls whose arguments are not a JSON object."""
-        self.unreadable = 0
+        self.unreadable: int = 0
         """Number of those in which even lenient parsing finds no object."""
         self._index = index
         self._repair_log = repair_log

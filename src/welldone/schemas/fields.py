@@ -32,8 +32,10 @@ FORWARDED = {"handling": FieldHandling.FORWARDED}
 """`extra` of a field that engines receive unchanged. A field without `extra` is translated."""
 
 _EMPTY_CONTAINERS = [{"type": "object", "maxProperties": 0}, {"type": "array", "items": {}, "maxItems": 0}]
-EMPTY_VALUES = {"anyOf": [{"type": "null"}, {"const": ""}, *_EMPTY_CONTAINERS, {"const": 0}, {"const": False}]}
-ANY_OBJECT = {"type": ["object", "null"], "additionalProperties": True}
+EMPTY_VALUES: dict[str, object] = {
+    "anyOf": [{"type": "null"}, {"const": ""}, *_EMPTY_CONTAINERS, {"const": 0}, {"const": False}]
+}
+ANY_OBJECT: dict[str, object] = {"type": ["object", "null"], "additionalProperties": True}
 
 ModelName: TypeAlias = Annotated[str, note("the model's name", max_length=MODEL_NAME_LENGTH)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1, extra=FORWARDED)]

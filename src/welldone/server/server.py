@@ -65,7 +65,7 @@ class Server:
             upstreams=[upstream.name for upstream in config.upstreams],
             secrets=secrets,
         )
-        self.supervisor = EngineSupervisor(
+        self.supervisor: EngineSupervisor = EngineSupervisor(
             config.models,
             folder=folder,
             environment=_without_secrets(secrets, environment),
@@ -73,7 +73,7 @@ class Server:
             on_line=on_line,
             max_loaded=settings.max_loaded,
         )
-        self.upstreams = UpstreamRegistry(
+        self.upstreams: UpstreamRegistry = UpstreamRegistry(
             config.upstreams, config.routes, local_names=local_names, on_change=self._upstream_changed
         )
         self._worker_sync = None if worker is None else WorkerSync(worker, self._metrics.render)
@@ -98,7 +98,7 @@ class Server:
             worker_sync=self._worker_sync,
             page=page,
         )
-        self.routes = Routes(parts)
+        self.routes: Routes = Routes(parts)
         self._app = App(self.routes.find, parts, self._origin_policy(settings.port))
         self._listener = HttpServer(
             self._app.handle,
@@ -107,7 +107,7 @@ class Server:
             keep_alive_s=settings.head_s,
             write_timeout_s=settings.write_s + _UNREAD_MARGIN_S,
         )
-        self.port = settings.port
+        self.port: int = settings.port
 
     async def start(self, sockets: Sequence[socket.socket] = ()) -> None:
         """Listen, and start to load the models. Listening sockets replace host and port.

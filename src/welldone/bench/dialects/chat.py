@@ -139,7 +139,7 @@ class ChatStreamTimer(StreamTimer):
 
     def feed(self, data: bytes, now: float) -> None:
         texts, data = self._fast_path.take(data)
-        self.texts += texts
+        self.texts.extend(texts)
         self._record.times.extend([now] * len(texts))
         if data:
             self._read(data, now)

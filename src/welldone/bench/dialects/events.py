@@ -35,7 +35,7 @@ class EventTemplate:
     """Template of consecutive events of one form."""
 
     def __init__(self, parts: tuple[bytes, bytes, bytes], number: int | None, *, is_number_first: bool) -> None:
-        self.matched = 0
+        self.matched: int = 0
         """The number of events that matched."""
         self._parts = parts  # before, between and after the number and the text
         self._number = number  # of the next event; None without sequence numbers

@@ -166,7 +166,7 @@ STREAM_EQUALITY_PROBES = (Probe("same", _SAME, _probe_stream_equality, (CONCAT_E
 
 
 SCHEMA_PROMPT = "Describe a cat as JSON, with its colour and its age in years."
-CAT_SCHEMA = {
+CAT_SCHEMA: dict[str, object] = {
     "name": "cat",
     "strict": True,
     "schema": {

@@ -68,9 +68,9 @@ class _PartialFile:
         self._digest = hashlib.sha256()
         self._file = path.open("a+b")
         self.path = path
-        self.size = 0
+        self.size: int = 0
         self.resume_info: _ResumeInfo | None = None
-        self.is_complete = False
+        self.is_complete: bool = False
         self._load()
 
     def restart(self, validator: str | None, total: int | None) -> None:

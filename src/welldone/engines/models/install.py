@@ -53,7 +53,7 @@ class PullError(Exception):
         self.kind = kind
 
 
-user_error = partial(PullError, kind=PullErrorKind.USER_ERROR)
+user_error: Callable[[str], PullError] = partial(PullError, kind=PullErrorKind.USER_ERROR)
 """The error for a mistake that the user can correct."""
 
 

@@ -37,8 +37,8 @@ class MockApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.failure = Failure(message, "invalid_request_error", param, code)
-        self.headers = headers or {}
+        self.failure: Failure = Failure(message, "invalid_request_error", param, code)
+        self.headers: dict[str, str] = headers or {}
 
 
 def invalid_request(message: str, param: str | None = None, code: str | None = None) -> MockApiError:

@@ -31,7 +31,7 @@ class MockExchange:
     def __init__(self, reference: ReferenceServer, http_request: MockHttpRequest) -> None:
         self.reference = reference
         self.http_request = http_request
-        self.path = http_request.path.partition("?")[0]
+        self.path: str = http_request.path.partition("?")[0]
 
     @cached_property
     def reply(self) -> MockReply:

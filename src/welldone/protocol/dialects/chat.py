@@ -227,9 +227,9 @@ class ChunkDialect(Dialect):
         self.is_chat: bool = endpoint is Endpoint.CHAT
         self.endpoint = endpoint
         self.reasoning = reasoning
-        self.usage_is_null = facts.include_usage is True
+        self.usage_is_null: bool = facts.include_usage is True
         """Whether all chunks but the last have `usage: null`."""
-        self.functions = facts.uses_legacy_functions and self.is_chat
+        self.functions: bool = facts.uses_legacy_functions and self.is_chat
         """Whether a call is sent as `function_call`, for clients of the deprecated request field."""
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource = lambda: None) -> ChunkWriter:

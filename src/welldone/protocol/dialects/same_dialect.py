@@ -57,7 +57,7 @@ class PassthroughRepairer(ABC):
         """The finished answer, in dialects whose clients can retrieve it later."""
         self.on_event: Callable[[Json, str], None] | None = None
         """Called with value and name of each upstream event, before repair."""
-        self.invalid_arguments_count = 0
+        self.invalid_arguments_count: int = 0
         self.has_content: bool = False
         """Whether the last `feed` contained output, not only a start or keep-alive event."""
         self._fallback = fallback

@@ -90,7 +90,9 @@ class AnthropicStreamView:
     """A stream of /v1/messages. Blocks cover the events up to message_stop or an error."""
 
     def __init__(self, stream_messages: list[StreamMessage]) -> None:
-        self.all_events = [AnthropicEvent(message, event_type(message)) for message in stream_messages]
+        self.all_events: list[AnthropicEvent] = [
+            AnthropicEvent(message, event_type(message)) for message in stream_messages
+        ]
         """All events, including those after the end."""
         self.events: list[AnthropicEvent] = []
         """Events up to the end."""

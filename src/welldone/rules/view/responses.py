@@ -143,7 +143,7 @@ class StreamedText:
     def __init__(self, part_type: str, first_event: ResponsesEvent, index: int) -> None:
         self.part_type = part_type
         self.first_event = first_event
-        self.part_list = first_event.part_list
+        self.part_list: str = first_event.part_list
         self.index = index
         self.part_added: ResponsesEvent | None = None
         self.deltas: list[str] = []
@@ -170,7 +170,7 @@ class ResponsesItem:
     def __init__(self, first_event: ResponsesEvent, index: int) -> None:
         self.first_event = first_event
         self.index = index
-        self.id = first_event.item_id
+        self.id: str = first_event.item_id
         self.added: ResponsesEvent | None = None
         self.done: ResponsesEvent | None = None
         self.texts: dict[str, list[StreamedText]] = {"content": [], "summary": []}
@@ -208,7 +208,9 @@ class ResponsesStreamView:
     """A stream of /v1/responses. Items and parts cover the events up to the terminal one."""
 
     def __init__(self, stream_messages: list[StreamMessage]) -> None:
-        self.events = [ResponsesEvent(message, event_type(message)) for message in stream_messages]
+        self.events: list[ResponsesEvent] = [
+            ResponsesEvent(message, event_type(message)) for message in stream_messages
+        ]
         """All events, including those after the terminal one."""
         self.items: list[ResponsesItem] = []
         self.item_events: list[tuple[ResponsesEvent, ResponsesItem]] = []

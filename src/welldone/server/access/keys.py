@@ -60,9 +60,9 @@ class ApiKeys:
             all_keys.append(settings)
         self._digests = [(key_digest(settings.key), settings.name) for settings in all_keys]
         self._by_name: dict[str, KeySettings | SharedKey] = {settings.name: settings for settings in all_keys}
-        self.allows_anonymous = not self._digests
+        self.allows_anonymous: bool = not self._digests
         """Whether there are no keys, so that requests need none."""
-        self.has_several_principals = len(self._digests) > 1
+        self.has_several_principals: bool = len(self._digests) > 1
         """Whether there may be several principals, whose data must be separated."""
         if len(owners) > MAX_KEYS:
             raise ValueError(f"{len(owners)} keys are too many: {MAX_KEYS} at most")

@@ -76,7 +76,7 @@ class SharedStore:
     def __init__(
         self, client: StoreClient, *, timeout_s: float = STORE_TIMEOUT_S, retry_s: float = STORE_RETRY_S
     ) -> None:
-        self.is_up = True
+        self.is_up: bool = True
         self._client = client
         self._timeout_s = timeout_s
         self._retry_s = retry_s

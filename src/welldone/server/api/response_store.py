@@ -79,8 +79,8 @@ class ResponseStore:
     """The stored responses. `limit`: their number; 0 disables the store."""
 
     def __init__(self, *, limit: int, limit_bytes: int) -> None:
-        self.is_enabled = limit > 0
-        self.size_bytes = 0
+        self.is_enabled: bool = limit > 0
+        self.size_bytes: int = 0
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._responses: OrderedDict[_ResponseKey, StoredResponse] = OrderedDict()

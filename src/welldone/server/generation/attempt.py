@@ -78,13 +78,13 @@ class UpstreamAttempt:
     def __init__(self, listener: "ResponseTask", part_index: int, *, is_fresh: bool = False) -> None:
         self.part_index = part_index
         self._is_fresh = is_fresh  # uses a new connection instead of a pooled one
-        self.stage = AttemptStage.CREATED
-        self.last_received_at = 0.0
+        self.stage: AttemptStage = AttemptStage.CREATED
+        self.last_received_at: float = 0.0
         """Time of the last bytes, including keep-alives."""
         self._last_content_at = 0.0  # time of the last content; at first, of the request
-        self.last_sent_at = 0.0
+        self.last_sent_at: float = 0.0
         """Time of the last chunk on the fast path."""
-        self.output_estimate = OutputTokenEstimator()
+        self.output_estimate: OutputTokenEstimator = OutputTokenEstimator()
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._lease: BackendLease | None = None

@@ -114,6 +114,7 @@ class ResponseTask(ClientOutput):
             self._report = ReportHeaders(times, settings.report or parts.keys.is_admin(ctx.principal))
         self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
         self._capture = capture
+        self.param: str
         self._path, self.param = _UPSTREAM_PATHS[gen_request.endpoint]
         self._pipeline_factory = pipeline_factory(
             gen_request,
@@ -127,17 +128,17 @@ class ResponseTask(ClientOutput):
         self.error: ApiError | None = None
         """Why the response failed."""
         self._part_count = len(request.bodies)
-        self.retries = RetryLoop(
+        self.retries: RetryLoop = RetryLoop(
             backend, parts=self._part_count, sticky=sticky_key(ctx, gen_request.body, backend.upstreams)
         )
         self._attempts: dict[int, UpstreamAttempt] = {}  # the last attempt at each part
         self._ended_count = 0
-        self.state = ResponseState.WAITING
+        self.state: ResponseState = ResponseState.WAITING
         self._last_sent_at = time.monotonic()
         self._received_bytes = 0
         self._last_output = b""  # is sent with the end of the body
         self._keep_alive_count = 0
-        self.cost = TokenCost(prompt_copies=self._part_count // request.prompt_count)
+        self.cost: TokenCost = TokenCost(prompt_copies=self._part_count // request.prompt_count)
 
     def _make_pipeline(self) -> AnyPipeline:
         if self._capture is not None:

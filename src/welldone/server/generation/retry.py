@@ -41,7 +41,7 @@ class RetryLoop:
     """The attempts at one request. `parts` are requested separately, such as the choices of a chat."""
 
     def __init__(self, backend: Backend, *, parts: int = 1, sticky: str | None = None) -> None:
-        self.upstream = ""
+        self.upstream: str = ""
         """The upstream of the last attempt."""
         self._failed: list[str] = []  # upstream and reason of each failed attempt: `lab:timeout`
         self._backend = backend

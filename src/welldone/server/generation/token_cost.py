@@ -30,8 +30,8 @@ class OutputTokenEstimator:
     """Counts chunks and bytes of one reply, to estimate its tokens."""
 
     def __init__(self) -> None:
-        self.chunks = 0
-        self.bytes = 0
+        self.chunks: int = 0
+        self.bytes: int = 0
         self._shortest_chunk = _ENVELOPE_BYTES  # most streams start with a chunk without text
 
     def add(self, data: bytes) -> None:

@@ -57,7 +57,7 @@ class CaptureReplayer:
         self.steps: list[StepView] = []
         self.admin_only: set[int] = set()
         """Steps whose bytes only admins see: error bodies of upstreams, which clients receive in mapped form."""
-        self.at_s = 0.0
+        self.at_s: float = 0.0
         """Time of the call that is being replayed."""
         self._attempts: dict[int, int] = {}  # current attempt of each part
         self._secrets = secrets

@@ -18,7 +18,7 @@ class MetricSeries(defaultdict[tuple[str, ...], float]):
         super().__init__(float)
         self.name = name
         self.help_text = help_text
-        self.labels = tuple(labels)
+        self.labels: tuple[str, ...] = tuple(labels)
         self.is_gauge = is_gauge
 
 

@@ -56,8 +56,8 @@ class TraceRecorder:
         self, folder: Path, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.clock = clock
-        self.secrets = SecretRedactor(secrets)
-        self.written = 0
+        self.secrets: SecretRedactor = SecretRedactor(secrets)
+        self.written: int = 0
         """Traces on the disk."""
         self.withheld = 0
         """Traces not written because they contain a secret."""

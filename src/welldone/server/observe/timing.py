@@ -18,14 +18,14 @@ class StreamTimes:
         """Longest queue wait of an attempt."""
         self.ttft_s: float | None = None
         """From the request to the first chunk."""
-        self.gaps = [0] * (len(INTER_TOKEN_BUCKETS_S) + 1)
+        self.gaps: list[int] = [0] * (len(INTER_TOKEN_BUCKETS_S) + 1)
         """Times between chunks, per bucket."""
-        self.gaps_s = 0.0
+        self.gaps_s: float = 0.0
         self.is_finished = False
         self._clock = clock
         self._began = clock()
         self._last = self._began
-        self.sent_s = 0.0
+        self.sent_s: float = 0.0
         """From the request to the last attempt before the first chunk."""
 
     @property

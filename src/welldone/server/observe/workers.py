@@ -106,7 +106,7 @@ class WorkerSync:
         self._worker = worker
         self._render = render
         self._handlers: dict[str, QueryHandler] = {_METRICS_TOPIC: self._encode_metrics}
-        self.count = worker.count
+        self.count: int = worker.count
         """Number of workers, including this one."""
         self._server: asyncio.Server | None = None
 

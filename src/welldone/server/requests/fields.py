@@ -3,7 +3,7 @@
 `null` counts as absent, as in OpenAI's own clients.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cache
 from typing import ParamSpec, TypeVar
 
@@ -157,12 +157,12 @@ def _raisable(make: Callable[Params, FieldError]) -> Callable[Params, ApiError]:
     return lambda *args, **kwargs: _api_error(make(*args, **kwargs))
 
 
-wrong_type = _raisable(errors.wrong_type)
-wrong_value = _raisable(errors.wrong_value)
-missing = _raisable(errors.missing)
-too_many = _raisable(errors.too_many)
-too_long = _raisable(errors.too_long)
-empty_array = _raisable(errors.empty_array)
+wrong_type: Callable[[str, str, object], ApiError] = _raisable(errors.wrong_type)
+wrong_value: Callable[[str, object, Iterable[str]], ApiError] = _raisable(errors.wrong_value)
+missing: Callable[[str], ApiError] = _raisable(errors.missing)
+too_many: Callable[[str, int, int], ApiError] = _raisable(errors.too_many)
+too_long: Callable[[str, int, int], ApiError] = _raisable(errors.too_long)
+empty_array: Callable[[str], ApiError] = _raisable(errors.empty_array)
 
 
 def given(**values: object) -> Json:

@@ -147,11 +147,11 @@ class BlockSequencer:
     def __init__(self, emitter: MessagesEmitter, repair_log: RepairLog, next_tool_id: Callable[[], str]) -> None:
         self.failure: Failure | None = None
         """Set if the message cannot continue."""
-        self.is_plain_text = False
+        self.is_plain_text: bool = False
         """Whether the last event extended the open text, and did nothing else."""
-        self.has_tool_use = False
+        self.has_tool_use: bool = False
         """Whether there is a call of a client tool."""
-        self.broken_inputs = 0
+        self.broken_inputs: int = 0
         """Number of tool calls whose input is not a JSON object."""
         self._emitter = emitter
         self._repair_log = repair_log

@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 TOOL_USE_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks whose input is streamed as JSON."""
-BLOCK_TEXT_DELTAS = {
+BLOCK_TEXT_DELTAS: dict[str, tuple[str, str]] = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
     **dict.fromkeys(TOOL_USE_BLOCKS, ("input_json_delta", "partial_json")),
@@ -40,7 +40,7 @@ class MessagesEmitter:
     """Writes the events of one message. Text deltas come from a template: only the text itself is encoded."""
 
     def __init__(self) -> None:
-        self.has_started = False
+        self.has_started: bool = False
         self.block: str | None = None
         """Type of the open block."""
         self._index = -1
@@ -100,7 +100,7 @@ class MessagesAccumulator(MessagesEmitter):
     def __init__(self) -> None:
         super().__init__()
         self.message: Json = {}
-        self.dropped_calls = 0
+        self.dropped_calls: int = 0
         """Number of tool calls removed because their input is not an object."""
         self._texts: list[str] = []
 

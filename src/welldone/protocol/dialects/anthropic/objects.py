@@ -72,7 +72,7 @@ _STOP_REASON_FOR = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "t
 STOP_REASONS = frozenset(
     {*_STOP_REASON_FOR.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded", "compaction"}
 )
-ERROR_TYPES = {
+ERROR_TYPES: dict[str, tuple[str, ...]] = {
     "invalid_request_error": ("400", "BadRequestError", "context_length_exceeded", "exceed_context_size_error"),
     "authentication_error": ("401", "invalid_api_key"),
     "billing_error": (),

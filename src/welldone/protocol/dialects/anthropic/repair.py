@@ -12,7 +12,7 @@ from welldone.protocol.dialects.anthropic.blocks import BlockSequencer
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Failure, Json
+from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.fields import bad_stream_failure, has_error, incomplete_stream_failure, read_error
 from welldone.protocol.finish_reasons import finish_word, interrupted_failure
 from welldone.protocol.lenient_json import as_list, as_object, clean_unicode, parse_lenient, scrub_object
@@ -291,7 +291,7 @@ class MessagesRepairer(PassthroughRepairer):
         if reason is None:
             return out + self._fail(interrupted_failure(word, self._delta.get("stop_reason"), field="stop_reason"))
         if self._blocks.broken_inputs and reason in _NORMAL_STOP_REASONS:
-            self.invalid_arguments_count = self._blocks.broken_inputs
+            self.invalid_arguments_count: int = self._blocks.broken_inputs
             self.repair_log.record("msg-tool-input-json")
         if self._accumulator.dropped_calls and reason in _NORMAL_STOP_REASONS:
             return out + self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
@@ -326,7 +326,7 @@ class MessagesRepairer(PassthroughRepairer):
     def _update_counts(self, usage: Json) -> None:
         # Counts are cumulative: later ones replace earlier ones.
         self._token_counts |= {name: usage[name] for name in objects.USAGE_COUNTS if usage.get(name) is not None}
-        self.usage = objects.usage_from_counts(self._token_counts)
+        self.usage: Usage | None = objects.usage_from_counts(self._token_counts)
 
     def _final_counts(self) -> Json:
         return objects.with_default_counts(self._usage_at_end, output_tokens=self._token_counts.get("output_tokens", 0))

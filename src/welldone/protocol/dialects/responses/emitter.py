@@ -61,7 +61,7 @@ class TextAccumulator:
 
     def __init__(self, spec: TextEventSpec, address: Json, value: Json, extra_members: Json) -> None:
         self.spec = spec
-        self.kind = str(value["type"])
+        self.kind: str = str(value["type"])
         """Type of the part or item."""
         self.address = address
         """Members that identify the item and part in its events."""
@@ -77,7 +77,7 @@ class TextAccumulator:
         event = encode_event(start | address | {"delta": TEXT_MARKER} | extra_members)
         before, number, rest = event.partition(_SEQUENCE_NUMBER_KEY)
         middle, _, after = rest.removeprefix(b"0").rpartition(TEXT_MARKER_BYTES)
-        self.delta_template = before + number, middle, after
+        self.delta_template: tuple[bytes, bytes, bytes] = before + number, middle, after
         """Bytes of a delta before, between and after its sequence number and text."""
 
     @property
@@ -93,7 +93,8 @@ class OutputItem:
 
     def __init__(self, index: int, value: Json) -> None:
         self.index = index
-        self.id, self.kind = str(value["id"]), str(value["type"])
+        self.id: str = str(value["id"])
+        self.kind: str = str(value["type"])
         self.address: Json = {"item_id": self.id, "output_index": index}
         """Members that identify this item in an event."""
         self.value = value
@@ -101,7 +102,9 @@ class OutputItem:
         self.parts: dict[str, list[TextAccumulator]] = {"summary": [], "content": []}
         self.is_open = True
         spec = CALL_TEXTS.get(self.kind)
-        self.arguments = None if spec is None else TextAccumulator(spec, self.address, value, {})
+        self.arguments: TextAccumulator | None = (
+            None if spec is None else TextAccumulator(spec, self.address, value, {})
+        )
         """Arguments or input, if it is a call."""
 
     def completed(self, upstream: Json) -> Json:
@@ -122,7 +125,7 @@ class ResponsesEmitter:
     """
 
     def __init__(self, response: Json, *, is_silent: bool = False) -> None:
-        self.response = response
+        self.response: Json = response
         """The Response so far."""
         self.items: list[OutputItem] = []
         self.final_response: Json | None = None

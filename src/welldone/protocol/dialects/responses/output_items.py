@@ -200,7 +200,7 @@ class OutputRepairer:
     """Repairs events about output items."""
 
     def __init__(self, emitter: ResponsesEmitter, repair_log: RepairLog, id_stem: str) -> None:
-        self.invalid_arguments_count = 0
+        self.invalid_arguments_count: int = 0
         """Number of complete calls whose arguments are not a JSON object."""
         self._emitter = emitter
         self._repair_log = repair_log

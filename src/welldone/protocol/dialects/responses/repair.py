@@ -10,7 +10,7 @@ from welldone.protocol.dialects.responses.objects import Clock
 from welldone.protocol.dialects.responses.output_items import OutputRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
-from welldone.protocol.events import Failure, Json
+from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.fields import bad_stream_failure, has_error, incomplete_stream_failure, read_error
 from welldone.protocol.lenient_json import as_list, as_object, is_nonempty_string, scrub_object
 from welldone.protocol.repair_log import RepairLog
@@ -127,7 +127,10 @@ class ResponsesRepairer(PassthroughRepairer):
         self.repair_log.mute()  # stream rules do not apply to the generated events
         status = value.get("status")
         if status in _UNFINISHED_STATUSES and not self._is_stream:
-            self.final_object = self._emitter.response | {"status": status, "output": value.get("output") or []}
+            self.final_object: Json | None = self._emitter.response | {
+                "status": status,
+                "output": value.get("output") or [],
+            }
             return b""
         if status in _UNFINISHED_STATUSES:
             return self._fail_incomplete(f"the server's response is {status}")
@@ -259,13 +262,13 @@ class ResponsesRepairer(PassthroughRepairer):
         if usage is None:
             self.repair_log.record_if(is_due, "resp-usage", upstream_usage)
             return
-        self.usage = usage
+        self.usage: Usage | None = usage
         self._upstream_usage = as_object(upstream_usage)
         self.repair_log.record_if(not objects.is_complete_usage(self._upstream_usage), "resp-usage", upstream_usage)
 
     def _end_response(self, status: str, changes: Json) -> None:
         usage = None if self.usage is None else objects.complete_usage(self._upstream_usage, self.usage)
-        self.invalid_arguments_count = self._output_repairer.invalid_arguments_count
+        self.invalid_arguments_count: int = self._output_repairer.invalid_arguments_count
         completed = self._upstream_completed_at
         if completed is None:
             completed = objects.completed_at(status, self._clock)
