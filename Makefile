@@ -14,9 +14,9 @@ install = $(if $(shell command -v uv),uv pip install --quiet --python $(1)/bin/p
 # Container images often disable the bytecode cache, which makes each program start about a second slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test test-more test-all packages test-scale test-vllm check lint types contracts audit docs docs-check format \
-	clients web-types matrix faults bench bench-serve bench-gateway bench-scale bench-tool bench-page shots servers lock \
-	lock-servers clean
+.PHONY: help serve test test-more test-all packages test-package test-scale test-vllm check lint types contracts audit \
+	docs docs-check format clients web-types matrix faults bench bench-serve bench-gateway bench-scale bench-tool \
+	bench-page shots servers lock lock-servers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -37,6 +37,9 @@ test-all: test test-more ## run all tests, with the short fault plan, slow tests
 NODE := $(if $(shell command -v npm),$(WEB)/node_modules/.ready tests/oracle/node/node_modules/.ready)
 packages: .venv/.dev clients $(NODE) ## install the dependencies of test-more
 
+test-package: .venv/.serve ## build the package, and use it with msgspec only on each Python 3.11 to 3.14 of this machine
+	$(BIN)/python tools/package.py
+
 test-scale: .venv/.ray ## run the tests on a Ray cluster of three nodes
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
@@ -47,6 +50,7 @@ test-vllm: .venv/.test ## test vLLM as an engine process, on the CPU (x86-64, 3 
 check: lint types web-types contracts audit docs-check ## run everything that CI runs
 	$(MAKE) test COVER=1
 	$(MAKE) test-more
+	$(MAKE) test-package
 
 lint: .venv/.dev ## check formatting and lint rules
 	$(BIN)/ruff format --check .
@@ -110,7 +114,7 @@ servers: .venv/.serve ## check real servers and regenerate docs/servers.md; ARGS
 
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 --exclude-newer "7 days"
 lock: ## recompile requirements/*.in (needs uv)
-	set -e; for name in serve test dev ray clients peers frameworks uv; do \
+	set -e; for name in serve library test dev ray clients peers frameworks uv; do \
 		$(LOCK) --output-file requirements/$$name.txt requirements/$$name.in; done
 
 # PyTorch's CPU builds differ per platform: these files are for x86-64 Linux and omit the packages that only a GPU needs.

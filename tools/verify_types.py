@@ -47,7 +47,7 @@ def verify() -> dict[str, Any]:
         site = sysconfig.get_path("purelib", "venv", {"base": folder, "platbase": folder})
         (Path(site) / "tree.pth").write_text(f"{ROOT / 'src'}\n{sysconfig.get_path('purelib')}\n", "utf-8")
         path = f"{folder}/bin{os.pathsep}{os.environ['PATH']}"
-        words = [PYRIGHT, "--verifytypes", "welldone", "--ignoreexternal", "--outputjson"]
+        words = [str(PYRIGHT), "--verifytypes", "welldone", "--ignoreexternal", "--outputjson"]
         done = subprocess.run(words, cwd=folder, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, check=False)
     report: dict[str, Any] = json.loads(done.stdout)
     found = report["typeCompleteness"]["packageRootDirectory"]
