@@ -1,12 +1,13 @@
 """The check of a rule: the function, and the replies that it applies to."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from welldone.protocol.catalog import RULES
-from welldone.rules.view.choices import ChoiceDelta, ChoiceView
+from welldone.rules.view.choices import ChoiceDelta
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView
 
@@ -75,12 +76,16 @@ class CheckList(list[RuleCheck]):
         return add
 
     def each(
-        self, rule: str, items: Callable[[TraceView], Iterable[Item]]
+        self,
+        rule: str,
+        items: Callable[[TraceView], Iterable[Item]],
+        *reply_kinds: ReplyKind,
+        needs: tuple[str, ...] = (),
     ) -> Callable[[ItemCheckFunction[Item]], ItemCheckFunction[Item]]:
-        """Decorate the check of each item of a stream."""
+        """Decorate the check of each item of a reply."""
 
         def add(check: ItemCheckFunction[Item]) -> ItemCheckFunction[Item]:
-            self.rule(rule)(lambda view: (found for item in items(view) for found in check(item)))
+            self.rule(rule, *reply_kinds, needs=needs)(lambda view: chain.from_iterable(map(check, items(view))))
             return check
 
         return add
@@ -102,16 +107,6 @@ def member(value: dict[str, Any], key: str) -> object:
     return {key: value[key]} if key in value else f"no {key}"
 
 
-def each_message(view: TraceView) -> list[StreamMessage]:
-    """Items of a check: all messages."""
-    return view.messages
-
-
-def each_chunk(view: TraceView) -> list[StreamMessage]:
-    """Items of a check: the chunks of a stream."""
-    return view.chunks
-
-
 def chunk_objects(view: TraceView) -> Iterator[tuple[StreamMessage, dict[str, Any]]]:
     """Objects of a check: the chunks."""
     return ((chunk, chunk.json) for chunk in view.chunks)
@@ -130,13 +125,3 @@ def delta_objects(view: TraceView) -> Iterator[tuple[ChoiceDelta, dict[str, Any]
 def is_optional_text(value: object) -> bool:
     """Whether a member is a string, null or absent."""
     return isinstance(value, str | None) or value is ...
-
-
-def each_choice(view: TraceView) -> list[ChoiceView]:
-    """Items of a check: the choices of a stream."""
-    return view.choices
-
-
-def each_part(view: TraceView) -> list[ChoiceDelta]:
-    """Items of a check: the entries of all chunks' `choices`."""
-    return view.choice_deltas

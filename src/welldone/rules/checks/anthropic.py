@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from welldone.rules.checks.framing import truncated_reply
-from welldone.rules.rule_check import CheckList, Violation, each_message, member
+from welldone.rules.rule_check import CheckList, Violation, member
 from welldone.rules.view import anthropic
 from welldone.rules.view.anthropic import AnthropicBlock, AnthropicEvent
 from welldone.rules.view.choices import as_list, as_object, as_text, is_int, is_json
@@ -24,27 +24,18 @@ _TOLERATED_WHOLE_MEMBERS = frozenset(("id", "role", "model", "stop_sequence"))
 CHECKS = CheckList()
 
 
-def _each_start(view: TraceView) -> list[AnthropicEvent]:
-    return view.anthropic_stream.of_type(anthropic.MESSAGE_START)
-
-
-def _each_block(view: TraceView) -> list[AnthropicBlock]:
-    return view.anthropic_stream.blocks
-
-
 # Events
 
 
-@CHECKS.rule("msg-event-name")
-def _event_name(view: TraceView) -> Iterator[Violation]:
-    for event in view.anthropic_stream.all_events:
-        name, type = event.message.frame.event, event.json.get("type")
-        # Other rules cover pings, errors and data without a type.
-        if not isinstance(type, str) and name not in _IGNORED_EVENT_NAMES:
-            yield Violation(event, member(event.json, "type"), f'"type":"{name[:80]}"')
-        elif isinstance(type, str) and type not in (name, anthropic.ANTHROPIC_ERROR_EVENT):
-            is_read = name not in _IGNORED_EVENT_NAMES or type == anthropic.PING_EVENT
-            yield Violation(event, f"event: {name[:80]}" if name else "no event: line", f"event: {type[:80]}", is_read)
+@CHECKS.each("msg-event-name", lambda view: view.anthropic_stream.all_events)
+def _event_name(event: AnthropicEvent) -> Iterator[Violation]:
+    name, type = event.message.frame.event, event.json.get("type")
+    # Other rules cover pings, errors and data without a type.
+    if not isinstance(type, str) and name not in _IGNORED_EVENT_NAMES:
+        yield Violation(event, member(event.json, "type"), f'"type":"{name[:80]}"')
+    elif isinstance(type, str) and type not in (name, anthropic.ANTHROPIC_ERROR_EVENT):
+        is_read = name not in _IGNORED_EVENT_NAMES or type == anthropic.PING_EVENT
+        yield Violation(event, f"event: {name[:80]}" if name else "no event: line", f"event: {type[:80]}", is_read)
 
 
 @CHECKS.rule("msg-start-first")
@@ -54,13 +45,12 @@ def _start_first(view: TraceView) -> Iterator[Violation]:
         yield Violation(events[0], events[0].json, "message_start before it")
 
 
-@CHECKS.rule("msg-start-once")
-def _start_once(view: TraceView) -> Iterator[Violation]:
-    for event in view.anthropic_stream.of_type(anthropic.MESSAGE_START)[1:]:
-        yield Violation(event, event.json, "one message_start")
+@CHECKS.each("msg-start-once", lambda view: view.anthropic_stream.of_type(anthropic.MESSAGE_START)[1:])
+def _start_once(event: AnthropicEvent) -> Iterator[Violation]:
+    yield Violation(event, event.json, "one message_start")
 
 
-@CHECKS.each("msg-start-full", _each_start)
+@CHECKS.each("msg-start-full", lambda view: view.anthropic_stream.of_type(anthropic.MESSAGE_START))
 def _start_full(event: AnthropicEvent) -> Iterator[Violation]:
     message = event.json.get("message")
     if not isinstance(message, dict):
@@ -102,7 +92,7 @@ def _block_start_first(view: TraceView) -> Iterator[Violation]:
         yield Violation(event, event.json, "the event of a block that is open", is_second_stop)
 
 
-@CHECKS.each("msg-block-start-full", _each_block)
+@CHECKS.each("msg-block-start-full", lambda view: view.anthropic_stream.blocks)
 def _block_start_full(block: AnthropicBlock) -> Iterator[Violation]:
     members = anthropic.BLOCK_MEMBERS.get(block.type, {})
     if not block.type:
@@ -115,7 +105,7 @@ def _block_start_full(block: AnthropicBlock) -> Iterator[Violation]:
         yield Violation(block.start, block.start_block, expected, is_tolerated)
 
 
-@CHECKS.each("msg-block-start-empty", _each_block)
+@CHECKS.each("msg-block-start-empty", lambda view: view.anthropic_stream.blocks)
 def _block_start_empty(block: AnthropicBlock) -> Iterator[Violation]:
     members = anthropic.BLOCK_MEMBERS[block.type] if block.type in anthropic.BLOCK_DELTAS else {}
     full = [key for key in ("text", "thinking", "input") if block.start_block.get(key) and key in members]
@@ -125,10 +115,9 @@ def _block_start_empty(block: AnthropicBlock) -> Iterator[Violation]:
         yield Violation(block.start, {key: block.start_block[key]}, f"an empty {key}, and a delta", is_tolerated)
 
 
-@CHECKS.rule("msg-block-sequential")
-def _block_sequential(view: TraceView) -> Iterator[Violation]:
-    for event in view.anthropic_stream.overlapping:
-        yield Violation(event, event.json, "content_block_stop of the block before it")
+@CHECKS.each("msg-block-sequential", lambda view: view.anthropic_stream.overlapping)
+def _block_sequential(event: AnthropicEvent) -> Iterator[Violation]:
+    yield Violation(event, event.json, "content_block_stop of the block before it")
 
 
 @CHECKS.rule("msg-block-stop")
@@ -154,7 +143,7 @@ def _block_known(view: TraceView) -> Iterator[Violation]:
             yield Violation(location, {"type": block["type"]}, "text, thinking, tool_use or another block of the API")
 
 
-@CHECKS.each("msg-delta-type", _each_block)
+@CHECKS.each("msg-delta-type", lambda view: view.anthropic_stream.blocks)
 def _delta_type(block: AnthropicBlock) -> Iterator[Violation]:
     allowed = anthropic.BLOCK_DELTAS.get(block.type, {})
     for event in block.deltas if allowed else ():
@@ -252,7 +241,7 @@ def _stop_sequence(view: TraceView) -> Iterator[Violation]:
             yield Violation(location, member(stop, "stop_sequence"), "the string that stopped it")
 
 
-@CHECKS.each("msg-usage-start", _each_start)
+@CHECKS.each("msg-usage-start", lambda view: view.anthropic_stream.of_type(anthropic.MESSAGE_START))
 def _usage_start(event: AnthropicEvent) -> Iterator[Violation]:
     message = event.json.get("message")
     if isinstance(message, dict) and (wrong := _invalid_counts(message, "input_tokens", "output_tokens")):
@@ -260,11 +249,10 @@ def _usage_start(event: AnthropicEvent) -> Iterator[Violation]:
         yield Violation(event, member(message, "usage"), expected, _TOLERATED_MEMBERS.issuperset(wrong))
 
 
-@CHECKS.rule("msg-usage-delta")
-def _usage_delta(view: TraceView) -> Iterator[Violation]:
-    for event in view.anthropic_stream.of_type(anthropic.MESSAGE_DELTA):
-        if _invalid_counts(event.json, "output_tokens"):
-            yield Violation(event, member(event.json, "usage"), '"usage":{"output_tokens":3}')
+@CHECKS.each("msg-usage-delta", lambda view: view.anthropic_stream.of_type(anthropic.MESSAGE_DELTA))
+def _usage_delta(event: AnthropicEvent) -> Iterator[Violation]:
+    if _invalid_counts(event.json, "output_tokens"):
+        yield Violation(event, member(event.json, "usage"), '"usage":{"output_tokens":3}')
 
 
 def _invalid_counts(value: dict[str, Any], *names: str) -> list[str]:
@@ -291,10 +279,9 @@ def _stop_last(view: TraceView) -> Iterator[Violation]:
             yield Violation(message, message.value.source, "nothing after message_stop", is_harmless)
 
 
-@CHECKS.rule("msg-no-done")
-def _no_done(view: TraceView) -> Iterator[Violation]:
-    for message in view.done_messages:
-        yield Violation(message, message.value.source, "no [DONE]", not message.frame.event)
+@CHECKS.each("msg-no-done", lambda view: view.done_messages)
+def _no_done(message: StreamMessage) -> Iterator[Violation]:
+    yield Violation(message, message.value.source, "no [DONE]", not message.frame.event)
 
 
 @CHECKS.rule("msg-no-early-eof", ReplyKind.STREAM, ReplyKind.WHOLE, needs=("end",))
@@ -304,14 +291,13 @@ def _no_early_eof(view: TraceView) -> Iterator[Violation]:
         yield Violation(view.events[-1], "the end of the stream before message_stop", "message_stop, or an error event")
 
 
-@CHECKS.rule("msg-no-unknown-events")
-def _no_unknown_events(view: TraceView) -> Iterator[Violation]:
-    for event in view.anthropic_stream.all_events:
-        if event.type not in anthropic.ANTHROPIC_EVENT_TYPES:
-            yield Violation(event, event.message.value.source, "an event of the API, or nothing")
+@CHECKS.each("msg-no-unknown-events", lambda view: view.anthropic_stream.all_events)
+def _no_unknown_events(event: AnthropicEvent) -> Iterator[Violation]:
+    if event.type not in anthropic.ANTHROPIC_EVENT_TYPES:
+        yield Violation(event, event.message.value.source, "an event of the API, or nothing")
 
 
-@CHECKS.each("msg-ping-form", each_message)
+@CHECKS.each("msg-ping-form", lambda view: view.messages)
 def _ping_form(message: StreamMessage) -> Iterator[Violation]:
     if message.frame.event == anthropic.PING_EVENT and not isinstance(message.json.get("type"), str):
         yield Violation(message, f"event: ping, data: {message.value.source}", 'event: ping, data: {"type":"ping"}')

@@ -7,7 +7,7 @@ from itertools import dropwhile, pairwise
 from typing import Any
 
 from welldone.rules import rule_check
-from welldone.rules.rule_check import CheckList, Violation, choice_objects, delta_objects, each_choice, each_part
+from welldone.rules.rule_check import CheckList, Violation, choice_objects, delta_objects
 from welldone.rules.view import choices
 from welldone.rules.view.choices import KNOWN_FIELDS, ChoiceDelta, ChoiceView, as_list, as_object, as_text, is_int
 from welldone.rules.view.view import TraceView
@@ -32,32 +32,32 @@ def _has_role(part: ChoiceDelta) -> bool:
     return not choices.is_null_or_empty(part.role)
 
 
-@CHECKS.each("delta-role-first", each_choice)
+@CHECKS.each("delta-role-first", lambda view: view.choices)
 def _role_first(choice: ChoiceView) -> Iterator[Violation]:
     if not _has_role(choice.deltas[0]):
         yield Violation(choice.deltas[0], choice.deltas[0].choice, f"{_ROLE} on the first chunk of the choice")
 
 
-@CHECKS.each("delta-role-once", each_choice)
+@CHECKS.each("delta-role-once", lambda view: view.choices)
 def _role_once(choice: ChoiceView) -> Iterator[Violation]:
     for part in list(filter(_has_role, choice.deltas))[1:]:
         yield Violation(part, {"delta": part.delta}, "the delta without role")
 
 
-@CHECKS.each("delta-role-absent-later", each_choice)
+@CHECKS.each("delta-role-absent-later", lambda view: view.choices)
 def _role_absent_later(choice: ChoiceView) -> Iterator[Violation]:
     for part in choice.deltas[1:]:
         if "role" in part.delta and not _has_role(part):
             yield Violation(part, {"delta": part.delta}, "the delta without role")
 
 
-@CHECKS.each("delta-role-assistant", each_part)
+@CHECKS.each("delta-role-assistant", lambda view: view.choice_deltas)
 def _role_assistant(part: ChoiceDelta) -> Iterator[Violation]:
     if _has_role(part) and part.role != "assistant":
         yield Violation(part, {"role": part.role}, '"role":"assistant"')
 
 
-@CHECKS.each("delta-role-content-empty", each_choice)
+@CHECKS.each("delta-role-content-empty", lambda view: view.choices)
 def _role_content_empty(choice: ChoiceView) -> Iterator[Violation]:
     from_role = list(dropwhile(lambda part: not _has_role(part), choice.deltas))
     first = next((part for part in from_role if part.text or _has_other_output(part)), None)
@@ -73,7 +73,7 @@ def _has_other_output(part: ChoiceDelta) -> bool:
 CHECKS.member("delta-content-string", delta_objects, "content", rule_check.is_optional_text, '"content":"<text>"')
 
 
-@CHECKS.each("delta-content-incremental", each_choice)
+@CHECKS.each("delta-content-incremental", lambda view: view.choices)
 def _content_incremental(choice: ChoiceView) -> Iterator[Violation]:
     with_text = [part for part in choice.deltas if part.text]
     texts = [part.text for part in with_text]
@@ -87,7 +87,7 @@ def _is_repetition(text: str) -> bool:
     return any(text[size:] == text[:-size] for size in range(1, len(text) // 2 + 1))
 
 
-@CHECKS.each("delta-object-present", each_part)
+@CHECKS.each("delta-object-present", lambda view: view.choice_deltas)
 def _object_present(part: ChoiceDelta) -> Iterator[Violation]:
     # delta-not-message reports a message in place of the delta.
     if not isinstance(part.choice.get("delta"), dict) and part.choice.get("message") is None:
@@ -97,7 +97,7 @@ def _object_present(part: ChoiceDelta) -> Iterator[Violation]:
 CHECKS.member("delta-not-message", choice_objects, "message", lambda it: it in (..., None), _EXPECTED_DELTA)
 
 
-@CHECKS.each("delta-final-empty", each_part)
+@CHECKS.each("delta-final-empty", lambda view: view.choice_deltas)
 def _final_empty(part: ChoiceDelta) -> Iterator[Violation]:
     if part.finish_reason is not None and part.delta and all(map(choices.is_null_or_empty, part.delta.values())):
         yield Violation(part, {"delta": part.delta}, '"delta":{}')
@@ -124,13 +124,13 @@ _EXPECTED_LOGPROBS = '"logprobs":{"content":[...],"refusal":null}, or null'
 _EXPECTED_LOGPROBS_ENTRY = '{"token":"Hi","logprob":-0.1,"bytes":[72,105],"top_logprobs":[]}'
 
 
-@CHECKS.each("ext-reasoning-field", each_part)
+@CHECKS.each("ext-reasoning-field", lambda view: view.choice_deltas)
 def _reasoning_field(part: ChoiceDelta) -> Iterator[Violation]:
     if as_text(part.delta.get("reasoning")):
         yield Violation(part, {"delta": part.delta}, '"reasoning_content" in place of "reasoning"')
 
 
-@CHECKS.each("ext-no-think-tags", each_choice)
+@CHECKS.each("ext-no-think-tags", lambda view: view.choices)
 def _think_tags(choice: ChoiceView) -> Iterator[Violation]:
     first = next((part for part in choice.deltas if part.reasoning or part.text), None)
     if first is not None and first.reasoning and _THINK.match(choice.text):
@@ -138,7 +138,7 @@ def _think_tags(choice: ChoiceView) -> Iterator[Violation]:
         yield Violation(with_text, {"content": choice.text}, "no <think> in content: reasoning has its own field")
 
 
-@CHECKS.each("ext-reasoning-before-content", each_choice)
+@CHECKS.each("ext-reasoning-before-content", lambda view: view.choices)
 def _reasoning_before(choice: ChoiceView) -> Iterator[Violation]:
     has_content = False
     for part in choice.deltas:
@@ -150,7 +150,7 @@ def _reasoning_before(choice: ChoiceView) -> Iterator[Violation]:
 CHECKS.member("ext-refusal", delta_objects, "refusal", rule_check.is_optional_text, '"refusal":"<text>", or null')
 
 
-@CHECKS.each("ext-logprobs-shape", each_part)
+@CHECKS.each("ext-logprobs-shape", lambda view: view.choice_deltas)
 def _logprobs_shape(part: ChoiceDelta) -> Iterator[Violation]:
     logprobs = part.choice.get("logprobs")
     lists = [as_object(logprobs).get(key, ...) for key in ("content", "refusal")]
@@ -163,7 +163,7 @@ def _logprobs_entries(part: ChoiceDelta) -> list[Any]:
     return as_list(logprobs.get("content")) + as_list(logprobs.get("refusal"))
 
 
-@CHECKS.each("ext-logprobs-entry", each_part)
+@CHECKS.each("ext-logprobs-entry", lambda view: view.choice_deltas)
 def _logprobs_entry(part: ChoiceDelta) -> Iterator[Violation]:
     for entry in _logprobs_entries(part):
         tops = as_object(entry).get("top_logprobs")
@@ -179,7 +179,7 @@ def _is_token_logprob(value: object) -> bool:
     return isinstance(entry.get("token"), str) and is_number and isinstance(entry.get("bytes", ...), list | None)
 
 
-@CHECKS.each("ext-logprobs-finite", each_part)
+@CHECKS.each("ext-logprobs-finite", lambda view: view.choice_deltas)
 def _logprobs_finite(part: ChoiceDelta) -> Iterator[Violation]:
     numbers = (value for value in _logprob_values(part) if isinstance(value, float))
     bad = next((number for number in numbers if not math.isfinite(number)), None)
@@ -198,7 +198,7 @@ def _logprob_values(part: ChoiceDelta) -> Iterator[object]:
         yield from as_object(tops).values()
 
 
-@CHECKS.each("ext-logprobs-align", each_choice)
+@CHECKS.each("ext-logprobs-align", lambda view: view.choices)
 def _logprobs_align(choice: ChoiceView) -> Iterator[Violation]:
     with_text = [part for part in choice.deltas if part.text]
     is_text_only = with_text and not any(map(_has_other_output, choice.deltas))
@@ -226,7 +226,7 @@ def _unknown_delta_fields(part: ChoiceDelta) -> Iterator[tuple[str, Any]]:
     return ((key, value) for key, value in part.delta.items() if key not in KNOWN_FIELDS)
 
 
-@CHECKS.each("ext-list-fields-indexed", each_choice)
+@CHECKS.each("ext-list-fields-indexed", lambda view: view.choices)
 def _list_fields(choice: ChoiceView) -> Iterator[Violation]:
     seen: set[str] = set()
     for part in choice.deltas:
@@ -238,14 +238,14 @@ def _list_fields(choice: ChoiceView) -> Iterator[Violation]:
                 seen.add(key)
 
 
-@CHECKS.each("ext-number-fields", each_part)
+@CHECKS.each("ext-number-fields", lambda view: view.choice_deltas)
 def _number_fields(part: ChoiceDelta) -> Iterator[Violation]:
     for key, value in _unknown_delta_fields(part):
         if is_int(value) or isinstance(value, float):
             yield Violation(part, {key: value}, "a string, or the number outside the delta")
 
 
-@CHECKS.each("ext-annotations", each_part)
+@CHECKS.each("ext-annotations", lambda view: view.choice_deltas)
 def _annotations(part: ChoiceDelta) -> Iterator[Violation]:
     annotations = part.delta.get("annotations")
     if not isinstance(annotations, list | None):
@@ -257,7 +257,7 @@ def _annotations(part: ChoiceDelta) -> Iterator[Violation]:
             yield Violation(part, {"annotation": entry}, expected)
 
 
-@CHECKS.each("ext-audio", each_choice)
+@CHECKS.each("ext-audio", lambda view: view.choices)
 def _audio(choice: ChoiceView) -> Iterator[Violation]:
     parts = [part for part in choice.deltas if part.delta.get("audio") is not None]
     for part in parts:
@@ -284,7 +284,7 @@ def _parts_after_finish(view: TraceView) -> Iterator[ChoiceDelta]:
     return (part for choice in view.choices for part in choice.after_finish)
 
 
-@CHECKS.each("fin-key-present", each_part)
+@CHECKS.each("fin-key-present", lambda view: view.choice_deltas)
 def _key_present(part: ChoiceDelta) -> Iterator[Violation]:
     if "finish_reason" not in part.choice:
         yield Violation(part, part.choice, '"finish_reason":null')

@@ -6,7 +6,7 @@ from typing import Any
 from welldone.rules import schemas
 from welldone.rules.checks import content
 from welldone.rules.checks.usage import has_usage_counts, misshapen_usage_chunks, usage_missing
-from welldone.rules.rule_check import CheckList, Violation, chunk_objects, each_chunk, each_part, member
+from welldone.rules.rule_check import CheckList, Violation, chunk_objects, member
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, ChoiceDelta, as_list, as_object, call_type, is_int
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView, has_usage, is_without_choices
@@ -63,7 +63,7 @@ _require_constant("env-created-constant", "created", is_int)
 CHECKS.member("env-no-error-key", chunk_objects, "error", lambda value: value is ..., "no error key")
 
 
-@CHECKS.each("env-metadata-on-usage-chunk", each_chunk)
+@CHECKS.each("env-metadata-on-usage-chunk", lambda view: view.chunks)
 def _usage_metadata(chunk: StreamMessage) -> Iterator[Violation]:
     missing = [key for key in ("id", "object", "created", "model") if chunk.json.get(key) in (None, "")]
     if missing and has_usage(chunk) and is_without_choices(chunk):
@@ -88,7 +88,7 @@ def _comparable(value: object) -> str | None:
 CHECKS.member("env-service-tier", chunk_objects, "service_tier", lambda it: it in SERVICE_TIERS, _EXPECTED_TIER)
 
 
-@CHECKS.each("env-extra-fields", each_chunk)
+@CHECKS.each("env-extra-fields", lambda view: view.chunks)
 def _extra_fields(chunk: StreamMessage) -> Iterator[Violation]:
     for key in [key for key in chunk.json if key in RESERVED_NAMES]:
         yield Violation(chunk, {key: chunk.json[key]}, f"no top-level {key}")
@@ -166,14 +166,14 @@ COMPLETIONS_FINISH_REASONS = ("stop", "length", "content_filter")
 COMPLETIONS_LOGPROBS_MEMBERS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
-@CHECKS.each("cmpl-text-string", each_part)
+@CHECKS.each("cmpl-text-string", lambda view: view.choice_deltas)
 def _text_string(part: ChoiceDelta) -> Iterator[Violation]:
     # cmpl-no-delta reports a delta in place of the text.
     if not isinstance(part.choice.get("text"), str) and "delta" not in part.choice:
         yield Violation(part, part.choice, '"text":""')
 
 
-@CHECKS.each("cmpl-no-delta", each_part)
+@CHECKS.each("cmpl-no-delta", lambda view: view.choice_deltas)
 def _no_delta(part: ChoiceDelta) -> Iterator[Violation]:
     if "delta" in part.choice:
         yield Violation(part, part.choice, '"text":"<the new text>"')
@@ -194,7 +194,7 @@ def _completions_finish(view: TraceView) -> Iterator[Violation]:
         yield Violation(choice.deltas[-1], f"no finish_reason for choice {choice.index}", '"finish_reason":"stop"')
 
 
-@CHECKS.each("cmpl-logprobs", each_part)
+@CHECKS.each("cmpl-logprobs", lambda view: view.choice_deltas)
 def _completions_logprobs(part: ChoiceDelta) -> Iterator[Violation]:
     logprobs = part.choice.get("logprobs")
     lists = [as_object(logprobs).get(key) for key in COMPLETIONS_LOGPROBS_MEMBERS]
@@ -243,11 +243,10 @@ def _reply_messages(view: TraceView) -> Iterator[dict[str, Any]]:
     return (as_object(choice.get("message")) for choice in _reply_choices(view))
 
 
-@CHECKS.rule("ns-role", ReplyKind.WHOLE)
-def _whole_role(view: TraceView) -> Iterator[Violation]:
-    for message in _reply_messages(view):
-        if message.get("role") != "assistant":
-            yield Violation(None, message, '"role":"assistant"')
+@CHECKS.each("ns-role", _reply_messages, ReplyKind.WHOLE)
+def _whole_role(message: dict[str, Any]) -> Iterator[Violation]:
+    if message.get("role") != "assistant":
+        yield Violation(None, message, '"role":"assistant"')
 
 
 @CHECKS.rule("ns-choices", ReplyKind.WHOLE)
@@ -264,11 +263,10 @@ def _whole_finish(view: TraceView) -> Iterator[Violation]:
             yield Violation(None, member(choice, "finish_reason"), f"one of {', '.join(reasons)}")
 
 
-@CHECKS.rule("ns-content-key", ReplyKind.WHOLE)
-def _whole_content_key(view: TraceView) -> Iterator[Violation]:
-    for message in _reply_messages(view):
-        if not isinstance(message.get("content", ...), str | None):
-            yield Violation(None, message, '"content":"<text>", or null')
+@CHECKS.each("ns-content-key", _reply_messages, ReplyKind.WHOLE)
+def _whole_content_key(message: dict[str, Any]) -> Iterator[Violation]:
+    if not isinstance(message.get("content", ...), str | None):
+        yield Violation(None, message, '"content":"<text>", or null')
 
 
 @CHECKS.rule("ns-usage", ReplyKind.WHOLE)
@@ -277,16 +275,15 @@ def _whole_usage(view: TraceView) -> Iterator[Violation]:
         yield Violation(None, member(view.reply_object, "usage"), "usage with its three integers")
 
 
-@CHECKS.rule("ns-tool-calls", ReplyKind.WHOLE)
-def _whole_tool_calls(view: TraceView) -> Iterator[Violation]:
-    for message in _reply_messages(view):
-        calls = message.get("tool_calls")
-        if not isinstance(calls, list | None):
-            yield Violation(None, {"tool_calls": calls}, '"tool_calls":[...]')
-        for call in as_list(calls):
-            if not _is_whole_tool_call(as_object(call)):
-                expected = '{"id":"call_...","type":"function","function":{"name":"...","arguments":"{...}"}}'
-                yield Violation(None, {"tool_call": call}, expected)
+@CHECKS.each("ns-tool-calls", _reply_messages, ReplyKind.WHOLE)
+def _whole_tool_calls(message: dict[str, Any]) -> Iterator[Violation]:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list | None):
+        yield Violation(None, {"tool_calls": calls}, '"tool_calls":[...]')
+    for call in as_list(calls):
+        if not _is_whole_tool_call(as_object(call)):
+            expected = '{"id":"call_...","type":"function","function":{"name":"...","arguments":"{...}"}}'
+            yield Violation(None, {"tool_call": call}, expected)
 
 
 def _is_whole_tool_call(call: dict[str, Any]) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from welldone.protocol import sse
-from welldone.rules.rule_check import CheckList, Violation, each_choice, each_message
+from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view.choices import ChoiceView, as_object
 from welldone.rules.view.stream import MessageKind, StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView
@@ -56,11 +56,7 @@ def _code_string(view: TraceView) -> Iterator[Violation]:
             yield Violation(message, {"code": code}, '"code" as a string, or null')
 
 
-def _error_events(view: TraceView) -> list[StreamMessage]:
-    return view.error_events
-
-
-@CHECKS.each("err-midstream-event", _error_events)
+@CHECKS.each("err-midstream-event", lambda view: view.error_events)
 def _midstream_event(message: StreamMessage) -> Iterator[Violation]:
     has_message = isinstance(as_object(message.json["error"]).get("message"), str)
     if not has_message or not message.value.source.startswith('{"error":'):
@@ -78,7 +74,7 @@ def _then_done(view: TraceView) -> Iterator[Violation]:
                 yield Violation(message, message.value.source, "no chunk after the error event")
 
 
-@CHECKS.each("err-not-object-error", each_message)
+@CHECKS.each("err-not-object-error", lambda view: view.messages)
 def _not_object_error(message: StreamMessage) -> Iterator[Violation]:
     if message.kind is MessageKind.FLAT_ERROR:
         yield Violation(message, message.value.source, _ERROR_EVENT)
@@ -91,32 +87,30 @@ def _not_error_field(view: TraceView) -> Iterator[Violation]:
             yield Violation(message, message.value.source, _ERROR_EVENT if view.is_chunked else "the error as an event")
 
 
-@CHECKS.each("err-not-content", each_choice)
+@CHECKS.each("err-not-content", lambda view: view.choices)
 def _not_content(choice: ChoiceView) -> Iterator[Violation]:
     is_stop = choice.finish_delta is not None and choice.finish_delta.finish_reason == "stop"
     if is_stop and len(choice.text) < MAX_ERROR_TEXT_CHARACTERS and _ERROR_TEXT.match(choice.text):
         yield Violation(choice.deltas[-1], {"content": choice.text}, _ERROR_EVENT)
 
 
-@CHECKS.rule("err-not-silent", needs=("end",))
-def _not_silent(view: TraceView) -> Iterator[Violation]:
-    for choice in view.unfinished_choices:
-        if any(part.delta or part.text for part in choice.deltas):
-            observed = f"choice {choice.index} ends without a finish_reason and without an error"
-            yield Violation(choice.deltas[-1], observed, f"a finish_reason, or {_ERROR_EVENT}")
+@CHECKS.each("err-not-silent", lambda view: view.unfinished_choices, needs=("end",))
+def _not_silent(choice: ChoiceView) -> Iterator[Violation]:
+    if any(part.delta or part.text for part in choice.deltas):
+        observed = f"choice {choice.index} ends without a finish_reason and without an error"
+        yield Violation(choice.deltas[-1], observed, f"a finish_reason, or {_ERROR_EVENT}")
 
 
-@CHECKS.each("err-not-with-choices", _error_events)
+@CHECKS.each("err-not-with-choices", lambda view: view.error_events)
 def _not_with_choices(message: StreamMessage) -> Iterator[Violation]:
     if "choices" in message.json:
         yield Violation(message, message.value.source, "the error in an event of its own")
 
 
-@CHECKS.rule("err-event-name")
-def _event_name(view: TraceView) -> Iterator[Violation]:
-    for message in view.all_errors:
-        if message.frame.event:
-            yield Violation(message, f"event: {message.frame.event[:80]}", "no event: line")
+@CHECKS.each("err-event-name", lambda view: view.all_errors)
+def _event_name(message: StreamMessage) -> Iterator[Violation]:
+    if message.frame.event:
+        yield Violation(message, f"event: {message.frame.event[:80]}", "no event: line")
 
 
 @CHECKS.rule("err-retry-after", ReplyKind.HTTP_ERROR, needs=("headers",))

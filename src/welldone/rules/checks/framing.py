@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate, chain, groupby
 
 from welldone.protocol import sse
-from welldone.rules.rule_check import CheckList, Violation, each_message
+from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view.stream import MessageKind, StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView, invalid_utf8
 
@@ -39,7 +39,7 @@ def _replacement_char(view: TraceView) -> Iterator[Violation]:
             yield from (Violation(message, text, _WHOLE_CHARACTER) for text in texts if "\ufffd" in text)
 
 
-@CHECKS.each("enc-no-lone-surrogate", each_message)
+@CHECKS.each("enc-no-lone-surrogate", lambda view: view.messages)
 def _lone_surrogate(message: StreamMessage) -> Iterator[Violation]:
     if _SURROGATE_ESCAPE.search(message.value.source):
         text = next(filter(_SURROGATE.search, _strings(message.value.json)), None)
@@ -104,7 +104,7 @@ _TAIL_CHARACTERS = 120  # enough to show where it breaks off
 _NON_FINITE = re.compile(r".{0,60}(?:NaN|Infinity).{0,60}", re.DOTALL)
 
 
-@CHECKS.each("enc-escape-line-breaks", each_message)
+@CHECKS.each("enc-escape-line-breaks", lambda view: view.messages)
 def _escape_line_breaks(message: StreamMessage) -> Iterator[Violation]:
     source = message.value.source
     if message.value.has_controls:
@@ -244,27 +244,25 @@ def _multi_value_frames(view: TraceView) -> Iterator[list[StreamMessage]]:
             yield messages
 
 
-@CHECKS.rule("sse-event-blank-line")
-def _blank_line(view: TraceView) -> Iterator[Violation]:
-    for messages in _multi_value_frames(view):
-        lines = [line for line in sse.split_lines(messages[0].frame.raw) if _is_payload(line)]
-        if len(lines) == len(messages):
-            yield Violation(messages[1], lines[0].decode("utf-8", "replace"), "an empty line after each data line")
+@CHECKS.each("sse-event-blank-line", _multi_value_frames)
+def _blank_line(messages: list[StreamMessage]) -> Iterator[Violation]:
+    lines = [line for line in sse.split_lines(messages[0].frame.raw) if _is_payload(line)]
+    if len(lines) == len(messages):
+        yield Violation(messages[1], lines[0].decode("utf-8", "replace"), "an empty line after each data line")
 
 
 def _is_payload(line: bytes) -> bool:
     return line.startswith((b"data:", b"{", b"[DONE]"))
 
 
-@CHECKS.rule("sse-one-object-per-event")
-def _one_object(view: TraceView) -> Iterator[Violation]:
-    for messages in _multi_value_frames(view):
-        values = [message for message in messages if message.kind is not MessageKind.DONE]
-        if len(values) > 1:
-            yield Violation(values[1], values[1].value.source, "a frame of its own for each JSON object")
+@CHECKS.each("sse-one-object-per-event", _multi_value_frames)
+def _one_object(messages: list[StreamMessage]) -> Iterator[Violation]:
+    values = [message for message in messages if message.kind is not MessageKind.DONE]
+    if len(values) > 1:
+        yield Violation(values[1], values[1].value.source, "a frame of its own for each JSON object")
 
 
-@CHECKS.each("sse-json-on-one-line", each_message)
+@CHECKS.each("sse-json-on-one-line", lambda view: view.messages)
 def _on_one_line(message: StreamMessage) -> Iterator[Violation]:
     if message.value.kind is None and "\n" in message.value.source:
         yield Violation(message, message.value.source, "the whole JSON on one data line")
@@ -340,13 +338,13 @@ def empty_data(view: TraceView) -> Iterator[Violation]:
             yield Violation(number, line, "': keep-alive', or nothing")
 
 
-@CHECKS.each("sse-no-foreign-json", each_message)
+@CHECKS.each("sse-no-foreign-json", lambda view: view.messages)
 def _foreign_json(message: StreamMessage) -> Iterator[Violation]:
     if message.kind is MessageKind.FOREIGN:
         yield Violation(message, message.value.source, "chunks only; a comment for anything else")
 
 
-@CHECKS.each("sse-keepalive-form", each_message)
+@CHECKS.each("sse-keepalive-form", lambda view: view.messages)
 def _keepalive_form(message: StreamMessage) -> Iterator[Violation]:
     if message.kind is MessageKind.COMMENT:
         source = message.value.source

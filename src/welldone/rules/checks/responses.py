@@ -24,14 +24,6 @@ _STABLE_ITEM_MEMBERS = ("id", "type", "call_id", "name", "arguments", "input")
 """Members that are equal in output_item.done and in the final output."""
 
 
-def _events(view: TraceView) -> list[ResponsesEvent]:
-    return view.responses_stream.events
-
-
-def _items(view: TraceView) -> list[ResponsesItem]:
-    return view.responses_stream.items
-
-
 @CHECKS.rule("resp-output-index")
 def _output_index(view: TraceView) -> Iterator[Violation]:
     for event, item in view.responses_stream.item_events:
@@ -69,7 +61,7 @@ def _item_ids(view: TraceView) -> Iterator[Violation]:
                 yield Violation(event, observed, f'"{expected[:80] or "…"}", the id of the item')
 
 
-@CHECKS.each("resp-item-added-first", _items)
+@CHECKS.each("resp-item-added-first", lambda view: view.responses_stream.items)
 def _item_added(item: ResponsesItem) -> Iterator[Violation]:
     if item.first_event.type != responses.ITEM_ADDED:
         yield Violation(item.first_event, item.first_event.type, f"{responses.ITEM_ADDED} before it")
@@ -102,7 +94,7 @@ def _reasoning_parts(view: TraceView) -> Iterator[Violation]:
     return _missing_part_added(text for text in _all_texts(view) if text.is_reasoning)
 
 
-@CHECKS.each("resp-deltas", _items)
+@CHECKS.each("resp-deltas", lambda view: view.responses_stream.items)
 def _text_deltas(item: ResponsesItem) -> Iterator[Violation]:
     for text in item.all_texts:
         event = text.text_done or text.part_done
@@ -162,7 +154,7 @@ def _tool_input(item: dict[str, Any]) -> str:
     return next((text for name in ("arguments", "input", "code") if (text := as_text(item.get(name)))), "")
 
 
-@CHECKS.each("resp-delta-equals-done", _items)
+@CHECKS.each("resp-delta-equals-done", lambda view: view.responses_stream.items)
 def _deltas_equal_done(item: ResponsesItem) -> Iterator[Violation]:
     for text in item.all_texts:
         whole = [(event, _full_text(event)) for event in (text.text_done, text.part_done) if event is not None]
@@ -340,7 +332,7 @@ def _is_member_valid(name: str, value: object) -> bool:
     return value == "response" if name == "object" else isinstance(value, str) and value != ""
 
 
-@CHECKS.each("resp-event-name", _events)
+@CHECKS.each("resp-event-name", lambda view: view.responses_stream.events)
 def _event_name(event: ResponsesEvent) -> Iterator[Violation]:
     name = event.message.frame.event
     if name != event.type:
@@ -459,7 +451,7 @@ def _is_response_error(error: object) -> bool:
     return isinstance(members.get("message"), str) and isinstance(members.get("code"), str)
 
 
-@CHECKS.each("resp-logprobs-array", _events)
+@CHECKS.each("resp-logprobs-array", lambda view: view.responses_stream.events)
 def _logprobs(event: ResponsesEvent) -> Iterator[Violation]:
     is_text = event.type in ("response.output_text.delta", "response.output_text.done")
     if is_text and not isinstance(event.json.get("logprobs"), list):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.rule_check import CheckList, Violation, each_choice, each_part
+from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view import choices
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, AssembledToolCall, ChoiceDelta, ChoiceView, ToolCallDelta
 from welldone.rules.view.view import TraceView
@@ -44,7 +44,7 @@ def _index_distinct(part: ToolCallDelta) -> Iterator[Violation]:
         yield Violation(part, part.entry, f'"index":{part.call.number}')
 
 
-@CHECKS.each("tool-index-contiguous", each_choice)
+@CHECKS.each("tool-index-contiguous", lambda view: view.choices)
 def _index_contiguous(choice: ChoiceView) -> Iterator[Violation]:
     expected = 0
     for part in choice.tool_call_deltas:
@@ -69,7 +69,7 @@ def _id_once(part: ToolCallDelta) -> Iterator[Violation]:
         yield Violation(part, part.entry, "no id on later deltas of the call")
 
 
-@CHECKS.each("tool-id-stable", each_choice)
+@CHECKS.each("tool-id-stable", lambda view: view.choices)
 def _id_stable(choice: ChoiceView) -> Iterator[Violation]:
     seen: set[str] = set()
     for part in choice.tool_call_deltas:
@@ -135,7 +135,7 @@ def _args_json_object(call: AssembledToolCall) -> Iterator[Violation]:
         yield Violation(call.deltas[-1], observed, "one JSON object when joined", call.has_valid_arguments)
 
 
-@CHECKS.each("tool-args-first-empty", each_choice)
+@CHECKS.each("tool-args-first-empty", lambda view: view.choices)
 def _args_first_empty(choice: ChoiceView) -> Iterator[Violation]:
     for call in filter(_restarts_arguments, choice.tool_calls):
         yield Violation(call.deltas[0], {"arguments": "{}"}, '"arguments":""')
@@ -169,24 +169,23 @@ def _one_at_a_time(view: TraceView) -> Iterator[Violation]:
             yield Violation(part, part.entry, "all deltas of one call before the next call begins")
 
 
-@CHECKS.each("tool-no-content-in-same-delta", each_part)
+@CHECKS.each("tool-no-content-in-same-delta", lambda view: view.choice_deltas)
 def _no_content_in_same_delta(part: ChoiceDelta) -> Iterator[Violation]:
     if part.text and part.tool_call_entries:
         yield Violation(part, {"delta": part.delta}, "the content on a chunk before the tool call")
 
 
-@CHECKS.each("tool-calls-null", each_part)
+@CHECKS.each("tool-calls-null", lambda view: view.choice_deltas)
 def _calls_null(part: ChoiceDelta) -> Iterator[Violation]:
     if "tool_calls" in part.delta and not part.tool_call_entries:
         yield Violation(part, {"tool_calls": part.delta["tool_calls"]}, "no tool_calls key")
 
 
-@CHECKS.rule("tool-finish-follows", needs=("end",))
-def _finish_follows(view: TraceView) -> Iterator[Violation]:
-    for choice in view.unfinished_choices:
-        if choice.tool_calls:
-            observed = f"no finish_reason after the tool calls of choice {choice.index}"
-            yield Violation(choice.deltas[-1], observed, '"delta":{},"finish_reason":"tool_calls"')
+@CHECKS.each("tool-finish-follows", lambda view: view.unfinished_choices, needs=("end",))
+def _finish_follows(choice: ChoiceView) -> Iterator[Violation]:
+    if choice.tool_calls:
+        observed = f"no finish_reason after the tool calls of choice {choice.index}"
+        yield Violation(choice.deltas[-1], observed, '"delta":{},"finish_reason":"tool_calls"')
 
 
 @CHECKS.rule("tool-legacy-function-call", needs=("request",))

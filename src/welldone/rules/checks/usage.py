@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.rule_check import CheckList, Violation, each_chunk
+from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view.choices import as_object, is_int
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import TraceView, has_usage, is_usage_chunk, is_without_choices
@@ -73,13 +73,13 @@ def _not_zero(view: TraceView) -> Iterator[Violation]:
             yield Violation(chunk, {"usage": usage}, '"usage":null')
 
 
-@CHECKS.each("use-ints", each_chunk)
+@CHECKS.each("use-ints", lambda view: view.chunks)
 def _integer_counts(chunk: StreamMessage) -> Iterator[Violation]:
     if chunk.json.get("usage") is not None and not has_usage_counts(chunk.json["usage"]):
         yield Violation(chunk, {"usage": chunk.json["usage"]}, f"{', '.join(USAGE_COUNTS)} as integers")
 
 
-@CHECKS.each("use-total-sum", each_chunk)
+@CHECKS.each("use-total-sum", lambda view: view.chunks)
 def _total_sum(chunk: StreamMessage) -> Iterator[Violation]:
     usage = as_object(chunk.json.get("usage"))
     if has_usage_counts(usage) and usage["total_tokens"] != usage["prompt_tokens"] + usage["completion_tokens"]:
@@ -96,7 +96,7 @@ def _usage_last(view: TraceView) -> Iterator[Violation]:
         after = after or is_usage_chunk(chunk)
 
 
-@CHECKS.each("use-details", each_chunk)
+@CHECKS.each("use-details", lambda view: view.chunks)
 def _usage_details(chunk: StreamMessage) -> Iterator[Violation]:
     for key in USAGE_DETAILS:
         value = as_object(chunk.json.get("usage")).get(key, {})
