@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.config.public_settings import public_config
 from tests.table import table
 from welldone.cli import serve
 from welldone.cli.serve import IGNORED_FLAGS, REFUSED_FLAGS
@@ -373,7 +374,7 @@ def test_secrets_are_not_in_the_public_settings(read: Read) -> None:
     config = read("--api-key canary-1234", "[models.a]\ncommand = ['x', '{port}', 'canary']\nkey = 'canary'")
     assert config.server.api_keys == ("canary-1234",)
     assert "canary" not in repr(config)
-    public = config.as_public()
+    public = public_config(config)
     assert "canary" not in json.dumps(public)
     assert json.loads(json.dumps(public))["server"]["api_keys"] == "set"
 
@@ -382,7 +383,7 @@ def test_the_public_settings_include_the_cluster(read: Read) -> None:
     config = read(
         "", "[models.a]\ncommand = ['x', '{port}']\n[scale.front]\nport = 80\n[scale.engines.a]\nnum_gpus = 2"
     )
-    shown = json.loads(json.dumps(config.as_public()))["scale"]
+    shown = json.loads(json.dumps(public_config(config)))["scale"]
     assert (shown["front"]["port"], shown["engines"]["a"]["num_gpus"], shown["engine"]["num_gpus"]) == (80, 2, 0)
     assert shown["upscale_delay_s"] == 5
 

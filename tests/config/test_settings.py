@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.config.public_settings import public_settings
 from tests.table import table
 from welldone.config.settings import (
     RawSetting,
@@ -15,7 +16,6 @@ from welldone.config.settings import (
     SettingsError,
     convert_setting,
     merge_sources,
-    public_settings,
     read_environment,
     read_table,
     setting_fields,

@@ -23,8 +23,10 @@ import argparse
 import dataclasses
 import importlib
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pkgutil import get_data
 from typing import Any, NamedTuple
 
 from welldone.cli.options import CommandParser
@@ -32,9 +34,6 @@ from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.server import Config
 from welldone.config.settings import RawSetting, SettingField, SettingsError, SettingSource, flags_of
 from welldone.server.config import ALL_FIELDS, read_config
-
-# Flags of llama-server that are not settings here. Some are always on or have no effect, others are refused.
-# `usage` is written like that of a setting: the flags, then the placeholder of their value.
 
 
 class LlamaServerFlag(NamedTuple):
@@ -55,61 +54,15 @@ class LlamaServerFlag(NamedTuple):
         return 0 if word.startswith("-") else "?" if word.startswith("[") else 1
 
 
-def _flags(usages_by_reason: Mapping[str, Sequence[str]]) -> tuple[LlamaServerFlag, ...]:
-    return tuple(LlamaServerFlag(usage, reason) for reason, usages in usages_by_reason.items() for usage in usages)
+def _read_flags(kind: str) -> tuple[LlamaServerFlag, ...]:
+    """Return the flags of llama-server that are not settings here."""
+    entries = tomllib.loads((get_data("welldone.cli", "llama_server_flags.toml") or b"").decode())[kind]
+    return tuple(LlamaServerFlag(usage, entry["reason"]) for entry in entries for usage in entry["usages"])
 
 
-_ALWAYS_ON = "is always on"
-_NO_MEANING = "has no effect here and is ignored"
-
-IGNORED_FLAGS = _flags(
-    {
-        _ALWAYS_ON: ["--send-done --metrics --cache-prompt --models-autoload --log-prefix --log-timestamps"],
-        f"{_ALWAYS_ON}: the server downloads nothing": ["--offline"],
-        "is always the case": ["--no-context-shift"],
-        _NO_MEANING: [
-            "--no-log-prefix --no-log-timestamps --no-perf --perf",
-            "--prio --prio-batch --poll --poll-batch -dt --defrag-thold N",
-        ],
-        f"{_NO_MEANING}: a projector is used with --mmproj only": ["--no-mmproj --no-mmproj-auto --mmproj-auto"],
-        f"{_NO_MEANING}: colours are used on terminals only": ["--log-colors [WHEN]"],
-        f"{_NO_MEANING}: requests do not use threads": ["--threads-http N"],
-        f"{_NO_MEANING}: see --first-byte, --idle and --write": ["-to --timeout N"],
-        f"{_NO_MEANING}: llama-server only displays them": ["--tags X"],
-        f"{_NO_MEANING}: see --log-level": ["-lv --verbosity --log-verbosity N"],
-    }
-)
-"""Accepted, with a warning."""
-
-REFUSED_FLAGS = _flags(
-    {
-        "is not supported: download the model first with `welldone pull hf:OWNER/REPO/FILE.gguf`, then serve it with "
-        "-m": [
-            "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url -dr --docker-repo -mmu --mmproj-url X"
-        ],
-        "is not supported: list the models in welldone.toml": ["--models-dir --models-preset X"],
-        "is not supported: --reasoning-budget 0 turns reasoning off, as does a variable of most templates: "
-        """--chat-template-kwargs '{"enable_thinking": false}'""": ["-rea --reasoning X"],
-        "is not supported: redirect standard error with 2> FILE": ["--log-file FILE"],
-        "is not supported: the server reads no files for clients": ["--media-path PATH"],
-        "is not supported": [
-            "--api-prefix --path --tools --mcp-servers-config --mcp-servers-json --slot-save-path X",
-            "--props --agent -ag --ui-mcp-proxy --webui-mcp-proxy --reuse-port --no-models-autoload",
-        ],
-        "is not a setting: send it with each request": [
-            "--grammar --grammar-file -j --json-schema -jf --json-schema-file -l --logit-bias -r --reverse-prompt X",
-            "--dry-multiplier --dry-base --xtc-probability --xtc-threshold --mirostat --dynatemp-range X",
-            "--ignore-eos --no-cache-prompt",
-        ],
-        "is not supported by the built-in engine: start llama-server as the `command` of a model in welldone.toml": [
-            "-md --model-draft --draft --draft-max --draft-min --spec-type --samplers --sampler-seq --keep X",
-            "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --numa --rpc X",
-            "-dev --device -ot --override-tensor -ncmoe --n-cpu-moe --override-kv -C --cpu-mask -Cr --cpu-range X",
-            "--lora-scaled --control-vector --control-vector-scaled -lm --load-mode -ctxcp --ctx-checkpoints X",
-            "-cmoe --cpu-moe --context-shift --check-tensors --no-mmproj-offload --no-repack -nr -sp --special",
-        ],
-    }
-)
+IGNORED_FLAGS = _read_flags("ignored")
+"""Accepted, with a warning: they are always on or have no effect."""
+REFUSED_FLAGS = _read_flags("refused")
 """Refused: without an equivalent, ignoring them would change the behaviour silently."""
 
 

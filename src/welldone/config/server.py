@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from welldone.config.cluster import ScaleSettings
 from welldone.config.model import ModelSettings, limit_setting
-from welldone.config.settings import DAY_S, HOUR_S, SETTING, Setting, public_settings, setting_group
+from welldone.config.settings import DAY_S, HOUR_S, SETTING, Setting, setting_group
 from welldone.config.upstream import UpstreamSettings
 from welldone.config.upstream import setting as upstream_setting
 
@@ -222,8 +222,6 @@ class Config:
     """Warnings for the user, one line each."""
     model_locations: Mapping[str, str] = field(default_factory=dict)
     """Position of each model in the config file, by name: `welldone.toml: models.large`."""
-    upstream_locations: Mapping[str, str] = field(default_factory=dict)
-    """Origin of each upstream, by name: `welldone.toml: upstreams.lab`, `--upstream`."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -249,22 +247,3 @@ class Config:
     def has_keys(self, unnamed: Collection[str]) -> bool:
         """Whether clients need a key; `unnamed` are the keys without a name."""
         return bool(unnamed or self.keys or self.has_shared_keys)
-
-    def as_public(self) -> dict[str, object]:
-        """All settings as JSON values, without secrets."""
-        models = [{"name": model.name, **public_settings(model), "defaults": model.defaults} for model in self.models]
-        scale = self.scale
-        return {
-            "server": public_settings(self.server),
-            "models": models,
-            "upstreams": [{"name": upstream.name, **public_settings(upstream)} for upstream in self.upstreams],
-            "routes": {name: list(targets) for name, targets in self.routes.items()},
-            "keys": [{"name": key.name, **public_settings(key)} for key in self.keys],
-            "limits": public_settings(self.limits),
-            "scale": {
-                **public_settings(scale),
-                "front": public_settings(scale.front),
-                "engine": public_settings(scale.engine),
-                "engines": {name: public_settings(engine) for name, engine in scale.engines.items()},
-            },
-        }

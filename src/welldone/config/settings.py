@@ -356,15 +356,3 @@ def _invalid_value(setting: Setting, raw: RawSetting, expected: str) -> Settings
     text = str(raw.value) if raw.is_text else json.dumps(raw.value, default=str, ensure_ascii=False)
     shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
     return SettingsError(f"{raw.origin} should be {expected}" + ("" if setting.is_secret else f", not {shown!r}"))
-
-
-def public_settings(settings: object) -> dict[str, object]:
-    """The settings by name as JSON values; secrets appear as `set` or `not set`."""
-    values: dict[str, object] = {}
-    for field in setting_fields(type(settings)):
-        value = getattr(settings, field.name)
-        if field.setting.is_secret:
-            values[field.name] = "set" if value else "not set"
-        else:
-            values[field.name] = str(value) if isinstance(value, Path) else value
-    return values

@@ -134,7 +134,6 @@ def read_config(flags: SettingSource, environment: Mapping[str, str], *, folder:
         scale=file.scale,
         warnings=(*upstream_warnings, *model_warnings),
         model_locations={model.name: f"{file.name}: models.{table}" for table, model in models if table is not None},
-        upstream_locations={upstream.name: origin for origin, upstream in upstreams},
     )
 
 
