@@ -6,6 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
+from welldone.rules.judge import LintFinding
+
 VERSION = 2
 """Version of the JSON form. A new version is needed when a field changes its meaning or goes; new fields may come."""
 
@@ -42,25 +44,14 @@ class Verdict(StrEnum):
         return self.value.replace("_", " ")
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(LintFinding, frozen=True, kw_only=True):
     """A rule broken in one probe: the first violation, and the number of violations."""
 
-    rule: str
-    severity: str
-    """breaks, tolerated or style."""
     probe: str
     request: int
     """Number of the probe's request, from 1."""
-    frame: int | None
-    """Number of the frame, from 1; None where the violation concerns the whole reply."""
-    byte: int | None
-    """Offset of that frame in the body."""
-    observed: str
-    expected: str
     count: int
     """Violations of the rule in this probe."""
-    affects: tuple[str, ...]
-    """Affected clients, each as `client: what happens`."""
     reproduce: str
     """The `welldone check` command that repeats the probe."""
     curl: str | None
@@ -69,8 +60,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """File of the recorded reply, with `--record`."""
     is_new: bool = True
     """False where the baseline has it too."""
-    cause: str | None = None
-    """The rule whose violation in the same reply explains this one; None for a root cause."""
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):

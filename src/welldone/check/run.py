@@ -21,6 +21,7 @@ from welldone.check.session import NotApplicableError, Probe, ProbeViolation, Se
 from welldone.check.settings import CheckSettings
 from welldone.http import recording_client
 from welldone.protocol.catalog import RULES, Severity
+from welldone.rules.judge import LintFinding
 
 
 class CheckProgress(msgspec.Struct, frozen=True):
@@ -275,23 +276,17 @@ def _build_findings(
             probe, rule, reply = outcome.probe.name, violation.rule, violation.reply
             is_recorded = settings.record is not None and trace_files.is_recordable(reply, secrets)
             curl = repro.repro_curl(settings, reply.request)
+            texts = {name: secrets.redact(getattr(violation, name)) for name in ("observed", "expected")}
             findings.append(
                 Finding(
-                    rule=rule,
-                    severity=violation.severity,
+                    **{name: getattr(violation, name) for name in LintFinding.__struct_fields__} | texts,
                     probe=probe,
                     request=reply.number,
-                    frame=violation.frame,
-                    byte=violation.byte,
-                    observed=secrets.redact(violation.observed),
-                    expected=secrets.redact(violation.expected),
                     count=outcome.session.counts[rule],
-                    affects=violation.affects,
                     reproduce=repro.repro_command(settings, facts.model, probe, rule),
                     curl=None if curl is None else secrets.redact(curl),
                     trace=trace_files.trace_filename(probe, reply) if is_recorded else None,
                     is_new=settings.known is None or rule not in settings.known,
-                    cause=violation.cause,
                 )
             )
     # The sort is stable: the findings of one rule stay in the order of the probes.

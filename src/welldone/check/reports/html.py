@@ -1,29 +1,12 @@
 """The report as a self-contained HTML page: no scripts, fonts, images or network requests."""
 
 from collections.abc import Sequence
+from pkgutil import get_data
 from xml.etree.ElementTree import Element
 
 from welldone.check.report import Finding, ProbeResult, Report, RuleResult, group_by
 from welldone.check.reports import text
 from welldone.reporting import code, element, html_document, pluralize
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8886; --card: #8881; --pass: #1b7f3b; --warn: #9a6200; --fail: #c0261f }
-@media (prefers-color-scheme: dark) { :root { --pass: #5fd38a; --warn: #f0b54a; --fail: #ff7b72 } }
-* { box-sizing: border-box }
-body { font: 1rem/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
-h1, h2, h3 { line-height: 1.2; margin: 1.5rem 0 .5rem } h1 { font-size: 1.6rem } h2 { font-size: 1.25rem }
-h3 { font-size: 1rem; margin-top: .25rem } p, ul { margin: .25rem 0 } ul { padding-left: 1.2rem }
-code, pre { font: .85rem/1.4 ui-monospace, monospace; white-space: pre-wrap } pre { margin: 0 }
-.pass { color: var(--pass) } .warn, .tolerated { color: var(--warn) } .fail, .breaks { color: var(--fail) }
-.verdict, .severity { font-weight: 600 } .quiet { opacity: .75 }
-.grid { display: grid; gap: .5rem; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); font-size: .9rem }
-.pair { display: grid; gap: .5rem; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)) }
-.card { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .75rem; background: var(--card) }
-article { margin: .75rem 0 } .label { font-size: .8rem; opacity: .75 }
-table { border-collapse: collapse; width: 100% } td, th { text-align: left; vertical-align: top; padding: .2rem .5rem }
-td { border-top: 1px solid var(--line) } .wide { overflow-x: auto } summary { cursor: pointer; padding: .25rem 0 }
-"""
 
 
 def render_html(report: Report) -> str:
@@ -38,7 +21,8 @@ def render_html(report: Report) -> str:
         _html_section(pluralize(len(report.probes), "probe"), _html_probes(report.probes)),
         _html_section(pluralize(len(report.rules), "rule"), *map(_html_rule_family, families, families.values())),
     )
-    return html_document(f"welldone check: {report.verdict.label}, {report.model}", _STYLE, body)
+    style = (get_data("welldone.check.reports", "report.css") or b"").decode()
+    return html_document(f"welldone check: {report.verdict.label}, {report.model}", style, body)
 
 
 def _html_header(report: Report) -> Element:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import PurePath
+from pkgutil import get_data
 from typing import Any
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, indent
@@ -23,28 +24,15 @@ _CHAR_WIDTHS = dict.fromkeys("mwMW", 10) | dict.fromkeys("ijlftr.,: '|1I", 4)
 _DEFAULT_CHAR_WIDTH = 7  # of a letter in 11 px Verdana, the usual font of badges
 
 
-_BADGE = """\
-<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="welldone: {text}">
-<title>welldone: {text}</title>
-<clipPath id="round"><rect x="0" width="{width}" height="20" fill="#fff" rx="3"/></clipPath>
-<g clip-path="url(#round)">
-<rect x="0" width="{left}" height="20" fill="#555"/><rect x="{left}" width="{right}" height="20" fill="{color}"/>
-</g>
-<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">{labels}</g>
-</svg>"""
-_BADGE_LABEL = '<text x="{x:g}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{text}</text>'
-"""Browsers fit a wider or narrower font into its length."""
-
-
 def render_badge(report: Report) -> str:
     """Badge for a README. Its width is estimated from the text, so no font is loaded."""
     result, color = _badge_text(report)
     left, right = _text_width("welldone"), _text_width(result)
-    labels = "".join(
-        _BADGE_LABEL.format(x=x + width / 2, length=width - 2 * _BADGE_MARGIN, text=label)
-        for label, x, width in (("welldone", 0, left), (result, left, right))
-    )
-    return _BADGE.format(text=result, width=left + right, left=left, right=right, color=color, labels=labels)
+    # Browsers fit a wider or narrower font into the length of a text.
+    name_length, text_length = left - 2 * _BADGE_MARGIN, right - 2 * _BADGE_MARGIN
+    texts = {"text": result, "name_length": name_length, "text_length": text_length, "color": color}
+    places = {"left": left, "right": right, "width": left + right, "name_x": left / 2, "text_x": left + right / 2}
+    return (get_data("welldone.check.reports", "badge.svg") or b"").decode().rstrip().format(**texts, **places)
 
 
 def _badge_text(report: Report) -> tuple[str, str]:
