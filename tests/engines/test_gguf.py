@@ -40,10 +40,7 @@ def test_the_metadata_of_a_model_is_read(tmp_path: Path) -> None:
         name="Small",
         general_type="model",
         context_length=2048,
-        embedding_length=64,
-        block_count=3,
         chat_template=files.TEMPLATE,
-        tokenizer="gpt2",
         file_type="Q4_K_M",
         parameters=1000,
     )
@@ -81,9 +78,10 @@ def test_models_that_are_not_for_chat_are_detected(metadata: dict[str, Value], e
 
 def test_values_that_are_missing_or_of_another_type_are_absent(tmp_path: Path) -> None:
     assert _read(Gguf({}).data() + b"\0", tmp_path) == GgufMetadata(size_bytes=33, version=3, architecture="unknown")
-    odd: dict[str, Value] = {"llama__context_length": 0.5, "llama__block_count": True, "general__name": 7}
-    found = _read(files.model(**odd, llama__embedding_length=Scalar(Kind.INT32, -1)), tmp_path)
-    assert (found.context_length, found.block_count, found.name, found.embedding_length) == (None, None, None, None)
+    odd: dict[str, Value] = {"general__file_type": Scalar(Kind.INT32, -1), "general__name": 7}
+    for context in (0.5, True):
+        found = _read(files.model(**odd, llama__context_length=context), tmp_path)
+        assert (found.context_length, found.file_type, found.name) == (None, None, None)
 
 
 def test_a_long_unused_string_is_skipped(tmp_path: Path) -> None:

@@ -62,3 +62,8 @@ class BenchRecord(msgspec.Struct):
     finish_reason: str = ""
     rules: tuple[str, ...] = ()
     """The rules that its stream broke."""
+
+    @property
+    def token_count(self) -> int:
+        """The generated tokens; a chunk is a token as long as they are not counted."""
+        return len(self.times) if self.tokens is None else self.tokens

@@ -94,6 +94,7 @@ METRICS: Mapping[str, Callable[[BenchRecord], float | None]] = {
     "rate": _token_rate,
 }
 """Metrics of a successful request, by their names in `StepResult.times`; None if the event did not happen."""
+MAIN_METRICS = ("ttft", "itl", "e2e")
 
 
 def _chunk_gaps(record: BenchRecord) -> list[float]:
@@ -115,8 +116,8 @@ def tokens_until(records: Iterable[BenchRecord], seconds: float) -> float:
 
     Tokens are distributed evenly over the chunks of an answer: no server reports them per chunk.
     """
-    answers = [(record.times, len(record.times) if record.tokens is None else record.tokens) for record in records]
-    return fsum(tokens * bisect_right(times, seconds) / len(times) for times, tokens in answers if times)
+    answers = (record for record in records if record.times)
+    return fsum(one.token_count * bisect_right(one.times, seconds) / len(one.times) for one in answers)
 
 
 def requests_until(records: Iterable[BenchRecord], seconds: float) -> float:
@@ -224,7 +225,6 @@ _METRIC_UNITS = {
 }
 """Units of the limit, by metric, and the number of them in the metric's own unit. Limits are divided by it, so that
 57 % is exactly 57 / 100."""
-_BOUND_METRICS = ("ttft", "itl", "e2e")
 
 
 def parse_assertion(text: str) -> Assertion:
@@ -260,9 +260,9 @@ def parse_goodput_bound(text: str) -> GoodputBound:
         ValueError: the text is not a limit; the message says how to correct it.
     """
     match = _BOUND_PATTERN.fullmatch(text.strip())
-    if match is None or match[1] not in _BOUND_METRICS:
+    if match is None or match[1] not in MAIN_METRICS:
         raise ValueError(
-            f"{text!r} is not a limit: write {', '.join(_BOUND_METRICS)}, a colon and milliseconds, as in ttft:500"
+            f"{text!r} is not a limit: write {', '.join(MAIN_METRICS)}, a colon and milliseconds, as in ttft:500"
         )
     return GoodputBound(match[1], float(match[2]) / 1000)
 
@@ -310,7 +310,6 @@ NO_DIFFERENCE = "no difference"
 FIRST_IS_BETTER = "the first is better"
 SECOND_IS_BETTER = "the second is better"
 
-_COMPARED_TIMES = ("ttft", "itl", "e2e")
 _COMPARED_PERCENTILES = ("p50", "p90", "p99")
 _BOOTSTRAP_DRAWS = 1000  # 25 of them lie beyond each end of a 95 % interval, enough for two digits
 _BAND_TAIL = 0.025
@@ -347,11 +346,11 @@ class _ResampledValue(msgspec.Struct, frozen=True):
         return self.value + self.deviation / sqrt(self.effective_count) * rng.gauss() / scale
 
 
-def compare_reports(first: BenchReport, second: BenchReport, *, seed: int = 0) -> list[MetricComparison]:
+def compare_reports(first: BenchReport, second: BenchReport) -> list[MetricComparison]:
     """Compare steps with the same id; of a run on two servers, those of the first."""
     theirs = {step.id: step for step in _first_target_steps(second)}
     pairs = [(step, theirs[step.id]) for step in _first_target_steps(first) if step.id in theirs]
-    return [compared for pair in pairs for compared in compare_rounds([pair], seed=seed)]
+    return [compared for pair in pairs for compared in compare_rounds([pair])]
 
 
 def _first_target_steps(report: BenchReport) -> list[StepResult]:
@@ -416,7 +415,7 @@ def _step_samples(step: StepResult) -> dict[str, _ResampledValue]:
         "token_rate": _mean_sample(_slice_rates([tokens_until(records, edge) for edge in edges[1:]], edges[1])),
         "success_rate": _mean_sample([float(outcome is RequestOutcome.OK) for outcome in ended]),
     }
-    for metric in _COMPARED_TIMES:
+    for metric in MAIN_METRICS:
         times = metric_values(records, metric)
         samples[f"{metric}.mean"] = _mean_sample(times)
         for name in _COMPARED_PERCENTILES:

@@ -5,17 +5,16 @@ Nothing is downloaded. A name on the Hugging Face hub is looked up in the local 
 
 import os
 import re
-import struct
 from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from welldone.bench.words import ALL_WORDS
-from welldone.engines.models.store import STRINGS_LIMIT, GgufError, read_metadata
+from welldone.engines.models.store import GgufError, read_values
 
 SERVER = "server"
 PostJson = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
@@ -150,17 +149,12 @@ def _tokens_per_line(tokens: Sequence[object]) -> list[int]:
 
 
 # The vocabulary in a GGUF file: its tokens, and how they are merged.
-#
-# Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 
-_STRING_TYPE, _ARRAY_TYPE = 8, 9
-_NUMBER_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""Number types of the format, as `struct` format characters."""
-_COUNT_OFFSET = 16  # after the magic, the version and the number of tensors
+_VALUES_PREFIX = "tokenizer.ggml."
 
 
-class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, rename=lambda name: f"tokenizer.ggml.{name}"):
+class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, rename=lambda name: _VALUES_PREFIX + name):
     """The tokenizer metadata of a file. Missing values are empty."""
 
     model: str
@@ -177,35 +171,8 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, rename=lambda name: 
 def read_vocabulary(path: Path) -> Vocabulary:
     """Read the vocabulary of a file; raises `ValueError` if there is none."""
     try:
-        read_metadata(path)  # validates the file: afterwards every size lies within it
-        with path.open("rb") as file:
-            file.seek(_COUNT_OFFSET)
-            values = dict(_read_pair(file) for _ in range(*_read_numbers(file, "Q")))
-        return msgspec.convert(values, Vocabulary)
+        return msgspec.convert(read_values(path, _VALUES_PREFIX), Vocabulary)
     except GgufError as error:
         raise ValueError(f"{path.name} {error}") from None
-    except OSError as error:
-        raise ValueError(f"{path.name} cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except (msgspec.ValidationError, struct.error, KeyError):
+    except msgspec.ValidationError:
         raise ValueError(f"{path.name} has no readable vocabulary") from None
-
-
-def _read_pair(file: BinaryIO) -> tuple[str, object]:
-    """Read a name and its value in the header of a validated file."""
-    name, (kind,) = _read_text(file), _read_numbers(file, "I")
-    if kind != _ARRAY_TYPE:
-        return name, _read_text(file) if kind == _STRING_TYPE else _read_numbers(file, _NUMBER_FORMATS[kind])[0]
-    kind, count = _read_numbers(file, "IQ")
-    if count > STRINGS_LIMIT:
-        raise GgufError(f"has an array of {count:,} values; the limit is {STRINGS_LIMIT:,}")
-    if kind == _STRING_TYPE:
-        return name, tuple(_read_text(file) for _ in range(count))
-    return name, _read_numbers(file, f"{count}{_NUMBER_FORMATS[kind]}")
-
-
-def _read_text(file: BinaryIO) -> str:
-    return file.read(*_read_numbers(file, "Q")).decode("utf-8", "replace")
-
-
-def _read_numbers(file: BinaryIO, form: str) -> tuple[Any, ...]:
-    return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))

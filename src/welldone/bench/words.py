@@ -75,24 +75,17 @@ def _report_opening(rng: random.Random, number: int) -> str:
     return f"{noun_phrase(rng).capitalize()}, report {number}."
 
 
-def _file_opening(rng: random.Random, number: int) -> str:
-    return f"# The {noun_phrase(rng)}, file {number} of the project"
-
-
-def _sentence_part(rng: random.Random) -> str:
-    return " " + sentence(rng)
-
-
-def _function_part(rng: random.Random) -> str:
-    return "\n\n" + python_function(rng)
-
-
 _STORY_REQUEST = " Write a long story that begins where this ends."
 _CODE_REQUEST = "\n\nWrite the function that should come next."
 _WORD_REQUEST = " Which word fits this text best: travel, trade, nature, or craft? Say the word, and give your reason."
-PROSE_STYLE = PromptStyle("end.", _report_opening, _sentence_part, _STORY_REQUEST)
-CODE_STYLE = PromptStyle("end", _file_opening, _function_part, _CODE_REQUEST)
-CLASSIFICATION_STYLE = PromptStyle("end.", _report_opening, _sentence_part, _WORD_REQUEST)
+PROSE_STYLE = PromptStyle("end.", _report_opening, lambda rng: f" {sentence(rng)}", _STORY_REQUEST)
+CODE_STYLE = PromptStyle(
+    "end",
+    lambda rng, number: f"# The {noun_phrase(rng)}, file {number} of the project",
+    lambda rng: f"\n\n{python_function(rng)}",
+    _CODE_REQUEST,
+)
+CLASSIFICATION_STYLE = msgspec.structs.replace(PROSE_STYLE, closing=_WORD_REQUEST)
 
 
 # Workload profiles, with the names and numbers of inference-benchmarker.

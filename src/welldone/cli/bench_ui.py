@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 
 from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.reports.text import format_duration
+from welldone.bench.reports.text import NEUTRAL_OUTCOMES, format_duration
 from welldone.bench.run import BenchProgress
 from welldone.bench.stats import METRICS
 from welldone.cli import ui
@@ -30,7 +30,6 @@ RECENT_BINS = 5
 """Bins of the current means: ten seconds."""
 _MAX_SAMPLED_RECORDS = 100
 """Records per refresh whose times are averaged: less than a millisecond of work."""
-_NEUTRAL_OUTCOMES = (RequestOutcome.OK, RequestOutcome.UNFINISHED)
 
 
 class MonitorBin(msgspec.Struct):
@@ -111,7 +110,7 @@ class BenchMonitor:
     def _add_records(self, records: Sequence[BenchRecord]) -> None:
         self._seen_records += len(records)
         self.outcomes.update(record.outcome for record in records)
-        tokens = sum(_token_count(record) for record in records)
+        tokens = sum(record.token_count for record in records)
         self.tokens += tokens
         current = self.bins[-1]
         current.tokens += tokens
@@ -155,7 +154,7 @@ class BenchMonitor:
             name=progress.step,
             state="ending" if is_over else "running",
             progress=1.0 if is_over else elapsed_s / progress.seconds,
-            errors=sum(count for outcome, count in self.outcomes.items() if outcome not in _NEUTRAL_OUTCOMES),
+            errors=sum(count for outcome, count in self.outcomes.items() if outcome not in NEUTRAL_OUTCOMES),
             request_rate=self.outcomes[RequestOutcome.OK] / elapsed_s if elapsed_s else 0.0,
             token_rate=self.tokens / elapsed_s if elapsed_s else 0.0,
         )
@@ -176,17 +175,12 @@ class BenchMonitor:
         ]
 
 
-def _token_count(record: BenchRecord) -> int:
-    """Return the tokens from the server's usage; a tokenizer counts after the step, until then a chunk is a token."""
-    return len(record.times) if record.tokens is None else record.tokens
-
-
 def _add_times(current: MonitorBin, record: BenchRecord) -> None:
     first_s = METRICS["ttft"](record)
     if first_s is not None:
         current.ttft_count += 1
         current.ttft_sum_s += first_s
-    tokens = _token_count(record)
+    tokens = record.token_count  # a tokenizer counts after the step
     if tokens > 1 and len(record.times) > 1:
         current.itl_count += 1
         current.itl_sum_s += (record.times[-1] - record.times[0]) / (tokens - 1)

