@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> ExitCode:
     with _open_report(options.report, options.file) as report:
         pieces = _read_pieces(options.file)
         start = _read_start(pieces, is_endpoint_known=options.endpoint is not None)
-        if _is_whole_capture(start):
+        if _strip_bom(start).startswith((b"{", b"[", _HTTP)):
             # A capture with a response head, a trace, or a reply that was not streamed.
             is_stream = _has_live_body(start)
             if not is_stream:
@@ -158,10 +158,6 @@ def _is_recognizable(start: bytes, *, is_endpoint_known: bool) -> bool:
     if start.startswith(_HTTP):
         return b"\n" in read_capture(start).body  # the first line of the body shows whether it has HTTP framing
     return is_endpoint_known or start.startswith((b"{", b"[")) or _FIRST_CHUNK.search(start) is not None
-
-
-def _is_whole_capture(start: bytes) -> bool:
-    return _strip_bom(start).startswith((b"{", b"[", _HTTP))
 
 
 def _has_live_body(start: bytes) -> bool:

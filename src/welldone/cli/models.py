@@ -14,7 +14,6 @@ import asyncio
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -28,6 +27,7 @@ from welldone.config.server import Config
 from welldone.engines.models import store
 from welldone.engines.models.install import format_size
 from welldone.engines.models.store import ModelEntry
+from welldone.gateway.model_list import ListedModel, parse_model_list
 from welldone.http.address import parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import record_response
@@ -88,27 +88,24 @@ def query_models(url: str, key: str | None) -> list[ModelRow]:
         raise absent
     if reply.status in (401, 403):
         raise ModelQueryError(f"the server at {url} requires a key: --api-key KEY, or WELLDONE_API_KEY")
-    try:
-        listed = msgspec.json.decode(reply.body)
-    except msgspec.MsgspecError:
-        listed = None
-    data = as_object(listed).get("data")
-    if reply.status != 200 or not isinstance(data, list):
+    models = parse_model_list(reply.body) if reply.status == 200 else None
+    if models is None:
         raise ModelQueryError(f"the server at {url} does not list models (status {reply.status})")
-    return [_parse_model(model, url) for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
+    return [_parse_model(model, url) for model in models]
 
 
-def _parse_model(model: dict[str, Any], url: str) -> ModelRow:
-    meta, aliases = as_object(model.get("meta")), model.get("aliases")
-    state = as_object(model.get("status")).get("value")
+def _parse_model(model: ListedModel, url: str) -> ModelRow:
+    fields = model.extra_fields
+    meta, aliases = as_object(fields.get("meta")), fields.get("aliases")
+    state = as_object(fields.get("status")).get("value")
     return ModelRow(
-        name=model["id"],
+        name=model.id,
         aliases=tuple(word for word in aliases if isinstance(word, str)) if isinstance(aliases, list) else (),
         state=state if isinstance(state, str) else "served",
         source=url,
         size_bytes=as_positive_int(meta.get("size")) or None,
         parameters=as_positive_int(meta.get("n_params")) or None,
-        context_length=as_positive_int(meta.get("n_ctx_train")) or as_positive_int(model.get("max_model_len")) or None,
+        context_length=as_positive_int(meta.get("n_ctx_train")) or as_positive_int(fields.get("max_model_len")) or None,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from welldone.rules.trace import read_trace
+from welldone.rules.trace import read_trace, timed_reads
 
 ReplyEnd: TypeAlias = Literal["whole", "close", "cut", "reset", "hang", "endless"]
 ReplyFraming: TypeAlias = Literal["chunked", "length", "close"]
@@ -143,20 +143,12 @@ def reply_from_trace(record: dict[str, Any], body: bytes) -> MockReply:
     elif "content-length" in names:
         framing = "length"
     other_headers = {name: value for name, value in headers.items() if name.lower() not in _FRAMING_HEADERS}
-    timed = _timed_sizes(record.get("pieces"), len(body)) or [(0.0, size) for size in trace.chunk_sizes or ()]
+    timed = timed_reads(record)
+    if sum(size for _, size in timed) != len(body):
+        timed = [(0.0, size) for size in trace.chunk_sizes or ()]
     head_s = record.get("head_s")
     start_s = float(head_s) if isinstance(head_s, int | float) else 0.0
     return MockReply(_split_body(body, timed, start_s), trace.status, other_headers, end, framing, after_s=start_s)
-
-
-def _timed_sizes(sizes: object, length: int) -> list[tuple[float, int]]:
-    """Return times and sizes of the recorded chunks; none if they do not add up to the body."""
-    try:
-        found = msgspec.convert(sizes, list[tuple[float, int]])
-    except msgspec.ValidationError:
-        return []
-    is_valid = sum(size for _, size in found) == length and all(size >= 0 for _, size in found)
-    return found if is_valid else []
 
 
 def _split_body(body: bytes, timed: list[tuple[float, int]], start_s: float) -> tuple[MockChunk, ...]:
