@@ -247,7 +247,7 @@ class Probe(msgspec.Struct, frozen=True):
     """Lower case, with hyphens. The part before the first hyphen is its group."""
     description: str
     """What it requests, in a line."""
-    run: Callable[[Session], Awaitable[None]]
+    run: Callable[[Session], Awaitable[object]]
     rules: tuple[str, ...] = ()
     """The rules that the probe judges itself. Every reply is also judged by all rules about single replies."""
     is_exclusive: bool = False

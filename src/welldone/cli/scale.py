@@ -90,12 +90,12 @@ def _deploy_and_wait(config: Config, options: Namespace, *, is_ours: bool) -> Ex
         ui.print_note(note)
     stop = _stop_on_signal()
     deployment = _DeployThread(lambda: cluster.deploy(config, keys, options.name))
-    replica_log = _ReplicaLog()
+    printed: dict[str, str] = {}
     while not stop.is_set() and not deployment.is_done.wait(_POLL_S):
-        replica_log.update(cluster.view(options.name))
+        _print_changes(cluster.view(options.name), printed)
     if deployment.is_done.is_set():
         if deployment.error is not None:
-            replica_log.update(cluster.view(options.name))
+            _print_changes(cluster.view(options.name), printed)
             if is_ours:
                 cluster.end(options.name)  # stop the replicas that did start
             raise deployment.error
@@ -106,7 +106,7 @@ def _deploy_and_wait(config: Config, options: Namespace, *, is_ours: bool) -> Ex
         if options.detach:
             return ExitCode.OK
     while not stop.wait(_POLL_S):
-        replica_log.update(cluster.view(options.name))
+        _print_changes(cluster.view(options.name), printed)
     ui.print_hint("stopping: running requests may finish; press Ctrl-C again to stop at once")
     cluster.end(options.name)
     deployment.is_done.wait(_STOP_TIMEOUT_S)
@@ -144,19 +144,13 @@ class _DeployThread:
         self.is_done.set()
 
 
-class _ReplicaLog:
-    """Prints changes of the status of replicas, each once."""
-
-    def __init__(self) -> None:
-        self._last_status: dict[str, str] = {}
-
-    def update(self, view: "ClusterStatus | None") -> None:
-        """Print what has changed."""
-        for group in () if view is None else view.groups:
-            status = _replica_status(group)
-            if self._last_status.get(group.name) != status:
-                self._last_status[group.name] = status
-                ui.print_note(f"{group.name}: {status}")
+def _print_changes(view: "ClusterStatus | None", printed: dict[str, str]) -> None:
+    """Print the status of replicas where it differs from the one that was printed last."""
+    for group in () if view is None else view.groups:
+        status = _replica_status(group)
+        if printed.get(group.name) != status:
+            printed[group.name] = status
+            ui.print_note(f"{group.name}: {status}")
 
 
 def _replica_status(group: "DeploymentStatus") -> str:

@@ -40,7 +40,9 @@ def read_examples(rule: str, text: str) -> list[RuleExample]:
 
 def _example(rule: str, number: int, kind: str, outcome: str, options: str, text: str) -> RuleExample:
     words, _, request = options.partition("request=")
-    body = _unescape(text) if "escaped" in words.split() else text.encode()
+    body = text.encode()
+    if "escaped" in words.split():
+        body = _ESCAPE.sub(_unescape, body)
     trace = read_capture(body) if kind == "http" else Trace(body=body)
     endpoint = next((word for word in words.split() if word in ALL_ENDPOINTS), RULES[rule].endpoints[0])
     request_body: dict[str, Any] | None = json.loads(request) if request else None
@@ -48,12 +50,8 @@ def _example(rule: str, number: int, kind: str, outcome: str, options: str, text
     return RuleExample(rule, number, outcome == "right", trace)
 
 
-def _unescape(text: str) -> bytes:
-    """Decode Python-style escapes; a backslash at the end of a line joins it to the next."""
-    return _ESCAPE.sub(_unescape_match, text.encode())
-
-
-def _unescape_match(match: re.Match[bytes]) -> bytes:
+def _unescape(match: re.Match[bytes]) -> bytes:
+    """Decode a Python-style escape; a backslash at the end of a line joins it to the next."""
     line_break, letter, byte, code = match.groups()
     if line_break:
         return b""

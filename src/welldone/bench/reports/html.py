@@ -25,8 +25,10 @@ _STATISTICS = ("mean", "p50", "p90", "p99")
 
 def load_curves(report: BenchReport) -> list[Element]:
     """Return the section with the curves; empty for fewer than two loads."""
-    name = "concurrent users" if report.kind == "concurrency" else "requests/s (target)"
-    loads = [(load, step) for step in report.steps if (load := _load_level(report.kind, step)) is not None]
+    has_users = report.kind == "concurrency"
+    name = "concurrent users" if has_users else "requests/s (target)"
+    steps = [(float(step.max_vus) if has_users else step.rate, step) for step in report.steps if not step.is_warmup]
+    loads = [(load, step) for load, step in steps if load is not None]
     if len({load for load, _ in loads}) < 2:
         return []
     targets = list(dict.fromkeys(step.target for _, step in loads))[:2]  # there are at most two
@@ -49,12 +51,6 @@ def load_curves(report: BenchReport) -> list[Element]:
 
 
 _LoadPoints = Sequence[tuple[float, StepResult]]
-
-
-def _load_level(kind: str, step: StepResult) -> float | None:
-    if step.is_warmup:
-        return None
-    return float(step.max_vus) if kind == "concurrency" else step.rate
 
 
 def _target_lines(several: Sequence[_LoadPoints], measure: Callable[[StepResult], float]) -> list[PlotLine]:

@@ -213,11 +213,9 @@ async def _probe_text(session: Session, *, prompt: str, stream: bool) -> None:
         session.check_rule(NO_SPECIAL_TOKENS, reply, passed=True)
 
 
-async def _probe_numbers(session: Session) -> None:
-    await session.answer(settings.COUNT_PROMPT)
-
-
-NUMBERS_PROBE = Probe("text-numbers", "an answer of many chunks, streamed", _probe_numbers)
+NUMBERS_PROBE = Probe(
+    "text-numbers", "an answer of many chunks, streamed", lambda session: session.answer(settings.COUNT_PROMPT)
+)
 TEXT_PROBES = tuple(
     probe
     for name, description, prompt in (
