@@ -21,9 +21,9 @@ from welldone.check.reports import machine
 from welldone.cli import serve
 from welldone.cli.main import COMMANDS, run
 from welldone.cli.models import ModelRow
-from welldone.cli.serve import IGNORED_FLAGS, REFUSED_FLAGS, LlamaServerFlag
+from welldone.cli.serve import IGNORED_FLAGS, REFUSED_FLAGS
 from welldone.cli.ui import EXIT_CODE_MEANINGS
-from welldone.config.settings import SettingField
+from welldone.config.settings import Setting, SettingField
 from welldone.protocol import finish_reasons, state
 from welldone.protocol.catalog import FAMILIES, RULES, Detection, Rule, Severity
 from welldone.schemas.anthropic import AnthropicRequest
@@ -396,8 +396,8 @@ def _description(field: SettingField) -> str:
     return field.setting.help + (f" ({', '.join(choices)})" if choices else "")
 
 
-def _flag_list(rows: tuple[LlamaServerFlag, ...]) -> list[str]:
-    return [f"- {', '.join(f'`{flag}`' for flag in row.flags)}: {row.reason}" for row in rows]
+def _flag_list(rows: tuple[Setting, ...]) -> list[str]:
+    return [f"- {', '.join(f'`{flag}`' for flag in row.flags)}: {row.help}" for row in rows]
 
 
 def _output(arguments: list[str]) -> str:

@@ -27,37 +27,19 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import get_data
-from typing import Any, NamedTuple
+from typing import Any
 
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.server import Config
-from welldone.config.settings import RawSetting, SettingField, SettingsError, SettingSource, flags_of
+from welldone.config.settings import RawSetting, Setting, SettingField, SettingsError, SettingSource
 from welldone.server.config import ALL_FIELDS, read_config
 
 
-class LlamaServerFlag(NamedTuple):
-    """One flag of llama-server, or several with the same reason."""
-
-    usage: str
-    reason: str
-
-    @property
-    def flags(self) -> list[str]:
-        """The flags without the placeholder."""
-        return flags_of(self.usage)
-
-    @property
-    def nargs(self) -> int | str:
-        """The number of values, as in argparse."""
-        word = self.usage.split()[-1]
-        return 0 if word.startswith("-") else "?" if word.startswith("[") else 1
-
-
-def _read_flags(kind: str) -> tuple[LlamaServerFlag, ...]:
-    """Return the flags of llama-server that are not settings here."""
+def _read_flags(kind: str) -> tuple[Setting, ...]:
+    """Return the flags of llama-server that are not settings here. Their help is the reason."""
     entries = tomllib.loads((get_data("welldone.cli", "llama_server_flags.toml") or b"").decode())[kind]
-    return tuple(LlamaServerFlag(usage, entry["reason"]) for entry in entries for usage in entry["usages"])
+    return tuple(Setting(kind, entry["reason"], usage) for entry in entries for usage in entry["usages"])
 
 
 IGNORED_FLAGS = _read_flags("ignored")
@@ -84,8 +66,8 @@ def read_serve_config(
     here = Path.cwd() if folder is None else folder
     parser = serve_parser()
     _check_short_flags(parser, arguments)
-    occurrences: list[tuple[SettingField | LlamaServerFlag, str, str]] = parser.parse(arguments).occurrences
-    notes = [f"{flag} {option.reason}" for option, flag, _ in occurrences if isinstance(option, LlamaServerFlag)]
+    occurrences: list[tuple[SettingField | Setting, str, str]] = parser.parse(arguments).occurrences
+    notes = [f"{flag} {option.help}" for option, flag, _ in occurrences if isinstance(option, Setting)]
     config = _read_config(_given_settings(occurrences, here), environment, here)
     return dataclasses.replace(config, warnings=(*dict.fromkeys(notes), *config.warnings))
 
@@ -117,12 +99,12 @@ def _check_short_flags(parser: CommandParser, arguments: list[str]) -> None:
 
 
 def _given_settings(
-    occurrences: Sequence[tuple[SettingField | LlamaServerFlag, str, str]], folder: Path
+    occurrences: Sequence[tuple[SettingField | Setting, str, str]], folder: Path
 ) -> dict[str, RawSetting]:
     """Return the settings from flags. The last occurrence of a flag counts, but lists are joined."""
     given: dict[str, RawSetting] = {}
     for option, flag, value in occurrences:
-        if isinstance(option, LlamaServerFlag):
+        if isinstance(option, Setting):
             continue
         before = given.get(option.name) if option.value_type is tuple else None
         given[option.name] = RawSetting(value if before is None else f"{before.value},{value}", flag, folder)
@@ -157,7 +139,7 @@ def serve_parser() -> CommandParser:
             action=_OccurrenceAction,
             option=foreign,
             dest="occurrences",
-            nargs=foreign.nargs,
+            nargs="?" if foreign.metavar.startswith("[") else int(bool(foreign.metavar)),
             help=argparse.SUPPRESS,
         )
     return parser
@@ -191,7 +173,7 @@ class _OccurrenceAction(argparse.Action):
         option_strings: Sequence[str],
         dest: str,
         *,
-        option: SettingField | LlamaServerFlag,
+        option: SettingField | Setting,
         **rest: Any,  # noqa: ANN401 - argparse's own
     ) -> None:
         super().__init__(option_strings, dest, **rest | {"default": argparse.SUPPRESS})
@@ -210,8 +192,8 @@ class _OccurrenceAction(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         flag = option_string or ""
-        if self._option in REFUSED_FLAGS:
-            raise UsageError(f"{flag} {self._option.reason}")
+        if isinstance(self._option, Setting) and self._option in REFUSED_FLAGS:
+            raise UsageError(f"{flag} {self._option.help}")
         value = "false" if flag in self.off_flags else values if isinstance(values, str) else "true"
         namespace.occurrences.append((self._option, flag, value))
 
