@@ -89,6 +89,10 @@ def test_a_long_unused_string_is_skipped(tmp_path: Path) -> None:
     assert _read(data, tmp_path).name == "Small"
 
 
+def test_an_array_in_place_of_a_number_is_skipped(tmp_path: Path) -> None:
+    assert _read(files.model(llama__context_length=Array(Kind.UINT32, [1, 2])), tmp_path).context_length is None
+
+
 def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
     assert _read(MODEL.replace(b"Small", b"\xff\xfeall"), tmp_path).name == "\ufffd\ufffdall"
 

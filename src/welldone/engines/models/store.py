@@ -101,7 +101,7 @@ class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_metadata(path: Path) -> GgufMetadata:
     """Read the metadata of a file; raise `GgufError` if it is not a valid GGUF file."""
-    header = _read_header(path, lambda key: key in _TEXT_KEYS or key.endswith(_NUMBER_KEY_SUFFIXES))
+    header = _read_header(path, _is_metadata)
     architecture = header.text("general.architecture") or "unknown"
     return GgufMetadata(
         size_bytes=header.size_bytes,
@@ -119,11 +119,15 @@ def read_metadata(path: Path) -> GgufMetadata:
 
 def read_values(path: Path, prefix: str) -> dict[str, object]:
     """Read the values whose keys begin with `prefix`, arrays too; raise `GgufError` as `read_metadata`."""
-    return _read_header(path, lambda key: key.startswith(prefix)).values
+    return _read_header(path, lambda key, _: key.startswith(prefix)).values
 
 
 _TEXT_KEYS = {"general.architecture", "general.name", "general.type", "tokenizer.chat_template"}
 _NUMBER_KEY_SUFFIXES = (".file_type", ".context_length", ".pooling_type")
+
+
+def _is_metadata(key: str, kind: int) -> bool:
+    return kind != _ARRAY and (key in _TEXT_KEYS or key.endswith(_NUMBER_KEY_SUFFIXES))
 
 
 def _name_at(names: Sequence[str | None], index: int | None) -> str | None:
@@ -147,7 +151,7 @@ class _Header(msgspec.Struct, frozen=True):
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _read_header(path: Path, is_wanted: Callable[[str], bool]) -> _Header:
+def _read_header(path: Path, is_wanted: Callable[[str, int], bool]) -> _Header:
     try:
         if not path.is_file():  # opening a pipe would block
             raise GgufError("does not exist" if not path.exists() else "is not a regular file")
@@ -158,7 +162,7 @@ def _read_header(path: Path, is_wanted: Callable[[str], bool]) -> _Header:
         raise GgufError(message, is_permanent=not is_local_failure(error)) from None
 
 
-def _parse_header(header: "_HeaderReader", is_wanted: Callable[[str], bool]) -> _Header:
+def _parse_header(header: "_HeaderReader", is_wanted: Callable[[str, int], bool]) -> _Header:
     if (magic := header.read(4)) != MAGIC:
         raise GgufError(f"is not a GGUF file: it begins with {magic!r}")
     version = header.read_number(_U32)
@@ -170,11 +174,11 @@ def _parse_header(header: "_HeaderReader", is_wanted: Callable[[str], bool]) -> 
     tensors = header.read_count("tensors", ENTRIES_LIMIT)
     values: dict[str, object] = {}
     for _ in range(header.read_count("metadata entries", ENTRIES_LIMIT)):
-        key = header.read_text(NAME_LIMIT_BYTES)
-        if is_wanted(key):
-            values[key] = header.read_value(header.read_number(_U32))
+        key, kind = header.read_text(NAME_LIMIT_BYTES), header.read_number(_U32)
+        if is_wanted(key, kind):
+            values[key] = header.read_value(kind)
         else:
-            header.skip_value(header.read_number(_U32))
+            header.skip_value(kind)
     return _Header(header.size, version, values, _count_parameters(header, tensors))
 
 
