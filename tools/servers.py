@@ -1,7 +1,8 @@
 """Check real servers, one after the other, and write docs/servers.md.
 
 Each server is installed from its lock file, started on a free loopback port with the built-in model, checked by
-`welldone check` on each endpoint, and stopped. The results are stored as docs/servers/NAME.json.
+`welldone check` on each endpoint, and stopped. Servers that are ASGI applications are checked a second time, with
+`welldone.asgi.RepairMiddleware` in front. The results are stored as docs/servers/NAME.json.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import models_folder
 
 import server_page  # isort: skip  # the folder of a script is on its path
-from server_page import Checked, NotRun, Result, ServerPage, Unsupported  # isort: skip
+from server_page import Checked, MiddlewareRun, NotRun, Result, ServerPage, Unsupported  # isort: skip
 from server_process import (  # isort: skip
     KEY,
     ROOT,
@@ -59,20 +61,37 @@ def main() -> int:
         return _install_all(options.only, gguf)
     has_failed = False
     for position, server in enumerate(SERVERS):
-        if server.name in options.only:
-            version, results = _check_server(server, gguf, options.json)
-            has_failed |= any(isinstance(result, NotRun) for result in results.values())
-            page = ServerPage(
-                position=position,
-                title=server.title,
-                command=printable_command(server),
-                note=server.note,
-                version=version,
-                results=results,
-            )
+        if server.name in options.only and (server.middleware_command or not options.middleware):
+            page = _make_page(position, server, gguf, options)
+            checks = [page, page.middleware] if page.middleware else [page]
+            has_failed |= any(isinstance(result, NotRun) for check in checks for result in check.results.values())
             server_page.store_page(page, DOCS / "servers" / f"{server.name}.json")
     (DOCS / "servers.md").write_text(server_page.render(server_page.load_pages(DOCS / "servers")), "utf-8")
     return ExitCode.FAILED if has_failed else ExitCode.OK
+
+
+def _make_page(position: int, server: Server, gguf: Path, options: argparse.Namespace) -> ServerPage:
+    """Check a server, without and with the middleware."""
+    if options.middleware:
+        stored = server_page.load_page(DOCS / "servers" / f"{server.name}.json")
+        version, results = stored.version, stored.results
+    else:
+        version, results = _check_server(server, gguf, options.json)
+    middleware = None
+    if server.middleware_command:
+        repaired = server.with_middleware()
+        _, repaired_results = _check_server(repaired, gguf, options.json and options.json / "middleware")
+        middleware = MiddlewareRun(command=printable_command(repaired), results=repaired_results)
+    return ServerPage(
+        position=position,
+        title=server.title,
+        command=printable_command(server),
+        note=server.note,
+        version=version,
+        results=results,
+        middleware=middleware,
+        is_imitation=server.is_imitation,
+    )
 
 
 def _parse_options() -> argparse.Namespace:
@@ -80,7 +99,8 @@ def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=_parse_names, default=names, metavar="NAMES", help=f"of {', '.join(names)}")
     parser.add_argument("--ready", action="store_true", help="only install the servers and convert the model")
-    parser.add_argument("--json", type=Path, metavar="DIR", help="write the complete reports to this folder")
+    parser.add_argument("--middleware", action="store_true", help="only repeat the checks with the middleware")
+    parser.add_argument("--json", type=Path, metavar="DIR", help="write the complete reports and replies to this folder")
     return parser.parse_args()
 
 
@@ -140,6 +160,7 @@ def _start(server: Server, gguf: Path, stack: ExitStack) -> tuple[str, str]:
         "gguf": str(gguf),
         "folder": MODEL,
         "template": str(TEMPLATE),
+        "root": f"{ROOT}/",
         "tools": f"{ROOT}/tools/",
         "work": f"{work}/",
         "port": str(free_port()),
@@ -153,7 +174,8 @@ def _check_endpoint(server: Server, url: str, endpoint: str, reports: Path | Non
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         try:
-            code, errors = _run_check(url, endpoint, file)
+            recording = ["--record", str(reports / f"{server.name}-{endpoint}")] if reports else []
+            code, errors = _run_check(url, endpoint, file, recording)
         except subprocess.TimeoutExpired:
             return NotRun(date=_today(), reason=f"the check timed out after {_CHECK_S:g} s")
         if code == ExitCode.UNREACHABLE and _NOT_OFFERED in errors:
@@ -168,11 +190,11 @@ def _check_endpoint(server: Server, url: str, endpoint: str, reports: Path | Non
     return server_page.summarize(msgspec.json.decode(text, type=Report))
 
 
-def _run_check(url: str, endpoint: str, report: Path) -> tuple[int, str]:
+def _run_check(url: str, endpoint: str, report: Path, recording: Sequence[str]) -> tuple[int, str]:
     """Exit code and stderr of `welldone check`."""
     options = ("--model", MODEL, "--endpoint", endpoint, "--timeout", f"{_REPLY_S:g}s", "--report", str(report))
     done = subprocess.run(
-        [sys.executable, "-m", "welldone", "check", url, *options],
+        [sys.executable, "-m", "welldone", "check", url, *options, *recording],
         env=os.environ | {"WELLDONE_API_KEY": KEY},
         capture_output=True,
         text=True,

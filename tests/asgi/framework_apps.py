@@ -20,7 +20,7 @@ from welldone.wsgi import RepairMiddleware as WsgiRepairMiddleware
 
 FAILING_PROMPT = "Fail after two chunks."
 ENDLESS_PROMPT = "Never stop."
-REFERENCE = ReferenceServer()
+REFERENCE = ReferenceServer(models=("ideal", "smollm2-135m-instruct"))  # the second in docs/servers.md
 Reply = tuple[int, dict[str, str], list[bytes]]
 
 
@@ -163,10 +163,10 @@ FRAMEWORKS: dict[str, Callable[[bool], Any]] = {
 }
 
 
-def main(framework: str, kind: str) -> None:
-    """Serve on a free port: Quart with hypercorn, Flask with werkzeug, the others with uvicorn."""
+def main(framework: str, kind: str, port: str = "0") -> None:
+    """Serve on a port, by default a free one: Quart with hypercorn, Flask with werkzeug, the others with uvicorn."""
     app = FRAMEWORKS[framework](kind == "repaired")
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", int(port)))
     print(listener.getsockname()[1], flush=True)  # noqa: T201 - for the test
     if framework == "flask":
         from werkzeug.serving import make_server
