@@ -69,7 +69,6 @@ class _Exchange:
         self._write: Callable[[bytes], object] | None = None
         self._exc_info: Any = None
         self._status_line = ""
-        self._feed: Callable[[bytes], bytes] | None = None
 
     def start(
         self,
@@ -82,12 +81,12 @@ class _Exchange:
             return self._start_response(status, headers, exc_info)
         self._status_line, self._exc_info = status, exc_info
         pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        self._feed = self.repair.start(int(status[:3]), pairs, self.request.body())
+        self.repair.start(int(status[:3]), pairs, self.request.body())
         return self._write_part
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes to send for a part of the body."""
-        out = data if self._feed is None else self._feed(data)
+        out = data if self.repair.feed is None else self.repair.feed(data)
         self._send_head()
         return out
 

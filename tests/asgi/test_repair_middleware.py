@@ -16,6 +16,7 @@ from tests.rules.pages import PAGES, read_page
 from tests.table import table
 from welldone import RULES, InvalidStreamError
 from welldone.asgi import AnswerReport, RepairMiddleware, response_repair
+from welldone.asgi import middleware as middleware_module
 from welldone.asgi.middleware import ASGIApp, ASGIMessage, ASGIReceive, ASGIScope, ASGISend
 from welldone.protocol.catalog import Repairability, Rule
 
@@ -283,6 +284,125 @@ def test_other_messages_pass() -> None:
     assert client.messages[1]["trailers"] is True
 
 
+# The head of a stream waits for its first event.
+
+
+@table(
+    ("path", "event", "status", "error"),
+    [
+        (
+            CHAT_PATH,  # vLLM 0.32
+            b'data: {"error": {"message": "no", "type": "BadRequestError", "param": "logprobs", "code": 400}}\n\n',
+            400,
+            {"error": {"message": "no", "type": "BadRequestError", "param": "logprobs", "code": "400"}},
+        ),
+        (CHAT_PATH, b'data: {"error": "no"}\n\n', 500, {"error": {**ERROR, "type": "server_error"}}),
+        (
+            "/v1/completions",
+            b'data: {"error":{"message":"no","type":"rate_limit_error"}}\n\ndata: [DONE]\n\n',
+            429,
+            {"error": {**ERROR, "type": "rate_limit_error"}},
+        ),
+        (
+            "/v1/messages",  # vLLM 0.32
+            b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"no"}}\n\n',
+            500,
+            {"type": "error", "error": {"type": "api_error", "message": "no"}},
+        ),
+        (
+            "/v1/responses",
+            b'event: error\ndata: {"type":"error","code":"400","message":"no","param":null,"sequence_number":0}\n\n',
+            400,
+            {"error": {**ERROR, "code": "400"}},
+        ),
+    ],
+)
+def test_an_error_as_the_first_event_becomes_a_status(path: str, event: bytes, status: int, error: object) -> None:
+    for parts in ((event,), (event[:5], event[5:], chunk({"content": "ignored"}))):
+        answer = call(app_with(*parts), path=path)
+        assert (answer.status, answer.json) == (status, error)
+        assert answer.headers["content-type"] == "application/json"
+        assert int(answer.headers["content-length"]) == len(answer.body)
+        assert answer.findings in ([], ["err-retry-after"])
+        assert "err-status-before-stream" in answer.repairs
+        assert answer.client.is_complete
+
+
+def test_a_stream_without_events_becomes_a_status() -> None:
+    answer = call(app_with())
+    assert answer.status == 502
+    assert answer.json["error"]["code"] == "incomplete_stream"
+    assert answer.findings == []
+
+
+def test_an_error_after_a_part_of_the_answer_stays_in_the_stream() -> None:
+    answer = call(app_with(WRONG_STREAM[0] + b'data: {"error": "no"}\n\n'))
+    assert answer.status == 200
+    assert b'"He"' in answer.body
+    assert b'"message":"no"' in answer.body
+
+
+def test_an_exception_before_the_first_event_is_left_to_the_server() -> None:
+    client, (report,) = _call_failing(app_with(error=ZeroDivisionError()))
+    assert client.messages == []
+    assert not report.is_complete
+
+
+@table("first", [WRONG_STREAM[0], b'data: {"error": "no"}\n\n', b""])
+def test_the_head_of_a_slow_stream_is_sent_without_its_first_event(
+    first: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def app(scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await is_sending.wait()
+        if first:
+            asyncio.get_running_loop().call_soon(gate.set)
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+        else:
+            gate.set()
+
+    async def send(message: ASGIMessage) -> None:
+        is_sending.set()
+        await gate.wait()
+        await client.send(message)
+
+    monkeypatch.setattr(middleware_module, "HEAD_DELAY_S", 0.001)
+    gate, is_sending = asyncio.Event(), asyncio.Event()
+    client = Client(json.dumps(CHAT).encode())
+    run(RepairMiddleware(app)(scope(CHAT_PATH), client.receive, send))
+    assert client.status == 200
+    assert client.is_complete
+    assert client.body.endswith(b"data: [DONE]\n\n")
+    assert [message["type"] for message in client.messages].count("http.response.start") == 1
+
+
+def test_without_asyncio_the_head_is_sent_at_once() -> None:
+    messages: list[ASGIMessage] = []
+
+    async def receive() -> ASGIMessage:
+        return {"type": "http.request", "body": json.dumps(CHAT).encode()}
+
+    async def send(message: ASGIMessage) -> None:
+        messages.append(message)
+
+    work = RepairMiddleware(app_with(b'data: {"error": "no"}\n\n'))(scope(CHAT_PATH), receive, send)
+    with pytest.raises(StopIteration):  # a coroutine that never waits needs no event loop
+        work.send(None)
+    assert messages[0]["status"] == 200
+
+
+def test_a_file_as_the_body_of_a_stream_passes() -> None:
+    async def app(scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.pathsend", "path": "/stream"})
+
+    client = Client(json.dumps(CHAT).encode())
+    run(RepairMiddleware(app)(scope(CHAT_PATH), client.receive, client.send))
+    assert [message["type"].rpartition(".")[2] for message in client.messages][:2] == ["start", "pathsend"]
+
+
 # Failures, disconnects, backpressure.
 
 
@@ -394,7 +514,7 @@ def test_a_cancelled_application_sends_nothing() -> None:
     reports: list[AnswerReport] = []
     client = Client(json.dumps(CHAT).encode())
     run(work())
-    assert len(client.messages) == 1
+    assert client.messages == []
     assert not reports[0].is_complete
 
 

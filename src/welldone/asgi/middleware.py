@@ -1,5 +1,6 @@
 """`RepairMiddleware` for ASGI applications (https://asgi.readthedocs.io/en/latest/specs/www.html)."""
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
@@ -11,6 +12,9 @@ ASGIMessage: TypeAlias = MutableMapping[str, Any]
 ASGIReceive: TypeAlias = Callable[[], Awaitable[ASGIMessage]]
 ASGISend: TypeAlias = Callable[[ASGIMessage], Awaitable[None]]
 ASGIApp: TypeAlias = Callable[[ASGIScope, ASGIReceive, ASGISend], Awaitable[None]]
+
+HEAD_DELAY_S = 1.0
+"""Longest time that the head of a stream waits for the first event: the default of the gateway's `--early`."""
 
 
 class RepairMiddleware(AnswerMiddleware[ASGIApp]):
@@ -38,6 +42,7 @@ class RepairMiddleware(AnswerMiddleware[ASGIApp]):
                 await exchange.end(is_failed=True)
             raise
         finally:
+            exchange.stop_timer()
             self._report(repair, is_complete=exchange.is_complete)
         self._require_valid(repair, is_complete=exchange.is_complete)
 
@@ -51,12 +56,14 @@ class _Exchange:
         self._repair = repair
         self._receive = receive
         self._send = send
-        self._feed: Callable[[bytes], bytes] | None = None
         self._request: list[bytes] | None = []
         self._request_bytes = 0
         self._has_whole_request = False
         self._start: ASGIMessage = {}
         self._is_head_sent = False
+        self._is_open = False  # the head was sent completely
+        self._timer: asyncio.TimerHandle | None = None  # opens a stream whose first event takes too long
+        self._opening: asyncio.Task[None] | None = None
         self._is_over = False  # the response is complete, the client has disconnected, or nothing may be sent
 
     async def receive(self) -> ASGIMessage:
@@ -75,7 +82,7 @@ class _Exchange:
 
     async def send(self, message: ASGIMessage) -> None:
         """Pass the response on, repaired."""
-        feed = self._feed
+        feed = self._repair.feed
         if message["type"] == "http.response.body" and feed is not None:
             out = feed(message.get("body", b""))
             if message.get("more_body", False):
@@ -89,9 +96,13 @@ class _Exchange:
             request = b"".join(self._request) if self._request is not None and self._has_whole_request else None
             self._request = None
             self._start = message
-            self._feed = self._repair.start(message["status"], message.get("headers", ()), request)
+            self._repair.start(message["status"], message.get("headers", ()), request)
+            if self._repair.is_opening:
+                self._start_timer()
             await self._send_head()
         else:
+            if feed is not None and not self._is_head_sent:  # such as http.response.pathsend
+                await self._open()
             await self._send(message)
 
     async def end(self, *, is_failed: bool) -> None:
@@ -99,10 +110,30 @@ class _Exchange:
 
         If it failed before the head was sent, nothing is sent: the server answers with its own error.
         """
-        if self._is_over or self._feed is None or (is_failed and not self._is_head_sent):
+        if self._opening is not None:
+            await self._opening
+        if self._is_over or self._repair.feed is None or (is_failed and not self._is_head_sent):
             return
         self._is_over = True
         await self._send_body(self._repair.fail() if is_failed else self._repair.finish(), more_body=False)
+
+    def stop_timer(self) -> None:
+        """Stop the timer of the head."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _start_timer(self) -> None:
+        try:
+            self._timer = asyncio.get_running_loop().call_later(HEAD_DELAY_S, self._open_late)
+        except RuntimeError:  # not asyncio but trio, under hypercorn
+            self._repair.open()
+
+    def _open_late(self) -> None:
+        self._opening = asyncio.ensure_future(self._open())
+
+    async def _open(self) -> None:
+        self._repair.open()
+        await self._send_head()
 
     async def _send_head(self) -> None:
         head = self._repair.head
@@ -111,6 +142,10 @@ class _Exchange:
             await self._send({**self._start, "status": head.status, "headers": head.headers})
 
     async def _send_body(self, body: bytes, *, more_body: bool) -> None:
-        if not self._is_head_sent:
+        if not self._is_open:
+            self.stop_timer()
+            if self._opening is not None:  # the head is being sent
+                await self._opening
             await self._send_head()
+            self._is_open = True
         await self._send({"type": "http.response.body", "body": body, "more_body": more_body})

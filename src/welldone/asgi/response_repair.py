@@ -1,6 +1,7 @@
 """Repair of one response of an application, without I/O. The ASGI and the WSGI middleware move the bytes.
 
-A stream is repaired as it passes. A whole reply, and a response of the wrong kind (JSON where a stream was requested,
+A stream is repaired as it passes. Its head waits for the first event, for a limited time: if that is an error, it
+becomes the status. A whole reply, and a response of the wrong kind (JSON where a stream was requested,
 or the other way round), is held until its end, together with its head: status and headers depend on the body.
 """
 
@@ -8,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -16,9 +18,12 @@ from welldone.asgi.error_body import repair_error_body
 from welldone.library.arguments import ENDPOINT_PATHS, EndpointName, parse_endpoint
 from welldone.library.iteration import INTERRUPTED
 from welldone.library.linting import InvalidStreamError
-from welldone.library.repairing import StreamRepairer, repair_response
+from welldone.library.repairing import StreamRepairer, repair_response, status_for_failure
 from welldone.protocol import sse
+from welldone.protocol.dialects.anthropic.objects import anthropic_error_object
+from welldone.protocol.dialects.chat import escape_line_breaks, openai_error_object
 from welldone.protocol.envelope import Endpoint
+from welldone.protocol.events import Failure
 from welldone.protocol.fields import read_error
 from welldone.protocol.lenient_json import parse_strict
 from welldone.protocol.repair_log import RepairEntry, RepairLog
@@ -45,6 +50,11 @@ _ANSWER_MEMBERS = ("choices", "error", "output", "content")
 """Members of whole answers: one of chat and completions, of errors, of responses, of messages."""
 _ANSWER_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|:|data:|event:|id:|retry:)")
 """Start of a JSON object or of a stream of events."""
+_ERROR_FIRST = re.compile(
+    rb"(?:event: response\.(?:created|in_progress)\ndata: .*\n\n)*"
+    rb"(?:event: (?:error|response\.failed)\n|data: \{\"error\":)"
+)
+"""Start of a repaired stream that has an error before any part of an answer."""
 _OTHER_CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?(?!utf-?8\b)", re.IGNORECASE)
 
 HeaderList: TypeAlias = list[tuple[bytes, bytes]]
@@ -158,14 +168,17 @@ class _Mode(Enum):
 
 
 class ResponseRepair:
-    """Repairs one response: call `start` with the head, what it returned with each part of the body, then `finish`.
+    """Repairs one response: call `start` with the head, `feed` with each part of the body, then `finish`.
 
-    The head is to be sent as soon as `head` is set: after `start`, or after `finish` if the response is held.
+    The head is to be sent as soon as `head` is set: after `start`, with the first event of a stream, or after `finish`
+    if the response is held.
     """
 
     def __init__(self, settings: RepairSettings, endpoint: EndpointName, method: str, path: str) -> None:
         self.head: ResponseHead | None = None
         """The head to send; None while it is unknown."""
+        self.feed: Callable[[bytes], bytes] | None = None
+        """Returns the bytes to send for a part of the body; None if the body is not changed."""
         self._settings = settings
         self._endpoint: EndpointName = endpoint
         self._path = path
@@ -181,34 +194,25 @@ class ResponseRepair:
         self._trace_parts: list[bytes] = []
         self._is_finished = False
 
-    def start(
-        self, status: int, headers: Iterable[Iterable[bytes]], request: bytes | None
-    ) -> Callable[[bytes], bytes] | None:
-        """Read the head of the response. `request` is the body of the request; None if it is unknown.
-
-        Returns the function that returns the bytes to send for a part of the body; None if the body is not changed.
-        """
+    def start(self, status: int, headers: Iterable[Iterable[bytes]], request: bytes | None) -> None:
+        """Read the head of the response. `request` is the body of the request; None if it is unknown."""
         self._received = ResponseHead(status, [(bytes(name), bytes(value)) for name, value in headers])
         self._request = _read_request(request, is_whole=self._settings.strict)
         self._mode = self._choose_mode()
         self._header_repairs = []
         if self._mode is _Mode.UNCHANGED:
-            self.head = self._received
-            return None
-        feed: Callable[[bytes], bytes] = self._hold
-        if self._mode is _Mode.STREAM:
-            self.head = self._stream_head()
+            self.head, self.feed = self._received, None
+        elif self._mode is _Mode.HELD:
+            self._set_feed(self._hold)
+        else:
             self._repairer = self._make_repairer()
-            feed = self._feed_until_done if self._endpoint in ("chat", "completions") else self._repairer.feed
-        if not self._settings.strict:
-            return feed
-        parts = self._trace_parts
+            self._set_feed(self._feed_first)
 
-        def record(data: bytes) -> bytes:
-            parts.append(data)
-            return feed(data)
-
-        return record
+    def open(self) -> None:
+        """Set the head of a stream whose first event takes too long."""
+        if self.is_opening:
+            self.head = self._stream_head()
+            self._set_feed(self._feed_stream())
 
     def finish(self) -> bytes:
         """Return the last bytes to send, after the last part of the body."""
@@ -217,7 +221,8 @@ class ResponseRepair:
         self._is_finished = True
         if self._mode is _Mode.STREAM:
             assert self._repairer is not None
-            return self._repairer.close()
+            out = self._repairer.close()
+            return out if self.head is not None else self._begin(out)
         body, self._held = b"".join(self._held), []
         return self._finish_error(body) if self._received.status >= 400 else self._finish_whole(body)
 
@@ -227,6 +232,11 @@ class ResponseRepair:
             return b""
         self._is_finished = True
         return self._repairer.fail(INTERRUPTED)
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether the head of a stream waits for its first event."""
+        return self._mode is _Mode.STREAM and self.head is None
 
     @property
     def is_examined(self) -> bool:
@@ -314,11 +324,50 @@ class ResponseRepair:
         observed = f"{name.lower()}: {value}" if value else f"no {name.lower()} header"
         self._header_repairs.append(RepairEntry(rule, 1, 0, 0, observed))
 
+    def _record_status(self, rule: str) -> None:
+        self._header_repairs.append(RepairEntry(rule, 1, 0, 0, f"status {self._received.status}"))
+
     # Body.
 
     def _make_repairer(self) -> StreamRepairer:
         settings = self._settings
         return StreamRepairer(self._endpoint, request=self._request, think=settings.think, text=settings.text)
+
+    def _set_feed(self, feed: Callable[[bytes], bytes]) -> None:
+        self.feed = feed
+        if self._settings.strict:
+            self.feed = partial(self._record, feed)
+
+    def _record(self, feed: Callable[[bytes], bytes], data: bytes) -> bytes:
+        self._trace_parts.append(data)
+        return feed(data)
+
+    def _feed_stream(self) -> Callable[[bytes], bytes]:
+        assert self._repairer is not None
+        return self._feed_until_done if self._endpoint in ("chat", "completions") else self._repairer.feed
+
+    def _feed_first(self, data: bytes) -> bytes:
+        """Repair the first parts of a stream, until there is something to send."""
+        out = self._feed_stream()(data)
+        return self._begin(out) if out else b""
+
+    def _begin(self, out: bytes) -> bytes:
+        """Set the head by the first bytes of a stream. If they are an error, it is sent as JSON with a status."""
+        assert self._repairer is not None
+        if _ERROR_FIRST.match(out) is None:
+            self.open()
+            return out
+        self._is_finished = True  # nothing relevant follows an error
+        self._set_feed(_drop)
+        self._repairer.close()
+        failure = self._repairer.result.failure or Failure(INTERRUPTED)
+        is_anthropic = self._endpoint == "messages"
+        error = anthropic_error_object(failure) if is_anthropic else openai_error_object(failure)
+        body, status = escape_line_breaks(msgspec.json.encode(error)), status_for_failure(failure)
+        self._record_status("err-status-before-stream")
+        changes = {"Content-Type": _JSON_TYPE, "Content-Length": str(len(body))}
+        self.head = ResponseHead(status, self._received.headers).replace_headers(changes)
+        return body
 
     def _feed_until_done(self, data: bytes) -> bytes:
         """Repair a part of a stream of chunks.
@@ -376,13 +425,18 @@ class ResponseRepair:
         if parse_strict(received) == parse_strict(sent):
             sent = received
         if status != self._received.status:
-            self._header_repairs.append(RepairEntry("ns-error-status", 1, 0, 0, f"status {self._received.status}"))
+            self._record_status("ns-error-status")
         changes: dict[str, str | None] = {"Content-Length": str(len(sent))}
         if self._received.media_type != _JSON_TYPE:
             self._record_header("ns-content-type-json", "Content-Type")
             changes["Content-Type"] = _JSON_TYPE
         self.head = ResponseHead(status, self._received.headers).replace_headers(changes)
         return sent
+
+
+def _drop(data: bytes) -> bytes:
+    """Ignore a part of the body that follows the end."""
+    return b""
 
 
 def _read_request(body: bytes | None, *, is_whole: bool) -> dict[str, Any] | None:

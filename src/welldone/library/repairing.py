@@ -4,6 +4,7 @@ All of them run the pipelines of `welldone.protocol`. Bad bytes never raise: wha
 with an error event.
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Generator, Iterable
 from functools import partial
 
@@ -174,6 +175,7 @@ _STATUS_BY_ERROR_TYPE = {
     "upstream_error": 502,
 }
 _ERROR_TYPE_BY_STATUS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_STATUS_CODE = re.compile("[45][0-9][0-9]")
 _UNREADABLE_CODES = ("bad_upstream_stream", "incomplete_stream")
 _ERROR_TEXT_LIMIT = 400  # characters of a body that is plain text
 
@@ -206,8 +208,15 @@ def repair_response(
     pipeline.close()
     failure = pipeline.failure
     if failure is not None and status < 400:
-        status = _STATUS_BY_ERROR_TYPE.get(failure.type, 500)
+        status = status_for_failure(failure)
     return RepairedResponse(pipeline.body(), status, pipeline.result)
+
+
+def status_for_failure(failure: Failure) -> int:
+    """Return the HTTP status of an error: its code, where a server repeats the status there, or the one of its type."""
+    if failure.code is not None and _STATUS_CODE.fullmatch(failure.code):
+        return int(failure.code)
+    return _STATUS_BY_ERROR_TYPE.get(failure.type, 500)
 
 
 def _map_error(body: bytes, status: int, failure: Failure, *, is_messages: bool) -> Failure:
