@@ -100,7 +100,9 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--only", type=_parse_names, default=names, metavar="NAMES", help=f"of {', '.join(names)}")
     parser.add_argument("--ready", action="store_true", help="only install the servers and convert the model")
     parser.add_argument("--middleware", action="store_true", help="only repeat the checks with the middleware")
-    parser.add_argument("--json", type=Path, metavar="DIR", help="write the complete reports and replies to this folder")
+    parser.add_argument(
+        "--json", type=Path, metavar="DIR", help="write the complete reports and replies to this folder"
+    )
     return parser.parse_args()
 
 

@@ -113,6 +113,15 @@ def test_a_stream_in_place_of_a_reply_becomes_one() -> None:
     assert answer.headers["content-type"] == "application/json"
 
 
+@table("value", ["yes", "true", 1])  # vLLM and FastAPI read them as true
+def test_the_application_decides_what_an_invalid_value_of_stream_means(value: object) -> None:
+    answer = call(app_with(*WRONG_STREAM), {**CHAT, "stream": value})
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+    assert answer.reports[0].is_stream
+    answer = call(app_with(WRONG_REPLY, headers=[JSON]), {**CHAT, "stream": value})
+    assert answer.json["choices"][0]["message"]["content"] == "Hi"
+
+
 def test_an_error_with_status_200_gets_a_status() -> None:
     body = b'{"error":{"message":"no such model","type":"not_found_error"}}'
     for request in (CHAT, NO_STREAM):

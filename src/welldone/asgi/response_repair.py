@@ -291,7 +291,8 @@ class ResponseRepair:
         if not self._is_post:
             return _Mode.UNCHANGED
         is_stream = media_type == _STREAM_TYPE or (self._request is not None and media_type in _UNSPECIFIC_TYPES)
-        if is_stream and (self._request is None or request.get("stream") is True):
+        # Some applications accept values such as "yes": what they sent shows how they understood it.
+        if is_stream and (self._request is None or request.get("stream") not in (None, False)):
             return _Mode.STREAM
         return _Mode.HELD if is_stream or is_json else _Mode.UNCHANGED
 
