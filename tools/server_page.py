@@ -146,8 +146,12 @@ own `--middleware` flag, the others by `tools/repaired_server.py`, which wraps t
 The numbers are the broken rules before and after. `make servers ARGS="--middleware"` repeats the second check.
 """
 
-UNREPAIRED: Mapping[str, str] = {}
-"""Rules that a middleware cannot repair, and the reason."""
+UNREPAIRED: Mapping[str, str] = {
+    "err-body-shape": "An unknown path: the middleware leaves every path but those of the API unchanged.",
+    "http-cors-preflight": "A preflight is a request of its own, which the server does not answer.",
+    "tool-no-markup-leak": "The call was cut off at `max_tokens`; a half call cannot be repaired.",
+}
+"""Rules that the middleware leaves broken, and the reason, from the bytes of the checked servers."""
 
 
 def render(pages: Sequence[ServerPage]) -> str:
@@ -176,7 +180,7 @@ def _middleware_lines(pages: Sequence[ServerPage]) -> list[str]:
     lines.append(f"|---|---|---|{'---|' * len(DIALECTS)}")
     left = []
     for page, run in runs:
-        cells = (f"{_count_cell(page.results[name])} → {_count_cell(run.results[name])}" for name in DIALECTS)
+        cells = (_change_cell(page.results[name], run.results[name]) for name in DIALECTS)
         lines.append(f"| {' | '.join([*_row_head(page, run.results), *cells])} |")
         for name in DIALECTS:
             result = run.results[name]
@@ -187,7 +191,17 @@ def _middleware_lines(pages: Sequence[ServerPage]) -> list[str]:
         lines += ["| server | endpoint | rule | severity | observed | why |", "|---|---|---|---|---|---|", *left]
     for page, run in runs:
         lines += ["", f"{page.title}, with the middleware:", "", "```", run.command.strip(), "```"]
+        for name, dialect in DIALECTS.items():
+            result = run.results[name]
+            if isinstance(result, NotRun):
+                lines += ["", *_result_lines(f"`/v1{dialect.path}`", result)]
     return lines
+
+
+def _change_cell(before: Result, after: Result) -> str:
+    if isinstance(before, Unsupported) and isinstance(after, Unsupported):
+        return _verdict_cell(after)
+    return f"{_count_cell(before)} → {_count_cell(after)}"
 
 
 def _count_cell(result: Result) -> str:

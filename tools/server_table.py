@@ -129,7 +129,10 @@ SERVERS = (
         lock="servers-transformers",
         command="{bin}transformers " + TRANSFORMERS,
         middleware_command="{bin}python {tools}repaired_server.py transformers " + TRANSFORMERS,
-        environment={**QUIET, "OMP_NUM_THREADS": "1"},  # on a busy machine, PyTorch's threads mostly wait for each other
+        environment={
+            **QUIET,
+            "OMP_NUM_THREADS": "1",
+        },  # on a busy machine, PyTorch's threads mostly wait for each other
         note=(
             "The model is the same file, converted to 16-bit weights by `tools/unpack.py`. This server has no API keys."
         ),

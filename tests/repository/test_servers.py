@@ -8,7 +8,7 @@ import pytest
 from tests.check import reports
 from tests.table import table
 from tools import server_page
-from tools.server_page import Checked, NotRun, Result, ServerPage, Unsupported
+from tools.server_page import Checked, MiddlewareRun, NotRun, Result, ServerPage, Unsupported
 from welldone.check.report import Report, Verdict
 from welldone.check.settings import DIALECTS
 from welldone.protocol.catalog import RULES, Repairability
@@ -103,6 +103,43 @@ def test_the_reason_why_a_server_did_not_run_is_shown() -> None:
     assert "`/v1/chat/completions` could not be checked:\n\n```\nno wheel for this machine\n```" in text
 
 
+def _with_middleware(before: Result, after: Result, **members: object) -> ServerPage:
+    page = _page(before)
+    run = MiddlewareRun(command="serve --middleware X", results={**page.results, "chat": after})
+    return msgspec.structs.replace(page, middleware=run, **members)
+
+
+def test_the_table_of_the_middleware_has_the_broken_rules_before_and_after() -> None:
+    before, after = map(server_page.summarize, (reports.failing_report(), reports.passing_report()))
+    text = server_page.render([_with_middleware(before, after)])
+    _, table_text = text.split("## With the middleware")
+    assert "| [Server 0](#server-0) | 1.2.3 | 2026-01-02 | 3 → 0 | unsupported | unsupported |" in table_text
+    assert "serve --middleware X" in table_text
+    assert "still broken" not in table_text
+
+
+def test_rules_that_the_middleware_leaves_broken_have_a_reason() -> None:
+    findings = (reports.finding(rule="http-cors-preflight", severity="breaks"),)
+    left = server_page.summarize(reports.failing_report(findings=findings))
+    text = server_page.render([_with_middleware(left, left)])
+    reason = server_page.UNREPAIRED["http-cors-preflight"]
+    (row,) = [line for line in text.splitlines() if reason in line]
+    assert row.startswith("| Server 0 | chat | [http-cors-preflight](rules/http-cors-preflight.md) | breaks | `")
+
+
+def test_a_check_with_the_middleware_that_failed_is_shown() -> None:
+    before = server_page.summarize(reports.failing_report())
+    text = server_page.render([_with_middleware(before, NotRun(date="2026-01-02", reason="no wheel for this machine"))])
+    assert "| 3 → not run | unsupported | unsupported |" in text
+    assert "no wheel for this machine" in text
+
+
+def test_an_imitation_is_only_in_the_table_of_the_middleware() -> None:
+    result = server_page.summarize(reports.passing_report())
+    text = server_page.render([_with_middleware(result, result, is_imitation=True)])
+    assert text.count("| [Server 0](#server-0) |") == 1
+
+
 def test_stored_pages_are_loaded_in_the_order_of_the_page(tmp_path: Path) -> None:
     second = _page(NotRun(date="2026-01-02", reason="gone"), position=1)
     first = _page(server_page.summarize(reports.failing_report()))
@@ -119,8 +156,9 @@ def test_the_page_is_generated_from_the_stored_results() -> None:
 def test_stored_results_have_no_local_paths_and_only_rules_with_a_page(page: ServerPage) -> None:
     text = msgspec.json.encode(page).decode()
     assert not [path for path in ("/home/", "/root", "/tmp/", "/work", "/Users/") if path in text]
-    assert list(page.results) == list(DIALECTS)
-    for result in page.results.values():
+    runs = [page.results, page.middleware.results] if page.middleware else [page.results]
+    assert [list(results) for results in runs] == [list(DIALECTS)] * len(runs)
+    for result in (result for results in runs for result in results.values()):
         if isinstance(result, Checked):
             assert sum(result.rules.values()) > 0
             assert not [broken.rule for broken in result.broken if not (RULE_PAGES / f"{broken.rule}.md").exists()]
@@ -142,3 +180,17 @@ def test_welldone_breaks_no_rule(endpoint: str) -> None:
 def test_behind_the_gateway_only_rules_that_cannot_be_repaired_are_broken(endpoint: str) -> None:
     result = _stored_result("welldone in front of llama.cpp", endpoint)
     assert {RULES[broken.rule].repairability for broken in result.broken} <= {Repairability.REPORT_ONLY}
+
+
+@table(
+    "page",
+    [page for page in STORED_PAGES if page.middleware],
+    ids=[page.title for page in STORED_PAGES if page.middleware],
+)
+def test_the_middleware_breaks_no_rule_and_leaves_only_rules_with_a_reason(page: ServerPage) -> None:
+    assert page.middleware is not None
+    for endpoint, after in page.middleware.results.items():
+        before = page.results[endpoint]
+        if isinstance(before, Checked) and isinstance(after, Checked):
+            assert len(after.broken) <= len(before.broken)
+            assert {broken.rule for broken in after.broken} <= server_page.UNREPAIRED.keys()
