@@ -72,15 +72,20 @@ def main() -> int:
 
 def _make_page(position: int, server: Server, gguf: Path, options: argparse.Namespace) -> ServerPage:
     """Check a server, without and with the middleware."""
-    if options.middleware:
-        stored = server_page.load_page(DOCS / "servers" / f"{server.name}.json")
-        version, results = stored.version, stored.results
+    path = DOCS / "servers" / f"{server.name}.json"
+    stored = server_page.load_page(path) if path.exists() else None
+    if options.middleware and stored is not None:
+        version, results = stored.version, dict(stored.results)
     else:
-        version, results = _check_server(server, gguf, options.json)
+        results = dict(stored.results) if stored else {}
+        version, new = _check_server(server, gguf, options.endpoint, options.json)
+        results |= new
     middleware = None
     if server.middleware_command:
         repaired = server.with_middleware()
-        _, repaired_results = _check_server(repaired, gguf, options.json and options.json / "middleware")
+        repaired_results = dict(stored.middleware.results) if stored and stored.middleware else {}
+        reports = options.json and options.json / "middleware"
+        repaired_results |= _check_server(repaired, gguf, options.endpoint, reports)[1]
         middleware = MiddlewareRun(command=printable_command(repaired), results=repaired_results)
     return ServerPage(
         position=position,
@@ -98,12 +103,17 @@ def _parse_options() -> argparse.Namespace:
     names = [server.name for server in SERVERS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=_parse_names, default=names, metavar="NAMES", help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "--endpoint", action="append", choices=DIALECTS, help="only check this endpoint, and keep the other results"
+    )
     parser.add_argument("--ready", action="store_true", help="only install the servers and convert the model")
     parser.add_argument("--middleware", action="store_true", help="only repeat the checks with the middleware")
     parser.add_argument(
         "--json", type=Path, metavar="DIR", help="write the complete reports and replies to this folder"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.endpoint = options.endpoint or list(DIALECTS)
+    return options
 
 
 def _parse_names(text: str) -> list[str]:
@@ -128,19 +138,21 @@ def _install_all(names: list[str], gguf: Path) -> int:
     return ExitCode.OK
 
 
-def _check_server(server: Server, gguf: Path, reports: Path | None) -> tuple[str, dict[str, Result]]:
+def _check_server(
+    server: Server, gguf: Path, endpoints: Sequence[str], reports: Path | None
+) -> tuple[str, dict[str, Result]]:
     """The server's version, and the result of each endpoint."""
     try:
         with ExitStack() as stack:
             url, version = _start(server, gguf, stack)
             results: dict[str, Result] = {}
-            for endpoint in DIALECTS:
+            for endpoint in endpoints:
                 print(f"{server.name} {version}: checking {endpoint}", flush=True)
                 results[endpoint] = _check_endpoint(server, url, endpoint, reports)
                 print(f"{server.name} {version}: {endpoint} {_result_line(results[endpoint])}", flush=True)
             return version, results
     except ServerError as error:
-        return "", dict.fromkeys(DIALECTS, NotRun(date=_today(), reason=str(error)))
+        return "", dict.fromkeys(endpoints, NotRun(date=_today(), reason=str(error)))
 
 
 def _today() -> str:

@@ -113,6 +113,15 @@ def test_a_reply_that_is_too_long_fails_before_its_end() -> None:
     assert b'"error"' in sent
 
 
+def test_fewer_choices_than_requested_are_sent_on() -> None:
+    request = {"model": "m", "n": 2, "stream": True}
+    repairer = StreamRepairer(request=request)
+    assert b"error" not in repairer.feed(WRONG + LAST + DONE) + repairer.close()
+    assert "n-refuse-if-unsupported" in {entry.rule for entry in repairer.result.repairs}
+    reply = repair_response(CHAT_REPLY, request={**request, "stream": False})
+    assert (reply.status, reply.result.failure) == (200, None)
+
+
 def test_options_are_passed_on() -> None:
     think = StreamRepairer(think="tags").feed(WRONG.replace(b"Hi", b"<think>why</think>so"))
     assert b'"reasoning_content":"why"' in think
@@ -344,6 +353,8 @@ def test_an_error_gets_the_shape_of_its_api(
     [
         (b'{"error":{"message":"m","type":"rate_limit_error"}}', 429),
         (b'{"error":{"message":"m"}}', 500),
+        (b'{"error":{"message":"m","code":404}}', 404),
+        (b'{"error":{"message":"m","code":1234}}', 500),
         (b"", 502),
         (b"<html>", 502),
     ],

@@ -258,6 +258,13 @@ def make_checked_pipeline(
         parse_endpoint(endpoint), body, id_stem=new_id_stem(), created=current_time(), is_stream=is_stream
     )
     pipeline.configure(
-        0, RepairOptions(think=think_mode_for(think, body or {}), text=text, strict=rules, map_failure=map_failure)
+        0,
+        RepairOptions(
+            think=think_mode_for(think, body or {}),
+            text=text,
+            strict=rules,
+            map_failure=map_failure,
+            accept_fewer_choices=True,
+        ),
     )
     return pipeline

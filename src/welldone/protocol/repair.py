@@ -175,8 +175,9 @@ class EventRepairer:
             failures.append(incomplete_stream_failure("the server sent no answer"))
         elif len(choices) < requested:
             self._repair_log.record("n-refuse-if-unsupported", len(choices))
-            message = f"the server sent {len(choices)} of {requested} requested choices"
-            failures.append(incomplete_stream_failure(message))
+            if not self.options.accept_fewer_choices:
+                message = f"the server sent {len(choices)} of {requested} requested choices"
+                failures.append(incomplete_stream_failure(message))
         if failures:
             self._fail(failures[0], out)
         elif not is_done:

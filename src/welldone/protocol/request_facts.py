@@ -60,6 +60,8 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of rules whose violation is a failure; `all` stands for every rule with a repair."""
     map_failure: FailureMapper | None = None
     """Maps errors of the upstream to the errors that are sent."""
+    accept_fewer_choices: bool = False
+    """Whether an answer with fewer choices than requested is sent on, where they cannot be requested again."""
 
 
 DEFAULT_OPTIONS = RepairOptions()
