@@ -12,13 +12,14 @@ import pytest
 from tests.asgi.asgi_client import Client, scope
 from tests.asgi.repair_apps import CHAT, CHAT_PATH, JSON, SSE, WRONG_REPLY, WRONG_STREAM, app_with, call, chunk
 from tests.http.aio import run
+from tests.recorded.traces import RecordedTrace, recorded_traces
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
 from welldone import RULES, InvalidStreamError
 from welldone.asgi import AnswerReport, RepairMiddleware, response_repair
 from welldone.asgi import middleware as middleware_module
 from welldone.asgi.middleware import ASGIApp, ASGIMessage, ASGIReceive, ASGIScope, ASGISend
-from welldone.protocol.catalog import Repairability, Rule
+from welldone.protocol.catalog import Repairability, Rule, Severity
 
 NO_STREAM = {**CHAT, "stream": False}
 ERROR = {"message": "no", "type": "server_error", "param": None, "code": None}
@@ -75,6 +76,17 @@ def test_the_wrong_examples_of_every_repairable_rule_come_out_right(rule: Rule) 
         app = app_with(trace.body, status=trace.status or 200, headers=[(name.lower(), one) for name, one in headers])
         answer = call(app, request, path)
         assert rule.id not in answer.findings
+
+
+@table("reply", recorded_traces, ids=lambda reply: reply.name)
+def test_recorded_streams_of_real_servers_come_out_right(reply: RecordedTrace) -> None:
+    trace = reply.trace
+    if not reply.is_stream or trace.request is None:
+        return
+    path = CHAT_PATH if trace.endpoint == "chat" else f"/v1/{trace.endpoint}"
+    answer = call(app_with(trace.body, headers=trace.headers or [SSE]), {**trace.request, "stream": True}, path)
+    repairable = [rule for rule in answer.findings if RULES[rule].repairability is not Repairability.REPORT_ONLY]
+    assert [rule for rule in repairable if RULES[rule].severity is Severity.BREAKS] == []
 
 
 # Whole replies.

@@ -165,6 +165,11 @@ def test_a_correct_delta_is_read_without_a_repair(delta: Json, events: list[Even
             [ToolCall(0, 0, "", "get"), ToolArguments(0, 0, "{}")],
             ["tool-legacy-function-call"],
         ),
+        (
+            {"function_call": {"name": "get", "arguments": "{}"}, **call_start(arguments="{}")},  # llama-cpp-python
+            [ToolCall(0, 0, "call_a", "get"), ToolArguments(0, 0, "{}")],
+            ["tool-legacy-function-call"],
+        ),
         ({"function_call": {}}, [], ["tool-legacy-function-call"]),
         ({"function_call": "get"}, [], []),
     ],

@@ -101,8 +101,12 @@ class DeltaReader:
             self._read_tool_calls(delta["tool_calls"], index, events)
             if content and delta["tool_calls"]:
                 self._repair_log.record("tool-no-content-in-same-delta", delta)
-        if isinstance(delta.get("function_call"), dict):
-            self._read_function_call(delta["function_call"], index, events)
+        if isinstance(function_call := delta.get("function_call"), dict):
+            self._repair_log.record_if(
+                not self._facts.uses_legacy_functions, "tool-legacy-function-call", function_call
+            )
+            if not delta.get("tool_calls"):  # llama-cpp-python sends each call in both forms
+                self._read_function_call(function_call, index, events)
 
     def add_text(self, text: str, index: int, logprobs: list[Event], events: list[Event]) -> None:
         """Append text, after its log probabilities."""
@@ -257,7 +261,6 @@ class DeltaReader:
 
     def _read_function_call(self, call: Json, index: int, events: list[Event]) -> None:
         """Read the deprecated `function_call`: one call per choice, without an id."""
-        self._repair_log.record_if(not self._facts.uses_legacy_functions, "tool-legacy-function-call", call)
         name = _clean_string(call.get("name"))
         arguments = self._read_arguments(call.get("arguments"), index, 0)
         if name:
