@@ -142,14 +142,31 @@ MIDDLEWARE_HEAD = """
 ## With the middleware
 
 Servers that are ASGI applications were checked a second time with [`RepairMiddleware`](asgi.md) in front: vLLM by its
-own `--middleware` flag, the others by `tools/repaired_server.py`, which wraps the application and changes nothing else.
-The numbers are the broken rules before and after. `make servers ARGS="--middleware"` repeats the second check.
+own `--middleware` flag, llama-cpp-python and transformers by `tools/repaired_server.py`, which wraps the application
+and changes nothing else. The numbers are the broken rules before and after. `make servers ARGS="--middleware"` repeats
+the second check.
 """
 
 UNREPAIRED: Mapping[str, str] = {
-    "err-body-shape": "An unknown path: the middleware leaves every path but those of the API unchanged.",
+    "cmpl-echo": "The server ignores `echo`.",
+    "cmpl-usage-chunk": "The server sends no usage, and none is invented.",
+    "err-body-shape": "An unknown path: the middleware changes only the paths of the API.",
+    "err-refused-4xx": "The server answers with status 500, an exception of its own; no other status is guessed.",
+    "err-status-before-stream": (
+        "The server ended the stream without any event, seconds after the status had to be sent."
+    ),
     "http-cors-preflight": "A preflight is a request of its own, which the server does not answer.",
-    "tool-no-markup-leak": "The call was cut off at `max_tokens`; a half call cannot be repaired.",
+    "live-keepalive-in-silence": (
+        "The machine was busy, so that the server was silent for more than 15 s. The middleware sends no keep-alives."
+    ),
+    "live-stop-not-leaked": "The server sends the stop string as text. The middleware cuts no text.",
+    "n-refuse-if-unsupported": "The server ignores `n`. Only a gateway can ask again for the other choices.",
+    "ns-models-list": "Another path: `/v1/models`.",
+    "req-content-parts": "The server refuses the role `developer` with status 500.",
+    "req-max-tokens-both": "The server ignores `max_completion_tokens`. The request is not changed.",
+    "req-unknown-ignored": "The server refuses unknown members of a request. The request is not changed.",
+    "tool-no-markup-leak": "The call was cut off at `max_tokens`; half a call cannot be repaired.",
+    "use-final-chunk": "The server sends no usage, and none is invented.",
 }
 """Rules that the middleware leaves broken, and the reason, from the bytes of the checked servers."""
 

@@ -74,19 +74,17 @@ def _make_page(position: int, server: Server, gguf: Path, options: argparse.Name
     """Check a server, without and with the middleware."""
     path = DOCS / "servers" / f"{server.name}.json"
     stored = server_page.load_page(path) if path.exists() else None
-    if options.middleware and stored is not None:
-        version, results = stored.version, dict(stored.results)
-    else:
-        results = dict(stored.results) if stored else {}
+    unchecked: dict[str, Result] = dict.fromkeys(DIALECTS, NotRun(date=_today(), reason="not checked yet"))
+    version, results = (stored.version, dict(stored.results)) if stored else ("", unchecked)
+    if not options.middleware:
         version, new = _check_server(server, gguf, options.endpoint, options.json)
-        results |= new
+        results = {**results, **new}
     middleware = None
     if server.middleware_command:
         repaired = server.with_middleware()
-        repaired_results = dict(stored.middleware.results) if stored and stored.middleware else {}
-        reports = options.json and options.json / "middleware"
-        repaired_results |= _check_server(repaired, gguf, options.endpoint, reports)[1]
-        middleware = MiddlewareRun(command=printable_command(repaired), results=repaired_results)
+        old = stored.middleware.results if stored and stored.middleware else unchecked
+        _, new = _check_server(repaired, gguf, options.endpoint, options.json and options.json / "middleware")
+        middleware = MiddlewareRun(command=printable_command(repaired), results={**old, **new})
     return ServerPage(
         position=position,
         title=server.title,
