@@ -143,15 +143,15 @@ MIDDLEWARE_HEAD = """
 
 Servers that are ASGI applications were checked a second time with [`RepairMiddleware`](asgi.md) in front: vLLM by its
 own `--middleware` flag, llama-cpp-python and transformers by `tools/repaired_server.py`, which wraps the application
-and changes nothing else. The numbers are the broken rules before and after. `make servers ARGS="--middleware"` repeats
-the second check.
+and changes nothing else. The numbers are the broken rules before and after; the table above has the dates of the first
+checks. `make servers ARGS="--middleware"` repeats the second ones.
 """
 
 UNREPAIRED: Mapping[str, str] = {
     "cmpl-echo": "The server ignores `echo`.",
     "cmpl-usage-chunk": "The server sends no usage, and none is invented.",
     "err-body-shape": "An unknown path: the middleware changes only the paths of the API.",
-    "err-refused-4xx": "The server answers with status 500, an exception of its own; no other status is guessed.",
+    "err-refused-4xx": "An error inside the server (status 500, vLLM: `internal_error`); no other status is guessed.",
     "err-status-before-stream": (
         "The server ended the stream without any event, seconds after the status had to be sent."
     ),
