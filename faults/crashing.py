@@ -127,7 +127,7 @@ def _two_models(context: CaseContext) -> Iterator[tuple[Running, int]]:
     """Run two loaded models; yields the server and the first engine's process id."""
     each = f'file = "{context.model}"\nthreads = 1\nparallel = {SLOTS}\nctx_size = {2048 * SLOTS}\n'
     (context.folder / "welldone.toml").write_text(f"[models.one]\npreload = true\n{each}[models.other]\n{each}")
-    options = ["--idle", str(IDLE_S), "--first-byte", "60", "--early", "0.1"]
+    options = ["--idle", str(IDLE_S), "--first-byte", "60", "--early", "0.1", "--continue", "off"]
     with serving(options, folder=context.folder) as server:
         (engine,) = children(server.process.pid)
         assert asyncio.run(send_request(server, chat("other", max_tokens=1))).ending == "whole"

@@ -141,7 +141,9 @@ def die(context: CaseContext) -> Outcome:
             f'[upstreams.n{index}]\nurl = "{url}"\nmodels = ["native"]\nspeaks = ["responses", "messages"]\nprobe_s = 0'
             for index, url in enumerate(urls)
         )
-        server = stack.enter_context(gateway(context.folder, *urls, each={"models": ["plain"]}, more=more))
+        options = ("--continue", "off")
+        made = gateway(context.folder, *urls, each={"models": ["plain"]}, more=more, options=options)
+        server = stack.enter_context(made)
         asyncio.run(_send_all(context, server, count, dying, totals))
     ends = totals.endings
     return Outcome(

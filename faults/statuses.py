@@ -67,7 +67,7 @@ def gateway_setup(context: CaseContext) -> Iterator[Setup]:
         with upstream(choose) as one:
             limit_s = 0.3 if context.is_short else 1.0
             tables = "\n".join(_table(name, one.url, limit_s) for name in (*EXPECTED, ENDLESS))
-            with gateway(context.folder, options=["--early", "30"], more=tables) as server:
+            with gateway(context.folder, options=["--early", "30", "--continue", "off"], more=tables) as server:
                 yield Setup(server, one, elsewhere, attempts)
 
 

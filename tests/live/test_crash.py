@@ -32,7 +32,7 @@ pytestmark = [LINUX, pytest.mark.tier2]
 @pytest.fixture
 def crashing(tiny_model: Path) -> Iterator[Running]:
     """A server per test, because the restart delay grows with each crash."""
-    with small_server(tiny_model) as running:
+    with small_server(tiny_model, "--continue", "off") as running:
         yield running
         assert running.end() == 0
 
@@ -50,7 +50,8 @@ def test_a_stream_ends_with_one_error_when_its_engine_is_killed(crashing: Runnin
 
 
 def test_a_whole_answer_becomes_a_502_when_its_engine_is_killed(tiny_model: Path) -> None:
-    with small_server(tiny_model, "-np", "2", "-c", "4096") as server, engine_of(server) as engine:
+    options = ("-np", "2", "-c", "4096", "--continue", "off")
+    with small_server(tiny_model, *options) as server, engine_of(server) as engine:
         with start_chat(server, max_tokens=LONG_ANSWER, stream=False) as whole:
             wait_for_metric(server, PROCESSING, 1)
             with start_chat(server, max_tokens=LONG_ANSWER) as connection:

@@ -314,7 +314,7 @@ def test_an_invalid_request_is_sent_once(tmp_path: Path) -> None:
 def test_a_stream_that_has_begun_ends_with_one_error_event(tmp_path: Path) -> None:
     async def work() -> None:
         dying = MockReply((ROLE, HELLO, MockChunk(after_s=0.05)), end="reset")
-        async with cluster(tmp_path, [dying], [dying]) as serving:
+        async with cluster(tmp_path, [dying], [dying], continuation="off") as serving:
             serving.add(0, 1)
             reply = await serving.post(STREAM)
             assert (reply.status, reply.findings()) == (200, [])

@@ -106,7 +106,7 @@ def send_request(
     limits: Any = {"first_byte_s": 0.4, "idle_s": 0.4} if name.startswith("hang") else {}
 
     async def work() -> tuple[RecordedReply, list[int]]:
-        async with gateway(folder, script, *more, **FIRST, **limits) as serving:
+        async with gateway(folder, script, *more, **FIRST, **limits, continuation="off") as serving:
             return await serving.post(request), serving.post_counts
 
     return run(work())

@@ -52,6 +52,13 @@ class ServeSettings:
         "--early SECONDS",
         limits=(0, 60),
     )
+    continuation: str = server_setting(
+        "auto",
+        "when a backend fails within an answer: auto, another attempt continues it where that is safe; off, it ends "
+        "with an error event",
+        "--continue MODE",
+        choices="auto off",
+    )
     # Kubernetes' terminationGracePeriodSeconds
     drain_s: float = server_setting(
         30.0, "seconds to let running requests finish at shutdown", "--drain SECONDS", limits=(0, HOUR_S)

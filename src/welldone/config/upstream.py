@@ -75,6 +75,13 @@ class UpstreamSettings:
         "which requests go to the same upstream while it is healthy, for its prompt cache",
         choices="none key conversation",
     )
+    continues: str = setting(
+        "auto",
+        "continuation of an answer that broke off: prefill, it continues a final assistant message; "
+        "continue_final_message, with this field of vLLM and SGLang; replay, the request is repeated, also with a seed "
+        "that it honours; off; auto, by the kind of server, else a replay at temperature 0",
+        choices="auto prefill continue_final_message replay off",
+    )
     # An outage is detected within 30 s, and the load is negligible
     probe_s: float = setting(15.0, "seconds between health probes; 0: never", limits=(1, DAY_S), words={"0": 0.0})
     health: str = setting("", "path of its health endpoint, such as /health", unset="list its models")

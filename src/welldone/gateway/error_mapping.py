@@ -421,12 +421,10 @@ def connection_failure(error: HttpClientError, upstream: Upstream | None) -> Att
     return AttemptFailure(busy, OUTCOME_NO_ROOM, is_server_fault=False, is_retryable=False)
 
 
-def disconnect_failure(
-    error: HttpClientError, upstream: Upstream | None, *, has_started: bool = False
-) -> AttemptFailure:
-    """The failure for a reply that breaks off, or is not HTTP, possibly after its start."""
+def disconnect_failure(error: HttpClientError, upstream: Upstream | None) -> AttemptFailure:
+    """The failure for a reply that breaks off, or is not HTTP."""
     api_error = engine_died() if upstream is None else upstream_disconnected(str(error))
-    return AttemptFailure(api_error, "lost", is_stale=error.is_stale, is_disconnect=not has_started)
+    return AttemptFailure(api_error, "lost", is_stale=error.is_stale, is_disconnect=True)
 
 
 def timeout_failure(timeout_s: float) -> AttemptFailure:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from welldone.protocol import sse
+from welldone.protocol.continuation import DELIVERED_LIMIT_BYTES, FastPathText
 from welldone.protocol.dialects.base import DialectWriter
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields
@@ -33,6 +34,7 @@ _LEARNING_ATTEMPTS = 4
 """Chunks from which templates may be learnt. If chunks differ in more than their text, they are of no use."""
 _TEMPLATE_LIMIT_BYTES = 4096
 """Longest chunk from which a fast path is learnt, since each text in it is tried. Real chunks have 300 bytes."""
+_PENDING_LIMIT_BYTES = 4096  # of text that is recorded later, together with other events
 _PLACEHOLDER = "\x1atext\x1a"
 _PLACEHOLDER_BYTES = b"\\u001atext\\u001a"
 
@@ -70,6 +72,7 @@ class FastPath:
         """Frames come with transfer framing, from a caller that offers them before it calls `feed`."""
         self._part = part
         self._framing = NO_FRAMING
+        self._is_allowed = is_allowed
         self._attempts = _LEARNING_ATTEMPTS if is_allowed else 0
         self._templates: ChunkTemplates | None = None
         self._choice = 0  # the choice whose text is rewritten
@@ -81,6 +84,12 @@ class FastPath:
         self._framing = framing
         self.has_framing = True
 
+    def restart(self) -> None:
+        """Learn again: another stream continues the answer."""
+        self.leave()
+        self._templates = None
+        self._attempts = _LEARNING_ATTEMPTS if self._is_allowed else 0
+
     def leave(self) -> None:
         """Report the rewritten frames to the part, before it gets other input."""
         self.rewrite = None
@@ -88,6 +97,13 @@ class FastPath:
         if done is not None and done.frames:
             self._part.record_fast_path(done.frames, done.bytes, done.last_bytes, done.rule_counts)
             self._part.record_fast_text(self._choice, done.characters)
+            delivered = self._part.delivered
+            if delivered is not None and done.texts is not None:
+                delivered.pending.append(FastPathText(self._choice, done.texts, done.frames))
+                if len(done.texts) > _PENDING_LIMIT_BYTES:
+                    delivered.record_pending()
+            elif delivered is not None:
+                delivered.drop()
             done.reset_counts()
 
     def rules_before(self, data: bytes) -> Mapping[str, int] | None:
@@ -130,6 +146,8 @@ class FastPath:
         if self._templates is None or not self._templates.is_worthwhile:
             self._attempts -= 1
         self._templates = learn_templates(data, sent, new, self._framing, self._part.endpoint)
+        if self._templates is not None and self._part.delivered is not None:
+            self._templates.texts = bytearray()
         self._choice = text.index
 
     def _is_stateless(self, index: int, writer: DialectWriter) -> bool:
@@ -156,6 +174,8 @@ class ChunkTemplates:
         self.bytes: int = 0
         self.last_bytes: int = 0
         """Size of the last chunk."""
+        self.texts: bytearray | None = None
+        """Texts of these chunks as the content of a JSON string, if they are stored."""
         self.rule_counts = rule_counts
         """Violations by rule id of one such chunk."""
         self._encoding_bytes = 0  # bytes of the text beyond one for each character
@@ -184,6 +204,8 @@ class ChunkTemplates:
         """Reset the counts after they were reported."""
         self._reported_frames += self.frames
         self.frames = self.bytes = self._encoding_bytes = 0
+        if self.texts is not None:
+            self.texts = bytearray()
 
     def rewrite(self, data: bytes) -> bytes | None:
         """Return the bytes to send; None if `data` needs the slow path."""
@@ -198,6 +220,11 @@ class ChunkTemplates:
             if not is_verbatim_text(text):
                 return None
             self._encoding_bytes += len(text) - len(str(parse_strict(b'"' + text + b'"')))
+        texts = self.texts
+        if texts is not None:
+            texts += text
+            if len(texts) > DELIVERED_LIMIT_BYTES:
+                self.texts = None
         self.frames += 1
         self.bytes += size
         self.last_bytes = size

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
+import msgspec
+
 from welldone.protocol import sse
+from welldone.protocol.continuation import PENDING_LIMIT, Continuation, Delivered, Seam, continued_usage
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Finish, KeepAlive, Usage
 from welldone.protocol.fields import strict_rule_failure
@@ -34,33 +37,96 @@ class StreamPart:
         forced: ForcedToolCall | None = None,
         is_stream: bool = True,
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
+        keeps_delivered: bool = False,
     ) -> None:
         self.repair_log: RepairLog = RepairLog(endpoint)
         self.endpoint: Endpoint = endpoint
+        self.delivered: Delivered | None = Delivered() if keeps_delivered else None
+        """What was sent, if the part may be continued by another stream."""
         self._facts = facts
+        self._fallback = fallback
+        self._forced = forced
+        self._new_call_id = new_call_id
+        self._is_stream = is_stream
+        self._limit_bytes = limit_bytes
+        self._first_envelope: Envelope | None = None  # of the stream that is continued
+        self._continuation: Continuation | None = None
+        self._seam: Seam | None = None  # until the next stream has passed what was delivered
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start to read a stream."""
+        facts = self._facts
         self._reader = EventReader(
-            endpoint, fallback=fallback, facts=facts, repair_log=self.repair_log, limit_bytes=limit_bytes
+            self.endpoint,
+            fallback=self._fallback,
+            facts=facts,
+            repair_log=self.repair_log,
+            limit_bytes=self._limit_bytes,
         )
         self.repairer: EventRepairer = EventRepairer(
-            endpoint, facts=facts, repair_log=self.repair_log, new_call_id=new_call_id, is_stream=is_stream
+            self.endpoint,
+            facts=facts,
+            repair_log=self.repair_log,
+            new_call_id=self._new_call_id,
+            is_stream=self._is_stream,
         )
-        self._forced_calls = None if forced is None else ForcedCallConverter(forced, new_call_id)
+        self._forced_calls = None if self._forced is None else ForcedCallConverter(self._forced, self._new_call_id)
         self._stops = StopStringFilter(facts.stop_strings) if facts.stop_strings else None
         self._reasoning_counter = ReasoningTokenCounter() if facts.count_reasoning_tokens else None
         self._text_tool_calls = TextToolCallDetector(facts.tool_names) if facts.tool_names else None
         self._early_events: list[Event] | None = []  # fields received before the envelope
-        self._is_observed = self._reasoning_counter is not None or self._text_tool_calls is not None
+        self._held_failure: list[Event] = []  # the last events of a stream that may be continued
+        filters = (self._reasoning_counter, self._text_tool_calls, self._continuation)
+        self._is_observed = any(one is not None for one in filters)
         self._is_direct = False  # no filter is active: only reader and repair
+
+    def continue_with(self, continuation: Continuation) -> None:
+        """Read on in the next stream, whose events are sent as far as they are new."""
+        assert self.delivered is not None
+        self.delivered.record_pending()
+        self._first_envelope = self.envelope
+        known = self.repairer.usage or self._continuation
+        if known is not None:
+            continuation = msgspec.structs.replace(continuation, prompt_tokens=known.prompt_tokens)
+        self._continuation = continuation
+        self._seam = Seam(self.delivered, continuation)
+        self._begin()
+
+    def release_failure(self) -> list[Event]:
+        """Return the last events of a stream that is not continued."""
+        events, self._held_failure = self._held_failure, []
+        return events
 
     @property
     def envelope(self) -> Envelope | None:
         """The envelope, once a chunk was read."""
-        return self._reader.chunks.envelope
+        return self._first_envelope or self._reader.chunks.envelope
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure that ended the part, unless it may be continued."""
+        return None if self._held_failure else self.repairer.failure
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the answer is incomplete, and what was sent of it is known."""
+        if self.delivered is None:
+            return False
+        self.delivered.record_pending()
+        return self.delivered.is_recorded and not self.repairer.is_finished and self.repair_log.broken_rule is None
+
+    @property
+    def has_differed(self) -> bool:
+        """Whether the next stream differs from what was sent of the first one."""
+        return self._seam is not None and self._seam.has_differed
 
     @property
     def state(self) -> PartState:
         """How far the part has come, if it did not fail."""
         reader = self._reader
+        if self._held_failure:
+            return PartState.CUT
         if self._is_stopped:
             return PartState.STOPPED
         if reader.is_done:
@@ -88,7 +154,8 @@ class StreamPart:
     def can_use_fast_path(self, index: int) -> bool:
         """Whether plain text of this choice passes unchanged and changes no state."""
         is_watched = self._text_tool_calls is not None and self._text_tool_calls.is_watching
-        return self._is_direct and not is_watched and self._reader.is_idle and self.repairer.can_use_fast_path(index)
+        is_direct = self._is_direct and self._seam is None and not is_watched
+        return is_direct and self._reader.is_idle and self.repairer.can_use_fast_path(index)
 
     def record_fast_path(self, frames: int, byte_count: int, last_bytes: int, rule_counts: Mapping[str, int]) -> None:
         """Update reader, repair and log after frames that the fast path handled."""
@@ -114,13 +181,13 @@ class StreamPart:
     def feed_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
         """Yield the events of a non-streaming reply; each step fits the blocking budget."""
         for events in self._reader.read_reply_in_steps(data):
-            yield self._repair(events)
-        yield self._strict_failure()
+            yield self._deliver(self._repair(events), holds_failure=False)
+        yield self._deliver(self._strict_failure(), holds_failure=False)
 
     def close_by_frame(self) -> Iterator[FrameEvents]:
         """Yield the last events, frame by frame, after the end of the upstream stream."""
         if self._is_stopped:
-            yield None, self._hold_until_envelope(self.repairer.close(is_done=True))
+            yield None, self._deliver(self._hold_until_envelope(self.repairer.close(is_done=True)))
             return
         yield from self._read_frames(self._reader.decode_last_frames())
         last = self.repairer.feed(self._apply_filters(self._reader.flush()) + self._flush_stop_filter())
@@ -133,25 +200,52 @@ class StreamPart:
         if rule is not None and self.repairer.failure is None:
             self.repairer.failure = strict_rule_failure(rule)
             last = [*(event for event in last if not isinstance(event, Finish | Usage)), self.repairer.failure]
-        yield None, self._hold_until_envelope(last)
+        yield None, self._deliver(self._hold_until_envelope(last))
 
     def fail(self, failure: Failure) -> list[Event]:
         """Return the last events of an answer that fails for a reason outside of the stream."""
-        return self._hold_until_envelope(self.repairer.feed([*self._flush_stop_filter(), failure]))
+        events = self._hold_until_envelope(self.repairer.feed([*self._flush_stop_filter(), failure]))
+        return self._deliver(events, holds_failure=False)
 
     def _read_frames(self, frames: list[sse.Frame]) -> Iterator[FrameEvents]:
         reader, repairer = self._reader, self.repairer
+        delivered = self.delivered if self._seam is None else None
         for frame in frames:
             # After an error of the server, the rest is checked. A direct part has no stop strings.
             if (repairer.failure is not None and not reader.has_failed) or (not self._is_direct and self._is_stopped):
                 break
             events = reader.read_frame(frame)
             if self._is_direct:
-                yield frame, repairer.feed(self._observe(events) if self._is_observed else events)
+                events = repairer.feed(self._observe(events) if self._is_observed else events)
             else:
-                yield frame, self._repair(events) + self._strict_failure()
+                events = self._repair(events) + self._strict_failure()
+            if delivered is not None and repairer.failure is None:
+                pending = delivered.pending
+                pending.append(events)
+                if len(pending) >= PENDING_LIMIT:
+                    delivered.record_pending()
+            elif self.delivered is not None:
+                events = self._deliver(events)
+            yield frame, events
         if reader.decoder.overlong_at is not None:
-            yield None, self._repair(reader.check_length())
+            yield None, self._deliver(self._repair(reader.check_length()))
+
+    def _deliver(self, events: list[Event], *, holds_failure: bool = True) -> list[Event]:
+        """Return the events that are sent: those that are new to the client, and no failure before it is final."""
+        if self.delivered is None:
+            return events
+        if self._seam is not None:
+            events = self._seam.feed(events)
+            if self._seam.has_differed:
+                self.repairer.failure = self._seam.failure
+                return events
+            if self._seam.is_passed:
+                self._seam = None
+        if holds_failure and events and type(events[-1]) is Failure:
+            self._held_failure = events
+            return []
+        self.delivered.record(events)
+        return events
 
     def _repair(self, events: list[Event]) -> list[Event]:
         return self._hold_until_envelope(self.repairer.feed(self._apply_filters(events)))
@@ -168,9 +262,12 @@ class StreamPart:
         return self._observe(events if self._stops is None else self._stops.feed(events))
 
     def _observe(self, events: list[Event]) -> list[Event]:
-        """Detect tool calls in text and count reasoning tokens."""
+        """Detect tool calls in text, and complete the usage."""
         if self._text_tool_calls is not None:
             self._text_tool_calls.observe(events)
+        continuation = self._continuation
+        if continuation is not None:
+            events = [continued_usage(one, continuation) if isinstance(one, Usage) else one for one in events]
         return events if self._reasoning_counter is None else self._reasoning_counter.feed(events)
 
     def _flush_stop_filter(self) -> list[Event]:

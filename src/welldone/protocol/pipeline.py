@@ -15,6 +15,7 @@ import msgspec
 
 from welldone.protocol import sse
 from welldone.protocol.collect import collect
+from welldone.protocol.continuation import Continuation, Delivered
 from welldone.protocol.dialects.base import Dialect, DialectWriter
 from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkDialect, escape_line_breaks, openai_error_object
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
@@ -49,6 +50,7 @@ class PipelineArguments(TypedDict, total=False):
     reasoning: tuple[str, ...]
     options: RepairOptions
     limit_bytes: int
+    is_continuable: bool
 
 
 class Pipeline(ABC):
@@ -56,7 +58,8 @@ class Pipeline(ABC):
 
     `fallback` supplies the envelope fields that the server does not send; generated ids derive from its id, so that the
     same input gives the same bytes. `model`, if set, replaces the model name of the server. `dialect` is the dialect of
-    the client; by default that of the endpoint, with reasoning in the fields named by `reasoning`.
+    the client; by default that of the endpoint, with reasoning in the fields named by `reasoning`. With
+    `is_continuable`, a part that fails is `CUT` until the caller continues it or releases its failure.
     """
 
     IS_STREAM: ClassVar[bool]
@@ -74,6 +77,7 @@ class Pipeline(ABC):
         reasoning: tuple[str, ...] = REASONING_FIELDS,
         options: RepairOptions | None = None,
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
+        is_continuable: bool = False,
     ) -> None:
         facts = facts or RequestFacts()
         self.dialect: Dialect = dialect or ChunkDialect(facts, endpoint, reasoning)
@@ -97,6 +101,7 @@ class Pipeline(ABC):
                 forced=forced,
                 is_stream=self.IS_STREAM,
                 limit_bytes=limit_bytes,
+                keeps_delivered=is_continuable,
             )
             for _ in range(self._fan_out.count)
         ]
@@ -133,7 +138,7 @@ class Pipeline(ABC):
     @property
     def failure(self) -> Failure | None:
         """The failure that ended the answer, if any."""
-        return self.parts[0].repairer.failure if self._merger is None else self._merger.failure
+        return self.parts[0].failure if self._merger is None else self._merger.failure
 
     @property
     def usage(self) -> Usage | None:
@@ -209,6 +214,8 @@ class Pipeline(ABC):
         """Yield the events at the end of a part, frame by frame."""
         for frame, events in self.parts[part].close_by_frame():
             yield frame, events if self._merger is None else self._merger.merge(events, part)
+        if self.parts[part].state is PartState.CUT:
+            return
         self._ended_parts.add(part)
         is_last = len(self._ended_parts) == len(self.parts) and self.failure is None
         if is_last and self._merger is not None and self._facts.include_usage and (usage := self.usage) is not None:
@@ -218,9 +225,31 @@ class Pipeline(ABC):
         """Return the events of an answer that fails for a reason outside of the stream."""
         if self._is_finished:
             return []
-        part = next(part for part in range(len(self.parts)) if part not in self._ended_parts)
+        running = [part for part in range(len(self.parts)) if part not in self._ended_parts]
+        part = next((part for part in running if self.parts[part].state is not PartState.CUT), None)
+        if part is None:
+            return self.read_held_failure(running[0])
         events = self.parts[part].fail(failure)
         return events if self._merger is None else self._merger.merge(events, part)
+
+    def read_held_failure(self, part: int) -> list[Event]:
+        """Return the last events of a part that was cut and is not continued."""
+        events = self.parts[part].release_failure()
+        return events if self._merger is None else self._merger.merge(events, part)
+
+    # Continuation of a part by another stream.
+
+    def delivered(self, part: int) -> Delivered | None:
+        """Return what was sent of a part; None if it cannot be continued."""
+        return self.parts[part].delivered if self.parts[part].can_continue else None
+
+    def continue_part(self, part: int, continuation: Continuation) -> None:
+        """Read on in the next stream of a part. Then `configure` it."""
+        self.parts[part].continue_with(continuation)
+
+    def release_failure(self, part: int = 0) -> bytes:
+        """Return the bytes to send if a part that was cut is not continued. Then `close` it."""
+        return self.write_events(self.read_held_failure(part))
 
     # From bytes to output.
 
@@ -356,6 +385,25 @@ class StreamPipeline(Pipeline):
         sent = super().fail(failure)
         if self._twin is not None:
             self._compare(sent, self._twin.fail(failure))
+        return sent
+
+    def delivered(self, part: int) -> Delivered | None:
+        """Return what was sent of a part; None if it cannot be continued."""
+        self.fast_path.leave()
+        return super().delivered(part)
+
+    def continue_part(self, part: int, continuation: Continuation) -> None:
+        """Read on in the next stream of a part. Then `configure` it."""
+        self.fast_path.restart()
+        super().continue_part(part, continuation)
+        if self._twin is not None:
+            self._twin.continue_part(part, continuation)
+
+    def release_failure(self, part: int = 0) -> bytes:
+        """Return the bytes to send if a part that was cut is not continued. Then `close` it."""
+        sent = super().release_failure(part)
+        if self._twin is not None:
+            self._compare(sent, self._twin.release_failure(part))
         return sent
 
     def keep_alive(self) -> bytes:

@@ -122,9 +122,14 @@ class EventRepairer:
         return 0 if self._json_checker is None else self._json_checker.invalid_count
 
     @property
-    def is_complete(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether every requested choice has a finish reason."""
-        return self.failure is None and self._finished_count >= max(len(self._choices), self._facts.choice_count or 1)
+        return self._finished_count >= max(len(self._choices), self._facts.choice_count or 1)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every requested choice has a finish reason, and none has failed."""
+        return self.failure is None and self.is_finished
 
     def can_use_fast_path(self, index: int) -> bool:
         """Whether text of this choice passes unchanged and changes no state."""

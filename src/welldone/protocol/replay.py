@@ -10,6 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.protocol import sse
+from welldone.protocol.continuation import Continuation
 from welldone.protocol.dialects.same_dialect import FrameOutput, PassthroughRepairer
 from welldone.protocol.events import Event, Failure, Json, KeepAlive
 from welldone.protocol.part import FrameEvents
@@ -83,6 +84,20 @@ class StreamReplay:
             sent = self.pipeline.write_events(events) + self.pipeline.end()
         rest = [self._step(part) for part in sorted(self._pending)]
         return _nonempty_steps([*rest, self._step(0, events=events, repairs=self._new_repairs(), sent=sent)])
+
+    def continue_part(self, part: int, continuation: Continuation) -> list[StreamReplayStep]:
+        """Continue a part with another stream, whose bytes are counted from 0. Returns the rest of the first one."""
+        assert not isinstance(self.pipeline, PassthroughRepairer)
+        rest = _nonempty_steps([self._step(part)])
+        self.pipeline.continue_part(part, continuation)
+        self._offsets[part] = 0
+        return rest
+
+    def release_failure(self, part: int) -> list[StreamReplayStep]:
+        """Return the step of a part that was cut and is not continued."""
+        assert not isinstance(self.pipeline, PassthroughRepairer)
+        events = self.pipeline.read_held_failure(part)
+        return [self._step(part, events=events, repairs=self._new_repairs(), sent=self.pipeline.write_events(events))]
 
     def keep_alive(self) -> list[StreamReplayStep]:
         """Return the step of a keep-alive, which may change the state of the output."""

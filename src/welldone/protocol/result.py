@@ -24,6 +24,8 @@ class PartState(IntEnum):
     STOPPED = auto()
     """A stop string was found: the upstream request can be aborted."""
     FAILED = auto()
+    CUT = auto()
+    """The stream failed, and another one may continue it: see `Pipeline.continue_part` and `release_failure`."""
 
 
 class RepairResult(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ interface Attempt {
   error: string | null;
   began_s: number;
   is_local: boolean;
+  continues: "prefill" | "replay" | null;
 }
 
 /** The reply to a read of a capture. */

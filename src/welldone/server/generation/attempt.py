@@ -75,9 +75,10 @@ class _FastPathTarget(NamedTuple):
 class UpstreamAttempt:
     """One attempt at a part. A retry makes a new object: late data of the old one is dropped."""
 
-    def __init__(self, listener: "ResponseTask", part_index: int, *, is_fresh: bool = False) -> None:
+    def __init__(self, listener: "ResponseTask", part_index: int, number: int) -> None:
         self.part_index = part_index
-        self._is_fresh = is_fresh  # uses a new connection instead of a pooled one
+        self.number = number
+        """From the second on, attempts use a new connection instead of a pooled one."""
         self.stage: AttemptStage = AttemptStage.CREATED
         self.last_received_at: float = 0.0
         """Time of the last bytes, including keep-alives."""
@@ -145,7 +146,14 @@ class UpstreamAttempt:
         self._listener.wake()  # the deadline runs from now on
         try:
             self._exchange = await lease.send(
-                lease.address, "POST", path, self, body=body, accept=_SSE_TYPE, headers=headers, is_fresh=self._is_fresh
+                lease.address,
+                "POST",
+                path,
+                self,
+                body=body,
+                accept=_SSE_TYPE,
+                headers=headers,
+                is_fresh=self.number > 1,
             )
             self.stage = max(self.stage, AttemptStage.SENT)  # the reply may have begun
             if self._listener.has_backpressure:
@@ -297,8 +305,7 @@ class UpstreamAttempt:
             self._reply_kind is _ReplyKind.STREAM and self._listener.is_done(self.part_index)
         ):
             upstream = None if self._lease is None else self._lease.upstream
-            has_started = self.stage >= AttemptStage.STARTED
-            self._settle(error_mapping.disconnect_failure(error, upstream, has_started=has_started))
+            self._settle(error_mapping.disconnect_failure(error, upstream))
         elif self._reply_kind is _ReplyKind.ERROR:
             self._fail_with_status()
         elif self._reply_kind is _ReplyKind.STREAM:

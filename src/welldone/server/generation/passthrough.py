@@ -148,6 +148,10 @@ class PassthroughRequest(ClientOutput):
         """Return whether the client has received nothing."""
         return self._stream is None
 
+    def can_continue(self, part: int, failure: AttemptFailure) -> bool:
+        """Return False: the reply is not known well enough."""
+        return False
+
     def _charge(self, failure: AttemptFailure | None) -> None:
         """Charge the tokens of the reply, or an estimate if the upstream may have worked for an incomplete one."""
         found = _TOKENS.findall(self._first_bytes) or _TOKENS.findall(self._last_bytes)

@@ -88,6 +88,7 @@ def pipeline_factory(
     *,
     envelope: Envelope,
     reasoning: tuple[str, ...],
+    is_continuable: bool = False,
 ) -> Callable[[], AnyPipeline]:
     """Return a factory of identical pipelines. It has no reference to the bodies: a capture may keep it for long."""
     endpoint, dialect, model = gen_request.endpoint, gen_request.dialect, backend.reported_model
@@ -110,6 +111,7 @@ def pipeline_factory(
         forced=request.forced_call,
         model=model,
         reasoning=reasoning,
+        is_continuable=is_continuable,
     )
     return make if dialect is None else lambda: make(dialect=copy.copy(dialect))  # it has state
 

@@ -1,5 +1,7 @@
 """Headers and trailers that report on a response: timing, repairs, and the upstream. Sent on request."""
 
+from collections.abc import Sequence
+
 from welldone.protocol.replay import AnyPipeline
 from welldone.server.observe.timing import StreamTimes
 
@@ -7,6 +9,8 @@ REPAIRS_HEADER = "x-welldone-repairs"
 UPSTREAM_HEADER = "x-welldone-upstream"
 TIMING_HEADER = "Server-Timing"
 BROKEN_JSON_HEADER = "x-welldone-broken-json"
+CONTINUED_HEADER = "x-welldone-continued"
+"""How the answer was continued after a failure of its backend: `prefill`, `replay`."""
 PRINTED_CALLS_HEADER = "x-welldone-printed-calls"
 """Number of choices that look like a tool call written as text."""
 REPORT_REQUEST_HEADER = "x-welldone-report"
@@ -20,7 +24,7 @@ class ReportHeaders:
     def __init__(self, times: StreamTimes, shows_upstreams: bool) -> None:
         self._times = times
         self._shows_upstreams = shows_upstreams  # this client may see the names of upstreams
-        names = (REPAIRS_HEADER, BROKEN_JSON_HEADER, PRINTED_CALLS_HEADER, TIMING_HEADER)
+        names = (REPAIRS_HEADER, BROKEN_JSON_HEADER, PRINTED_CALLS_HEADER, CONTINUED_HEADER, TIMING_HEADER)
         self.trailer_names: tuple[str, ...] = (*names, UPSTREAM_HEADER) if shows_upstreams else names
         """Names of the trailers of a stream."""
 
@@ -28,7 +32,7 @@ class ReportHeaders:
         """Return the headers at the start of the response, with the upstream of the last attempt."""
         return {TIMING_HEADER: self._timing(), **self._upstream_header(upstream)}
 
-    def trailers(self, pipeline: AnyPipeline, upstream: str) -> dict[str, str]:
+    def trailers(self, pipeline: AnyPipeline, upstream: str, continued: Sequence[str]) -> dict[str, str]:
         """Return the trailers at its end."""
         result = pipeline.result
         rules = [entry.rule for entry in result.repairs]
@@ -37,6 +41,7 @@ class ReportHeaders:
             REPAIRS_HEADER: ", ".join(rules[:_RULES_LIMIT]),
             BROKEN_JSON_HEADER: broken_json,
             PRINTED_CALLS_HEADER: str(result.text_tool_calls),
+            CONTINUED_HEADER: ", ".join(continued),
             TIMING_HEADER: self._timing(),
             # Again: the headers of a queued stream precede the choice of an upstream, and attempts may have failed.
             **self._upstream_header(upstream),

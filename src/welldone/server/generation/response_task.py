@@ -16,16 +16,19 @@ from welldone.gateway.backends import Backend, BackendLease, upstream_headers
 from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError
 from welldone.http.server import HttpResponse, StreamingResponse
+from welldone.protocol.continuation import ContinuationWay
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.events import Json
+from welldone.protocol.pipeline import BufferedPipeline, Pipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.result import PartState
 from welldone.server.app import RequestContext, response_headers
 from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
 from welldone.server.generation.client_output import ClientOutput
+from welldone.server.generation.continuation import NO_WAY, Continuations
 from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.pipelines import (
     GenerationRequest,
@@ -69,7 +72,7 @@ class ResponseState(IntEnum):
     STARTED = auto()
     """The backend has started its reply, and the client has received nothing of it."""
     SENDING = auto()
-    """The client has received a part of the reply: from here on there is no retry."""
+    """The client has received a part of the reply: from here on attempts can only continue it."""
     COMPLETE = auto()
     """All parts have ended without failure."""
     FAILED = auto()
@@ -114,6 +117,7 @@ class ResponseTask(ClientOutput):
             self._report = ReportHeaders(times, settings.report or parts.keys.is_admin(ctx.principal))
         self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
         self._capture = capture
+        self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id)
         self.param: str
         self._path, self.param = _UPSTREAM_PATHS[gen_request.endpoint]
         self._pipeline_factory = pipeline_factory(
@@ -122,6 +126,7 @@ class ResponseTask(ClientOutput):
             backend,
             envelope=Envelope(gen_request.id, int(parts.now()), backend.name),
             reasoning=reasoning_fields_for(ctx.request.headers.get("User-Agent"), settings.reasoning),
+            is_continuable=self.continuations.is_on,
         )
         self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
         self.pipeline = self._make_pipeline()
@@ -205,8 +210,16 @@ class ResponseTask(ClientOutput):
 
     async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
         """Make an attempt at a part."""
-        attempt = self._attempts[part] = UpstreamAttempt(self, part, is_fresh=number > 1)
+        attempt = self._attempts[part] = UpstreamAttempt(self, part, number)
         self.times.record_attempt(lease.waited_s)
+        self.continuations.models.setdefault(part, lease.model)
+        way: ContinuationWay | None = None
+        body = self._request.bodies[part]
+        if (first_failure := self.continuations.failure_of(part)) is not None:
+            planned = await self._continue_part(lease, part)
+            if planned is None:
+                return msgspec.structs.replace(first_failure, is_retryable=False)
+            way, body = planned
         if lease.upstream is not None:
             options = upstream_options(lease.upstream, self._request.bodies[part])
             self.pipeline.configure(part, options)
@@ -219,17 +232,21 @@ class ResponseTask(ClientOutput):
             if self._reread_request is not None:
                 self._request = self._reread_request()
                 self._reread_request = None
-            body = {**self._request.bodies[part], "model": lease.model}
+                body = self._request.bodies[part]
+            body = {**body, "model": lease.model}
             encoded = [msgspec.json.encode(body)]
             observers: list[StreamObserver] = []
             if self._parts.recorder is not None and lease.upstream is not None:
                 observers.append(self._parts.recorder.begin(self._path, body, lease.name, self._ctx.id))
             if self._capture is not None:
                 is_local = lease.upstream is None
-                observers.append(self._capture.begin_attempt(part, lease.name, encoded[0], is_local=is_local))
+                observers.append(self._capture.begin_attempt(part, lease.name, encoded[0], is_local=is_local, way=way))
             # `pop`: this frame must not keep the body in memory during the reply, n times for n parts.
             headers = upstream_headers(lease, self._gen_request.forwarded_headers)
-            return await attempt.run(lease, self._path, encoded.pop(), observers, headers)
+            failure = await attempt.run(lease, self._path, encoded.pop(), observers, headers)
+            if failure is not None and first_failure is not None:  # the client gets the first error
+                failure = msgspec.structs.replace(failure, error=first_failure.error)
+            return failure
         finally:
             self._parts.body_budget.release(attempt)
 
@@ -247,6 +264,39 @@ class ResponseTask(ClientOutput):
             self.cost.add_wasted(attempt.output_estimate, body, is_same_dialect=self._is_same_dialect)
         return True
 
+    def can_continue(self, part: int, failure: AttemptFailure) -> bool:
+        """Whether another attempt continues the output of a failed one. Then the next attempt does."""
+        if self.state >= ResponseState.COMPLETE or not self._may_continue(part, failure):
+            return False
+        self.continuations.begin(part, failure)
+        self.cost.add_continued(self._attempts.pop(part).output_estimate, self._request.bodies[part])
+        return True
+
+    def _may_continue(self, part: int, failure: AttemptFailure) -> bool:
+        if not (isinstance(self.pipeline, Pipeline) and self.continuations.is_on):
+            return False
+        delivered = self.pipeline.delivered(part)
+        if delivered is not None and not delivered.has_content and self.state is ResponseState.WAITING:
+            return False  # nothing was sent: the rules of retries apply
+        if delivered is not None and self.continuations.may_continue(self._request.bodies[part], delivered, failure):
+            return True
+        self.continuations.ways.append(NO_WAY)
+        return False
+
+    async def _continue_part(self, lease: BackendLease, part: int) -> tuple[ContinuationWay, Json] | None:
+        """Prepare pipeline and request for the rest of a part; None if this backend cannot continue it."""
+        assert isinstance(self.pipeline, Pipeline)
+        delivered = self.pipeline.delivered(part)
+        assert delivered is not None
+        planned = await self.continuations.plan(lease, part, self._request.bodies[part], delivered)
+        if planned is None:
+            return None
+        continuation, body = planned
+        self.pipeline.continue_part(part, continuation)
+        if self._capture is not None:
+            self._capture.continue_part(part, continuation)
+        return continuation.way, body
+
     @property
     def _is_retractable(self) -> bool:
         """Whether the output of an upstream can be discarded, since the client has received nothing of it."""
@@ -258,6 +308,15 @@ class ResponseTask(ClientOutput):
         self._enter(ResponseState.WAITING)
         self._ended_count = 0
         self.pipeline = self._make_pipeline()
+
+    @property
+    def continuation_outcome(self) -> str:
+        """Result of the continuations, as a metric label."""
+        if self.state is ResponseState.COMPLETE:
+            return "complete"
+        if isinstance(self.pipeline, Pipeline) and any(part.has_differed for part in self.pipeline.parts):
+            return "differed"
+        return "left" if self.pipeline.failure is None and self.error is None else "failed"
 
     # Callbacks of the attempts.
 
@@ -287,6 +346,10 @@ class ResponseTask(ClientOutput):
         state = self.pipeline.part_state(part)
         if state is PartState.FAILED:
             self._fail_part(part, output)
+            return True
+        if state is PartState.CUT:
+            self._send(output)  # of the frames before the failure
+            self._cut_part(part)
             return True
         if state is PartState.WAITING:
             if isinstance(self.pipeline, PassthroughRepairer):
@@ -347,6 +410,11 @@ class ResponseTask(ClientOutput):
         if self.pipeline.failure is not None:
             self._fail_part(part, output)
             return
+        if self.pipeline.part_state(part) is PartState.CUT:
+            self._ended_count -= 1
+            self._send(output)
+            self._cut_part(part)
+            return
         if self._ended_count < self._part_count or self._stream is None:
             self._send(output)
         else:
@@ -354,10 +422,32 @@ class ResponseTask(ClientOutput):
         if self._ended_count == self._part_count:
             self._end(ResponseState.COMPLETE)
 
+    def _cut_part(self, part: int) -> None:
+        """Handle an error event or an incomplete or invalid stream that another attempt may continue."""
+        assert isinstance(self.pipeline, Pipeline)
+        attempt = self._attempts[part]
+        failure = self.pipeline.parts[part].repairer.failure
+        assert failure is not None
+        attempt_failure = classify_failure(failure)
+        # The worker retries or continues it, unless it is known now that it cannot.
+        has_attempts = attempt_failure.is_retryable and attempt.number < self.backend.max_attempts
+        if has_attempts and self._may_continue(part, attempt_failure):
+            attempt.fail(attempt_failure)
+            return
+        if self._capture is not None:
+            self._capture.release_failure(part)
+        self._fail_part(part, self.pipeline.release_failure(part))
+
     def _fail_part(self, part: int, data: bytes | None) -> None:
         """Handle an error event or an invalid stream."""
         failure = self.pipeline.failure
         assert failure is not None
+        if isinstance(self.pipeline, Pipeline) and self.pipeline.parts[part].has_differed:
+            self._send(data)
+            self._send(self._close_part(part))
+            self._end(ResponseState.FAILED)
+            self._attempts[part].finish()  # the server of this attempt is not at fault
+            return
         attempt_failure = classify_failure(failure)
         self._attempts[part].fail(attempt_failure)
         if self._is_retractable:
@@ -400,7 +490,9 @@ class ResponseTask(ClientOutput):
         return HttpResponse(200, body, headers=headers)
 
     def _trailers(self) -> dict[str, str]:
-        return {} if self._report is None else self._report.trailers(self.pipeline, self.retries.upstream)
+        if self._report is None:
+            return {}
+        return self._report.trailers(self.pipeline, self.retries.upstream, self.continuations.ways)
 
     async def _stream_response(self) -> None:
         # An early error becomes an HTTP status. After `early_s` the stream is opened, and queued requests receive

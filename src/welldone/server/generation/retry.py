@@ -1,7 +1,8 @@
 """The retry loop of all requests to backends: generation, passthrough endpoints, token counts and embeddings.
 
 A failed attempt is repeated while the client has received nothing of its reply: at another upstream, at the replica
-that took over, on a new connection if the pooled one was stale, or at the restarted engine.
+that took over, on a new connection if the pooled one was stale, or at the restarted engine. After that, another attempt
+may continue the reply (see `continuation.py`).
 """
 
 import asyncio
@@ -35,6 +36,9 @@ class RetriableRequest(Protocol):
 
     def retract(self, part: int) -> bool:
         """Discard the output of a failed attempt. Returns False if the client has received a part of it."""
+
+    def can_continue(self, part: int, failure: AttemptFailure) -> bool:
+        """Whether another attempt continues the output that the client has received."""
 
 
 class RetryLoop:
@@ -78,7 +82,11 @@ class RetryLoop:
                         if failure is None:
                             continue
                         self._failed.append(f"{lease.name}:{failure.outcome}")
-                        if not (self._may_succeed(failure, lease, number) and request.retract(part)):
+                        is_retryable = failure.is_retryable and number < self._backend.max_attempts
+                        if not is_retryable or not (
+                            (self._may_succeed(failure, lease) and request.retract(part))
+                            or request.can_continue(part, failure)
+                        ):
                             raise failure.error
                         self._pending.appendleft((part, number + 1))
                         if self._backend.has_alternative({lease.name}) or not await lease.prepare_retry(failure):
@@ -96,10 +104,8 @@ class RetryLoop:
         except EngineError as error:
             raise error_mapping.engine_unavailable(error) from None
 
-    def _may_succeed(self, failure: AttemptFailure, lease: BackendLease, number: int) -> bool:
-        """Whether another attempt is allowed and may succeed."""
-        if number >= self._backend.max_attempts or not failure.is_retryable:
-            return False
+    def _may_succeed(self, failure: AttemptFailure, lease: BackendLease) -> bool:
+        """Whether the same request may succeed in another attempt."""
         if lease.upstream is None:
             return failure.is_disconnect
         return failure.is_stale or lease.is_gone or self._backend.has_alternative({lease.name})
@@ -128,7 +134,7 @@ class JsonRequest(msgspec.Struct, kw_only=True):
 
     async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
         """Send the request and decode the reply."""
-        failure = await self._fetch(lease, number)
+        failure = await self.fetch(lease, number)
         lease.report(failure)
         return failure
 
@@ -136,7 +142,12 @@ class JsonRequest(msgspec.Struct, kw_only=True):
         """Return True: the client gets only complete replies."""
         return True
 
-    async def _fetch(self, lease: BackendLease, number: int) -> AttemptFailure | None:
+    def can_continue(self, part: int, failure: AttemptFailure) -> bool:
+        """Return False: there is no output to continue."""
+        return False
+
+    async def fetch(self, lease: BackendLease, number: int) -> AttemptFailure | None:
+        """Like `run_attempt`, without a report to the lease."""
         upstream, timeout_s = lease.upstream, lease.first_byte_s
         receiver = BufferingReceiver(self.limit_bytes)
         exchange: Exchange | None = None

@@ -141,6 +141,10 @@ class GenerationService:
         self._parts.limits.charge_tokens(
             ctx.principal, task.cost.billed_tokens(usage, is_complete=task.state is ResponseState.COMPLETE)
         )
+        for way in task.continuations.ways:
+            self._parts.metrics.count_continuation(way, task.continuation_outcome)
+        if task.continuations.ways:
+            ctx.log_fields["continued"] = tuple(task.continuations.ways)
         if result.text_tool_calls:
             ctx.log_fields["printed_calls"] = result.text_tool_calls
         if times.ttft_s is not None:

@@ -77,6 +77,10 @@ class TokenCost(msgspec.Struct):
             self.prompt_tokens += prompts[number]
             self.completion_tokens += output.tokens(has_logprobs=is_same_dialect or _has_logprobs(bodies[part]))
 
+    def add_continued(self, output: OutputTokenEstimator, body: Json) -> None:
+        """Add the output of a failed attempt that another one continues."""
+        self.completion_tokens += output.tokens(has_logprobs=_has_logprobs(body))
+
     def add_wasted(self, output: OutputTokenEstimator, body: Json, *, is_same_dialect: bool) -> None:
         """Add a failed attempt that is retried."""
         received = output.tokens(has_logprobs=is_same_dialect or _has_logprobs(body))

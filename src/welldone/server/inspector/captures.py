@@ -16,6 +16,7 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.http.redaction import SecretRedactor
+from welldone.protocol.continuation import Continuation, ContinuationWay
 from welldone.protocol.events import Failure, KeepAlive
 from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
 from welldone.protocol.request_facts import RepairOptions
@@ -138,6 +139,8 @@ class CapturedAttempt(msgspec.Struct):
     headers: list[tuple[str, str]] = []
     error: str | None = None
     """Why it failed, for people."""
+    continues: ContinuationWay | None = None
+    """How it continues the attempt before it."""
 
 
 class CapturedRequest(msgspec.Struct):
@@ -201,10 +204,12 @@ class StreamCapture:
         self._flush_unfed()
         self._record_call(partial(self._replayer.pipeline_created, factory))
 
-    def begin_attempt(self, part: int, server: str, body: bytes, *, is_local: bool) -> "AttemptCapture":
+    def begin_attempt(
+        self, part: int, server: str, body: bytes, *, is_local: bool, way: ContinuationWay | None = None
+    ) -> "AttemptCapture":
         """Record the start of an attempt and return its observer."""
         self._flush_unfed(part)
-        attempt = CapturedAttempt(server, part, self.now(), is_local)
+        attempt = CapturedAttempt(server, part, self.now(), is_local, continues=way)
         self._attempts.append(attempt)
         if len(body) <= REQUEST_LIMIT_BYTES:
             self._request, self._request_bytes = msgspec.Raw(self._secrets.redact_json(body)), len(body)
@@ -220,6 +225,15 @@ class StreamCapture:
         """Record more data of a part's stream, or its whole reply, which was not streamed."""
         self._mark_fed(part, len(data))
         self._record_call(partial(self._replayer.feed, data, part, is_whole=is_whole), len(data))
+
+    def continue_part(self, part: int, continuation: Continuation) -> None:
+        """Record that the next stream continues a part."""
+        self._flush_unfed(part)
+        self._record_replay(lambda replay: replay.continue_part(part, continuation))
+
+    def release_failure(self, part: int) -> None:
+        """Record that a part which was cut is not continued."""
+        self._record_replay(lambda replay: replay.release_failure(part))
 
     def close(self, part: int) -> None:
         """Record the end of a part."""

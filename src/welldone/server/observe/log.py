@@ -94,6 +94,8 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     upstream: str | None = None
     failed: tuple[str, ...] = ()
     """Failed attempts as `NAME:OUTCOME`, such as `lab:timeout`."""
+    continued: tuple[str, ...] = ()
+    """How the answer was continued after a failure: `prefill`, `replay`, or `none` if there was no way."""
     broken_json: int | None = None
     """Texts and tool call arguments with invalid JSON."""
     ignored_tools: int | None = None

@@ -76,6 +76,11 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "welldone_requests": ("Finished requests.", "endpoint", "model", "status"),
     "welldone_findings": ("Repairs of streams, by rule.", "rule"),
     "welldone_stream_failures": ("Streams that ended with an error.", "reason"),
+    "welldone_continuations": (
+        "Answers that broke off, by way and result of the continuation.",
+        "way",
+        "outcome",
+    ),
     "welldone_client_disconnects": ("Clients that disconnected before the end.",),
     "welldone_engine_restarts": ("Restarts of engines.", "model"),
     "welldone_upstream_attempts": ("Attempts at the upstream, including failed ones.", "upstream"),
@@ -231,6 +236,10 @@ class Metrics(Collector):
         failures = self._series["welldone_stream_failures"]
         has_room = len(failures) < _REASONS_LIMIT and _is_label(reason)
         failures[reason if (reason,) in failures or has_room else OTHER,] += 1
+
+    def count_continuation(self, way: str, outcome: str) -> None:
+        """Count an answer that broke off after its first byte."""
+        self._series["welldone_continuations"][way, outcome] += 1
 
     def count_disconnect(self) -> None:
         """Count a client that disconnected before the end of its answer."""

@@ -20,10 +20,11 @@ export class AttemptList {
 }
 
 /** @param {Attempt} attempt */
-function attemptItem({ server, status, error, began_s, is_local }) {
+function attemptItem({ server, status, error, began_s, is_local, continues }) {
   const tone = error || (status ?? 0) >= 400 ? "bad" : status === null ? "" : "good";
   const result = status !== null ? String(status) : error ? "no response" : "no response yet";
   return h("li", { class: "small" }, badge(result, tone),
     ` ${visible(server)}${is_local ? " (local model)" : ""}, started at ${seconds(began_s)}`,
+    continues && ` to continue the answer (${continues})`,
     error && error !== result && h("span", { class: "is-error" }, `: ${visible(error)}`));
 }
