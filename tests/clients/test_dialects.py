@@ -100,6 +100,17 @@ def test_a_response_is_stored_until_it_is_deleted(run_scenario: RunScenario, nam
     assert (result["error"], result["status"]) == ("NotFoundError", 404)
 
 
+@OPENAI
+def test_the_stream_of_a_background_response_is_resumed(run_scenario: RunScenario, name: str) -> None:
+    result = run_scenario(BY_NAME[name], "resumed")
+    assert (result["is_contiguous"], result["is_whole"], result["background"]) == (True, True, True)
+    assert result["pieces"] > 2
+
+
+def test_openai_python_reads_and_resumes_a_chat_with_numbered_events(run_scenario: RunScenario) -> None:
+    assert run_scenario(BY_NAME["openai-python"], "numbered_chat") == {"is_whole": True}
+
+
 @ANTHROPIC
 def test_counted_tokens_equal_the_prompt_tokens_of_the_usage(run_scenario: RunScenario, name: str) -> None:
     tokens = run_scenario(BY_NAME[name], "count")["tokens"]

@@ -216,6 +216,22 @@ def test_a_reply_can_be_sent_as_a_stream(values: list[Json]) -> None:
     assert repair(repaired)[0] == repaired
 
 
+def test_members_of_the_response_can_be_replaced() -> None:
+    """The id of a background response is known before the upstream has chosen its own."""
+    own = {"id": "resp_own", "background": True}
+    values = text_stream()
+    repairer = ResponsesRepairer(fallback=HEAD, members=own)
+    repaired = read(repairer.feed(b"".join(map(frame, values))) + repairer.close())
+    assert repaired == [
+        value | {"response": value["response"] | own} if "response" in value else value for value in values
+    ]
+    assert repairer.repair_log.entries() == []
+    other = [value | {"response": value["response"] | {"id": "resp_b"}} for value in values[-1:]]
+    repairer = ResponsesRepairer(fallback=HEAD, members=own)
+    repairer.feed(b"".join(map(frame, values[:-1] + other)))
+    assert [entry.rule for entry in repairer.repair_log.entries()] == ["resp-response-id"]
+
+
 def test_fast_path_events_are_counted() -> None:
     repairer = ResponsesRepairer(fallback=HEAD)
     values = text_stream()

@@ -18,9 +18,13 @@ from welldone.server.api.response_owners import UpstreamIdOwners
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.app import RequestContext
+from welldone.server.body_budget import BodyBudget
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
+from welldone.server.observe.metrics import Metrics
+from welldone.server.parts import ServerParts
+from welldone.server.resume.api import ResumeService
 
 Body = dict[str, Any]
 Answer = Callable[[GenerationRequest], Awaitable[None]]
@@ -29,6 +33,13 @@ NATIVE = SimpleNamespace(
     name="m", upstreams=[SimpleNamespace(settings=SimpleNamespace(speaks=("responses",)), name="u")]
 )
 PLAIN = SimpleNamespace(name="m", upstreams=[])
+
+
+def make_resume(settings: ServeSettings) -> ResumeService:
+    parts = SimpleNamespace(
+        settings=settings, metrics=Metrics([]), stream_store=None, worker_sync=None, body_budget=BodyBudget()
+    )
+    return ResumeService(cast("ServerParts", parts))
 
 
 class Scene:
@@ -47,6 +58,7 @@ class Scene:
             generator=cast("GenerationService", self),
             store=self.store,
             owners=UpstreamIdOwners(is_strict=False),
+            resume=make_resume(self.settings),
             count_chat=self.count,
             now=lambda: 1_700_000_000.0,
         )

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.http.aio import run
+from tests.server.store_without_events import StoreWithoutEvents
 from welldone.config.server import KeySettings
 from welldone.gateway.errors import ApiError
 from welldone.server.access import keys
@@ -21,12 +22,12 @@ from welldone.server.access.keys import (
     SharedKey,
     key_digest,
 )
-from welldone.server.access.store import LimitCount, SharedStore, StoreClient, StoreError
+from welldone.server.access.store import LimitCount, SharedStore, StoreError
 
 KEY, OTHER, OWN, NAMED = "wd-shared-0123456789", "wd-shared-9876543210", "wd-own-0123456789", "wd-named-0123456789"
 
 
-class InMemoryStore(StoreClient):
+class InMemoryStore(StoreWithoutEvents):
     """An in-memory store."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.http.aio import run, serving
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
+from tests.server.store_without_events import StoreWithoutEvents
 from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.server.access.keys import SharedKey
@@ -19,7 +20,7 @@ from welldone.server.access.store import LimitCount, SharedStore, StoreClient, S
 AWAY, BACK = "is unavailable", "is available again"
 
 
-class ScriptedClient(StoreClient):
+class ScriptedClient(StoreWithoutEvents):
     """A scripted client."""
 
     def __init__(self) -> None:

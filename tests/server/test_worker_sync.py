@@ -10,9 +10,13 @@ import msgspec
 import pytest
 
 from tests.http.aio import run
+from welldone.config.server import ServeSettings
 from welldone.http.shared_memory import SharedNumbers
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.workers import QueryHandler, Worker, WorkerQuery, WorkerSync
+from welldone.server.resume.events import EventBatch, StreamLostError, StreamState
+from welldone.server.resume.sources import WorkerStreams
+from welldone.server.resume.streams import StreamRegistry
 
 Make = Callable[[int, int], Worker]
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -172,5 +176,37 @@ def test_an_incomplete_reply_is_ignored(answer: Answer, short_path: Path, worker
         server = await asyncio.start_unix_server(answer, short_path / "2.sock")
         assert await WorkerSync(worker(1, 2), Metrics([]).render).gather("name", {}) == []
         server.close()
+
+    run(main())
+
+
+def test_streams_of_another_worker_are_read_and_stopped(worker: Make) -> None:
+    async def main() -> None:
+        syncs = [WorkerSync(worker(number, 2), Metrics([]).render) for number in (1, 2)]
+        registry = StreamRegistry(ServeSettings())
+        other, here = WorkerStreams(syncs[0], registry), WorkerStreams(syncs[1], StreamRegistry(ServeSettings()))
+        for sync in syncs:
+            await sync.start()
+        assert await other.find("me", "stream_1") is None
+        stream = registry.open("me", "stream_1")
+        assert stream is not None
+        stream.write(b"data: 1\n\n: keep-alive\n\ndata: 2\n\nda")
+        assert await here.find("you", "stream_1") is None
+        source = await here.find("me", "stream_1")
+        assert source is not None
+        assert await source.read(0, 0.0) == EventBatch(0, 2, StreamState.RUNNING, [b"data: 1\n\n", b"data: 2\n\n"])
+        assert (await source.read(2, 0.0)).events == []
+        reading = asyncio.create_task(source.read(2, 30.0))
+        asyncio.get_running_loop().call_later(0.7, stream.write, b"ta: 3\n\n")  # longer than one query waits
+        assert (await reading).events == [b"data: 3\n\n"]
+        stream.end(StreamState.COMPLETE)
+        assert (await source.read(3, 30.0)).state is StreamState.COMPLETE
+        await source.stop()
+        assert len(registry) == 0
+        await source.stop()
+        with pytest.raises(StreamLostError):
+            await source.read(3, 30.0)
+        for sync in syncs:
+            await sync.stop()
 
     run(main())

@@ -168,6 +168,30 @@ class ServeSettings:
         "--stored-bytes BYTES",
         limits=(2**20, 2**40),
     )
+    # A phone that changes networks is back within seconds, a laptop that wakes up within minutes
+    resume_s: float = limit_setting(
+        300.0,
+        "seconds that a resumable stream goes on without its client, and is kept after its end; 0: no resume",
+        "--resume-time SECONDS",
+        limits=(0, DAY_S),
+    )
+    # As many as background responses
+    resume_streams: int = limit_setting(
+        64, "resumable streams per key, running and ended", "--resume-streams N", limits=(1, 10**6)
+    )
+    # 15,000 tokens, each of which is a chunk of 250 bytes
+    resume_stream_bytes: int = limit_setting(
+        4 * 2**20,
+        "memory for the events of one resumable stream",
+        "--resume-stream-bytes BYTES",
+        limits=(2**16, 2**30),
+    )
+    resume_bytes: int = limit_setting(
+        64 * 2**20,
+        "memory for all resumable streams; ended ones are evicted first",
+        "--resume-bytes BYTES",
+        limits=(2**20, 2**40),
+    )
 
     log_format: str = log_setting("text", "format of log lines", "--log-format FORMAT", choices="text json")
     log_level: str = log_setting(

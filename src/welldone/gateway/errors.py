@@ -9,7 +9,7 @@ from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.events import Failure, Json
 
 ERROR_TYPES = {
-    **dict.fromkeys((400, 404, 405, 408, 409, 413, 415, 426, 501), "invalid_request_error"),
+    **dict.fromkeys((400, 404, 405, 408, 409, 410, 413, 415, 426, 501), "invalid_request_error"),
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",

@@ -235,6 +235,13 @@ class ItemsQuery(Struct):
     after: str | None = None
 
 
+class ResponseQuery(Struct):
+    """The query of `GET /v1/responses/{id}`."""
+
+    stream: bool | None = None
+    starting_after: Annotated[str, Meta(max_length=METADATA_KEY_LENGTH)] | None = None
+
+
 class ResponseStorage(Struct, kw_only=True):
     """How the response is delivered and stored."""
 
@@ -242,7 +249,9 @@ class ResponseStorage(Struct, kw_only=True):
     store: Annotated[
         bool | None, note("true (default) or false: whether the response is stored, in memory, for a limited time")
     ] = None
-    background: Annotated[bool | None, note("true or false; true needs store, and excludes stream")] = None
+    background: Annotated[
+        bool | None, note("true or false; true needs store; with stream, the stream can be resumed")
+    ] = None
     stream: bool | None = None
 
 

@@ -12,6 +12,7 @@ from welldone.gateway.backends import SendRequest
 from welldone.gateway.registry import UpstreamRegistry
 from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
+from welldone.server.access.store import SharedStore
 from welldone.server.body_budget import BodyBudget
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
@@ -34,5 +35,7 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
     body_budget: BodyBudget = msgspec.field(default_factory=BodyBudget)
     recorder: TraceRecorder | None = None
     worker_sync: WorkerSync | None = None
+    stream_store: SharedStore | None = None
+    """Where other front ends find resumable streams."""
     page: "InspectorServices | None" = None
     now: Callable[[], float] = time.time

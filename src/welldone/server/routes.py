@@ -37,9 +37,10 @@ from welldone.server.inspector.state import StateApi
 from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
 from welldone.server.requests.upstream_body import without_routing_fields
+from welldone.server.resume.api import ResumeService
 
 _API_PREFIX = "/v1"
-_RESPONSE_PATH = re.compile(r"^/responses/(?!(?:input_tokens|compact)$)[^/*]+")
+_ID_PATH = re.compile(r"^/(responses|streams)/(?!(?:input_tokens|compact)$)[^/*]+")
 _ENGINE_METRICS_TIMEOUT_S = 1.0  # Prometheus' own scrape timeout is 10 s
 
 
@@ -51,7 +52,8 @@ class Routes:
         self._running_handlers: set[asyncio.Future[HttpResponse | None]] = set()  # of abortable routes
         self._parts = parts
         settings, keys = parts.settings, parts.keys
-        self._generator = GenerationService(parts)
+        self._resume = ResumeService(parts)
+        self._generator = GenerationService(parts, self._resume)
         self._queues = {
             model.name: RequestQueue(model.settings.slots, model.settings.queue, model.settings.queue_wait_s)
             for model in parts.supervisor.models
@@ -65,6 +67,7 @@ class Routes:
             *services,
             store=ResponseStore(limit=settings.stored_responses, limit_bytes=settings.stored_bytes),
             owners=UpstreamIdOwners(is_strict=keys.has_several_principals, worker_sync=parts.worker_sync),
+            resume=self._resume,
         )
         self._messages = MessagesApi(*services)
         self._ollama = OllamaApi(*services)
@@ -96,7 +99,7 @@ class Routes:
     def find(self, path: str) -> Route | None:
         """The route of a path, or None."""
         bare = path.removeprefix(_API_PREFIX) or "/" if f"{path}/".startswith(f"{_API_PREFIX}/") else path
-        route = self._routes.get(bare) or self._routes.get(wildcard_path(_RESPONSE_PATH.sub("/responses/*", bare)))
+        route = self._routes.get(bare) or self._routes.get(wildcard_path(_ID_PATH.sub(r"/\1/*", bare)))
         if route is None and bare.startswith("/models/"):
             return self._routes["/models/*"]
         if route is None and self._parts.upstreams.all and (passthrough := self._passthrough.find(bare)) is not None:
@@ -129,7 +132,8 @@ class Routes:
             handler.cancel()
 
     async def close(self) -> None:
-        """End background responses."""
+        """End background responses, and streams without a connection."""
+        await self._resume.close()
         await self._responses.background.close()
 
     def _abortable(self, handler: RouteHandler) -> RouteHandler:
@@ -180,6 +184,7 @@ class Routes:
             "/responses/*": Route("responses", {"GET": self._responses.get, "DELETE": self._responses.delete}),
             "/responses/*/cancel": Route("responses", {"POST": self._responses.cancel}),
             "/responses/*/input_items": get("responses", self._responses.input_items),
+            "/streams/*": Route("streams", {"GET": self._resume.get, "DELETE": self._resume.delete}),
             "/messages": post("messages", self._messages.create, ErrorFormat.ANTHROPIC),
             "/messages/count_tokens": self._abortable_route(
                 post("messages", self._messages.count_tokens, ErrorFormat.ANTHROPIC)

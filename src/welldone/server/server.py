@@ -15,8 +15,9 @@ from welldone.gateway.upstream import Upstream
 from welldone.http.client import ConnectionPool, send
 from welldone.http.redaction import SecretRedactor, is_weak_key
 from welldone.http.server import HttpServer
-from welldone.server.access.control import make_access_control
+from welldone.server.access.control import connect_store, make_access_control
 from welldone.server.access.origins import OriginPolicy
+from welldone.server.access.store import STREAM_COPIES, SharedStore
 from welldone.server.app import App, protocol_error_response
 from welldone.server.inspector.api import InspectorServices
 from welldone.server.inspector.assets import StaticSite
@@ -77,8 +78,11 @@ class Server:
             config.upstreams, config.routes, local_names=local_names, on_change=self._upstream_changed
         )
         self._worker_sync = None if worker is None else WorkerSync(worker, self._metrics.render)
+        self._stream_store: SharedStore | None = None
         if self._store is not None:
             self._metrics.watch_store(self._store)
+        if config.limits.store is not None and settings.resume_s > 0:  # with connections of its own: copies are larger
+            self._stream_store = SharedStore(connect_store(config.limits.store), use=STREAM_COPIES)
         self._pool = ConnectionPool()
         self._recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
         if self._recorder is not None:
@@ -96,6 +100,7 @@ class Server:
             send=partial(send, pool=self._pool),
             recorder=self._recorder,
             worker_sync=self._worker_sync,
+            stream_store=self._stream_store,
             page=page,
         )
         self.routes: Routes = Routes(parts)
@@ -142,8 +147,9 @@ class Server:
         await self._listener.close()
         await self.routes.close()
         await self._limits.close()
-        if self._store is not None:
-            await self._store.close()
+        for store in (self._store, self._stream_store):
+            if store is not None:
+                await store.close()
         await self.upstreams.stop()
         if self._worker_sync is not None:
             await self._worker_sync.stop()

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 
-from openai import APIStatusError, NotFoundError, OpenAI
+from openai import APIStatusError, NotFoundError, OpenAI, Stream
+from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
 from tests.clients.programs.job import City, ClientValue, Days, Job, Result, ShownAnswer, error_result, serve_jobs
@@ -175,6 +176,65 @@ def stored(job: Job) -> Result:
     return {"error": None}
 
 
+def resumed(job: Job) -> Result:
+    """The stream of a background response, which is lost after its second piece of text and resumed."""
+    responses = _client(job).responses
+    pieces: list[str] = []
+    last, response_id = -1, ""
+    opened: ClientValue = responses.create(**_request(job), background=True, stream=True)
+    with opened as stream:
+        for event in stream:
+            last = event.sequence_number
+            if event.type == "response.created":
+                response_id = event.response.id
+            pieces += [event.delta] if event.type == "response.output_text.delta" else []
+            if len(pieces) == 2:
+                break
+    numbers, final = [], None
+    rest: ClientValue = responses.retrieve(response_id, stream=True, starting_after=last)
+    for event in rest:
+        numbers.append(event.sequence_number)
+        pieces += [event.delta] if event.type == "response.output_text.delta" else []
+        final = event.response if event.type in TERMINAL else final
+    whole = responses.retrieve(response_id)
+    return {
+        "is_contiguous": numbers == list(range(last + 1, last + 1 + len(numbers))),
+        "is_whole": "".join(pieces) == whole.output_text and final == whole,
+        "background": whole.background,
+        "pieces": len(pieces),
+    }
+
+
+def numbered_chat(job: Job) -> Result:
+    """A chat with `id:` lines, read by the client and resumed with the event class of its streams."""
+    client = _client(job)
+    request: ClientValue = {
+        "model": job.model,
+        "messages": [{"role": "user", "content": job.prompt}],
+        "max_tokens": job.max_tokens,
+        "temperature": 0,
+    }
+    raw = client.chat.completions.with_raw_response.create(
+        **request, stream=True, extra_headers={"x-welldone-resume": "1"}
+    )
+    first: ClientValue = raw.parse()
+    text = ""
+    for count, chunk in enumerate(first, 1):
+        text += chunk.choices[0].delta.content or ""
+        if count == 3:
+            break
+    first.close()
+    options: ClientValue = {"headers": {"Last-Event-ID": "3"}}
+    path = f"/streams/{raw.headers['x-welldone-stream-id']}"
+    rest: ClientValue = client.get(
+        path, cast_to=ChatCompletionChunk, stream=True, stream_cls=Stream[ChatCompletionChunk], options=options
+    )
+    for chunk in rest:
+        text += chunk.choices[0].delta.content or ""
+    whole = client.chat.completions.create(**request)
+    return {"is_whole": text == whole.choices[0].message.content}
+
+
 def unknown_model(job: Job) -> Result:
     return _error_of(job, model=job.missing_model)
 
@@ -213,6 +273,8 @@ if __name__ == "__main__":
             "call_stored": call_stored,
             "structured": structured,
             "stored": stored,
+            "resumed": resumed,
+            "numbered_chat": numbered_chat,
             "unknown_model": unknown_model,
             "bad_request": bad_request,
             "cancel": cancel,

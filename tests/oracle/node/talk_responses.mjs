@@ -92,6 +92,31 @@ async function stored(job) {
   return { again, input, ...(await refusal(() => responses.retrieve(id))) };
 }
 
+// The stream of a background response, which is lost after its second piece of text and resumed.
+async function resumed(job) {
+  const { responses } = clientOf(job);
+  const pieces = [];
+  let [id, last, final] = ["", -1, null];
+  const keep = (event) => {
+    last = event.sequence_number;
+    if (event.type === "response.created") id = event.response.id;
+    else if (event.type === "response.output_text.delta") pieces.push(event.delta);
+    else if (TERMINAL.has(event.type)) final = event.response;
+  };
+  for await (const event of await responses.create({ ...requestOf(job), background: true, stream: true })) {
+    keep(event);
+    if (pieces.length === 2) break; // closes the stream
+  }
+  let is_contiguous = true;
+  for await (const event of await responses.retrieve(id, { stream: true, starting_after: last })) {
+    is_contiguous &&= event.sequence_number === last + 1;
+    keep(event);
+  }
+  const whole = await responses.retrieve(id);
+  const is_whole = pieces.join("") === whole.output_text && final.id === whole.id;
+  return { is_contiguous, is_whole, background: whole.background, pieces: pieces.length };
+}
+
 const refusal = (asking) =>
   refused(
     asking,
@@ -119,4 +144,4 @@ async function cancel(job) {
   return { pieces };
 }
 
-await answerJobs({ answer, call, stored, unknown_model, bad_request, cancel });
+await answerJobs({ answer, call, stored, resumed, unknown_model, bad_request, cancel });

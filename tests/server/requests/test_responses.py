@@ -413,15 +413,15 @@ def test_reasoning_is_sent_as_a_summary_on_request(reasoning: Body, is_summary: 
 
 
 def test_storage_options_are_read() -> None:
-    keeping = read_storage_options({"previous_response_id": "", "background": True})
-    assert (keeping.previous_response_id, keeping.store, keeping.background) == (None, True, True)
+    keeping = read_storage_options({"previous_response_id": "", "background": True, "stream": True})
+    assert (keeping.previous_response_id, keeping.store) == (None, True)
+    assert (keeping.background, keeping.stream) == (True, True)
     assert not read_storage_options({"store": False}).store
 
 
 @table(
     ("body", "param"),
     [
-        ({"background": True, "stream": True}, "background"),
         ({"background": True, "store": False}, "background"),
         ({"store": "yes"}, "store"),
         ({"previous_response_id": 5}, "previous_response_id"),

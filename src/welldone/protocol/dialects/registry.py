@@ -21,12 +21,15 @@ def passthrough_repairer_for(
     model: str | None = None,
     is_stream: bool = True,
     clock: Clock | None = None,
+    members: Json | None = None,
 ) -> PassthroughRepairer:
     """Return the repairer for one answer of this endpoint.
 
-    A Response repeats members of `request`; `clock` supplies its `completed_at`.
+    A Response repeats members of `request`; `clock` supplies its `completed_at`, `members` replace those of the server.
     """
     if endpoint is Endpoint.MESSAGES:
         return MessagesRepairer(fallback=fallback, model=model, is_stream=is_stream)
     echo: Json = {name: value for name, value in (request or {}).items() if name in RESPONSE_DEFAULTS}
-    return ResponsesRepairer(echo=echo, fallback=fallback, model=model, is_stream=is_stream, clock=clock)
+    return ResponsesRepairer(
+        echo=echo, fallback=fallback, model=model, is_stream=is_stream, clock=clock, members=members
+    )

@@ -27,15 +27,15 @@ ALLOWED_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 
 _ALLOWED_HEADERS = frozenset(
     {"accept", "anthropic-beta", "anthropic-dangerous-direct-browser-access", ANTHROPIC_VERSION_HEADER, "api-key"}
-    | {"authorization", "cache-control", "content-type", "http-referer", "idempotency-key", "openai-beta"}
-    | {"openai-organization", "openai-project", "traceparent", "tracestate", "user-agent", "x-api-key"}
-    | {"x-client-request-id", "x-request-id", "x-title"}
+    | {"authorization", "cache-control", "content-type", "http-referer", "idempotency-key", "last-event-id"}
+    | {"openai-beta", "openai-organization", "openai-project", "traceparent", "tracestate", "user-agent", "x-api-key"}
+    | {"x-client-request-id", "x-request-id", "x-title", "x-welldone-resume"}
 )
 _STAINLESS_HEADER = re.compile(r"x-stainless-(?=.*[a-z0-9])[a-z0-9-]+")
 """Pattern of a dozen headers in which the official SDKs describe themselves."""
 
 _EXPOSED_HEADERS = ", ".join(
-    ["x-request-id", "request-id", "openai-processing-ms", "retry-after"]
+    ["x-request-id", "request-id", "openai-processing-ms", "retry-after", "x-welldone-stream-id"]
     + [f"x-ratelimit-{kind}-{unit}" for unit in ("requests", "tokens") for kind in ("limit", "remaining", "reset")]
 )
 

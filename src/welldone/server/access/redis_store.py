@@ -3,7 +3,8 @@
 `welldone:limits:NAME` is a hash per principal, a leaky bucket: `requests` and `tokens` drain at a constant rate, a
 minute's limit per minute, and `at` is the time of the last write. It expires when it is drained. The clock is that of
 Redis, so that servers need not agree on theirs. `welldone:keys` is a hash of API keys by their digests; the keys
-themselves are never stored.
+themselves are never stored. `welldone:streams:NAME` is a Redis stream with the events of a resumable stream, whose ids
+are the numbers of the events; `welldone:streams:NAME:message` is a message of its reader. Both expire.
 """
 
 import asyncio
@@ -16,17 +17,32 @@ from typing import Any, NamedTuple
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
 
-from welldone.server.access.store import STORE_TIMEOUT_S, LimitCount, StoreError, WrongTypeError
+from welldone.server.access.store import (
+    STORE_TIMEOUT_S,
+    LimitCount,
+    RejectedCommandError,
+    StoreError,
+    WrongTypeError,
+)
+from welldone.server.resume.events import BATCH_EVENTS, READING, EventBatch, StreamState
 
 KEYS_HASH = "welldone:keys"
 LIMITS_PREFIX = "welldone:limits:"
+STREAMS_PREFIX = "welldone:streams:"
 
 _CONNECTIONS = 2
 """One connection carries all commands of a server; the second takes over while the first is being closed."""
 
 _BATCH_SIZE = 256
 """Commands per pipeline, about 50 KB. Sent one by one they took four times the CPU time."""
+
+_MESSAGE_TTL_S = 60  # of a reader's message; the writer reads it every five seconds
+_EVENT_FIELD, _STATE_FIELD, _START_FIELD = b"event", b"state", b"start"
+"""Fields of a stream's entries. The first entry has the number 0; the last one, after the events, has the state."""
+_KNOWN_ENTRY = "equal or smaller"
+"""Of Redis' error for an entry that exists: the reply to an earlier attempt was lost."""
 
 _ERROR_CHARACTERS = 200  # characters of a Redis error message
 _UNEXPECTED_REPLY = "unexpected reply"
@@ -167,6 +183,60 @@ class RedisStoreClient:
         with _wrap_errors():
             await self._redis.hdel(KEYS_HASH, *digests)
 
+    async def append_events(self, name: str, batch: EventBatch, ttl_s: float) -> bytes | None:
+        """See `StoreClient.append_events`."""
+        key, first = STREAMS_PREFIX + name, batch.count - len(batch.events) + 1
+        entries = [(number, _EVENT_FIELD, event) for number, event in enumerate(batch.events, first)]
+        if batch.state is not StreamState.RUNNING:
+            entries.append((batch.count + 1, _STATE_FIELD, batch.state.encode()))
+        with _wrap_stream_errors():
+            async with self._redis.pipeline(transaction=True) as pipe:
+                if first == 1:
+                    pipe.execute_command("XADD", key, "0-1", _START_FIELD, b"")
+                for number, field, value in entries:
+                    pipe.execute_command("XADD", key, f"{number}-0", field, value)
+                if batch.dropped:
+                    kept = batch.count - batch.dropped + (batch.state is not StreamState.RUNNING)
+                    pipe.execute_command("XTRIM", key, "MAXLEN", max(1, kept))
+                pipe.pexpire(key, round(ttl_s * 1000))
+                pipe.get(f"{key}:message")
+                pipe.delete(f"{key}:message")
+                replies = await pipe.execute(raise_on_error=False)
+            for reply in replies:
+                if isinstance(reply, Exception) and _KNOWN_ENTRY not in str(reply):
+                    raise reply
+            message: bytes | None = replies[-2]
+            return message
+
+    async def read_events(self, name: str, after: int) -> EventBatch | None:
+        """See `StoreClient.read_events`."""
+        key = STREAMS_PREFIX + name
+        with _wrap_stream_errors():
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.execute_command("XRANGE", key, "-", "+", "COUNT", 1)
+                pipe.execute_command("XREVRANGE", key, "+", "-", "COUNT", 1)
+                pipe.execute_command("XRANGE", key, f"{after + 1}-0", "+", "COUNT", BATCH_EVENTS)
+                oldest, newest, entries = await pipe.execute()
+            if not newest:
+                return None
+            events = [fields[_EVENT_FIELD] for _, fields in entries if _EVENT_FIELD in fields]
+            count, last_fields = _entry_number(newest[0]), newest[0][1]
+            state = StreamState.RUNNING
+            if _STATE_FIELD in last_fields:
+                count, state = count - 1, StreamState(last_fields[_STATE_FIELD].decode())
+            return EventBatch(max(0, _entry_number(oldest[0]) - 1), count, state, events)
+
+    async def message_writer(self, name: str, message: bytes) -> None:
+        """See `StoreClient.message_writer`. `STOPPED` is not replaced by `READING`."""
+        with _wrap_stream_errors():
+            key = f"{STREAMS_PREFIX}{name}:message"
+            await self._redis.set(key, message, ex=_MESSAGE_TTL_S, nx=message == READING)
+
+    async def drop_events(self, name: str) -> None:
+        """See `StoreClient.drop_events`."""
+        with _wrap_stream_errors():
+            await self._redis.delete(STREAMS_PREFIX + name)
+
     async def close(self) -> None:
         """Close the connections."""
         if self._flush_task is not None:
@@ -175,12 +245,27 @@ class RedisStoreClient:
             await self._redis.aclose()
 
 
+def _entry_number(entry: tuple[bytes, Any]) -> int:
+    return int(entry[0].partition(b"-")[0])
+
+
 @contextmanager
 def _wrap_errors() -> Iterator[None]:
     try:
         yield
+    except StoreError:
+        raise
     except Exception as error:  # noqa: BLE001 - a server that is not Redis may make the library raise anything
         raise StoreError(_error_text(error)) from None
+
+
+@contextmanager
+def _wrap_stream_errors() -> Iterator[None]:
+    with _wrap_errors():
+        try:
+            yield
+        except ResponseError as error:
+            raise RejectedCommandError(_error_text(error)) from None
 
 
 def _error_text(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Store that several servers share: rate limit counters and API keys.
+"""Store that several servers share: rate limit counters, API keys, and copies of resumable streams.
 
 Every call has a timeout. After a failure requests no longer use the store, until a background probe succeeds.
 """
@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 from welldone.server.observe import log
+from welldone.server.resume.events import EventBatch
 
 STORE_TIMEOUT_S = 0.5
 """Timeout of one call, and so the longest delay of a request. A call normally takes a millisecond; a Redis that forks
@@ -27,6 +28,10 @@ class StoreError(Exception):
 
 class WrongTypeError(StoreError):
     """A key of the store has a value of the wrong type. The rest of the store is usable."""
+
+
+class RejectedCommandError(StoreError):
+    """The store rejects the commands for streams, such as an access control list may. The rest of it is usable."""
 
 
 class StoreUnavailableError(Exception):
@@ -66,17 +71,49 @@ class StoreClient(Protocol):
     async def drop_keys(self, digests: Iterable[str]) -> None:
         """Delete keys."""
 
+    async def append_events(self, name: str, batch: EventBatch, ttl_s: float) -> bytes | None:
+        """Add events to the copy of a stream, the last of which is `batch.count`, and keep it for `ttl_s`.
+
+        Events up to `batch.dropped` are deleted. Returns and deletes the message of a reader.
+        """
+
+    async def read_events(self, name: str, after: int) -> EventBatch | None:
+        """The events of a copied stream after a number; None if there is no such stream."""
+
+    async def message_writer(self, name: str, message: bytes) -> None:
+        """Leave a message for the process that copies the stream."""
+
+    async def drop_events(self, name: str) -> None:
+        """Delete the copy of a stream."""
+
     async def close(self) -> None:
         """Close the connections."""
 
 
+class StoreUse(NamedTuple):
+    """What a store is used for, and what happens without it, for the log."""
+
+    subject: str
+    fallback: str
+
+
+LIMITS_AND_KEYS = StoreUse("shared limits and keys", "each process counts for itself until it is back")
+STREAM_COPIES = StoreUse("resumable streams", "streams can be resumed only where they run until it is back")
+
+
 class SharedStore:
-    """Wraps a `StoreClient` with a timeout and a circuit breaker."""
+    """Wraps a `StoreClient` with a timeout and a circuit breaker. Each use of a store has its own."""
 
     def __init__(
-        self, client: StoreClient, *, timeout_s: float = STORE_TIMEOUT_S, retry_s: float = STORE_RETRY_S
+        self,
+        client: StoreClient,
+        *,
+        use: StoreUse = LIMITS_AND_KEYS,
+        timeout_s: float = STORE_TIMEOUT_S,
+        retry_s: float = STORE_RETRY_S,
     ) -> None:
         self.is_up: bool = True
+        self._use = use
         self._client = client
         self._timeout_s = timeout_s
         self._retry_s = retry_s
@@ -98,10 +135,12 @@ class SharedStore:
             raise StoreUnavailableError
         try:
             return await self._call(operation)
-        except WrongTypeError as error:
+        except (WrongTypeError, RejectedCommandError) as error:
             if not self._has_warned:
                 self._has_warned = True
-                log.event(logging.WARNING, "the store holds a value of the wrong type", {"reason": str(error)})
+                is_rejected = isinstance(error, RejectedCommandError)
+                message = "the store rejects a command" if is_rejected else "the store holds a value of the wrong type"
+                log.event(logging.WARNING, message, {"reason": str(error)})
             raise StoreUnavailableError from None
         except StoreError as error:
             self._mark_down(error)
@@ -128,7 +167,7 @@ class SharedStore:
         self.is_up = False
         log.event(
             logging.WARNING,
-            "the store of shared limits and keys is unavailable: each process counts for itself until it is back",
+            f"the store of {self._use.subject} is unavailable: {self._use.fallback}",
             {"reason": str(error)},
         )
         self._probe_task = asyncio.create_task(self._wait_until_up())
@@ -139,7 +178,7 @@ class SharedStore:
             with contextlib.suppress(StoreError):
                 await self._call(_probe)
                 self.is_up = True
-        log.event(logging.INFO, "the store of shared limits and keys is available again")
+        log.event(logging.INFO, f"the store of {self._use.subject} is available again")
 
 
 async def _probe(client: StoreClient) -> None:

@@ -17,6 +17,7 @@ from welldone.protocol.events import Json
 from welldone.schemas import anthropic, chat, ollama, responses, vectors
 from welldone.schemas.fields import EMPTY_VALUES, FieldHandling, describe_fields
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS
+from welldone.server.resume.api import LAST_EVENT_HEADER, RESUME_HEADER
 
 ANY: Json = {}
 OBJECT: Json = {"type": "object", "additionalProperties": True}
@@ -188,6 +189,7 @@ REPLY_COMPONENTS: Json = {
     "Response": reply_object(_RESPONSE, "user"),
     "ResponseItems": list_reply(OBJECT, **_of_type(_NULLABLE_TEXT, "first_id", "last_id"), has_more=_BOOLEAN),
     "ResponseDeleted": reply_object({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}}),
+    "StreamDeleted": reply_object({"id": TEXT, "object": {"const": "stream"}, "deleted": {"const": True}}),
     "ResponseTokens": reply_object({"object": {"const": "response.input_tokens"}, "input_tokens": _COUNT}),
     "AnthropicMessage": reply_object(_ANTHROPIC_MESSAGE),
     "AnthropicTokens": reply_object({"input_tokens": _COUNT}),
@@ -242,6 +244,8 @@ class Operation(msgspec.Struct, frozen=True):
     """Content type of the reply if `stream` is true."""
     queries: Json = {}
     """Schemas of the query parameters."""
+    headers: Json = {}
+    """Schemas of the request headers."""
     statuses: tuple[int, ...] = ()
     """Error statuses besides the common ones."""
 
@@ -258,28 +262,50 @@ _PAGE_QUERIES: Json = {
     "after": TEXT,
 }
 
+_RESUME_HEADERS: Json = {RESUME_HEADER: TEXT}
+_STREAM_QUERIES: Json = {"stream": _BOOLEAN, "starting_after": _COUNT}
+_RESUMED: Json = {SSE_TYPE: {"description": "The events after the last one that the client has"}}
+
 OPERATIONS = {  # `*` in a path matches a name or an id, as in `server/routes.py`
-    "POST /chat/completions": Operation("Create a chat completion", "ChatCompletion", "ChatRequest", SSE_TYPE),
+    "POST /chat/completions": Operation(
+        "Create a chat completion", "ChatCompletion", "ChatRequest", SSE_TYPE, headers=_RESUME_HEADERS
+    ),
     "POST /chat/completions/input_tokens": Operation(
         "Count the prompt tokens of a chat", "ResponseTokens", "ChatRequest"
     ),
-    "POST /completions": Operation("Create a text completion", "Completion", "CompletionRequest", SSE_TYPE),
+    "POST /completions": Operation(
+        "Create a text completion", "Completion", "CompletionRequest", SSE_TYPE, headers=_RESUME_HEADERS
+    ),
     "POST /embeddings": Operation("Create embeddings", "Embeddings", "EmbeddingsRequest"),
     "POST /rerank": _RERANK_OPERATION,
     "POST /reranking": _RERANK_OPERATION,
     "POST /tokenize": Operation("Convert text to tokens", "Tokens", "TokenizeRequest"),
     "POST /detokenize": Operation("Convert tokens to text", "DetokenizedText", "DetokenizeRequest"),
-    "POST /responses": Operation("Create a response", "Response", "ResponseRequest", SSE_TYPE),
+    "POST /responses": Operation("Create a response", "Response", "ResponseRequest", SSE_TYPE, headers=_RESUME_HEADERS),
     "POST /responses/input_tokens": Operation(
         "Count the input tokens of a response", "ResponseTokens", "ResponseRequest"
     ),
-    "GET /responses/*": Operation("Get a stored response", "Response"),
+    "GET /responses/*": Operation(
+        "Get a stored response, or resume the stream of a background response",
+        "Response",
+        stream_type=SSE_TYPE,
+        queries=_STREAM_QUERIES,
+        statuses=(410,),
+    ),
     "DELETE /responses/*": Operation("Delete a stored response", "ResponseDeleted"),
     "POST /responses/*/cancel": Operation("Cancel a background response", "Response"),
     "GET /responses/*/input_items": Operation(
         "List the input items of a response", "ResponseItems", queries=_PAGE_QUERIES
     ),
-    "POST /messages": Operation("Create a message (Anthropic's API)", "AnthropicMessage", "AnthropicRequest", SSE_TYPE),
+    "GET /streams/*": Operation("Resume a stream", _RESUMED, headers={LAST_EVENT_HEADER: _COUNT}, statuses=(410,)),
+    "DELETE /streams/*": Operation("Stop and forget a stream", "StreamDeleted"),
+    "POST /messages": Operation(
+        "Create a message (Anthropic's API)",
+        "AnthropicMessage",
+        "AnthropicRequest",
+        SSE_TYPE,
+        headers=_RESUME_HEADERS,
+    ),
     "POST /messages/count_tokens": Operation(
         "Count the input tokens of a message (Anthropic's API)", "AnthropicTokens", "AnthropicTokensRequest"
     ),
@@ -384,9 +410,11 @@ def _operation_object(path: str, method: str, has_upstreams: bool) -> Json:
     }
     if path in OPEN_PATHS:
         out["security"] = []
-    if operation.queries:
-        queries = operation.queries.items()
-        out["parameters"] = [{"name": name, "in": "query", "schema": schema} for name, schema in queries]
+    places = (("query", operation.queries), ("header", operation.headers))
+    if parameters := [
+        {"name": name, "in": place, "schema": schema} for place, found in places for name, schema in found.items()
+    ]:
+        out["parameters"] = parameters
     if (body := operation.body) is not None:
         content: Json = {"schema": component_ref(body) if isinstance(body, str) else body}
         if isinstance(body, str) and body in REQUEST_EXAMPLES:

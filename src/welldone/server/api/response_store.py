@@ -43,6 +43,8 @@ class StoredResponse(msgspec.Struct, frozen=True):
     is_native: bool = False
     """An upstream with the same dialect generated it, and may have stored it under the same id."""
     is_background: bool = False
+    is_streamed: bool = False
+    """It was created with `stream`."""
 
     @property
     def response(self) -> bytes:
@@ -98,6 +100,7 @@ class ResponseStore:
         previous: str | None = None,
         is_native: bool = False,
         is_background: bool = False,
+        is_streamed: bool = False,
     ) -> None:
         """Store a response with its input items, replacing an earlier one with the same id."""
         head, tail, output = msgspec.json.encode(response), b"", response.get("output")
@@ -108,7 +111,7 @@ class ResponseStore:
         found = [value.get("id") if isinstance(value, dict) else None for value in values]
         ids = tuple(item_id if isinstance(item_id, str) else "" for item_id in found)
         encoded = tuple(map(msgspec.json.encode, values))
-        stored = StoredResponse(head, tail, encoded, ids, len(items), previous, is_native, is_background)
+        stored = StoredResponse(head, tail, encoded, ids, len(items), previous, is_native, is_background, is_streamed)
         key = (principal, response["id"])
         self.delete(*key)
         if not self.is_enabled or stored.size_bytes > self._limit_bytes:

@@ -18,7 +18,7 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import Json
 from welldone.schemas.errors import shorten_value
-from welldone.schemas.responses import ITEMS_LIMIT, ItemsQuery, ResponseRequest, ResponseStorage
+from welldone.schemas.responses import ITEMS_LIMIT, ItemsQuery, ResponseQuery, ResponseRequest, ResponseStorage
 from welldone.server.api.dialect import DialectApi
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.api.response_store import ResponseStore, StoredResponse
@@ -29,11 +29,17 @@ from welldone.server.observe import log
 from welldone.server.random_ids import random_hex
 from welldone.server.requests import fields, response_items
 from welldone.server.requests import responses as requests
+from welldone.server.resume.api import ResumeService, run_detached
+from welldone.server.resume.detached import DetachedRequest
+from welldone.server.resume.events import ReaderFormat
+from welldone.server.resume.streams import ResumableStream
 
 _MAX_BACKGROUND = 64
 """Background responses of all clients at once. They queue like others, but no open connection limits their number."""
 _PAGE_SIZE = 20  # OpenAI's
 _QUERY_LIMIT = 32  # fields of a query string; there are four
+_SEQUENCE_FORMAT = ReaderFormat(has_ids=False, first_number=0, param="starting_after")
+"""Events of this API have their number in their JSON."""
 _BACKGROUND_FAILED = "a background response failed"
 
 _TaskKey: TypeAlias = tuple[str, str]
@@ -53,12 +59,13 @@ class BackgroundResponses:
             )
             raise ApiError(429, message, param="background", code="rate_limit_exceeded", retry_after_s=10.0)
 
-    async def start(self, principal: str, response_id: str, work: Coroutine[Any, Any, None]) -> None:
+    async def start(self, principal: str, response_id: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task, and let it run once: a task that is cancelled earlier would not run its cleanup."""
         key = (principal, response_id)
         task = self._tasks[key] = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
         await asyncio.sleep(0)
+        return task
 
     async def cancel(self, *keys: _TaskKey) -> None:
         """Cancel those of the responses that are running, and wait for their cleanup."""
@@ -94,6 +101,7 @@ class ResponsesApi(DialectApi, kw_only=True):
 
     store: ResponseStore
     owners: UpstreamIdOwners
+    resume: ResumeService
     background: BackgroundResponses = msgspec.field(default_factory=BackgroundResponses)
 
     async def create(self, ctx: RequestContext) -> HttpResponse | None:
@@ -113,26 +121,61 @@ class ResponsesApi(DialectApi, kw_only=True):
         count = await self.count_prompt(ctx, job.backend, job.gen_request)
         return json_response({"object": "response.input_tokens"} | count)
 
-    async def get(self, ctx: RequestContext) -> HttpResponse:
-        """`GET /responses/{id}`."""
-        if _query_fields(ctx).get("stream", "false") != "false":
-            raise fields.unsupported("stream", "is not supported here: a stored response is not streamed.")
-        return HttpResponse(200, self._get_stored(ctx).response)
+    async def get(self, ctx: RequestContext) -> HttpResponse | None:
+        """`GET /responses/{id}`; with `stream=true`, the events of a background response after `starting_after`."""
+        given = _query_fields(ctx)
+        query = fields.read_fields({**given, "stream": _parse_bool(given.get("stream"))}, ResponseQuery)
+        if not query.stream:
+            if query.starting_after is not None:
+                raise fields.invalid("starting_after", "it needs 'stream=true'.")
+            return HttpResponse(200, self._get_stored(ctx).response)
+        # OpenAI's sequence numbers start at 0.
+        after = 0
+        if query.starting_after is not None:
+            after = self.resume.read_event_number(query.starting_after, "starting_after") + 1
+        source = await self.resume.find(ctx.principal, _response_id(ctx))
+        if source is None:
+            raise self._not_streamed(ctx)
+        return await self.resume.send_rest(ctx, source, after, _SEQUENCE_FORMAT)
+
+    def _not_streamed(self, ctx: RequestContext) -> ApiError:
+        """Return why the events of a response are not available."""
+        stored = self._get_stored(ctx)
+        for is_given, field in ((stored.is_background, "background"), (stored.is_streamed, "stream")):
+            if not is_given:
+                message = f"This response cannot be streamed because it was not created with '{field}': true."
+                return invalid_request(message, param="stream")
+        message = (
+            f"The events of this response are no longer kept: it ended more than {self.settings.resume_s:g} seconds "
+            "ago, or newer streams needed the memory. Retrieve it without 'stream'."
+        )
+        return ApiError(410, message, param="stream", code="events_dropped")
 
     async def delete(self, ctx: RequestContext) -> HttpResponse:
         """`DELETE /responses/{id}`."""
         response_id = _response_id(ctx)
         self._get_stored(ctx)
-        await self.background.cancel((ctx.principal, response_id))
+        await self._cancel_background(ctx)
         self.store.delete(ctx.principal, response_id)
+        if (stream := self.resume.registry.get(ctx.principal, response_id)) is not None:
+            self.resume.registry.remove(stream)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, ctx: RequestContext) -> HttpResponse:
         """`POST /responses/{id}/cancel`. A response that has ended is returned unchanged."""
         if not self._get_stored(ctx).is_background:
             raise invalid_request("Cannot cancel a synchronous response: it was created without 'background'.")
-        await self.background.cancel((ctx.principal, _response_id(ctx)))
+        await self._cancel_background(ctx)
         return HttpResponse(200, self._get_stored(ctx).response)
+
+    async def _cancel_background(self, ctx: RequestContext) -> None:
+        """Cancel a response if it is running. Readers of its events get `response.failed`."""
+        response_id = _response_id(ctx)
+        stream = self.resume.registry.get(ctx.principal, response_id)
+        if stream is not None and stream.task is not None and not stream.task.done():
+            stream.stop_generation(ApiError(409, "The response was cancelled.", code="cancelled"))
+            await asyncio.wait([stream.task])
+        await self.background.cancel((ctx.principal, response_id))
 
     async def input_items(self, ctx: RequestContext) -> HttpResponse:
         """`GET /responses/{id}/input_items`: the whole input of the model, with that of earlier responses."""
@@ -258,24 +301,46 @@ class ResponsesApi(DialectApi, kw_only=True):
             previous=options.previous_response_id,
             is_native=job.is_native and not options.background,  # background responses have an id of ours
             is_background=options.background is True,
+            is_streamed=options.stream is True,
         )
 
-    async def _start_background(self, job: _ResponseJob) -> HttpResponse:
+    async def _start_background(self, job: _ResponseJob) -> HttpResponse | None:
         self.background.check_capacity()
         if not self.store.is_enabled:
             raise fields.unsupported("background", "is not supported: this server stores no responses.")
+        if job.options.stream and not self.resume.registry.is_enabled:
+            reason = "cannot be used together with 'stream': this server keeps no streams (--resume-time)."
+            raise fields.unsupported("background", reason)
         envelope = Envelope(job.gen_request.id, int(self.now()), job.backend.name)
         response = response_object(envelope, job.gen_request.echo | {"background": True})
         self._store_response(job, response)
         if self.store.get(job.ctx.principal, job.gen_request.id) is None:
             limit = self.settings.stored_bytes
             raise fields.unsupported("background", f"needs more storage than the {limit} bytes of this server.")
+        if job.options.stream:
+            await self._stream_background(job, response)
+            return None
         await self.background.start(job.ctx.principal, job.gen_request.id, self._run_background(job, response))
         return json_response(response | {"status": "queued"})
 
-    async def _run_background(self, job: _ResponseJob, response: Json) -> None:
+    async def _stream_background(self, job: _ResponseJob, response: Json) -> None:
+        """Generate a response whose events are kept, and send them to the client, as long as it is connected."""
+        ctx, response_id = job.ctx, job.gen_request.id
+        stream = self.resume.open(ctx.principal, response_id, is_background=True)
+        if stream is None:
+            self.store.delete(ctx.principal, response_id)
+            limit = self.settings.resume_streams
+            message = f"This API key has {limit} streams in progress that can be resumed, the limit of this server."
+            raise ApiError(429, message, param="background", code="rate_limit_exceeded", retry_after_s=10.0)
+        job.ctx = msgspec.structs.replace(ctx, request=DetachedRequest(ctx.request, stream))
+        job.gen_request.response_members = {"id": response_id, "background": True}
+        work = run_detached(stream, self._run_background(job, response, stream), ctx.id)
+        stream.task = await self.background.start(ctx.principal, response_id, work)
+        await self.resume.follow(ctx, stream, _SEQUENCE_FORMAT._replace(has_ids=self.resume.is_requested(ctx)))
+
+    async def _run_background(self, job: _ResponseJob, response: Json, stream: ResumableStream | None = None) -> None:
         """Generate a response, and store it however it ends."""
-        result = response | {"status": "cancelled"}
+        cancelled = result = response | {"status": "cancelled"}
 
         def on_end(final: Json | None) -> None:
             nonlocal result
@@ -290,13 +355,17 @@ class ResponsesApi(DialectApi, kw_only=True):
                 logging.WARNING, _BACKGROUND_FAILED, {"request_id": job.ctx.id, "error": error.code or error.message}
             )
             result = response | {"status": "failed", "error": response_error_object(error.to_failure())}
+            if stream is not None:
+                stream.fail(error)
         except Exception as error:  # noqa: BLE001 - outermost layer of a task: logged, and reported to the client
             log.event(logging.ERROR, _BACKGROUND_FAILED, {"request_id": job.ctx.id}, error=error)
             message = f"Internal server error (request id {job.ctx.id}); see the server log."
-            failure = ApiError(500, message, code="internal_error").to_failure()
-            result = response | {"status": "failed", "error": response_error_object(failure)}
+            internal_error = ApiError(500, message, code="internal_error")
+            result = response | {"status": "failed", "error": response_error_object(internal_error.to_failure())}
+            if stream is not None:
+                stream.fail(internal_error)
         finally:
-            self._store_response(job, result)
+            self._store_response(job, cancelled if stream is not None and stream.is_stopped else result)
 
     def _get_stored(self, ctx: RequestContext) -> StoredResponse:
         stored = self.store.get(ctx.principal, _response_id(ctx))
@@ -330,6 +399,10 @@ def _query_fields(ctx: RequestContext) -> dict[str, str]:
 
 def _parse_int(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < _QUERY_LIMIT else text
+
+
+def _parse_bool(text: str | None) -> bool | str | None:
+    return {"true": True, "false": False}.get(text, text) if text is not None else None
 
 
 def _items_after(item_ids: list[str], after: str | None) -> list[str]:

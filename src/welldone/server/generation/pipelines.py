@@ -75,6 +75,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     """The client's names for fields of the body, or prefixes of them, where they differ."""
     echo: Json = {}
     """Fields of the request that a same-dialect response repeats."""
+    response_members: Json = {}
+    """Members of a same-dialect response that replace those of the upstream."""
     forwarded_headers: Mapping[str, str] = {}
     """The client's headers that an upstream with the same dialect receives."""
     on_end: Callable[[Json | None], None] | None = None
@@ -98,6 +100,7 @@ def pipeline_factory(
             endpoint,
             fallback=envelope,
             request=gen_request.echo,
+            members=gen_request.response_members,
             model=model,
             is_stream=request.is_stream,
             clock=cache(time.time),  # read once: a replay in the inspector has the same time of completion

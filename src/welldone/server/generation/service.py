@@ -11,6 +11,7 @@ from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError
 from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpResponse
+from welldone.protocol import sse
 from welldone.protocol.catalog import RULES, Severity
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.envelope import Endpoint
@@ -24,14 +25,17 @@ from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import ValidatedRequest, read_body_in_steps, rename_error_param
 from welldone.server.requests.sampling import UNKNOWN_CAPABILITIES
 from welldone.server.requests.upstream_body import read_same_dialect_request, read_upstream_request
+from welldone.server.resume.api import ResumeService
+from welldone.server.resume.detached import DetachedRequest
 
 
 class GenerationService:
     """Generates responses, and records logs, metrics and token usage."""
 
-    def __init__(self, parts: ServerParts) -> None:
+    def __init__(self, parts: ServerParts, resume: ResumeService | None = None) -> None:
         self.tasks: set[ResponseTask] = set()
         """Responses in progress."""
+        self._resume = resume
         self._parts = parts
         self._captures = None if parts.page is None else parts.page.captures
 
@@ -52,6 +56,16 @@ class GenerationService:
         Raises:
             ApiError: it failed before anything was sent.
         """
+        resume = self._resume
+        if resume is not None and resume.is_requested(ctx) and _is_event_stream(gen_request):
+            gen_request = msgspec.structs.replace(gen_request)  # a handler that ends removes `on_end` from its own
+            await resume.generate(ctx, lambda detached: self._generate(detached, backend, gen_request))
+            return None
+        return await self._generate(ctx, backend, gen_request)
+
+    async def _generate(
+        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, gen_request: GenerationRequest
+    ) -> HttpResponse | None:
         capture: StreamCapture | None = None
         if self._captures is not None and (name := ctx.request.headers.get(CAPTURE_HEADER)) is not None:
             capture = self._captures.begin(
@@ -103,6 +117,8 @@ class GenerationService:
                 capture=capture,
             )
             self.tasks.add(task)
+            if isinstance(ctx.request, DetachedRequest):
+                ctx.request.events.abort = task.abort
             if model is None:
                 return await task.run()
             with model.in_use():
@@ -166,6 +182,12 @@ class GenerationService:
         if failure is not None and ctx.request.stream is not None:
             self._parts.metrics.count_stream_failure(failure.code or failure.type)
             ctx.log_fields |= {"error": failure.code or failure.type, "reason": failure.message}
+
+
+def _is_event_stream(gen_request: GenerationRequest) -> bool:
+    """Whether the response is a stream of server-sent events: Ollama's are JSON lines."""
+    dialect = gen_request.dialect
+    return gen_request.body.get("stream") is True and (dialect is None or dialect.HEADERS is sse.HEADERS)
 
 
 def speaks_natively(backend: LocalBackend | UpstreamBackend, endpoint: Endpoint) -> bool:

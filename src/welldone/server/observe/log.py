@@ -100,6 +100,8 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Texts and tool call arguments with invalid JSON."""
     ignored_tools: int | None = None
     """Tools of the request that were dropped (`--unknown-tools ignore`)."""
+    resumed_after: int | None = None
+    """Number of the last event that the client of a resumed stream has."""
     printed_calls: int | None = None
     """Choices that look like a tool call written as text."""
 

@@ -23,18 +23,22 @@ from welldone.server.observe.counters import Histogram, MetricSeries, TokenRate,
 from welldone.server.observe.log import Redactor
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
+from welldone.server.resume.streams import StreamRegistry
 
 OTHER = "other"
 
 ENDPOINTS = frozenset(
     {"audio", "chat", "classify", "completions", "detokenize", "embeddings", "files", "health", "images"}
     | {"messages", "metrics", "models", "moderations", "ollama", "openapi", "page", "pooling", "rerank", "responses"}
-    | {"score", "slots", "tokenize"}
+    | {"score", "slots", "streams", "tokenize"}
 )
 
 OUTCOMES = frozenset({"unreachable", "no_room", "lost", "timeout", "garbage", "left"})
 """Outcomes of attempts without a status: no connection (`no_room`: this machine has no resources for one), connection
 lost, timeout, response is not HTTP, client disconnected."""
+
+RESUME_OUTCOMES = ("resumed", "not_found", "gone", "invalid")
+"""Outcomes of requests to resume a stream: 200, 404, 410 (events are no longer kept), 400."""
 
 MODELS_LIMIT = 200
 """Models with their own series. Upstreams may list thousands, and behind a pattern clients choose the names."""
@@ -82,6 +86,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "outcome",
     ),
     "welldone_client_disconnects": ("Clients that disconnected before the end.",),
+    "welldone_resumes": ("Requests to resume a stream, by outcome.", "outcome"),
     "welldone_engine_restarts": ("Restarts of engines.", "model"),
     "welldone_upstream_attempts": ("Attempts at the upstream, including failed ones.", "upstream"),
     "welldone_upstream_requests": ("Attempts at the upstream, by status or outcome.", "upstream", "status"),
@@ -137,6 +142,7 @@ class Metrics(Collector):
             (): [()],
             ("model",): [(model,) for model in self._models[:-1]],
             ("upstream",): [(upstream,) for upstream in self._upstreams],
+            ("outcome",): [(outcome,) for outcome in RESUME_OUTCOMES],
         }
         self._series = {
             name: MetricSeries(name, help_text, labels, is_gauge=families is _GAUGES)
@@ -245,6 +251,10 @@ class Metrics(Collector):
         """Count a client that disconnected before the end of its answer."""
         self._series["welldone_client_disconnects"][()] += 1
 
+    def count_resume(self, outcome: str) -> None:
+        """Count a request to resume a stream; the outcome is one of `RESUME_OUTCOMES`."""
+        self._series["welldone_resumes"][outcome,] += 1
+
     def set_engine_state(self, model: str, *, is_up: bool, restarts: int) -> None:
         """Set the state of a model's engine."""
         name = self._model_label(model)
@@ -324,6 +334,13 @@ class Metrics(Collector):
         """Report whether the store is available."""
         name, help_text = "welldone_limits_store_up", "Whether the store of limits is available."
         self._watched.append(lambda: GaugeMetricFamily(name, help_text, value=int(store.is_up)))
+
+    def watch_streams(self, streams: StreamRegistry) -> None:
+        """Report the number and the memory of resumable streams."""
+        name, help_text = "welldone_resumable_streams", "Streams that can be resumed, running and ended."
+        self._watched.append(lambda: GaugeMetricFamily(name, help_text, value=len(streams)))
+        size_name, size_help = "welldone_resumable_bytes", "Memory of their events."
+        self._watched.append(lambda: GaugeMetricFamily(size_name, size_help, value=streams.size_bytes))
 
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Report the number of tasks: growth shows a leak before memory does."""

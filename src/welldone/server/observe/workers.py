@@ -20,6 +20,7 @@ _SUMMED_GAUGES = frozenset(
     {"llamacpp:requests_deferred", "llamacpp:requests_processing", "process_open_fds"}
     | {"process_resident_memory_bytes", "process_virtual_memory_bytes", "welldone_active_streams"}
     | {"welldone_queue_depth", "welldone_tasks", "welldone_upstream_running", "welldone_upstream_waiting"}
+    | {"welldone_resumable_streams", "welldone_resumable_bytes"}
 )
 """Gauges that are added up. For all others (up, start time, speed) the largest value is reported."""
 
@@ -124,6 +125,15 @@ class WorkerSync:
         if self._server is not None:
             self._server.close()
 
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Numbers of the other workers."""
+        return tuple(number for number in range(1, self._worker.count + 1) if number != self._worker.number)
+
+    async def query(self, number: int, topic: str, query: WorkerQuery) -> bytes | None:
+        """The reply of another worker; None if it is late or gone."""
+        return await self._query_worker(number, msgspec.json.encode({**query, "topic": topic}) + b"\n")
+
     async def gather(self, topic: str, query: WorkerQuery) -> list[bytes]:
         """The non-empty replies of the other workers; those that are late are left out."""
         return [reply for reply in await self._query_all(topic, query) if reply]
@@ -154,9 +164,7 @@ class WorkerSync:
         return (await asyncio.to_thread(self._render))[1]
 
     async def _query_all(self, topic: str, query: WorkerQuery) -> list[bytes | None]:
-        others = [number for number in range(1, self._worker.count + 1) if number != self._worker.number]
-        line = msgspec.json.encode({**query, "topic": topic}) + b"\n"
-        return await asyncio.gather(*(self._query_worker(number, line) for number in others))
+        return await asyncio.gather(*(self.query(number, topic, query) for number in self.others))
 
     async def _query_worker(self, number: int, line: bytes) -> bytes | None:
         """The reply of another worker, if it is complete and in time."""

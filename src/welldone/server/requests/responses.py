@@ -143,8 +143,6 @@ def read_storage_options(body: Json) -> schema.ResponseStorage:
     options = fields.read_fields(body, schema.ResponseStorage)
     options.previous_response_id = options.previous_response_id or None
     options.store = options.store is not False
-    if options.background and options.stream:
-        raise fields.unsupported("background", "cannot be used together with 'stream': poll the response instead.")
     if options.background and not options.store:
         raise fields.unsupported("background", "needs 'store': the response could not be retrieved otherwise.")
     return options

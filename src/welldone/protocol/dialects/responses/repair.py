@@ -28,7 +28,8 @@ _NULLABLE_MEMBERS = frozenset({"completed_at", "error", "incomplete_details", "u
 class ResponsesRepairer(PassthroughRepairer):
     """Repairs one stream or non-streamed reply. A Response repeats `echo`, the members of its request.
 
-    `clock` supplies `completed_at` if the server does not send it; without a clock it is null.
+    `clock` supplies `completed_at` if the server does not send it; without a clock it is null. `members` replace those
+    of the server's Response, such as its id.
     """
 
     _UNKNOWN_EVENT_RULE: ClassVar[str] = "resp-no-unknown-events"
@@ -43,12 +44,15 @@ class ResponsesRepairer(PassthroughRepairer):
         model: str | None = None,
         is_stream: bool = True,
         clock: Clock | None = None,
+        members: Json | None = None,
     ) -> None:
         super().__init__(Endpoint.RESPONSES, fallback, model, is_stream=is_stream)
         self._emitter = emitter.ResponsesEmitter(objects.response_object(fallback, _echoed_members(echo or {})))
         id_stem = fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         self._output_repairer = OutputRepairer(self._emitter, self.repair_log, id_stem)
         self._clock = clock
+        self._own_members = members or {}
+        self._upstream_id = fallback.id
         self._upstream_completed_at: float | None = None  # completed_at of the server
         self._has_sentinel = False  # [DONE] or the name of the terminal event was received
         self._pending_events: list[Json] = []  # unknown events before response.created
@@ -207,7 +211,8 @@ class ResponsesRepairer(PassthroughRepairer):
         if self._emitter.items:
             self._emitter.keep_alive()  # a progress event would have to repeat all output so far
         elif kind != "response.created":
-            self._emitter.response |= _echoed_members(response) | {"status": kind.removeprefix("response.")}
+            status = {"status": kind.removeprefix("response.")}
+            self._emitter.response |= _echoed_members(response) | status | self._own_members
             self._emitter.emit(kind, {"response": self._emitter.response}, _event_members(value))
 
     def _ensure_created(self, response: Json, others: Json) -> None:
@@ -218,7 +223,8 @@ class ResponsesRepairer(PassthroughRepairer):
         if self._model is not None:
             named["model"] = self._model
         queued = {"status": "queued"} if response.get("status") == "queued" else {}
-        self._emitter.response |= _echoed_members(response) | named | queued
+        self._upstream_id = named.get("id", self._upstream_id)
+        self._emitter.response |= _echoed_members(response) | named | queued | self._own_members
         self._emitter.emit("response.created", {"response": self._emitter.response}, others)
 
     def _check_response(self, response: Json) -> None:
@@ -227,7 +233,7 @@ class ResponsesRepairer(PassthroughRepairer):
             self.repair_log.record("resp-created-full", response)
         elif not _matches_schema(response):
             self.repair_log.record("resp-object-schema", response)
-        if _is_member_valid("id", response) and response["id"] != self._emitter.response["id"]:
+        if _is_member_valid("id", response) and response["id"] != self._upstream_id:
             self.repair_log.record("resp-response-id", response["id"])
 
     def _on_response_end(self, value: Json, kind: str) -> bytes:
@@ -241,7 +247,7 @@ class ResponsesRepairer(PassthroughRepairer):
         self.repair_log.record_if(own_status != status, "resp-terminal-once", own_status)
         if status == "completed" and own_status in ("incomplete", "failed", "cancelled"):
             status = "failed" if own_status == "cancelled" else str(own_status)
-        self._emitter.response |= _echoed_members(response)
+        self._emitter.response |= _echoed_members(response) | self._own_members
         self._upstream_completed_at = _timestamp(response.get("completed_at"))
         self._final_event_members = _event_members(value)
         self._read_usage(response.get("usage"), is_due=status != "failed")

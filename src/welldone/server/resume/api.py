@@ -1,0 +1,280 @@
+"""Resume of streams: the opt-in of a request, `GET` and `DELETE /v1/streams/{id}`, and readers of a stream.
+
+The first connection of a resumable stream is a reader like any later one. A reader that is slow delays neither the
+generation nor other readers: it takes one batch of events after the other, and waits for its client in between.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from welldone.gateway.errors import ApiError, invalid_request
+from welldone.http.server import HttpResponse, StreamingResponse
+from welldone.protocol import sse
+from welldone.schemas.errors import shorten_value
+from welldone.server.app import RequestContext, json_response, response_headers
+from welldone.server.observe import log
+from welldone.server.parts import ServerParts
+from welldone.server.random_ids import random_hex
+from welldone.server.resume.detached import DetachedRequest
+from welldone.server.resume.events import EventBatch, EventSource, ReaderFormat, StreamLostError, StreamState
+from welldone.server.resume.sources import StoreCopies, StoreSource, WorkerStreams
+from welldone.server.resume.streams import ResumableStream, StreamRegistry
+
+RESUME_HEADER = "x-welldone-resume"
+"""Request header that asks for a resumable stream."""
+STREAM_ID_HEADER = "x-welldone-stream-id"
+LAST_EVENT_HEADER = "Last-Event-ID"
+_REFUSALS = ("", "0", "false")
+_NUMBER_DIGITS = 15  # of an event; a stream has fewer
+_EVENT_STREAM = dict(sse.HEADERS)["Content-Type"]
+_LOGGED_FIELDS = ("prompt_tokens", "completion_tokens", "upstream", "error", "reason")
+_STOP_S = 2.0  # to write the error events of streams at shutdown, and to copy them to the store
+
+Generate = Callable[[RequestContext], Awaitable[object]]
+"""Generates the response to a request."""
+
+
+class ResumeService:
+    """The resumable streams of a server, and the handlers of `/v1/streams/{id}`."""
+
+    def __init__(self, parts: ServerParts) -> None:
+        self._settings = parts.settings
+        self._metrics = parts.metrics
+        self._store = parts.stream_store
+        self._body_budget = parts.body_budget
+        self.registry = StreamRegistry(parts.settings)
+        parts.metrics.watch_streams(self.registry)
+        self._workers = None if parts.worker_sync is None else WorkerStreams(parts.worker_sync, self.registry)
+        self._copies = None if parts.stream_store is None else StoreCopies(parts.stream_store, self.registry)
+
+    async def close(self) -> None:
+        """End all generations without a connection."""
+        running = [stream for stream in self.registry.streams if stream.task is not None]
+        for stream in running:
+            stream.stop_generation(ApiError(503, "The server is shutting down.", code="shutting_down"))
+        tasks = [stream.task for stream in running if stream.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_STOP_S)
+        for task in tasks:
+            task.cancel()
+        if self._copies is not None:
+            await self._copies.close(_STOP_S)
+
+    # Generation.
+
+    def is_requested(self, ctx: RequestContext) -> bool:
+        """Whether the client asks for a resumable stream."""
+        headers = ctx.request.headers
+        return (
+            RESUME_HEADER in headers
+            and headers[RESUME_HEADER].strip().lower() not in _REFUSALS
+            and self.registry.is_enabled
+            and not isinstance(ctx.request, DetachedRequest)
+        )
+
+    async def generate(self, ctx: RequestContext, generate: Generate) -> None:
+        """Generate a stream that its client can resume; beyond the limit of streams, one that it cannot.
+
+        Raises:
+            ApiError: it failed before anything was sent.
+        """
+        stream = self.open(ctx.principal, f"stream_{random_hex(24)}")
+        if stream is None:
+            await generate(ctx)
+            return
+        detached = msgspec.structs.replace(ctx, request=DetachedRequest(ctx.request, stream))
+        task = stream.task = asyncio.create_task(run_detached(stream, generate(detached), ctx.id))
+        try:
+            await self.follow(ctx, stream, ReaderFormat(has_ids=True))
+        except ApiError:
+            self.registry.remove(stream)
+            raise
+        except asyncio.CancelledError:
+            if not stream.opened.done():  # the client does not know the id
+                task.cancel()
+                self.registry.remove(stream)
+            elif not task.done():
+                self._let_run(ctx, task)
+            raise
+
+    def open(self, principal: str, stream_id: str, *, is_background: bool = False) -> ResumableStream | None:
+        """Open a stream; None beyond the limit of streams."""
+        stream = self.registry.open(principal, stream_id, is_background=is_background)
+        if stream is not None and self._copies is not None:
+            self._copies.start(stream)
+        return stream
+
+    async def follow(self, ctx: RequestContext, stream: ResumableStream, form: ReaderFormat) -> None:
+        """Send a new stream to its first reader.
+
+        Raises:
+            ApiError: the generation failed before the stream was open.
+        """
+        stream.attach()
+        try:
+            head = await asyncio.shield(stream.opened)
+            headers = {**head.headers, STREAM_ID_HEADER: stream.id} if form.has_ids else head.headers
+            response = await ctx.request.start_stream(headers, trailers=head.trailer_names)
+            if await self._send_events(response, stream, 0, form):
+                await response.end(stream.trailers)
+            if stream.task is not None and stream.state is StreamState.COMPLETE:
+                await asyncio.wait([stream.task])  # for its log fields
+        finally:
+            stream.detach()
+
+    def _let_run(self, ctx: RequestContext, task: asyncio.Task[None]) -> None:
+        """Let a generation go on whose client disconnected."""
+        body_bytes, ctx.body_bytes = ctx.body_bytes, 0  # the body is counted until the end of the generation
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._body_budget.client_bytes -= body_bytes
+            fields = {name: ctx.log_fields[name] for name in _LOGGED_FIELDS if name in ctx.log_fields}
+            log.event(
+                logging.INFO,
+                "the generation of a stream ended without its first client",
+                {"request_id": ctx.id} | fields,
+            )
+
+        task.add_done_callback(ended)
+
+    # Resume.
+
+    async def get(self, ctx: RequestContext) -> HttpResponse | None:
+        """`GET /streams/{id}`."""
+        after = self.read_event_number(ctx.request.headers.get(LAST_EVENT_HEADER), LAST_EVENT_HEADER)
+        source = await self.find(ctx.principal, _stream_id(ctx))
+        if source is None:
+            raise self._not_found()
+        return await self.send_rest(ctx, source, after, ReaderFormat(has_ids=True))
+
+    async def delete(self, ctx: RequestContext) -> HttpResponse:
+        """`DELETE /streams/{id}`: end the generation, and forget the events."""
+        source = await self.find(ctx.principal, _stream_id(ctx))
+        if source is None:
+            raise self._not_found()
+        await source.stop()
+        return json_response({"id": _stream_id(ctx), "object": "stream", "deleted": True})
+
+    async def find(self, principal: str, stream_id: str) -> EventSource | None:
+        """Return a stream of this principal, from whichever process has it."""
+        source: EventSource | None = self.registry.get(principal, stream_id)
+        if source is None and self._workers is not None:
+            source = await self._workers.find(principal, stream_id)
+        if source is None and self._store is not None:
+            source = await StoreSource(self._store, principal, stream_id).find()
+        return source
+
+    async def send_rest(
+        self, ctx: RequestContext, source: EventSource, after: int, form: ReaderFormat
+    ) -> HttpResponse | None:
+        """Send the events of a stream after the one with this number, and go on until its end.
+
+        Raises:
+            ApiError: these events are no longer kept, or there is no such event.
+        """
+        source.attach()
+        try:
+            batch = await source.read(after, 0.0)
+            if after > batch.count:
+                first, number = form.first_number, after + form.first_number - 1
+                self._metrics.count_resume("invalid")
+                message = f"There is no event {number}: the stream has {batch.count} events so far, from {first} on."
+                raise invalid_request(message, param=form.param, code="invalid_event_number")
+            if after < batch.dropped:
+                self._metrics.count_resume("gone")
+                number = batch.dropped + form.first_number - 1
+                message = f"The events up to {number} are no longer kept: the stream has reached its limit of memory."
+                raise ApiError(410, message, param=form.param, code="events_dropped")
+            if after == batch.count and batch.state is StreamState.CUT:
+                self._metrics.count_resume("gone")
+                message = "The stream has ended without its last events: it was stopped, or nobody read it in time."
+                raise ApiError(410, message, param=form.param, code="stream_incomplete")
+            self._metrics.count_resume("resumed")
+            ctx.log_fields["resumed_after"] = after
+            if ctx.request.method == "HEAD" or (form.has_ids and is_last(batch, after)):
+                # WHATWG SSE: a 204 tells an EventSource not to connect again.
+                return HttpResponse(204 if is_last(batch, after) else 200, content_type=_EVENT_STREAM)
+            response = await ctx.request.start_stream({**dict(sse.HEADERS), **response_headers(ctx)})
+            if await self._send_events(response, source, after, form):
+                await response.end()
+        except StreamLostError:
+            raise self._not_found() from None
+        finally:
+            source.detach()
+        return None
+
+    async def _send_events(
+        self, response: StreamingResponse, source: EventSource, after: int, form: ReaderFormat
+    ) -> bool:
+        """Send events until the end of the stream. Returns False if the connection was reset before."""
+        try:
+            batch = await source.read(after, 0.0)
+            while batch.dropped <= after:
+                response.write(form.encode(batch.events, after))
+                after += len(batch.events)
+                if response.has_backpressure:
+                    async with asyncio.timeout(self._settings.write_s):
+                        await response.drain()
+                if is_last(batch, after):
+                    if batch.state is StreamState.CUT:
+                        break
+                    return True
+                batch = await source.read(after, self._settings.keep_alive_s)
+                if not batch.events and batch.state is StreamState.RUNNING:
+                    response.write(form.keep_alive)
+        except (StreamLostError, TimeoutError):
+            pass
+        response.abort()  # so that the client does not mistake the rest for the whole
+        return False
+
+    def read_event_number(self, text: str | None, param: str) -> int:
+        """Parse the number of an event; 0 if there is none.
+
+        Raises:
+            ApiError: it is not a number.
+        """
+        if not text:
+            return 0
+        if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS):
+            self._metrics.count_resume("invalid")
+            message = f"{param} must be the number of an event, but is {shorten_value(text)!r}."
+            raise invalid_request(message, param=param, code="invalid_event_number")
+        return int(text)
+
+    def _not_found(self) -> ApiError:
+        self._metrics.count_resume("not_found")
+        if not self.registry.is_enabled:
+            return ApiError(404, "This server keeps no streams (--resume-time).", code="stream_not_found")
+        message = (
+            "There is no such stream for this API key. A stream can be resumed up to "
+            f"{self._settings.resume_s:g} seconds after its end, or after its client disconnected, unless newer ones "
+            "needed its memory. Servers that share no store (--limits-store) cannot resume each other's streams."
+        )
+        return ApiError(404, message, code="stream_not_found")
+
+
+async def run_detached(stream: ResumableStream, work: Awaitable[object], request_id: str) -> None:
+    """Run a generation that writes to a stream."""
+    try:
+        await work
+    except ApiError as error:
+        stream.fail(error)
+    except Exception as error:  # noqa: BLE001 - outermost layer of a task: logged, and reported to the client
+        log.event(logging.ERROR, "a request failed", {"request_id": request_id}, error=error)
+        message = f"Internal server error (request id {request_id}); see the server log."
+        stream.fail(ApiError(500, message, code="internal_error"))
+    finally:
+        stream.fail(ApiError(503, "The stream was stopped.", code="stream_stopped"))  # unless it has ended
+        stream.abort = stream.on_backpressure = None  # a reference cycle would wait for the garbage collector
+
+
+def is_last(batch: EventBatch, after: int) -> bool:
+    """Whether the stream has no event after this number, and will have none."""
+    return batch.state is not StreamState.RUNNING and after >= batch.count
+
+
+def _stream_id(ctx: RequestContext) -> str:
+    return ctx.request.path.rpartition("/")[2]

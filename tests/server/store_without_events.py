@@ -1,0 +1,20 @@
+"""Base of fake stores for tests in which no stream is resumed."""
+
+from welldone.server.access.store import StoreClient
+from welldone.server.resume.events import EventBatch
+
+
+class StoreWithoutEvents(StoreClient):
+    """A store whose operations on streams must not be called."""
+
+    async def append_events(self, name: str, batch: EventBatch, ttl_s: float) -> bytes | None:
+        raise AssertionError
+
+    async def read_events(self, name: str, after: int) -> EventBatch | None:
+        raise AssertionError
+
+    async def message_writer(self, name: str, message: bytes) -> None:
+        raise AssertionError
+
+    async def drop_events(self, name: str) -> None:
+        raise AssertionError

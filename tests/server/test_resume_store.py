@@ -1,0 +1,217 @@
+"""Streams that are resumed through another front end, over a shared Redis; and the store's part of it."""
+
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.http.aio import run
+from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
+from tests.server.resumable import ASKS, GatedUpstream, connect, gated_gateway, request, resume
+from tests.server.running_gateway import Gateway
+from tests.server.test_resume import CHUNKS, failed, start
+from tests.server.test_resume_responses import BACKGROUND, values
+from welldone.config.server import LimitsSettings
+from welldone.server.access.redis_store import STREAMS_PREFIX, RedisStoreClient
+from welldone.server.access.store import STREAM_COPIES, SharedStore, StoreUnavailableError
+from welldone.server.resume.events import EventBatch, StreamLostError, StreamState
+from welldone.server.resume.sources import StoreSource
+
+pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
+KEY, OTHER_KEY = "first-key-canary", "other-key-canary"
+MINE, YOURS = (f"Authorization: Bearer {key}\r\n" for key in (KEY, OTHER_KEY))
+
+
+@pytest.fixture
+def redis() -> Iterator[RealRedis]:
+    with real_redis() as started:
+        yield started
+
+
+@asynccontextmanager
+async def two_gateways(
+    folder: Path, upstream: GatedUpstream, redis: RealRedis
+) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    config = {"limits": LimitsSettings(store=redis.url)}
+    keys = [KEY, OTHER_KEY]
+    async with (
+        gated_gateway(folder / "one", upstream, keys=keys, config=config) as one,
+        gated_gateway(folder / "other", upstream, keys=keys, config=config) as other,
+    ):
+        yield one, other
+
+
+def test_a_stream_is_resumed_through_another_front_end(tmp_path: Path, redis: RealRedis) -> None:
+    async def work() -> None:
+        upstream = GatedUpstream(CHUNKS)
+        async with two_gateways(tmp_path, upstream, redis) as (one, other):
+            await upstream.allow(5)
+            first = await start(one, ASKS + MINE)
+            seen = await first.read_events(3)
+            await first.lose()
+            live = await resume(other, first.stream_id, 3, MINE)
+            assert live.status == 200
+            assert await failed(other, first.stream_id, 3, YOURS) == (404, "stream_not_found")
+            await live.read_events(2)
+            await upstream.allow_all()
+            whole = seen + await live.read_all()
+            assert live.is_complete
+            again = await resume(one, first.stream_id, 0, MINE)
+            assert await again.read_all() == whole
+            ended = await resume(other, first.stream_id, 1, MINE)
+            assert await ended.read_all() == whole[1:]
+            assert await failed(other, first.stream_id, len(whole) + 1, MINE) == (400, "invalid_event_number")
+            names = redis.command("KEYS", f"{STREAMS_PREFIX}*").split()
+            assert all(0 < int(redis.command("TTL", name)) <= 300 for name in names)
+            assert "canary" not in redis.command("KEYS", "*")
+            assert upstream.request_count == 1
+
+    run(work())
+
+
+def test_a_background_response_is_streamed_by_another_front_end(tmp_path: Path, redis: RealRedis) -> None:
+    async def work() -> None:
+        upstream = GatedUpstream(CHUNKS)
+        async with two_gateways(tmp_path, upstream, redis) as (one, other):
+            await upstream.allow(3)
+            first = await connect(one.server.port, "/v1/responses", BACKGROUND, MINE)
+            seen = await first.read_events(2)
+            await first.lose()
+            name = values(seen)[0]["response"]["id"]
+            path = f"/v1/responses/{name}?stream=true&starting_after=1"
+            live = await connect(other.server.port, path, headers=MINE)
+            await upstream.allow_all()
+            whole = values(seen + await live.read_all())
+            assert [value["sequence_number"] for value in whole] == list(range(len(whole)))
+            assert whole[-1]["type"] == "response.completed"
+
+    run(work())
+
+
+def test_a_stream_is_stopped_through_another_front_end(tmp_path: Path, redis: RealRedis) -> None:
+    async def work() -> None:
+        upstream = GatedUpstream(CHUNKS)
+        async with two_gateways(tmp_path, upstream, redis) as (one, other):
+            await upstream.allow(3)
+            first = await start(one, ASKS + MINE)
+            await first.read_events(3)
+            live = await resume(other, first.stream_id, 3, MINE)
+            stopped = await request(other.server.port, f"/v1/streams/{first.stream_id}", MINE, "DELETE")
+            assert stopped.status == 200
+            await upstream.allow(1)  # the message is read with the next event
+            await upstream.disconnected.wait()
+            assert b'"code":"stream_stopped"' in (await first.read_all())[-2]
+            await live.read_all()
+            while (await failed(other, first.stream_id, 3, MINE)) != (404, "stream_not_found"):
+                pass
+
+    run(work())
+
+
+def test_the_copy_survives_the_shutdown_of_its_front_end(tmp_path: Path, redis: RealRedis) -> None:
+    async def work() -> None:
+        upstream = GatedUpstream(CHUNKS)
+        async with two_gateways(tmp_path, upstream, redis) as (one, other):
+            await upstream.allow(3)
+            first = await start(one, ASKS + MINE)
+            seen = await first.read_events(3)
+            await first.lose()
+            live = await resume(other, first.stream_id, 3, MINE)
+            await one.server.stop()
+            rest = await live.read_all()
+            assert live.is_complete
+            assert b'"code":"shutting_down"' in rest[-2]
+            again = await resume(other, first.stream_id, 0, MINE)
+            assert await again.read_all() == seen + rest
+
+    run(work())
+
+
+def test_without_the_store_streams_are_resumed_where_they_run(tmp_path: Path, redis: RealRedis) -> None:
+    async def work() -> None:
+        upstream = GatedUpstream(CHUNKS)
+        async with two_gateways(tmp_path, upstream, redis) as (one, other):
+            await upstream.allow(3)
+            first = await start(one, ASKS + MINE)
+            await first.read_events(3)
+            live = await resume(other, first.stream_id, 3, MINE)
+            redis.kill()
+            assert await failed(other, "stream_unknown", 0, MINE) == (404, "stream_not_found")
+            rest = await resume(one, first.stream_id, 3, MINE)
+            redis.start()
+            await upstream.allow_all()
+            expected = await rest.read_all()
+            assert expected[-1].endswith(b"[DONE]\n\n")
+            events = await live.read_all()  # Redis stores nothing across restarts
+            assert events == expected if live.is_complete else events == expected[: len(events)]
+
+    run(work())
+
+
+# The operations of the store.
+
+
+def batch(dropped: int, events: list[bytes], count: int, state: StreamState = StreamState.RUNNING) -> EventBatch:
+    return EventBatch(dropped, count, state, events)
+
+
+def test_events_are_stored_once_and_trimmed(redis: RealRedis) -> None:
+    async def work() -> None:
+        client = RedisStoreClient(redis.url)
+        try:
+            assert await client.read_events("a", 0) is None
+            assert await client.append_events("a", batch(0, [], 0), 30.0) is None
+            assert await client.read_events("a", 0) == batch(0, [], 0)
+            for _ in range(2):  # the reply to the first attempt was lost
+                await client.append_events("a", batch(0, [b"1", b"2"], 2), 30.0)
+            assert await client.read_events("a", 0) == batch(0, [b"1", b"2"], 2)
+            assert await client.read_events("a", 1) == batch(0, [b"2"], 2)
+            await client.append_events("a", batch(2, [b"3"], 3), 30.0)
+            assert await client.read_events("a", 2) == batch(2, [b"3"], 3)
+            await client.append_events("a", batch(2, [b"4"], 4, StreamState.COMPLETE), 30.0)
+            assert await client.read_events("a", 3) == batch(2, [b"4"], 4, StreamState.COMPLETE)
+            await client.message_writer("a", b"stopped")
+            await client.message_writer("a", b"reading")
+            assert await client.append_events("a", batch(2, [], 4, StreamState.COMPLETE), 30.0) == b"stopped"
+            assert await client.append_events("a", batch(2, [], 4, StreamState.COMPLETE), 30.0) is None
+            await client.drop_events("a")
+            assert await client.read_events("a", 0) is None
+        finally:
+            await client.close()
+
+    run(work())
+
+
+def test_a_rejected_command_does_not_mark_the_store_as_down(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
+    """As with an access control list that allows only the commands for limits and keys."""
+
+    async def work() -> None:
+        redis.command("ACL", "SETUSER", "default", "-XADD")
+        store = SharedStore(RedisStoreClient(redis.url), use=STREAM_COPIES)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError):
+                await store.call(lambda client: client.append_events("a", batch(0, [b"1"], 1), 30.0))
+        assert store.is_up
+        assert caplog.messages == ["the store rejects a command"]
+        await store.close()
+
+    run(work())
+
+
+def test_a_copy_that_expires_is_lost_for_its_reader(redis: RealRedis) -> None:
+    async def work() -> None:
+        client = RedisStoreClient(redis.url)
+        store = SharedStore(client)
+        name = hashlib.sha256(b"me\0stream_1").hexdigest()
+        await client.append_events(name, batch(0, [b"1"], 1), 0.5)
+        source = StoreSource(store, "me", "stream_1")
+        assert await source.find() is source
+        assert await StoreSource(store, "you", "stream_1").find() is None
+        assert (await source.read(0, 5.0)).events == [b"1"]
+        with pytest.raises(StreamLostError):
+            await source.read(1, 60.0)
+        await store.close()
+
+    run(work())
