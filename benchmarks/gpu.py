@@ -33,7 +33,7 @@ CONTEXT = 1024
 """Context per slot: a prompt has about a hundred tokens, an answer some hundreds."""
 BAR = 0.98
 VERSION_LIMIT_S = 30.0  # nvidia-smi takes some seconds on an idle GPU
-LIBRARIES = ("aiohttp", "httptools", "msgspec", "uvloop")
+LIBRARIES = ("httptools", "msgspec", "uvloop")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -117,10 +118,143 @@ def test_an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() -> Non
         (b"nonsense\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", 400),
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\n" + b"X: y\r\n" * 200 + b"\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 70_000, 400),
+        (b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", 400),
+        (b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"a" * 70_000, 400),
     ],
 )
 def test_requests_that_are_too_long_too_slow_or_invalid_are_rejected(request_bytes: bytes, status: int) -> None:
     assert respond_to(echo, request_bytes, is_last=False).split(b" ")[1] == b"%d" % status
+
+
+def test_a_response_to_head_has_no_body() -> None:
+    head, _, body = respond_to(echo, GET.replace(b"GET", b"HEAD")).partition(b"\r\n\r\n")
+    assert b"\r\nContent-Length: 8\r\n" in head
+    assert body == b""
+    head, _, body = respond_to(stream_two_chunks, GET.replace(b"GET", b"HEAD")).partition(b"\r\n\r\n")
+    assert b"text/event-stream" in head
+    assert body == b""
+
+
+def test_a_response_without_content_has_no_length() -> None:
+    async def no_content(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(204)
+
+    reply = respond_to(no_content, GET)
+    assert reply.startswith(b"HTTP/1.1 204 No Content\r\n")
+    assert b"Content-Length" not in reply
+
+
+def test_a_response_header_cannot_inject_lines() -> None:
+    async def inject(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, headers={"X-A": "1\r\nX-B: 2"})
+
+    reply = respond_to(inject, GET)
+    assert reply.startswith(b"HTTP/1.1 500 ")
+    assert b"X-B" not in reply
+
+
+def test_a_client_that_expects_a_continuation_gets_one_before_it_sends_the_body() -> None:
+    async def work() -> None:
+        async with running_server(echo) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n")
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"hi")
+            assert (await reader.readuntil(b"POST /a hi")).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+    run(work())
+
+
+def test_requests_that_arrive_during_a_response_are_answered_in_order() -> None:
+    async def work() -> None:
+        go, started = asyncio.Event(), asyncio.Event()
+
+        async def wait(request: HttpRequest) -> HttpResponse:
+            started.set()
+            await go.wait()
+            return HttpResponse(200, request.path.encode())
+
+        async with running_server(wait) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET.replace(b"/x", b"/1"))
+            await started.wait()
+            for path in (b"/2", b"/3"):
+                writer.write(GET.replace(b"/x", path))
+                await asyncio.sleep(0)
+            go.set()
+            for path in (b"/1", b"/2", b"/3"):
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+                assert await reader.readexactly(2) == path
+            writer.close()
+
+    run(work())
+
+
+@table("body", [b"5\r\nhello\r\n0\r\n\r\n", b"30d40\r\n" + b"x" * 200_000 + b"\r\n0\r\nX-Trailer: 1\r\n\r\n"])
+def test_a_connection_is_reusable_after_a_body_that_the_handler_did_not_read(body: bytes) -> None:
+    async def ignore_body(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, request.path.encode())
+
+    request = b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + body
+    replies = respond_to(
+        ignore_body, request + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), is_last=False
+    )
+    assert [reply.partition(b"\r\n\r\n")[2] for reply in replies.split(b"HTTP/1.1 200 OK")[1:]] == [b"/a", b"/x"]
+
+
+def test_a_body_that_is_read_late_does_not_fill_the_memory() -> None:
+    async def work() -> None:
+        go = asyncio.Event()
+
+        async def read_late(request: HttpRequest) -> HttpResponse:
+            await go.wait()
+            body = await request.read_body(limit_bytes=2**26, timeout_s=60)
+            return HttpResponse(200, str(len(body)).encode())
+
+        async with running_server(read_late) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.transport.set_write_buffer_limits(2**16)
+            writer.write(b"POST /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % 2**25)
+            writer.write(b"x" * 2**25)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await writer.drain()
+            go.set()
+            assert (await reader.read()).endswith(b"\r\n\r\n%d" % 2**25)
+            writer.close()
+
+    run(work())
+
+
+def test_a_request_for_another_protocol_is_answered_in_http_and_ends_the_connection() -> None:
+    upgrade = GET.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n") + b"\x81\x00"
+    reply = respond_to(echo, upgrade, is_last=False)
+    assert reply.endswith(b"GET /x ")
+    assert b"\r\nConnection: close\r\n" in reply
+
+
+def test_a_request_over_tls_is_answered(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = HttpServer(echo, error_response=error_page, connections=1, keep_alive_s=10.0, write_timeout_s=60.0)
+        pair = make_pair(tmp_path)
+        trusting = ssl.create_default_context(cafile=pair.certificate)
+        port = await server.start("127.0.0.1", 0, tls=pair.serving())
+        try:
+            for request in (b"nonsense\r\n\r\n", GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+                writer.write(request)
+                replies.append(await reader.read())
+                writer.close()
+        finally:
+            await server.close()
+
+    replies: list[bytes] = []
+    run(work())
+    assert [reply.split(b" ")[1] for reply in replies] == [b"400", b"200"]
 
 
 @table(
@@ -269,6 +403,7 @@ def test_a_stream_can_be_aborted() -> None:
         (b"/a?x=?&y#z?", b"/a x=?&y"),
         (b"/%61%3fb", b"/a?b"),
         (b"/a?", b"/a"),
+        (b"/%ff", b"/%ff"),
     ],
 )
 def test_a_query_is_passed_on_unchanged(target: bytes, sent: bytes) -> None:

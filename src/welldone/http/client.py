@@ -8,7 +8,8 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum, auto
+from enum import IntEnum, auto
+from functools import lru_cache
 from typing import Protocol, TypedDict, Unpack, cast
 
 import httptools
@@ -27,6 +28,7 @@ _REQUEST_TIMEOUT = 408
 STALE_S = 1.0
 """A server that has closed an idle connection answers a request on it with a reset, or with a 408, within one round
 trip: 0.3 s around the world. After a longer time it may have started to process the request."""
+_CACHED_HEADS = 64  # requests to a server differ only in their body
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -52,7 +54,7 @@ class RequestOptions(TypedDict, total=False):
     headers: Iterable[tuple[str, str]]
 
 
-class _State(Enum):
+class _State(IntEnum):
     """State of an exchange."""
 
     AWAITING_HEAD = auto()
@@ -120,6 +122,11 @@ class Exchange(asyncio.Protocol):
             self._slice_handle = None
         self.fast_path = None
         self._parser = None  # break the reference cycle: the garbage collector, which frees cycles, stalls all streams
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the response is complete, so that `end` of the receiver is the next call."""
+        return self._state is _State.COMPLETE
 
     @property
     def is_chunked(self) -> bool:
@@ -435,17 +442,27 @@ class BufferingReceiver:
 
 
 def _encode_request(address: Address, method: str, path: str, options: RequestOptions, *, is_last: bool) -> bytes:
-    headers = tuple(options.get("headers", ()))
-    body: bytes | None = options.get("body", b"")
-    check_headers(headers)
+    body = options.get("body", b"")
     defaults = [("Accept", options.get("accept", "*/*")), ("Accept-Encoding", "identity")]
     if is_last:
         defaults.append(("Connection", "close"))
     has_body = bool(body) or method in _METHODS_WITH_BODY
     if has_body:
         defaults.append(("Content-Type", options.get("content_type", "application/json")))
-    body = body if has_body else None
-    return encode_request(address, method, path, defaults=defaults, headers=headers, body=body)
+    head = _encode_head(address, method, path, tuple(defaults), tuple(options.get("headers", ())))
+    return b"%bContent-Length: %d\r\n\r\n%b" % (head[:-2], len(body), body) if has_body else head
+
+
+@lru_cache(_CACHED_HEADS)
+def _encode_head(
+    address: Address,
+    method: str,
+    path: str,
+    defaults: tuple[tuple[str, str], ...],
+    headers: tuple[tuple[str, str], ...],
+) -> bytes:
+    check_headers(headers)
+    return encode_request(address, method, path, defaults=defaults, headers=headers)
 
 
 class ConnectionPool:

@@ -12,7 +12,7 @@ CONNECTION_LOST = "the connection was lost before the reply was complete"
 NOT_HTTP = "the reply is not HTTP"
 HEAD_TOO_LONG = "the head of the reply is too long"
 HEAD_LIMIT_BYTES = 65536
-"""Limit of all heads together, or of trailers; aiohttp and nginx reject 8 to 32 KB."""
+"""Limit of all heads together, or of trailers; nginx and Node.js reject 8 to 32 KB."""
 _CONTENT_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 """Content codings that zlib decompresses."""
 

@@ -1,32 +1,31 @@
-"""HTTP/1.1 server on aiohttp. One handler function answers all requests; routing is the caller's.
+"""HTTP/1.1 server. One handler function answers all requests; routing is the caller's.
 
 A handler is cancelled when its client disconnects. Streams are written synchronously, without a task switch.
 """
 
 import asyncio
-import http
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import TypeAlias, cast
+from email.utils import formatdate
+from functools import lru_cache, partial
+from typing import TypeAlias
+from urllib.parse import unquote
 
 import msgspec
-from aiohttp import web
-from aiohttp.http import StreamWriter
-from aiohttp.web_exceptions import HTTPException
 
 from welldone.http.address import check_header_line
+from welldone.http.server_connection import LINGER_S, PHRASES, RequestHeaders, ServerConnection
 from welldone.http.sockets import BACKLOG, reserve_descriptors
 
-_LINE_LIMIT_BYTES = 8190  # of the request line and of each header; the default of aiohttp and Apache
-_HEADERS_LIMIT = 128
+_UNREAD_LIMIT_BYTES = 2**16  # of a body that the handler does not read yet
 _LARGE_BODY_BYTES = 2**15  # a JSON schema of this size takes more than 5 ms to parse: one such body at a time
 _SPARE_SOCKETS = 64
 """Connections beyond one per concurrent request and one idle per request: health checks, metrics, the web pages."""
 _SHUTDOWN_GRACE_S = 1.0  # for handlers to react to their cancellation
-_SERVER_HEADER = {"Server": "welldone"}  # replaces aiohttp's, which discloses versions
+_BODILESS_STATUSES = (204, 304)
 
 
 class RequestBodyError(Exception):
@@ -48,21 +47,16 @@ class HttpResponse(msgspec.Struct):
     closes_connection: bool = False
 
 
-class _StreamResponse(web.StreamResponse):
-    """aiohttp's response without its own write of the head, which is sent together with the first data."""
-
-    _send_headers_immediately = False
-
-
 class StreamingResponse:
     """A response whose body is written piece by piece."""
 
-    def __init__(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        self._request = request
-        self._response = response
-        self._protocol = cast("_ServerConnection", request.protocol)
-        self._transport = cast("asyncio.Transport", request.transport)
-        self._is_chunked = response.chunked
+    def __init__(self, connection: ServerConnection, *, head: bytes, is_chunked: bool, has_body: bool) -> None:
+        self._connection = connection
+        self._transport = connection.transport
+        self._head = head  # not sent yet
+        self._is_chunked = is_chunked
+        self._has_body = has_body
+        self.is_ended = False
         self.write_framed: Callable[[bytes], None] = self._transport.write
         """Sends bytes that already have their chunk framing. Call it only while `is_open`."""
 
@@ -72,30 +66,37 @@ class StreamingResponse:
 
     def on_backpressure(self, callback: Callable[[], object]) -> None:
         """Set the callback for a full write buffer."""
-        self._protocol.on_backpressure = callback
+        self._connection.on_backpressure = callback
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
         """Set the callback for a disconnect of the client; it is called at once."""
-        self._protocol.on_disconnect = callback
+        self._connection.on_disconnect = callback
 
     @property
     def has_backpressure(self) -> bool:
         """Whether the write buffer is full, because the client reads slowly."""
-        return self._request.protocol.writing_paused
+        return self._connection.is_write_paused
 
     @property
     def is_open(self) -> bool:
         """Whether the client is connected."""
-        return self._request.protocol.connected
+        return self._connection.is_connected
 
     def write(self, data: bytes) -> None:
         """Write a part of the body, without waiting. Empty writes are ignored: a zero-length chunk ends the body."""
         if data and not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+            self._transport.write(self._framed(data))
+
+    def _framed(self, data: bytes) -> bytes:
+        """Return a part of the body with its framing, after the head if that is not sent yet."""
+        head, self._head = self._head, b""
+        if not data or not self._has_body:
+            return head
+        return b"%b%x\r\n%b\r\n" % (head, len(data), data) if self._is_chunked else head + data
 
     async def drain(self) -> None:
         """Wait until the write buffer is below its low-water mark."""
-        await self._request.writer.drain()
+        await self._connection.drain()
 
     async def end(self, trailers: Mapping[str, str] | None = None, *, last: bytes = b"") -> None:
         """End the body after the `last` data. Trailers are sent only with chunked transfer encoding.
@@ -103,19 +104,14 @@ class StreamingResponse:
         Raises:
             ValueError: a trailer contains a character that is not allowed in a header.
         """
-        self._protocol.clear_callbacks()
-        if not self._request.protocol.connected or self._transport.is_closing():
-            return
-        if trailers and self._is_chunked:
-            lines = [f"{name}: {value}" for name, value in trailers.items()]
-            check_header_line("".join(lines))
-            writer = cast("StreamWriter", self._request.writer)
-            writer.send_headers()
-            self.write(last)
-            self._transport.write("\r\n".join(["0", *lines, "", ""]).encode("latin-1"))
-            writer.chunked = False  # the last chunk is sent: aiohttp must add none
-            last = b""
-        await self._response.write_eof(last)
+        self._connection.on_backpressure = self._connection.on_disconnect = None
+        lines = [f"{name}: {value}" for name, value in (trailers or {}).items()]
+        check_header_line("".join(lines))
+        self.is_ended = True
+        if not self._transport.is_closing():
+            ending = "\r\n".join(["0", *lines, "", ""]).encode("latin-1") if self._is_chunked else b""
+            self._transport.write(self._framed(last) + ending)
+            await self.drain()
 
     def abort(self) -> None:
         """Reset the connection, so that the client cannot mistake a partial response for a complete one."""
@@ -125,22 +121,36 @@ class StreamingResponse:
 class HttpRequest:
     """An incoming request."""
 
-    def __init__(self, request: web.BaseRequest, large_body_lock: asyncio.Lock) -> None:
-        self._request = request
-        self._large_body_lock = large_body_lock
-        self.method: str = request.method
-        self.path: str = request.path
-        self.query: str = request.raw_path.partition("#")[0].partition("?")[2]
+    def __init__(
+        self, connection: ServerConnection, method: str, target: str, headers: RequestHeaders, *, is_http_1_0: bool
+    ) -> None:
+        self._connection = connection
+        self._is_http_1_0 = is_http_1_0
+        self.method: str = method
+        path, _, self.query = target.partition("#")[0].partition("?")
         """The raw query string, without the question mark."""
-        self.headers: Mapping[str, str] = request.headers
+        if "://" in path and not path.startswith("/"):  # absolute form
+            path = "/" + path.partition("://")[2].partition("/")[2]
+        self.path: str = _decode_path(path) if "%" in path else path
+        self._headers = headers
+        self.headers: Mapping[str, str] = headers
         self.stream: StreamingResponse | None = None
         """The response, after `start_stream`."""
         self.on_body_data: Callable[[int], object] | None = None
         """Is called with the size of each read of the body; an exception from it ends `read_body`."""
+        self.keeps_connection: bool = True
+        """Whether another request may follow on the connection."""
+        self.is_complete: bool = False
+        """Whether the whole body has arrived."""
+        self._body = bytearray()
+        self._is_broken = False  # the rest of the body will not arrive
+        self._is_reading = False
+        self._is_discarding = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def header_values(self, name: str) -> list[str]:
         """Return all values of a header."""
-        return self._request.headers.getall(name, [])
+        return self._headers.all_values(name)
 
     async def read_body(self, *, limit_bytes: int, timeout_s: float) -> bytes:
         """Read the complete body.
@@ -148,29 +158,81 @@ class HttpRequest:
         Raises:
             RequestBodyError: it is too long, too slow, or incomplete.
         """
-        if (self._request.content_length or 0) > limit_bytes:
+        if int(self.headers.get("content-length", 0)) > limit_bytes:
             raise _body_too_large(limit_bytes)
-        # curl sends `Expect: 100-continue` before a long body, and waits a second without an answer.
-        is_expected = self._request.headers.get("Expect", "").lower() == "100-continue"
-        if is_expected and self._request.version >= (1, 1) and self._request.transport is not None:
-            self._request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = bytearray()
-        try:
-            async with asyncio.timeout(timeout_s):
-                async for piece in self._request.content.iter_any():
-                    body += piece
-                    if len(body) > limit_bytes:
-                        raise _body_too_large(limit_bytes)
-                    if self.on_body_data is not None:
-                        self.on_body_data(len(piece))
-        except TimeoutError:
-            raise RequestBodyError(408, f"The request body was not received within {timeout_s:g} seconds.") from None
-        except (web.RequestPayloadError, ConnectionError):
-            raise RequestBodyError(400, "The request body is incomplete.") from None
-        if len(body) > _LARGE_BODY_BYTES:
-            async with self._large_body_lock:
+        if not self.is_complete:
+            # curl sends `Expect: 100-continue` before a long body, and waits a second without an answer.
+            if self.headers.get("expect", "").lower() == "100-continue" and not self._is_http_1_0:
+                self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._receive_body(limit_bytes)
+            except TimeoutError:
+                message = f"The request body was not received within {timeout_s:g} seconds."
+                raise RequestBodyError(408, message) from None
+        elif self._body:
+            self._count_body(0, limit_bytes)
+        if len(self._body) > _LARGE_BODY_BYTES:
+            async with self._connection.server.large_body_lock:
                 await asyncio.sleep(0)  # serve other connections before the caller parses this body
-        return bytes(body)
+        body, self._body = bytes(self._body), bytearray()
+        return body
+
+    async def _receive_body(self, limit_bytes: int) -> None:
+        self._is_reading = True
+        counted = self._count_body(0, limit_bytes)
+        while not self.is_complete:
+            if self._is_broken:
+                raise RequestBodyError(400, "The request body is incomplete.")
+            await self._wait()
+            counted = self._count_body(counted, limit_bytes)
+
+    def _count_body(self, counted: int, limit_bytes: int) -> int:
+        """Report the bytes that have arrived beyond the `counted` ones."""
+        size = len(self._body)
+        if size > limit_bytes:
+            raise _body_too_large(limit_bytes)
+        if size > counted and self.on_body_data is not None:
+            self.on_body_data(size - counted)
+        return size
+
+    async def _wait(self) -> None:
+        """Wait for more of the body."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._connection.resume_reading()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    async def discard_body(self) -> None:
+        """Wait for the end of a body that the handler has not read, for a limited time."""
+        self._is_discarding = True
+        self._body.clear()
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while not (self.is_complete or self._is_broken):
+                    await self._wait()
+        except TimeoutError:
+            pass
+
+    # Called by the connection.
+
+    def receive(self, data: bytes) -> bool:
+        """Receive a part of the body. Returns False if reading must pause until the handler reads the body."""
+        if not self._is_discarding:
+            self._body += data
+        self._wake()
+        return self._is_reading or self._is_discarding or len(self._body) <= _UNREAD_LIMIT_BYTES
+
+    def end_body(self, *, is_complete: bool) -> None:
+        """Receive the end of the body, or of the connection."""
+        self.is_complete, self._is_broken = is_complete, not is_complete
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def start_stream(
         self,
@@ -186,23 +248,53 @@ class HttpRequest:
         The head has a `Trailer` header for trailers that may follow. With `holds_head` it is sent by `end`, which must
         be the next call.
         """
-        response = _StreamResponse(status=status, headers={**headers, **_SERVER_HEADER})
-        if self._request.version >= (1, 1) and response.content_length is None:
-            response.enable_chunked_encoding()
+        if not self._connection.is_connected:  # and the handler is not cancelled yet
+            raise asyncio.CancelledError
+        has_length = any(name.lower() == "content-length" for name in headers)
+        is_chunked = not (has_length or self._is_http_1_0)
+        fields = dict(headers)
+        if is_chunked:
+            fields["Transfer-Encoding"] = "chunked"
             if trailers:
-                response.headers["Trailer"] = ", ".join(trailers)
-        try:
-            await response.prepare(self._request)
-            writer = cast("StreamWriter", self._request.writer)
-            if first:
-                await writer.write(first, drain=False)
-            elif not holds_head:
-                writer.send_headers()
-        except ConnectionError:  # the client has disconnected, and aiohttp has not cancelled the handler yet
-            raise asyncio.CancelledError from None
-        self.stream = StreamingResponse(self._request, response)
-        self.streamed_response: web.StreamResponse = response
-        return self.stream
+                fields["Trailer"] = ", ".join(trailers)
+        elif not has_length:
+            self.keeps_connection = False  # the end of the connection is the end of the body
+        has_body = self.method != "HEAD"
+        head = self.encode_head(status, fields)
+        stream = StreamingResponse(self._connection, head=head, is_chunked=is_chunked and has_body, has_body=has_body)
+        self.stream = stream
+        if not holds_head:
+            self._connection.transport.write(stream._framed(first))
+        return stream
+
+    def encode_head(self, status: int, headers: Mapping[str, str]) -> bytes:
+        """Encode the head of a response.
+
+        Raises:
+            ValueError: a header contains a line break.
+        """
+        self.keeps_connection = self.keeps_connection and not self._connection.is_ending
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        text = "".join(lines)
+        if "\n" in text or "\r" in text or "\0" in text:
+            raise ValueError("A response header contains a line break.")
+        if not self.keeps_connection:
+            lines.append("Connection: close")
+        elif self._is_http_1_0:
+            lines.append("Connection: keep-alive")
+        start = f"HTTP/1.1 {status} {PHRASES.get(status, 'Unknown')}"
+        date = _http_date(int(time.time()))
+        return "\r\n".join((start, *lines, f"Date: {date}", "Server: welldone", "", "")).encode("utf-8", "replace")
+
+    def encode_response(self, response: HttpResponse) -> bytes:
+        """Encode a complete response."""
+        if response.closes_connection:
+            self.keeps_connection = False
+        headers = {**response.headers, "Content-Type": response.content_type}
+        if response.status in _BODILESS_STATUSES:
+            return self.encode_head(response.status, response.headers)
+        head = self.encode_head(response.status, {**headers, "Content-Length": str(len(response.body))})
+        return head if self.method == "HEAD" else head + response.body
 
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse | None]]
@@ -213,7 +305,7 @@ ErrorResponseFactory: TypeAlias = Callable[[int, str], HttpResponse]
 """Creates the response to a request that is not valid HTTP, from its status and a message."""
 
 
-class HttpServer(web.Server):
+class HttpServer:
     """A listening server, with a connection limit and our own error responses.
 
     `keep_alive_s` limits how long a connection may be idle, how long the head of a request may take, and the TLS
@@ -229,24 +321,30 @@ class HttpServer(web.Server):
         keep_alive_s: float,
         write_timeout_s: float,
     ) -> None:
-        super().__init__(self._handle, handler_cancellation=True)
         self.error_response = error_response
         self.keep_alive_s = keep_alive_s
-        self._handler = handler
+        self.handler = handler
         self._write_timeout_s = write_timeout_s
         self._connections_limit = reserve_descriptors(2 * connections + _SPARE_SOCKETS)
         self._servers: Sequence[asyncio.Server] = ()
         self.active: int = 0
         """Number of requests in progress."""
-        self.idle_connections: dict[_ServerConnection, None] = {}
+        self.connections: set[ServerConnection] = set()
+        self.idle_connections: dict[ServerConnection, None] = {}
         """Connections without a request, oldest first."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self._large_body_lock = asyncio.Lock()  # eight large bodies parsed in a row would stall all streams
+        self.large_body_lock = asyncio.Lock()  # eight large bodies parsed in a row would stall all streams
 
-    def __call__(self) -> web.RequestHandler:
-        """Create the protocol of a connection."""
-        return _ServerConnection(self)
+    make_request = HttpRequest
+
+    def count_active(self, change: int) -> None:
+        """Count a request that begins or ends."""
+        self.active += change
+        if self.active == 0:
+            self._idle.set()
+        elif self.active == change:
+            self._idle.clear()
 
     def admits_connection(self) -> bool:
         """Return whether a new connection fits the limit; at the limit, close the connection that is idle longest.
@@ -255,10 +353,11 @@ class HttpServer(web.Server):
         """
         if len(self.connections) < self._connections_limit:
             return True
-        oldest = next((connection for connection in self.idle_connections if connection.is_idle), None)
+        oldest = next(iter(self.idle_connections), None)
         if oldest is None:
             return False
-        oldest.force_close()
+        del self.idle_connections[oldest]
+        oldest.transport.close()
         return True
 
     async def start(
@@ -272,7 +371,7 @@ class HttpServer(web.Server):
         tls_timeout_s = None if tls is None else self.keep_alive_s
         listen = partial(
             asyncio.get_running_loop().create_server,
-            self,
+            partial(ServerConnection, self),
             ssl=tls,
             ssl_handshake_timeout=tls_timeout_s,
             ssl_shutdown_timeout=tls_timeout_s,
@@ -291,7 +390,8 @@ class HttpServer(web.Server):
             server.close()
         self._servers = ()
         await asyncio.sleep(0)  # start the handlers of requests that have arrived
-        self.pre_shutdown()
+        for connection in tuple(self.connections):
+            connection.close_when_idle()
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no request is in progress; return whether that happened in time."""
@@ -305,89 +405,14 @@ class HttpServer(web.Server):
     async def close(self) -> None:
         """Close all connections."""
         await self.stop_accepting()
-        await self.shutdown(_SHUTDOWN_GRACE_S)
-
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = cast("_ServerConnection", request.protocol)
-        if _is_ambiguous(request):
-            return connection.handle_error(request, 400)
-        http_request = HttpRequest(request, self._large_body_lock)
-        self.idle_connections.pop(connection, None)
-        self.active += 1
-        self._idle.clear()
-        try:
-            response = await self._handler(http_request)
-        finally:
-            if connection.connected:
-                self.idle_connections[connection] = None
-            self.active -= 1
-            if self.active == 0:
-                self._idle.set()
-        return http_request.streamed_response if response is None else _aiohttp_response(response)
-
-
-class _ServerConnection(web.RequestHandler):
-    __slots__ = ("_server", "on_backpressure", "on_disconnect")
-
-    def __init__(self, server: HttpServer) -> None:
-        super().__init__(
-            server,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=server.keep_alive_s,
-            access_log=None,  # type: ignore[arg-type]  # disables it: the server writes its own log
-            max_line_size=_LINE_LIMIT_BYTES,
-            max_field_size=_LINE_LIMIT_BYTES,
-            max_headers=_HEADERS_LIMIT,
-            lingering_time=1.0,
-            read_bufsize=65536,
-            auto_decompress=False,
-        )
-        self._server = server
-        self.on_backpressure: Callable[[], object] | None = None
-        self.on_disconnect: Callable[[], object] | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is no response in progress and no complete request; a part of a head may have arrived."""
-        return self._waiter is not None and not self._waiter.done()
-
-    def clear_callbacks(self) -> None:
-        """Remove the callbacks of a response that has ended."""
-        self.on_backpressure = self.on_disconnect = None
-
-    def pause_writing(self) -> None:
-        """Report backpressure."""
-        super().pause_writing()
-        if self.on_backpressure is not None:
-            self.on_backpressure()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Report the disconnect of the client."""
-        if self.on_disconnect is not None:
-            self.on_disconnect()
-        self.clear_callbacks()
-        self._server.idle_connections.pop(self, None)
-        super().connection_lost(exc)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the connection, or abort it at the connection limit: an error response would need a slot itself."""
-        if not self._server.admits_connection():
-            cast("asyncio.Transport", transport).abort()
-            return
-        super().connection_made(transport)
-        self._server.idle_connections[self] = None
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        """Answer a request that is not valid HTTP, or whose handler failed. Exception messages are not disclosed."""
-        if isinstance(exc, HTTPException):
-            status = exc.status
-        if status == 500 and exc is not None:
-            self.log_exception("a request failed", exc_info=exc)
-        response = _aiohttp_response(self._server.error_response(status, http.HTTPStatus(status).phrase))
-        response.force_close()
-        return response
+        tasks = [connection.task for connection in self.connections if connection.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_SHUTDOWN_GRACE_S)
+        for connection in tuple(self.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # the loop closes an aborted socket in its next iteration
 
 
 def _body_too_large(limit_bytes: int) -> RequestBodyError:
@@ -395,35 +420,23 @@ def _body_too_large(limit_bytes: int) -> RequestBodyError:
     return RequestBodyError(413, f"The request body exceeds the limit of {limit_bytes:,} bytes.")
 
 
-def _is_ambiguous(request: web.BaseRequest) -> bool:
-    """Return whether a proxy in front of this server might read the request differently (request smuggling)."""
-    codings = [value.strip().lower() for value in request.headers.getall("Transfer-Encoding", [])]
-    if codings not in ([], ["chunked"]):
-        return True
-    target = request.raw_path
-    if target.startswith("/") or target == "*":
-        return False
-    # Absolute form: its host overrides the Host header (RFC 9112 §3.2.2), which is the one that is checked elsewhere.
-    host = target.partition("://")[2].partition("/")[0].partition("?")[0]
-    return not host or host.lower() != request.headers.get("Host", "").strip().lower()
+def _decode_path(path: str) -> str:
+    """Decode percent-encoded characters, unless they are not UTF-8."""
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        return path
+
+
+@lru_cache(maxsize=1)
+def _http_date(second: int) -> str:
+    return formatdate(second, usegmt=True)
 
 
 def _set_user_timeout(listening: socket.socket, timeout_s: float) -> None:
     """Have the kernel reset connections whose client acknowledges nothing for this time (Linux only).
 
-    aiohttp has no write timeout for complete responses, and a closed connection lives on until its last byte is
-    acknowledged.
+    A closed connection lives on until its last byte is acknowledged.
     """
     if sys.platform == "linux" and listening.family != socket.AF_UNIX:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
-
-
-def _aiohttp_response(response: HttpResponse) -> web.Response:
-    converted = web.Response(
-        status=response.status,
-        body=response.body,
-        headers={**response.headers, **_SERVER_HEADER, "Content-Type": response.content_type},
-    )
-    if response.closes_connection:
-        converted.force_close()
-    return converted

@@ -11,6 +11,7 @@ from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, RequestFacts
 
 _ABSENT = object()
+_ATTACHED_EVENTS = frozenset({ev.UnknownFields, ev.Logprobs})  # they have no chunk of their own
 _ENVELOPE_FIELDS = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
 _CHAT_CHOICE_FIELDS = CHOICE_FIELDS - {"text"}
 _PLAIN_CHOICE_FIELDS = _CHAT_CHOICE_FIELDS - {"message"}
@@ -218,14 +219,14 @@ class ChunkReader:
             reason = finish_reason_for(word, self._endpoint)
             if reason is None:
                 return interrupted_failure(word, choice["finish_reason"])
-            if self._is_chat and any(not isinstance(event, ev.UnknownFields | ev.Logprobs) for event in emitted):
+            if self._is_chat and not _ATTACHED_EVENTS.issuperset(map(type, emitted)):
                 self._repair_log.record("fin-own-chunk", choice)
             elif self._is_chat and choice.get("delta"):
                 self._repair_log.record("delta-final-empty", choice)
             events += self.deltas.close_choice(index)
             events.append(ev.Finish(index, reason))
             self._finished.add(index)
-        elif emitted and isinstance(emitted[-1], ev.UnknownFields | ev.Logprobs):
+        elif emitted and type(emitted[-1]) in _ATTACHED_EVENTS:
             events.append(_flush_event(index))
         return None
 

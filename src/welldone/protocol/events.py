@@ -5,7 +5,7 @@ it, a tool call may have the index -1 (the server sent none) and an empty id or 
 """
 
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 import msgspec
@@ -142,7 +142,7 @@ class KeepAlive(msgspec.Struct, frozen=True, gc=False):
     """Sent as an empty chunk instead of a comment, for clients whose timeout counts events rather than bytes."""
 
 
-class FieldLocation(Enum):
+class FieldLocation(StrEnum):
     """The object of a chunk that has an unknown field."""
 
     CHUNK = "chunk"

@@ -87,22 +87,32 @@ class SseDecoder:
         """Return the frames that `data` completes."""
         if self.overlong_at is not None:
             return []
-        if not self._buffer and not self._has_cr and is_single_frame(data) and len(data) <= self._limit:
-            # Fast path for the common case: exactly one data line and its blank line.
-            self._started = True
-            byte = self.offset
-            self.offset += len(data)
-            return [Frame(byte, data, data[6:-2])]
+        frames: list[Frame] = []
+        if not self._buffer and not self._has_cr and b"\r" not in data:
+            # Common case: frames of one data line and its blank line.
+            start = 0
+            while data.startswith(DATA_PREFIX, start):
+                end = data.find(b"\n", start) + 2
+                if not data.startswith(b"\n", end - 1) or end - start > self._limit:
+                    break
+                frames.append(Frame(self.offset, data[start:end], data[start + 6 : end - 2]))
+                self.offset += end - start
+                start = end
+            if frames:
+                self._started = True
+                if start == len(data):
+                    return frames
+                data = data[start:]
         self._buffer += data
         if not self._has_cr and b"\r" in data:
             self._has_cr = True
         if not self._started and not self._start():
             return []
-        return self._take_frames(closing=False)
+        return frames + self._take_frames(closing=False)
 
     def close(self) -> list[Frame]:
         """Return the remaining frames at the end of the stream; the last one may not be `ended`."""
-        return [] if self.overlong_at is not None else self._take_frames(closing=True)
+        return self._take_frames(closing=True) if self._buffer and self.overlong_at is None else []
 
     def _start(self) -> bool:
         """Skip a byte order mark; False while the first bytes may still become one."""

@@ -83,7 +83,7 @@ class StreamStateMachine:
         """
         if type(event) is ev.Text and event.text and self.accepts_text(event.index):
             return  # common case
-        if isinstance(event, Usage | Failure | ev.KeepAlive) or (
+        if isinstance(event, (Usage, Failure, ev.KeepAlive)) or (
             isinstance(event, ev.UnknownFields) and event.location is ev.FieldLocation.CHUNK
         ):
             after = STREAM_TRANSITIONS[self.stream_state].get(type(event))

@@ -28,7 +28,9 @@ class BodyBudget:
     @property
     def is_full(self) -> bool:
         """Whether the budget is exceeded."""
-        return self.client_bytes + sum(holder.pending_body_bytes for holder in self._holders) > BODY_BUDGET_BYTES
+        pending = {holder: holder.pending_body_bytes for holder in self._holders}
+        self._holders = {holder for holder, size in pending.items() if size}  # a body that was sent is not sent again
+        return self.client_bytes + sum(pending.values()) > BODY_BUDGET_BYTES
 
     async def reserve(self, holder: BodyHolder) -> None:
         """Wait until the budget has room, then count the holder's body until `release`.

@@ -45,6 +45,9 @@ class ChunkWriter:
         self._envelope = _envelope_object(envelope, CHUNK_OBJECT[dialect.endpoint])
         if envelope.fingerprint is not None:
             self._envelope["system_fingerprint"] = envelope.fingerprint
+        # The bytes around the choices of a chunk without other fields.
+        self._before = sse.DATA_PREFIX + escape_line_breaks(_encode(self._envelope))[:-1] + b',"choices":'
+        self._after = (b',"usage":null}' if dialect.usage_is_null else b"}") + sse.FRAME_END
         self._text_templates: dict[int, tuple[bytes, bytes]] = {}  # by choice
         self._pending: dict[int, dict[ev.FieldLocation, Json]] = {}  # fields of the next chunk of a choice
         self._pending_chunk_fields: Json = {}  # top-level fields of the next chunk
@@ -124,13 +127,18 @@ class ChunkWriter:
                 assert_never(event)
 
     def _choice_chunk(self, index: int, content: Json, reason: str | None = None) -> bytes:
-        pending = self._pending.pop(index, {})
-        content = content | pending.get(ev.FieldLocation.DELTA, {})
+        pending = self._pending.pop(index, None) if self._pending else None
+        if pending:
+            content = content | pending.get(ev.FieldLocation.DELTA, {})
         choice = {"index": index, **({"delta": content} if self._is_chat else {"text": "", **content})}
-        choice |= {"logprobs": None, "finish_reason": reason}
-        return self._chunk([choice | pending.get(ev.FieldLocation.CHOICE, {})])
+        choice["logprobs"], choice["finish_reason"] = None, reason
+        if pending:
+            choice |= pending.get(ev.FieldLocation.CHOICE, {})
+        return self._chunk([choice])
 
     def _chunk(self, choices: list[Json], usage: Json | None = None) -> bytes:
+        if usage is None and not self._pending_chunk_fields:
+            return self._before + escape_line_breaks(_encode(choices)) + self._after
         chunk = {**self._envelope, "choices": choices}
         if usage is not None or self._dialect.usage_is_null:
             chunk["usage"] = usage

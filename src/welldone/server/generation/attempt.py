@@ -206,6 +206,8 @@ class UpstreamAttempt:
 
     def finish_after(self, seconds: float) -> None:
         """Call `finish` after `seconds`, but before the silence counts as a failure; later while the client is slow."""
+        if self._exchange is not None and self._exchange.is_complete:
+            return
         if self._lease is not None:
             seconds = min(seconds, self._lease.idle_s / 2)
 

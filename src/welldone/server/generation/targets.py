@@ -84,7 +84,7 @@ class BackendResolver:
         Raises:
             ApiError: the model does not exist, or the client may not use it.
         """
-        if not isinstance(name, str | None):
+        if name is not None and not isinstance(name, str):
             raise fields.wrong_type("model", "a string", name)
         backend = self._resolve_named(ctx, name) if name else self._resolve_default(ctx)
         ctx.model = backend.name

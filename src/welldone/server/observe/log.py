@@ -106,12 +106,21 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Choices that look like a tool call written as text."""
 
 
+_REQUEST_RECORD = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "request", (), None))
+
+
 def log_request(entry: RequestLogEntry) -> None:
     """Log a finished request."""
-    path = entry.path.partition("?")[0]  # the query may contain a key
-    fields: dict[str, FieldValue] = msgspec.to_builtins(msgspec.structs.replace(entry, path=path))
     has_failed = entry.status >= 500 or (entry.status == 200 and entry.error is not None)
-    event(logging.WARNING if has_failed else logging.INFO, "request", fields)
+    level = logging.WARNING if has_failed else logging.INFO
+    if not LOGGER.isEnabledFor(level):
+        return
+    fields: dict[str, FieldValue] = msgspec.to_builtins(entry)
+    fields["path"] = entry.path.partition("?")[0]  # the query may contain a key
+    record = logging.LogRecord.__new__(logging.LogRecord)  # `__init__` would look up thread, process and path
+    record.__dict__.update(_REQUEST_RECORD, levelno=level, created=time.time(), fields=fields)
+    record.levelname = logging.getLevelName(level)
+    LOGGER.handle(record)
 
 
 def json_line(level: int, message: str, fields: Mapping[str, FieldValue]) -> str:
@@ -262,7 +271,7 @@ class LogHandler(logging.Handler):
         self._unwritten = 0  # counted by the writer thread
         self._level = level
         self._stream: LogStream = sys.stderr if stream is None else stream
-        self._lines: queue.Queue[str | logging.LogRecord | None] = queue.Queue(_LINES_LIMIT)
+        self._lines: queue.SimpleQueue[str | logging.LogRecord | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._levels: tuple[int, int] | None = None
         self.setFormatter(LineFormatter(style, Redactor(secrets)))
@@ -289,15 +298,13 @@ class LogHandler(logging.Handler):
             root.setLevel(self._levels[0])
             LOGGER.setLevel(self._levels[1])
             self._levels = None
-            try:
-                self._lines.put(None, timeout=within_s)
-                self._thread.join(within_s)
-            except queue.Full:
+            self._lines.put(None)
+            self._thread.join(within_s)
+            if self._thread.is_alive() and self._lines.qsize() > _LINES_LIMIT:
                 with contextlib.suppress(queue.Empty):
-                    while True:
-                        self._lines.get_nowait()
+                    while self._lines.get_nowait() is not None:
                         self._overflowed += 1
-                self._lines.put_nowait(None)
+                self._lines.put(None)
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -305,8 +312,11 @@ class LogHandler(logging.Handler):
         try:
             # The writer formats our own records. Arguments of a library may change, and tracebacks keep frames alive.
             is_ours = record.name == LOGGER.name and record.exc_info is None
-            self._lines.put_nowait(record if is_ours else self.format(record))
-        except Exception:  # noqa: BLE001 - a full queue or an unprintable argument must not fail a request
+            if self._lines.qsize() >= _LINES_LIMIT:
+                self._overflowed += 1
+            else:
+                self._lines.put(record if is_ours else self.format(record))
+        except Exception:  # noqa: BLE001 - an unprintable argument must not fail a request
             self._overflowed += 1
 
     def __enter__(self) -> Self:
