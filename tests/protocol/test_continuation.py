@@ -76,10 +76,10 @@ def frames(body: bytes) -> list[bytes]:
 
 
 def cut_and_replay(make_pipeline: Callable[[], StreamPipeline], first: bytes, again: bytes) -> bytes | None:
-    """The bytes that are sent for a stream that breaks off and is replayed; None if it was complete."""
+    """The bytes that are sent for a stream that breaks off and is replayed; None if it cannot be."""
     pipeline = make_pipeline()
     sent = b"".join(map(pipeline.feed, frames(first)))
-    if pipeline.part_state(0) is not PartState.CUT and pipeline.delivered(0) is None:
+    if pipeline.delivered(0) is None:
         return None
     pipeline.continue_part(0, REPLAY)
     return sent + b"".join(map(pipeline.feed, frames(again))) + pipeline.close() + pipeline.release_failure()
@@ -361,10 +361,13 @@ def test_a_failure_in_a_continued_stream_sends_nothing_twice() -> None:
     assert contents(sent) == [("content", "Hello you x")]
 
 
-def test_only_incomplete_answers_without_strict_violations_are_continued() -> None:
+def test_finished_answers_and_strict_violations_are_not_continued_by_prefill() -> None:
     pipeline = make()
     pipeline.feed(build.stream(build.role(), *build.content_chunks("Hello"), build.finish(), end=b""))
-    assert pipeline.delivered(0) is None
+    finished = pipeline.delivered(0)
+    assert finished is not None
+    assert plan_continuation({}, finished, LOST, style=PrefillStyle.ENGINE) is None
+    assert plan_continuation({"temperature": 0}, finished, LOST, style=PrefillStyle.ENGINE) == REPLAY
     strict = make(options=RepairOptions(strict=frozenset({"all"})))
     strict.feed(build.stream(*build.content_chunks("Hello"), end=b""))
     assert strict.delivered(0) is None

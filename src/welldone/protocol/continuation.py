@@ -104,6 +104,8 @@ class Delivered:
         self.choices: dict[int, DeliveredChoice] = {}
         self.is_recorded = True
         """Whether the record is complete; not if the answer is too long or has content of an unknown kind."""
+        self.is_finished = False
+        """Whether every choice has a finish reason, which is sent at the end: nothing may be added to the answer."""
         self.pending: list[list[Event] | FastPathText] = []
         """Events that are sent and not recorded yet; `record_pending` records them."""
         self._size = 0
@@ -254,7 +256,7 @@ def plan_continuation(
 def _prefill_text(body: Json, delivered: Delivered, style: PrefillStyle) -> str | None:
     """The delivered text up to where the next server can continue it; None if it cannot."""
     text = delivered.choices[0].text if delivered.choices.keys() == {0} else None
-    if text is None or not _can_prefill(body, style):
+    if text is None or delivered.is_finished or not _can_prefill(body, style):
         return None
     if style is PrefillStyle.ENGINE:  # its stop strings are matched here, and its template keeps the text as it is
         return text

@@ -110,11 +110,12 @@ class StreamPart:
 
     @property
     def can_continue(self) -> bool:
-        """Whether the answer is incomplete, and what was sent of it is known."""
+        """Whether what was sent is known, and no strict rule was violated."""
         if self.delivered is None:
             return False
         self.delivered.record_pending()
-        return self.delivered.is_recorded and not self.repairer.is_finished and self.repair_log.broken_rule is None
+        self.delivered.is_finished = self.repairer.is_finished
+        return self.delivered.is_recorded and self.repair_log.broken_rule is None
 
     @property
     def has_differed(self) -> bool:

@@ -158,7 +158,10 @@ class Continuations:
 
 async def _tokenize(lease: BackendLease, body: Json) -> list[object] | None:
     request = _tokenize_request(body=body)
-    if await request.fetch(lease, 2) is not None:  # on a new connection, as all second attempts
+    failure = await request.fetch(lease, 2)  # on a new connection, as all second attempts
+    if failure is not None and failure.is_disconnect and await lease.prepare_retry(failure):
+        failure = await request.fetch(lease, 2)  # the exit of the engine was noticed late
+    if failure is not None:
         return None
     tokens = request.reply.get("tokens")
     return tokens if isinstance(tokens, list) else None
