@@ -276,7 +276,7 @@ class ResponseTask(ClientOutput):
         if not (isinstance(self.pipeline, Pipeline) and self.continuations.is_on):
             return False
         delivered = self.pipeline.delivered(part)
-        if delivered is not None and not delivered.has_content and self.state is ResponseState.WAITING:
+        if self.state is ResponseState.WAITING and (delivered is None or not delivered.has_content):
             return False  # nothing was sent: the rules of retries apply
         if delivered is not None and self.continuations.may_continue(self._request.bodies[part], delivered, failure):
             return True
