@@ -52,19 +52,20 @@ def bodies(server: Running) -> dict[str, tuple[str, Json]]:
     prompt = {"model": server.model, "prompt": "1. 1\n2. 2\n3. 3\n4. 4\n", "temperature": 0, **limits}
     return {
         "chat": (CHAT, chat),
+        "two choices": (CHAT, {**chat, "n": 2, "max_tokens": TOKENS // 2}),
         "completions": (COMPLETIONS, prompt),
         "stop": (CHAT, {**chat, "stop": ["\n16. 1", "THE END"]}),
         "logprobs": (CHAT, {**chat, "logprobs": True, "top_logprobs": 2}),
     }
 
 
-@pytest.mark.parametrize("name", ["chat", "completions", "stop", "logprobs"])
+@pytest.mark.parametrize("name", ["chat", "two choices", "completions", "stop", "logprobs"])
 def test_a_killed_engine_does_not_change_an_answer_at_temperature_0(default_model: Path, name: str) -> None:
     with running_server(default_model) as server:
         path, body = bodies(server)[name]
         expected = ask(server, path, body)
         answer = ask(server, path, body, kills_after=20)
-        assert answer.choice == expected.choice
+        assert answer.choices == expected.choices
         assert answer.counts == expected.counts
         assert (metric(server, RESTARTS), metric(server, CONTINUED)) == (1, 1)
 
