@@ -56,7 +56,7 @@ class StreamingResponse:
         self._head = head  # not sent yet
         self._is_chunked = is_chunked
         self._has_body = has_body
-        self.is_ended = False
+        self.is_ended: bool = False
         self.write_framed: Callable[[bytes], None] = self._transport.write
         """Sends bytes that already have their chunk framing. Call it only while `is_open`."""
 
@@ -127,7 +127,8 @@ class HttpRequest:
         self._connection = connection
         self._is_http_1_0 = is_http_1_0
         self.method: str = method
-        path, _, self.query = target.partition("#")[0].partition("?")
+        path, _, query = target.partition("#")[0].partition("?")
+        self.query: str = query
         """The raw query string, without the question mark."""
         if "://" in path and not path.startswith("/"):  # absolute form
             path = "/" + path.partition("://")[2].partition("/")[2]
@@ -334,7 +335,7 @@ class HttpServer:
         """Connections without a request, oldest first."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self.large_body_lock = asyncio.Lock()  # eight large bodies parsed in a row would stall all streams
+        self.large_body_lock: asyncio.Lock = asyncio.Lock()  # eight large bodies in a row would stall all streams
 
     make_request = HttpRequest
 

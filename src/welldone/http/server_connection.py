@@ -68,8 +68,8 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self, server: "HttpServer") -> None:
         self.server = server
-        self.is_connected = False
-        self.is_write_paused = False
+        self.is_connected: bool = False
+        self.is_write_paused: bool = False
         self._is_last = False  # no further request is read
         self.on_backpressure: Callable[[], object] | None = None
         self.on_disconnect: Callable[[], object] | None = None

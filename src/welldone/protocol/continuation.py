@@ -102,7 +102,7 @@ class Delivered:
 
     def __init__(self) -> None:
         self.choices: dict[int, DeliveredChoice] = {}
-        self.is_recorded = True
+        self.is_recorded: bool = True
         """Whether the record is complete; not if the answer is too long or has content of an unknown kind."""
         self.is_finished = False
         """Whether every choice has a finish reason, which is sent at the end: nothing may be added to the answer."""
@@ -422,9 +422,9 @@ class Seam:
     """The point at which the next stream goes on where the first one broke off."""
 
     def __init__(self, delivered: Delivered, continuation: Continuation) -> None:
-        self.has_differed = False
+        self.has_differed: bool = False
         """Whether the next stream differs: the answer has failed."""
-        self.failure = continuation.failure
+        self.failure: Failure = continuation.failure
         """The failure of the first stream."""
         self._choices: dict[int, _ChoiceSeam] = {}
         for index, choice in delivered.choices.items():

@@ -59,7 +59,7 @@ class Continuations:
     """The continuations of one response."""
 
     def __init__(self, backend: Backend, setting: str, request_id: str) -> None:
-        self.is_on = setting != OFF
+        self.is_on: bool = setting != OFF
         self.ways: list[str] = []
         """The way of each continuation; `none` where there was no way."""
         self.models: dict[int, str] = {}

@@ -45,7 +45,7 @@ class ResumeService:
         self._metrics = parts.metrics
         self._store = parts.stream_store
         self._body_budget = parts.body_budget
-        self.registry = StreamRegistry(parts.settings)
+        self.registry: StreamRegistry = StreamRegistry(parts.settings)
         parts.metrics.watch_streams(self.registry)
         self._workers = None if parts.worker_sync is None else WorkerStreams(parts.worker_sync, self.registry)
         self._copies = None if parts.stream_store is None else StoreCopies(parts.stream_store, self.registry)

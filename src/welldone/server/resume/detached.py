@@ -58,14 +58,19 @@ class DetachedRequest(HttpRequest):
     """A request whose response is written to a stream."""
 
     def __init__(self, request: HttpRequest, stream: ResumableStream) -> None:  # the base class needs a connection
-        self.method = request.method
-        self.path = request.path
-        self.query = request.query
-        self.headers = request.headers
-        self.stream = None
-        self.on_body_data = None
+        self.method: str = request.method
+        self.path: str = request.path
+        self.query: str = request.query
+        self.headers: Mapping[str, str] = request.headers
+        self.stream: StreamingResponse | None = None
+        self.on_body_data: Callable[[int], object] | None = None
         self.events = stream
         """Where the response is written."""
+        self._request = request
+
+    def header_values(self, name: str) -> list[str]:
+        """Return all values of a header."""
+        return self._request.header_values(name)
 
     async def start_stream(
         self,
@@ -77,7 +82,8 @@ class DetachedRequest(HttpRequest):
         holds_head: bool = False,
     ) -> StreamingResponse:
         """Open the stream; its readers send the head."""
-        response = self.stream = DetachedResponse(self.events)
+        response = DetachedResponse(self.events)
+        self.stream = response
         if not self.events.opened.done():
             self.events.opened.set_result(StreamHead(headers, tuple(trailers)))
         response.write(first)

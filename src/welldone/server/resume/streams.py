@@ -33,14 +33,14 @@ class ResumableStream:
         self.principal = principal
         self.id = stream_id
         self.is_background = is_background
-        self.state = StreamState.RUNNING
+        self.state: StreamState = StreamState.RUNNING
         self.opened: asyncio.Future[StreamHead] = asyncio.get_running_loop().create_future()
         """Its head; or the error that came before it."""
         self.trailers: Mapping[str, str] = {}
-        self.readers = 0
-        self.is_stopped = False
+        self.readers: int = 0
+        self.is_stopped: bool = False
         """Whether the generation was told to stop."""
-        self.size_bytes = 0
+        self.size_bytes: int = 0
         self.task: asyncio.Task[None] | None = None
         """Generates the events."""
         self.abort: Callable[[ApiError], None] | None = None
@@ -204,10 +204,10 @@ class StreamRegistry:
     """All resumable streams of a process, by principal and id."""
 
     def __init__(self, settings: ServeSettings) -> None:
-        self.is_enabled = settings.resume_s > 0
-        self.keep_s = settings.resume_s
-        self.stream_limit_bytes = settings.resume_stream_bytes
-        self.limit_bytes = settings.resume_bytes
+        self.is_enabled: bool = settings.resume_s > 0
+        self.keep_s: float = settings.resume_s
+        self.stream_limit_bytes: int = settings.resume_stream_bytes
+        self.limit_bytes: int = settings.resume_bytes
         self.size_bytes = 0
         self.on_remove: Callable[[ResumableStream], object] | None = None
         self._limit_per_principal = settings.resume_streams
