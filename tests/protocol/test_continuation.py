@@ -243,6 +243,23 @@ def test_a_replay_that_differs_ends_with_the_first_error(
         assert contents(sent) == joined(others)
 
 
+def test_after_a_replay_that_differs_the_answer_can_go_on_by_prefill() -> None:
+    pipeline = make()
+    sent = pipeline.feed(build.stream(build.role(), *build.content_chunks("Hel", "lo"), end=b""))
+    assert pipeline.delivered(0) is not None
+    pipeline.continue_part(0, msgspec.structs.replace(REPLAY, can_fall_back=True))
+    sent += pipeline.feed(build.stream(build.role(), *build.content_chunks("Help", " me"), build.finish()))
+    assert (pipeline.part_state(0), pipeline.failure) == (PartState.CUT, None)
+    assert pipeline.parts[0].has_differed
+    delivered = pipeline.delivered(0)
+    assert delivered is not None
+    assert delivered.choices[0].text == "Hello"
+    pipeline.continue_part(0, prefill("Hello", tokens=2))
+    sent += pipeline.feed(build.stream(build.role(), *build.content_chunks(" you"), build.finish())) + pipeline.close()
+    assert is_clean(sent, Endpoint.CHAT)
+    assert contents(sent) == [("content", "Hello you")]
+
+
 # Prefill.
 
 
@@ -467,6 +484,20 @@ def test_when_a_text_is_continued_by_prefill(body: dict[str, Any], style: Prefil
     if planned is not None:
         assert (planned.way, planned.delivered_tokens) == (ContinuationWay.PREFILL, 2)
         assert planned.is_guarded is (style is not PrefillStyle.ENGINE)
+
+
+def test_a_short_replay_at_the_engine_comes_before_a_prefill() -> None:
+    def way(**arguments: Any) -> str:  # noqa: ANN401 - any argument
+        planned = plan_continuation({"temperature": 0}, HELLO, LOST, **{"style": PrefillStyle.ENGINE, **arguments})
+        assert planned is not None
+        return f"{planned.way} {planned.can_fall_back}"
+
+    assert way(is_replay_short=True) == "replay True"
+    assert way() == "prefill False"
+    assert way(is_replay_short=True, has_differed=True) == "prefill False"
+    assert way(is_replay_short=True, style=PrefillStyle.FIELDS) == "prefill False"
+    assert way(style=None) == "replay False"
+    assert plan_continuation({"temperature": 0}, HELLO, LOST, style=None, has_differed=True) is None
 
 
 NOT_TEXT = {

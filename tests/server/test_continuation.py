@@ -131,6 +131,43 @@ def test_replicas_of_a_cluster_are_asked_for_the_tokens(tmp_path: Path) -> None:
     run(work())
 
 
+OTHER = whole(*words("The", " capital", " of", " Germany", " is", " Berlin"))
+
+
+@table(
+    ("second", "counted"),
+    [
+        ((AGAIN,), {("replay", "complete"): 1}),
+        ((OTHER, REST), {("replay", "differed"): 1, ("prefill", "complete"): 1}),
+        ((OTHER, json_error(400, {"error": {"message": "no"}})), {("replay", "differed"): 1, ("prefill", "failed"): 1}),
+    ],
+    ids=["the same text", "another text", "another text, then an error"],
+)
+def test_a_replica_repeats_a_short_answer_and_continues_one_that_differs(
+    tmp_path: Path, second: tuple[MockReply, ...], counted: dict[tuple[str, str], int]
+) -> None:
+    script = MockScript(posts=second, paths={"/tokenize": json_reply({"tokens": [1, 2, 3, 4]})})
+    weights = [{"is_dynamic": True, "weight": weight} for weight in (0.01, 1000.0)]
+
+    async def work() -> None:
+        async with gateway(tmp_path, [BROKEN], script, each=weights[0], first=weights[1]) as serving:
+            for upstream in serving.server.upstreams.all:
+                upstream.assign(upstream.address)
+            reply = await serving.post({**STREAM, "temperature": 0})
+            assert reply.findings() == []
+            assert text_of(reply).startswith(DELIVERED)
+            assert continuations((await serving.get("/metrics")).body.decode()) == counted
+            first, again, *prefilled = posted(serving)
+            assert again == first
+            assert [one["messages"][-1]["content"] for one in prefilled] == [DELIVERED] * len(prefilled)
+            if ("prefill", "failed") in counted:
+                assert (text_of(reply), reply.error["code"]) == (DELIVERED, "upstream_died")
+            else:
+                assert text_of(reply) == TEXT
+
+    run(work())
+
+
 @table("request", [{"temperature": 0}, {"temperature": 0, "logprobs": True}])
 def test_a_replay_passes_what_the_client_has(tmp_path: Path, request: dict[str, Any]) -> None:
     again = whole(*words("The cap", "ital of Fr", "ance is", " Paris."))

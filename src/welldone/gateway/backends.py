@@ -156,7 +156,7 @@ class LocalLease(BackendLease):
     async def prepare_retry(self, failure: AttemptFailure) -> bool:
         """Wait for the restart of an engine that died."""
         if not failure.is_disconnect:
-            return False
+            return failure.has_differed
         await self.engine.wait_for_exit_notice()
         self.address: Address = _with_prefix(await self.engine.ensure_ready(), _API_PREFIX)
         return True

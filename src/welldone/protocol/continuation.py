@@ -60,6 +60,8 @@ class Continuation(msgspec.Struct, frozen=True, kw_only=True):
     """Text at the end of the prompt."""
     is_guarded: bool = False
     """Whether the server may ignore the prefill."""
+    can_fall_back: bool = False
+    """Whether the answer can go on in another way if the next stream differs."""
     delivered_tokens: int = 0
     """Tokens of the prefill: usage counts them as completion, not as prompt."""
     prompt_tokens: int | None = None
@@ -225,7 +227,14 @@ def may_repeat(body: Json, *, honours_seed: bool) -> bool:
 
 
 def plan_continuation(
-    body: Json, delivered: Delivered, failure: Failure, *, style: PrefillStyle | None, honours_seed: bool = False
+    body: Json,
+    delivered: Delivered,
+    failure: Failure,
+    *,
+    style: PrefillStyle | None,
+    honours_seed: bool = False,
+    is_replay_short: bool = False,
+    has_differed: bool = False,
 ) -> Continuation | None:
     """Decide how an answer goes on; None if it cannot.
 
@@ -235,12 +244,19 @@ def plan_continuation(
         failure: of the first stream.
         style: how the next server continues a text; None if it does not.
         honours_seed: whether the next server repeats an answer with the same seed.
+        is_replay_short: whether a replay of what was delivered takes little time.
+        has_differed: whether a replay has differed already.
     """
     if not delivered.is_recorded or any(body.get(name) for name in _UNREPEATABLE_FIELDS):
         return None
     if not delivered.has_content:
         return Continuation(way=ContinuationWay.REPLAY, failure=failure)
+    repeats = may_repeat(body, honours_seed=honours_seed) and not has_differed
     if style is not None and (text := _prefill_text(body, delivered, style)):
+        # After a restart, an engine reads the prefill in batches, which round differently: a close choice between two
+        # tokens may fall otherwise than in the whole answer. A replay repeats the answer exactly.
+        if repeats and is_replay_short and style is PrefillStyle.ENGINE:
+            return Continuation(way=ContinuationWay.REPLAY, failure=failure, can_fall_back=True)
         return Continuation(
             way=ContinuationWay.PREFILL,
             failure=failure,
@@ -248,9 +264,7 @@ def plan_continuation(
             is_guarded=style is not PrefillStyle.ENGINE,
             delivered_tokens=delivered.pieces,
         )
-    if may_repeat(body, honours_seed=honours_seed):
-        return Continuation(way=ContinuationWay.REPLAY, failure=failure)
-    return None
+    return Continuation(way=ContinuationWay.REPLAY, failure=failure) if repeats else None
 
 
 def _prefill_text(body: Json, delivered: Delivered, style: PrefillStyle) -> str | None:

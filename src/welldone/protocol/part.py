@@ -239,6 +239,8 @@ class StreamPart:
             events = self._seam.feed(events)
             if self._seam.has_differed:
                 self.repairer.failure = self._seam.failure
+                if self._continuation is not None and self._continuation.can_fall_back:
+                    self._held_failure = [events.pop()]
                 return events
             if self._seam.is_passed:
                 self._seam = None

@@ -23,10 +23,13 @@ from welldone.protocol.continuation import (
 from welldone.protocol.events import Json
 from welldone.server.generation.retry import JsonRequest
 from welldone.server.observe import log
+from welldone.server.observe.timing import StreamTimes
 
 OFF = "off"
 NO_WAY = "none"
 """Metric label of an answer that could not be continued."""
+_SHORT_REPLAY_S = 2.0
+"""Generation time of a delivered text up to which it is generated again. Its client waits for so long."""
 _TOKENS_LIMIT = 1_000_000  # of the delivered text, which has at most a megabyte
 _tokenize_request = partial(
     JsonRequest, path="/tokenize", is_root=True, param="", values_limit=_TOKENS_LIMIT, limit_bytes=8 * 2**20
@@ -58,10 +61,13 @@ def prefill_style(upstream: Upstream | None, *, is_builtin: bool) -> PrefillStyl
 class Continuations:
     """The continuations of one response."""
 
-    def __init__(self, backend: Backend, setting: str, request_id: str) -> None:
+    def __init__(self, backend: Backend, setting: str, request_id: str, times: StreamTimes) -> None:
         self.is_on: bool = setting != OFF
         self.ways: list[str] = []
         """The way of each continuation; `none` where there was no way."""
+        self.abandoned_replays: int = 0
+        """Replays that differed, and after which the answer went on in another way."""
+        self._times = times
         self.models: dict[int, str] = {}
         """The model of each part at the backend of its first attempt."""
         self._backend = backend
@@ -78,12 +84,16 @@ class Continuations:
         if isinstance(self._backend, LocalBackend):
             # An engine that hangs would hang again, and one that an operator unloads stays unloaded.
             is_unloaded = self._backend.model.state in (ModelState.UNLOADED, ModelState.STOPPED)
-            upstreams = [None] if failure.is_disconnect and not is_unloaded else []
+            is_possible = (failure.is_disconnect or failure.has_differed) and not is_unloaded
+            upstreams = [None] if is_possible else []
         return any(self._plan(body, delivered, failure, upstream) is not None for upstream in upstreams)
 
     def begin(self, part: int, failure: AttemptFailure) -> None:
         """Continue a part with its next attempt."""
         self._failures[part] = failure
+        if failure.has_differed:
+            self.ways.remove(ContinuationWay.REPLAY.value)
+            self.abandoned_replays += 1
 
     def failure_of(self, part: int) -> AttemptFailure | None:
         """Return the failure after which a part is continued; None if it is not."""
@@ -139,6 +149,8 @@ class Continuations:
             failure.error.to_failure(),
             style=self._style(upstream) if allows_prefill else None,
             honours_seed=upstream is None or setting == "replay",
+            is_replay_short=self._times.gaps_s <= _SHORT_REPLAY_S,
+            has_differed=failure.has_differed,
         )
 
     async def _count_tokens(self, lease: BackendLease, text: str, style: PrefillStyle | None) -> int | None:

@@ -117,7 +117,7 @@ class ResponseTask(ClientOutput):
             self._report = ReportHeaders(times, settings.report or parts.keys.is_admin(ctx.principal))
         self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
         self._capture = capture
-        self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id)
+        self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id, times)
         self.param: str
         self._path, self.param = _UPSTREAM_PATHS[gen_request.endpoint]
         self._pipeline_factory = pipeline_factory(
@@ -429,6 +429,9 @@ class ResponseTask(ClientOutput):
         failure = self.pipeline.parts[part].repairer.failure
         assert failure is not None
         attempt_failure = classify_failure(failure)
+        if self.pipeline.parts[part].has_differed:
+            attempt.fail(AttemptFailure(attempt_failure.error, "differed", is_server_fault=False, has_differed=True))
+            return
         # The worker retries or continues it, unless it is known now that it cannot.
         has_attempts = attempt_failure.is_retryable and attempt.number < self.backend.max_attempts
         if has_attempts and self._may_continue(part, attempt_failure):

@@ -82,13 +82,13 @@ class RetryLoop:
                         if failure is None:
                             continue
                         self._failed.append(f"{lease.name}:{failure.outcome}")
-                        is_retryable = failure.is_retryable and number < self._backend.max_attempts
-                        if not is_retryable or not (
+                        has_attempts = number < self._backend.max_attempts or failure.has_differed
+                        if not (failure.is_retryable and has_attempts) or not (
                             (self._may_succeed(failure, lease) and request.retract(part))
                             or request.can_continue(part, failure)
                         ):
                             raise failure.error
-                        self._pending.appendleft((part, number + 1))
+                        self._pending.appendleft((part, number + (not failure.has_differed)))
                         if self._backend.has_alternative({lease.name}) or not await lease.prepare_retry(failure):
                             avoid.add(lease.name)
                             if not self._backend.has_alternative(avoid):

@@ -13,6 +13,7 @@ from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpResponse
 from welldone.protocol import sse
 from welldone.protocol.catalog import RULES, Severity
+from welldone.protocol.continuation import ContinuationWay
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json, Usage
@@ -159,6 +160,8 @@ class GenerationService:
         )
         for way in task.continuations.ways:
             self._parts.metrics.count_continuation(way, task.continuation_outcome)
+        for _ in range(task.continuations.abandoned_replays):
+            self._parts.metrics.count_continuation(ContinuationWay.REPLAY, "differed")
         if task.continuations.ways:
             ctx.log_fields["continued"] = tuple(task.continuations.ways)
         if result.text_tool_calls:
