@@ -21,6 +21,7 @@ Json: TypeAlias = dict[str, Any]
 COMPLETIONS, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/messages"
 OLLAMA_CHAT, OLLAMA_GENERATE = "/api/chat", "/api/generate"
 PATHS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE)
+ENDS = ("response.completed", "response.incomplete", "message_stop")
 NATIVE = (RESPONSES, MESSAGES)
 """Dialects that an upstream can have; others are translated to chat or completions."""
 
@@ -28,8 +29,10 @@ NATIVE = (RESPONSES, MESSAGES)
 # Requests of a client.
 
 
-def request(path: str, content: str = "Hello", *, model: str = "hello", stream: bool = True) -> bytes:
-    """Build the body of a request on this path."""
+def request(
+    path: str, content: str = "Hello", *, model: str = "hello", stream: bool = True, more: Json | None = None
+) -> bytes:
+    """Build the body of a request on this path, with more fields."""
     messages = [{"role": "user", "content": content}]
     fields: Mapping[str, Json] = {
         COMPLETIONS: {"prompt": content},
@@ -37,7 +40,8 @@ def request(path: str, content: str = "Hello", *, model: str = "hello", stream: 
         MESSAGES: {"messages": messages, "max_tokens": 1000},
         OLLAMA_GENERATE: {"prompt": content},
     }
-    return msgspec.json.encode({"model": model, "stream": stream, **fields.get(path, {"messages": messages})})
+    own = fields.get(path, {"messages": messages})
+    return msgspec.json.encode({"model": model, "stream": stream, **own, **(more or {})})
 
 
 # Replies of a correct upstream.
@@ -45,13 +49,18 @@ def request(path: str, content: str = "Hello", *, model: str = "hello", stream: 
 
 def reply(path: str, texts: Sequence[str], *, stream: bool = True, after_s: float = 0.0) -> MockReply:
     """Build a reply with these texts, each in its own piece after a pause, or as one JSON object."""
-    dialect, head = _dialect(path)
     events: list[Event] = [
         ChoiceStart(0),
         *(Text(0, text) for text in texts),
         Finish(0, "stop"),
         Usage(1, len(texts), 1 + len(texts), {}),
     ]
+    return reply_of_events(path, events, stream=stream, after_s=after_s)
+
+
+def reply_of_events(path: str, events: Sequence[Event], *, stream: bool = True, after_s: float = 0.0) -> MockReply:
+    """Build a reply with these events, each in its own piece after a pause, or as one JSON object."""
+    dialect, head = _dialect(path)
     if not stream:
         return MockReply(
             (MockChunk(base64=dialect.encode_reply(head, collect(events))),), headers=JSON_HEADERS, framing="length"
@@ -81,20 +90,31 @@ def ending(path: str, received: ClientReply) -> Ending:
     last = _objects(received)[-1:] or [{}]
     if "error" in last[0] or last[0].get("type") == "response.failed":
         return "error event"
-    is_finished = last[0].get("done") is True or last[0].get("type") in ("response.completed", "message_stop")
+    is_finished = last[0].get("done") is True or last[0].get("type") in ENDS
     return "whole" if is_finished else "truncated"
 
 
+Parts: TypeAlias = dict[tuple[str, int], str]
+"""Content of an answer by its kind (`text`, `reasoning`, `call`) and the index of its choice."""
+_Pieces: TypeAlias = Iterator[tuple[str, int, str]]
+
+
 def text(path: str, received: ClientReply) -> str:
-    """Return the text of a response, also of a partial one."""
-    if received.status != 200:
-        return ""
+    """Return the text of a response with one choice, also of a partial one."""
+    return parts(path, received).get(("text", 0), "")
+
+
+def parts(path: str, received: ClientReply) -> Parts:
+    """Return the content of a response, also of a partial one. A call is its name, then its arguments."""
     is_stream = _is_stream(received)
-    if not is_stream and not received.is_whole:
-        return ""
-    objects = _objects(received) if is_stream else [msgspec.json.decode(received.body)]
-    pick = (_STREAMED if is_stream else _WHOLE)[path]
-    return "".join(piece for one in objects for piece in pick(one))
+    if received.status != 200 or not (is_stream or received.is_whole):
+        return {}
+    found: Parts = {}
+    for one in _objects(received) if is_stream else [msgspec.json.decode(received.body)]:
+        for kind, index, piece in _READERS[path](one):
+            if piece:
+                found[kind, index] = found.get((kind, index), "") + piece
+    return found
 
 
 def _is_stream(received: ClientReply) -> bool:
@@ -107,54 +127,57 @@ def _objects(received: ClientReply) -> list[Json]:
     return [msgspec.json.decode(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
 
 
-def _of_choices(field: str) -> Callable[[Json], Iterator[str]]:
-    def pick(value: Json) -> Iterator[str]:
-        for choice in value.get("choices", ()):
-            yield (choice.get(field) or {}).get("content") or ""
-
-    return pick
-
-
-def _of_completions(value: Json) -> Iterator[str]:
+def _of_choices(value: Json) -> _Pieces:
     for choice in value.get("choices", ()):
-        yield choice["text"]
+        index, own = choice["index"], choice.get("delta") or choice.get("message") or {}
+        yield "text", index, choice.get("text") or own.get("content") or ""
+        yield "reasoning", index, own.get("reasoning_content") or ""
+        for call in own.get("tool_calls") or ():
+            yield "call", index, call["function"].get("name", "") + call["function"].get("arguments", "")
 
 
-def _of_responses(value: Json) -> Iterator[str]:
-    if value["type"] == "response.output_text.delta":
-        yield value["delta"]
+_RESPONSE_DELTAS = {
+    "response.output_text.delta": "text",
+    "response.reasoning_text.delta": "reasoning",
+    "response.reasoning_summary_text.delta": "reasoning",
+    "response.function_call_arguments.delta": "call",
+}
 
 
-def _of_response(value: Json) -> Iterator[str]:
-    for item in value["output"]:
-        for part in item["content"]:
-            yield part["text"]
+def _of_responses(value: Json) -> _Pieces:
+    if value.get("object") == "response":
+        for item in value["output"]:
+            kind = "reasoning" if item["type"] == "reasoning" else "text"
+            for part in (*(item.get("summary") or ()), *(item.get("content") or ())):
+                yield kind, 0, part["text"]
+            yield "call", 0, item.get("name", "") + item.get("arguments", "")
+    elif value["type"] == "response.output_item.added":
+        yield "call", 0, value["item"].get("name", "")
+    elif kind := _RESPONSE_DELTAS.get(value["type"], ""):
+        yield kind, 0, value["delta"]
 
 
-def _of_messages(value: Json) -> Iterator[str]:
-    if value["type"] == "content_block_delta":
-        yield value["delta"].get("text", "")
+def _of_messages(value: Json) -> _Pieces:
+    own = value.get("delta") or value.get("content_block") or {}
+    for block in value.get("content", (own,)):
+        yield "text", 0, block.get("text", "")
+        yield "reasoning", 0, block.get("thinking", "")
+        yield "call", 0, block.get("name", "") + block.get("partial_json", "")
+        if block.get("input"):
+            yield "call", 0, msgspec.json.encode(block["input"]).decode()
 
 
-def _of_message(value: Json) -> Iterator[str]:
-    for block in value["content"]:
-        yield block.get("text", "")
+def _of_ollama(value: Json) -> _Pieces:
+    own = value.get("message", value)
+    yield "text", 0, own.get("content") or own.get("response") or ""
+    yield "reasoning", 0, own.get("thinking") or ""
 
 
-def _of_ollama_chat(value: Json) -> Iterator[str]:
-    yield value.get("message", {}).get("content", "")
-
-
-def _of_ollama_generate(value: Json) -> Iterator[str]:
-    yield value.get("response", "")
-
-
-_STREAMED: Mapping[str, Callable[[Json], Iterator[str]]] = {
-    CHAT: _of_choices("delta"),
-    COMPLETIONS: _of_completions,
+_READERS: Mapping[str, Callable[[Json], _Pieces]] = {
+    CHAT: _of_choices,
+    COMPLETIONS: _of_choices,
     RESPONSES: _of_responses,
     MESSAGES: _of_messages,
-    OLLAMA_CHAT: _of_ollama_chat,
-    OLLAMA_GENERATE: _of_ollama_generate,
+    OLLAMA_CHAT: _of_ollama,
+    OLLAMA_GENERATE: _of_ollama,
 }
-_WHOLE = {**_STREAMED, CHAT: _of_choices("message"), RESPONSES: _of_response, MESSAGES: _of_message}

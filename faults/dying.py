@@ -118,17 +118,17 @@ def _wrongs(sent: DyingRequest, received: ClientReply, end: Ending, words: str, 
         FOREIGN: not source,
         LATE: sent.is_stream and bool(words) and 0 < source < attempts,
         WORDLESS: end == "aborted",
-        BROKEN: sent.is_stream and received.status == 200 and not _is_right(sent, received),
+        BROKEN: sent.is_stream and received.status == 200 and breaks_a_rule(sent.path, received),
     }
     return [wrong for wrong, is_so in wrongs.items() if is_so]
 
 
-def _is_right(sent: DyingRequest, received: ClientReply) -> bool:
-    """Whether a stream violates no rule that breaks clients."""
-    if sent.path not in ENDPOINTS:
-        return True
-    trace = Trace(body=received.body, endpoint=ENDPOINTS[sent.path], status=received.status, complete=received.is_whole)
-    return judge(trace).verdict is not LintVerdict.FAIL
+def breaks_a_rule(path: str, received: ClientReply) -> bool:
+    """Whether a stream violates a rule that breaks clients."""
+    if path not in ENDPOINTS:
+        return False
+    trace = Trace(body=received.body, endpoint=ENDPOINTS[path], status=received.status, complete=received.is_whole)
+    return judge(trace).verdict is LintVerdict.FAIL
 
 
 def die(context: CaseContext) -> Outcome:

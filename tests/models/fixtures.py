@@ -69,15 +69,18 @@ def tiny_vision(models: Path, tiny_model: Path) -> VisionModel:
     return VisionModel(tiny_model, vision.projector().write(models / "tiny-vision-mmproj.gguf"))
 
 
-@pytest.fixture(scope="session")
-def default_model() -> Path:
-    """The built-in model. It is downloaded once, into the models folder."""
+def load_default_model() -> Path:
+    """Return the built-in model. It is downloaded once, into the models folder; PullError if it cannot be."""
     if path := os.environ.get("WELLDONE_TEST_MODEL"):
         return Path(path)
     folder = models_folder(os.environ)
-    if found := builtin_model.find_builtin(folder):
-        return found
+    return builtin_model.find_builtin(folder) or ModelPuller(folder).pull(builtin_model.DEFAULT_MODEL.name)
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The built-in model."""
     try:
-        return ModelPuller(folder).pull(builtin_model.DEFAULT_MODEL.name)
+        return load_default_model()
     except PullError as error:
         pytest.skip(f"the built-in model is not downloaded: {error}")

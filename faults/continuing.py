@@ -1,0 +1,288 @@
+"""Upstreams that are cut at any byte of an answer that can be continued: the client receives all of it, once.
+
+Each word names its request and its position, so the text shows repeated and missing words. Upstreams without a way to
+continue name their attempt too: words of two attempts in one answer are wrong.
+"""
+
+import asyncio
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain, zip_longest
+from random import Random
+
+import msgspec
+
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import CHAT, ClientReply, chat, run_concurrently, send_request
+from faults.deaths import DEATHS
+from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, PATHS, RESPONSES, Json, ending, parts, reply_of_events
+from faults.dialects import request as request_body
+from faults.dying import BROKEN, PAUSE_S, SILENT, WORDLESS, breaks_a_rule
+from tests.live.server import Running
+from tests.live.upstream import gateway, upstream
+from welldone.mock.script import HELLO_REPLY, MockReply
+from welldone.mock.server import MockHttpRequest
+from welldone.protocol import events as ev
+
+WORDS = 20
+AT_ONCE = 4
+"""Fewer than the failures in a row that open a circuit breaker: after each cut, every upstream gets a request to answer
+in full."""
+UPSTREAMS = 2
+"""Per kind."""
+CUTS = [name for name in DEATHS if "garbage" not in name]
+SCHEMA: Json = {
+    "type": "object",
+    "properties": {"words": {"type": "string"}},
+    "required": ["words"],
+    "additionalProperties": False,
+}
+SHAPES = {
+    "text": PATHS,
+    "reasoning": (CHAT, RESPONSES, MESSAGES, OLLAMA_CHAT),
+    "tool": (CHAT, RESPONSES, MESSAGES),
+    "schema": (CHAT, RESPONSES),
+    "two choices": (CHAT, COMPLETIONS),
+}
+"""Contents of an answer, and the paths that have them."""
+KINDS = {"prefill": 'continues = "prefill"', "replay": 'n = "native"', "none": 'n = "native"'}
+"""What an upstream supports, which is also the name of its model, and its settings."""
+
+IDENTICAL, WHOLE, ERROR = "whole and identical", "whole", "honest error"
+WRONG = "answers with wrong or repeated text"
+WRONGS = (WRONG, SILENT, BROKEN, WORDLESS)
+
+
+def shape_fields(path: str, shape: str, schema: Json = SCHEMA) -> Json:
+    """Return the fields that request a shape: a forced tool, a schema, two choices."""
+    function = {"name": "note", "parameters": schema}
+    chosen: Mapping[tuple[str, str], Json] = {
+        (CHAT, "tool"): {"tools": [{"type": "function", "function": function}], "tool_choice": "required"},
+        (RESPONSES, "tool"): {"tools": [{"type": "function", **function}], "tool_choice": "required"},
+        (MESSAGES, "tool"): {"tools": [{"name": "note", "input_schema": schema}], "tool_choice": {"type": "any"}},
+        (MESSAGES, "reasoning"): {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048},
+        (CHAT, "schema"): {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}},
+        (RESPONSES, "schema"): {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}},
+    }
+    return {"n": 2} if shape == "two choices" else chosen.get((path, shape), {})
+
+
+def classify(path: str, received: ClientReply, expected: Sequence[Mapping[str, str]], choices: int = 1) -> str:
+    """Return what became of an answer: every answer has one class.
+
+    Args:
+        path: of the request.
+        received: by the client.
+        expected: the content by its kind, of each attempt that may have given it.
+        choices: number of choices.
+    """
+    end, found = ending(path, received), parts(path, received)
+    if end in ("truncated", "aborted"):
+        return SILENT if end == "truncated" else WORDLESS
+    if received.status == 200 and received.is_stream and breaks_a_rule(path, received):
+        return BROKEN
+    known = [{(kind, index): words for kind, words in one.items() for index in range(choices)} for one in expected]
+    if end == "whole":
+        is_identical = all(one.keys() == found.keys() for one in known) and all(
+            any(_is_same(one[key], words) for one in known) for key, words in found.items()
+        )
+        return IDENTICAL if is_identical else WRONG
+    is_prefix = all(any(one.get(key, "").startswith(words) for one in known) for key, words in found.items())
+    return ERROR if is_prefix else WRONG
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether texts are equal; JSON may have other white space, as objects in Messages."""
+    return one == other or ("{" in one and re.sub(r'(?<=[:,{"]) ', "", one) == re.sub(r'(?<=[:,{"]) ', "", other))
+
+
+class ContinuedAnswers:
+    """Totals of a case."""
+
+    def __init__(self) -> None:
+        self.classes: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self._with_way: Counter[str] = Counter()
+        self._repeatable: Counter[str] = Counter()
+
+    def add(self, name: str, found: str, received: ClientReply, *, has_way: bool, is_repeatable: bool) -> None:
+        """Add an answer and its class; it is repeatable at temperature 0."""
+        self.classes[found] += 1
+        self._with_way[found] += has_way
+        self._repeatable[found] += is_repeatable
+        is_right = found == IDENTICAL or (found == WHOLE and not is_repeatable) or (found == ERROR and not has_way)
+        if not is_right:
+            self.problems.append(f"{name}: {found}; {received.status} …{received.body[-300:]!r}")
+
+    def outcome(self, *more: Figure) -> Outcome:
+        """Return the outcome with its limits. Single answers below a share are no problem of their own."""
+        whole = self._with_way[IDENTICAL] + self._with_way[WHOLE]
+        whole_repeatable = self._repeatable[IDENTICAL] + self._repeatable[WHOLE]
+        counts = self.classes
+        return Outcome(
+            counts.total(),
+            f"{counts[IDENTICAL] + counts[WHOLE]} answers were whole, {counts[IDENTICAL]} of them verified to be the "
+            f"uncut ones; {counts[ERROR]} ended with an error",
+            (
+                Figure("whole where a way exists", _percent(whole, self._with_way.total()), "%", least=99),
+                Figure(
+                    "of these at temperature 0 identical",
+                    _percent(self._repeatable[IDENTICAL], whole_repeatable),
+                    "%",
+                    least=99,
+                ),
+                *(Figure(wrong, counts[wrong], most=0) for wrong in WRONGS),
+                *more,
+            ),
+            tuple(one for one in self.problems if any(f": {wrong};" in one for wrong in WRONGS)),
+        )
+
+
+def _percent(count: int, total: int) -> float:
+    return round(100 * count / total, 2) if total else 100.0
+
+
+class CutRequest(msgspec.Struct, frozen=True):
+    """A request; its number selects where its first reply is cut."""
+
+    number: int
+    kind: str
+    shape: str
+    path: str
+    is_stream: bool
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether its temperature is 0, without which only text is continued."""
+        return self.kind == "replay" or (self.kind == "prefill" and self.shape not in ("text", "two choices"))
+
+    def fields(self) -> Json:
+        """Return the fields of its kind and shape."""
+        zero: Json = {"options": {"temperature": 0}} if self.path == OLLAMA_CHAT else {"temperature": 0}
+        if self.path == "/api/generate":
+            zero = {"options": {"temperature": 0}}
+        return {**shape_fields(self.path, self.shape), **(zero if self.is_repeatable else {})}
+
+    def content(self, attempt: int) -> dict[str, str]:
+        """Return the content of an attempt by its kind."""
+        tag = f"{self.number}.{attempt}" if self.kind == "none" else f"{self.number}"
+        words = [f"{tag}.{index} " for index in range(WORDS)]
+        text = "".join(words)
+        if self.shape == "reasoning":
+            return {"reasoning": "".join(words[: WORDS // 2]), "text": "".join(words[WORDS // 2 :])}
+        if self.shape == "text" or self.shape == "two choices":
+            return {"text": text}
+        data = json.dumps({"words": text})
+        return {"text": data} if self.shape == "schema" else {"call": f"note{data}"}
+
+
+class CutUpstreams:
+    """Replies of the upstreams; each upstream has its own thread."""
+
+    def __init__(self, seed: int, requests: Sequence[CutRequest]) -> None:
+        self.attempts: Counter[int] = Counter()
+        """Attempts by request."""
+        self.bad_prefills: list[str] = []
+        self._seed, self._requests = seed, requests
+        self._lock = threading.Lock()
+
+    def choose(self, seen: MockHttpRequest) -> MockReply:
+        """Return a reply; the first one to each request is cut."""
+        found = re.search(r"request (\d+)\.", seen.body)
+        if found is None:
+            return HELLO_REPLY
+        request, body = self._requests[int(found[1])], json.loads(seen.body)
+        with self._lock:
+            self.attempts[request.number] += 1
+            attempt = self.attempts[request.number]
+        draw = Random(f"{self._seed} {request.number}")
+        content = request.content(attempt)
+        if prefix := self._prefill(body):
+            if not content["text"].startswith(prefix):
+                self.bad_prefills.append(f"{request}: asked to continue …{prefix[-60:]!r}")
+            content["text"] = content["text"].removeprefix(prefix)
+        size = 9 if attempt == 1 else 13  # other pieces, the same text
+        choices = [_events(index, content, size) for index in range(body.get("n") or 1)]
+        events = [one for one in chain.from_iterable(zip_longest(*choices)) if one is not None]
+        right = reply_of_events(seen.path, [*events, ev.Usage(1, WORDS, 1 + WORDS, {})], after_s=PAUSE_S)
+        return right if attempt > 1 else DEATHS[draw.choice(CUTS)](right, draw)
+
+    def _prefill(self, body: Json) -> str:
+        """Return the text that the upstream is asked to continue."""
+        if "prompt" in body:
+            return str(re.sub(r"^request \d+\.", "", body["prompt"]))
+        last = body["messages"][-1]
+        return str(last["content"]) if last["role"] == "assistant" else ""
+
+
+def _events(index: int, content: Mapping[str, str], size: int) -> list[ev.Event]:
+    """Return the events of a choice, with texts in pieces of this size."""
+    events: list[ev.Event] = [ev.ChoiceStart(index)]
+    for kind, words in content.items():
+        if kind == "call":
+            events.append(ev.ToolCall(index, 0, f"call_{index}", "note"))
+        text = words.removeprefix("note")
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        if kind == "call":
+            events += [ev.ToolArguments(index, 0, piece) for piece in pieces]
+        else:
+            make = ev.Reasoning if kind == "reasoning" else ev.Text
+            events += [make(index, piece) for piece in pieces]
+    return [*events, ev.Finish(index, "tool_calls" if "call" in content else "stop")]
+
+
+def continuing_gateway(context: CaseContext) -> Outcome:
+    """Cut the first reply to each request, on all paths."""
+    draw = Random(context.seed)
+    kinds = [(kind, shape, path) for kind in KINDS for shape, paths in SHAPES.items() for path in paths]
+    draw.shuffle(kinds)
+    requests = [
+        CutRequest(number, *kinds[number % len(kinds)], is_stream=draw.random() < 0.7)
+        for number in range(context.times(1000, 34))
+    ]
+    cut, answers = CutUpstreams(context.seed, requests), ContinuedAnswers()
+    with ExitStack() as stack:
+        urls = [stack.enter_context(upstream(cut.choose)).url for _ in range(UPSTREAMS)]
+        tables = [
+            f'[upstreams.{kind}{index}]\nurl = "{url}"\nmodels = ["{kind}", "{kind}{index}"]\nprobe_s = 0\n{settings}'
+            for kind, settings in KINDS.items()
+            for index, url in enumerate(urls)
+        ]
+        server = stack.enter_context(gateway(context.folder, more="\n".join(tables)))
+        lost = asyncio.run(_send_all(context, server, requests, cut, answers))
+    return answers.outcome(
+        Figure("prefills with other text", len(cut.bad_prefills), most=0),
+        Figure("uncut answers lost", lost, most=0),
+    )
+
+
+async def _send_all(
+    context: CaseContext, server: Running, requests: list[CutRequest], cut: CutUpstreams, answers: ContinuedAnswers
+) -> int:
+    """Send all requests, and uncut ones between them; return how many of the latter were lost."""
+
+    async def send_one(sent: CutRequest) -> int:
+        body = request_body(
+            sent.path, f"request {sent.number}.", model=sent.kind, stream=sent.is_stream, more=sent.fields()
+        )
+        received = await send_request(server, body, path=sent.path)
+        expected = [sent.content(attempt) for attempt in range(1, cut.attempts[sent.number] + 1)]
+        found = classify(sent.path, received, expected, 2 if sent.shape == "two choices" else 1)
+        answers.add(str(sent), found, received, has_way=sent.kind != "none", is_repeatable=sent.is_repeatable)
+        uncut = [await send_request(server, chat(f"{sent.kind}{index}")) for index in range(UPSTREAMS)]
+        return sum(one.ending != "whole" for one in uncut)
+
+    return sum(await run_concurrently(context, requests, AT_ONCE, send_one))
+
+
+CASES = (
+    Case(
+        "continuing-gateway",
+        "the upstream is cut at any byte of an answer, and another attempt continues it: by prefill, by replay, or not",
+        continuing_gateway,
+    ),
+)
