@@ -293,6 +293,18 @@ def test_one_of_several_choices_is_continued(tmp_path: Path) -> None:
     run(work())
 
 
+@table("stream", [True, False])
+@table("sent", [1, 50, len(ROLE.data)])
+def test_a_choice_that_breaks_off_before_its_text_is_requested_again(tmp_path: Path, sent: int, stream: bool) -> None:
+    start = MockReply((MockChunk(base64=ROLE.data[:sent]), PAUSE), end="cut")
+    request = {**CHAT, "stream": stream, "n": 2}
+    reply, requests, _ = ask(tmp_path, [start, AGAIN], [AGAIN], request=request, **FIRST)
+    assert reply.status == 200
+    assert reply.body.count(b'"finish_reason":"stop"') == 2
+    assert b'"error"' not in reply.body
+    assert len(requests) == 3
+
+
 TOOL = '{"tool_calls":[{"index":0,"id":"call_%s","type":"function","function":{"name":"%s","arguments":%s}}]}'
 
 

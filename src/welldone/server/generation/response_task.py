@@ -276,8 +276,9 @@ class ResponseTask(ClientOutput):
         if not (isinstance(self.pipeline, Pipeline) and self.continuations.is_on):
             return False
         delivered = self.pipeline.delivered(part)
-        if self.state is ResponseState.WAITING and (delivered is None or not delivered.has_content):
-            return False  # nothing was sent: the rules of retries apply
+        is_empty = delivered is None or not delivered.has_content
+        if self.state is ResponseState.WAITING and is_empty and self._part_count == 1:
+            return False  # nothing was sent: the rules of retries apply, which discard all parts
         if delivered is not None and self.continuations.may_continue(self._request.bodies[part], delivered, failure):
             return True
         self.continuations.ways.append(NO_WAY)
