@@ -19,15 +19,28 @@ import msgspec
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import CHAT, ClientReply, chat, run_concurrently, send_request
 from faults.deaths import DEATHS
-from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, PATHS, RESPONSES, Json, ending, parts, reply_of_events
+from faults.dialects import (
+    COMPLETIONS,
+    MESSAGES,
+    OLLAMA_CHAT,
+    PATHS,
+    RESPONSES,
+    Json,
+    Parts,
+    ending,
+    parts,
+    reply_of_events,
+)
 from faults.dialects import request as request_body
 from faults.dying import BROKEN, PAUSE_S, SILENT, WORDLESS, breaks_a_rule
+from tests.live.faults import metric
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
 from welldone.mock.script import HELLO_REPLY, MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol import events as ev
 
+CONTINUATIONS = "welldone_continuations_total"
 WORDS = 20
 AT_ONCE = 4
 """Fewer than the failures in a row that open a circuit breaker: after each cut, every upstream gets a request to answer
@@ -71,28 +84,27 @@ def shape_fields(path: str, shape: str, schema: Json = SCHEMA) -> Json:
     return {"n": 2} if shape == "two choices" else chosen.get((path, shape), {})
 
 
-def classify(path: str, received: ClientReply, expected: Sequence[Mapping[str, str]], choices: int = 1) -> str:
+def classify(path: str, received: ClientReply, expected: Sequence[Parts], *, may_differ: bool = False) -> str:
     """Return what became of an answer: every answer has one class.
 
     Args:
         path: of the request.
         received: by the client.
-        expected: the content by its kind, of each attempt that may have given it.
-        choices: number of choices.
+        expected: the content of each attempt that may have given it.
+        may_differ: whether other content may be right, too.
     """
     end, found = ending(path, received), parts(path, received)
     if end in ("truncated", "aborted"):
         return SILENT if end == "truncated" else WORDLESS
     if received.status == 200 and received.is_stream and breaks_a_rule(path, received):
         return BROKEN
-    known = [{(kind, index): words for kind, words in one.items() for index in range(choices)} for one in expected]
     if end == "whole":
-        is_identical = all(one.keys() == found.keys() for one in known) and all(
-            any(_is_same(one[key], words) for one in known) for key, words in found.items()
+        is_identical = all(one.keys() == found.keys() for one in expected) and all(
+            any(_is_same(one[key], words) for one in expected) for key, words in found.items()
         )
-        return IDENTICAL if is_identical else WRONG
-    is_prefix = all(any(one.get(key, "").startswith(words) for one in known) for key, words in found.items())
-    return ERROR if is_prefix else WRONG
+        return IDENTICAL if is_identical else WHOLE if may_differ else WRONG
+    is_prefix = all(any(one.get(key, "").startswith(words) for one in expected) for key, words in found.items())
+    return ERROR if is_prefix or may_differ else WRONG
 
 
 def _is_same(one: str, other: str) -> bool:
@@ -186,6 +198,8 @@ class CutUpstreams:
     def __init__(self, seed: int, requests: Sequence[CutRequest]) -> None:
         self.attempts: Counter[int] = Counter()
         """Attempts by request."""
+        self.finished: set[int] = set()
+        """Requests whose reply was cut after its finish reason: only a replay ends them, since nothing may be added."""
         self.bad_prefills: list[str] = []
         self._seed, self._requests = seed, requests
         self._lock = threading.Lock()
@@ -209,7 +223,12 @@ class CutUpstreams:
         choices = [_events(index, content, size) for index in range(body.get("n") or 1)]
         events = [one for one in chain.from_iterable(zip_longest(*choices)) if one is not None]
         right = reply_of_events(seen.path, [*events, ev.Usage(1, WORDS, 1 + WORDS, {})], after_s=PAUSE_S)
-        return right if attempt > 1 else DEATHS[draw.choice(CUTS)](right, draw)
+        if attempt > 1:
+            return right
+        dead = DEATHS[draw.choice(CUTS)](right, draw)
+        if b'"finish_reason":"' in dead.body:
+            self.finished.add(request.number)
+        return dead
 
     def _prefill(self, body: Json) -> str:
         """Return the text that the upstream is asked to continue."""
@@ -254,9 +273,11 @@ def continuing_gateway(context: CaseContext) -> Outcome:
         ]
         server = stack.enter_context(gateway(context.folder, more="\n".join(tables)))
         lost = asyncio.run(_send_all(context, server, requests, cut, answers))
+        broken = metric(server, CONTINUATIONS)
     return answers.outcome(
         Figure("prefills with other text", len(cut.bad_prefills), most=0),
         Figure("uncut answers lost", lost, most=0),
+        Figure("answers that broke off after a part of them was sent", broken, least=len(requests) / 2),
     )
 
 
@@ -270,9 +291,12 @@ async def _send_all(
             sent.path, f"request {sent.number}.", model=sent.kind, stream=sent.is_stream, more=sent.fields()
         )
         received = await send_request(server, body, path=sent.path)
-        expected = [sent.content(attempt) for attempt in range(1, cut.attempts[sent.number] + 1)]
-        found = classify(sent.path, received, expected, 2 if sent.shape == "two choices" else 1)
-        answers.add(str(sent), found, received, has_way=sent.kind != "none", is_repeatable=sent.is_repeatable)
+        contents = [sent.content(attempt) for attempt in range(1, cut.attempts[sent.number] + 1)]
+        choices = range(2 if sent.shape == "two choices" else 1)
+        expected = [{(kind, index): words for kind, words in one.items() for index in choices} for one in contents]
+        found = classify(sent.path, received, expected)
+        has_way = sent.kind != "none" and (sent.is_repeatable or sent.number not in cut.finished)
+        answers.add(str(sent), found, received, has_way=has_way, is_repeatable=sent.is_repeatable)
         uncut = [await send_request(server, chat(f"{sent.kind}{index}")) for index in range(UPSTREAMS)]
         return sum(one.ending != "whole" for one in uncut)
 

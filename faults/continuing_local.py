@@ -1,0 +1,211 @@
+"""The engine of a local model is killed at any token of an answer: the client receives the rest from the next engine.
+
+At temperature 0 each answer is compared with the uncut answer to the same request. At other temperatures the rest of a
+text is another one each time; token counts and the text after the seam are checked.
+"""
+
+import re
+import select
+import sys
+import time
+from random import Random
+
+import msgspec
+
+from faults.case import Case, CaseContext, Figure, Outcome
+from faults.client import CHAT, ClientReply, parse, percentile
+from faults.continuing import CONTINUATIONS, IDENTICAL, WHOLE, ContinuedAnswers, classify, shape_fields
+from faults.dialects import COMPLETIONS, MESSAGES, RESPONSES, Json, parts, request
+from tests.live.faults import engine_of, metric, small_server
+from tests.live.raw import RawConnection
+from tests.live.server import Running
+from tests.models.fixtures import load_default_model
+from welldone.engines.models.install import PullError
+
+QUESTION = "Write a short story about a fox and a river."
+TOKENS = 64
+"""Long enough to be cut anywhere, short enough for a thousand answers."""
+KILLS = 2
+"""Per server: the restart delay of an engine doubles with each crash, from 0.2 s."""
+DRAWS = 20
+"""Draws of a token per answer: the engine is some tokens ahead of the client, and may have finished."""
+REPEATED_CHARACTERS = 24
+"""A start of the answer that is not repeated by chance at the seam."""
+SCHEMA: Json = {
+    "type": "object",
+    "properties": {
+        "animal": {"type": "string", "enum": ["a small brown fox", "a large grey wolf"]},
+        "legs": {"type": "integer", "minimum": 1, "maximum": 9},
+        "colours": {"type": "array", "items": {"enum": ["red", "brown", "grey"]}, "minItems": 3, "maxItems": 3},
+    },
+    "required": ["animal", "legs", "colours"],
+    "additionalProperties": False,
+}
+PIECES = {CHAT: b"content|arguments", COMPLETIONS: b"text", MESSAGES: b"text|partial_json", RESPONSES: b"delta"}
+"""Fields of a chunk with content."""
+
+
+class LocalRequest(msgspec.Struct, frozen=True):
+    """A request to the local model."""
+
+    path: str
+    shape: str = "text"
+    is_stream: bool = True
+    temperature: float = 0.0
+    seed: int | None = None
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the uncut answer is known."""
+        return self.temperature == 0.0 or self.seed is not None
+
+    def body(self, server: Running) -> Json:
+        """Return the body of the request."""
+        limit = {RESPONSES: "max_output_tokens"}.get(self.path, "max_tokens")
+        more: Json = {limit: TOKENS, "temperature": self.temperature, **shape_fields(self.path, self.shape, SCHEMA)}
+        if self.seed is not None:
+            more["seed"] = self.seed
+        if self.is_stream and self.path in (CHAT, COMPLETIONS):
+            more["stream_options"] = {"include_usage": True}
+        body: Json = msgspec.json.decode(
+            request(self.path, QUESTION, model=server.model, stream=self.is_stream, more=more)
+        )
+        return body
+
+
+REQUESTS = (
+    *(LocalRequest(path, is_stream=stream) for path in PIECES for stream in (True, False)),
+    *(LocalRequest(path, temperature=1.0) for path in PIECES),
+    *(LocalRequest(path, temperature=1.0, is_stream=False) for path in (CHAT, MESSAGES)),
+    LocalRequest(CHAT, temperature=1.0, seed=7),
+    *(LocalRequest(CHAT, "two choices", is_stream=stream) for stream in (True, False)),
+    LocalRequest(CHAT, "two choices", temperature=1.0),
+    *(LocalRequest(path, "schema") for path in (CHAT, RESPONSES)),
+    LocalRequest(CHAT, "schema", is_stream=False),
+    *(LocalRequest(path, "tool") for path in (CHAT, RESPONSES, MESSAGES)),
+    LocalRequest(CHAT, "tool", is_stream=False),
+)
+
+
+class LocalAnswer(msgspec.Struct, frozen=True):
+    """An answer, and its timing."""
+
+    received: ClientReply
+    pieces: int
+    """Chunks with content."""
+    gap_s: float
+    """Longest time between two of them."""
+    seconds: float
+    before: bytes = b""
+    """What the client had when the engine was killed."""
+    is_killed: bool = False
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Prompt tokens and completion tokens."""
+        names = ("(?:prompt|input)_tokens|cache_read_input_tokens", "(?:completion|output)_tokens")
+        body = self.received.body.decode()
+        last = [dict(re.findall(rf'"({name})":(\d+)', body)) for name in names]
+        prompt, completion = (sum(map(int, one.values())) for one in last)
+        return prompt, completion
+
+
+def _ask(server: Running, sent: LocalRequest, *, piece: int = 0, after_s: float = 0.0) -> LocalAnswer:
+    """Send a request; kill the engine after so many chunks, or after some time if the reply is not streamed."""
+    pattern = re.compile(rb'"(?:' + PIECES[sent.path] + rb')":"[^"]')
+    with engine_of(server) as engine, RawConnection(server, sent.path, sent.body(server)) as connection:
+        began, before, is_killed = time.monotonic(), b"", False
+        count, gap_s, last = 0, 0.0, 0.0
+        while True:
+            is_due = count >= piece if piece else 0 < after_s <= time.monotonic() - began
+            if is_due and not is_killed:
+                engine.kill()
+                before, is_killed = connection.received, True
+            if after_s and not is_killed:
+                left_s = max(0.0, after_s - (time.monotonic() - began))
+                if not select.select([connection.socket], [], [], left_s)[0]:
+                    continue
+            if not connection.read():
+                break
+            now, found = time.monotonic(), len(pattern.findall(connection.received))
+            if found > count:
+                gap_s = max(gap_s, now - last) if last else gap_s
+                count, last = found, now
+        received = parse(connection.received)
+        return LocalAnswer(received, count, gap_s, time.monotonic() - began, before, is_killed)
+
+
+def continuing_local(context: CaseContext) -> Outcome:
+    """Kill the engine in each answer, and compare it with the uncut one."""
+    if sys.platform != "linux":
+        return Outcome(not_run="needs pidfd of Linux")
+    try:
+        model = load_default_model()
+    except PullError as error:
+        return Outcome(not_run=f"the built-in model is not downloaded: {error}")
+    draw = Random(context.seed)
+    order = list(REQUESTS)
+    draw.shuffle(order)
+    work = [order[number % len(order)] for number in range(context.times(1000, 10))]
+    with small_server(model, "-c", "2048") as server:
+        uncut = {sent: _ask(server, sent) for sent in dict.fromkeys(work)}
+    answers, silences, miscounted = ContinuedAnswers(), list[float](), list[str]()
+    waiting, draws = list(reversed(work)), 0
+    while waiting:
+        with small_server(model, "-c", "2048") as server:
+            for killed in range(min(KILLS, len(waiting))):
+                context.note(f"{len(work) - len(waiting)} of {len(work)}")
+                sent, draws = waiting[-1], draws + 1
+                expected = uncut[sent]
+                answer = _cut(server, sent, expected, draw)
+                if metric(server, CONTINUATIONS) == killed and draws < DRAWS:
+                    break  # it had ended, or not begun: another server, another token
+                draws = 0
+                waiting.pop()
+                is_plausible = sent.shape != "schema" and not _repeats_its_start(sent, answer)
+                found = classify(
+                    sent.path, answer.received, [parts(sent.path, expected.received)], may_differ=is_plausible
+                )
+                answers.add(f"{sent}", found, answer.received, has_way=True, is_repeatable=sent.temperature == 0.0)
+                silences += [answer.gap_s - expected.gap_s] if sent.is_stream else []
+                if not _is_counted(found, answer, expected):
+                    miscounted.append(f"{sent}: {answer.counts} tokens, not {expected.counts}")
+    seen = answers.outcome(
+        Figure("answers with wrong token counts", len(miscounted), most=0),
+        Figure("added silence, p50", round(1000 * percentile(silences, 50)), "ms", most=1000, is_timing=True),
+        Figure("added silence, p99", round(1000 * percentile(silences, 99)), "ms", is_timing=True),
+    )
+    return msgspec.structs.replace(seen, problems=(*seen.problems, *miscounted))
+
+
+def _cut(server: Running, sent: LocalRequest, uncut: LocalAnswer, draw: Random) -> LocalAnswer:
+    if sent.is_stream:
+        return _ask(server, sent, piece=draw.randint(1, uncut.pieces))
+    return _ask(server, sent, after_s=draw.uniform(0, uncut.seconds))
+
+
+def _repeats_its_start(sent: LocalRequest, answer: LocalAnswer) -> bool:
+    """Whether the text begins again at the seam."""
+    before, after = parts(sent.path, parse(answer.before)), parts(sent.path, answer.received)
+    return any(
+        len(text) > REPEATED_CHARACTERS
+        and text[:REPEATED_CHARACTERS] in after.get(key, "")[len(text) : len(text) + 3 * REPEATED_CHARACTERS]
+        for key, text in before.items()
+    )
+
+
+def _is_counted(found: str, answer: LocalAnswer, uncut: LocalAnswer) -> bool:
+    """Whether the client pays one prompt and the whole answer."""
+    if found == IDENTICAL:
+        return answer.counts == uncut.counts
+    (prompt, completion), (expected, _) = answer.counts, uncut.counts
+    return found != WHOLE or (prompt == expected and 0 < completion <= 2 * TOKENS)
+
+
+CASES = (
+    Case(
+        "continuing-local",
+        "the engine is killed at any token of an answer, and the next one continues it",
+        continuing_local,
+    ),
+)
