@@ -17,22 +17,12 @@ from random import Random
 import msgspec
 
 from faults.case import Case, CaseContext, Figure, Outcome
-from faults.client import CHAT, ClientReply, chat, run_concurrently, send_request
+from faults.client import CHAT, chat, run_concurrently, send_request
+from faults.continued_answers import CONTINUATIONS, ContinuedAnswers, classify, shape_fields
 from faults.deaths import DEATHS
-from faults.dialects import (
-    COMPLETIONS,
-    MESSAGES,
-    OLLAMA_CHAT,
-    PATHS,
-    RESPONSES,
-    Json,
-    Parts,
-    ending,
-    parts,
-    reply_of_events,
-)
+from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, PATHS, RESPONSES, Json, reply_of_events
 from faults.dialects import request as request_body
-from faults.dying import BROKEN, PAUSE_S, SILENT, WORDLESS, breaks_a_rule
+from faults.dying import PAUSE_S
 from tests.live.faults import metric
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
@@ -40,7 +30,6 @@ from welldone.mock.script import HELLO_REPLY, MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol import events as ev
 
-CONTINUATIONS = "welldone_continuations_total"
 WORDS = 20
 AT_ONCE = 4
 """Fewer than the failures in a row that open a circuit breaker: after each cut, every upstream gets a request to answer
@@ -48,12 +37,6 @@ in full."""
 UPSTREAMS = 2
 """Per kind."""
 CUTS = [name for name in DEATHS if "garbage" not in name]
-SCHEMA: Json = {
-    "type": "object",
-    "properties": {"words": {"type": "string"}},
-    "required": ["words"],
-    "additionalProperties": False,
-}
 SHAPES = {
     "text": PATHS,
     "reasoning": (CHAT, RESPONSES, MESSAGES, OLLAMA_CHAT),
@@ -64,98 +47,6 @@ SHAPES = {
 """Contents of an answer, and the paths that have them."""
 KINDS = {"prefill": 'continues = "prefill"', "replay": 'n = "native"', "none": 'n = "native"'}
 """What an upstream supports, which is also the name of its model, and its settings."""
-
-IDENTICAL, WHOLE, ERROR = "whole and identical", "whole", "honest error"
-WRONG = "answers with wrong or repeated text"
-WRONGS = (WRONG, SILENT, BROKEN, WORDLESS)
-
-
-def shape_fields(path: str, shape: str, schema: Json = SCHEMA) -> Json:
-    """Return the fields that request a shape: a forced tool, a schema, two choices."""
-    function = {"name": "note", "parameters": schema}
-    chosen: Mapping[tuple[str, str], Json] = {
-        (CHAT, "tool"): {"tools": [{"type": "function", "function": function}], "tool_choice": "required"},
-        (RESPONSES, "tool"): {"tools": [{"type": "function", **function}], "tool_choice": "required"},
-        (MESSAGES, "tool"): {"tools": [{"name": "note", "input_schema": schema}], "tool_choice": {"type": "any"}},
-        (MESSAGES, "reasoning"): {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048},
-        (CHAT, "schema"): {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}},
-        (RESPONSES, "schema"): {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}},
-    }
-    return {"n": 2} if shape == "two choices" else chosen.get((path, shape), {})
-
-
-def classify(path: str, received: ClientReply, expected: Sequence[Parts], *, may_differ: bool = False) -> str:
-    """Return what became of an answer: every answer has one class.
-
-    Args:
-        path: of the request.
-        received: by the client.
-        expected: the content of each attempt that may have given it.
-        may_differ: whether other content may be right, too.
-    """
-    end, found = ending(path, received), parts(path, received)
-    if end in ("truncated", "aborted"):
-        return SILENT if end == "truncated" else WORDLESS
-    if received.status == 200 and received.is_stream and breaks_a_rule(path, received):
-        return BROKEN
-    if end == "whole":
-        is_identical = all(one.keys() == found.keys() for one in expected) and all(
-            any(_is_same(one[key], words) for one in expected) for key, words in found.items()
-        )
-        return IDENTICAL if is_identical else WHOLE if may_differ else WRONG
-    is_prefix = all(any(one.get(key, "").startswith(words) for one in expected) for key, words in found.items())
-    return ERROR if is_prefix or may_differ else WRONG
-
-
-def _is_same(one: str, other: str) -> bool:
-    """Whether texts are equal; JSON may have other white space, as objects in Messages."""
-    return one == other or ("{" in one and re.sub(r'(?<=[:,{"]) ', "", one) == re.sub(r'(?<=[:,{"]) ', "", other))
-
-
-class ContinuedAnswers:
-    """Totals of a case."""
-
-    def __init__(self) -> None:
-        self.classes: Counter[str] = Counter()
-        self.problems: list[str] = []
-        self._with_way: Counter[str] = Counter()
-        self._repeatable: Counter[str] = Counter()
-
-    def add(self, name: str, found: str, received: ClientReply, *, has_way: bool, is_repeatable: bool) -> None:
-        """Add an answer and its class; it is repeatable at temperature 0."""
-        self.classes[found] += 1
-        self._with_way[found] += has_way
-        self._repeatable[found] += is_repeatable
-        is_right = found == IDENTICAL or (found == WHOLE and not is_repeatable) or (found == ERROR and not has_way)
-        if not is_right:
-            self.problems.append(f"{name}: {found}; {received.status} …{received.body[-300:]!r}")
-
-    def outcome(self, *more: Figure) -> Outcome:
-        """Return the outcome with its limits. Single answers below a share are no problem of their own."""
-        whole = self._with_way[IDENTICAL] + self._with_way[WHOLE]
-        whole_repeatable = self._repeatable[IDENTICAL] + self._repeatable[WHOLE]
-        counts = self.classes
-        return Outcome(
-            counts.total(),
-            f"{counts[IDENTICAL] + counts[WHOLE]} answers were whole, {counts[IDENTICAL]} of them verified to be the "
-            f"uncut ones; {counts[ERROR]} ended with an error",
-            (
-                Figure("whole where a way exists", _percent(whole, self._with_way.total()), "%", least=99),
-                Figure(
-                    "of these at temperature 0 identical",
-                    _percent(self._repeatable[IDENTICAL], whole_repeatable),
-                    "%",
-                    least=99,
-                ),
-                *(Figure(wrong, counts[wrong], most=0) for wrong in WRONGS),
-                *more,
-            ),
-            tuple(one for one in self.problems if any(f": {wrong};" in one for wrong in WRONGS)),
-        )
-
-
-def _percent(count: int, total: int) -> float:
-    return round(100 * count / total, 2) if total else 100.0
 
 
 class CutRequest(msgspec.Struct, frozen=True):
@@ -174,10 +65,9 @@ class CutRequest(msgspec.Struct, frozen=True):
 
     def fields(self) -> Json:
         """Return the fields of its kind and shape."""
-        zero: Json = {"options": {"temperature": 0}} if self.path == OLLAMA_CHAT else {"temperature": 0}
-        if self.path == "/api/generate":
-            zero = {"options": {"temperature": 0}}
-        return {**shape_fields(self.path, self.shape), **(zero if self.is_repeatable else {})}
+        zero: Json = {"temperature": 0} if self.is_repeatable else {}
+        is_ollama = self.path in (OLLAMA_CHAT, OLLAMA_GENERATE)
+        return {**shape_fields(self.path, self.shape), **({"options": zero} if is_ollama else zero)}
 
     def content(self, attempt: int) -> dict[str, str]:
         """Return the content of an attempt by its kind."""
@@ -186,7 +76,7 @@ class CutRequest(msgspec.Struct, frozen=True):
         text = "".join(words)
         if self.shape == "reasoning":
             return {"reasoning": "".join(words[: WORDS // 2]), "text": "".join(words[WORDS // 2 :])}
-        if self.shape == "text" or self.shape == "two choices":
+        if self.shape in ("text", "two choices"):
             return {"text": text}
         data = json.dumps({"words": text})
         return {"text": data} if self.shape == "schema" else {"call": f"note{data}"}
@@ -215,7 +105,7 @@ class CutUpstreams:
             attempt = self.attempts[request.number]
         draw = Random(f"{self._seed} {request.number}")
         content = request.content(attempt)
-        if prefix := self._prefill(body):
+        if prefix := _prefill(body):
             if not content["text"].startswith(prefix):
                 self.bad_prefills.append(f"{request}: asked to continue …{prefix[-60:]!r}")
             content["text"] = content["text"].removeprefix(prefix)
@@ -230,12 +120,13 @@ class CutUpstreams:
             self.finished.add(request.number)
         return dead
 
-    def _prefill(self, body: Json) -> str:
-        """Return the text that the upstream is asked to continue."""
-        if "prompt" in body:
-            return str(re.sub(r"^request \d+\.", "", body["prompt"]))
-        last = body["messages"][-1]
-        return str(last["content"]) if last["role"] == "assistant" else ""
+
+def _prefill(body: Json) -> str:
+    """Return the text that the upstream is asked to continue."""
+    if "prompt" in body:
+        return re.sub(r"^request \d+\.", "", body["prompt"])
+    last = body["messages"][-1]
+    return str(last["content"]) if last["role"] == "assistant" else ""
 
 
 def _events(index: int, content: Mapping[str, str], size: int) -> list[ev.Event]:
@@ -287,9 +178,8 @@ async def _send_all(
     """Send all requests, and uncut ones between them; return how many of the latter were lost."""
 
     async def send_one(sent: CutRequest) -> int:
-        body = request_body(
-            sent.path, f"request {sent.number}.", model=sent.kind, stream=sent.is_stream, more=sent.fields()
-        )
+        words, more = f"request {sent.number}.", sent.fields()
+        body = request_body(sent.path, words, model=sent.kind, stream=sent.is_stream, more=more)
         received = await send_request(server, body, path=sent.path)
         contents = [sent.content(attempt) for attempt in range(1, cut.attempts[sent.number] + 1)]
         choices = range(2 if sent.shape == "two choices" else 1)

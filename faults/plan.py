@@ -4,6 +4,8 @@ from faults import (
     abusing,
     canaries,
     connections,
+    continuing,
+    continuing_local,
     crashing,
     descriptors,
     disconnecting,
@@ -40,6 +42,7 @@ PLAN: tuple[Group, ...] = (
         (
             *failing.CASES,
             *dying.CASES,
+            *continuing.CASES,
             *hanging.CASES,
             *statuses.CASES,
             *openai_client.CASES,
@@ -48,7 +51,10 @@ PLAN: tuple[Group, ...] = (
             *odd_replies.CASES,
         ),
     ),
-    Group("Ending processes, hostile files", (*ending.CASES, *crashing.CASES, *hostile_files.CASES)),
+    Group(
+        "Ending processes, hostile files",
+        (*ending.CASES, *crashing.CASES, *continuing_local.CASES, *hostile_files.CASES),
+    ),
     Group("Exhausted resources", (*starving.CASES, *descriptors.CASES, *disk.CASES, *network.CASES)),
     Group("Hostile requests and streams", (*abusing.CASES, *fairness.CASES, *schemas.CASES, *hygiene.CASES)),
     Group("Access control and secrets", (*web_access.CASES, *canaries.CASES, *ssrf.CASES)),
