@@ -8,6 +8,7 @@ import re
 import select
 import sys
 import time
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -96,10 +97,11 @@ class LocalAnswer(msgspec.Struct, frozen=True):
     """Chunks with content."""
     gap_s: float
     """Longest time between two of them."""
+    first_s: float
+    """Time to the first of them."""
     seconds: float
-    before: bytes = b""
+    before: bytes
     """What the client had when the engine was killed."""
-    is_killed: bool = False
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -116,7 +118,7 @@ def _ask(server: Running, sent: LocalRequest, *, piece: int = 0, after_s: float 
     pattern = re.compile(rb'"(?:' + PIECES[sent.path] + rb')":"[^"]')
     with engine_of(server) as engine, RawConnection(server, sent.path, sent.body(server)) as connection:
         began, before, is_killed = time.monotonic(), b"", False
-        count, gap_s, last = 0, 0.0, 0.0
+        count, gap_s, first_s, last = 0, 0.0, 0.0, 0.0
         while True:
             is_due = count >= piece if piece else 0 < after_s <= time.monotonic() - began
             if is_due and not is_killed:
@@ -130,10 +132,10 @@ def _ask(server: Running, sent: LocalRequest, *, piece: int = 0, after_s: float 
                 break
             now, found = time.monotonic(), len(pattern.findall(connection.received))
             if found > count:
-                gap_s = max(gap_s, now - last) if last else gap_s
+                gap_s, first_s = (max(gap_s, now - last), first_s) if last else (0.0, now - began)
                 count, last = found, now
         received = parse(connection.received)
-        return LocalAnswer(received, count, gap_s, time.monotonic() - began, before, is_killed)
+        return LocalAnswer(received, count, gap_s, first_s, time.monotonic() - began, before)
 
 
 def continuing_local(context: CaseContext) -> Outcome:
@@ -150,6 +152,7 @@ def continuing_local(context: CaseContext) -> Outcome:
     work = [order[number % len(order)] for number in range(context.times(1000, 10))]
     with small_server(model, "-c", "2048") as server:
         uncut = {sent: _ask(server, sent) for sent in dict.fromkeys(work)}
+    pace = {sent: _measure(model, sent) for sent in uncut if not sent.is_stream}
     answers, silences, miscounted = ContinuedAnswers(), list[float](), list[str]()
     waiting, draws = list(reversed(work)), 0
     while waiting:
@@ -158,8 +161,9 @@ def continuing_local(context: CaseContext) -> Outcome:
                 context.note(f"{len(work) - len(waiting)} of {len(work)}")
                 sent, draws = waiting[-1], draws + 1
                 expected = uncut[sent]
-                answer = _cut(server, sent, expected, draw)
-                if metric(server, CONTINUATIONS) == killed and draws < DRAWS:
+                answer = _cut(server, sent, pace.get(sent, expected), draw)
+                if metric(server, CONTINUATIONS) == killed:
+                    assert draws < DRAWS, f"{sent} was not cut in {DRAWS} draws"
                     break  # it had ended, or not begun: another server, another token
                 draws = 0
                 waiting.pop()
@@ -179,10 +183,17 @@ def continuing_local(context: CaseContext) -> Outcome:
     return msgspec.structs.replace(seen, problems=(*seen.problems, *miscounted))
 
 
+def _measure(model: Path, sent: LocalRequest) -> LocalAnswer:
+    """Stream the answer of a new engine: when its tokens come, which a reply that is not streamed does not show."""
+    with small_server(model, "-c", "2048") as server:
+        return _ask(server, msgspec.structs.replace(sent, is_stream=True))
+
+
 def _cut(server: Running, sent: LocalRequest, uncut: LocalAnswer, draw: Random) -> LocalAnswer:
+    """Kill the engine at any token of the answer."""
     if sent.is_stream:
         return _ask(server, sent, piece=draw.randint(1, uncut.pieces))
-    return _ask(server, sent, after_s=draw.uniform(0, uncut.seconds))
+    return _ask(server, sent, after_s=draw.uniform(uncut.first_s, uncut.seconds))
 
 
 def _repeats_its_start(sent: LocalRequest, answer: LocalAnswer) -> bool:
