@@ -98,6 +98,60 @@ def test_the_fast_path_is_used() -> None:
     assert path.frames > 0
 
 
+def counted(prompt: int, completion: int, total: int | None = None, spaces: str = "", text: str = "x") -> bytes:
+    """A text chunk with usage, as some servers send it on each chunk."""
+    total = prompt + completion if total is None else total
+    usage = f'{{"prompt_tokens":{spaces}{prompt},{spaces}"completion_tokens":{completion},"total_tokens":{total}}}'
+    return text_frame(text, top=f',"usage":{spaces}{usage}')
+
+
+COUNTED = [
+    *(counted(10, number) for number in (0, 1, 2, 30, 400)),
+    *(counted(10, number, spaces=" ") for number in (1, 2, 3)),
+    counted(0, 0),
+    counted(11, 5),
+    counted(10, 5, 16),
+    text_frame("x", top=',"usage":null'),
+    text_frame("x", top=',"usage":{"prompt_tokens":10}'),
+    text_frame("x", top=',"usage":{"prompt_tokens":10,"completion_tokens":05,"total_tokens":15}'),
+    text_frame("x", top=',"odd":{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15}}'),
+    text_frame("x", finish='"stop"', top=',"usage":{"prompt_tokens":10,"completion_tokens":9,"total_tokens":19}'),
+]
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from(COUNTED), st.sampled_from(COUNTED[:5]), TEXT_FRAMES), max_size=24),
+    st.sampled_from([None, False, True]),
+    st.booleans(),
+    st.sampled_from([frozenset[str](), frozenset({"all"})]),
+)
+def test_usage_on_each_chunk_gives_the_same_bytes_on_both_paths(
+    pieces: list[bytes], include_usage: bool | None, is_continuous: bool, strict: frozenset[str]
+) -> None:
+    facts = RequestFacts(include_usage=include_usage, continuous_usage=is_continuous)
+    apart, together = make_pipeline(facts, strict), make_pipeline(facts, strict)
+    pieces = [text_frame("one"), counted(10, 1), *pieces]
+    assert through(apart, pieces) == through(together, [b"".join(pieces)])
+    assert apart.result == together.result
+
+
+def test_other_chunks_among_those_with_usage_are_parsed() -> None:
+    known = [counted(10, number) for number in range(10)]
+    pieces = [*known, text_frame("plain"), *known, counted(10, 3, text="\u2028"), *known, counted(10, 5, 16), *known]
+    assert through(make_pipeline(), pieces) == through(make_pipeline(), [b"".join(pieces)])
+
+
+def test_chunks_that_differ_in_text_and_usage_are_not_parsed() -> None:
+    pipeline = make_pipeline()
+    for number in range(40):
+        pipeline.feed(counted(10, number, text=f"word {number}"))
+    assert pipeline.fast_path._templates is not None
+    assert pipeline.fast_path._templates.frames > 30
+    pipeline.close()
+    assert pipeline.usage is not None
+    assert pipeline.usage.completion_tokens == 39
+
+
 COMPLETION = '{"id":"x","object":"text_completion","created":1,"model":"m","choices":[{"index":%d,%s"text":%s%s}]}'
 
 

@@ -35,7 +35,8 @@ class ChunkReader:
         self._finished: set[int] = set()
         self._choices_with_deltas: set[int] = set()  # choices whose text arrives in deltas
         self._logprobs_started: set[int] = set()  # choices with a text that has log probabilities
-        self._was_placeholder_usage = False  # the last usage was a placeholder
+        self.was_placeholder_usage: bool = False
+        """Whether the last usage was a placeholder of zeros."""
         self._has_real_usage = False  # a usage that is not a placeholder was received
         self.has_usage_chunk: bool = False
         """Whether usage was received on a chunk without choices, as specified."""
@@ -273,12 +274,12 @@ class ChunkReader:
         usage = fields.read_usage(scrub_object(chunk["usage"]), repair_log)
         if usage is None:
             return
-        if self._was_placeholder_usage:
+        if self.was_placeholder_usage:
             repair_log.record("use-not-zero", chunk["usage"])
-        self._was_placeholder_usage = fields.is_placeholder_usage(usage)
-        if self._was_placeholder_usage and self._has_real_usage:
+        self.was_placeholder_usage = fields.is_placeholder_usage(usage)
+        if self.was_placeholder_usage and self._has_real_usage:
             return
-        self._has_real_usage = not self._was_placeholder_usage
+        self._has_real_usage = not self.was_placeholder_usage
         events.append(usage)
 
 

@@ -17,7 +17,7 @@ from welldone.protocol import sse
 from welldone.protocol.continuation import DELIVERED_LIMIT_BYTES, FastPathText
 from welldone.protocol.dialects.base import DialectWriter
 from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields
+from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields, Usage
 from welldone.protocol.lenient_json import parse_strict
 from welldone.protocol.part import StreamPart
 
@@ -25,6 +25,14 @@ _CONTENT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)*)"')
 # Content of a JSON string that can be copied: complete characters, and no line separators.
 _PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f\x7f-\xff]|\\["\\nt])+')
 _PLAIN_BEYOND_ASCII = re.compile('(?:[^"\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]|\\\\["\\\\nt])+')
+_USAGE_KEY = b'"usage":'
+# Right counts at the end of a chunk. Usage of zeros is a placeholder, which changes state.
+_COUNTS = re.compile(
+    rb' ?\{"prompt_tokens": ?([1-9][0-9]{0,14}), ?"completion_tokens": ?(0|[1-9][0-9]{0,14}), ?'
+    rb'"total_tokens": ?([1-9][0-9]{0,14})\}\}\n\n'
+)
+_USAGE_OBJECT = re.compile(rb'"usage": ?\{')
+_RECORDED_ONCE = ("delta-content-incremental", "use-not-zero")  # not for each such chunk
 LITERAL_BYTES: bytes = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
 """Bytes that need no escape in a JSON string."""
 _CACHED_TEXT_LENGTH = 32  # bytes: tokens are shorter, and each cached length costs memory
@@ -41,6 +49,8 @@ _PLACEHOLDER_BYTES = b"\\u001atext\\u001a"
 
 Affixes: TypeAlias = tuple[bytes, bytes]
 """Prefix and suffix."""
+_Counts: TypeAlias = tuple[int, int, int]
+"""Prompt, completion and total tokens."""
 
 
 class TransferFraming(NamedTuple):
@@ -97,6 +107,8 @@ class FastPath:
         if done is not None and done.frames:
             self._part.record_fast_path(done.frames, done.bytes, done.last_bytes, done.rule_counts)
             self._part.record_fast_text(self._choice, done.characters)
+            if done.counts is not None:
+                self._part.record_fast_usage(Usage(*done.counts, {}))
             delivered = self._part.delivered
             if delivered is not None and done.texts is not None:
                 delivered.pending.append(FastPathText(self._choice, done.texts, done.frames))
@@ -141,11 +153,11 @@ class FastPath:
                 return
         after = self._part.repair_log.counts()
         new = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
-        if "delta-content-incremental" in new:  # recorded once per choice, not for each such chunk
+        if any(rule in new for rule in _RECORDED_ONCE):
             return
         if self._templates is None or not self._templates.is_worthwhile:
             self._attempts -= 1
-        self._templates = learn_templates(data, sent, new, self._framing, self._part.endpoint)
+        self._templates = learn_templates(data, sent, new, self._framing, self._part.endpoint, allows_usage=True)
         if self._templates is not None and self._part.delivered is not None:
             self._templates.texts = bytearray()
         self._choice = text.index
@@ -176,9 +188,13 @@ class ChunkTemplates:
         """Size of the last chunk."""
         self.texts: bytearray | None = None
         """Texts of these chunks as the content of a JSON string, if they are stored."""
+        self.counts: _Counts | None = None
+        """Usage of the last chunk."""
+        self.has_usage: bool = False
+        """Whether each chunk ends with a usage of its own, which is not sent."""
         self.rule_counts = rule_counts
         """Violations by rule id of one such chunk."""
-        self._encoding_bytes = 0  # bytes of the text beyond one for each character
+        self._encoding_bytes = 0  # bytes of usage, and of the text beyond one for each character
         self._reported_frames = 0
         self._received_prefix, self._received_suffix = received
         self._sent_prefix, self._sent_suffix = sent
@@ -198,6 +214,7 @@ class ChunkTemplates:
 
     def matches(self, data: bytes) -> bool:
         """Whether a frame has the known prefix and suffix."""
+        data = _split_usage(data)[0] if self.has_usage else data
         return data.startswith(self._received_prefix) and data.endswith(self._received_suffix)
 
     def reset_counts(self) -> None:
@@ -209,6 +226,19 @@ class ChunkTemplates:
 
     def rewrite(self, data: bytes) -> bytes | None:
         """Return the bytes to send; None if `data` needs the slow path."""
+        if not self.has_usage:
+            return self._rewrite(data)
+        chunk, counts = _split_usage(data)
+        sent = None if counts is None else self._rewrite(chunk)
+        if sent is not None:
+            self.counts = counts
+            rest = len(data) - len(chunk)
+            self.bytes += rest
+            self.last_bytes += rest
+            self._encoding_bytes += rest
+        return sent
+
+    def _rewrite(self, data: bytes) -> bytes | None:
         template = self._templates.get(len(data)) or self._make_template(data)
         if template is None:
             return None
@@ -232,6 +262,8 @@ class ChunkTemplates:
 
     def without_framing(self, data: bytes, sent: bytes) -> tuple[bytes, bytes]:
         """Return a received chunk and the one sent for it without transfer framing."""
+        if self._framing is NO_FRAMING:
+            return data, sent
         before, after = self._framing.received_affixes(data) or (b"", b"")
         received = data[len(before) : len(data) - len(after)]
         text_length = len(received) - len(self._received_prefix) - len(self._received_suffix)
@@ -261,12 +293,35 @@ def learn_templates(
     rule_counts: Mapping[str, int],
     framing: TransferFraming = NO_FRAMING,
     endpoint: Endpoint = Endpoint.CHAT,
+    *,
+    allows_usage: bool = False,
 ) -> ChunkTemplates | None:
-    """Learn from a received frame with one text and the frame that was sent for it, if possible."""
+    """Learn from a received frame with one text and the frame that was sent for it, if possible.
+
+    With `allows_usage`, frames may differ in the usage at their end, which is not sent on.
+    """
     received_affixes, sent_affixes = _split_around_text(received, endpoint), _split_around_text(sent, endpoint)
     if received_affixes is None or sent_affixes is None:
         return None
-    return ChunkTemplates(received_affixes, sent_affixes, rule_counts, framing)
+    before, after = received_affixes
+    rest, counts = _split_usage(after)
+    if _USAGE_OBJECT.search(rest) or _USAGE_OBJECT.search(before):
+        return None
+    has_usage = counts is not None and framing is NO_FRAMING and allows_usage and not _USAGE_OBJECT.search(sent)
+    templates = ChunkTemplates((before, rest if has_usage else after), sent_affixes, rule_counts, framing)
+    templates.counts, templates.has_usage = counts, has_usage
+    return templates
+
+
+def _split_usage(data: bytes) -> tuple[bytes, _Counts | None]:
+    """Split a chunk after the key of the usage at its end; all of it and None if it ends with anything else."""
+    end = data.rfind(_USAGE_KEY) + len(_USAGE_KEY)
+    found = _COUNTS.fullmatch(data, end)
+    if found is None:
+        return data, None
+    prompt, completion, total = found.groups()
+    counts = int(prompt), int(completion), int(total)
+    return (data[:end], counts) if counts[0] + counts[1] == counts[2] else (data, None)
 
 
 def _split_around_text(frame: bytes, endpoint: Endpoint) -> Affixes | None:

@@ -164,6 +164,10 @@ class StreamPart:
         self.repairer.record_fast_path()
         self.repair_log.add_counts(rule_counts, frames)
 
+    def record_fast_usage(self, usage: Usage) -> None:
+        """Store the usage of the last chunk that the fast path handled."""
+        self.repairer.feed(self._observe([usage]))
+
     def record_fast_text(self, index: int, characters: int) -> None:
         """Count the text of a choice that the fast path handled."""
         self._reader.chunks.add_text_length(index, characters)

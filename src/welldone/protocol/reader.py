@@ -54,7 +54,7 @@ class EventReader:
     def is_idle(self) -> bool:
         """Whether no state is pending, so that the next frame can be read by itself."""
         is_over = self.is_done or self.has_failed or self.chunks.has_usage_chunk
-        is_pending = self._pieces or self._is_mid_frame or not self.decoder.is_idle
+        is_pending = self._pieces or self._is_mid_frame or not self.decoder.is_idle or self.chunks.was_placeholder_usage
         return not is_over and not is_pending and self.chunks.deltas.is_plain_text_safe
 
     def record_fast_path(self, frames: int, byte_count: int, last_bytes: int) -> None:
