@@ -1,4 +1,4 @@
-"""What became of answers that broke off and were continued, and the shares and counts of a case."""
+"""Classes of continued answers, and the figures that a case derives from them."""
 
 import re
 from collections import Counter
@@ -61,7 +61,7 @@ def classify(path: str, received: ClientReply, expected: Sequence[Parts], *, may
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether texts are equal; JSON may have other white space, as objects in Messages."""
+    """Whether texts are equal. White space in JSON is ignored: Messages sends objects, which are encoded again."""
     return one == other or ("{" in one and re.sub(r'(?<=[:,{"]) ', "", one) == re.sub(r'(?<=[:,{"]) ', "", other))
 
 

@@ -46,7 +46,7 @@ SHAPES = {
 }
 """Contents of an answer, and the paths that have them."""
 KINDS = {"prefill": 'continues = "prefill"', "replay": 'n = "native"', "none": 'n = "native"'}
-"""What an upstream supports, which is also the name of its model, and its settings."""
+"""Settings of each upstream, by the way of continuation that it supports. Its model has the same name."""
 
 
 class CutRequest(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class CutRequest(msgspec.Struct, frozen=True):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether its temperature is 0, without which only text is continued."""
+        """Whether its temperature is 0. Otherwise only text is continued."""
         return self.kind == "replay" or (self.kind == "prefill" and self.shape not in ("text", "two choices"))
 
     def fields(self) -> Json:

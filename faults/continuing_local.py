@@ -58,7 +58,7 @@ class LocalRequest(msgspec.Struct, frozen=True):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the uncut answer is known."""
+        """Whether the uncut answer is known, so that the text can be compared."""
         return self.temperature == 0.0 or self.seed is not None
 
     def body(self, server: Running) -> Json:
@@ -101,7 +101,7 @@ class LocalAnswer(msgspec.Struct, frozen=True):
     """Time to the first of them."""
     seconds: float
     before: bytes
-    """What the client had when the engine was killed."""
+    """Content that the client had received when the engine was killed."""
 
     @property
     def counts(self) -> tuple[int, int]:

@@ -2,15 +2,14 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from http import HTTPStatus
 from typing import Any, TypeAlias
 
+from welldone.asgi.error_body import PHRASES
 from welldone.asgi.response_repair import REQUEST_LIMIT_BYTES, AnswerMiddleware, AnswerReport, ResponseRepair
 
 __all__ = ["AnswerReport", "RepairMiddleware"]
 
 LOG = logging.getLogger("welldone")
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 WSGIEnvironment: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
@@ -103,7 +102,7 @@ class _Exchange:
             return
         self.is_head_sent = True
         is_same = self._status_line.startswith(str(head.status))
-        status = self._status_line if is_same else f"{head.status} {_PHRASES.get(head.status, 'Error')}"
+        status = self._status_line if is_same else f"{head.status} {PHRASES.get(head.status, 'Error')}"
         headers = [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in head.headers]
         self._write = self._start_response(status, headers, *([self._exc_info] if self._exc_info else []))
 

@@ -19,7 +19,7 @@ from welldone.protocol.repair_log import RepairLog, shorten
 _MESSAGE_MEMBERS = ("message", "detail", "msg", "error_description", "title")
 _MESSAGE_CHARACTERS = 2_000
 """Most characters of a message that is taken from a body without structure."""
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+PHRASES: dict[int, str] = {status.value: status.phrase for status in HTTPStatus}
 _TYPE_BY_STATUS = {
     401: "authentication_error",
     403: "permission_error",
@@ -56,9 +56,7 @@ def _read_failure(reply: Json, text: bytes, status: int) -> Failure:
     if failure is None:
         message = next((reply[name] for name in _MESSAGE_MEMBERS if isinstance(reply.get(name), str)), "")
         message = (
-            message
-            or clean_unicode(text.decode("utf-8", "replace")).strip()
-            or _PHRASES.get(status, f"status {status}")
+            message or clean_unicode(text.decode("utf-8", "replace")).strip() or PHRASES.get(status, f"status {status}")
         )
         failure = Failure(shorten(message, _MESSAGE_CHARACTERS))
     is_typed = isinstance(as_object(reply.get("error")).get("type") or reply.get("type"), str)

@@ -71,6 +71,12 @@ class ApiError(Exception):
                 return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
 
 
+def internal_error(request_id: str) -> ApiError:
+    """A 500 error, whose cause only the log names."""
+    message = f"Internal server error (request id {request_id}); see the server log."
+    return ApiError(500, message, code="internal_error")
+
+
 def invalid_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """A 400 error."""
     return ApiError(400, message, param=param, code=code)

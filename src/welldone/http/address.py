@@ -11,10 +11,13 @@ import re
 import socket
 import ssl
 from collections.abc import Iterable
+from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+PHRASES: dict[int, str] = {status.value: status.phrase for status in HTTPStatus}
+"""Reason phrases by status."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)  # RFC 1035 §2.3.4: 63 per label
 _VISIBLE_ASCII = re.compile(r"[\x21-\x7e]*")

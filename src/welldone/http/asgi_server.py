@@ -8,11 +8,10 @@ of this package send: one HTTP/1.1 request for each connection, with a Content-L
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from http import HTTPStatus
 from typing import Any, Self, TypeAlias
 from urllib.parse import unquote
 
-from welldone.http.address import Address
+from welldone.http.address import PHRASES, Address
 
 ASGIEvent: TypeAlias = MutableMapping[str, Any]
 ASGIApplication: TypeAlias = Callable[
@@ -21,7 +20,6 @@ ASGIApplication: TypeAlias = Callable[
 
 LOG = logging.getLogger("welldone.asgi_server")
 _VERSION = {"version": "3.0", "spec_version": "2.3"}  # as uvicorn: the application listens for disconnects
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _INTERNAL_ERROR = b"Internal Server Error"
 
 
@@ -219,7 +217,7 @@ class _Request:
         self._is_chunked = self._has_body and not any(name.lower() == b"content-length" for name, _ in headers)
         if self._is_chunked:
             headers.append((b"transfer-encoding", b"chunked"))
-        lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode(), *(b"%b: %b" % header for header in headers)]
+        lines = [f"HTTP/1.1 {status} {PHRASES.get(status, '')}".encode(), *(b"%b: %b" % header for header in headers)]
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
 

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from welldone.http.address import check_header_line
-from welldone.http.server_connection import LINGER_S, PHRASES, RequestHeaders, ServerConnection
+from welldone.http.address import PHRASES, check_header_line
+from welldone.http.server_connection import LINGER_S, RequestHeaders, ServerConnection
 from welldone.http.sockets import BACKLOG, reserve_descriptors
 
 _UNREAD_LIMIT_BYTES = 2**16  # of a body that the handler does not read yet

@@ -4,7 +4,6 @@ Requests may be pipelined; they are answered one after the other. Timeouts use o
 """
 
 import asyncio
-import http
 import logging
 import re
 from collections import deque
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from welldone.http.address import PHRASES
+
 if TYPE_CHECKING:  # which makes the connections
     from welldone.http.server import HttpRequest, HttpResponse, HttpServer
 
 LINGER_S = 1.0
 """For the rest of a body that nobody reads: a reset connection could lose the response."""
-PHRASES = {status.value: status.phrase for status in http.HTTPStatus}
 _LOGGER = logging.getLogger("welldone.http")
 _LINE_LIMIT_BYTES = 8190  # of the request target and of each header; the default of Apache
 _HEADERS_LIMIT = 128

@@ -16,7 +16,7 @@ import msgspec
 
 from welldone.protocol import events as ev
 from welldone.protocol.events import Event, Failure, FieldLocation, Json, Text, Usage
-from welldone.protocol.lenient_json import as_list, as_object
+from welldone.protocol.lenient_json import as_list, as_object, decode_text
 
 DELIVERED_LIMIT_BYTES = 2**20
 """Longest answer that is stored, and so can be continued: 250,000 tokens. It takes no more memory than its text."""
@@ -134,9 +134,7 @@ class Delivered:
         for events in self.pending:
             if isinstance(events, FastPathText):
                 self._add_texts(index, texts)
-                self._add(
-                    events.index, _TEXT, msgspec.json.decode(b'"%b"' % bytes(events.text), type=str), events.pieces
-                )
+                self._add(events.index, _TEXT, decode_text(bytes(events.text)), events.pieces)
                 continue
             for event in events:
                 if type(event) is Text and (event.index == index or not texts):

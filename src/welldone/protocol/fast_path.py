@@ -18,7 +18,7 @@ from welldone.protocol.continuation import DELIVERED_LIMIT_BYTES, FastPathText
 from welldone.protocol.dialects.base import DialectWriter
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields, Usage
-from welldone.protocol.lenient_json import parse_strict
+from welldone.protocol.lenient_json import decode_text, parse_strict
 from welldone.protocol.part import StreamPart
 
 _CONTENT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)*)"')
@@ -106,7 +106,8 @@ class FastPath:
         done = self._templates
         if done is not None and done.frames:
             self._part.record_fast_path(done.frames, done.bytes, done.last_bytes, done.rule_counts)
-            self._part.record_fast_text(self._choice, done.characters)
+            if done.counts_characters:
+                self._part.record_fast_text(self._choice, done.characters)
             if done.counts is not None:
                 self._part.record_fast_usage(Usage(*done.counts, {}))
             delivered = self._part.delivered
@@ -194,6 +195,8 @@ class ChunkTemplates:
         """Whether each chunk ends with a usage of its own, which is not sent."""
         self.rule_counts = rule_counts
         """Violations by rule id of one such chunk."""
+        self.counts_characters: bool = False
+        """Whether `characters` is needed: completions have offsets of their text."""
         self._encoding_bytes = 0  # bytes of usage, and of the text beyond one for each character
         self._reported_frames = 0
         self._received_prefix, self._received_suffix = received
@@ -208,7 +211,7 @@ class ChunkTemplates:
 
     @property
     def characters(self) -> int:
-        """Characters of the text of the rewritten chunks."""
+        """Characters of the text of the rewritten chunks, if they are counted."""
         around = len(self._received_prefix) + len(self._received_suffix)
         return self.bytes - self.frames * around - self._encoding_bytes
 
@@ -249,7 +252,8 @@ class ChunkTemplates:
         if text.translate(None, LITERAL_BYTES):
             if not is_verbatim_text(text):
                 return None
-            self._encoding_bytes += len(text) - len(str(parse_strict(b'"' + text + b'"')))
+            if self.counts_characters:
+                self._encoding_bytes += len(text) - len(decode_text(text))
         texts = self.texts
         if texts is not None:
             texts += text
@@ -310,6 +314,7 @@ def learn_templates(
     has_usage = counts is not None and framing is NO_FRAMING and allows_usage and not _USAGE_OBJECT.search(sent)
     templates = ChunkTemplates((before, rest if has_usage else after), sent_affixes, rule_counts, framing)
     templates.counts, templates.has_usage = counts, has_usage
+    templates.counts_characters = endpoint is Endpoint.COMPLETIONS
     return templates
 
 

@@ -20,7 +20,13 @@ _BYTES = re.compile("[\udc80-\udcff]+")
 _LONE = re.compile("[\ud800-\udfff]")
 _TAIL = re.compile("[\udc80-\udcff]{1,3}$")
 _NUMBER_TYPES = frozenset((int, float))  # skipped: log probabilities have thousands of numbers
+_decode_string = msgspec.json.Decoder(str).decode
 _DEPTH_LIMIT = 64  # nesting of unknown fields; deeper values become null
+
+
+def decode_text(content: bytes) -> str:
+    """Decode the content of a JSON string, without its quotation marks, which is known to be valid."""
+    return _decode_string(b'"%b"' % content)
 
 
 class CharacterJoiner:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.gateway.errors import ApiError, ErrorFormat
+from welldone.gateway.errors import ApiError, ErrorFormat, internal_error
 from welldone.http.server import HttpRequest, HttpResponse, RequestBodyError
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION_HEADER
 from welldone.server.access.keys import ANONYMOUS
@@ -187,8 +187,7 @@ def _failure_response(ctx: RequestContext, error: Exception) -> HttpResponse:
         return reply
     log.event(logging.ERROR, "a request failed", {"request_id": ctx.id}, error=error)
     ctx.log_fields["error"] = "internal_error"
-    message = f"Internal server error (request id {ctx.id}); see the server log."
-    return error_response(ApiError(500, message, code="internal_error"), ctx)
+    return error_response(internal_error(ctx.id), ctx)
 
 
 def _upgrade_required(allowed: str) -> ApiError:

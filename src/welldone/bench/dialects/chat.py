@@ -1,7 +1,5 @@
 """/v1/chat/completions. The reader of `protocol` decodes the stream; repair is used only to detect broken rules."""
 
-import msgspec
-
 from welldone.bench.dialects.base import BenchDialect, OutputKind, StreamTimer
 from welldone.bench.record import BenchRecord
 from welldone.protocol import events as ev
@@ -9,6 +7,7 @@ from welldone.protocol import sse
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event
 from welldone.protocol.fast_path import ChunkTemplates, learn_templates
+from welldone.protocol.lenient_json import decode_text
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
@@ -97,7 +96,7 @@ class ChunkFastPath:
 
 def _chunk_text(sent: bytes) -> str:
     text = sent[len(_TEXT_PREFIX) : -len(_TEXT_SUFFIX)]
-    return msgspec.json.decode(b'"' + text + b'"', type=str) if b"\\" in text else text.decode()
+    return decode_text(text) if b"\\" in text else text.decode()
 
 
 _CHAT_ENVELOPE = Envelope("chatcmpl-bench", 0, "bench")

@@ -10,7 +10,7 @@ from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, StreamTimer
 from welldone.bench.record import BenchRecord
 from welldone.protocol import sse
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.lenient_json import parse_strict
+from welldone.protocol.lenient_json import decode_text, parse_strict
 
 # Fast path for most of an answer: an event that differs from the one before only in its text and its sequence number
 # is not parsed.
@@ -28,7 +28,6 @@ _SEQUENCE_PATTERN = re.compile(rb'"sequence_number": ?(\d{1,15})')  # streams ha
 _STRING_PATTERN = rb'": ?"((?:[^"\\]|\\.)*)"'
 _VIOLATING_CHARACTERS = re.compile("[\x85\u2028\u2029\ufffd]")  # break a rule: the repairer must see each of them
 _PROBE_TEXT = "a mark"
-_decode_string = msgspec.json.Decoder(str).decode
 
 
 class EventTemplate:
@@ -52,7 +51,7 @@ class EventTemplate:
             if not is_alike or end - start > _MAX_EVENT_BYTES:
                 break
             try:
-                text = _decode_string(b'"%b"' % data[start + len(before) : end - len(after)])
+                text = decode_text(data[start + len(before) : end - len(after)])
             except (msgspec.DecodeError, UnicodeDecodeError):
                 break
             if not text or (not text.isascii() and _VIOLATING_CHARACTERS.search(text)):

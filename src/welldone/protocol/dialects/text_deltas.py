@@ -7,7 +7,7 @@ right, and sent as plain text of the part that is open.
 import re
 
 from welldone.protocol.fast_path import LITERAL_BYTES, is_verbatim_text
-from welldone.protocol.lenient_json import parse_strict
+from welldone.protocol.lenient_json import decode_text, parse_strict
 
 _TEXT = re.compile(rb'"(?:text|thinking|delta)": ?"((?:[^"\\]|\\.)*)"')
 _NUMBER = re.compile(rb'(?<="sequence_number":)( ?)([0-9]+)')
@@ -32,7 +32,7 @@ class TextDeltaTemplate:
             return None
         if not text.translate(None, LITERAL_BYTES):
             return text.decode()
-        return str(parse_strict(b'"' + text + b'"')) if is_verbatim_text(text) else None
+        return decode_text(text) if is_verbatim_text(text) else None
 
 
 def learn_text_delta(event: bytes, number: int | None) -> TextDeltaTemplate | None:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
-from welldone.gateway.errors import ApiError, invalid_request
+from welldone.gateway.errors import ApiError, internal_error, invalid_request
 from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpResponse
 from welldone.protocol.dialects.responses.objects import response_error_object, response_object
@@ -359,11 +359,10 @@ class ResponsesApi(DialectApi, kw_only=True):
                 stream.fail(error)
         except Exception as error:  # noqa: BLE001 - outermost layer of a task: logged, and reported to the client
             log.event(logging.ERROR, _BACKGROUND_FAILED, {"request_id": job.ctx.id}, error=error)
-            message = f"Internal server error (request id {job.ctx.id}); see the server log."
-            internal_error = ApiError(500, message, code="internal_error")
-            result = response | {"status": "failed", "error": response_error_object(internal_error.to_failure())}
+            api_error = internal_error(job.ctx.id)
+            result = response | {"status": "failed", "error": response_error_object(api_error.to_failure())}
             if stream is not None:
-                stream.fail(internal_error)
+                stream.fail(api_error)
         finally:
             self._store_response(job, cancelled if stream is not None and stream.is_stopped else result)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from welldone.gateway.backends import Backend, BackendLease, upstream_headers
 from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
-from welldone.gateway.errors import ApiError
+from welldone.gateway.errors import ApiError, internal_error
 from welldone.http.server import HttpResponse, StreamingResponse
 from welldone.protocol.continuation import ContinuationWay
 from welldone.protocol.dialects.base import KEEP_ALIVE
@@ -324,8 +324,7 @@ class ResponseTask(ClientOutput):
     def fail(self, error: Exception) -> None:
         """Log an internal error and end the response with a 500."""
         log.event(logging.ERROR, "a response failed", error=error)
-        message = f"Internal server error (request id {self._ctx.id}); see the server log."
-        self.abort(ApiError(500, message, code="internal_error"))
+        self.abort(internal_error(self._ctx.id))
 
     def on_accepted(self) -> None:
         """Note the start of a reply."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from welldone.gateway.errors import ApiError, invalid_request
+from welldone.gateway.errors import ApiError, internal_error, invalid_request
 from welldone.http.server import HttpResponse, StreamingResponse
 from welldone.protocol import sse
 from welldone.schemas.errors import shorten_value
@@ -264,8 +264,7 @@ async def run_detached(stream: ResumableStream, work: Awaitable[object], request
         stream.fail(error)
     except Exception as error:  # noqa: BLE001 - outermost layer of a task: logged, and reported to the client
         log.event(logging.ERROR, "a request failed", {"request_id": request_id}, error=error)
-        message = f"Internal server error (request id {request_id}); see the server log."
-        stream.fail(ApiError(500, message, code="internal_error"))
+        stream.fail(internal_error(request_id))
     finally:
         stream.fail(ApiError(503, "The stream was stopped.", code="stream_stopped"))  # unless it has ended
         stream.abort = stream.on_backpressure = None  # a reference cycle would wait for the garbage collector
