@@ -28,7 +28,7 @@ PROMPT = "This is the story of a fox and a river. One morning, the fox"
 TOKENS = 48
 """Long enough to be cut anywhere, short enough for a thousand answers."""
 KILLS = 2
-"""Per server: the restart delay of an engine doubles with each crash, from 0.2 s."""
+"""Per server: an engine is restarted at once after the first crash, and after 0.4 s after the second one."""
 DRAWS = 20
 """Draws of a token per answer: the engine is some tokens ahead of the client, and may have finished."""
 REPEATED_CHARACTERS = 24

@@ -28,7 +28,15 @@ def test_the_delay_is_reset_after_a_time_of_running() -> None:
     assert backoff.record_exit() == pytest.approx(3.2)
     backoff.record_ready()
     clock.now += BACKOFF_RESET_S
-    assert backoff.record_exit() == pytest.approx(0.2)
+    assert backoff.record_exit() == 0
+
+
+def test_an_engine_that_ran_is_restarted_at_once_the_first_time() -> None:
+    backoff, delays = RestartBackoff(_Clock()), []
+    for _ in range(3):
+        backoff.record_ready()
+        delays.append(backoff.record_exit())
+    assert delays == pytest.approx([0, 0.4, 0.8])
 
 
 def test_only_failed_starts_exhaust_the_backoff() -> None:

@@ -86,6 +86,7 @@ def build_params(config: EngineConfig) -> "xllamacpp.CommonParams":
         params.mmproj.path = str(settings.mmproj)
     params.offline = True  # no downloads
     params.n_gpu_layers = -1 if settings.gpu_layers is None else settings.gpu_layers
+    params.fit_params = _has_gpu()  # reads the model twice, to see how much of it fits into the memory of a GPU
     params.split_mode = _enum_member("llama_split_mode", "LLAMA_SPLIT_MODE", settings.split_mode)
     if settings.tensor_split:
         size = len(params.tensor_split)
@@ -122,6 +123,10 @@ def build_params(config: EngineConfig) -> "xllamacpp.CommonParams":
     params.timeout_read = READ_TIMEOUT_S
     params.timeout_write = WRITE_TIMEOUT_S
     return params
+
+
+def _has_gpu() -> bool:
+    return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
 
 
 def _enum_member(enum_name: str, prefix: str, member_name: str) -> "enum.IntEnum":
@@ -190,7 +195,7 @@ def main() -> None:
         sys.exit(1)  # not `os._exit`: llama.cpp writes the rest of its log, which has the reason
     settings = config.settings
     needs_gpu = settings.gpu_layers or settings.main_gpu or settings.tensor_split or settings.split_mode != "layer"
-    if needs_gpu and not any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
+    if needs_gpu and not _has_gpu():
         os.write(2, f"{NO_GPU_WARNING}\n".encode())
     while True:
         signal.pause()

@@ -27,7 +27,7 @@ from welldone.engines.process import EngineProcess, OutputTail, describe_exit, i
 from welldone.http.address import Address
 
 BACKOFF_INITIAL_S = 0.2
-"""A single crash should go unnoticed by clients; a small model loads in under a second."""
+"""Delay after a failed start. It doubles with each exit; the first exit of an engine that ran has none."""
 
 BACKOFF_MAX_S = 30.0
 """An engine that cannot start is tried twice a minute, which is a negligible load."""
@@ -59,9 +59,10 @@ class RestartBackoff:
             self._failed_starts += 1
         elif self._clock() - self._ready_at >= BACKOFF_RESET_S:
             self._exits = 0
+        is_first_exit = self._exits == 0 and self._ready_at is not None
         self._ready_at = None
         self._exits += 1
-        return min(BACKOFF_INITIAL_S * 2.0 ** min(self._exits - 1, 16), BACKOFF_MAX_S)
+        return 0.0 if is_first_exit else min(BACKOFF_INITIAL_S * 2.0 ** min(self._exits - 1, 16), BACKOFF_MAX_S)
 
     @property
     def is_exhausted(self) -> bool:
