@@ -24,6 +24,7 @@ from welldone.engines.errors import EngineError
 from welldone.engines.models.store import GgufMetadata
 from welldone.engines.plan import LaunchPlan, fits_socket_path, make_plan, read_model_metadata
 from welldone.engines.process import EngineProcess, OutputTail, describe_exit, is_responsive, reports_unhealthy
+from welldone.engines.stall import StallWatch
 from welldone.http.address import Address
 
 BACKOFF_INITIAL_S = 0.2
@@ -107,6 +108,7 @@ class LocalModel:
         self._supervisor = supervisor
         self._clock = supervisor.clock
         self.last_used: float = self._clock()
+        self.stall_watch: StallWatch = StallWatch(0.0 if settings.command else supervisor.stall_s, self._end_stalled)
         self.process: EngineProcess | None = None
         self._output = OutputTail()
         self._backoff = RestartBackoff(self._clock)
@@ -187,6 +189,12 @@ class LocalModel:
         """
         if self.process is not None and (self._liveness_task is None or self._liveness_task.done()):
             self._liveness_task = asyncio.create_task(self._stop_if_unresponsive(self.process, timeout_s))
+
+    def _end_stalled(self, silence_s: float) -> None:
+        if self.process is not None and (self._liveness_task is None or self._liveness_task.done()):
+            text = f"no request has received a token for {silence_s:.0f} s: ending the engine"
+            self._supervisor.on_line(self, text)
+            self._liveness_task = asyncio.create_task(self.process.stop(0))
 
     async def _stop_if_unresponsive(self, process: EngineProcess, timeout_s: float) -> None:
         if self.settings.command:
@@ -355,6 +363,8 @@ class EngineSupervisor:
     on_change: Callable[[LocalModel], None] = lambda _: None
     on_line: Callable[[LocalModel, str], None] = lambda *_: None
     max_loaded: int = 0
+    stall_s: float = 0.0
+    """Silence of all requests of an engine, after which it is ended; 0: never."""
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 

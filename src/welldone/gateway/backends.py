@@ -9,6 +9,7 @@ from typing import Protocol, Unpack
 import msgspec
 
 from welldone.config.server import ServeSettings
+from welldone.engines.stall import RequestProgress
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, OUTCOME_NO_ROOM, OUTCOME_TIMEOUT, AttemptFailure
 from welldone.gateway.errors import ApiError
@@ -71,6 +72,9 @@ class BackendLease(msgspec.Struct, kw_only=True):
     async def prepare_retry(self, failure: AttemptFailure) -> bool:
         """After a failure: whether the same request may be sent here again."""
         raise NotImplementedError
+
+    def watch(self, progress: RequestProgress) -> None:
+        """Watch an attempt that receives a stream of tokens."""
 
     def report(self, failure: AttemptFailure | None) -> None:
         """Report the result of an attempt."""
@@ -152,6 +156,11 @@ class LocalLease(BackendLease):
     """A slot of a local model's engine, or with `queue=None` the engine without a slot."""
 
     engine: LocalModel
+    progress: RequestProgress | None = None
+
+    def watch(self, progress: RequestProgress) -> None:
+        """Tell a stall of the engine from the processing of a prompt."""
+        self.progress = progress
 
     async def prepare_retry(self, failure: AttemptFailure) -> bool:
         """Wait for the restart of an engine that died."""
@@ -165,6 +174,12 @@ class LocalLease(BackendLease):
         """After a timeout, check that the engine still responds; its exit is noticed anyway."""
         if failure is not None and failure.outcome == OUTCOME_TIMEOUT:
             self.engine.check_liveness(self.idle_s)
+
+    def release(self) -> None:
+        """Free the slot."""
+        self.engine.stall_watch.remove(self)
+        self.progress = None  # which refers to this lease
+        super().release()
 
 
 class UnqueuedEngine(Backend):
@@ -219,6 +234,7 @@ class LocalBackend(UnqueuedEngine):
         except BaseException:
             lease.release()
             raise
+        self.model.stall_watch.add(lease)
         return lease
 
 

@@ -73,6 +73,7 @@ class Server:
             on_change=self._model_changed,
             on_line=on_line,
             max_loaded=settings.max_loaded,
+            stall_s=settings.stall_s,
         )
         self.upstreams: UpstreamRegistry = UpstreamRegistry(
             config.upstreams, config.routes, local_names=local_names, on_change=self._upstream_changed

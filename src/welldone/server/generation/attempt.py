@@ -83,6 +83,8 @@ class UpstreamAttempt:
         self.last_received_at: float = 0.0
         """Time of the last bytes, including keep-alives."""
         self._last_content_at = 0.0  # time of the last content; at first, of the request
+        self.is_paused: bool = False
+        """Whether nothing is read from the server, because the client is slow."""
         self.last_sent_at: float = 0.0
         """Time of the last chunk on the fast path."""
         self.output_estimate: OutputTokenEstimator = OutputTokenEstimator()
@@ -110,6 +112,11 @@ class UpstreamAttempt:
             return False
         failure = self._result.result() if self._result.done() else None
         return failure is None or self._status == _OK or failure.outcome == error_mapping.OUTCOME_TIMEOUT
+
+    @property
+    def is_generating(self) -> bool:
+        """Whether the prompt has been processed."""
+        return self.stage is AttemptStage.GENERATING
 
     @property
     def _silence_limit_s(self) -> float:
@@ -141,6 +148,7 @@ class UpstreamAttempt:
     ) -> AttemptFailure | None:
         """Send the request and wait for the end of the reply. Returns the failure, or None."""
         self._lease, self._observers = lease, observers
+        lease.watch(self)
         self._unsent_bytes = len(body)
         self.last_received_at = self._last_content_at = time.monotonic()
         self._listener.wake()  # the deadline runs from now on
@@ -231,11 +239,13 @@ class UpstreamAttempt:
 
     def pause(self) -> None:
         """Stop reading from the server."""
+        self.is_paused = True
         if self._exchange is not None:
             self._exchange.pause()
 
     def resume(self) -> None:
         """Read on."""
+        self.is_paused = False
         self.last_received_at = self._last_content_at = time.monotonic()  # the server is not to blame for the silence
         if self._exchange is not None:
             self._exchange.resume()
