@@ -132,7 +132,12 @@ class ModelSettings:
         llama="LLAMA_ARG_N_GPU_LAYERS",
     )
     threads: int | None = engine_setting(
-        None, "CPU threads", "-t --threads N", limits=(1, _THREADS_MAX), words=_AUTO, unset="auto"
+        None,
+        "CPU threads",
+        "-t --threads N",
+        limits=(1, _THREADS_MAX),
+        words=_AUTO,
+        unset="the cores of the machine, or of the container",
     )
     threads_batch: int | None = engine_setting(
         None,

@@ -14,6 +14,7 @@ import msgspec
 
 from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
+from welldone.engines.cores import thread_limit
 from welldone.engines.engine_config import EngineConfig
 from welldone.engines.errors import EngineError
 from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata, resolve_model_file
@@ -159,6 +160,7 @@ def _engine_settings(settings: ModelSettings, file: Path, metadata: GgufMetadata
         key=None,
         ctx_size=context,
         parallel=settings.slots,
+        threads=settings.threads or thread_limit(),
         batch_size=max(settings.batch_size, text_limit),
         ubatch_size=max(settings.ubatch_size, text_limit),
         embeddings=is_embedder,

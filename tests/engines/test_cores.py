@@ -1,0 +1,77 @@
+"""Threads of an engine: affinity, threads of one core, and limits of containers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from welldone.engines.cores import thread_limit
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    """Write files of a system."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return root
+
+
+def topology(*siblings: str) -> dict[str, str]:
+    """CPUs, each with the CPUs of its core."""
+    folder = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    return {folder.format(number): text for number, text in enumerate(siblings)}
+
+
+@pytest.fixture(autouse=True)
+def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with eight CPUs."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+
+
+def test_the_engine_counts_the_cores_of_a_whole_machine_itself(tmp_path: Path) -> None:
+    assert thread_limit(root=tmp_path) is None
+
+
+def test_the_affinity_limits_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    assert thread_limit(root=tmp_path) == 3
+    assert thread_limit(root=write(tmp_path, topology("0-1", "0-1", "2-3"))) == 2  # two threads of a core count once
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "200000 100000"}, 2),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "max 100000"}, None),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "25000 100000"}, 1),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "250000 100000"}, 3),
+        ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "400000 100000"}, 4),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/x\n1:cpu:/pod",
+                "sys/fs/cgroup/cpu/pod/cpu.cfs_quota_us": "300000",
+                "sys/fs/cgroup/cpu/pod/cpu.cfs_period_us": "100000",
+            },
+            3,
+        ),
+        (
+            {
+                "proc/self/cgroup": "1:cpu,cpuacct:/",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
+            },
+            None,
+        ),
+    ],
+)
+def test_the_limit_of_a_container_counts(tmp_path: Path, files: dict[str, str], cores: int | None) -> None:
+    assert thread_limit(root=write(tmp_path, files)) == cores
+
+
+def test_a_system_without_affinity_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert thread_limit() is None
