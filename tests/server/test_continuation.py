@@ -293,16 +293,58 @@ def test_one_of_several_choices_is_continued(tmp_path: Path) -> None:
     run(work())
 
 
+ERROR_EVENT = MockChunk('data: {"error":{"message":"worker died","code":500}}\n\n')
+WITHOUT_TEXT = {
+    "a byte": MockReply((MockChunk(base64=ROLE.data[:1]), PAUSE), end="cut"),
+    "half of the role": MockReply((MockChunk(base64=ROLE.data[:50]), PAUSE), end="cut"),
+    "the role": MockReply((ROLE, PAUSE), end="cut"),
+    "the role, then an error": MockReply((ROLE, PAUSE, ERROR_EVENT, DONE)),
+    "an error": MockReply((ERROR_EVENT, DONE)),
+    "an end": MockReply((ROLE,)),
+    "nothing": MockReply(()),
+}
+
+
+@table("continuation", ["auto", "off"])
 @table("stream", [True, False])
-@table("sent", [1, 50, len(ROLE.data)])
-def test_a_choice_that_breaks_off_before_its_text_is_requested_again(tmp_path: Path, sent: int, stream: bool) -> None:
-    start = MockReply((MockChunk(base64=ROLE.data[:sent]), PAUSE), end="cut")
+@table("start", WITHOUT_TEXT.values(), ids=WITHOUT_TEXT.keys())
+def test_a_choice_that_breaks_off_before_its_text_is_requested_again(
+    tmp_path: Path, start: MockReply, stream: bool, continuation: str
+) -> None:
     request = {**CHAT, "stream": stream, "n": 2}
-    reply, requests, _ = ask(tmp_path, [start, AGAIN], [AGAIN], request=request, **FIRST)
+    reply, requests, _ = ask(tmp_path, [start, AGAIN], [AGAIN], request=request, continuation=continuation, **FIRST)
     assert reply.status == 200
     assert reply.body.count(b'"finish_reason":"stop"') == 2
     assert b'"error"' not in reply.body
     assert len(requests) == 3
+
+
+FINISHED_BYTES = len(MockReply((ROLE, *words(*WORDS), STOP)).body)
+
+
+@table("request", [STREAM, {**CHAT, "stream": True}, CHAT], ids=["usage", "stream", "whole"])
+@table("byte", [FINISHED_BYTES, FINISHED_BYTES + 20, len(AGAIN.body) - len(DONE.data), len(AGAIN.body) - 3])
+def test_an_answer_that_breaks_off_after_its_finish_reason_is_complete(
+    tmp_path: Path, byte: int, request: dict[str, Any]
+) -> None:
+    finished = MockReply((MockChunk(base64=AGAIN.body[:byte]), PAUSE), end="cut")
+    reply, requests, metrics = ask(tmp_path, [finished, AGAIN], request=request)
+    assert reply.status == 200
+    assert b'"error"' not in reply.body
+    assert reply.body.count(b'"finish_reason":"stop"') == 1
+    assert (len(requests), continuations(metrics)) == (1, {})
+    has_usage, wants_usage = byte >= len(AGAIN.body) - len(DONE.data), request.get("stream_options") or request is CHAT
+    assert (b'"usage":{' in reply.body) == bool(has_usage and wants_usage)
+    missing = "ns-usage" if request is CHAT else "use-final-chunk"  # a count would be invented
+    assert reply.findings() == ([] if has_usage or not wants_usage else [missing])
+    assert request is CHAT or reply.body.endswith(DONE.data)
+
+
+def test_content_after_a_finish_reason_may_have_more(tmp_path: Path) -> None:
+    early = MockReply((ROLE, *words(*WORDS[:2]), STOP, *words(*WORDS[2:CUT_AFTER]), PAUSE), end="cut")
+    reply, _, _ = ask(tmp_path, [early])
+    assert text_of(reply) == DELIVERED
+    assert reply.error["code"] == "upstream_died"
 
 
 TOOL = '{"tool_calls":[{"index":0,"id":"call_%s","type":"function","function":{"name":"%s","arguments":%s}}]}'

@@ -206,7 +206,7 @@ def test_each_choice_is_a_request(tmp_path: Path) -> None:
 
 def test_a_failed_part_ends_the_response(tmp_path: Path) -> None:
     async def work() -> tuple[RecordedReply, list[dict[str, Any]]]:
-        replies = MockReply((ROLE, HELLO), end="hang"), MockReply((ROLE,), end="cut")
+        replies = MockReply((ROLE, HELLO), end="hang"), MockReply((ROLE, HELLO), end="cut")
         async with run_server(tmp_path, *replies, continuation="off") as serving:
             response = await serving.post({**STREAM, "n": 2})
             seen = await serving.engine_requests()

@@ -243,6 +243,13 @@ class Pipeline(ABC):
         """Return what was sent of a part; None if it cannot be continued."""
         return self.parts[part].delivered if self.parts[part].can_continue else None
 
+    def has_sent(self, part: int) -> bool:
+        """Whether more than the role was sent of a part, which must be continuable."""
+        delivered = self.parts[part].delivered
+        assert delivered is not None
+        delivered.record_pending()
+        return delivered.has_content
+
     def continue_part(self, part: int, continuation: Continuation) -> None:
         """Read on in the next stream of a part. Then `configure` it."""
         self.parts[part].continue_with(continuation)

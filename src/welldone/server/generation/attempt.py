@@ -314,7 +314,7 @@ class UpstreamAttempt:
         for observer in self._observers:
             observer.end(None if error is None else str(error))
         if error is not None and not (
-            self._reply_kind is _ReplyKind.STREAM and self._listener.is_done(self.part_index)
+            self._reply_kind is _ReplyKind.STREAM and self._listener.is_complete(self.part_index)
         ):
             upstream = None if self._lease is None else self._lease.upstream
             self._settle(error_mapping.disconnect_failure(error, upstream))

@@ -16,12 +16,13 @@ from welldone.gateway.backends import Backend, BackendLease, upstream_headers
 from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError, internal_error
 from welldone.http.server import HttpResponse, StreamingResponse
-from welldone.protocol.continuation import ContinuationWay
+from welldone.protocol.continuation import Continuation, ContinuationWay
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
+from welldone.protocol.fields import incomplete_stream_failure
 from welldone.protocol.pipeline import BufferedPipeline, Pipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.result import PartState
@@ -54,6 +55,7 @@ _GRACE_S = {
     PartState.DONE: 0.5,  # for the end of the body after [DONE]
 }
 """How long the end of a body is awaited."""
+_BROKEN_OFF = incomplete_stream_failure("the server's stream ended before the answer was complete")
 _NEVER_S = 86_400.0
 _UPSTREAM_PATHS = {
     # The path, and the parameter to blame for a prompt that is too long.
@@ -126,7 +128,8 @@ class ResponseTask(ClientOutput):
             backend,
             envelope=Envelope(gen_request.id, int(parts.now()), backend.name),
             reasoning=reasoning_fields_for(ctx.request.headers.get("User-Agent"), settings.reasoning),
-            is_continuable=self.continuations.is_on,
+            # Several choices are requested separately: one of them can be requested again, whatever the setting.
+            is_continuable=self.continuations.is_on or len(request.bodies) > 1,
         )
         self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
         self.pipeline = self._make_pipeline()
@@ -251,13 +254,16 @@ class ResponseTask(ClientOutput):
             self._parts.body_budget.release(attempt)
 
     def retract(self, part: int) -> bool:
-        """Discard the output of a failed attempt, if the client has received nothing of it."""
+        """Discard the output of a failed attempt, if the client has received nothing of it but roles."""
         attempt = self._attempts[part]
         has_output = attempt.stage >= AttemptStage.RECEIVING
-        if self.state >= ResponseState.COMPLETE or (has_output and not self._is_retractable):
+        is_restartable = self._may_restart(part)
+        if self.state >= ResponseState.COMPLETE or (has_output and not (self._is_retractable or is_restartable)):
             return False
         del self._attempts[part]
-        if has_output:
+        if is_restartable:
+            self._continue_pipeline(part, Continuation(way=ContinuationWay.REPLAY, failure=_BROKEN_OFF))
+        elif has_output:
             self._discard_output()
         if attempt.is_billable:
             body = self._request.bodies[part]
@@ -293,10 +299,18 @@ class ResponseTask(ClientOutput):
         if planned is None:
             return None
         continuation, body = planned
+        self._continue_pipeline(part, continuation)
+        return continuation.way, body
+
+    def _continue_pipeline(self, part: int, continuation: Continuation) -> None:
+        assert isinstance(self.pipeline, Pipeline)
         self.pipeline.continue_part(part, continuation)
         if self._capture is not None:
             self._capture.continue_part(part, continuation)
-        return continuation.way, body
+
+    def _may_restart(self, part: int) -> bool:
+        """Whether one of several choices can be requested again, since the client has nothing of it but its role."""
+        return self._part_count > 1 and isinstance(self.pipeline, Pipeline) and not self.pipeline.has_sent(part)
 
     @property
     def _is_retractable(self) -> bool:
@@ -397,9 +411,13 @@ class ResponseTask(ClientOutput):
         """Whether the last data had content."""
         return self.pipeline.has_content
 
-    def is_done(self, part: int) -> bool:
-        """Whether a part has sent `[DONE]`."""
-        return self.pipeline.part_state(part) >= PartState.DONE
+    def is_complete(self, part: int) -> bool:
+        """Whether only usage or `[DONE]` can be missing, so that a lost connection does not make the answer fail.
+
+        Not if the server has sent content after a finish reason: then there may be more of it.
+        """
+        has_early_finish = "fin-last-of-choice" in self.pipeline.repair_log.counts()
+        return self.pipeline.part_state(part) >= (PartState.DONE if has_early_finish else PartState.FINISHED)
 
     def on_end(self, part: int) -> None:
         """Process the end of a part's stream."""
@@ -434,7 +452,7 @@ class ResponseTask(ClientOutput):
             return
         # The worker retries or continues it, unless it is known now that it cannot.
         has_attempts = attempt_failure.is_retryable and attempt.number < self.backend.max_attempts
-        if has_attempts and self._may_continue(part, attempt_failure):
+        if has_attempts and (self._may_restart(part) or self._may_continue(part, attempt_failure)):
             attempt.fail(attempt_failure)
             return
         if self._capture is not None:
