@@ -77,6 +77,10 @@ STOP_TIMEOUT_S = 10.0
 EXIT_NOTICE_S = 1.0
 """The exit of a child is reported in milliseconds, on a busy machine later."""
 
+RELOAD_WAIT_S = 5.0
+"""How long the requests of an unloaded engine wait for it to be loaded again: operators who restart an engine by an
+unload and a load send them one after the other."""
+
 
 class ModelState(StrEnum):
     """State of a model. LOADING and RESTARTING pass by themselves; a request loads an UNLOADED or FAILED model."""
@@ -214,6 +218,20 @@ class LocalModel:
             self._set_state(ModelState.LOADING)
             self._run_task = asyncio.create_task(self._run(self._stop_task), name=f"engine {self.name}")
             self._run_task.add_done_callback(self._handle_run_done)
+
+    def restart(self) -> None:
+        """Replace the engine by a new one, or load the model. Its requests continue at the new engine."""
+        self.start_unload()
+        self.load()
+
+    async def wait_for_reload(self) -> Address:
+        """Like `ensure_ready`, for a request that has lost its engine: it does not load a model that was unloaded."""
+        deadline = self._clock() + RELOAD_WAIT_S
+        while self.state is ModelState.UNLOADED:
+            if (remaining_s := deadline - self._clock()) <= 0:
+                raise self._unavailable_error()
+            await self._supervisor.wait_for_change(remaining_s)
+        return await self.ensure_ready()
 
     def _unavailable_error(self) -> EngineError:
         error = self.last_error
@@ -435,6 +453,10 @@ class EngineSupervisor:
         """Wake all tasks that wait for a change; later waiters get a new event."""
         self._changed_event.set()
         self._changed_event = asyncio.Event()
+
+    async def wait_for_change(self, within_s: float) -> None:
+        """Wait for a change of any model."""
+        await _wait_event(self._changed_event, within_s)
 
     async def acquire_load_permit(self, model: LocalModel) -> None:
         """Wait until the model may be loaded; raise `EngineError` if all others are in use for too long."""

@@ -163,11 +163,11 @@ class LocalLease(BackendLease):
         self.progress = progress
 
     async def prepare_retry(self, failure: AttemptFailure) -> bool:
-        """Wait for the restart of an engine that died."""
+        """Wait for the restart of an engine that died, or that an operator unloads."""
         if not failure.is_disconnect:
             return failure.has_differed
         await self.engine.wait_for_exit_notice()
-        self.address: Address = _with_prefix(await self.engine.ensure_ready(), _API_PREFIX)
+        self.address: Address = _with_prefix(await self.engine.wait_for_reload(), _API_PREFIX)
         return True
 
     def report(self, failure: AttemptFailure | None) -> None:

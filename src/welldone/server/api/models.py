@@ -158,19 +158,22 @@ class ModelsApi(msgspec.Struct):
     # With the names of llama-server's router. For admins only.
 
     async def load(self, ctx: RequestContext) -> HttpResponse:
-        """POST /models/load: start to load a model. Clients poll its state until it is ready."""
-        model, _ = await self._read_request(ctx)
+        """POST /models/load: start to load a model, or with `force` restart its engine. Clients poll its state."""
+        model, is_forced = await self._read_request(ctx)
         try:
-            model.load()
+            if is_forced:
+                model.restart()
+            else:
+                model.load()
         except EngineError as error:
             raise engine_unavailable(error) from error
         return json_response({"success": True})
 
     async def unload(self, ctx: RequestContext) -> HttpResponse:
-        """POST /models/unload: start to unload a model; `force` aborts its running requests."""
+        """POST /models/unload: start to unload a model; `force` takes it from its running requests."""
         model, is_forced = await self._read_request(ctx)
         if model.running and not is_forced:
-            message = f"The model `{model.name}` is in use. Send force = true to abort its requests."
+            message = f"The model `{model.name}` is in use. Send force = true to unload it anyway."
             raise ApiError(409, message, param="model", code="model_busy")
         model.start_unload()
         return json_response({"success": True})

@@ -82,10 +82,9 @@ class Continuations:
         """Whether there is a way to continue an answer after this failure."""
         upstreams: list[Upstream | None] = list(self._backend.upstreams)
         if isinstance(self._backend, LocalBackend):
-            # An engine that hangs would hang again, and one that an operator unloads stays unloaded.
-            is_unloaded = self._backend.model.state in (ModelState.UNLOADED, ModelState.STOPPED)
-            is_possible = (failure.is_disconnect or failure.has_differed) and not is_unloaded
-            upstreams = [None] if is_possible else []
+            # An engine that hangs would hang again. One that an operator unloads may be loaded again.
+            is_stopped = self._backend.model.state is ModelState.STOPPED
+            upstreams = [None] if (failure.is_disconnect or failure.has_differed) and not is_stopped else []
         return any(self._plan(body, delivered, failure, upstream) is not None for upstream in upstreams)
 
     def begin(self, part: int, failure: AttemptFailure) -> None:
@@ -94,6 +93,7 @@ class Continuations:
         if failure.has_differed:
             self.ways.remove(ContinuationWay.REPLAY.value)
             self.abandoned_replays += 1
+        self.ways.append(NO_WAY)  # unless there is a backend for the next attempt, and it has a way
 
     def failure_of(self, part: int) -> AttemptFailure | None:
         """Return the failure after which a part is continued; None if it is not."""
@@ -117,13 +117,10 @@ class Continuations:
             if planned is not None:
                 return self._record(lease, continuation), planned
             continuation = self._plan(body, delivered, failure, upstream, allows_prefill=False)
-        if continuation is None:
-            self.ways.append(NO_WAY)
-            return None
-        return self._record(lease, continuation), body
+        return None if continuation is None else (self._record(lease, continuation), body)
 
     def _record(self, lease: BackendLease, continuation: Continuation) -> Continuation:
-        self.ways.append(continuation.way.value)
+        self.ways[self.ways.index(NO_WAY)] = continuation.way.value
         fields = {"request_id": self._request_id, "way": continuation.way.value, "backend": lease.name}
         log.event(logging.WARNING, "continuing an answer that broke off", fields)
         return continuation

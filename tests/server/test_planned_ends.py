@@ -1,0 +1,198 @@
+"""Planned ends: engines that are unloaded or restarted, and servers that stop, hand over the streams that they run."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.aio import run
+from tests.server.running_server import RecordedReply, RunningServer
+from welldone.config.model import ModelSettings
+from welldone.config.server import Config, ServeSettings
+from welldone.config.upstream import UpstreamSettings
+from welldone.engines.supervisor import ModelState
+from welldone.gateway.registry import DynamicUpstreams
+from welldone.http.address import Address
+from welldone.server.server import Server
+
+pytestmark = pytest.mark.tier2
+
+QUESTION = {"model": "m", "messages": [{"role": "user", "content": "Count from 1 to 40."}], "temperature": 0}
+"""The next token is never a close decision, see `tests/live/test_continuation.py`."""
+TOKENS = 40
+STREAM: dict[str, Any] = {**QUESTION, "stream": True, "max_tokens": TOKENS, "stream_options": {"include_usage": True}}
+
+
+def engine(model: Path, name: str = "m", **more: Any) -> ModelSettings:  # noqa: ANN401 - settings of a model
+    return ModelSettings(name=name, file=model, threads=1, ctx_size=2048, **more)
+
+
+@asynccontextmanager
+async def serving(*models: ModelSettings, **settings: Any) -> AsyncIterator[RunningServer]:  # noqa: ANN401
+    """A server with real engines."""
+    server = Server(Config(server=ServeSettings(port=0, **settings), models=models), keys=(), folder=Path.cwd())
+    await server.start()
+    try:
+        await server.supervisor.models[0].ensure_ready()
+        yield RunningServer(server)
+    finally:
+        await server.stop()
+
+
+class OpenStream:
+    """A stream of which some text has been received."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: dict[str, Any]) -> None:
+        self._reader, self._writer, self._request = reader, writer, request
+        self._received = b""
+
+    @classmethod
+    async def begin(cls, server: RunningServer, request: dict[str, Any] = STREAM) -> "OpenStream":
+        stream = cls(*await server.send(request), request)
+        while stream._received.count(b'"content":') < 8:
+            stream._received += await stream._reader.readuntil(b"\n\n")
+        return stream
+
+    async def end(self) -> RecordedReply:
+        received = self._received + await self._reader.read()
+        self._writer.close()
+        return RecordedReply(received, self._request)
+
+
+def text_of(reply: RecordedReply) -> str:
+    lines = [json.loads(line[6:]) for line in reply.body.decode().splitlines() if line.startswith("data: {")]
+    choices = [choice for line in lines for choice in line.get("choices", ())]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+async def metric(server: RunningServer, way: str, outcome: str) -> bool:
+    line = f'welldone_continuations_total{{outcome="{outcome}",way="{way}"}} 1.0'
+    return line in (await server.get("/metrics")).body.decode()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - there is no event for it
+        await asyncio.sleep(0.01)
+
+
+async def restart(server: RunningServer) -> None:
+    assert (await server.post({"model": "m", "force": True}, "/models/load")).status == 200
+
+
+async def unload(server: RunningServer) -> None:
+    """Unload the engine, and wait until its stream has lost it."""
+    (task,) = server.response_tasks()
+    assert (await server.post({"model": "m", "force": True}, "/models/unload")).status == 200
+    await until(lambda: task.continuations.ways == ["none"])
+    assert server.server.supervisor.models[0].state is ModelState.UNLOADED
+
+
+async def unload_and_load(server: RunningServer) -> None:
+    await unload(server)
+    assert (await server.post({"model": "m"}, "/models/load")).status == 200
+
+
+async def unload_and_ask(server: RunningServer) -> None:
+    await unload(server)
+    assert (await server.post({**QUESTION, "max_tokens": 2})).status == 200
+
+
+@pytest.mark.parametrize("act", [restart, unload_and_load, unload_and_ask])
+def test_a_stream_goes_on_when_its_engine_is_loaded_again(
+    default_model: Path, act: Callable[[RunningServer], Awaitable[None]]
+) -> None:
+    async def main() -> None:
+        async with serving(engine(default_model)) as server:
+            expected = text_of(await server.post(STREAM))
+            stream = await OpenStream.begin(server)
+            (task,) = server.response_tasks()
+            await act(server)
+            reply = await stream.end()
+            assert reply.findings() == []
+            assert text_of(reply) == expected
+            assert task.continuations.ways in (["replay"], ["prefill"])
+
+    run(main())
+
+
+def test_the_streams_of_an_engine_that_stays_unloaded_end_with_an_error(default_model: Path) -> None:
+    async def main() -> None:
+        async with serving(engine(default_model)) as server:
+            stream = await OpenStream.begin(server)
+            assert (await server.post({"model": "m", "force": True}, "/models/unload")).status == 200
+            reply = await stream.end()
+            assert reply.findings() == []
+            assert reply.error["code"] == "model_unavailable"
+            assert server.server.supervisor.models[0].state is ModelState.UNLOADED
+            assert await metric(server, "none", "failed")
+
+    run(main())
+
+
+@pytest.mark.parametrize("settings", [{"idle_unload_s": 0.01}, {}], ids=["idle", "swapped"])
+def test_an_engine_with_a_stream_is_not_unloaded_by_itself(
+    default_model: Path, tiny_model: Path, settings: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        models = (engine(default_model, **settings), engine(tiny_model, "other"))
+        async with serving(*models, max_loaded=1) as server:
+            stream = await OpenStream.begin(server)
+            other = asyncio.create_task(server.post({**QUESTION, "model": "other", "max_tokens": 2}))
+            await until(lambda: server.server.supervisor.models[1].state is ModelState.LOADING)
+            assert text_of(await stream.end())
+            assert (await other).status == 200  # then the idle model makes room
+            assert server.server.supervisor.models[0].restarts == 0
+
+    run(main())
+
+
+@asynccontextmanager
+async def replicas(model: Path, drain_s: float) -> AsyncIterator[tuple[RunningServer, list[Server]]]:
+    """A front, and engine replicas as on a cluster."""
+    async with AsyncExitStack() as stack:
+        servers = []
+        for _ in range(2):
+            running = await stack.enter_async_context(serving(engine(model), drain_s=drain_s))
+            servers.append(running.server)
+        upstreams = tuple(
+            UpstreamSettings(name=name, url="http://nobody.invalid/v1", models=("m",), is_dynamic=True)
+            for name in ("m/1", "m/2")
+        )
+        front = Server(Config(server=ServeSettings(port=0), models=(), upstreams=upstreams), keys=(), folder=Path.cwd())
+        await front.start()
+        stack.push_async_callback(front.stop)
+        yield RunningServer(front), servers
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["another replica", "a replica that starts later"])
+def test_a_replica_that_stops_hands_its_streams_over(default_model: Path, is_late: bool) -> None:
+    async def main() -> None:
+        async with replicas(default_model, drain_s=0.1) as (front, servers):
+            dynamic = DynamicUpstreams(front.server.upstreams.all)
+            addresses = {
+                str(server.port): Address(host="127.0.0.1", port=server.port, prefix="/v1") for server in servers
+            }
+            first, second = addresses
+            dynamic.update_replicas({first: addresses[first]})
+            expected = text_of(await front.post(STREAM))
+            stream = await OpenStream.begin(front)
+            (task,) = front.response_tasks()
+            waiting = asyncio.create_task(front.post({**QUESTION, "max_tokens": TOKENS}))
+            await until(lambda: len(servers[0].routes.response_tasks) == 2)
+            if not is_late:
+                dynamic.update_replicas(addresses)
+            # Ray takes a replica out of the list when it begins to stop.
+            dynamic.update_replicas({} if is_late else {second: addresses[second]})
+            assert not await servers[0].stop()
+            dynamic.update_replicas({second: addresses[second]})
+            reply = await stream.end()
+            assert reply.findings() == []
+            assert text_of(reply) == expected
+            assert task.continuations.ways in (["replay"], ["prefill"])
+            assert (await waiting).json["choices"][0]["message"]["content"] == expected
+
+    run(main())
