@@ -1,5 +1,6 @@
 """Streams that are resumed through another front end, over a shared Redis; and the store's part of it."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -32,13 +33,13 @@ def redis() -> Iterator[RealRedis]:
 
 @asynccontextmanager
 async def two_gateways(
-    folder: Path, upstream: GatedUpstream, redis: RealRedis
+    folder: Path, upstream: GatedUpstream, redis: RealRedis, *, drain_s: float = 30.0
 ) -> AsyncIterator[tuple[Gateway, Gateway]]:
     config = {"limits": LimitsSettings(store=redis.url)}
     keys = [KEY, OTHER_KEY]
     async with (
-        gated_gateway(folder / "one", upstream, keys=keys, config=config) as one,
-        gated_gateway(folder / "other", upstream, keys=keys, config=config) as other,
+        gated_gateway(folder / "one", upstream, keys=keys, config=config, drain_s=drain_s) as one,
+        gated_gateway(folder / "other", upstream, keys=keys, config=config, drain_s=drain_s) as other,
     ):
         yield one, other
 
@@ -110,7 +111,7 @@ def test_a_stream_is_stopped_through_another_front_end(tmp_path: Path, redis: Re
     run(work())
 
 
-def test_the_copy_survives_the_shutdown_of_its_front_end(tmp_path: Path, redis: RealRedis) -> None:
+def test_a_stopping_front_end_finishes_streams_that_others_can_send(tmp_path: Path, redis: RealRedis) -> None:
     async def work() -> None:
         upstream = GatedUpstream(CHUNKS)
         async with two_gateways(tmp_path, upstream, redis) as (one, other):
@@ -118,8 +119,31 @@ def test_the_copy_survives_the_shutdown_of_its_front_end(tmp_path: Path, redis: 
             first = await start(one, ASKS + MINE)
             seen = await first.read_events(3)
             await first.lose()
+            stopping = asyncio.create_task(one.server.stop())
             live = await resume(other, first.stream_id, 3, MINE)
-            await one.server.stop()
+            assert not stopping.done()
+            await upstream.allow_all()
+            assert await stopping
+            whole = seen + await live.read_all()
+            assert live.is_complete
+            assert whole[-1].endswith(b"[DONE]\n\n")
+            assert b'"error"' not in b"".join(whole)
+            again = await resume(other, first.stream_id, 0, MINE)
+            assert await again.read_all() == whole
+
+    run(work())
+
+
+def test_the_copy_survives_the_shutdown_of_its_front_end(tmp_path: Path, redis: RealRedis) -> None:
+    async def work() -> None:
+        upstream = GatedUpstream(CHUNKS)
+        async with two_gateways(tmp_path, upstream, redis, drain_s=0.1) as (one, other):
+            await upstream.allow(3)
+            first = await start(one, ASKS + MINE)
+            seen = await first.read_events(3)
+            await first.lose()
+            live = await resume(other, first.stream_id, 3, MINE)
+            assert not await one.server.stop()
             rest = await live.read_all()
             assert live.is_complete
             assert b'"code":"shutting_down"' in rest[-2]

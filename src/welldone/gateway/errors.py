@@ -71,6 +71,15 @@ class ApiError(Exception):
                 return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
 
 
+SHUTTING_DOWN = "shutting_down"
+"""Code of a server that stops. Another server may answer the request, or continue its answer."""
+
+
+def shutting_down(*, retry_after_s: float | None = None) -> ApiError:
+    """A 503 error for requests that a stopping server does not accept, or that exceed its drain time."""
+    return ApiError(503, "The server is shutting down.", code=SHUTTING_DOWN, retry_after_s=retry_after_s)
+
+
 def internal_error(request_id: str) -> ApiError:
     """A 500 error, whose cause only the log names."""
     message = f"Internal server error (request id {request_id}); see the server log."

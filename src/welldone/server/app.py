@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.gateway.errors import ApiError, ErrorFormat, internal_error
+from welldone.gateway.errors import ApiError, ErrorFormat, internal_error, shutting_down
 from welldone.http.server import HttpRequest, HttpResponse, RequestBodyError
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION_HEADER
 from welldone.server.access.keys import ANONYMOUS
@@ -119,7 +119,7 @@ class App:
             message = f"The method {http_request.method[:20]} is not allowed for this path; use {allowed}."
             raise ApiError(405, message, code="method_not_allowed", headers={"Allow": allowed})
         if self.is_draining and not route.is_public:
-            raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after_s=1.0)
+            raise shutting_down(retry_after_s=1.0)
         if route.is_public:
             return await handler(ctx)
         if self._active_requests >= self._parts.settings.connections:

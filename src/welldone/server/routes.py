@@ -11,7 +11,7 @@ import welldone
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.backends import LocalBackend
 from welldone.gateway.error_mapping import AttemptFailure
-from welldone.gateway.errors import ApiError, ErrorFormat
+from welldone.gateway.errors import ApiError, ErrorFormat, shutting_down
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.upstream import Upstream
 from welldone.http.client import fetch
@@ -127,9 +127,13 @@ class Routes:
     def abort_all(self) -> None:
         """End all running requests with an error, now."""
         for response in tuple(self.response_tasks):
-            response.abort(_shutting_down())
+            response.abort(shutting_down())
         for handler in tuple(self._running_handlers):
             handler.cancel()
+
+    async def wait_idle(self, within_s: float) -> bool:
+        """Wait for streams without a connection that other servers can send; whether all have ended."""
+        return await self._resume.wait_idle(within_s)
 
     async def close(self) -> None:
         """End background responses, and streams without a connection."""
@@ -148,7 +152,7 @@ class Routes:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise  # the client disconnected
-                raise _shutting_down() from None
+                raise shutting_down() from None
             finally:
                 self._running_handlers.discard(running)
 
@@ -242,7 +246,7 @@ class Routes:
     async def _health(self, ctx: RequestContext) -> HttpResponse:
         """As llama-server: 503 while the model is loading; also while draining, to leave load balancing."""
         if self.is_draining:
-            raise _shutting_down()
+            raise shutting_down()
         models = self._parts.supervisor.models
         required = [model for model in models if model.settings.preload or len(models) == 1]
         for model in required:
@@ -292,7 +296,3 @@ class Routes:
                 for slot in range(queue.slots)
             ]
         return json_response(slots)
-
-
-def _shutting_down() -> ApiError:
-    return ApiError(503, "The server is shutting down.", code="shutting_down")

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -141,7 +142,9 @@ class Server:
         """Drain: wait for running requests up to the limit, then abort them. Returns whether all finished."""
         self._app.is_draining = self.routes.is_draining = True
         await self._listener.stop_accepting()
+        deadline = time.monotonic() + self._config.server.drain_s
         is_finished = await self._listener.wait_idle(self._config.server.drain_s)
+        is_finished = await self.routes.wait_idle(max(0.0, deadline - time.monotonic())) and is_finished
         if not is_finished:
             self.abort_all()
             await self._listener.wait_idle(_ABORT_GRACE_S)

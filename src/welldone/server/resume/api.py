@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from welldone.gateway.errors import ApiError, internal_error, invalid_request
+from welldone.gateway.errors import ApiError, internal_error, invalid_request, shutting_down
 from welldone.http.server import HttpResponse, StreamingResponse
 from welldone.protocol import sse
 from welldone.schemas.errors import shorten_value
@@ -50,11 +50,19 @@ class ResumeService:
         self._workers = None if parts.worker_sync is None else WorkerStreams(parts.worker_sync, self.registry)
         self._copies = None if parts.stream_store is None else StoreCopies(parts.stream_store, self.registry)
 
+    async def wait_idle(self, within_s: float) -> bool:
+        """Wait for generations without a connection whose rest another front end can send; whether all have ended."""
+        tasks = [stream.task for stream in self.registry.streams if stream.task is not None]
+        if self._copies is None or not tasks:
+            return True
+        _, pending = await asyncio.wait(tasks, timeout=within_s)
+        return not pending
+
     async def close(self) -> None:
         """End all generations without a connection."""
         running = [stream for stream in self.registry.streams if stream.task is not None]
         for stream in running:
-            stream.stop_generation(ApiError(503, "The server is shutting down.", code="shutting_down"))
+            stream.stop_generation(shutting_down())
         tasks = [stream.task for stream in running if stream.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=_STOP_S)
