@@ -13,6 +13,9 @@ from tests.table import table
 from welldone.cluster import failover_middleware
 from welldone.cluster.asgi_relay import ASGIMessage, Receive, Send
 from welldone.cluster.failover_middleware import FailoverMiddleware
+from welldone.gateway.errors import ErrorFormat, shutting_down
+from welldone.protocol.dialects.anthropic.emitter import encode_error_event
+from welldone.protocol.dialects.chat import error_and_done
 
 BODY = b'{"model": "m"}'
 JSON_REPLY = head_of("", content_type=b"application/json"), body_of(b'{"ok": true}', is_last=True)
@@ -95,6 +98,54 @@ def test_after_a_head_and_comments_another_front_answers(path: str, end: Excepti
     assert client.body == b"".join((*comment, *frames(path)))
     assert client.is_complete
     assert path.startswith("/api/") or client.findings(path) == []
+
+
+STOPPING = shutting_down()
+
+
+def stopping(path: str) -> bytes:
+    """The error event of a front that stops, before any content."""
+    if path.startswith("/api/"):
+        return STOPPING.body(ErrorFormat.OLLAMA) + b"\n"
+    if path.endswith("/messages"):
+        return encode_error_event(STOPPING.to_failure())
+    return error_and_done(STOPPING.to_failure())
+
+
+@each_path
+def test_a_stopping_front_that_sent_no_content_is_replaced(path: str) -> None:
+    rest = stream(path, *frames(path), is_complete=True)
+    fronts = Fronts(stream(path, stopping(path), is_complete=True), rest)
+    client = answer(fronts, path)
+    assert client.body == b"".join(frames(path))
+    assert client.is_complete
+    assert fronts.bodies == [BODY] * 2
+
+
+def test_a_status_of_a_stopping_front_is_not_sent() -> None:
+    head = {**head_of("", content_type=b"application/json"), "status": 503}
+    stopped = head, body_of(STOPPING.body(ErrorFormat.OPENAI), is_last=True)
+    assert answer(Fronts(stopped, JSON_REPLY)).messages == list(JSON_REPLY)
+    last = answer(Fronts(stopped, stopped, stopped))
+    assert (last.status, last.is_complete) == (503, True)
+
+
+@each_path
+def test_the_error_of_a_stopping_front_after_content_is_forwarded(path: str) -> None:
+    sent = frames(path)[:1]
+    fronts = Fronts(stream(path, *sent, stopping(path), is_complete=True))
+    client = answer(fronts, path)
+    assert client.body == b"".join((*sent, stopping(path)))
+    assert client.is_complete
+    assert len(fronts.bodies) == 1
+
+
+@each_path
+def test_an_answer_that_quotes_the_error_is_forwarded(path: str) -> None:
+    message = STOPPING.message.encode()
+    both = b"".join(frames(path)).replace(b"Hello", message).replace(b'"Hi"', b'"%b"' % message)
+    assert message in both
+    assert answer(Fronts(stream(path, both, is_complete=True)), path).body == both
 
 
 @each_end

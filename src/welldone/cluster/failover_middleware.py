@@ -1,7 +1,8 @@
-"""ASGI middleware of Ray's proxy that handles the death of a front replica.
+"""ASGI middleware of Ray's proxy that handles the end of a front replica.
 
-If the client has received no content yet, the request is retried with another front. A stream that has started is ended
-with an error event of its dialect. Without the middleware, the client's connection would just break.
+If the client has received no content yet, the request is retried with another front: the first one has died, or stops
+and did not get to it in its drain time. A stream that has started is ended with an error event of its dialect. Without
+the middleware, the client's connection would just break.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 
 from welldone.cluster.asgi_relay import ASGIApp, ASGIMessage, Receive, Send, send_error
-from welldone.gateway.errors import ApiError, ErrorFormat
+from welldone.gateway.errors import ApiError, ErrorFormat, shutting_down
 from welldone.protocol.dialects.anthropic import emitter as messages
 from welldone.protocol.dialects.chat import error_and_done
 from welldone.protocol.dialects.responses import objects as responses
@@ -34,6 +35,9 @@ _FINAL_EVENTS = (b"message_stop", b"error", b"response.completed", b"response.fa
 _SERVER_GONE = ApiError(
     503, "The server stopped before the answer was complete. Try again.", code="server_gone", retry_after_s=1.0
 )
+_STOPPING_MESSAGE = shutting_down().message.encode()
+_ANSWER_MARKERS = (b"delta", b'"choices"', b'"done"')
+"""Keys of every answer, in one dialect or another: what has one of them is not merely an error."""
 _ONLY_COMMENTS = re.compile(rb"(?::[^\n]*\n\n)*")  # matches the empty body too
 
 
@@ -121,10 +125,12 @@ class _TrackedResponse:
         self._sequence_number = -1
         self._first_event = b""
         self._is_closed = False
+        self._is_discarding = False  # the rest of an attempt
 
     def begin_attempt(self) -> None:
         """Discard an unsent head of the previous attempt."""
         self._start_message = None
+        self._is_discarding = False
 
     async def send(self, message: ASGIMessage) -> None:
         """Forward a message; the head of a stream is sent only once.
@@ -134,6 +140,8 @@ class _TrackedResponse:
         """
         if self._is_closed:
             raise RuntimeError("the response has ended")
+        if self._is_discarding:
+            return
         kinds = {"http.response.start": self._start, "http.response.body": self._send_body}
         await kinds.get(message["type"], self._send)(message)
 
@@ -152,16 +160,25 @@ class _TrackedResponse:
             self._start_message = message  # held back: a retry may have another Content-Length
 
     async def _send_body(self, message: ASGIMessage) -> None:
+        body = message.get("body", b"")
+        if not self.has_content and self._is_from_stopping_front(body):
+            self._is_discarding = True
+            return
         if self._start_message is not None:
             self.is_started = True
             head, self._start_message = self._start_message, None
             await self._send(head)
-        body = message.get("body", b"")
         self.is_complete = not message.get("more_body", False)
         self.has_content = self.has_content or not self._is_stream or not _ONLY_COMMENTS.fullmatch(body)
         if self._is_stream:
             self._track(body)
         await self._send(message)
+
+    def _is_from_stopping_front(self, body: bytes) -> bool:
+        """Whether the first content is the error of a front that stops."""
+        head = self._start_message
+        is_possible = self._is_stream or (head is not None and head["status"] == HTTPStatus.SERVICE_UNAVAILABLE)
+        return is_possible and _STOPPING_MESSAGE in body and not any(marker in body for marker in _ANSWER_MARKERS)
 
     def _track(self, body: bytes) -> None:
         """Record what an error event needs: the last event, its sequence number, and the first event."""

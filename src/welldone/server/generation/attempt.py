@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from welldone.gateway import error_mapping
 from welldone.gateway.backends import BackendLease
 from welldone.gateway.error_mapping import OVERLOAD_CODES, AttemptFailure
-from welldone.gateway.errors import ApiError
+from welldone.gateway.errors import SHUTTING_DOWN, ApiError
 from welldone.http.client import Exchange, split_chunk_framing
 from welldone.http.connect import HttpClientError
 from welldone.http.server import StreamingResponse
@@ -35,7 +35,7 @@ _STATUS_BY_ERROR = {
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
     "overloaded_error": 503,
-    **dict.fromkeys(OVERLOAD_CODES, 503),
+    **dict.fromkeys((*OVERLOAD_CODES, SHUTTING_DOWN), 503),
 }
 """HTTP status of an error event, by its type or (Responses, other welldone servers) by its code; 502 for others."""
 _RETRY_AFTER_S = 1.0  # for overload errors in events, which have no Retry-After
