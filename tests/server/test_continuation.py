@@ -168,6 +168,28 @@ def test_a_replica_repeats_a_short_answer_and_continues_one_that_differs(
     run(work())
 
 
+@table("is_dynamic", [False, True], ids=["static", "dynamic"])
+def test_an_upstream_that_stops_hands_its_streams_over(tmp_path: Path, is_dynamic: bool) -> None:
+    error = {"message": "The server is shutting down.", "type": "server_error", "code": "shutting_down"}
+    stopped = MockReply((*BROKEN.pieces, MockChunk(f"data: {json.dumps({'error': error})}\n\n"), DONE))
+    tokens = {"/tokenize": json_reply({"tokens": [1, 2, 3, 4]})}
+    weights = [{"is_dynamic": is_dynamic, "continues": "prefill", "weight": weight} for weight in (0.01, 1000.0)]
+
+    async def work() -> None:
+        other = MockScript(posts=(REST,), paths=tokens)
+        async with gateway(tmp_path, [stopped], other, each=weights[0], first=weights[1]) as serving:
+            first, _ = serving.server.upstreams.all
+            for upstream in serving.server.upstreams.all if is_dynamic else ():
+                upstream.assign(upstream.address)
+            reply = await serving.post(STREAM)
+            assert reply.findings() == []
+            assert text_of(reply) == TEXT
+            assert serving.post_counts == [1, 1]
+            assert first.is_available != is_dynamic  # a replica is out of use until it is healthy again
+
+    run(work())
+
+
 @table("request", [{"temperature": 0}, {"temperature": 0, "logprobs": True}])
 def test_a_replay_passes_what_the_client_has(tmp_path: Path, request: dict[str, Any]) -> None:
     again = whole(*words("The cap", "ital of Fr", "ance is", " Paris."))
