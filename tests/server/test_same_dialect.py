@@ -225,6 +225,16 @@ def test_violations_of_strict_rules_are_errors(dialect: str, tmp_path: Path) -> 
     assert rule in error(received, dialect)[1]
 
 
+@BOTH
+def test_a_message_that_breaks_off_before_its_last_event_is_complete(is_stream: bool, tmp_path: Path) -> None:
+    cut = MockReply((*VALID["messages"][:-1], MockChunk(after_s=0.05)), end="cut")
+    request = request_for("messages", is_stream=is_stream)
+    received, _ = send_request(tmp_path, "messages", [cut], request=request)
+    assert (received.status, received.findings("messages")) == (200, [])
+    assert '"end_turn"' in received.body.decode()
+    assert '"type":"error"' not in received.body.decode()
+
+
 @EACH
 @BOTH
 def test_a_truncated_response_is_a_failure_in_its_dialect(dialect: str, is_stream: bool, tmp_path: Path) -> None:
