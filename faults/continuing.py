@@ -88,8 +88,6 @@ class CutUpstreams:
     def __init__(self, seed: int, requests: Sequence[CutRequest]) -> None:
         self.attempts: Counter[int] = Counter()
         """Attempts by request."""
-        self.finished: set[int] = set()
-        """Requests whose reply was cut after its finish reason: only a replay ends them, since nothing may be added."""
         self.bad_prefills: list[str] = []
         self._seed, self._requests = seed, requests
         self._lock = threading.Lock()
@@ -115,10 +113,7 @@ class CutUpstreams:
         right = reply_of_events(seen.path, [*events, ev.Usage(1, WORDS, 1 + WORDS, {})], after_s=PAUSE_S)
         if attempt > 1:
             return right
-        dead = DEATHS[draw.choice(CUTS)](right, draw)
-        if b'"finish_reason":"' in dead.body:
-            self.finished.add(request.number)
-        return dead
+        return DEATHS[draw.choice(CUTS)](right, draw)
 
 
 def _prefill(body: Json) -> str:
@@ -185,8 +180,7 @@ async def _send_all(
         choices = range(2 if sent.shape == "two choices" else 1)
         expected = [{(kind, index): words for kind, words in one.items() for index in choices} for one in contents]
         found = classify(sent.path, received, expected)
-        has_way = sent.kind != "none" and (sent.is_repeatable or sent.number not in cut.finished)
-        answers.add(str(sent), found, received, has_way=has_way, is_repeatable=sent.is_repeatable)
+        answers.add(str(sent), found, received, has_way=sent.kind != "none", is_repeatable=sent.is_repeatable)
         uncut = [await send_request(server, chat(f"{sent.kind}{index}")) for index in range(UPSTREAMS)]
         return sum(one.ending != "whole" for one in uncut)
 
