@@ -14,7 +14,14 @@ from tests.engines.supervisors import MOCK_SERVER, command, fetch_reply, python,
 from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.engines.errors import EngineError
-from welldone.engines.supervisor import MAX_FAILED_STARTS, EngineSupervisor, LocalModel, ModelState, make_socket_folder
+from welldone.engines.supervisor import (
+    MAX_FAILED_STARTS,
+    RELOAD_WAIT_S,
+    EngineSupervisor,
+    LocalModel,
+    ModelState,
+    make_socket_folder,
+)
 
 ENDLESS = "import time\ntime.sleep(1000)"
 
@@ -224,6 +231,46 @@ def test_an_idle_model_is_unloaded_and_can_be_loaded_again() -> None:
             assert before.socket is not None
             assert not Path(before.socket).exists()  # noqa: ASYNC240 - the only task of this loop
             assert (await fetch_reply(await model.ensure_ready(), "/health")).status == 200
+
+    run(main())
+
+
+def test_a_restart_replaces_the_engine() -> None:
+    async def main() -> None:
+        async with running_supervisor(command(*MOCK_SERVER)) as supervisor:
+            model = supervisor.models[0]
+            model.restart()  # loads it
+            await model.ensure_ready()
+            assert model.process is not None
+            before = model.process
+            model.restart()
+            assert state_of(model) is ModelState.LOADING
+            await model.wait_for_reload()
+            assert model.process is not before
+            assert not before.is_running
+
+    run(main())
+
+
+def test_who_lost_an_unloaded_engine_waits_for_it_and_does_not_load_it() -> None:
+    clock = Clock()
+
+    async def main() -> None:
+        async with running_supervisor(command(*MOCK_SERVER), clock=clock) as supervisor:
+            model = supervisor.models[0]
+            await model.ensure_ready()
+            await model.unload()
+            waiting = asyncio.create_task(model.wait_for_reload())
+            await asyncio.sleep(0)
+            clock.now += RELOAD_WAIT_S
+            supervisor.notify()
+            with pytest.raises(EngineError, match="has been unloaded"):
+                await waiting
+            assert state_of(model) is ModelState.UNLOADED
+            waiting = asyncio.create_task(model.wait_for_reload())
+            await asyncio.sleep(0)
+            model.load()
+            assert await waiting == model.address
 
     run(main())
 

@@ -81,6 +81,20 @@ def test_a_busy_model_is_unloaded_only_with_force(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_load_with_force_restarts_the_engine(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with run_server(tmp_path) as serving:
+            (model,) = serving.server.supervisor.models
+            before = model.process
+            assert (await _load(serving)).json == SUCCESS
+            assert model.process is before
+            assert (await serving.post({"model": "m", "force": True}, "/models/load")).json == SUCCESS
+            await model.ensure_ready()
+            assert model.process is not before
+
+    run(main())
+
+
 @pytest.mark.parametrize("force", [1, "yes", {}])
 def test_force_must_be_a_boolean(force: object, tmp_path: Path) -> None:
     async def main() -> None:
