@@ -8,7 +8,7 @@ from faults.nemesis.client_actions import ClientAction, Dialect
 from faults.nemesis.history import ObservedReply
 from faults.nemesis.upstream_actions import Json
 
-MODEL = "nemesis"
+MODEL, CONTINUED_MODEL = "nemesis", "nemesis-continued"
 PATHS: dict[Dialect, str] = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
@@ -27,7 +27,9 @@ class Frame(NamedTuple):
 
 def body_of(action: ClientAction, text: str) -> Json:
     """Build the body of a request with this text."""
-    body: Json = {"model": MODEL, "stream": action.is_stream}
+    body: Json = {"model": CONTINUED_MODEL if action.is_continued else MODEL, "stream": action.is_stream}
+    if action.is_cold:
+        body |= {"options": {"temperature": 0}} if action.dialect == "ollama" else {"temperature": 0}
     if action.dialect == "completions":
         return body | {"prompt": text}
     if action.dialect == "responses":

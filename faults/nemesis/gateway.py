@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import connect
+from faults.continued_answers import CONTINUATIONS
 from faults.nemesis import dialects
 from faults.nemesis.chaos import Nemesis, UpstreamProcess
 from faults.nemesis.client import Client
@@ -23,6 +24,7 @@ from tests.live.upstream import ACTIVE, RUNNING, gateway
 _KEYS = {f"client-{number}": f"wd-nemesis-key-{number:08}" for number in range(5)}
 _OURS = ("a request failed", "a response failed", "a response could not be ended")
 """Log messages of internal errors."""
+_CONTINUES = {"a": "prefill", "b": "prefill", "c": "replay"}
 _TRACEBACK_LINES = 8
 _REST_LIMIT_S = 30.0
 """Time for requests to end: the gateway's timeouts are seconds."""
@@ -53,6 +55,7 @@ async def _run(context: CaseContext, name: str, *, seconds: float, options: tupl
             nemesis = Nemesis(lives, context.seed, most_s=context.times(6000, 1000) / 1000)
             await _rage(context, server, totals, nemesis, seconds)
             check_alive(server)
+            survivals = await asyncio.to_thread(_survivals, server)
             rest_s, in_flight = await _rest(server, lives)
             for life in lives.values():
                 await life.proxy.down()
@@ -66,6 +69,7 @@ async def _run(context: CaseContext, name: str, *, seconds: float, options: tupl
         happened=_happened(totals, nemesis),
         figures=(
             *totals.figures(),
+            *survivals,
             Figure("faults injected into upstreams", faults, least=1),
             Figure("complete responses", totals.endings["whole"], least=1),
             Figure("attempts per request", round(totals.attempts / max(1, totals.requests), 3), most=2),
@@ -82,6 +86,21 @@ def _happened(totals: RunTotals, nemesis: Nemesis) -> str:
     found = len(totals.problems) + len(totals.late())
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(nemesis.done.items()))
     return f"injected faults: {kinds}; requests: {totals.ends}; {found} violations; the server kept running"
+
+
+def _survivals(server: Running) -> list[Figure]:
+    """Answers that broke off after a part was sent, by their end, and streams that were resumed."""
+    ends = [f"{way}, {end}" for way in ("prefill", "replay") for end in ("complete", "differed", "failed")]
+    ends.append("none, failed")
+    figures = []
+    for name in ends:
+        way, _, end = name.partition(", ")
+        count = metric(server, f'{CONTINUATIONS}{{outcome="{end}",way="{way}"}}')
+        # Few of a short run break off.
+        least = 1 if end == "complete" else None
+        figures.append(Figure(f"broke off, {name}", count, least=least, is_timing=True))
+    resumed = metric(server, 'welldone_resumes_total{outcome="resumed"}')
+    return [*figures, Figure("streams resumed", resumed, least=1, is_timing=True)]
 
 
 def mistakes(log: Sequence[str]) -> list[str]:
@@ -115,8 +134,15 @@ async def _gateway(
     tables = [f"[keys.{name}]\nkey = {json.dumps(key)}\n" for name, key in _KEYS.items()]
     patience_s = context.times(2000, 700) / 1000  # short, so that many idle timeouts occur
     limits = {"first_byte_s": patience_s, "idle_s": patience_s, "probe_s": 1}
+    tables += [
+        f'[upstreams.{name}-continued]\nurl = "{life.proxy.url}"\nmodels = ["{dialects.CONTINUED_MODEL}"]\n'
+        f"continues = {json.dumps(_CONTINUES[name])}\n"
+        + "".join(f"{limit} = {value}\n" for limit, value in limits.items())
+        for name, life in lives.items()
+    ]
+    each = {**limits, "models": [dialects.MODEL], "continues": "off"}
     urls = [life.proxy.url for life in lives.values()]
-    made = gateway(context.folder, *urls, each=limits, more="\n".join(tables), options=options)
+    made = gateway(context.folder, *urls, each=each, more="\n".join(tables), options=options)
     server = await asyncio.to_thread(made.__enter__)
     try:
         if options:
@@ -215,6 +241,11 @@ async def _files_left(files: dict[int, int]) -> int:
 
 
 CASES = (
-    Case("nemesis", "random faults of three upstreams and their network under 50 clients, with marked tokens", one),
+    Case(
+        "nemesis",
+        "random faults of three upstreams and their network under 50 clients, with marked tokens; answers that broke "
+        "off are continued, and clients that left come back",
+        one,
+    ),
     Case("nemesis-workers", "the same with two workers", workers),
 )

@@ -46,6 +46,12 @@ class ObservedReply(msgspec.Struct):
     is_stream: bool = False
     first_text_at: int | None = None
     """The moment of the first token."""
+    stream_id: str = ""
+    """With which the stream can be resumed."""
+    numbers: list[int] = []
+    """The `id:` lines of a stream that can be resumed."""
+    resume_errors: list[str] = []
+    """Failed requests for the rest of the stream, or to stop it."""
     beyond: bytes = b""
     """Data after the end."""
     unreadable: str = ""
@@ -68,6 +74,9 @@ def violations(action: ClientAction, observed: ObservedReply, attempts: Sequence
     found = [*_attempts(action, observed, attempts), *_text(action.order, observed)]
     if observed.unreadable:
         found.append(f"it cannot be read: {observed.unreadable}")
+    if observed.numbers != list(range(1, len(observed.numbers) + 1)):
+        found.append(f"events were lost, doubled or moved: {observed.numbers}")
+    found += observed.resume_errors
     if observed.beyond:
         found.append(f"data after the end: {observed.beyond[:60]!r}")
     if observed.ending == "broken":
@@ -85,13 +94,14 @@ def _attempts(action: ClientAction, observed: ObservedReply, attempts: Sequence[
     found = []
     if len(attempts) > (0 if action.wrong else ATTEMPTS):
         found.append(f"upstreams were asked {len(attempts)} times")
-    if observed.first_text_at is not None and any(moment > observed.first_text_at for moment in attempts):
+    is_second_late = observed.first_text_at is not None and any(moment > observed.first_text_at for moment in attempts)
+    if is_second_late and not action.is_continued:
         found.append("a second attempt started after the client had received data")
     return found
 
 
 def _text(order: UpstreamAction, observed: ObservedReply) -> list[str]:
-    """The text must come from one attempt: complete in a whole answer, else a prefix."""
+    """The text must come from one attempt, which others may continue: complete in a whole answer, else a prefix."""
     tokens = _TOKEN.findall(observed.text)
     if {marker for marker, _, _ in tokens} - {order.marker}:
         return ["it contains tokens of another request"]
@@ -100,7 +110,9 @@ def _text(order: UpstreamAction, observed: ObservedReply) -> list[str]:
     numbers = [int(number) for _, _, number in tokens]
     if numbers != list(range(len(numbers))):
         return [f"tokens were lost, doubled or moved: {numbers}"]
-    wanted = order.text(tokens[0][1] if tokens else "")
+    # Of a text that breaks off within its first token, the tag is unknown.
+    start = re.match(rf"{order.marker}:([^:]*)", observed.text)
+    wanted = order.text(start[1] if start else "")
     if not wanted.startswith(observed.text):
         return [f"the text differs from what the upstream sent: …{observed.text[-60:]!r}"]
     if observed.ending == "whole" and observed.text != wanted:

@@ -117,7 +117,7 @@ def draw(seed: int, client: int, number: int) -> ClientAction:
     order = msgspec.structs.replace(drawn.order, tokens=1 + drawn.order.tokens % _TOKENS_LIMIT, pad=0, fault="")
     leaves_after = None if drawn.leaves_after is None else drawn.leaves_after % order.tokens
     dialect = _DIALECTS[number % len(_DIALECTS)]
-    return msgspec.structs.replace(drawn, order=order, leaves_after=leaves_after, dialect=dialect)
+    return msgspec.structs.replace(drawn, order=order, leaves_after=leaves_after, dialect=dialect, is_continued=False)
 
 
 def _body(one: ClientAction) -> Json:

@@ -132,7 +132,7 @@ class Proxy:
     def _note(self, data: bytes) -> None:
         """Read the marker of a request; requests here fit into one read."""
         for found in MARKER.finditer(data):
-            self._on_request(found[0].decode())
+            self._on_request(found[1].decode())
 
     async def _pass_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):  # a lost connection is noticed on the way back

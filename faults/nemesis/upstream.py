@@ -7,7 +7,7 @@ It sends `marker:tag:number` for the marker of each request, where the tag names
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -56,19 +56,20 @@ class Actor:
         if self.is_garbage:
             return FAULT_REPLIES[GARBAGE[self._count % len(GARBAGE)]]
         try:
-            order = read_upstream_action(msgspec.json.decode(seen.body))
+            order, prefix = read_upstream_action(msgspec.json.decode(seen.body))
         except (ValueError, KeyError, TypeError):
             return error_reply(418, "there is no order in this request")  # unique, so that it is found
         tag = f"{self._name}{self._life}-{self._count}"
-        return reply(order, tag, self._name, is_chat=seen.path.endswith("/chat/completions"))
+        return reply(order, tag, self._name, is_chat=seen.path.endswith("/chat/completions"), prefix=prefix)
 
 
-def reply(order: UpstreamAction, tag: str, name: str, *, is_chat: bool) -> MockReply:
-    """Reply of the upstream with this name."""
+def reply(order: UpstreamAction, tag: str, name: str, *, is_chat: bool, prefix: str = "") -> MockReply:
+    """Reply of the upstream with this name, which continues the prefix."""
     fault = order.fault if name in order.faulty else ""
     if fault in GARBAGE or fault in REFUSALS:
         return FAULT_REPLIES[fault]
-    whole = _whole(order, tag, is_chat=is_chat) if order.shape == "whole" else _stream(order, tag, is_chat=is_chat)
+    pieces = _pieces(order, tag, "" if order.ignores_prefill else prefix, parts=2 if name == "b" else 1)
+    whole = _whole(pieces, is_chat=is_chat) if order.shape == "whole" else _stream(order, pieces, is_chat=is_chat)
     if fault in BREAKS:
         return cut_at(whole, int(order.at * len(whole.body)), BREAKS[fault])
     if fault == "error-event" and order.shape != "whole":
@@ -81,8 +82,25 @@ def reply(order: UpstreamAction, tag: str, name: str, *, is_chat: bool) -> MockR
     return whole
 
 
-def _whole(order: UpstreamAction, tag: str, *, is_chat: bool) -> MockReply:
-    text = order.text(tag)
+def _pieces(order: UpstreamAction, tag: str, prefix: str, *, parts: int) -> list[str]:
+    """The text after the prefix, with so many pieces per token."""
+    if order.is_repeatable:
+        tag = ""
+    elif prefix.startswith(f"{order.marker}:"):  # all tokens of an answer have the tag of its first attempt
+        tag = prefix.removeprefix(f"{order.marker}:").partition(":")[0]
+    if not order.text(tag).startswith(prefix):
+        return [f"asked to continue another text: …{prefix[-60:]}"]
+    pieces, skipped = [], len(prefix)
+    for number in range(order.tokens):
+        token = order.token(tag, number)
+        rest, skipped = token[skipped:], max(0, skipped - len(token))
+        half = len(rest) // parts
+        pieces += [piece for piece in (rest[:half], rest[half:]) if piece]
+    return pieces
+
+
+def _whole(pieces: Sequence[str], *, is_chat: bool) -> MockReply:
+    text = "".join(pieces)
     content = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
     kind = "chat.completion" if is_chat else "text_completion"
     return json_reply(
@@ -90,8 +108,8 @@ def _whole(order: UpstreamAction, tag: str, *, is_chat: bool) -> MockReply:
     )
 
 
-def _stream(order: UpstreamAction, tag: str, *, is_chat: bool) -> MockReply:
-    frames = list(_frames(order, tag, is_chat=is_chat))
+def _stream(order: UpstreamAction, texts: Sequence[str], *, is_chat: bool) -> MockReply:
+    frames = list(_frames(order, texts, is_chat=is_chat))
     if order.shape == "crlf":
         frames = [frame.replace("\n", "\r\n") for frame in frames]
     pieces = tuple(MockChunk(frame, after_s=order.pause_s) for frame in frames)
@@ -108,13 +126,12 @@ def _stream(order: UpstreamAction, tag: str, *, is_chat: bool) -> MockReply:
     return msgspec.structs.replace(made, end="close") if order.shape == "close-after" else made
 
 
-def _frames(order: UpstreamAction, tag: str, *, is_chat: bool) -> Iterator[str]:
+def _frames(order: UpstreamAction, texts: Sequence[str], *, is_chat: bool) -> Iterator[str]:
     if order.shape == "usage-first":
         yield _frame([], is_chat=is_chat, usage=_USAGE)
     if is_chat:
         yield _frame([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}], is_chat=True)
-    for number in range(order.tokens):
-        text = order.token(tag, number)
+    for text in texts:
         role = {"role": "assistant"} if order.shape == "role-always" else {}
         content = {"delta": {**role, "content": text}} if is_chat else {"text": text}
         if order.shape == "comments":

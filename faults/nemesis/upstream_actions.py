@@ -1,5 +1,6 @@
 """Instructions to an upstream, sent as the text of the request through the gateway."""
 
+import json
 import re
 from typing import Any, TypeAlias
 
@@ -7,8 +8,8 @@ import msgspec
 
 Json: TypeAlias = dict[str, Any]
 
-MARKER = re.compile(rb"m\d{8}(?!\d)")
-"""Pattern of the marker of a request."""
+MARKER = re.compile(rb'marker\\*":\\*"(m\d{8})')
+"""Pattern of the marker in a request. A delivered text that is to be continued has markers too."""
 SIGN = "✓"
 """Three bytes long, so that a split character is visible."""
 
@@ -29,6 +30,10 @@ class UpstreamAction(msgspec.Struct, frozen=True):
     """Upstreams with the fault; the others answer correctly."""
     at: float = 0.0
     """Position of the fault, as a share of the bytes."""
+    is_repeatable: bool = False
+    """All attempts have the same text."""
+    ignores_prefill: bool = False
+    """The answer begins again instead of continuing the text at the end of a request."""
 
     def token(self, tag: str, number: int) -> str:
         """Return a token; the tag names its attempt."""
@@ -43,9 +48,18 @@ class UpstreamAction(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
-def read_upstream_action(body: Json) -> UpstreamAction:
-    """The order in the body of a chat or a completion, which is ours: ValueError (of msgspec) where it is not."""
-    text = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
-    if not isinstance(text, str):
-        text = "".join(part["text"] for part in text)
-    return msgspec.json.decode(text, type=UpstreamAction)
+def read_upstream_action(body: Json) -> tuple[UpstreamAction, str]:
+    """The order in the body of a chat or a completion, and the text to continue; ValueError if it is not ours."""
+    prefix = ""
+    if "messages" in body:
+        *messages, last = body["messages"]
+        if last["role"] == "assistant":
+            prefix, last = last["content"], messages[-1]
+        text = last["content"]
+        if not isinstance(text, str):
+            text = "".join(part["text"] for part in text)
+        order, end = json.JSONDecoder().raw_decode(text)
+    else:
+        order, end = json.JSONDecoder().raw_decode(body["prompt"])
+        prefix = body["prompt"][end:]
+    return msgspec.convert(order, UpstreamAction), prefix
