@@ -16,8 +16,8 @@ from faults.nemesis.toxics import KINDS, Kind, Proxy
 from faults.nemesis.upstream import FAULT_NAMES, SHAPES, reply
 from faults.nemesis.upstream_actions import UpstreamAction, read_upstream_action
 from tests.http.aio import run
-from welldone.mock.script import MockReply, MockScript
-from welldone.mock.server import MockServer
+from welldone.mock.script import EVENT_STREAM_HEADERS, MockChunk, MockReply, MockScript, json_reply
+from welldone.mock.server import MockHttpRequest, MockServer
 
 ORDER = UpstreamAction("m00100001", tokens=3)
 ACTION = ClientAction(ORDER)
@@ -84,6 +84,19 @@ def test_a_violation_is_found(bad: ObservedReply, attempts: Sequence[int], messa
     assert message in "\n".join(violations(ACTION, bad, attempts))
 
 
+def test_an_answer_that_broke_off_may_be_continued() -> None:
+    action = ClientAction(ORDER, is_continued=True)
+    assert violations(action, observed(), [1, 6]) == []
+    assert "asked 3 times" in violations(action, observed(), [1, 6, 7])[0]
+    assert "two attempts" in violations(action, observed(TOKENS[0] + ORDER.token("b1-1", 1)), [1, 6])[0]
+
+
+@pytest.mark.parametrize("numbers", [[1, 2, 4], [1, 2, 2, 3], [1, 3, 2], [2, 3]])
+def test_a_wrong_number_of_an_event_is_found(numbers: list[int]) -> None:
+    assert violations(ACTION, observed(numbers=[1, 2, 3]), [1]) == []
+    assert "events were lost, doubled or moved" in violations(ACTION, observed(numbers=numbers), [1])[0]
+
+
 def test_an_invalid_request_must_be_rejected_and_reach_no_upstream() -> None:
     bad = ClientAction(ORDER, wrong="no key")
     refused = observed("", "", status=401, has_error=True, is_stream=False, first_text_at=None)
@@ -132,7 +145,26 @@ def test_an_order_travels_in_every_dialect(dialect: Dialect) -> None:
 def test_an_order_is_found_in_parts_of_a_text() -> None:
     text = ORDER.encode()
     parts = [{"type": "text", "text": text[:9]}, {"type": "text", "text": text[9:]}]
-    assert read_upstream_action({"messages": [{"role": "user", "content": parts}]}) == ORDER
+    assert read_upstream_action({"messages": [{"role": "user", "content": parts}]}) == (ORDER, "")
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("is_repeatable", [True, False])
+def test_an_upstream_continues_any_part_of_its_text(name: str, *, is_chat: bool, is_repeatable: bool) -> None:
+    order = msgspec.structs.replace(ORDER, is_repeatable=is_repeatable)
+    text = order.text("" if is_repeatable else "a1-1")
+    for size in range(len(f"{order.marker}:a1-1:"), len(text) + 1):
+        prompt = {"prompt": order.encode() + text[:size]}
+        turns = [{"role": "user", "content": order.encode()}, {"role": "assistant", "content": text[:size]}]
+        found, prefix = read_upstream_action({"messages": turns} if is_chat else prompt)
+        whole = msgspec.structs.replace(found, shape="whole")
+        body = msgspec.json.decode(reply(whole, "c9-9", name, is_chat=is_chat, prefix=prefix).body)
+        (choice,) = body["choices"]
+        assert prefix + (choice["message"]["content"] if is_chat else choice["text"]) == text
+    begins_again = msgspec.structs.replace(order, ignores_prefill=True)
+    assert text[:5].encode() in reply(begins_again, "c9-9", name, is_chat=is_chat, prefix=text[:20]).body
+    assert b"another text" in reply(order, "c9-9", name, is_chat=is_chat, prefix=f"{order.marker}::x").body
 
 
 async def _send(
@@ -181,6 +213,38 @@ def test_a_fault_never_looks_like_a_whole_answer(fault: str) -> None:
     order = msgspec.structs.replace(ORDER, fault=fault, faulty="b", at=0.5)
     assert reply(order, "a1-1", "a", is_chat=True).body == reply(ORDER, "a1-1", "a", is_chat=True).body
     assert ALL.encode() not in reply(order, "b1-1", "b", is_chat=True).body
+
+
+@pytest.mark.parametrize("returns", [0, 1, 2])
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_client_comes_back_for_the_rest_of_its_stream(returns: int, *, is_wrong: bool) -> None:
+    order = msgspec.structs.replace(ORDER, tokens=9)
+    frames = [chunk.data for chunk in reply(order, "a1-1", "a", is_chat=True).pieces]
+    numbered = [MockChunk(base64=b"id: %d\n%s" % pair) for pair in enumerate(frames, 1)]
+    seen: list[str] = []
+
+    def choose(request: MockHttpRequest) -> MockReply:
+        seen.append(request.method)
+        if request.method == "DELETE":
+            return json_reply({"deleted": True})
+        last = {name.lower(): value for name, value in request.headers.items()}.get("last-event-id", "0")
+        after = int(last) - (is_wrong and request.method == "GET")
+        head = {**EVENT_STREAM_HEADERS, "x-welldone-stream-id": "stream_1"}
+        return MockReply(tuple(numbered[after:]), headers=head)
+
+    async def work() -> None:
+        action = ClientAction(order, leaves_after=2, returns=returns, is_rude=True)
+        async with await MockServer(MockScript(), choose, handles_all=True).listen() as server:
+            client = Client(server.port, "key", itertools.count(), lambda one: dialects.body_of(one, "hello"))
+            received = await client.send(action)
+        assert seen == ["POST", *["GET"] * returns, *([] if returns else ["DELETE"])]
+        assert received.ending == ("whole" if returns else "left")
+        found = violations(action, received, [0])
+        assert (
+            found == [] if not (is_wrong and returns) else "events were lost, doubled or moved" in found[0] + found[1]
+        )
+
+    run(work())
 
 
 def test_a_proxy_that_was_down_is_there_again() -> None:
