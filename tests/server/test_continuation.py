@@ -98,10 +98,12 @@ def test_prefill_continues_at_the_same_or_another_upstream(tmp_path: Path, upstr
     assert b"x-welldone-continued: prefill" in reply.raw
 
 
-def test_vllm_is_asked_with_its_own_fields(tmp_path: Path) -> None:
+@table("tokens", [1, 3])
+def test_vllm_is_asked_with_its_own_fields(tmp_path: Path, tokens: int) -> None:
     broken = MockReply((ROLE, *words("Hello", " "), PAUSE), end="cut")
-    rest = whole(*words(" wor", "ld"), tokens=(12, 3))
-    script = MockScript(posts=(broken, rest), paths={"/tokenize": json_reply({"tokens": [1, 2, 3], "count": 3})})
+    rest = whole(*words(" wor", "ld"), tokens=(9 + tokens, 3))
+    counted = json_reply({"tokens": list(range(tokens)), "count": tokens})
+    script = MockScript(posts=(broken, rest), paths={"/tokenize": counted})
 
     async def work() -> None:
         async with gateway(tmp_path, script) as serving:
@@ -111,7 +113,9 @@ def test_vllm_is_asked_with_its_own_fields(tmp_path: Path) -> None:
             request = posted(serving)[1]
             assert request["messages"][-1] == {"role": "assistant", "content": "Hello"}
             assert (request["continue_final_message"], request["add_generation_prompt"]) == (True, False)
-            assert request["max_tokens"] == 5
+            assert request["max_tokens"] == 8 - tokens  # of the prefill: the space is one of the rest
+            usage = {"prompt_tokens": 9, "completion_tokens": tokens + 3, "total_tokens": tokens + 12}
+            assert f'"usage":{json.dumps(usage, separators=(",", ":"))}' in reply.body.decode()
 
     run(work())
 

@@ -255,12 +255,14 @@ def plan_continuation(
         # tokens may fall otherwise than in the whole answer. A replay repeats the answer exactly.
         if repeats and is_replay_short and style is PrefillStyle.ENGINE:
             return Continuation(way=ContinuationWay.REPLAY, failure=failure, can_fall_back=True)
+        # The end of the text, if it is left out, is generated again: about one token, which counts as one of the rest.
+        is_whole = text == delivered.choices[0].text
         return Continuation(
             way=ContinuationWay.PREFILL,
             failure=failure,
             prefill=text,
             is_guarded=style is not PrefillStyle.ENGINE,
-            delivered_tokens=delivered.pieces,
+            delivered_tokens=delivered.pieces if is_whole else max(1, delivered.pieces - 1),
         )
     return Continuation(way=ContinuationWay.REPLAY, failure=failure) if repeats else None
 
