@@ -39,12 +39,16 @@ def vllm_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
     }
 
 
+def command(*options: str) -> list[str]:
+    """Return the command line of vLLM."""
+    words = [str(PROGRAMS / "vllm"), "serve", str(FOLDER), "--dtype", "float32", "--enforce-eager"]
+    return [*words, "--max-model-len", "1024", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *options]
+
+
 def table(name: str, environment: Mapping[str, str], *options: str) -> str:
     """Return the table of a model in the config file."""
-    words = [str(PROGRAMS / "vllm"), "serve", str(FOLDER), "--dtype", "float32", "--enforce-eager"]
-    words += ["--max-model-len", "1024", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *options]
     variables = ", ".join(f"{key} = {json.dumps(value)}" for key, value in environment.items())
-    return f"[models.{name}]\ncommand = {json.dumps(words)}\nenvironment = {{{variables}}}\n"
+    return f"[models.{name}]\ncommand = {json.dumps(command(*options))}\nenvironment = {{{variables}}}\n"
 
 
 @contextmanager
