@@ -58,6 +58,7 @@ def draw(seed: int, client: int, number: int) -> ClientAction:
     is_faulty = random.random() < _FAULT_SHARE
     is_continued = random.random() < _CONTINUED_SHARE
     is_cold = random.random() < 0.7
+    is_repeatable = is_cold and random.random() < 0.8
     names = (*FAULT_NAMES, *BREAKS, *BREAKS, *BREAKS) if is_continued else FAULT_NAMES
     order = UpstreamAction(
         marker=f"m{client:03}{number:05}",
@@ -68,8 +69,9 @@ def draw(seed: int, client: int, number: int) -> ClientAction:
         fault=random.choice(names) if is_faulty else "",
         faulty="".join(random.sample(UPSTREAMS, random.randint(1, len(UPSTREAMS)))) if is_faulty else "",
         at=round(random.random(), 4),
-        is_repeatable=is_cold and random.random() < 0.8,
-        ignores_prefill=random.random() < 0.1,
+        is_repeatable=is_repeatable,
+        # An answer that begins again with another text cannot be told from the rest of one.
+        ignores_prefill=is_repeatable and random.random() < 0.15,
     )
     returns = random.choice(_RETURNS) if random.random() < _RESUMED_SHARE else None
     leaves = random.random() < _LEAVE_SHARE or bool(returns)
