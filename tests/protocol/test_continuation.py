@@ -496,6 +496,14 @@ def test_a_prefill_counts_no_white_space_that_it_leaves_out() -> None:
         assert (planned.prefill, planned.delivered_tokens) == ("Hello you", tokens)
 
 
+def test_a_role_alone_is_nothing_that_was_sent() -> None:
+    pipeline = make()
+    pipeline.feed(build.frame(build.role()))
+    assert not pipeline.has_sent(0)
+    pipeline.feed(build.frame(build.content_chunks("Hello")[0]))
+    assert pipeline.has_sent(0)
+
+
 def test_a_short_replay_at_the_engine_comes_before_a_prefill() -> None:
     def way(**arguments: Any) -> str:  # noqa: ANN401 - any argument
         planned = plan_continuation({"temperature": 0}, HELLO, LOST, **{"style": PrefillStyle.ENGINE, **arguments})
