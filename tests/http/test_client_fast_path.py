@@ -88,7 +88,7 @@ def test_chunks_take_the_fast_path_one_by_one_and_together() -> None:
     assert (apart.body, apart.fast_count, apart.ends) == (b"abcdef", 2, [None])
     together = receive([HEAD + chunk(b"a"), chunk(b"bc") + chunk(b"def") + chunk(b"g"), b"0\r\n\r\n"])
     assert (together.body, together.ends) == (b"abcdefg", [None])
-    assert together.fast_count == 2
+    assert together.fast_count == 3
 
 
 @table("rest", [b"5\r\nab\r\n", b"zz\r\n", b"2\r\nabc\r\n", b"\r\n", b"-1\r\na\r\n", b"0x1\r\na\r\n", b" 1\r\na\r\n"])

@@ -213,7 +213,7 @@ class Exchange(asyncio.Protocol):
         start = 0
         while size := _CHUNK_SIZE_LINE.match(data, start):
             end = size.end() + int(size[0], 16) + 2
-            if end >= len(data) or not fast_path(data[start:end]):
+            if end > len(data) or end - start == len(data) or not fast_path(data[start:end]):
                 break
             start = end
         return data[start:]
