@@ -19,7 +19,7 @@ from pathlib import Path
 
 from figures import Bar, all_passed, format_number, print_json, print_progress  # isort: skip  # same folder: a script's own folder is on the path
 from gateways import Gateway, GatewayError, Running, known, running  # isort: skip
-from gateway_figures import LONG_RUN_CHUNKS, MANY_STREAMS, OURS, Round, Row, Totals  # isort: skip
+from gateway_figures import LONG_RUN_CHUNKS, MANY_STREAMS, OURS, OURS_OFF, Round, Row, Totals  # isort: skip
 from gateway_figures import bars, growth_bar, many_streams_bars, row  # isort: skip
 from gateway_requests import BURST_GAP_MS, BurstRow, RequestBench, RequestRow, format_requests, request_bars  # isort: skip
 from c_programs import Plan, ProgramError, Programs, Reader, compile_all, upstream  # isort: skip
@@ -230,7 +230,9 @@ def measure(options: Options) -> Report:
         bench = Bench(options, Path(name), compile_all(Path(name)))
         with bench.run_upstream():
             rows = [row(totals) for totals in bench.compare(installed)]
-            many = [row(bench.many(gateway)) for gateway in ours if options.many]
+            many = [
+                row(bench.many(gateway)) for gateway in installed if gateway.name in (OURS, OURS_OFF) and options.many
+            ]
             long = [bench.long(gateway) for gateway in ours if options.is_long]
     compared = bars({figures.name: figures for figures in rows}, options.names) if ours else []
     return Report(
@@ -241,7 +243,7 @@ def measure(options: Options) -> Report:
         load_after=os.getloadavg()[0],
         took_s=time.monotonic() - began,
         rows=rows + many,
-        bars=compared + [bar for figures in many for bar in many_streams_bars(figures)] + long,
+        bars=compared + [bar for figures in many if figures.name == OURS for bar in many_streams_bars(figures)] + long,
         left_out=[f"{gateway.name}: {gateway.install}" for gateway in requested if gateway.program is None],
         failures=sorted(bench.failures),
     )

@@ -9,7 +9,11 @@ from c_programs import ReaderResult  # isort: skip
 from process_usage import Usage  # isort: skip
 
 OURS, NGINX, SGLANG, LITELLM = "welldone", "nginx", "sglang-router", "litellm"
+OURS_OFF = "welldone-off"
+"""welldone with `--continue off`: it records nothing of what it sends."""
 
+OFF_LIMIT = 1.03
+"""Highest multiple of its CPU time."""
 NGINX_LIMIT = 2.2
 """Highest multiple of nginx's CPU time; nginx repairs nothing."""
 LITELLM_LIMIT = 30
@@ -111,6 +115,8 @@ def bars(rows: Mapping[str, Row], wanted: Sequence[str]) -> list[Bar]:
     """Compare welldone with the other gateways. A requested gateway that is not installed has no figure."""
     ours = rows[OURS]
     found = [_stream_memory(ours), _failed_streams(ours)]
+    if OURS_OFF in wanted:
+        found.insert(0, _cpu_ratio(OURS_OFF, ours, rows.get(OURS_OFF), OFF_LIMIT))
     if LITELLM in wanted:
         found.insert(0, _litellm_ratio(LITELLM, rows.get(LITELLM), ours))
     if NGINX in wanted:

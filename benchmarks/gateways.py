@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from c_programs import MODEL, Plan, Programs, Reader, pin  # isort: skip  # same folder: a script's own folder is on the path
+from gateway_figures import OURS, OURS_OFF  # isort: skip  # same folder: a script's own folder is on the path
+from c_programs import MODEL, Plan, Programs, Reader, pin  # isort: skip
 
 PEERS = Path(__file__).parents[1] / ".venv-peers" / "bin"
 FEW_STREAMS = 8  # LiteLLM needs over a millisecond per chunk: 20 streams saturate its core
@@ -110,7 +111,13 @@ def known() -> list[Gateway]:
     """Return all gateways, welldone first."""
     peers = "make .venv-peers/.ready"
     return [
-        Gateway(name="welldone", program=_sibling("welldone"), install="make serve", command=_welldone),
+        Gateway(name=OURS, program=_sibling("welldone"), install="make serve", command=_welldone),
+        Gateway(
+            name=OURS_OFF,
+            program=_sibling("welldone"),
+            install="make serve",
+            command=lambda setup: [*_welldone(setup), "--continue", "off"],
+        ),
         Gateway(name="nginx", program=_on_path("nginx"), install="apt-get install nginx-light", command=_nginx),
         Gateway(
             name="sglang-router",

@@ -62,12 +62,18 @@ def test_a_benchmark_without_a_model_reports_the_missing_file(tmp_path: Path) ->
 
 @needs_compiler
 def test_the_gateway_benchmark_prints_every_gateway_and_bar() -> None:
-    done = _run(*SMALL_GATEWAY, "welldone", "--many", "3", script=BENCHMARKS / "gateway.py")
+    done = _run(*SMALL_GATEWAY, "welldone,welldone-off", "--many", "3", script=BENCHMARKS / "gateway.py")
     assert (done.returncode, done.stderr) == (0, "")
     rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    for start in ("direct 2 ", "welldone 2 ", "welldone 3 "):
+    for start in ("direct 2 ", "welldone 2 ", "welldone-off 2 ", "welldone 3 ", "welldone-off 3 "):
         assert sum(row.startswith(start) for row in rows) == 1
-    for bar in ("memory per stream 2 ", "memory per stream 3 ", "failed streams 2 ", "longest gap 3 "):
+    for bar in (
+        "CPU per chunk, of welldone-off's 2 ",
+        "memory per stream 2 ",
+        "memory per stream 3 ",
+        "failed streams 2 ",
+        "longest gap 3 ",
+    ):
         assert sum(row.startswith(bar) for row in rows) == 1
     assert "load average" in done.stdout
 
