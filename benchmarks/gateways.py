@@ -84,7 +84,9 @@ def _nginx(setup: Setup) -> list[str]:
     file.write_text(
         f"worker_processes 1;\npid {setup.folder}/pid;\nerror_log stderr;\n"
         f"events {{ worker_connections {2 * MOST}; }}\nhttp {{\n  access_log off;\n{temporary}"
-        f"  upstream paced {{ server 127.0.0.1:{setup.upstream}; keepalive {MOST}; }}\n"
+        f"  keepalive_requests {1_000_000_000};\n"  # by default it closes a connection after 1,000 requests
+        f"  upstream paced {{\n    server 127.0.0.1:{setup.upstream};\n"
+        f"    keepalive {MOST};\n    keepalive_requests {1_000_000_000};\n  }}\n"
         f"  server {{\n    listen 127.0.0.1:{setup.port} backlog={MOST};\n    location / {{\n"
         "      proxy_pass http://paced;\n      proxy_http_version 1.1;\n"
         '      proxy_set_header Connection "";\n      proxy_buffering off;\n    }\n  }\n}\n'

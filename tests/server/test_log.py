@@ -127,6 +127,9 @@ SECRETS = [
     "sk-proj-canary_0123456789",
     "wd-canary0123456789",
     "token hf_canary0123456789",
+    "https://example.org/?x=1&TOKEN=canary",
+    "SK-canary_0123456789",
+    "bea\u017fer \u212aey; API-KEY: canary",
 ]
 
 
@@ -274,6 +277,50 @@ def test_close_gives_up_on_a_blocked_stream() -> None:
         if thread.name == "log":
             thread.join(LIMIT_S)
             assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_request_is_logged_alike_whether_or_not_other_handlers_need_a_record(
+    style: Literal["text", "json"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = []
+    for _ in range(2):
+        with _logging(style) as stream:
+            log.log_request(ANSWERED)
+        lines.append(re.sub(r"[\d-]+T[\d:.]+Z", "TIME", stream.getvalue()))
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
+    assert lines[0] == lines[1]
+    assert "req_1" in lines[0]
+
+
+def test_requests_are_dropped_and_counted_while_the_stream_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    stream = _Stuck()
+    subject = LogHandler(stream=stream)
+    with subject:
+        log.log_request(ANSWERED)
+        assert stream.reached.wait(LIMIT_S)
+        for _ in range(4_100):
+            log.log_request(ANSWERED)
+        assert subject.dropped == 4
+        stream.go.set()
+    assert len(stream.getvalue().splitlines()) == 1 + 4_096 + 1
+
+
+def test_lines_in_quick_succession_are_written_together() -> None:
+    class Stream(io.StringIO):
+        writes = 0
+
+        def write(self, text: str) -> int:
+            self.writes += 1
+            return super().write(text)
+
+    stream = Stream()
+    with LogHandler(stream=stream):
+        for _ in range(200):
+            log.log_request(ANSWERED)
+    assert len(stream.getvalue().splitlines()) == 200
+    assert stream.writes < 100
 
 
 def test_a_broken_pipe_only_drops_lines() -> None:

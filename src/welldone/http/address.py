@@ -122,6 +122,12 @@ def check_headers(headers: Iterable[tuple[str, str]]) -> None:
             raise ValueError(f"The value of the header {name} contains a character that is not allowed in a header.")
 
 
+@functools.lru_cache(256)
+def decode_header_name(name: bytes) -> str:
+    """Return the name of a received header in lower case. The same few names come in every message."""
+    return name.decode("latin-1").lower()
+
+
 def check_header_line(line: str) -> None:
     """Reject a header or request line that contains control characters, such as a line break.
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypedDict, Unpack, cast
 import httptools
 import msgspec
 
-from welldone.http.address import Address, check_headers, encode_request
+from welldone.http.address import Address, check_headers, decode_header_name, encode_request
 from welldone.http.connect import HttpClientError, connect
 from welldone.http.response_parser import CONNECTION_LOST, HEAD_LIMIT_BYTES, HEAD_TOO_LONG, NOT_HTTP
 
@@ -286,7 +286,7 @@ class Exchange(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header; trailers are ignored."""
         if self._state is _State.AWAITING_HEAD:
-            self._headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+            self._headers.setdefault(decode_header_name(name), value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         """Forward the head to the receiver, except for informational responses and the 408 of an idle connection."""

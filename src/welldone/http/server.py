@@ -26,6 +26,7 @@ _SPARE_SOCKETS = 64
 """Connections beyond one per concurrent request and one idle per request: health checks, metrics, the web pages."""
 _SHUTDOWN_GRACE_S = 1.0  # for handlers to react to their cancellation
 _BODILESS_STATUSES = (204, 304)
+_LAST_CHUNK = b"0\r\n\r\n"
 
 
 class RequestBodyError(Exception):
@@ -105,12 +106,14 @@ class StreamingResponse:
             ValueError: a trailer contains a character that is not allowed in a header.
         """
         self._connection.on_backpressure = self._connection.on_disconnect = None
-        lines = [f"{name}: {value}" for name, value in (trailers or {}).items()]
-        check_header_line("".join(lines))
+        ending = _LAST_CHUNK
+        if trailers:
+            lines = [f"{name}: {value}" for name, value in trailers.items()]
+            check_header_line("".join(lines))
+            ending = "\r\n".join(["0", *lines, "", ""]).encode("latin-1")
         self.is_ended = True
         if not self._transport.is_closing():
-            ending = "\r\n".join(["0", *lines, "", ""]).encode("latin-1") if self._is_chunked else b""
-            self._transport.write(self._framed(last) + ending)
+            self._transport.write(self._framed(last) + (ending if self._is_chunked else b""))
             await self.drain()
 
     def abort(self) -> None:
@@ -251,7 +254,7 @@ class HttpRequest:
         """
         if not self._connection.is_connected:  # and the handler is not cancelled yet
             raise asyncio.CancelledError
-        has_length = any(name.lower() == "content-length" for name in headers)
+        has_length = "content-length" in map(str.lower, headers)
         is_chunked = not (has_length or self._is_http_1_0)
         fields = dict(headers)
         if is_chunked:

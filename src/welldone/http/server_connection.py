@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from welldone.http.address import PHRASES
+from welldone.http.address import PHRASES, decode_header_name
 
 if TYPE_CHECKING:  # which makes the connections
     from welldone.http.server import HttpRequest, HttpResponse, HttpServer
@@ -230,7 +230,7 @@ class ServerConnection(asyncio.Protocol):
             raise ValueError("headers too long")
         if self._receiving is None:
             text = value.strip(b" \t").decode("utf-8", "surrogateescape")
-            self._fields.append((name.decode("latin-1").lower(), text))
+            self._fields.append((decode_header_name(name), text))
 
     def on_headers_complete(self) -> None:
         """Make the request, whose handler starts before its body is complete."""
@@ -327,9 +327,10 @@ class ServerConnection(asyncio.Protocol):
 
 def _is_ambiguous(target: str, headers: RequestHeaders) -> bool:
     """Return whether a proxy in front of this server might read the request differently (request smuggling)."""
-    codings = [value.lower() for value in headers.all_values("transfer-encoding")]
-    if codings and (codings != ["chunked"] or "content-length" in headers):
-        return True
+    if "transfer-encoding" in headers:
+        codings = [value.lower() for value in headers.all_values("transfer-encoding")]
+        if codings != ["chunked"] or "content-length" in headers:
+            return True
     if len(headers.all_values("host")) > 1:
         return True
     if target.startswith("/") or target == "*":

@@ -304,7 +304,7 @@ def learn_templates(
 
     With `allows_usage`, frames may differ in the usage at their end, which is not sent on.
     """
-    received_affixes, sent_affixes = _split_around_text(received, endpoint), _split_around_text(sent, endpoint)
+    received_affixes, sent_affixes = split_around_text(received, endpoint), split_around_text(sent, endpoint)
     if received_affixes is None or sent_affixes is None:
         return None
     before, after = received_affixes
@@ -329,7 +329,7 @@ def _split_usage(data: bytes) -> tuple[bytes, _Counts | None]:
     return (data[:end], counts) if counts[0] + counts[1] == counts[2] else (data, None)
 
 
-def _split_around_text(frame: bytes, endpoint: Endpoint) -> Affixes | None:
+def split_around_text(frame: bytes, endpoint: Endpoint) -> Affixes | None:
     """Prefix and suffix of the text of a chunk; None if the text cannot be copied."""
     if len(frame) > _TEMPLATE_LIMIT_BYTES or not sse.is_single_frame(frame):
         return None

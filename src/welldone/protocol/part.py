@@ -13,7 +13,7 @@ from welldone.protocol.fields import strict_rule_failure
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.protocol.request_facts import RepairOptions, RequestFacts, has_plain_text
 from welldone.protocol.result import PartState
 from welldone.protocol.text_filters import ReasoningTokenCounter, StopStringFilter
 from welldone.protocol.text_tool_calls import ForcedCallConverter, ForcedToolCall, TextToolCallDetector
@@ -141,6 +141,11 @@ class StreamPart:
     @property
     def _is_stopped(self) -> bool:
         return self._stops is not None and self._stops.has_matched
+
+    @property
+    def has_plain_text(self) -> bool:
+        """Whether all text passes unchanged."""
+        return self._forced is None and has_plain_text(self._facts, self.repairer.options)
 
     @property
     def text_tool_calls(self) -> int:

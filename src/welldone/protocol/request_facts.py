@@ -67,24 +67,33 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_OPTIONS = RepairOptions()
 
 
+def has_plain_text(facts: RequestFacts, options: RepairOptions) -> bool:
+    """Whether nothing depends on the text: it is searched for no tags, stop strings, tool calls or JSON."""
+    is_searched = facts.stop_strings or facts.tool_names or facts.is_json_output or options.think != "no"
+    return not is_searched and options.text == "delta"
+
+
 def read_request_facts(body: Json) -> RequestFacts:
     """Read the facts from a request body; invalid fields count as absent."""
     options = as_object(body.get("stream_options"))
+    include_usage = options.get("include_usage") is True
     n = body.get("n")
     prompts = body.get("prompt")
     count = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
     model = body.get("model")
     format_type = as_object(body.get("response_format")).get("type")
-    tools = [] if body.get("tool_choice") == "none" else as_list(body.get("tools"))
-    tool_names = [as_object(as_object(tool).get("function")).get("name") for tool in tools]
+    tool_names: frozenset[str] = frozenset()
+    if body.get("tools") and body.get("tool_choice") != "none":
+        names = [as_object(as_object(tool).get("function")).get("name") for tool in as_list(body["tools"])]
+        tool_names = frozenset(name for name in names if isinstance(name, str))
     return RequestFacts(
-        include_usage=options.get("include_usage") is True,
-        continuous_usage=all(options.get(name) is True for name in ("include_usage", "continuous_usage_stats")),
+        include_usage=include_usage,
+        continuous_usage=include_usage and options.get("continuous_usage_stats") is True,
         allow_obfuscation=options.get("include_obfuscation") is not False,
         choice_count=count * n if type(n) is int and n > 0 else count,
         uses_legacy_functions=bool(body.get("functions")) and not body.get("tools"),
         has_named_tool=isinstance(body.get("tool_choice"), dict),
-        tool_names=frozenset(name for name in tool_names if isinstance(name, str)),
+        tool_names=tool_names,
         is_json_output=format_type in ("json_schema", "json_object"),
         is_json_object=format_type == "json_object",
         model=model if isinstance(model, str) and model else None,

@@ -28,6 +28,8 @@ class BodyBudget:
     @property
     def is_full(self) -> bool:
         """Whether the budget is exceeded."""
+        if not self._holders:
+            return self.client_bytes > BODY_BUDGET_BYTES
         pending = {holder: holder.pending_body_bytes for holder in self._holders}
         self._holders = {holder for holder, size in pending.items() if size}  # a body that was sent is not sent again
         return self.client_bytes + sum(pending.values()) > BODY_BUDGET_BYTES

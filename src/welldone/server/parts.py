@@ -10,6 +10,7 @@ from welldone.config.server import ServeSettings
 from welldone.engines.supervisor import EngineSupervisor
 from welldone.gateway.backends import SendRequest
 from welldone.gateway.registry import UpstreamRegistry
+from welldone.protocol.stream_template import TemplateCache
 from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
 from welldone.server.access.store import SharedStore
@@ -38,4 +39,5 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
     stream_store: SharedStore | None = None
     """Where other front ends find resumable streams."""
     page: "InspectorServices | None" = None
+    templates: TemplateCache = msgspec.field(default_factory=TemplateCache)
     now: Callable[[], float] = time.time

@@ -20,7 +20,7 @@ from welldone.http.server import StreamingResponse
 from welldone.protocol.events import Failure
 from welldone.protocol.fast_path import FastPath, TransferFraming
 from welldone.protocol.json_budget import STEPWISE_LIMIT_BYTES
-from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.stream_template import TemplatedStream
 from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.token_cost import OutputTokenEstimator
 from welldone.server.observe.timing import StreamTimes
@@ -67,7 +67,7 @@ class AttemptStage(IntEnum):
 
 
 class _FastPathTarget(NamedTuple):
-    path: FastPath
+    path: FastPath | TemplatedStream
     push: Callable[[bytes], None]
     record_chunk: Callable[[], float]
 
@@ -151,7 +151,7 @@ class UpstreamAttempt:
         lease.watch(self)
         self._unsent_bytes = len(body)
         self.last_received_at = self._last_content_at = time.monotonic()
-        self._listener.wake()  # the deadline runs from now on
+        self._listener.wake_before(self.deadline)  # which runs from now on
         try:
             self._exchange = await lease.send(
                 lease.address,
@@ -170,6 +170,8 @@ class UpstreamAttempt:
             self._settle(error_mapping.connection_failure(error, lease.upstream))
         del body
         self._unsent_bytes = 0
+        if not self.pending_body_bytes:
+            self._listener.release_body(self)
         if self._result.done():
             self.close()  # the reply failed before `send` returned the exchange
         return await self._result
@@ -179,13 +181,14 @@ class UpstreamAttempt:
         """Bytes of the request that the server has not read yet."""
         return self._unsent_bytes if self._exchange is None else self._exchange.unsent_bytes
 
-    def enable_fast_path(self, pipeline: StreamPipeline, stream: StreamingResponse, times: StreamTimes) -> None:
+    def enable_fast_path(self, path: FastPath | TemplatedStream, stream: StreamingResponse, times: StreamTimes) -> None:
         """Forward plain text chunks straight to the client's stream, which must have no other part."""
         exchange = self._exchange
-        if self._fast_path is None and not self._observers and exchange is not None and exchange.is_chunked:
-            pipeline.fast_path.use_framing(TransferFraming(split_chunk_framing, stream.chunk_framing))
+        is_new = self._fast_path is None or self._fast_path.path is not path
+        if is_new and not self._observers and exchange is not None and exchange.is_chunked:
+            path.use_framing(TransferFraming(split_chunk_framing, stream.chunk_framing))
             stream.on_disconnect(self._disable_fast_path)
-            self._fast_path = _FastPathTarget(pipeline.fast_path, stream.write_framed, times.record_chunk)
+            self._fast_path = _FastPathTarget(path, stream.write_framed, times.record_chunk)
             exchange.fast_path = self._forward_fast
 
     def _disable_fast_path(self) -> None:
@@ -303,7 +306,7 @@ class UpstreamAttempt:
             self._last_content_at = self.last_received_at
             if self.stage is not AttemptStage.GENERATING:
                 self.stage = AttemptStage.GENERATING
-                self._listener.wake()  # the deadline is earlier now
+                self._listener.wake_before(self.deadline)  # which is earlier now
         else:
             self.stage = max(self.stage, AttemptStage.STARTED if has_started else AttemptStage.RECEIVING)
 

@@ -4,6 +4,7 @@ The handler's task sleeps in `_wait` or `_drain`. The callbacks of the sources (
 """
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
@@ -25,6 +26,7 @@ class ClientOutput(ABC):
         self._buffer = bytearray()  # output before the stream is open
         self._is_paused = False  # the sources are paused until the client has read
         self._waiter: asyncio.Future[None] | None = None
+        self._wakes_at = 0.0  # when the task wakes by itself
 
     @abstractmethod
     def pause_sources(self) -> None:
@@ -39,9 +41,15 @@ class ClientOutput(ABC):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def wake_before(self, deadline: float) -> None:
+        """Wake the handler's task if it would sleep beyond a deadline, which may be new."""
+        if deadline < self._wakes_at:
+            self.wake()
+
     async def _wait(self, timeout_s: float) -> None:
         """Wait for a call of `wake`, at most for `timeout_s`. The caller checks the state before, without an await."""
         self._waiter = self._loop.create_future()
+        self._wakes_at = time.monotonic() + timeout_s
         timer = self._loop.call_later(max(0.0, timeout_s), self.wake)
         try:
             await self._waiter

@@ -2,13 +2,13 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache, partial
 from typing import cast
 
 import msgspec
 
-from welldone.gateway.backends import Backend
+from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import sanitize_failure
 from welldone.gateway.upstream import Upstream
 from welldone.protocol.dialects.base import Dialect
@@ -18,7 +18,7 @@ from welldone.protocol.events import Json
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
-from welldone.protocol.request_facts import RepairOptions, think_mode_for
+from welldone.protocol.request_facts import RepairOptions, RequestFacts, has_plain_text, think_mode_for
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.server.requests.fields import ValidatedRequest
 
@@ -109,7 +109,7 @@ def pipeline_factory(
         StreamPipeline if request.is_stream else BufferedPipeline,
         endpoint,
         fallback=envelope,
-        facts=msgspec.structs.replace(request.facts, is_usage_forced=True, top_logprobs=request.top_logprobs),
+        facts=_pipeline_facts(request),
         fan_out=FanOut(len(request.bodies), request.prompt_count, tuple(request.echo or ())),
         forced=request.forced_call,
         model=model,
@@ -117,6 +117,26 @@ def pipeline_factory(
         is_continuable=is_continuable,
     )
     return make if dialect is None else lambda: make(dialect=copy.copy(dialect))  # it has state
+
+
+def _pipeline_facts(request: ValidatedRequest) -> RequestFacts:
+    return msgspec.structs.replace(request.facts, is_usage_forced=True, top_logprobs=request.top_logprobs)
+
+
+def template_key(
+    gen_request: GenerationRequest,
+    request: ValidatedRequest,
+    lease: BackendLease,
+    options: RepairOptions,
+    reported_model: str | None,
+) -> Hashable:
+    """Return all that a stream of text depends on, for `TemplateCache`; None if it may depend on more."""
+    facts = _pipeline_facts(request)
+    is_chat_stream = request.is_stream and gen_request.endpoint is Endpoint.CHAT and gen_request.dialect is None
+    is_single = len(request.bodies) == facts.choice_count == 1
+    if not (is_chat_stream and is_single and request.forced_call is None and has_plain_text(facts, options)):
+        return None
+    return lease.upstream is None, lease.name, lease.model, reported_model, facts, options.strict
 
 
 def upstream_options(upstream: Upstream, body: Json) -> RepairOptions:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from welldone.protocol.replay import AnyPipeline
+from welldone.protocol.result import RepairResult
 from welldone.server.observe.timing import StreamTimes
 
 REPAIRS_HEADER = "x-welldone-repairs"
@@ -32,9 +32,8 @@ class ReportHeaders:
         """Return the headers at the start of the response, with the upstream of the last attempt."""
         return {TIMING_HEADER: self._timing(), **self._upstream_header(upstream)}
 
-    def trailers(self, pipeline: AnyPipeline, upstream: str, continued: Sequence[str]) -> dict[str, str]:
+    def trailers(self, result: RepairResult, upstream: str, continued: Sequence[str]) -> dict[str, str]:
         """Return the trailers at its end."""
-        result = pipeline.result
         rules = [entry.rule for entry in result.repairs]
         broken_json = f"content={result.invalid_json_count}, arguments={result.invalid_arguments_count}"
         return {

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from enum import IntEnum, auto
+from functools import partial
 
 import msgspec
 
@@ -16,16 +17,20 @@ from welldone.gateway.backends import Backend, BackendLease, upstream_headers
 from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError, internal_error
 from welldone.http.server import HttpResponse, StreamingResponse
+from welldone.protocol import sse
 from welldone.protocol.continuation import Continuation, ContinuationWay
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
+from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import incomplete_stream_failure
 from welldone.protocol.pipeline import BufferedPipeline, Pipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
-from welldone.protocol.result import PartState
+from welldone.protocol.request_facts import DEFAULT_OPTIONS, RepairOptions
+from welldone.protocol.result import PartState, RepairResult
+from welldone.protocol.stream_template import RECORDED_LIMIT_BYTES, TemplatedStream, TemplateSlot
 from welldone.server.app import RequestContext, response_headers
 from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
 from welldone.server.generation.client_output import ClientOutput
@@ -35,6 +40,7 @@ from welldone.server.generation.pipelines import (
     GenerationRequest,
     pipeline_factory,
     reasoning_fields_for,
+    template_key,
     upstream_options,
 )
 from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
@@ -57,6 +63,7 @@ _GRACE_S = {
 """How long the end of a body is awaited."""
 _BROKEN_OFF = incomplete_stream_failure("the server's stream ended before the answer was complete")
 _NEVER_S = 86_400.0
+_EVENT_STREAM_HEADERS = dict(sse.HEADERS)
 _UPSTREAM_PATHS = {
     # The path, and the parameter to blame for a prompt that is too long.
     Endpoint.CHAT: ("/chat/completions", "messages"),
@@ -118,21 +125,19 @@ class ResponseTask(ClientOutput):
             # As in /page/api/state: only admins see upstreams, unless the operator shows them to everyone.
             self._report = ReportHeaders(times, settings.report or parts.keys.is_admin(ctx.principal))
         self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
+        self._may_use_template = reread_request is None
         self._capture = capture
         self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id, times)
         self.param: str
         self._path, self.param = _UPSTREAM_PATHS[gen_request.endpoint]
-        self._pipeline_factory = pipeline_factory(
-            gen_request,
-            request,
-            backend,
-            envelope=Envelope(gen_request.id, int(parts.now()), backend.name),
-            reasoning=reasoning_fields_for(ctx.request.headers.get("User-Agent"), settings.reasoning),
-            # Several choices are requested separately: one of them can be requested again, whatever the setting.
-            is_continuable=self.continuations.is_on or len(request.bodies) > 1,
-        )
+        self._pipeline_factory = self._make_factory(Envelope(gen_request.id, int(parts.now()), backend.name))
         self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
-        self.pipeline = self._make_pipeline()
+        self._pipeline: AnyPipeline | None = None
+        self._templated: TemplatedStream | None = None  # replaces the pipeline while the stream follows a template
+        self._template_slot: TemplateSlot | None = None
+        self._recorded: bytearray | None = None  # input from which a template is learnt
+        self._options: RepairOptions = DEFAULT_OPTIONS
+        self._reset_pipeline()
         self.error: ApiError | None = None
         """Why the response failed."""
         self._part_count = len(request.bodies)
@@ -148,10 +153,55 @@ class ResponseTask(ClientOutput):
         self._keep_alive_count = 0
         self.cost: TokenCost = TokenCost(prompt_copies=self._part_count // request.prompt_count)
 
-    def _make_pipeline(self) -> AnyPipeline:
+    def _reset_pipeline(self) -> None:
+        self._pipeline = self._templated = self._template_slot = self._recorded = None
         if self._capture is not None:
             self._capture.pipeline_created(self._pipeline_factory)
-        return self._pipeline_factory()
+            self._pipeline = self._pipeline_factory()
+
+    @property
+    def pipeline(self) -> AnyPipeline:
+        """The pipeline. If the stream has followed a template so far, the pipeline now replaces it."""
+        if self._pipeline is None:
+            templated, self._templated = self._templated, None
+            self._pipeline = self._pipeline_factory() if templated is None else templated.restore()
+        return self._pipeline
+
+    @pipeline.setter
+    def pipeline(self, pipeline: AnyPipeline) -> None:
+        self._pipeline, self._templated = pipeline, None
+
+    @property
+    def result(self) -> RepairResult:
+        """What is known of the answer."""
+        return self.pipeline.result if self._templated is None else self._templated.result
+
+    def _prepare_pipeline(self, lease: BackendLease, part: int) -> None:
+        """Configure the pipeline for an upstream, or use a template instead of it."""
+        if lease.upstream is not None:
+            self._options = upstream_options(lease.upstream, self._request.bodies[part])
+            if self._capture is not None:
+                self._capture.configure(part, self._options)
+        if self._pipeline is None and self._may_use_template:
+            model = self.backend.reported_model
+            key = template_key(self._gen_request, self._request, lease, self._options, model)
+            slot = self._template_slot = None if key is None else self._parts.templates.slot(key)
+            make_pipeline = partial(_make_configured, self._pipeline_factory, self._options)
+            self._templated = None if slot is None else slot.begin(make_pipeline)
+            self._recorded = bytearray() if slot is not None and slot.is_learning else None
+        if self._templated is None and lease.upstream is not None:
+            self.pipeline.configure(part, self._options)
+
+    def _make_factory(self, fallback: Envelope) -> Callable[[], AnyPipeline]:
+        return pipeline_factory(
+            self._gen_request,
+            self._request,
+            self.backend,
+            envelope=fallback,
+            reasoning=reasoning_fields_for(self._ctx.request.headers.get("User-Agent"), self._settings.reasoning),
+            # Several choices are requested separately: one of them can be requested again, whatever the setting.
+            is_continuable=self.continuations.is_on or len(self._request.bodies) > 1,
+        )
 
     def _enter(self, state: ResponseState) -> None:
         """Change the state, unless the response has ended or is already further."""
@@ -175,15 +225,17 @@ class ResponseTask(ClientOutput):
             return await self._buffered_response()
         finally:
             self._enter(ResponseState.FAILED)  # unless it has ended before
-            if self.state is not ResponseState.COMPLETE or self.pipeline.usage is None:
+            if self.state is not ResponseState.COMPLETE or (self._templated or self.pipeline).usage is None:
                 outputs = [(n, one.output_estimate) for n, one in self._attempts.items() if one.is_billable]
                 self.cost.add_incomplete(outputs, self._request.bodies, is_same_dialect=self._is_same_dialect)
             for attempt in self._attempts.values():
                 attempt.close()
-            for task in tasks:
-                task.cancel()
+            if self.state is not ResponseState.COMPLETE or self._part_count > 1:  # else the worker is about to end
+                for task in tasks:
+                    task.cancel()
             self._attempts.clear()  # a reference cycle would wait for the garbage collector
             self._buffer.clear()
+            self._learn_template()
 
     def abort(self, error: ApiError) -> None:
         """End the response with an error."""
@@ -223,11 +275,7 @@ class ResponseTask(ClientOutput):
             if planned is None:
                 return msgspec.structs.replace(first_failure, is_retryable=False)
             way, body = planned
-        if lease.upstream is not None:
-            options = upstream_options(lease.upstream, self._request.bodies[part])
-            self.pipeline.configure(part, options)
-            if self._capture is not None:
-                self._capture.configure(part, options)
+        self._prepare_pipeline(lease, part)
         await self._parts.body_budget.reserve(attempt)
         try:
             if self.state >= ResponseState.COMPLETE:
@@ -251,7 +299,11 @@ class ResponseTask(ClientOutput):
                 failure = msgspec.structs.replace(failure, error=first_failure.error)
             return failure
         finally:
-            self._parts.body_budget.release(attempt)
+            self.release_body(attempt)
+
+    def release_body(self, attempt: UpstreamAttempt) -> None:
+        """Count the body of an attempt no longer."""
+        self._parts.body_budget.release(attempt)
 
     def retract(self, part: int) -> bool:
         """Discard the output of a failed attempt, if the client has received nothing of it but roles."""
@@ -322,7 +374,7 @@ class ResponseTask(ClientOutput):
         self._is_paused = False
         self._enter(ResponseState.WAITING)
         self._ended_count = 0
-        self.pipeline = self._make_pipeline()
+        self._reset_pipeline()
 
     @property
     def continuation_outcome(self) -> str:
@@ -353,9 +405,19 @@ class ResponseTask(ClientOutput):
         self._received_bytes += len(data)
         if self._capture is not None:
             self._capture.feed(data, part)
+        if (templated := self._templated) is not None:
+            if (output := templated.feed(data)) is not None:
+                self._send_part(part, output, templated.state)
+                return True
+            if self._template_slot is not None:
+                self._template_slot.report(is_match=templated.is_overlong)
         if self._received_bytes > _BUFFERED_LIMIT_BYTES and self.pipeline.retains_output:
             self.abort(reply_too_large())
             return False
+        if self._recorded is not None:
+            self._recorded += data
+            if len(self._recorded) > RECORDED_LIMIT_BYTES:
+                self._recorded = None
         output = self.pipeline.feed(data, part)
         state = self.pipeline.part_state(part)
         if state is PartState.FAILED:
@@ -369,6 +431,11 @@ class ResponseTask(ClientOutput):
             if isinstance(self.pipeline, PassthroughRepairer):
                 self._send(output)  # events before the first content, such as `response.created`
             return False
+        self._send_part(part, output, state)
+        return True
+
+    def _send_part(self, part: int, output: bytes | None, state: PartState) -> None:
+        """Send output of a part that has not failed."""
         self.times.record_chunk()
         self._send(output)
         if state is PartState.ANSWERING:
@@ -378,17 +445,27 @@ class ResponseTask(ClientOutput):
         else:
             # Some servers leave the body open after [DONE], or never send it; the response is complete all the same.
             self._attempts[part].finish_after(_GRACE_S[state])
-        return True
+
+    def _learn_template(self) -> None:
+        """Learn from a stream that has ended well."""
+        if self._template_slot is None or self.state is not ResponseState.COMPLETE:
+            return
+        if self._templated is not None:
+            self._template_slot.report(is_match=True)
+        elif self._recorded:
+            self._template_slot.learn(
+                bytes(self._recorded), lambda fallback: _make_configured(self._make_factory(fallback), self._options)
+            )
 
     def _enable_fast_path(self) -> None:
         """Use the fast path for text chunks, once the stream is open."""
-        if (
-            self._stream is not None
-            and self._part_count == len(self._attempts) == 1  # a queued stream has no attempt yet
-            and isinstance(self.pipeline, StreamPipeline)
-            and self.pipeline.dialect.HAS_TEXT_CHUNKS
-        ):
-            self._attempts[0].enable_fast_path(self.pipeline, self._stream, self.times)
+        if self._stream is None or not self._part_count == len(self._attempts) == 1:
+            return  # a queued stream has no attempt yet
+        path: FastPath | TemplatedStream | None = self._templated
+        if path is None and isinstance(self.pipeline, StreamPipeline) and self.pipeline.dialect.HAS_TEXT_CHUNKS:
+            path = self.pipeline.fast_path
+        if path is not None:
+            self._attempts[0].enable_fast_path(path, self._stream, self.times)
 
     def on_full_body(self, data: bytes, part: int) -> Iterator[None]:
         """Process a whole reply of a part, in steps between which the event loop may run."""
@@ -409,13 +486,15 @@ class ResponseTask(ClientOutput):
     @property
     def has_content(self) -> bool:
         """Whether the last data had content."""
-        return self.pipeline.has_content
+        return (self._templated or self.pipeline).has_content
 
     def is_complete(self, part: int) -> bool:
         """Whether only usage or `[DONE]` can be missing, so that a lost connection does not make the answer fail.
 
         Not if the server has sent content after a finish reason: then there may be more of it.
         """
+        if self._templated is not None:  # nothing follows its finish reason
+            return self._templated.state >= PartState.FINISHED
         has_early_finish = "fin-last-of-choice" in self.pipeline.repair_log.counts()
         return self.pipeline.part_state(part) >= (PartState.DONE if has_early_finish else PartState.FINISHED)
 
@@ -424,15 +503,17 @@ class ResponseTask(ClientOutput):
         if self.state >= ResponseState.COMPLETE:
             return
         self._ended_count += 1
-        output = self._close_part(part)
-        if self.pipeline.failure is not None:
-            self._fail_part(part, output)
-            return
-        if self.pipeline.part_state(part) is PartState.CUT:
-            self._ended_count -= 1
-            self._send(output)
-            self._cut_part(part)
-            return
+        output = None if self._templated is None else self._templated.close()
+        if output is None:
+            output = self._close_part(part)
+            if self.pipeline.failure is not None:
+                self._fail_part(part, output)
+                return
+            if self.pipeline.part_state(part) is PartState.CUT:
+                self._ended_count -= 1
+                self._send(output)
+                self._cut_part(part)
+                return
         if self._ended_count < self._part_count or self._stream is None:
             self._send(output)
         else:
@@ -513,7 +594,7 @@ class ResponseTask(ClientOutput):
     def _trailers(self) -> dict[str, str]:
         if self._report is None:
             return {}
-        return self._report.trailers(self.pipeline, self.retries.upstream, self.continuations.ways)
+        return self._report.trailers(self.result, self.retries.upstream, self.continuations.ways)
 
     async def _stream_response(self) -> None:
         # An early error becomes an HTTP status. After `early_s` the stream is opened, and queued requests receive
@@ -523,7 +604,10 @@ class ResponseTask(ClientOutput):
             await self._wait(self._next_deadline_s(left_s))
         if self.error is not None:
             raise self.error
-        headers = {**self.pipeline.headers, **response_headers(self._ctx)}
+        headers = {
+            **(_EVENT_STREAM_HEADERS if self._templated else self.pipeline.headers),
+            **response_headers(self._ctx),
+        }
         trailer_names: tuple[str, ...] = ()
         if self._report is not None:
             headers |= self._report.headers(self.retries.upstream)
@@ -606,3 +690,11 @@ class ResponseTask(ClientOutput):
         self._enter(state)
         self.retries.stop()
         self.wake()
+
+
+def _make_configured(factory: Callable[[], AnyPipeline], options: RepairOptions) -> StreamPipeline:
+    """Make the pipeline of a stream that is one part. Not a method: a reference to the task would be a cycle."""
+    pipeline = factory()
+    assert isinstance(pipeline, StreamPipeline)
+    pipeline.configure(0, options)
+    return pipeline

@@ -137,7 +137,7 @@ class GenerationService:
 
     def _record_usage(self, ctx: RequestContext, task: ResponseTask) -> None:
         """Record repairs, times, tokens and failure of a response in metrics, limits and the log."""
-        times, result = task.times, task.pipeline.result
+        times, result = task.times, task.result
         usage = result.usage
         repaired = tuple(entry.rule for entry in result.repairs) if result.repairs else ()
         if task.backend.is_third_party:

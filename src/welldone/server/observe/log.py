@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import TracebackType
-from typing import Literal, Protocol, Self, cast
+from typing import Literal, Protocol, Self, TypeAlias, cast
 
 import msgspec
 
@@ -38,6 +38,7 @@ _LINES_LIMIT = 4_096
 """Lines that may wait for the writer: at most 50 MB, typically one."""
 
 _BATCH = 64  # lines per write
+_GATHER_S = 0.05  # between two writes: a wake-up of the writer costs more than a line
 _CACHED_TEXTS, _CACHED_LENGTH = 1_024, 128  # field values that are redacted once
 
 # Secrets follow a known name, or have a known form: keys of OpenAI, welldone and Hugging Face.
@@ -53,6 +54,8 @@ _SECRET_FORMS = r"""
   | \b(?:sk|wd)-[a-z0-9_-]{8,}
   | \bhf_[a-z0-9]{8,}
 """
+_SECRET_PARTS = ("bearer", "authorization", "api-key", "api_key", "key=", "token=", "://", "sk-", "wd-", "hf_")
+"""Each of these secrets contains one of them, in lower case. A test for them is faster than the pattern."""
 
 # Besides C0 controls: C1 controls, line and paragraph separators, and bidirectional controls, which a terminal may obey
 # or a reader may take for the end of a line.
@@ -115,12 +118,21 @@ def log_request(entry: RequestLogEntry) -> None:
     level = logging.WARNING if has_failed else logging.INFO
     if not LOGGER.isEnabledFor(level):
         return
-    fields: dict[str, FieldValue] = msgspec.to_builtins(entry)
-    fields["path"] = entry.path.partition("?")[0]  # the query may contain a key
+    handlers = LOGGER.root.handlers
+    if len(handlers) == 1 and isinstance(handlers[0], LogHandler) and not LOGGER.handlers:
+        handlers[0].add_request(level, entry)  # without a record, which costs more than the rest
+        return
+    fields = _request_fields(entry)
     record = logging.LogRecord.__new__(logging.LogRecord)  # `__init__` would look up thread, process and path
     record.__dict__.update(_REQUEST_RECORD, levelno=level, created=time.time(), fields=fields)
     record.levelname = logging.getLevelName(level)
     LOGGER.handle(record)
+
+
+def _request_fields(entry: RequestLogEntry) -> dict[str, FieldValue]:
+    fields: dict[str, FieldValue] = msgspec.to_builtins(entry)
+    fields["path"] = entry.path.partition("?")[0]  # the query may contain a key
+    return fields
 
 
 def json_line(level: int, message: str, fields: Mapping[str, FieldValue]) -> str:
@@ -151,11 +163,16 @@ class Redactor:
             if secret
             for spelling in (secret, repr(secret)[1:-1], msgspec.json.encode(secret).decode()[1:-1])
         }
+        self._spellings = tuple(spellings)
         known = [f"(?-i:{any_of_pattern(spellings)})"] if spellings else []
         self._secret = re.compile("|".join([*known, _NAMED_SECRET, _SECRET_FORMS]), re.IGNORECASE | re.VERBOSE)
 
     def redact(self, text: str) -> str:
         """The text without secrets."""
+        if text.isascii():  # some other letters match ASCII letters if case is ignored
+            lowered = text.lower()
+            if not (any(map(lowered.__contains__, _SECRET_PARTS)) or any(map(text.__contains__, self._spellings))):
+                return text
         return self._secret.sub(lambda match: (match["name"] or "") + HIDDEN, text)
 
     def line_of(self, text: str, limit: int) -> str:
@@ -178,9 +195,10 @@ class LineFormatter(logging.Formatter):
 
     def __init__(self, style: Literal["text", "json"], redactor: Redactor) -> None:
         super().__init__()
-        self._write = _as_json if style == "json" else _as_text
+        self._is_json = style == "json"
         self._redactor = redactor
         self._clean_text = lru_cache(_CACHED_TEXTS)(self._redacted_text)  # paths, models and rules repeat
+        self._shown_text = lru_cache(_CACHED_TEXTS)(lambda text: _quote(self._redacted_text(text)))
 
     def format(self, record: logging.LogRecord) -> str:
         """The line or lines, without the final newline."""
@@ -188,13 +206,26 @@ class LineFormatter(logging.Formatter):
         if record.name != LOGGER.name:
             fields = {"logger": record.name, **fields}
         trace = self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
-        line: dict[str, FieldValue] = {
-            "ts": _time(record.created),
-            "level": record.levelname.lower(),
-            "event": _escape_unsafe(self._redactor.start_of(_record_message(record), _MESSAGE_LIMIT)),
-        }
-        clean_fields = {name: self._value(value) for name, value in fields.items()}
-        return self._write(line, clean_fields, _escape_unsafe(self._redactor.end_of(trace, _TRACE_LIMIT)))
+        trace = _escape_unsafe(self._redactor.end_of(trace, _TRACE_LIMIT)) if trace else ""
+        return self._line(record.created, record.levelname, _record_message(record), fields, trace)
+
+    def format_request(self, level: int, created: float, entry: RequestLogEntry) -> str:
+        """The line of a request."""
+        return self._line(created, logging.getLevelName(level), "request", _request_fields(entry), "")
+
+    def _line(self, created: float, level: str, message: str, fields: Mapping[str, FieldValue], trace: str) -> str:
+        is_short = len(message) <= _CACHED_LENGTH
+        text = self._clean_text(message) if is_short else self._redacted_text(message, _MESSAGE_LIMIT)
+        if self._is_json:
+            line: dict[str, FieldValue] = {"ts": _time(created), "level": level.lower(), "event": text}
+            clean_fields = {name: self._value(value) for name, value in fields.items()}
+            return msgspec.json.encode(line | clean_fields | ({"exception": trace} if trace else {})).decode()
+        shown = " ".join([f"{name}={self._shown_value(value)}" for name, value in fields.items()])
+        head = f"{_time(created)} {level.lower():<7} {text.translate(_CONTROLS)} {shown}".rstrip()
+        if not trace:
+            return head
+        # Log lines begin with a time; tracebacks are indented, so that their text cannot imitate one.
+        return "\n".join([head, *(f"    {part.translate(_CONTROLS)}" for part in trace.split("\n") if part)])
 
     def _value(self, value: FieldValue) -> FieldValue:
         if isinstance(value, str):
@@ -205,12 +236,32 @@ class LineFormatter(logging.Formatter):
             return value
         return [self._redacted_text(one) for one in value[:_LIST_LIMIT]]
 
-    def _redacted_text(self, text: str) -> str:
-        return _escape_unsafe(self._redactor.start_of(text, _VALUE_LIMIT))
+    def _shown_value(self, value: FieldValue) -> str:
+        kind = type(value)
+        if kind is int:
+            return str(value)
+        if isinstance(value, str):
+            return self._shown_text(value) if len(value) <= _CACHED_LENGTH else _quote(self._redacted_text(value))
+        if isinstance(value, float):
+            return f"{round(value, 3):g}"
+        if value is None:
+            return "-"
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return _quote(",".join(cast("list[str]", self._value(value))))
+
+    def _redacted_text(self, text: str, limit: int = _VALUE_LIMIT) -> str:
+        return _escape_unsafe(self._redactor.start_of(text, limit))
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    milliseconds = round(seconds * 1000)
+    return f"{_format_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
+
+
+@lru_cache(maxsize=4)
+def _format_second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat().removesuffix("+00:00")
 
 
 def _record_message(record: logging.LogRecord) -> str:
@@ -222,26 +273,12 @@ def _record_message(record: logging.LogRecord) -> str:
 
 def _escape_unsafe(text: str) -> str:
     """Escape unsafe characters and lone surrogates."""
+    if text.isascii() and "\x7f" not in text:
+        return text
     return text.encode(errors="backslashreplace").decode().translate(_UNSAFE_CHARACTERS)
 
 
-def _as_json(line: dict[str, FieldValue], fields: dict[str, FieldValue], trace: str) -> str:
-    return msgspec.json.encode(line | fields | ({"exception": trace} if trace else {})).decode()
-
-
-def _as_text(line: dict[str, FieldValue], fields: dict[str, FieldValue], trace: str) -> str:
-    shown = " ".join(f"{name}={_format_value(value)}" for name, value in fields.items())
-    head = f"{line['ts']} {line['level']:<7} {str(line['event']).translate(_CONTROLS)} {shown}".rstrip()
-    # Log lines begin with a time; tracebacks are indented, so that their text cannot imitate one.
-    return "\n".join([head, *(f"    {part.translate(_CONTROLS)}" for part in trace.split("\n") if part)])
-
-
-def _format_value(value: FieldValue) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = f"{value:g}" if isinstance(value, float) else ",".join(value) if isinstance(value, list) else str(value)
+def _quote(text: str) -> str:
     return text if _UNQUOTED.fullmatch(text) else msgspec.json.encode(text).decode()
 
 
@@ -253,6 +290,10 @@ class LogStream(Protocol):
 
     def flush(self) -> None:
         """Flush the buffer."""
+
+
+_Line: TypeAlias = str | logging.LogRecord | tuple[int, float, RequestLogEntry] | None
+"""A line, or what it is made from: a record, or level, time and fields of a request. None: the end."""
 
 
 class LogHandler(logging.Handler):
@@ -271,10 +312,12 @@ class LogHandler(logging.Handler):
         self._unwritten = 0  # counted by the writer thread
         self._level = level
         self._stream: LogStream = sys.stderr if stream is None else stream
-        self._lines: queue.SimpleQueue[str | logging.LogRecord | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[_Line] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._is_closing = threading.Event()
         self._levels: tuple[int, int] | None = None
-        self.setFormatter(LineFormatter(style, Redactor(secrets)))
+        self._formatter = LineFormatter(style, Redactor(secrets))
+        self.setFormatter(self._formatter)
 
     @property
     def dropped(self) -> int:
@@ -299,6 +342,7 @@ class LogHandler(logging.Handler):
             LOGGER.setLevel(self._levels[1])
             self._levels = None
             self._lines.put(None)
+            self._is_closing.set()
             self._thread.join(within_s)
             if self._thread.is_alive() and self._lines.qsize() > _LINES_LIMIT:
                 with contextlib.suppress(queue.Empty):
@@ -319,6 +363,15 @@ class LogHandler(logging.Handler):
         except Exception:  # noqa: BLE001 - an unprintable argument must not fail a request
             self._overflowed += 1
 
+    def add_request(self, level: int, entry: RequestLogEntry) -> None:
+        """Pass a request to the writer, or drop it."""
+        if self._lines.qsize() >= _LINES_LIMIT:
+            self.acquire()
+            self._overflowed += 1
+            self.release()
+        else:
+            self._lines.put((level, time.time(), entry))
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -326,16 +379,24 @@ class LogHandler(logging.Handler):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _format_line(self, line: str | logging.LogRecord | tuple[int, float, RequestLogEntry]) -> str:
+        if isinstance(line, str):
+            return line
+        return self._formatter.format_request(*line) if isinstance(line, tuple) else self.format(line)
+
     def _write_all(self) -> None:
-        """The writer thread: format and write lines in batches."""
+        """The writer thread: format and write lines in batches. The first line after a pause is written at once."""
         is_open = True
         reported = 0
+        written_at = 0.0
         while is_open:
             batch = [self._lines.get()]
+            if (left_s := written_at + _GATHER_S - time.monotonic()) > 0 and self._lines.qsize() < _BATCH:
+                self._is_closing.wait(left_s)
             while batch[-1] is not None and len(batch) < _BATCH and not self._lines.empty():
                 batch.append(self._lines.get())
             is_open = batch[-1] is not None
-            lines = [line if isinstance(line, str) else self.format(line) for line in batch if line is not None]
+            lines = [self._format_line(line) for line in batch if line is not None]
             if self.dropped > reported:
                 reported = self.dropped
                 values = {"name": LOGGER.name, "levelno": logging.WARNING, "levelname": "WARNING"}
@@ -346,6 +407,7 @@ class LogHandler(logging.Handler):
                 self._stream.flush()
             except (OSError, ValueError):  # a broken pipe, or a closed stream
                 self._unwritten += len(lines)
+            written_at = time.monotonic()
 
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}

@@ -51,10 +51,11 @@ def read_body_in_steps(
     _check_content_type(content_type, is_browser)
     if not data.strip():
         raise invalid_request("The body is empty: it must be a JSON object.")
-    if not json_budget.is_small_and_flat(data, JSON_DEPTH_LIMIT):  # it has too few bytes to exceed another limit
+    is_small = json_budget.is_small_and_flat(data, JSON_DEPTH_LIMIT)  # it has too few bytes to exceed another limit
+    if not is_small:
         yield from JsonSizeLimits("body").check_in_steps(data)
     try:
-        value = yield from json_budget.decode_unlimited_in_steps(data)
+        value = json_budget.decode(data) if is_small else (yield from json_budget.decode_unlimited_in_steps(data))
     except _DECODE_ERRORS:
         raise _invalid_json() from None
     if not isinstance(value, dict):
