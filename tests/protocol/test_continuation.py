@@ -604,6 +604,8 @@ def test_usage_counts_the_prompt_once() -> None:
     assert continued_usage(usage, prefill("Hello", tokens=2)) == expected
     known = msgspec.structs.replace(prefill("Hello", tokens=1), prompt_tokens=11)
     assert continued_usage(usage, known) == Usage(11, 4, 15, usage.extra_fields)
+    merged = msgspec.structs.replace(prefill("\nHello", tokens=2), prompt_tokens=11)  # a token of both
+    assert continued_usage(usage, merged) == Usage(11, 5, 16, usage.extra_fields)
 
 
 def test_the_prompt_tokens_of_the_first_stream_are_kept() -> None:

@@ -47,7 +47,7 @@ AGAIN = whole(*words(*WORDS))
 def posted(serving: Gateway) -> list[dict[str, Any]]:
     """The generation requests of all upstreams."""
     posts = [one for upstream in serving.upstreams for one in upstream.requests if one.method == "POST"]
-    return [json.loads(one.body) for one in posts if "completions" in one.path]
+    return [json.loads(one.body) for one in posts if one.path.endswith("completions")]
 
 
 def text_of(reply: RecordedReply) -> str:
@@ -120,8 +120,13 @@ def test_vllm_is_asked_with_its_own_fields(tmp_path: Path, tokens: int) -> None:
     run(work())
 
 
-def test_replicas_of_a_cluster_are_asked_for_the_tokens(tmp_path: Path) -> None:
-    script = MockScript(posts=(REST,), paths={"/tokenize": json_reply({"tokens": [1, 2, 3, 4, 5]})})
+@table("counted", [10, None])
+def test_replicas_of_a_cluster_are_asked_for_the_tokens(tmp_path: Path, counted: int | None) -> None:
+    paths = {"/tokenize": json_reply({"tokens": [1, 2, 3, 4, 5]})}
+    if counted is not None:
+        paths["/v1/chat/completions/input_tokens"] = json_reply({"input_tokens": counted})
+    script = MockScript(posts=(REST,), paths=paths)
+    prompt = counted or 9  # of the 14 tokens with the delivered text
     weights = [{"is_dynamic": True, "weight": weight} for weight in (0.01, 1000.0)]
 
     async def work() -> None:
@@ -131,6 +136,8 @@ def test_replicas_of_a_cluster_are_asked_for_the_tokens(tmp_path: Path) -> None:
             reply = await serving.post({**STREAM, "max_tokens": 20})
             assert text_of(reply) == TEXT
             assert posted(serving)[1]["max_tokens"] == 15
+            usage = {"prompt_tokens": prompt, "completion_tokens": 8, "total_tokens": prompt + 8}
+            assert f'"usage":{json.dumps(usage, separators=(",", ":"))}' in reply.body.decode()
 
     run(work())
 

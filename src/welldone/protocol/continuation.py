@@ -338,7 +338,8 @@ def continued_usage(usage: Usage, continuation: Continuation) -> Usage:
     details = as_object(extra_fields.get("prompt_tokens_details"))
     if type(cached := details.get("cached_tokens")) is int and cached > prompt:
         extra_fields["prompt_tokens_details"] = {**details, "cached_tokens": prompt}
-    completion = max(0, usage.prompt_tokens + usage.completion_tokens - prompt)
+    # The end of the prompt and the start of the text may be one token of the longer prompt.
+    completion = max(continuation.delivered_tokens, usage.prompt_tokens - prompt) + usage.completion_tokens
     return Usage(prompt, completion, max(usage.total_tokens, prompt + completion), extra_fields)
 
 

@@ -87,7 +87,7 @@ class StreamPart:
         self.delivered.record_pending()
         self._first_envelope = self.envelope
         known = self.repairer.usage or self._continuation
-        if known is not None:
+        if known is not None and known.prompt_tokens is not None:
             continuation = msgspec.structs.replace(continuation, prompt_tokens=known.prompt_tokens)
         self._continuation = continuation
         self._seam = Seam(self.delivered, continuation)

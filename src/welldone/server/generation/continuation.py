@@ -21,6 +21,7 @@ from welldone.protocol.continuation import (
     plan_continuation,
 )
 from welldone.protocol.events import Json
+from welldone.protocol.lenient_json import as_positive_int
 from welldone.server.generation.retry import JsonRequest
 from welldone.server.observe import log
 from welldone.server.observe.timing import StreamTimes
@@ -33,6 +34,9 @@ _SHORT_REPLAY_S = 2.0
 _TOKENS_LIMIT = 1_000_000  # of the delivered text, which has at most a megabyte
 _tokenize_request = partial(
     JsonRequest, path="/tokenize", is_root=True, param="", values_limit=_TOKENS_LIMIT, limit_bytes=8 * 2**20
+)
+_input_tokens_request = partial(
+    JsonRequest, path="/chat/completions/input_tokens", param="", values_limit=1_000, limit_bytes=2**16
 )
 _KINDS_WITH_PREFILL_FIELDS = {"vllm"}
 """Servers that are recognised with certainty, and have supported `continue_final_message` for years."""
@@ -111,7 +115,9 @@ class Continuations:
             tokens = await self._count_tokens(lease, continuation.prefill, style)
             if tokens is not None:
                 continuation = msgspec.structs.replace(
-                    continuation, delivered_tokens=max(tokens, continuation.delivered_tokens)
+                    continuation,
+                    delivered_tokens=max(tokens, continuation.delivered_tokens),
+                    prompt_tokens=await _count_prompt(lease, body) if style is PrefillStyle.ENGINE else None,
                 )
             planned = None if tokens is None else continued_body(body, continuation, style)
             if planned is not None:
@@ -165,12 +171,23 @@ class Continuations:
         return 0
 
 
+async def _count_prompt(lease: BackendLease, body: Json) -> int | None:
+    """Count the tokens of the first prompt, as the engine counts them in the usage."""
+    if isinstance(prompt := body.get("prompt"), str):
+        tokens = await _tokenize(lease, {"content": prompt, "add_special": True, "parse_special": True})
+        return None if tokens is None else len(tokens)
+    reply = await _fetch(lease, _input_tokens_request(body=body))
+    return as_positive_int(reply.get("input_tokens")) or None
+
+
 async def _tokenize(lease: BackendLease, body: Json) -> list[object] | None:
-    request = _tokenize_request(body=body)
+    tokens = (await _fetch(lease, _tokenize_request(body=body))).get("tokens")
+    return tokens if isinstance(tokens, list) else None
+
+
+async def _fetch(lease: BackendLease, request: JsonRequest) -> Json:
+    """Return the reply; empty if there is none."""
     failure = await request.fetch(lease, 2)  # on a new connection, as all second attempts
     if failure is not None and failure.is_disconnect and await lease.prepare_retry(failure):
         failure = await request.fetch(lease, 2)  # the exit of the engine was noticed late
-    if failure is not None:
-        return None
-    tokens = request.reply.get("tokens")
-    return tokens if isinstance(tokens, list) else None
+    return request.reply if failure is None else {}
