@@ -34,7 +34,7 @@ test-all: test test-more ## run all tests, with the short fault plan, slow tests
 	$(BIN)/python -m pytest $(WORKERS) --tier 3 $(ARGS)
 	$(BIN)/python -m pytest $(WORKERS) --hypothesis-profile long -m hypothesis tests/laws tests/protocol tests/rules $(ARGS)
 
-NODE := $(if $(shell command -v npm),$(WEB)/node_modules/.ready tests/oracle/node/node_modules/.ready)
+NODE := $(if $(shell command -v npm),$(foreach folder,$(WEB) tests/oracle/node tests/oracle/codex,$(folder)/node_modules/.ready))
 packages: .venv/.dev clients $(NODE) ## install the dependencies of test-more
 
 test-package: .venv/.serve ## build the package, and use it with msgspec only on each Python 3.11 to 3.14 of this machine
@@ -127,7 +127,7 @@ lock-servers: ## recompile requirements/servers-*.in and guidellm.in (needs uv, 
 
 clean: ## remove virtual environments, caches and build output
 	rm -rf .venv .venv-* build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -rf .import_linter_cache tests/oracle/node/node_modules $(WEB)/node_modules
+	rm -rf .import_linter_cache tests/oracle/*/node_modules $(WEB)/node_modules
 	find src tests tools benchmarks faults -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One virtual environment, .venv; each stamp file adds packages to the one before. The package is installed as editable:

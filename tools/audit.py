@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "dependencies.md"
 RUNTIME = ROOT / "requirements" / "serve.txt"
 INSTALLED = tuple(ROOT / "requirements" / f"{name}.txt" for name in ("serve", "test", "dev"))
-LOCKS = ("tests/web/package-lock.json", "tests/oracle/node/package-lock.json")
+LOCKS = tuple(f"{folder}/package-lock.json" for folder in ("tests/web", "tests/oracle/node", "tests/oracle/codex"))
 LOOKUP_S = 30.0
 """Timeout of pip-audit. Its service answers within seconds if it is reachable."""
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[a-z,]+\])?==(\S+?)(?: ; (.+))?")

@@ -25,6 +25,7 @@ from tests.clients.test_clients import PROGRAMS
 from tests.live.faults import LINUX, RESTARTS, engine_of, small_server
 from tests.live.server import Running
 from tests.live.upstream import Upstream, eventually, gateway, upstream
+from tests.oracle import codex
 from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, cut_at
 from welldone.mock.server import MockHttpRequest
 
@@ -109,7 +110,8 @@ class CutUpstreams:
         if any(message["role"] == "tool" for message in messages):
             return ANSWER
         order, byte = re.findall(r"(Request \S+, byte (-?\d+)\.)", seen.body)[0]
-        reply = CALLS if body.get("tools") else WHOLE
+        has_weather = any(tool["function"]["name"] == CALL[0] for tool in body.get("tools", ()))
+        reply = CALLS if has_weather else WHOLE
         if int(byte) == UNCUT:
             return reply
         self.attempts[name] += 1
@@ -143,7 +145,9 @@ def cut_gateway(cut_upstreams: CutUpstreams, tmp_path_factory: pytest.TempPathFa
             for way, settings in WAYS.items()
             for name, server in upstreams.items()
         ]
-        yield stack.enter_context(gateway(tmp_path_factory.mktemp("gateway"), more="\n".join(tables)))
+        options = ["--unknown-tools", "ignore"]  # Codex sends some
+        folder = tmp_path_factory.mktemp("gateway")
+        yield stack.enter_context(gateway(folder, more="\n".join(tables), options=options))
 
 
 @pytest.fixture
@@ -225,6 +229,23 @@ def test_a_client_of_another_dialect_shows_the_uncut_tool_call(compare: Compare,
     result = compare(client.program, "call", "replay", CALLS, endpoint=client.endpoint, mode=mode)
     assert result["called"]["calls"] == [list(CALL)]
     assert result["answered"]["pieces"] == "It rains."
+
+
+@pytest.mark.skipif(codex.why_missing() is not None, reason=str(codex.why_missing()))
+def test_codex_shows_the_uncut_answer(
+    cut_gateway: Running, cut_upstreams: CutUpstreams, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def ask(model: str, byte: int) -> codex.Turn:
+        words = f"Request {request.node.name}, byte {byte}."
+        return codex.run_turn(cut_gateway.url, cut_gateway.key or "none", model, words, folder=tmp_path)
+
+    expected = codex.Turn((TEXT,), PROMPT_TOKENS, len(WORDS))
+    assert [ask(f"prefill-{name}", UNCUT) for name in NAMES] == [expected, expected]
+    for byte in cuts(WHOLE, request.node.name):
+        before, attempts = metrics.read(cut_gateway, CONTINUED), dict(cut_upstreams.attempts)
+        assert ask("prefill", byte) == expected, f"cut at byte {byte}"
+        assert metrics.read(cut_gateway, CONTINUED) == before + 1
+        assert cut_upstreams.attempts == {name: attempts.get(name, 0) + 1 for name in NAMES}
 
 
 @pytest.fixture(scope="module")
