@@ -14,7 +14,7 @@ install = $(if $(shell command -v uv),uv pip install --quiet --python $(1)/bin/p
 # Container images often disable the bytecode cache, which makes each program start about a second slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test test-more test-all packages test-package test-scale test-vllm check lint types contracts audit \
+.PHONY: help serve test test-more test-all packages test-package engine test-engine test-scale test-vllm check lint types contracts audit \
 	docs docs-check format clients web-types matrix faults bench bench-serve bench-gateway bench-scale bench-tool \
 	bench-page shots servers lock lock-servers clean
 
@@ -39,6 +39,17 @@ packages: .venv/.dev clients $(NODE) ## install the dependencies of test-more
 
 test-package: .venv/.serve ## build the package, and use it with msgspec only on each Python 3.11 to 3.14 of this machine
 	$(BIN)/python tools/package.py
+
+engine: .venv/.serve ## build llama.cpp for this machine, faster than the wheel; ARGS="--cuda --jobs 4"
+	$(BIN)/welldone engine build $(ARGS)
+
+ENGINE_TESTS := tests/engines tests/live tests/cli/test_engine.py tests/server/test_model_loading.py
+FAILURE_TESTS := $(addprefix tests/live/test_,crash.py disconnects.py drain.py continuation.py logs.py)
+test-engine: .venv/.test ## build llama.cpp for this machine (minutes), and run the tests of engines and of the server on it
+	$(BIN)/welldone engine build
+	export WELLDONE_ENGINES="$$($(BIN)/welldone engine --folder)" && \
+		$(BIN)/python -m pytest $(WORKERS) --tier 1 $(ENGINE_TESTS) $(ARGS) && \
+		$(BIN)/python -m pytest $(WORKERS) --tier 2 $(FAILURE_TESTS) $(ARGS)
 
 test-scale: .venv/.ray ## run the tests on a Ray cluster of three nodes
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
@@ -116,6 +127,7 @@ LOCK := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url
 lock: ## recompile requirements/*.in (needs uv)
 	set -e; for name in serve library test dev ray clients peers frameworks uv; do \
 		$(LOCK) --output-file requirements/$$name.txt requirements/$$name.in; done
+	$(LOCK) --output-file src/welldone/engines/build_tools.txt requirements/engine-tools.in
 
 # PyTorch's CPU builds differ per platform: these files are for x86-64 Linux and omit the packages that only a GPU needs.
 LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_2_28 \

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import TypeVar
@@ -35,6 +36,8 @@ def _is_set(name: str) -> bool:
     return os.environ.get(name, "").lower() not in {"", "0", "false"}
 
 
+# Builds of llama.cpp on this machine are not used, but those that `make test-engine` names.
+os.environ.setdefault("WELLDONE_ENGINES", str(Path(tempfile.gettempdir()) / f"welldone-no-engines-{os.getuid()}"))
 os.environ.pop("COLUMNS", None)  # set by pytest-xdist; it would limit the width of command output
 IN_CI = _is_set("CI")
 NO_SKIP = IN_CI or _is_set("WELLDONE_NO_SKIP")

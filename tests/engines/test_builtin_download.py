@@ -10,10 +10,10 @@ import pytest
 
 from tests.engines import files
 from welldone.config.builtin_model import DEFAULT_MODEL, BuiltinModel
-from welldone.engines.models import pull
 from welldone.engines.models.install import PullError, PullErrorKind
 from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import read_origin
+from welldone.engines.pip_download import find_pip
 
 DATA = files.model(5000)
 
@@ -156,4 +156,4 @@ def test_output_of_pip_without_an_error_line_is_quoted(tmp_path: Path) -> None:
 
 
 def test_find_pip_uses_this_python() -> None:
-    assert pull.find_pip()[0] == sys.executable
+    assert find_pip()[0] == sys.executable

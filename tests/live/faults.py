@@ -27,6 +27,7 @@ RESTARTS = "welldone_engine_restarts_total"
 LONG_ANSWER = 2000
 """Tokens of an answer that still runs when the fault is injected: nearly all of the tiny model's context."""
 ENGINE = "welldone.engines.llama_child"
+COMMAND_CHILD = "welldone.engines.command_child"
 
 
 @contextmanager
@@ -158,9 +159,13 @@ class Child:
 
 def engine_of(server: Running) -> Child:
     """The engine process of a server with one model."""
-    (pid,) = children(server.process.pid)
-    assert ENGINE in command_line(pid)
+    (pid,) = [pid for pid in descendants(server.process.pid) if _is_engine(command_line(pid))]
     return Child(pid)
+
+
+def _is_engine(words: list[str]) -> bool:
+    is_guard = COMMAND_CHILD in words
+    return ENGINE in words or (not is_guard and any(Path(word).name == "llama-server" for word in words[:8]))
 
 
 def _state_and_parent(entry: Path) -> list[str]:

@@ -177,7 +177,9 @@ def test_an_import_error_of_llama_cpp_ends_the_server_with_the_missing_package(
     tiny_model: Path, tmp_path: Path, raised: str, parts: list[str], not_in: str
 ) -> None:
     (tmp_path / "xllamacpp.py").write_text(f"raise {raised}\n")
-    done = start("-m", str(tiny_model), "--port", "0", environment={"PYTHONPATH": str(tmp_path)})
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = ("-m", str(tiny_model), "--port", "0", "--engine", "wheel")
+    done = start(*options, environment={"PYTHONPATH": paths})
     assert done.returncode == UNREACHABLE
     line = done.stderr.splitlines()[-1]
     assert [part for part in parts if part not in line] == []

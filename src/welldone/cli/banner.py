@@ -4,7 +4,7 @@ import json
 import logging
 import shlex
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 from welldone import __version__
@@ -36,21 +36,24 @@ def banner_lines(
     generated_key: str | None,
     listed_model: str | None = None,
     hostname: str | None = None,
+    engines: Sequence[str] = (),
     stop_hint: str = "Ctrl-C",
 ) -> list[str]:
     """Return the lines of the banner.
 
-    `generated_key` is the key that was generated for this run, `listed_model` a model that an upstream lists.
+    `generated_key` is the key that was generated for this run, `listed_model` a model that an upstream lists, `engines`
+    describes the engines of local models.
     """
     settings = config.server
     is_tls = settings.ssl_cert_file is not None
     url = ui.server_url(settings.host, port, is_tls=is_tls)
     if settings.log_format == "json":
-        return [_json_banner(config, url, has_keys, generated_key)]
+        return [_json_banner(config, url, has_keys, generated_key, engines)]
     lines = [f"welldone {__version__} serves {_served_models(config)} on {url}/v1", ""]
     key_header, key_lines = _key_help(config, has_keys, generated_key)
     lines += [*_curl_example(config, url, _example_model(config) or listed_model, key_header), ""]
     lines += _upstream_lines(config)
+    lines += [f"  {'' if number else 'engine':<8}  {text}" for number, text in enumerate(engines)]
     if not settings.no_page:
         lines.append(f"  page      {url}/")
     if ui.strip_brackets(settings.host) in ui.WILDCARD_HOSTS:
@@ -59,7 +62,7 @@ def banner_lines(
     return [*lines, *key_lines, f"  stop      {stop_hint}"]
 
 
-def _json_banner(config: Config, url: str, has_keys: bool, generated_key: str | None) -> str:
+def _json_banner(config: Config, url: str, has_keys: bool, generated_key: str | None, engines: Sequence[str]) -> str:
     """Return the banner as JSON. It includes a generated key: without it no client could use the server."""
     settings = config.server
     fields: dict[str, log.FieldValue] = {
@@ -69,6 +72,8 @@ def _json_banner(config: Config, url: str, has_keys: bool, generated_key: str | 
         "upstreams": [upstream.name for upstream in config.upstreams],
         "workers": settings.workers,
     }
+    if engines:
+        fields["engines"] = list(engines)
     if not settings.no_page:
         fields["page"] = f"{url}/"
     if generated_key is not None:

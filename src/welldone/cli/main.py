@@ -25,6 +25,7 @@ COMMANDS = {
     "keys": "add, list and remove API keys that several servers share",
     "models": "list the models that can be served, and their state on a running server",
     "pull": "download a model and verify its hash",
+    "engine": "list the engines that run local models, and build a faster one for this machine",
 }
 
 USAGE = """\

@@ -17,15 +17,19 @@ import uvloop
 
 from welldone.cli import banner, supervisor, ui
 from welldone.cli.banner import redacted_url
+from welldone.cli.engine import engine_lines
 from welldone.cli.pull import PULL_EXIT_CODES, fetch_model
 from welldone.cli.supervisor import HangupPolicy
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
+from welldone.engines.builds import choose_engine
 from welldone.engines.engine_config import NO_GPU_WARNING
+from welldone.engines.errors import EngineError
 from welldone.engines.models.install import PullError
 from welldone.engines.models.store import GgufError, models_folder, read_metadata, resolve_model_file
+from welldone.engines.plan import FALLBACK_NOTE
 from welldone.engines.process import failure_excerpt, strip_log_prefix
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.routing import route_problems
@@ -107,6 +111,10 @@ def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
             read_metadata(path)
         except GgufError as error:
             yield f"{ui.printable_name(path)} {error}"
+    try:
+        choose_engine(model.engine, os.environ)
+    except EngineError as error:
+        yield f"{error.message} (--engine)"
     files = [("--mmproj", model.mmproj), ("--chat-template-file", model.chat_template_file)]
     for flag, path in (*(("--lora", Path(path)) for path in model.lora), *files):
         if path is not None and not _can_read(path):
@@ -301,7 +309,7 @@ def run(config: Config) -> int:
         return supervisor.run_workers(
             settings,
             serve,
-            announce=lambda port: _print_banner(config, port, has_keys, generated_key),
+            announce=lambda port: _print_banner(config, port, has_keys, generated_key, []),
             formatter=formatter,
             level=log_level(settings),
         )
@@ -310,10 +318,22 @@ def run(config: Config) -> int:
 
 
 def _print_banner(
-    config: Config, port: int, has_keys: bool, generated_key: str | None, listed_model: str | None = None
+    config: Config,
+    port: int,
+    has_keys: bool,
+    generated_key: str | None,
+    engines: list[str],
+    listed_model: str | None = None,
 ) -> None:
     ui.print_lines(
-        banner.banner_lines(config, port, has_keys=has_keys, generated_key=generated_key, listed_model=listed_model)
+        banner.banner_lines(
+            config,
+            port,
+            has_keys=has_keys,
+            generated_key=generated_key,
+            listed_model=listed_model,
+            engines=engines,
+        )
     )
     ui.flush_output()
 
@@ -385,9 +405,9 @@ class _ServerProcess:
         if self._worker is not None:
             self._worker.on_ready()
         else:
-            _print_banner(
-                self._config, self._server.port, self._has_keys, self._generated_key, await self._listed_model()
-            )
+            engines = await asyncio.to_thread(engine_lines, self._config)
+            model = await self._listed_model()
+            _print_banner(self._config, self._server.port, self._has_keys, self._generated_key, engines, model)
         await self._stop_event.wait()
         return await self._stop()
 
@@ -429,6 +449,8 @@ class _ServerProcess:
         elif (load_s := self._load_progress.end(model)) is not None and model.state is ModelState.READY:
             if model.capabilities is not None:
                 fields |= {"context": model.capabilities.context, "slots": model.capabilities.slots}
+            if model.process is not None and model.process.plan.engine is not None:
+                fields["on"] = model.process.plan.engine.name
             log.event(logging.INFO, "model is ready", {**fields, "load_s": round(load_s, 2)})
         if model.state is ModelState.UNLOADED:
             log.event(logging.INFO, "model is unloaded", fields)
@@ -445,7 +467,7 @@ class _ServerProcess:
                 self._stop_event.set()
 
     def _on_engine_line(self, model: LocalModel, line: str) -> None:
-        if line == NO_GPU_WARNING:
+        if line == NO_GPU_WARNING or line.startswith(FALLBACK_NOTE):
             log.event(logging.WARNING, line, {"model": model.name})
         elif self._config.server.verbose:
             log.event(logging.INFO, line, {"model": model.name, "from": "engine"})

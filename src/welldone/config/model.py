@@ -107,6 +107,15 @@ class ModelSettings:
         limits=(0, None),
         words={"-1": 0.0},
     )
+    engine: Path | None = engine_setting(
+        None,
+        "llama.cpp that runs it: auto (the fastest that `welldone engine` lists), wheel, or a llama-server by its path "
+        "or name",
+        "--engine auto|wheel|PATH",
+        words={"auto": None},
+        unset="auto",
+        is_name_or_file=True,
+    )
     ctx_size: int = engine_setting(
         0,
         "context size in tokens, divided among the slots; 0: the model's own per slot, at most 16384 in total",
@@ -228,6 +237,11 @@ class ModelSettings:
         if self.command:
             return self.parallel or COMMAND_SLOTS
         return self.parallel or (1 if self.ctx_size else DEFAULT_SLOTS)
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a setting has an effect on a GPU only."""
+        return bool(self.gpu_layers or self.main_gpu or self.tensor_split or self.split_mode != "layer")
 
     @property
     def is_builtin(self) -> bool:

@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 
-from welldone.engines.parent_death import signal_on_parent_death
+from welldone.engines.parent_death import offer_to_oom_killer, signal_on_parent_death
 
 CANNOT_RUN_EXIT_CODE = 127
 """Exit code of shells for a command that cannot be executed."""
@@ -53,6 +53,7 @@ def _spawn(command: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal_on_parent_death(signal.SIGKILL, own)
+    offer_to_oom_killer()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         os.execvp(command[0], command)

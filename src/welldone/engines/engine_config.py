@@ -11,6 +11,15 @@ from welldone.config.model import ModelSettings
 ENGINE_CONFIG_LIMIT_BYTES = 4 * 1024 * 1024
 """Longest line that the child reads. Its only large part is the chat template; known templates have under 50 kB."""
 
+READ_TIMEOUT_S = 60
+"""Requests come complete from our own server over a local socket; llama.cpp's default is an hour."""
+
+WRITE_TIMEOUT_S = 600
+"""Our own server reads as slowly as its client, for which it has a shorter limit."""
+
+LOAD_MODES = {(True, True): "mmap+mlock", (True, False): "mlock", (False, True): "auto", (False, False): "none"}
+"""Load modes of llama.cpp by `mlock` and `mmap`."""
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings, socket and key of one engine."""
@@ -49,9 +58,16 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready", tag_field="status"):
 
 NO_GPU_WARNING = (
     "this engine has no GPU: -ngl, -mg, -ts and -sm do nothing here; "
-    "use a build of llama-server with CUDA as a command instead"
+    "`welldone engine build --cuda` or `--vulkan` makes one that uses it"
 )
-"""Log line of the child when GPU settings have no effect."""
+"""Log line when GPU settings have no effect."""
+
+
+class WheelInfo(msgspec.Struct, frozen=True):
+    """What `llama_child --info` prints: the version of xllamacpp, and the system info of its llama.cpp."""
+
+    version: str
+    system_info: str
 
 
 class EngineStartFailure(msgspec.Struct, frozen=True, tag="failed", tag_field="status"):

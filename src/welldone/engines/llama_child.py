@@ -4,25 +4,27 @@ A native crash ends this process only. It reads its configuration from the first
 on standard output that it is ready, or why it cannot start. The log goes to standard error.
 """
 
-import contextlib
 import enum
 import os
 import re
 import signal
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 
 from welldone.engines.engine_config import (
     ENGINE_CONFIG_LIMIT_BYTES,
+    LOAD_MODES,
     NO_GPU_WARNING,
+    READ_TIMEOUT_S,
+    WRITE_TIMEOUT_S,
     EngineConfig,
     EngineReady,
     EngineStartFailure,
+    WheelInfo,
 )
-from welldone.engines.parent_death import exit_on_stdin_eof, signal_on_parent_death
+from welldone.engines.parent_death import exit_on_stdin_eof, offer_to_oom_killer, signal_on_parent_death
 
 IMPORT_ERROR: ImportError | None = None
 """Why xllamacpp cannot be imported; reported to the parent as a sentence instead of a traceback."""
@@ -33,19 +35,12 @@ except ImportError as _error:
     xllamacpp = None
     IMPORT_ERROR = _error
 
-READ_TIMEOUT_S = 60
-"""Requests come complete from our own server over a local socket; llama.cpp's default is an hour."""
-
-WRITE_TIMEOUT_S = 600
-"""Our own server reads as slowly as its client, for which it has a shorter limit."""
-
 STARTUP_ALARM_GRACE_S = 10
 """The parent ends a slow start first and reports it. The alarm is for a parent that is dead."""
 
-OOM_SCORE_ADJ = b"500"
-"""Of -1000 to 1000: when memory runs out, Linux kills the engine, which is restarted, and not the server."""
-
 _FOLDER_PATH = re.compile(r"(?:/[^\s/:]+)*/(?=[^\s/])")
+
+INFO_OPTION = "--info"
 
 NO_CONFIG = "no configuration on standard input: welldone starts this program"
 
@@ -60,15 +55,6 @@ SYSTEM_PACKAGES = {
 FLASH_ATTENTION = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
 
 
-LOAD_MODES = {
-    (True, True): "LLAMA_LOAD_MODE_MMAP_MLOCK",
-    (True, False): "LLAMA_LOAD_MODE_MLOCK",
-    (False, True): "LLAMA_LOAD_MODE_AUTO",
-    (False, False): "LLAMA_LOAD_MODE_NONE",
-}
-"""Load modes of llama.cpp by `mlock` and `mmap`."""
-
-
 SAME_NAME = ("warmup", "main_gpu", "cont_batching", "swa_full", "kv_unified", "cache_ram_mib")
 """Settings that are parameters of llama.cpp under the same name."""
 
@@ -80,7 +66,8 @@ def build_params(config: EngineConfig) -> "xllamacpp.CommonParams":
         setattr(params, name, getattr(settings, name))
     params.model.path = str(settings.file)
     params.model_alias = {settings.name}
-    params.load_mode = getattr(xllamacpp.llama_load_mode, LOAD_MODES[settings.mlock, settings.mmap])
+    load_mode = LOAD_MODES[settings.mlock, settings.mmap].replace("+", "_")
+    params.load_mode = _enum_member("llama_load_mode", "LLAMA_LOAD_MODE", load_mode)
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in settings.lora]
     if settings.mmproj is not None:
         params.mmproj.path = str(settings.mmproj)
@@ -174,6 +161,14 @@ def read_engine_config() -> EngineConfig:
         sys.exit(NO_CONFIG)
 
 
+def print_info() -> None:
+    """Print the version of xllamacpp and its system info."""
+    if IMPORT_ERROR is not None:
+        sys.exit(explain_import_error(IMPORT_ERROR))
+    info = WheelInfo(version=xllamacpp.__version__, system_info=xllamacpp.get_system_info())
+    sys.stdout.buffer.write(msgspec.json.encode(info) + b"\n")
+
+
 def main() -> None:
     """Run until the parent stops this process or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and lets running requests finish
@@ -181,8 +176,7 @@ def main() -> None:
     report_pipe = os.dup(1)
     os.dup2(2, 1)  # output of native code goes to the log
     os.set_blocking(2, False)  # if the parent does not read, log lines are lost instead of blocking the engine
-    with contextlib.suppress(OSError):  # other systems have no such file
-        Path("/proc/self/oom_score_adj").write_bytes(OOM_SCORE_ADJ)
+    offer_to_oom_killer()
     config = read_engine_config()
     signal_on_parent_death(signal.SIGKILL, config.parent_pid)
     exit_on_stdin_eof()
@@ -193,13 +187,14 @@ def main() -> None:
     os.write(report_pipe, msgspec.json.encode(report) + b"\n")
     if server is None:
         sys.exit(1)  # not `os._exit`: llama.cpp writes the rest of its log, which has the reason
-    settings = config.settings
-    needs_gpu = settings.gpu_layers or settings.main_gpu or settings.tensor_split or settings.split_mode != "layer"
-    if needs_gpu and not _has_gpu():
+    if config.settings.needs_gpu and not _has_gpu():
         os.write(2, f"{NO_GPU_WARNING}\n".encode())
     while True:
         signal.pause()
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == [INFO_OPTION]:
+        print_info()
+    else:
+        main()

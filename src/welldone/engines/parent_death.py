@@ -1,17 +1,28 @@
-"""Parent-death guard: ends a child process with its parent, however the parent ends.
+"""Parent-death guard: ends a child process with its parent, however the parent ends; and before it, if memory runs out.
 
 There are two mechanisms, since neither works everywhere. Linux sends a signal when the parent dies, also while the
 child runs native code. And standard input is a pipe whose other end only the parent holds: its EOF is the parent's end.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
+
+OOM_SCORE_ADJ = b"500"
+"""Of -1000 to 1000: when memory runs out, Linux kills the engine, which is restarted, and not the server."""
+
+
+def offer_to_oom_killer() -> None:
+    """Let Linux kill this process and its children first."""
+    with contextlib.suppress(OSError):  # other systems have no such file
+        Path("/proc/self/oom_score_adj").write_bytes(OOM_SCORE_ADJ)
 
 
 def signal_on_parent_death(number: signal.Signals, parent: int) -> None:

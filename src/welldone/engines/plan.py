@@ -6,7 +6,7 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,9 +14,11 @@ import msgspec
 
 from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
+from welldone.engines.builds import EngineChoice, choose_engine
 from welldone.engines.cores import thread_limit
-from welldone.engines.engine_config import EngineConfig
+from welldone.engines.engine_config import NO_GPU_WARNING, EngineConfig
 from welldone.engines.errors import EngineError
+from welldone.engines.llama_server import clean_environment, probe_server, server_arguments
 from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata, resolve_model_file
 from welldone.http.address import Address
 
@@ -32,6 +34,8 @@ TEMPLATE_LIMIT_CHARS = 2**20
 
 SOCKET_PATH_LIMIT_BYTES = 103
 """Longest path of a Unix socket: macOS has 104 bytes (sun_path), including the terminating zero."""
+
+FALLBACK_NOTE = "the model does not start on the engine"
 
 _SECRET_VARIABLE = re.compile("key|token|secret|passw|credential|auth|dsn|_pat$", re.IGNORECASE)
 """Names of environment variables that contain a secret or lead to one, as SSH_AUTH_SOCK does."""
@@ -49,10 +53,16 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     address: Address
     config_line: bytes = b""
-    """Is written to standard input of `llama_child`, which then reports when it is ready. Empty for a command, which is
-    probed over HTTP."""
+    """Is written to standard input of `llama_child`, which then reports when it is ready. Empty for a command and for
+    llama-server, which are probed over HTTP."""
     metadata: GgufMetadata | None = None
     """None for a command."""
+    engine: EngineChoice | None = None
+    """None for a command."""
+    startup_files: tuple[Path, ...] = ()
+    """Files that the program reads when it starts, removed as soon as it is ready: its key and chat template."""
+    warnings: tuple[str, ...] = ()
+    """For the server's log."""
 
     def __repr__(self) -> str:
         """Omit configuration and environment, which contain keys: a repr may end up in a log."""
@@ -60,11 +70,17 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan(
-    settings: ModelSettings, *, models_folder: Path, socket_folder: Path, environment: Mapping[str, str]
+    settings: ModelSettings,
+    *,
+    models_folder: Path,
+    socket_folder: Path,
+    environment: Mapping[str, str],
+    excluded: Collection[str] = (),
 ) -> LaunchPlan:
     """Plan a start of this model. Reads the header of its file, which takes milliseconds. Raises `EngineError`.
 
-    Every start has a new socket path: llama.cpp cannot bind to a path that a previous process has left.
+    Every start has a new socket path: llama.cpp cannot bind to a path that a previous process has left. `excluded` are
+    engines on which the model did not start.
     """
     path = socket_folder / f"{secrets.token_hex(4)}.sock"
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT_BYTES:
@@ -73,7 +89,32 @@ def make_plan(
         )
     if settings.command:
         return _plan_command(settings, path, environment)
-    return _plan_llama(settings, _find_model_file(settings, models_folder), path, environment)
+    file = _find_model_file(settings, models_folder)
+    try:
+        metadata = read_metadata(file)
+    except GgufError as error:
+        raise EngineError(f"its file {file.name} {error}", is_permanent=error.is_permanent) from error
+    own = _engine_settings(settings, file, metadata)
+    unusable, warnings = set(excluded), []
+    while True:
+        engine = choose_engine(settings.engine, environment, excluded=unusable)
+        try:
+            if engine.program is None:
+                plan = _plan_wheel(own, metadata, engine, path, environment)
+            else:
+                plan = _plan_server(own, metadata, engine, engine.program, path, environment)
+        except EngineError as error:
+            if not engine.is_automatic or engine.program is None:
+                raise
+            unusable.add(engine.name)
+            warnings.append(fallback_warning(engine.name, error))
+        else:
+            return msgspec.structs.replace(plan, warnings=(*warnings, *plan.warnings))
+
+
+def fallback_warning(engine_name: str, error: EngineError) -> str:
+    """Return the log line about a build that does not work here (any more), so that another engine takes its place."""
+    return f"{FALLBACK_NOTE} {engine_name}, so that it runs on the next one: {error.message}"
 
 
 def read_model_metadata(settings: ModelSettings, models_folder: Path) -> GgufMetadata | None:
@@ -101,23 +142,71 @@ def _find_model_file(settings: ModelSettings, models_folder: Path) -> Path:
     raise EngineError(f"there is no file {settings.file.name}", is_permanent=True)
 
 
-def _plan_llama(settings: ModelSettings, file: Path, socket_path: Path, environment: Mapping[str, str]) -> LaunchPlan:
-    try:
-        metadata = read_metadata(file)
-    except GgufError as error:
-        raise EngineError(f"its file {file.name} {error}", is_permanent=error.is_permanent) from error
+def _plan_wheel(
+    settings: ModelSettings,
+    metadata: GgufMetadata,
+    engine: EngineChoice,
+    socket_path: Path,
+    environment: Mapping[str, str],
+) -> LaunchPlan:
+    """Plan `llama_child` with the settings of `_engine_settings`."""
     key = secrets.token_urlsafe(32)
-    own = _engine_settings(settings, file, metadata)
-    config = EngineConfig(settings=own, socket=str(socket_path), key=key, parent_pid=os.getpid())
+    config = EngineConfig(settings=settings, socket=str(socket_path), key=key, parent_pid=os.getpid())
     return LaunchPlan(
         arguments=(*PYTHON_MODULE, "welldone.engines.llama_child"),
-        # OMP_WAIT_POLICY: spinning threads made decoding 5 to 10 times slower on a busy machine.
-        # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
-        environment={"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | _without_secrets(environment),
+        environment=_llama_environment(environment),
         address=Address(socket=str(socket_path), key=key),
         config_line=config.encode(),
         metadata=metadata,
+        engine=engine,
     )
+
+
+def _plan_server(
+    settings: ModelSettings,
+    metadata: GgufMetadata,
+    engine: EngineChoice,
+    path: Path,
+    socket_path: Path,
+    environment: Mapping[str, str],
+) -> LaunchPlan:
+    """Plan a llama-server with the settings of `_engine_settings`.
+
+    Its key is in a file that only this user can read, and not in an argument or the environment (decision 6).
+    """
+    program = probe_server(path)
+    key = secrets.token_urlsafe(32)
+    host: tuple[str, ...] = ("--host", str(socket_path))
+    address = Address(socket=str(socket_path), key=key)
+    if not program.has_socket:
+        address = Address(port=_free_port(), key=key)
+        host = ("--host", address.host, "--port", str(address.port))
+    # The template is not an argument: Linux limits these to 128 KiB.
+    key_file, template_file = socket_path.with_suffix(".key"), socket_path.with_suffix(".jinja")
+    contents = {key_file: key}
+    if settings.chat_template is not None:
+        contents[template_file] = settings.chat_template
+    is_cpu_only = engine.build is not None and engine.build.backend == "cpu"
+    template = template_file if template_file in contents else None
+    arguments = server_arguments(settings, program, host, key_file, template, is_cpu_only=is_cpu_only)
+    for file, text in contents.items():
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+            opened.write(text)
+    return LaunchPlan(
+        arguments=(*PYTHON_MODULE, "welldone.engines.command_child", str(os.getpid()), str(path), *arguments),
+        environment=clean_environment(_llama_environment(environment)),
+        address=address,
+        metadata=metadata,
+        engine=engine,
+        startup_files=tuple(contents),
+        warnings=(NO_GPU_WARNING,) if settings.needs_gpu and is_cpu_only else (),
+    )
+
+
+def _llama_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    # OMP_WAIT_POLICY: spinning threads made decoding 5 to 10 times slower on a busy machine.
+    # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
+    return {"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:

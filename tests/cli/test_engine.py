@@ -1,0 +1,146 @@
+"""`welldone engine`, and the engine in the banner of `welldone serve`."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run import run
+from tests.engines import stand_in_server
+from tests.engines.test_llama_server import installed_build
+from tests.live.server import serving
+from welldone.cli import engine, ui
+from welldone.config.model import ModelSettings
+from welldone.config.server import Config, ServeSettings
+from welldone.engines import wheel
+from welldone.engines.builds import EngineBuild, EngineSpeed, SpeedComparison, write_manifest
+
+TWICE = SpeedComparison(build=EngineSpeed(300.0, 80.0), wheel=EngineSpeed(100.0, 40.0))
+
+
+def measured_build(folder: Path) -> EngineBuild:
+    """Install a build that was measured to be twice as fast as the wheel."""
+    found = installed_build(folder)
+    measured = EngineBuild(**{name: getattr(found, name) for name in found.__struct_fields__} | {"speed": TWICE})
+    write_manifest(folder / found.name, measured)
+    return measured
+
+
+def test_the_engines_are_listed_and_the_used_one_is_marked(tmp_path: Path) -> None:
+    stand_in_server.install(tmp_path / "bin" / "llama-server")
+    (tmp_path / "welldone.toml").write_text('[models.a]\ncommand = ["vllm", "{port}"]\n[models.b]\nfile = "default"\n')
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+    def command(*words: str) -> bytes:
+        done = run("engine", *words, cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path / "engines"), PATH=path)
+        assert (done.code, done.err) == (0, b"")
+        return done.out
+
+    text = command("list").decode()
+    assert "*  wheel " in text
+    assert "PATH: " in text
+    assert "welldone engine build compiles llama.cpp for this CPU" in text
+    build = measured_build(tmp_path / "engines")
+    listed = json.loads(command("--json"))
+    assert [(row["name"], row["is_used"]) for row in listed["engines"]] == [
+        (build.name, True),
+        ("wheel", False),
+        ("llama-server", False),
+        ("vllm", True),
+    ]
+    own, of_wheel, program, _ = listed["engines"]
+    assert own["speed"]["build"]["decode"] == 80.0
+    assert (of_wheel["llama_version"], bool(of_wheel["features"])) == (
+        wheel.llama_version_of(wheel.wheel_version() or ""),
+        True,
+    )
+    assert (program["llama_version"], program["features"]) == (stand_in_server.VERSION, ["AVX", "AVX2", "AVX512"])
+    assert "2.00 times (prompts 3.00 times) the wheel's" in command().decode()
+
+
+def test_a_build_is_removed(tmp_path: Path) -> None:
+    build = installed_build(tmp_path)
+    assert run("engine", "remove", build.name, cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path)).code == 0
+    done = run("engine", "remove", build.name, cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path))
+    assert (done.code, done.notes) == (2, f"there is no build '{build.name}'; welldone engine lists them\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("remove",), "engine remove NAME"),
+        (("build", "x"), "engine remove NAME"),
+        (("build", "--cuda", "--vulkan"), "give one backend at most"),
+        (("--jobs", "2"), "belong to welldone engine build"),
+        (("build", "--jobs", "0"), "--jobs"),
+        (("test", "b1-cpu"), "there is no build 'b1-cpu'"),
+        (("remove", "../x"), "there is no build '../x'"),
+    ],
+)
+def test_usage_errors_are_one_line(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WELLDONE_ENGINES", str(tmp_path / "none"))
+    with pytest.raises(ui.UsageError, match=message.replace(".", r"\.")) as caught:
+        engine.run(list(words))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_build_that_cannot_start_is_one_line(tmp_path: Path) -> None:
+    done = run("engine", "build", cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path), PATH="/nowhere", CXX="")
+    assert done.code == 1
+    assert done.notes.splitlines()[-1].startswith("there is no C++ compiler; install one: apt-get install g++")
+    assert "about" in done.notes.splitlines()[0]
+
+
+def test_progress_is_a_line_per_tenth_with_the_remaining_time(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    report = engine.step_progress(lambda: now)
+    for done in range(1, 201):
+        now += 3.0
+        report(done, 200)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "compiled 20 of 200, about 9 min left"
+    assert lines[-1] == "compiled 200 of 200, about 0 s left"
+
+
+def banner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Path | None = None) -> list[str]:
+    monkeypatch.setenv("WELLDONE_ENGINES", str(tmp_path))
+    return engine.engine_lines(Config(server=ServeSettings(), models=(ModelSettings(name="m", engine=wanted),)))
+
+
+def test_the_banner_names_the_engine_and_what_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = wheel.llama_version_of(wheel.wheel_version() or "")
+    monkeypatch.setattr(engine, "unused_features", lambda _: ("AVX512", "AMX_INT8"))
+    lost, hint = banner_of(tmp_path, monkeypatch)
+    assert lost == f"llama.cpp b{version} (wheel), which does not use AVX512, AMX_INT8 of this CPU:"
+    assert hint.startswith("welldone engine build compiles llama.cpp for this CPU (about ")
+    monkeypatch.setattr(engine, "unused_features", lambda _: ())
+    assert banner_of(tmp_path, monkeypatch) == [f"llama.cpp b{version} (wheel)"]
+    build = measured_build(tmp_path)
+    (line,) = banner_of(tmp_path, monkeypatch)
+    assert (
+        line
+        == f"llama.cpp b11549, built for this CPU ({build.name}): 2.00 times (prompts 3.00 times) as fast as the wheel"
+    )
+    (line,) = banner_of(tmp_path, monkeypatch, Path("wheel"))
+    assert line.endswith(f"(wheel); {build.name} is 2.00 times (prompts 3.00 times) as fast here (--engine auto)")
+    program = stand_in_server.install(tmp_path / "llama-server")
+    assert banner_of(tmp_path, monkeypatch, program) == [str(program)]
+
+
+def test_serve_runs_on_the_chosen_engine(tiny_model: Path, tmp_path: Path) -> None:
+    program = stand_in_server.install(tmp_path / "my-server")
+    options = ["-m", str(tiny_model), "-t", "1", "-c", "256", "--engine", str(program)]
+    with serving(options) as server:
+        server.stdout.wait(f"  engine +{program}")
+        server.log.wait("model is ready .*on=my-server")
+        assert server.end() == 0
+
+
+def test_an_engine_that_is_not_there_ends_the_start(tiny_model: Path, tmp_path: Path) -> None:
+    done = run("serve", "-m", str(tiny_model), "--engine", "no-such-engine", "--port", "0", cwd=tmp_path)
+    assert done.code == 2
+    assert done.notes == "there is no engine no-such-engine; `welldone engine` lists those that are there (--engine)\n"
