@@ -40,6 +40,7 @@ CACHED_TEMPLATES = 256
 _LEARNING_ATTEMPTS = 8  # in a row, for streams that differ in more than their values
 _DONE = sse.DONE.removesuffix(sse.FRAME_END)
 _REASONS = (b'"stop"', b'"length"')
+_NO_AFFIXES: Affixes = (b"", b"")
 
 # A hole stands for a value that was left out of a frame: NUL, which JSON does not contain, and the name of the value.
 _HOLE = re.compile(rb"\0(.)", re.DOTALL)
@@ -99,7 +100,7 @@ class TemplatedStream:
         """Whether it has too many texts; then it may still follow the template."""
         self._template = template
         self._make_pipeline = make_pipeline
-        self._received: list[tuple[bytes, TransferFraming]] = []
+        self._received: list[tuple[Affixes, bytes]] = []  # texts without their frame, which all have in common
         self._text_count = 0
         self._first_text = b""
         self._role_bytes = 0
@@ -107,7 +108,7 @@ class TemplatedStream:
         self._values: _Values = {}
         self._time = b""  # `created` of the current frame
         self._time_repair: RepairEntry | None = None
-        self._text = self._sent_text = (b"", b"")
+        self._text = self._text_frame = self._sent_text = _NO_AFFIXES
         self._end = b""  # format of what is sent at the end
         self._is_closed = False
         self._framing = NO_FRAMING
@@ -133,7 +134,7 @@ class TemplatedStream:
                 return None
             self._count_frame(len(frame) + len(sse.FRAME_END))
         self.has_content = self._text_count > text_count
-        self._received.append((data, NO_FRAMING))
+        self._received.append((_NO_AFFIXES, data))
         output = b"".join(sent)
         if self._twin is not None:
             self._check(output, self._twin, self._twin.feed(data))
@@ -160,7 +161,7 @@ class TemplatedStream:
         self._text_count += 1
         self._count_frame(len(data) - len(before) - len(after))
         self.has_content = True
-        self._received.append((data, self._framing))
+        self._received.append((self._text_frame, text))
         sent = b"".join((sent_prefix, text, sent_suffix))
         if self._twin is not None:
             self._check(sent, self._twin, self._twin.feed(data[len(before) : len(data) - len(after)]))
@@ -181,9 +182,8 @@ class TemplatedStream:
         """Return a pipeline that has read what the stream has received. It replaces this stream, which ends here."""
         self.state = PartState.CUT
         pipeline = self._make_pipeline()
-        for data, framing in self._received:
-            before, after = framing.received_affixes(data) or (b"", b"")
-            pipeline.feed(data[len(before) : len(data) - len(after)])
+        for (before, after), data in self._received:
+            pipeline.feed(before + data + after)
         if self._is_closed:
             pipeline.close()
         return pipeline
@@ -232,6 +232,7 @@ class TemplatedStream:
         prefix, suffix = self._template.text
         values = self._received_values
         self._text = prefix % values, suffix % values
+        self._text_frame = self._text[0], self._text[1] + sse.FRAME_END
 
     @property
     def _received_values(self) -> _Values:
