@@ -119,8 +119,9 @@ def log_request(entry: RequestLogEntry) -> None:
     if not LOGGER.isEnabledFor(level):
         return
     handlers = LOGGER.root.handlers
-    if len(handlers) == 1 and isinstance(handlers[0], LogHandler) and not LOGGER.handlers:
-        handlers[0].add_request(level, entry)  # without a record, which costs more than the rest
+    handler = handlers[0] if len(handlers) == 1 and not LOGGER.handlers else None
+    if isinstance(handler, LogHandler) and not handler.filters:  # the filter of a worker adds its number
+        handler.add_request(level, entry)  # without a record, which costs more than the rest
         return
     fields = _request_fields(entry)
     record = logging.LogRecord.__new__(logging.LogRecord)  # `__init__` would look up thread, process and path
