@@ -74,8 +74,8 @@ def test_queued_requests_are_answered_in_order_of_arrival(short_queue: Running, 
             parse_valid(connection.reply())
     for name in names:
         short_queue.log.wait(f"request_id={name} ", seen=seen)
-    logged = [line for line in short_queue.log.all[seen:] if "request_id=" in line]
-    assert [next(name for name in names if f"request_id={name} " in line) for line in logged] == names
+    found = [name for line in short_queue.log.all[seen:] for name in names if f"request_id={name} " in line]
+    assert found == names
 
 
 def test_a_queued_stream_receives_its_head_and_keep_alive_comments(short_queue: Running, engine: Child) -> None:
