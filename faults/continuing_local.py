@@ -197,7 +197,7 @@ def _cut(server: Running, sent: LocalRequest, uncut: LocalAnswer, draw: Random) 
 
 
 def _repeats_its_start(sent: LocalRequest, answer: LocalAnswer) -> bool:
-    """Whether the text begins again at the seam."""
+    """Whether the next engine starts the text over."""
     before, after = parts(sent.path, parse(answer.before)), parts(sent.path, answer.received)
     return any(
         len(text) > REPEATED_CHARACTERS
@@ -207,7 +207,7 @@ def _repeats_its_start(sent: LocalRequest, answer: LocalAnswer) -> bool:
 
 
 def _is_counted(found: str, answer: LocalAnswer, uncut: LocalAnswer) -> bool:
-    """Whether the client pays one prompt and the whole answer."""
+    """Whether the usage counts the prompt once, and the whole answer."""
     if found == IDENTICAL:
         return answer.counts == uncut.counts
     (prompt, completion), (expected, _) = answer.counts, uncut.counts

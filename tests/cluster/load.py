@@ -15,6 +15,15 @@ from tests.live.server import Running
 ON_RAY = pytest.mark.filterwarnings("ignore")
 """Mark of all Ray tests: Ray causes many deprecation warnings."""
 
+FAST_SCALING = """[scale]
+upscale_delay_s = 0.5
+downscale_delay_s = 0.5
+look_back_s = 1
+[scale.front]
+num_cpus = 0.25
+"""
+"""Configuration in which replicas are added and removed within seconds."""
+
 _PID = rb'"content":"([0-9]+)'
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.load import ON_RAY
+from tests.cluster.load import FAST_SCALING, ON_RAY
 from tests.live.faults import metric
 from tests.live.raw import CHAT, Json, RawConnection, parse_valid
 
@@ -25,13 +25,7 @@ file = "{default}"
 threads = 1
 parallel = 4
 ctx_size = 4096
-[scale]
-upscale_delay_s = 0.5
-downscale_delay_s = 0.5
-look_back_s = 1
-[scale.front]
-num_cpus = 0.25
-[scale.engine]
+{scale}[scale.engine]
 num_cpus = 0
 num_gpus = 1
 max_replicas = 2
@@ -41,7 +35,7 @@ streams = 2
 
 @pytest.fixture(scope="module")
 def cluster(on_ray: "RayCluster", default_model: Path) -> "RayCluster":
-    on_ray.deploy(_CONFIG.format(default=default_model), model="default")
+    on_ray.deploy(_CONFIG.format(default=default_model, scale=FAST_SCALING), model="default")
     return on_ray
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.load import ON_RAY, PendingRequest, running_load
+from tests.cluster.load import FAST_SCALING, ON_RAY, PendingRequest, running_load
 
 if TYPE_CHECKING:
     from tests.cluster.cluster import RayCluster
@@ -17,13 +17,7 @@ SHORT, LONG = 20, 240
 _CONFIG = """
 [models.many]
 command = {command}
-[scale]
-upscale_delay_s = 0.5
-downscale_delay_s = 0.5
-look_back_s = 1
-[scale.front]
-num_cpus = 0.25
-[scale.engine]
+{scale}[scale.engine]
 num_cpus = 0
 num_gpus = 1
 max_replicas = 3
@@ -33,7 +27,7 @@ streams = {streams}
 
 @pytest.fixture(scope="module")
 def cluster(on_ray: "RayCluster", pid_engine: str) -> "RayCluster":
-    on_ray.deploy(_CONFIG.format(command=pid_engine, streams=4), model="many")
+    on_ray.deploy(_CONFIG.format(scale=FAST_SCALING, command=pid_engine, streams=4), model="many")
     return on_ray
 
 
@@ -59,7 +53,9 @@ def test_a_redeployment_fails_no_request(cluster: "RayCluster", pid_engine: str)
     with running_load(cluster, 4, tokens=SHORT) as load:
         load.wait(4)
         start = {*cluster.replicas(ENGINES), *cluster.replicas("front")}
-        cluster.deploy(_CONFIG.format(command=pid_engine.replace("$$ ", "$$ anew "), streams=50), model="many")
+        cluster.deploy(
+            _CONFIG.format(scale=FAST_SCALING, command=pid_engine.replace("$$ ", "$$ anew "), streams=50), model="many"
+        )
         load.wait(8)
         cluster.until(lambda: not start & {*cluster.replicas(ENGINES), *cluster.replicas("front")}, "only new replicas")
         load.wait(4)

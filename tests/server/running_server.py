@@ -137,7 +137,13 @@ async def run_server(
     command = (sys.executable, "-m", "welldone.mock.server", "--port", "{port}", "--script", str(script))
     models = (ModelSettings(name="m", command=command, **(model or {})),)
     config = Config(server=ServeSettings(port=0, **settings), models=models)
-    server = Server(config, keys=(), folder=folder, site=SITE)
+    async with started(Server(config, keys=(), folder=folder, site=SITE)) as running:
+        yield running
+
+
+@asynccontextmanager
+async def started(server: Server) -> AsyncIterator[RunningServer]:
+    """The server, with its first model loaded."""
     await server.start()
     try:
         await server.supervisor.models[0].ensure_ready()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.http.aio import run
-from tests.server.running_server import RecordedReply, RunningServer
+from tests.server.running_server import RecordedReply, RunningServer, started
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings
@@ -34,13 +34,9 @@ def engine(model: Path, name: str = "m", **more: Any) -> ModelSettings:  # noqa:
 @asynccontextmanager
 async def serving(*models: ModelSettings, **settings: Any) -> AsyncIterator[RunningServer]:  # noqa: ANN401
     """A server with real engines."""
-    server = Server(Config(server=ServeSettings(port=0, **settings), models=models), keys=(), folder=Path.cwd())
-    await server.start()
-    try:
-        await server.supervisor.models[0].ensure_ready()
-        yield RunningServer(server)
-    finally:
-        await server.stop()
+    config = Config(server=ServeSettings(port=0, **settings), models=models)
+    async with started(Server(config, keys=(), folder=Path.cwd())) as running:
+        yield running
 
 
 class OpenStream:

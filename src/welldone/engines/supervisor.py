@@ -191,14 +191,19 @@ class LocalModel:
         Call it after a request that was silent for too long. A `command` is stopped only if it reports itself
         unhealthy: some servers process one request at a time and are merely busy.
         """
-        if self.process is not None and (self._liveness_task is None or self._liveness_task.done()):
-            self._liveness_task = asyncio.create_task(self._stop_if_unresponsive(self.process, timeout_s))
+        if (process := self._unchecked_process) is not None:
+            self._liveness_task = asyncio.create_task(self._stop_if_unresponsive(process, timeout_s))
 
     def _end_stalled(self, silence_s: float) -> None:
-        if self.process is not None and (self._liveness_task is None or self._liveness_task.done()):
+        if (process := self._unchecked_process) is not None:
             text = f"no request has received a token for {silence_s:.0f} s: ending the engine"
             self._supervisor.on_line(self, text)
-            self._liveness_task = asyncio.create_task(self.process.stop(0))
+            self._liveness_task = asyncio.create_task(process.stop(0))
+
+    @property
+    def _unchecked_process(self) -> EngineProcess | None:
+        """The engine, unless it is being checked or stopped already."""
+        return self.process if self._liveness_task is None or self._liveness_task.done() else None
 
     async def _stop_if_unresponsive(self, process: EngineProcess, timeout_s: float) -> None:
         if self.settings.command:

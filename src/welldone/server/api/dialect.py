@@ -16,7 +16,7 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.server.app import RequestContext
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.retry import JsonRequest, RetryLoop
+from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest, RetryLoop
 from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.requests.fields import rename_error_param
@@ -30,7 +30,7 @@ _VLLM_FIELDS = ("messages", "tools", "continue_final_message", "add_generation_p
 _count_request = partial(JsonRequest, param="messages", values_limit=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
 _NATIVE_COUNT_PATHS = {Endpoint.MESSAGES: "/messages/count_tokens", Endpoint.RESPONSES: "/responses/input_tokens"}
 """Paths of upstreams with the client's dialect."""
-_CHAT_INPUT_TOKENS = partial(_count_request, path="/chat/completions/input_tokens", required_integer="input_tokens")
+_CHAT_INPUT_TOKENS = partial(_count_request, path=INPUT_TOKENS_PATH, required_integer="input_tokens")
 _CHAT_COUNTS = {
     "vllm": partial(_count_request, path="/tokenize", is_root=True, required_integer="count"),
     "llamacpp": _CHAT_INPUT_TOKENS,

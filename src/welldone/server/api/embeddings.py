@@ -21,7 +21,7 @@ from welldone.protocol.events import Json
 from welldone.schemas.vectors import EmbeddingsRequest
 from welldone.server.api.dialect import count_upstream, vllm_tokenize_body
 from welldone.server.app import RequestContext, json_response
-from welldone.server.generation.retry import JsonRequest, RetryLoop
+from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest, RetryLoop
 from welldone.server.generation.service import capabilities_of
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.generation.token_cost import estimate_prompt_tokens
@@ -31,7 +31,6 @@ from welldone.server.requests.vectors import read_detokenize, read_embeddings, r
 
 _INPUTS_PER_BATCH = 32
 _MAX_TOKENIZE = 4  # concurrent requests: they need no slot, but memory
-_COUNT_PATH = "/chat/completions/input_tokens"
 _VALUES_LIMIT = 500_000  # elements of a reply: as many tokens, or half as many with their texts
 _REPLY_LIMIT_BYTES = 32 * 2**20  # 32 vectors of 16,384 numbers, or a million tokens with their texts
 
@@ -155,7 +154,7 @@ class EmbeddingsApi(msgspec.Struct):
     async def _count_prompt(self, model: LocalModel, chat: Json) -> object:
         """Count with llama.cpp's endpoint, or with vLLM's if a command does not have that."""
         try:
-            return (await self._fetch(model, _COUNT_PATH, chat, "messages")).get("input_tokens")
+            return (await self._fetch(model, INPUT_TOKENS_PATH, chat, "messages")).get("input_tokens")
         except ApiError as error:
             if error.status != 404 or not model.settings.command:
                 raise

@@ -22,7 +22,7 @@ from welldone.protocol.continuation import (
 )
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_positive_int
-from welldone.server.generation.retry import JsonRequest
+from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest
 from welldone.server.observe import log
 from welldone.server.observe.timing import StreamTimes
 
@@ -35,9 +35,7 @@ _TOKENS_LIMIT = 1_000_000  # of the delivered text, which has at most a megabyte
 _tokenize_request = partial(
     JsonRequest, path="/tokenize", is_root=True, param="", values_limit=_TOKENS_LIMIT, limit_bytes=8 * 2**20
 )
-_input_tokens_request = partial(
-    JsonRequest, path="/chat/completions/input_tokens", param="", values_limit=1_000, limit_bytes=2**16
-)
+_input_tokens_request = partial(JsonRequest, path=INPUT_TOKENS_PATH, param="", values_limit=1_000, limit_bytes=2**16)
 _KINDS_WITH_PREFILL_FIELDS = {"vllm"}
 """Servers that are recognised with certainty, and have supported `continue_final_message` for years."""
 

@@ -24,6 +24,9 @@ from welldone.http.cooperative import run_cooperatively
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import decode_in_steps
 
+INPUT_TOKENS_PATH = "/chat/completions/input_tokens"
+"""Where llama.cpp and welldone count the prompt tokens of a chat."""
+
 
 class RetriableRequest(Protocol):
     """A request that may need several attempts, for each of its parts."""

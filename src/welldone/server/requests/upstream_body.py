@@ -81,9 +81,10 @@ def read_same_dialect_request(body: Json, *, supports_streaming: bool) -> Valida
 
 def _check_required_fields(body: Json, endpoint: str) -> None:
     names = _REQUIRED_FIELDS[endpoint]
-    value = body.get(names[0])
-    if value is None and len(names) > 1:
-        value = body.get(names[1])
+    value = None
+    for name in names:
+        if (value := body.get(name)) is not None:
+            break
     if value is None:
         raise fields.missing(names[0])
     if endpoint == "chat" and not isinstance(value, list):
