@@ -17,7 +17,7 @@ from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import CHAT, ClientReply, parse, percentile
 from faults.continued_answers import CONTINUATIONS, IDENTICAL, WHOLE, ContinuedAnswers, classify, shape_fields
 from faults.dialects import COMPLETIONS, MESSAGES, RESPONSES, Json, parts, request
-from tests.live.faults import engine_of, metric, small_server
+from tests.live.faults import engine_of, metric, small_server, wait_for_metric
 from tests.live.raw import RawConnection
 from tests.live.server import Running
 from tests.models.fixtures import load_default_model
@@ -27,6 +27,7 @@ QUESTION = "Write a short story about a fox and a river."
 PROMPT = "This is the story of a fox and a river. One morning, the fox"
 TOKENS = 48
 """Long enough to be cut anywhere, short enough for a thousand answers."""
+STANDBY = "welldone_engine_standby"
 KILLS = 2
 """Per server: an engine is restarted at once after the first crash, and after 0.4 s after the second one."""
 DRAWS = 20
@@ -214,10 +215,43 @@ def _is_counted(found: str, answer: LocalAnswer, uncut: LocalAnswer) -> bool:
     return found != WHOLE or (prompt == expected and 0 < completion <= 2 * TOKENS)
 
 
+def continuing_standby(context: CaseContext) -> Outcome:
+    """Kill the engine of a server with a standby engine and the default threads, and measure the silence."""
+    if sys.platform != "linux":
+        return Outcome(not_run="needs pidfd of Linux")
+    try:
+        model = load_default_model()
+    except PullError as error:
+        return Outcome(not_run=f"the built-in model is not downloaded: {error}")
+    draw, sent, work = Random(context.seed), LocalRequest(CHAT), context.times(30, 3)
+    answers, silences, continued = ContinuedAnswers(), list[float](), 0
+    for number in range(work):
+        context.note(f"{number} of {work}")
+        with small_server(model, "-c", "2048", "-t", "auto", "--standby") as server:
+            wait_for_metric(server, STANDBY, 1)
+            uncut = _ask(server, sent)
+            answer = _ask(server, sent, piece=draw.randint(1, TOKENS))
+            expected = parts(sent.path, uncut.received)
+            found = classify(sent.path, answer.received, [expected], may_differ=True)
+            answers.add(f"{sent}", found, answer.received, has_way=True, is_repeatable=True)
+            silences.append(answer.gap_s - uncut.gap_s)
+            continued += int(metric(server, CONTINUATIONS))
+    return answers.outcome(
+        Figure("answers that were continued", continued, least=0.8 * work),
+        Figure("added silence, p50", round(1000 * percentile(silences, 50)), "ms", most=1000, is_timing=True),
+        Figure("added silence, p99", round(1000 * percentile(silences, 99)), "ms", is_timing=True),
+    )
+
+
 CASES = (
     Case(
         "continuing-local",
         "the engine is killed at any token of an answer, and the next one continues it",
         continuing_local,
+    ),
+    Case(
+        "continuing-standby",
+        "the engine is killed, and its standby engine continues the answer",
+        continuing_standby,
     ),
 )

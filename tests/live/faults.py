@@ -158,9 +158,8 @@ class Child:
 
 
 def engine_of(server: Running) -> Child:
-    """The engine process of a server with one model."""
-    (pid,) = [pid for pid in descendants(server.process.pid) if _is_engine(command_line(pid))]
-    return Child(pid)
+    """The engine process of a server with one model; a standby engine has a higher pid."""
+    return Child(min(pid for pid in descendants(server.process.pid) if _is_engine(command_line(pid))))
 
 
 def _is_engine(words: list[str]) -> bool:

@@ -79,6 +79,7 @@ NAMES = [
     "welldone_client_disconnects_total",
     "welldone_engine_restarts_total",
     "welldone_engine_up",
+    "welldone_engine_standby",
     "welldone_prompt_tokens_total",
     "welldone_completion_tokens_total",
     "welldone_build_info",
@@ -96,6 +97,7 @@ def _used() -> Metrics:
     metrics.count_stream_failure("engine_died")
     metrics.count_disconnect()
     metrics.set_engine_state("m", is_up=True, restarts=2)
+    metrics.set_standby("m", is_ready=True)
     metrics.add_engine_metrics("m", "# HELP x\nllamacpp:n_decode_total 17\nllamacpp:prompt_tokens_total 1\n")
     return metrics
 
@@ -113,6 +115,7 @@ def test_a_scrape_has_every_name(name: str) -> None:
         ("welldone_stream_failures_total", {("engine_died",): 1}),
         ("welldone_client_disconnects_total", {(): 1}),
         ("welldone_engine_up", {("m",): 1}),
+        ("welldone_engine_standby", {("m",): 1}),
         ("welldone_engine_restarts_total", {("m",): 2}),
         ("welldone_prompt_tokens_total", {("m",): 100}),
         ("llamacpp:tokens_predicted_seconds_total", {("m",): 2}),

@@ -202,6 +202,13 @@ class ModelSettings:
     )
     mlock: bool = engine_setting(False, "lock the model in memory, so that it is never swapped out", "--mlock")
     mmap: bool = engine_setting(True, "memory-map the file instead of reading it", "--mmap", off="--no-mmap")
+    standby: bool = engine_setting(
+        False,
+        "keep a second engine loaded, which takes over at once when the first one fails; needs memory for its context "
+        "(and on a GPU for the model)",
+        "--standby",
+        off="--no-standby",
+    )
     warmup: bool = engine_setting(True, "run the model once after loading", "--warmup", off="--no-warmup")
     swa_full: bool = engine_setting(
         False, "use a full-size cache for models with sliding window attention", "--swa-full"

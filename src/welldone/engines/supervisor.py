@@ -25,6 +25,7 @@ from welldone.engines.models.store import GgufMetadata
 from welldone.engines.plan import LaunchPlan, fallback_warning, fits_socket_path, make_plan, read_model_metadata
 from welldone.engines.process import EngineProcess, OutputTail, describe_exit, is_responsive, reports_unhealthy
 from welldone.engines.stall import StallWatch
+from welldone.engines.standby import StandbyEngine
 from welldone.http.address import Address
 
 BACKOFF_INITIAL_S = 0.2
@@ -71,6 +72,9 @@ class RestartBackoff:
         return self._failed_starts >= MAX_FAILED_STARTS
 
 
+STANDBY_DELAY_S = 2.0
+"""Between a start or takeover and the load of the next standby engine: requests that wait have the CPU first."""
+
 STOP_TIMEOUT_S = 10.0
 """Between SIGTERM and SIGKILL. llama.cpp ends at once; a command may have work to finish."""
 
@@ -114,6 +118,7 @@ class LocalModel:
         self.last_used: float = self._clock()
         self.stall_watch: StallWatch = StallWatch(0.0 if settings.command else supervisor.stall_s, self._end_stalled)
         self.process: EngineProcess | None = None
+        self.standby = StandbyEngine(supervisor.notify, self._on_line)
         self._output = OutputTail()
         self._backoff = RestartBackoff(self._clock)
         self._retry_at = self._clock()
@@ -220,6 +225,7 @@ class LocalModel:
         if self.state is ModelState.STOPPED or (self.state is ModelState.FAILED and self._clock() < self._retry_at):
             raise self._unavailable_error()
         if self.state in (ModelState.UNLOADED, ModelState.FAILED):
+            self._retry_at = self._clock()
             self._set_state(ModelState.LOADING)
             self._run_task = asyncio.create_task(self._run(self._stop_task), name=f"engine {self.name}")
             self._run_task.add_done_callback(self._handle_run_done)
@@ -259,31 +265,42 @@ class LocalModel:
             self._fail(error, error.retry_after_s or 0.0)
         while self.state in (ModelState.LOADING, ModelState.RESTARTING):
             try:
-                self.process = await self._start()
+                self.process = await self.standby.take() or await self._start_after_backoff()
             except EngineError as error:
                 self._handle_start_failure(error)
             else:
                 await self._watch_process(self.process)
-            if self.state is ModelState.RESTARTING:
-                await self._supervisor.pause(self._retry_at - self._clock())
 
-    async def _start(self) -> EngineProcess:
+    async def _start_after_backoff(self) -> EngineProcess:
+        if (wait_s := self._retry_at - self._clock()) > 0:
+            await self._supervisor.pause(wait_s)
+        self._output = OutputTail(self._on_line)
+        return await self._start(self._output)
+
+    async def _start_standby(self, wait_s: float) -> EngineProcess:
+        """Start the standby engine after the delay of a restart: an engine may fail again and again."""
+        await self._supervisor.pause(wait_s)
+        return await self._start(OutputTail(self._on_line))
+
+    def _on_line(self, line: str) -> None:
+        self._supervisor.on_line(self, line)
+
+    async def _start(self, output: OutputTail) -> EngineProcess:
         excluded: set[str] = set()
         while True:
             plan = await asyncio.to_thread(self._supervisor.make_plan, self.settings, excluded)
             for line in plan.warnings:
                 self._supervisor.on_line(self, line)
             try:
-                return await self._start_plan(plan)
+                return await self._start_plan(plan, output)
             except EngineError as error:
                 if plan.engine is None or plan.engine.build is None or not plan.engine.is_automatic:
                     raise
                 excluded.add(plan.engine.name)
                 self._supervisor.on_line(self, fallback_warning(plan.engine.name, error))
 
-    async def _start_plan(self, plan: LaunchPlan) -> EngineProcess:
-        self._output = OutputTail(lambda line: self._supervisor.on_line(self, line))
-        process = await EngineProcess.start(plan, timeout_s=self.settings.load_timeout_s, output=self._output)
+    async def _start_plan(self, plan: LaunchPlan, output: OutputTail) -> EngineProcess:
+        process = await EngineProcess.start(plan, timeout_s=self.settings.load_timeout_s, output=output)
         try:
             self.capabilities = await read_capabilities(plan.address, self.settings, plan.metadata)
         except BaseException:
@@ -309,6 +326,9 @@ class LocalModel:
         self.last_used = self._clock()
         self._backoff.record_ready()
         self._set_state(ModelState.READY)
+        if self.settings.standby:
+            wait_s = max(STANDBY_DELAY_S, self._retry_at - self._clock())
+            self.standby.prepare(self._start_standby(wait_s))
         code = await process.wait_for_exit()
         self.process = None
         self.restarts += 1
@@ -378,6 +398,7 @@ class LocalModel:
         if run_task is not None:
             run_task.cancel()
             await asyncio.wait({run_task})
+        await self.standby.stop()
         if process is not None:
             await process.stop(timeout_s)
         if previous_stop is not None:

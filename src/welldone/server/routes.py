@@ -269,6 +269,8 @@ class Routes:
 
     async def _scrape_engine(self, model: LocalModel) -> None:
         """Import the metrics that only the engine has, unless it is too busy to send them in time."""
+        if model.settings.standby:
+            self._parts.metrics.set_standby(model.name, is_ready=model.standby.process is not None)
         address = model.address
         if address is None or model.settings.command:
             return

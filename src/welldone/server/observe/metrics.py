@@ -95,6 +95,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
 }
 _GAUGES: Mapping[str, tuple[str, ...]] = {
     "welldone_engine_up": ("Whether the engine is ready.", "model"),
+    "welldone_engine_standby": ("Whether the standby engine is ready.", "model"),
     "welldone_upstream_up": ("Whether the upstream is healthy.", "upstream"),
     "welldone_upstream_failing": ("Whether all recent requests failed.", "upstream"),
     "welldone_upstream_breaker_state": ("1 for the current state of the circuit breaker.", "upstream", "state"),
@@ -260,6 +261,10 @@ class Metrics(Collector):
         name = self._model_label(model)
         self._series["welldone_engine_up"][name,] = float(is_up)
         self._series["welldone_engine_restarts"][name,] = float(restarts)
+
+    def set_standby(self, model: str, *, is_ready: bool) -> None:
+        """Set whether the standby engine of a model is ready."""
+        self._series["welldone_engine_standby"][self._model_label(model),] = float(is_ready)
 
     def add_engine_metrics(self, model: str, text: str) -> None:
         """Import the metrics that only the engine has."""
