@@ -73,8 +73,11 @@ class Setup:
         self.keys_found: list[SharedKey] = []
         named = KeySettings(name="named", key=NAMED, models=("small",))
         self.keys = SharedApiKeys(
-            [OWN], [named], store=self.store, on_found=self.keys_found.append, clock=lambda: self.now
+            [OWN], [named], look_up=self.look_up, on_found=self.keys_found.append, clock=lambda: self.now
         )
+
+    async def look_up(self, digest: bytes) -> bytes | None:
+        return await self.store.call(lambda client: client.key(digest.hex()))
 
     async def name(self, key: str) -> str:
         return await self.keys.authenticate({"Authorization": f"Bearer {key}"})
@@ -126,7 +129,7 @@ def test_local_keys_need_no_store() -> None:
 
 def test_requests_need_a_key_even_if_there_are_none() -> None:
     async def work(setup: Setup) -> None:
-        empty = SharedApiKeys([], store=setup.store)
+        empty = SharedApiKeys([], look_up=setup.look_up)
         assert not empty.allows_anonymous
         assert not empty.is_admin("anonymous")
         for headers in ({}, {"x-api-key": KEY}):

@@ -79,6 +79,6 @@ def test_without_the_package_the_error_says_how_to_install_it() -> None:
 
 
 def test_a_store_requires_keys_unless_no_api_key_is_set(tmp_path: Path) -> None:
-    assert read(tmp_path, flag=URL).has_shared_keys
-    assert not read(tmp_path).has_shared_keys
-    assert not read(tmp_path, toml="[server]\nno_api_key = true", flag=URL).has_shared_keys
+    assert read(tmp_path, flag=URL).has_stored_keys
+    assert not read(tmp_path).has_stored_keys
+    assert not read(tmp_path, toml="[server]\nno_api_key = true", flag=URL).has_stored_keys

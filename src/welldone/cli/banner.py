@@ -155,8 +155,9 @@ def _key_help(config: Config, has_keys: bool, generated_key: str | None) -> tupl
         ]
     if config.keys and not has_unnamed:  # WELLDONE_API_KEY does not hold a key with a name
         return your_key, [f"  API key   that of {names}: replace YOUR_KEY above with it"]
-    if config.has_shared_keys and not has_unnamed:
-        line = "  API key   one from the store (welldone keys add NAME creates one): replace YOUR_KEY above with it"
+    if config.has_stored_keys and not has_unnamed:
+        place = "store" if config.server.keys_file is None else "key file"
+        line = f"  API key   one from the {place} (welldone keys add NAME creates one): replace YOUR_KEY above with it"
         return your_key, [line]
     if has_keys:  # a configured key is not printed
         others = [f"            or that of {names}"] if config.keys else []

@@ -1,19 +1,22 @@
-"""`welldone keys`: add, list and remove API keys in a store that several servers share.
+"""`welldone keys`: add, list and remove API keys in a file, or in a store that several servers share.
 
-Add, list and remove API keys for all servers that share a store (--limits-store).
-A key is shown once, when it is created. Servers read keys from the store: they need no restart.
+Add, list and remove API keys in a file (--keys-file), or for all servers that share a store (--limits-store).
+A key is shown once, when it is created; only its digest is stored. Servers need no restart.
 
 examples:
-  welldone keys add ci --requests-per-minute 60 --limits-store redis://HOST:6379/0
-  welldone keys add ann --models "qwen-*,phi-4" --tokens-per-minute 100000
+  welldone keys add ci --requests-per-minute 60 --keys-file keys.json
+  welldone serve --keys-file keys.json
+  welldone keys add ann --models "qwen-*,phi-4" --limits-store redis://HOST:6379/0
   welldone keys list
   welldone keys remove ci
 """
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -21,10 +24,12 @@ from welldone.cli import ui
 from welldone.cli.options import CommandParser
 from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.server import Config
 from welldone.config.settings import SettingsError
 from welldone.reporting import format_table
 from welldone.server.access.control import connect_store
-from welldone.server.access.keys import ANONYMOUS, CACHE_TTL_S, SharedKey, key_digest, make_key, parse_key
+from welldone.server.access.key_file import KeyFileError, changed_entries, free_slot, read_entries
+from welldone.server.access.keys import ANONYMOUS, CACHE_TTL_S, MAX_KEYS, SharedKey, key_digest, make_key, parse_key
 from welldone.server.access.store import StoreClient, StoreError
 from welldone.server.config_file import check_model_name
 from welldone.server.observe.log import Redactor
@@ -40,23 +45,103 @@ def run(arguments: list[str]) -> ExitCode:
     options = _parser().parse(arguments)
     if (options.name is None) != (options.action == "list"):
         raise UsageError("write welldone keys add NAME, welldone keys remove NAME or welldone keys list")
-    config = read_server_config(options.config, options.limits_store)
-    url = config.limits.store
-    if url is None:
-        raise UsageError(
-            "the store of the keys is not set: use --limits-store redis://HOST:6379/0, or store in [limits]"
-        )
+    if options.limits_store is not None and options.keys_file is not None:
+        raise UsageError("--limits-store conflicts with --keys-file: keep one")
+    config = read_server_config(options.config, options.limits_store, options.keys_file)
     try:
+        storage = _find_storage(config, prefers_store=options.limits_store is not None)
         if options.action == "add":
             if options.name in {key.name for key in config.keys}:
                 raise UsageError(f"the settings already have a key {options.name}, which takes precedence")
-            return _add_key(url, _shared_key(options))
-        return _list_keys(url) if options.action == "list" else _remove_key(url, options.name)
+            return _add_key(storage, _shared_key(options))
+        return _list_keys(storage) if options.action == "list" else _remove_key(storage, options.name)
+    except KeyFileError as error:
+        raise UsageError(str(error)) from None
     except StoreError as error:
         # Redact the text: a Redis without authentication repeats the password in its error.
         message = Redactor(config.secrets).line_of(str(error), _MAX_ERROR_CHARS)
         ui.print_note(f"the store of the keys cannot be used: {message}")
         return ExitCode.UNREACHABLE
+
+
+class KeyStorage(Protocol):
+    """Where keys are stored, by their digests."""
+
+    def keys(self) -> dict[str, SharedKey | None]:
+        """All keys; None for an entry in an unknown format."""
+
+    def add(self, digest: str, key: SharedKey) -> None:
+        """Add a key."""
+
+    def remove(self, digests: Collection[str]) -> None:
+        """Remove keys."""
+
+
+@dataclass(frozen=True)
+class _FileStorage:
+    """The keys of a key file."""
+
+    path: Path
+
+    def keys(self) -> dict[str, SharedKey | None]:
+        return dict(read_entries(self.path)) if self.path.exists() else {}
+
+    def add(self, digest: str, key: SharedKey) -> None:
+        with changed_entries(self.path) as entries:
+            if len(entries) >= MAX_KEYS:
+                raise UsageError(f"{self.path} has {MAX_KEYS} keys already: remove one first")
+            if key.name in {other.name for other in entries.values()}:
+                raise _taken(key.name)
+            entries[digest] = msgspec.structs.replace(key, slot=free_slot(entries))
+
+    def remove(self, digests: Collection[str]) -> None:
+        with changed_entries(self.path) as entries:
+            for digest in digests:
+                entries.pop(digest, None)
+
+
+@dataclass(frozen=True)
+class _SharedStorage:
+    """The keys of the shared store."""
+
+    url: str
+
+    def keys(self) -> dict[str, SharedKey | None]:
+        return {digest: parse_key(value) for digest, value in self._query(lambda client: client.keys()).items()}
+
+    def add(self, digest: str, key: SharedKey) -> None:
+        self._query(lambda client: client.put_key(digest, msgspec.json.encode(key)))
+
+    def remove(self, digests: Collection[str]) -> None:
+        self._query(lambda client: client.drop_keys(digests))
+
+    def _query(self, query: Callable[[StoreClient], Awaitable[ResultT]]) -> ResultT:
+        """Run a query on a connection of its own."""
+
+        async def run_query() -> ResultT:
+            client = connect_store(self.url, timeout_s=_STORE_TIMEOUT_S)
+            try:
+                async with asyncio.timeout(_STORE_TIMEOUT_S):
+                    return await query(client)
+            except TimeoutError:
+                raise StoreError(f"no answer within {_STORE_TIMEOUT_S:g} s") from None
+            finally:
+                await client.close()
+
+        return asyncio.run(run_query())
+
+
+def _find_storage(config: Config, *, prefers_store: bool) -> KeyStorage:
+    """Return the file or the store of the options or settings; the file if there are both."""
+    file, url = config.server.keys_file, config.limits.store
+    if file is not None and not prefers_store:
+        return _FileStorage(file)
+    if url is not None:
+        return _SharedStorage(url)
+    raise UsageError(
+        "say where the keys are: --keys-file FILE (keys_file in [server]) for one server, or --limits-store "
+        "redis://HOST:6379/0 (store in [limits]) for several"
+    )
 
 
 def _shared_key(options: Namespace) -> SharedKey:
@@ -75,18 +160,22 @@ def _shared_key(options: Namespace) -> SharedKey:
         ) from None
 
 
-def _add_key(url: str, key: SharedKey) -> ExitCode:
-    if _digests(_stored_keys(url), key.name):
-        raise UsageError(f"there already is a key {key.name}: choose another name, or remove it first")
+def _add_key(storage: KeyStorage, key: SharedKey) -> ExitCode:
+    if _digests(storage.keys(), key.name):
+        raise _taken(key.name)
     made = make_key()
-    _query_store(url, lambda client: client.put_key(key_digest(made).hex(), msgspec.json.encode(key)))
+    storage.add(key_digest(made).hex(), key)
     ui.print_note(f"the key of {key.name}; it is stored nowhere in clear and is not shown again:")
     ui.print_line(made)
     return ExitCode.OK
 
 
-def _list_keys(url: str) -> ExitCode:
-    keys = sorted((key for key in _stored_keys(url).values() if key is not None), key=lambda key: key.name)
+def _taken(name: str) -> UsageError:
+    return UsageError(f"there already is a key {name}: choose another name, or remove it first")
+
+
+def _list_keys(storage: KeyStorage) -> ExitCode:
+    keys = sorted((key for key in storage.keys().values() if key is not None), key=lambda key: key.name)
     if not keys:
         ui.print_note("there are no keys: welldone keys add NAME creates one")
     ui.print_lines(format_table([(key.name, _describe_key(key)) for key in keys], ui.terminal_width()) if keys else ())
@@ -100,38 +189,17 @@ def _describe_key(key: SharedKey) -> str:
     return "; ".join([*parts, *(["admin"] if key.admin else []), *(["metrics"] if key.metrics else [])])
 
 
-def _remove_key(url: str, name: str) -> ExitCode:
-    digests = _digests(_stored_keys(url), name)
+def _remove_key(storage: KeyStorage, name: str) -> ExitCode:
+    digests = _digests(storage.keys(), name)
     if not digests:
         raise UsageError(f"there is no key {ui.printable_name(name)}; welldone keys list shows the keys")
-    _query_store(url, lambda client: client.drop_keys(digests))
+    storage.remove(digests)
     ui.print_note(f"the key of {name} is removed; servers reject it within {CACHE_TTL_S:g} s")
     return ExitCode.OK
 
 
-def _stored_keys(url: str) -> dict[str, SharedKey | None]:
-    """Return all keys by their digests; None for an entry in an unknown format."""
-    return {digest: parse_key(value) for digest, value in _query_store(url, lambda client: client.keys()).items()}
-
-
 def _digests(stored: dict[str, SharedKey | None], name: str) -> list[str]:
     return [digest for digest, key in stored.items() if key is not None and key.name == name]
-
-
-def _query_store(url: str, query: Callable[[StoreClient], Awaitable[ResultT]]) -> ResultT:
-    """Run a query on a connection of its own."""
-
-    async def run_query() -> ResultT:
-        client = connect_store(url, timeout_s=_STORE_TIMEOUT_S)
-        try:
-            async with asyncio.timeout(_STORE_TIMEOUT_S):
-                return await query(client)
-        except TimeoutError:
-            raise StoreError(f"no answer within {_STORE_TIMEOUT_S:g} s") from None
-        finally:
-            await client.close()
-
-    return asyncio.run(run_query())
 
 
 def _parser() -> CommandParser:
@@ -144,6 +212,7 @@ def _parser() -> CommandParser:
         add(f"--{unit}-per-minute N", f"limit of {unit}; 0: no limit [that of each server]", int)
     add("--admin", "may see the whole server, and load and unload models")
     add("--metrics", "may read /metrics even if limited to some models")
+    add("--keys-file FILE", "file of the keys [WELLDONE_KEYS_FILE, or keys_file in [server] of the file]")
     add("--limits-store URL", "URL of the store [WELLDONE_LIMITS_STORE, or store in [limits] of the file]")
     add("--config FILE", "a TOML file with settings [./welldone.toml if it exists]")
     return parser

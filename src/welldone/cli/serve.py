@@ -72,10 +72,14 @@ def read_serve_config(
     return dataclasses.replace(config, warnings=(*dict.fromkeys(notes), *config.warnings))
 
 
-def read_server_config(file: str | None, store: str | None = None) -> Config:
-    """Read the settings of a server for another command, with its options --config and --limits-store."""
+def read_server_config(file: str | None, store: str | None = None, keys_file: str | None = None) -> Config:
+    """Read the settings of a server for another command, with its options --config, --limits-store, --keys-file."""
     here = Path.cwd()
-    options = (("config", "--config", file), ("store", "--limits-store", store))
+    options = (
+        ("config", "--config", file),
+        ("store", "--limits-store", store),
+        ("keys_file", "--keys-file", keys_file),
+    )
     return _read_config(
         {name: RawSetting(value, flag, here) for name, flag, value in options if value is not None}, None, here
     )

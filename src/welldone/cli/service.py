@@ -35,6 +35,7 @@ from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.routing import route_problems
 from welldone.gateway.upstream import Upstream
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
+from welldone.server.access.key_file import KeyFileError, permission_warning, read_entries
 from welldone.server.access.keys import ApiKeys, make_key, read_key_file
 from welldone.server.access.origins import is_loopback
 from welldone.server.inspector.assets import ASSETS_PATH, StaticSite
@@ -60,12 +61,25 @@ def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -
             raise UsageError(str(error)) from None
         if file.warning is not None:
             warn(file.warning)
+    if settings.keys_file is not None:
+        _check_key_file(settings.keys_file, config, warn)
     if any(is_weak_key(key) for key in (*keys, *(named.key for named in config.keys))):
         warn(f"an API key is shorter than {MIN_KEY_LENGTH} characters: use it on this machine only")
-    if keys or config.keys or config.has_shared_keys or settings.no_api_key or is_local:
+    if keys or config.keys or config.has_stored_keys or settings.no_api_key or is_local:
         return keys, None
     made = make_key()
     return [made], made
+
+
+def _check_key_file(path: Path, config: Config, warn: Callable[[str], None]) -> None:
+    try:
+        names = {key.name for key in read_entries(path).values()}
+    except KeyFileError as error:
+        raise UsageError(str(error)) from None
+    if taken := sorted(names & {key.name for key in config.keys}):
+        raise UsageError(f"{path} and the settings both have a key {taken[0]}: rename one of them")
+    if warning := permission_warning(path):
+        warn(warning)
 
 
 def check_files(config: Config, models: Path) -> None:

@@ -31,6 +31,7 @@ from welldone.engines.supervisor import RestartBackoff
 from welldone.http import sockets
 from welldone.http.shared_memory import SharedNumbers
 from welldone.server.access.keys import MAX_KEYS
+from welldone.server.access.limits import FIRST_FILE_INDEX
 from welldone.server.observe import log
 from welldone.server.observe.workers import Worker
 
@@ -67,8 +68,8 @@ def _has_terminal() -> bool:
 _KILL_AFTER_S = 30.0
 """Kill a worker this long after the drain time. A server needs up to 18 s to stop."""
 
-_SHARED_COUNTER_PAIRS = 2 * (MAX_KEYS + 1)
-"""Shared counters: requests and tokens of each key, and of requests without a key."""
+_SHARED_COUNTER_PAIRS = 2 * (FIRST_FILE_INDEX + MAX_KEYS)
+"""Shared counters: requests and tokens of each configured key, of requests without a key, and of the keys of a file."""
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HANDLED_SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)

@@ -113,6 +113,12 @@ class ServeSettings:
         is_secret=True,
     )
     api_key_file: Path | None = security_setting(None, "file with one API key per line", "--api-key-file FILE")
+    keys_file: Path | None = security_setting(
+        None,
+        "file with named keys and their permissions, which `welldone keys add` creates and changes while the server "
+        "runs",
+        "--keys-file FILE",
+    )
     no_api_key: bool = security_setting(False, "allow requests without a key, even on a public address", "--no-api-key")
     allowed_hosts: tuple[str, ...] = security_setting(
         (), "additional host names that are accepted in the Host header", "--allowed-hosts NAMES"
@@ -277,10 +283,11 @@ class Config:
         return tuple(dict.fromkeys(found))
 
     @property
-    def has_shared_keys(self) -> bool:
-        """Whether the shared store may contain API keys."""
-        return self.limits.store is not None and not self.server.no_api_key
+    def has_stored_keys(self) -> bool:
+        """Whether a key file or the shared store may contain API keys."""
+        has_place = self.limits.store is not None or self.server.keys_file is not None
+        return has_place and not self.server.no_api_key
 
     def has_keys(self, unnamed: Collection[str]) -> bool:
         """Whether clients need a key; `unnamed` are the keys without a name."""
-        return bool(unnamed or self.keys or self.has_shared_keys)
+        return bool(unnamed or self.keys or self.has_stored_keys)

@@ -248,7 +248,7 @@ def _check_server(server: ServeSettings) -> None:
         raise SettingsError("TLS needs both --ssl-cert-file and --ssl-key-file")
     if "/" in server.host or "," in server.host:
         raise SettingsError("--host should be one name or address; Unix sockets are not supported")
-    if server.no_api_key and (server.api_keys or server.api_key_file):
+    if server.no_api_key and (server.api_keys or server.api_key_file or server.keys_file):
         raise SettingsError("--no-api-key conflicts with the configured keys: keep one")
     if server.verbose and server.quiet:
         raise SettingsError("--verbose conflicts with --quiet: keep one")

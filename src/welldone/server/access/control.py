@@ -2,10 +2,12 @@
 
 import importlib
 from collections.abc import Collection
+from pathlib import Path
 from typing import NamedTuple
 
 from welldone.config.server import Config
-from welldone.server.access.keys import ApiKeys, SharedApiKeys
+from welldone.server.access.key_file import WatchedKeyFile
+from welldone.server.access.keys import ApiKeys, KeyLookup, SharedApiKeys
 from welldone.server.access.limits import BucketStorage, RateLimiter
 from welldone.server.access.store import STORE_TIMEOUT_S, SharedStore, StoreClient
 
@@ -30,14 +32,29 @@ def make_access_control(config: Config, keys: Collection[str], bucket_storage: B
     settings = config.server
     api_keys = ApiKeys(keys, config.keys)
     store = None if config.limits.store is None else SharedStore(connect_store(config.limits.store))
+    has_others = store is not None or config.has_stored_keys
     limits = RateLimiter(
         settings.requests_per_minute,
         settings.tokens_per_minute,
         named=config.keys,
-        principals=() if store is not None and api_keys.allows_anonymous else api_keys.principals,
+        principals=() if has_others and api_keys.allows_anonymous else api_keys.principals,
         storage=bucket_storage if store is None else None,
         store=store,
     )
-    if store is not None and config.has_shared_keys:
-        api_keys = SharedApiKeys(keys, config.keys, store=store, on_found=limits.set_rates)
+    if config.has_stored_keys:
+        look_up = _key_lookup(settings.keys_file, store)
+        api_keys = SharedApiKeys(keys, config.keys, look_up=look_up, on_found=limits.set_rates)
     return AccessControl(api_keys, limits, store)
+
+
+def _key_lookup(path: Path | None, store: SharedStore | None) -> KeyLookup:
+    """Look keys up in the key file, then in the shared store."""
+    file = None if path is None else WatchedKeyFile(path)
+
+    async def look_up(digest: bytes) -> bytes | None:
+        found = None if file is None else await file.find(digest)
+        if found is None and store is not None:
+            return await store.call(lambda client: client.key(digest.hex()))
+        return found
+
+    return look_up

@@ -1,4 +1,4 @@
-"""Authentication with API keys: configured ones, and those in the shared store.
+"""Authentication with API keys: configured ones, and those in a key file or the shared store.
 
 Only digests are stored and compared. `hmac.compare_digest` and a loop without early exit keep the comparison constant
 in time.
@@ -10,7 +10,7 @@ import logging
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -20,7 +20,7 @@ from welldone.config.server import KeySettings
 from welldone.config.settings import matches_wildcard
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
-from welldone.server.access.store import SharedStore, StoreUnavailableError
+from welldone.server.access.store import StoreUnavailableError
 from welldone.server.observe import log
 
 ANONYMOUS = "anonymous"
@@ -237,7 +237,7 @@ def _unauthorized(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
-# Keys in the shared store, for all servers, with a cache.
+# Keys in a key file or in the shared store, which may change while the server runs, with a cache.
 #
 # Keys are looked up by digest: the timing of the lookup may reveal parts of a digest, from which no key can be derived.
 # While the store is unavailable, cached keys stay valid and all others are rejected.
@@ -270,6 +270,12 @@ class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens_per_minute: _PerMinute | None = None
     admin: bool = False
     metrics: bool = False
+    slot: Annotated[int, msgspec.Meta(ge=0, lt=MAX_KEYS)] | None = None
+    """Place of its rate limit counters, which the workers of a server share; only in a key file."""
+
+
+KeyLookup = Callable[[bytes], Awaitable[bytes | None]]
+"""Returns the stored entry of the key with this digest, or None. Raises `StoreUnavailableError`."""
 
 
 def parse_key(value: bytes) -> SharedKey | None:
@@ -287,22 +293,22 @@ class _CachedKey(msgspec.Struct):
 
 
 class SharedApiKeys(ApiKeys):
-    """The configured keys and those in the shared store. `on_found` is called with each key that was looked up."""
+    """The configured keys and those that are looked up. `on_found` is called with each key that was found."""
 
     def __init__(
         self,
         keys: Iterable[str],
         named: Iterable[KeySettings] = (),
         *,
-        store: SharedStore,
+        look_up: KeyLookup,
         on_found: Callable[[SharedKey], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(keys, named)
-        self.allows_anonymous = False  # requests need a key even while the store has none
-        self.has_several_principals = True  # the store may have any number of keys
+        self.allows_anonymous = False  # requests need a key even while there is none
+        self.has_several_principals = True  # there may be any number of keys
         self._local_principals = {ANONYMOUS, *self._by_name}
-        self._store = store
+        self._find = look_up
         self._on_found = on_found
         self._clock = clock
         self._cached: dict[bytes, _CachedKey] = {}
@@ -336,7 +342,7 @@ class SharedApiKeys(ApiKeys):
         elif now < self._negative_cache.get(digest, now):
             return None
         try:
-            value = await self._store.call(lambda client: client.key(digest.hex()))
+            value = await self._find(digest)
         except StoreUnavailableError:
             if cached is None:
                 return None
@@ -353,7 +359,7 @@ class SharedApiKeys(ApiKeys):
             log.event(logging.WARNING, "ignoring an invalid key in the store")
             return None
         if key.name in self._local_principals:  # it would get the permissions of the local key
-            message = "ignoring a key in the store that has the name of a local key"
+            message = "ignoring a stored key that has the name of a configured key"
             log.event(logging.WARNING, message, {"key": key.name})
             return None
         return key

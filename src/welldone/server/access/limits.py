@@ -18,13 +18,16 @@ import msgspec
 
 from welldone.config.server import KeySettings
 from welldone.gateway.errors import ApiError
-from welldone.server.access.keys import SharedKey
+from welldone.server.access.keys import MAX_KEYS, SharedKey
 from welldone.server.access.store import LimitCount, SharedStore, StoreUnavailableError
 
 _MINUTE_S = 60.0
 
 _UNITS = ("requests", "tokens")
 """Each principal has one bucket per unit."""
+
+FIRST_FILE_INDEX = MAX_KEYS + 1
+"""Index of the first key of a key file, after all configured keys and requests without a key."""
 
 _FINAL_SYNC_S = 2.0
 """Time at shutdown to report pending charges to the store: a thousand keys take one second."""
@@ -150,8 +153,8 @@ class RateLimiter:
     """The buckets of all principals. A limit of 0 is none.
 
     `named` are keys with limits of their own. Processes that share a `storage` pass all `principals` in the same order,
-    which determines the index of their buckets. Others get the next index; their number is bounded by the number of
-    keys.
+    which determines the index of their buckets. The keys of a key file have an index of their own. Others get the next
+    index; their number is bounded by the number of keys.
 
     With a `store` that several servers share, the buckets are a copy of its levels: while it is unavailable, each
     process counts for itself.
@@ -176,6 +179,8 @@ class RateLimiter:
         self._unsynced: dict[str, tuple[int, int]] = {}  # requests and tokens to report to the store, by principal
         self._sync_task: asyncio.Task[None] | None = None
         self._buckets: dict[str, dict[str, TokenBucket]] = {}
+        self._slots: dict[str, int] = {}  # of the keys of a key file
+        self._indexes: dict[str, int] = {}
         self._totals: dict[str, UsageTotals] = {}
         for key in named:
             self.set_rates(key)
@@ -189,10 +194,12 @@ class RateLimiter:
             common_requests if key.requests_per_minute is None else key.requests_per_minute,
             common_tokens if key.tokens_per_minute is None else key.tokens_per_minute,
         )
+        if isinstance(key, SharedKey) and key.slot is not None:
+            self._slots[key.name] = key.slot
         if self._key_limits.get(key.name) != sizes:
             self._key_limits[key.name] = sizes
             if key.name in self._buckets:
-                self._buckets[key.name] = self._make_buckets(key.name, list(self._buckets).index(key.name))
+                self._buckets[key.name] = self._make_buckets(key.name)
 
     async def admit(self, principal: str) -> dict[str, str]:
         """As `take_request`, counted in the shared store if there is one."""
@@ -275,17 +282,22 @@ class RateLimiter:
     def _buckets_of(self, principal: str) -> dict[str, TokenBucket]:
         buckets = self._buckets.get(principal)
         if buckets is None:
-            buckets = self._buckets[principal] = self._make_buckets(principal, len(self._buckets))
+            buckets = self._buckets[principal] = self._make_buckets(principal)
             self._totals[principal] = UsageTotals()
         return buckets
 
-    def _make_buckets(self, principal: str, index: int) -> dict[str, TokenBucket]:
-        first = index * len(_UNITS)
+    def _make_buckets(self, principal: str) -> dict[str, TokenBucket]:
+        first = self._index_of(principal) * len(_UNITS)
         return {
             unit: TokenBucket(unit, size, self._storage, first + number)
             for number, (unit, size) in enumerate(zip(_UNITS, self._limits_of(principal), strict=True))
             if size > 0
         }
+
+    def _index_of(self, principal: str) -> int:
+        if principal in self._slots:
+            return FIRST_FILE_INDEX + self._slots[principal]
+        return self._indexes.setdefault(principal, len(self._indexes))
 
     def _limits_of(self, principal: str) -> tuple[int, int]:
         return self._key_limits.get(principal, self._default_limits)
