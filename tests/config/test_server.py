@@ -112,6 +112,13 @@ def test_a_llama_server_command_line_works(read: Read) -> None:
         ("--reasoning-format deepseek", "reasoning_format", "deepseek"),
         ("-ctk q8_0", "cache_type_k", "q8_0"),
         ("-no-kvu", "kv_unified", False),
+        (
+            "--spec-type ngram-mod,draft-simple --spec-type ngram-cache",
+            "spec_type",
+            ("ngram-mod", "draft-simple", "ngram-cache"),
+        ),
+        ("--draft-n 4 --spec-draft-n-max 8", "draft_max", 8),
+        ("-ngld all", "draft_gpu_layers", ALL_LAYERS),
         ("-c 1 -c 2", "ctx_size", 2),
         ("--idle-unload 1.5", "idle_unload_s", 1.5),
         ("--alias a,b --alias c", "aliases", ("b", "c")),

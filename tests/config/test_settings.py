@@ -37,6 +37,7 @@ class Sample:
     is_quick: bool = setting(False, "quick", "--quick", off="--no-quick")
     file: Path | None = setting(None, "file", "--file FILE")
     named: Path | None = setting(None, "name or file", "--named FILE", is_name_or_file=True)
+    modes: tuple[str, ...] = setting((), "modes", "--modes MODES", choices="on off")
     parts: tuple[str, ...] = setting((), "files", "--part FILES", is_file=True)
     keys: tuple[str, ...] = setting((), "keys", "--key KEYS", is_secret=True)
     inside: dict[str, str] = setting({}, "TOML only", is_secret=True)
@@ -88,6 +89,7 @@ def test_a_setting_without_a_flag_exists_in_toml_only() -> None:
         ("named", "default", Path("default")),
         ("named", "a/b", HERE / "a/b"),
         ("named", "./b", HERE / "b"),
+        ("modes", "on, off", ("on", "off")),
         ("parts", "a, b,,/c", (str(HERE / "a"), str(HERE / "b"), "/c")),
         ("mapping", '{"a": false}', {"a": False}),
     ],
@@ -128,6 +130,7 @@ def test_toml_values_keep_their_types(name: str, value: object, expected: object
         ("share", "1e99", "--flag should be at most 1, not '1e99'"),
         ("mode", "no", "--flag should be one of on, off, not 'no'"),
         ("mode", "", "--flag should be one of on, off, not ''"),
+        ("modes", "on,no", "--flag should be one of on, off, not 'on,no'"),
         ("is_quick", "maybe", "--flag should be true or false, not 'maybe'"),
         (
             "file",

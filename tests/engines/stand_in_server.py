@@ -16,7 +16,8 @@ VALUES = (
     "--model --alias --host --port --api-key-file --mmproj --lora --ctx-size --predict --parallel --batch-size "
     "--ubatch-size --threads --flash-attn --threads-batch --cache-type-k --cache-type-v --cache-reuse --cache-ram "
     "--gpu-layers --main-gpu --split-mode --tensor-split --load-mode --reasoning-format --chat-template-file --pooling "
-    "--cors-origins --sse-ping-interval --timeout --log-verbosity --fit"
+    "--cors-origins --sse-ping-interval --timeout --log-verbosity --fit --spec-draft-model --spec-type "
+    "--spec-draft-n-max --draft-max --spec-draft-n-min --spec-draft-p-min --spec-draft-ngl"
 )
 SWITCHES = (
     "--no-warmup --no-cont-batching --no-kv-offload --swa-full --kv-unified --no-kv-unified --jinja --no-jinja "

@@ -179,7 +179,10 @@ def test_an_engine_that_hangs_is_restarted(program: Path, tiny_model: Path) -> N
             if model.restarts:
                 ended.set()
 
-        async with running_supervisor(settings, on_change=on_change) as supervisor:
+        warnings: list[str] = []
+        async with running_supervisor(
+            settings, on_change=on_change, on_warning=lambda _, text: warnings.append(text)
+        ) as supervisor:
             model = supervisor.models[0]
             await model.ensure_ready()
             assert model.process is not None
@@ -188,6 +191,7 @@ def test_an_engine_that_hangs_is_restarted(program: Path, tiny_model: Path) -> N
             model.check_liveness(timeout_s=0.5)
             await ended.wait()
             await short_answer(await model.ensure_ready())
+        assert warnings == ["the engine has not responded for 0.5 s: stopping it"]
 
     run(main())
 
@@ -252,7 +256,7 @@ def test_the_wheel_takes_the_place_of_a_build_that_does_not_start(
 
     async def main() -> None:
         settings = ModelSettings(name="m", file=tiny_model, ctx_size=256, threads=1)
-        async with running_supervisor(settings, on_line=lambda _, line: lines.append(line)) as supervisor:
+        async with running_supervisor(settings, on_warning=lambda _, line: lines.append(line)) as supervisor:
             model = supervisor.models[0]
             await short_answer(await model.ensure_ready())
             assert model.process is not None
@@ -271,7 +275,7 @@ def test_a_build_is_used_by_itself(tmp_path: Path, tiny_model: Path, monkeypatch
     async def main() -> None:
         settings = ModelSettings(name="m", file=tiny_model, ctx_size=256, threads=1, gpu_layers=3)
         lines: list[str] = []
-        async with running_supervisor(settings, on_line=lambda _, line: lines.append(line)) as supervisor:
+        async with running_supervisor(settings, on_warning=lambda _, line: lines.append(line)) as supervisor:
             model = supervisor.models[0]
             await short_answer(await model.ensure_ready())
             assert model.process is not None

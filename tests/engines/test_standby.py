@@ -103,12 +103,12 @@ def test_a_standby_engine_that_has_ended_is_replaced_at_the_takeover() -> None:
 
 
 def test_a_model_whose_standby_engine_cannot_start_is_served_without_it(tmp_path: Path) -> None:
-    marker, lines = tmp_path / "started", list[str]()
+    marker, warnings = tmp_path / "started", list[str]()
 
     async def main() -> None:
         settings = python(ONLY_ONCE, str(marker), standby=True)
         async with running_supervisor(
-            settings, pause=no_pause, on_line=lambda _, line: lines.append(line)
+            settings, pause=no_pause, on_warning=lambda _, text: warnings.append(text)
         ) as supervisor:
             model = supervisor.models[0]
             await model.ensure_ready()
@@ -118,7 +118,7 @@ def test_a_model_whose_standby_engine_cannot_start_is_served_without_it(tmp_path
             marker.unlink()
             await _kill(model)
             await model.ensure_ready()
-            assert "the standby engine is not available: it ended with code 3 before it was ready" in lines
+            assert "the standby engine is not available: it ended with code 3 before it was ready" in warnings
 
     run(main())
 

@@ -78,6 +78,7 @@ def test_an_engine_that_stalls_is_ended_and_its_answer_goes_on(default_model: Pa
             connection.wait(rb'(?s)("content":"[^"].*?){20}')
             engine.suspend()
             engine.wait()
+            server.log.wait("warning +no request has received a token for [89] s: ending the engine model=tiny")
             answer = parse_valid(connection.reply())
         assert answer.choices == expected.choices
         assert (metric(server, RESTARTS), metric(server, CONTINUED)) == (1, 1)

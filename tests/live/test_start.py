@@ -117,13 +117,20 @@ def test_a_file_that_is_not_a_model_is_reported_in_one_line(
     assert "bad.gguf is " in usage_error(capsys, "-m", str(file), "--port", "0")
 
 
-@pytest.mark.parametrize("flag", ["--lora", "--mmproj", "--chat-template-file"])
+@pytest.mark.parametrize("flag", ["--lora", "--mmproj", "--chat-template-file", "--model-draft"])
 def test_a_missing_auxiliary_file_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], tiny_model: Path, flag: str
 ) -> None:
     line = usage_error(capsys, "-m", str(tiny_model), "--port", "0", flag, "no-such-file")
     assert "no-such-file" in line
     assert flag in line
+
+
+def test_a_draft_model_of_another_vocabulary_is_reported_in_one_line(
+    capsys: pytest.CaptureFixture[str], tiny_model: Path, default_model: Path
+) -> None:
+    line = usage_error(capsys, "-m", str(default_model), "--port", "0", "-md", str(tiny_model))
+    assert f"its draft model {tiny_model.name} has another vocabulary" in line
 
 
 @pytest.mark.parametrize(

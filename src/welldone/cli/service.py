@@ -25,12 +25,11 @@ from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.engines.builds import choose_engine
-from welldone.engines.engine_config import NO_GPU_WARNING
 from welldone.engines.errors import EngineError
 from welldone.engines.models.install import PullError
 from welldone.engines.models.store import GgufError, models_folder, read_metadata, resolve_model_file
-from welldone.engines.plan import FALLBACK_NOTE
 from welldone.engines.process import failure_excerpt, strip_log_prefix
+from welldone.engines.speculation import with_speculation
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.routing import route_problems
 from welldone.gateway.upstream import Upstream
@@ -129,6 +128,10 @@ def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
         choose_engine(model.engine, os.environ)
     except EngineError as error:
         yield f"{error.message} (--engine)"
+    try:
+        with_speculation(model, resolve_model_file(folder, model.file), folder)
+    except EngineError as error:
+        yield error.message
     files = [("--mmproj", model.mmproj), ("--chat-template-file", model.chat_template_file)]
     for flag, path in (*(("--lora", Path(path)) for path in model.lora), *files):
         if path is not None and not _can_read(path):
@@ -375,6 +378,7 @@ class _ServerProcess:
             folder=folder,
             on_change=self._on_model_change,
             on_line=self._on_engine_line,
+            on_warning=lambda model, text: log.event(logging.WARNING, text, {"model": model.name}),
             on_upstream=UpstreamLog().update,
             worker=worker,
             # Relative to the document: a proxy may serve both below another path.
@@ -481,9 +485,7 @@ class _ServerProcess:
                 self._stop_event.set()
 
     def _on_engine_line(self, model: LocalModel, line: str) -> None:
-        if line == NO_GPU_WARNING or line.startswith(FALLBACK_NOTE):
-            log.event(logging.WARNING, line, {"model": model.name})
-        elif self._config.server.verbose:
+        if self._config.server.verbose:
             log.event(logging.INFO, line, {"model": model.name, "from": "engine"})
 
 

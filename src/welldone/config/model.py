@@ -28,6 +28,10 @@ vLLM takes up to half an hour with the largest models."""
 ALL_LAYERS = 9999
 """More layers than any model has: llama.cpp offloads all of them."""
 
+_SPEC_TYPES = (
+    "none draft-simple draft-eagle3 draft-mtp draft-dflash draft-dspark "
+    "ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache"
+)
 _CACHE_TYPES = "f32 f16 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1"
 _AUTO = {"-1": None, "0": None, "auto": None}
 _NO_LIMIT = {"-1": None}
@@ -35,6 +39,7 @@ _INT32_MAX = 2**31 - 1  # llama.cpp stores these in 32 bits
 _SLOTS_MAX = 4096  # vLLM uses 1,024 on a large GPU
 _THREADS_MAX = 512  # llama.cpp's limit
 _DEVICES_MAX = 16  # llama.cpp's limit
+_DRAFT_MAX = 512  # a batch; drafts have up to 64 tokens
 _TIB_IN_MIB = 2**20  # more is a typing mistake
 
 
@@ -223,6 +228,54 @@ class ModelSettings:
     tensor_split: tuple[str, ...] = engine_setting(
         (), "share of each GPU, such as 3,1", "-ts --tensor-split SHARES", unset="even"
     )
+    draft_model: Path | None = engine_setting(
+        None,
+        "draft model for speculative decoding: a GGUF file, or name of a model, with the same vocabulary",
+        "-md --model-draft --spec-draft-model FILE",
+        llama="LLAMA_ARG_SPEC_DRAFT_MODEL",
+        is_name_or_file=True,
+        is_of_one_model=True,
+    )
+    spec_type: tuple[str, ...] = engine_setting(
+        (),
+        "kinds of speculative decoding, separated by commas",
+        "--spec-type TYPES",
+        choices=_SPEC_TYPES,
+        unset="draft-simple with a draft model, else none",
+    )
+    draft_max: int | None = engine_setting(
+        None,
+        "most tokens to draft at once",
+        "--draft-max --draft --draft-n --spec-draft-n-max N",
+        limits=(1, _DRAFT_MAX),
+        llama="LLAMA_ARG_SPEC_DRAFT_N_MAX",
+        unset="llama.cpp's: 3",
+    )
+    draft_min: int | None = engine_setting(
+        None,
+        "shortest draft to use, in tokens",
+        "--draft-min --draft-n-min --spec-draft-n-min N",
+        limits=(0, _DRAFT_MAX),
+        llama="LLAMA_ARG_SPEC_DRAFT_N_MIN",
+        unset="llama.cpp's: 0",
+    )
+    draft_p_min: float | None = engine_setting(
+        None,
+        "lowest probability of a drafted token",
+        "--draft-p-min --spec-draft-p-min X",
+        limits=(0, 1),
+        llama="LLAMA_ARG_SPEC_DRAFT_P_MIN",
+        unset="llama.cpp's: 0",
+    )
+    draft_gpu_layers: int | None = engine_setting(
+        None,
+        "layers of the draft model to offload to the GPU: a number, `all` or `auto`",
+        "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl N",
+        limits=(0, _INT32_MAX),
+        words={"auto": None, "-1": None, "all": ALL_LAYERS},
+        unset="auto",
+        llama="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+    )
     start_limit_s: float | None = engine_setting(
         None,
         "timeout for loading, in seconds",
@@ -248,7 +301,14 @@ class ModelSettings:
     @property
     def needs_gpu(self) -> bool:
         """Whether a setting has an effect on a GPU only."""
-        return bool(self.gpu_layers or self.main_gpu or self.tensor_split or self.split_mode != "layer")
+        return bool(
+            self.gpu_layers or self.draft_gpu_layers or self.main_gpu or self.tensor_split or self.split_mode != "layer"
+        )
+
+    @property
+    def has_speculation(self) -> bool:
+        """Whether it uses speculative decoding."""
+        return self.draft_model is not None or bool({*self.spec_type} - {"none"})
 
     @property
     def is_builtin(self) -> bool:

@@ -258,8 +258,10 @@ def _typed(field: SettingField, raw: RawSetting) -> object:
     if word in setting.words:
         return setting.words[word]
     choices = setting.choices.split()
-    items = raw.value if isinstance(raw.value, list) else [raw.value]
-    if choices and not all(item in choices for item in items):
+    items = raw.value
+    if isinstance(items, str) and field.value_type is tuple:
+        items = _list(setting, raw)
+    if choices and not all(item in choices for item in (items if isinstance(items, (list, tuple)) else [items])):
         raise _invalid_value(setting, raw, f"one of {', '.join(choices)}")
     return _CONVERTERS[field.value_type](setting, raw)
 

@@ -38,6 +38,8 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     chat: bool = True
     embeddings: bool = True
     reranking: bool = True
+    logprobs: bool = True
+    """Not with speculative decoding: llama.cpp reports a probability of 1 for each drafted token."""
     engine_model_name: str = ""
     """The engine's own name of the model, which requests to a command must use."""
 
@@ -94,5 +96,6 @@ def parse_capabilities(
         chat=not (is_reranker or is_embedder),
         embeddings=is_embedder or settings.embeddings or metadata is None,
         reranking=is_reranker,
+        logprobs=metadata is None or not settings.has_speculation,
         engine_model_name=name if isinstance(name := first.get("id"), str) else "",
     )

@@ -54,6 +54,8 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready", tag_field="status"):
     """Report that the model is loaded and the server listens."""
 
     load_s: float
+    warnings: tuple[str, ...] = ()
+    """For the server's log."""
 
 
 NO_GPU_WARNING = (

@@ -13,6 +13,7 @@ import time
 
 import msgspec
 
+from welldone.config.model import ModelSettings
 from welldone.engines.engine_config import (
     ENGINE_CONFIG_LIMIT_BYTES,
     LOAD_MODES,
@@ -101,6 +102,7 @@ def build_params(config: EngineConfig) -> "xllamacpp.CommonParams":
     params.embedding = settings.embeddings
     if settings.pooling is not None:
         params.pooling_type = _enum_member("llama_pooling_type", "LLAMA_POOLING_TYPE", settings.pooling)
+    _set_speculation(params.speculative, settings)
     params.hostnames = [config.socket]
     params.api_keys = [config.key]
     params.endpoint_metrics = True
@@ -110,6 +112,21 @@ def build_params(config: EngineConfig) -> "xllamacpp.CommonParams":
     params.timeout_read = READ_TIMEOUT_S
     params.timeout_write = WRITE_TIMEOUT_S
     return params
+
+
+def _set_speculation(params: "xllamacpp.CommonParamsSpeculative", settings: ModelSettings) -> None:
+    prefix, names = "COMMON_SPECULATIVE_TYPE", [name.replace("-", "_") for name in settings.spec_type or ("none",)]
+    params.types = [_enum_member("common_speculative_type", prefix, name) for name in names]
+    if settings.draft_model is not None:
+        params.draft.mparams.path = str(settings.draft_model)
+    for name, value in (
+        ("n_max", settings.draft_max),
+        ("n_min", settings.draft_min),
+        ("p_min", settings.draft_p_min),
+        ("n_gpu_layers", settings.draft_gpu_layers),
+    ):
+        if value is not None:
+            setattr(params.draft, name, value)
 
 
 def _has_gpu() -> bool:
@@ -130,7 +147,8 @@ def load_model(config: EngineConfig) -> "tuple[xllamacpp.Server | None, EngineRe
         server = xllamacpp.Server(build_params(config))
     except RuntimeError:  # without a reason: llama.cpp writes that to the log
         return None, EngineStartFailure("llama.cpp could not load it")
-    return server, EngineReady(time.monotonic() - started)
+    warnings = (NO_GPU_WARNING,) if config.settings.needs_gpu and not _has_gpu() else ()
+    return server, EngineReady(time.monotonic() - started, warnings)
 
 
 def explain_import_error(error: ImportError) -> str:
@@ -187,8 +205,6 @@ def main() -> None:
     os.write(report_pipe, msgspec.json.encode(report) + b"\n")
     if server is None:
         sys.exit(1)  # not `os._exit`: llama.cpp writes the rest of its log, which has the reason
-    if config.settings.needs_gpu and not _has_gpu():
-        os.write(2, f"{NO_GPU_WARNING}\n".encode())
     while True:
         signal.pause()
 

@@ -147,6 +147,13 @@ def server_arguments(
     line.add("--main-gpu", settings.main_gpu, default=0)
     line.add("--split-mode", settings.split_mode, default="layer")
     line.add("--tensor-split", ",".join(settings.tensor_split) or None)
+    line.add("--spec-draft-model --model-draft", None if settings.draft_model is None else str(settings.draft_model))
+    # Versions without --spec-type use any draft model.
+    line.add("--spec-type", ",".join(settings.spec_type) or None, default="draft-simple")
+    line.add("--spec-draft-n-max --draft-max", settings.draft_max)
+    line.add("--spec-draft-n-min --draft-min", settings.draft_min)
+    line.add("--spec-draft-p-min --draft-p-min", settings.draft_p_min)
+    line.add("--spec-draft-ngl --gpu-layers-draft --n-gpu-layers-draft", settings.draft_gpu_layers)
     if "--load-mode" in program.flags:
         line.add("--load-mode", LOAD_MODES[settings.mlock, settings.mmap], default="auto")
     else:
@@ -183,7 +190,7 @@ class _CommandLine:
         self.words: list[str] = []
         self._program = program
 
-    def add(self, names: str, *values: str | int | None, default: str | int | None = None) -> None:
+    def add(self, names: str, *values: str | float | None, default: str | int | None = None) -> None:
         """Add a flag unless its value is None. Raises `EngineError` if it is unknown and has not its default."""
         if values == (None,):
             return

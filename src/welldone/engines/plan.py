@@ -20,6 +20,7 @@ from welldone.engines.engine_config import NO_GPU_WARNING, EngineConfig
 from welldone.engines.errors import EngineError
 from welldone.engines.llama_server import clean_environment, probe_server, server_arguments
 from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata, resolve_model_file
+from welldone.engines.speculation import with_speculation
 from welldone.http.address import Address
 
 DEFAULT_CONTEXT_LIMIT = 16384
@@ -94,7 +95,7 @@ def make_plan(
         metadata = read_metadata(file)
     except GgufError as error:
         raise EngineError(f"its file {file.name} {error}", is_permanent=error.is_permanent) from error
-    own = _engine_settings(settings, file, metadata)
+    own = with_speculation(_engine_settings(settings, file, metadata), file, models_folder)
     unusable, warnings = set(excluded), []
     while True:
         engine = choose_engine(settings.engine, environment, excluded=unusable)

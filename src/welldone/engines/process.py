@@ -176,6 +176,8 @@ class EngineProcess:
         self._output = output
         self._drain_tasks: list[asyncio.Task[None]] = []
         self.plan = plan
+        self.warnings: tuple[str, ...] = ()
+        """For the server's log."""
 
     @classmethod
     async def start(cls, plan: LaunchPlan, *, timeout_s: float, output: OutputTail | None = None) -> "EngineProcess":
@@ -236,8 +238,8 @@ class EngineProcess:
         if not line:
             raise await self._early_exit_error()
         match _REPORT_DECODER.decode(line):
-            case EngineReady():
-                return
+            case EngineReady(warnings=texts):
+                self.warnings = texts
             case EngineStartFailure(error=text):
                 await self.wait_for_exit()
                 await self._finish_drains()

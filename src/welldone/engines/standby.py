@@ -14,9 +14,9 @@ class StandbyEngine:
     another start would not cure.
     """
 
-    def __init__(self, on_change: Callable[[], None], on_line: Callable[[str], None]) -> None:
+    def __init__(self, on_change: Callable[[], None], on_warning: Callable[[str], None]) -> None:
         self._on_change = on_change
-        self._on_line = on_line
+        self._on_warning = on_warning
         self._task: asyncio.Task[EngineProcess] | None = None
 
     def prepare(self, start: Coroutine[object, object, EngineProcess]) -> None:
@@ -38,7 +38,7 @@ class StandbyEngine:
         try:
             process = await task
         except EngineError as error:
-            self._on_line(f"the standby engine is not available: it {error.message}")
+            self._on_warning(f"the standby engine is not available: it {error.message}")
             return None
         if process.is_running:
             return process

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from welldone.config.model import ModelSettings
@@ -24,6 +25,7 @@ from welldone.engines.errors import EngineError
 from welldone.engines.models.store import GgufMetadata
 from welldone.engines.plan import LaunchPlan, fallback_warning, fits_socket_path, make_plan, read_model_metadata
 from welldone.engines.process import EngineProcess, OutputTail, describe_exit, is_responsive, reports_unhealthy
+from welldone.engines.speculation import speculation_warning
 from welldone.engines.stall import StallWatch
 from welldone.engines.standby import StandbyEngine
 from welldone.http.address import Address
@@ -118,7 +120,7 @@ class LocalModel:
         self.last_used: float = self._clock()
         self.stall_watch: StallWatch = StallWatch(0.0 if settings.command else supervisor.stall_s, self._end_stalled)
         self.process: EngineProcess | None = None
-        self.standby = StandbyEngine(supervisor.notify, self._on_line)
+        self.standby = StandbyEngine(supervisor.notify, partial(supervisor.on_warning, self))
         self._output = OutputTail()
         self._backoff = RestartBackoff(self._clock)
         self._retry_at = self._clock()
@@ -202,7 +204,7 @@ class LocalModel:
     def _end_stalled(self, silence_s: float) -> None:
         if (process := self._unchecked_process) is not None:
             text = f"no request has received a token for {silence_s:.0f} s: ending the engine"
-            self._supervisor.on_line(self, text)
+            self._supervisor.on_warning(self, text)
             self._liveness_task = asyncio.create_task(process.stop(0))
 
     @property
@@ -217,7 +219,7 @@ class LocalModel:
             is_lost = not await is_responsive(process.plan.address, timeout_s)
             reason = f"has not responded for {timeout_s:g} s"
         if is_lost:
-            self._supervisor.on_line(self, f"the engine {reason}: stopping it")
+            self._supervisor.on_warning(self, f"the engine {reason}: stopping it")
             await process.stop(0)
 
     def load(self) -> None:
@@ -274,39 +276,43 @@ class LocalModel:
     async def _start_after_backoff(self) -> EngineProcess:
         if (wait_s := self._retry_at - self._clock()) > 0:
             await self._supervisor.pause(wait_s)
-        self._output = OutputTail(self._on_line)
+        self._output = OutputTail(self._handle_line)
         return await self._start(self._output)
 
     async def _start_standby(self, wait_s: float) -> EngineProcess:
         """Start the standby engine after the delay of a restart: an engine may fail again and again."""
         await self._supervisor.pause(wait_s)
-        return await self._start(OutputTail(self._on_line))
-
-    def _on_line(self, line: str) -> None:
-        self._supervisor.on_line(self, line)
+        return await self._start(OutputTail(self._handle_line))
 
     async def _start(self, output: OutputTail) -> EngineProcess:
         excluded: set[str] = set()
         while True:
             plan = await asyncio.to_thread(self._supervisor.make_plan, self.settings, excluded)
-            for line in plan.warnings:
-                self._supervisor.on_line(self, line)
+            for text in plan.warnings:
+                self._supervisor.on_warning(self, text)
             try:
                 return await self._start_plan(plan, output)
             except EngineError as error:
                 if plan.engine is None or plan.engine.build is None or not plan.engine.is_automatic:
                     raise
                 excluded.add(plan.engine.name)
-                self._supervisor.on_line(self, fallback_warning(plan.engine.name, error))
+                self._supervisor.on_warning(self, fallback_warning(plan.engine.name, error))
 
     async def _start_plan(self, plan: LaunchPlan, output: OutputTail) -> EngineProcess:
         process = await EngineProcess.start(plan, timeout_s=self.settings.load_timeout_s, output=output)
         try:
+            for text in process.warnings:
+                self._supervisor.on_warning(self, text)
             self.capabilities = await read_capabilities(plan.address, self.settings, plan.metadata)
         except BaseException:
             await process.stop(0)
             raise
         return process
+
+    def _handle_line(self, line: str) -> None:
+        self._supervisor.on_line(self, line)
+        if self.settings.has_speculation and (text := speculation_warning(line)) is not None:
+            self._supervisor.on_warning(self, text)
 
     def _handle_start_failure(self, error: EngineError) -> None:
         wait_s = self._backoff.record_exit()
@@ -419,6 +425,8 @@ class EngineSupervisor:
     environment: Mapping[str, str]
     on_change: Callable[[LocalModel], None] = lambda _: None
     on_line: Callable[[LocalModel, str], None] = lambda *_: None
+    """Called for each line of output of an engine."""
+    on_warning: Callable[[LocalModel, str], None] = lambda *_: None
     max_loaded: int = 0
     stall_s: float = 0.0
     """Silence of all requests of an engine, after which it is ended; 0: never."""

@@ -47,6 +47,7 @@ class Server:
         environment: Mapping[str, str] = os.environ,
         on_change: Callable[[LocalModel], None] = lambda _: None,
         on_line: Callable[[LocalModel, str], None] = lambda *_: None,
+        on_warning: Callable[[LocalModel, str], None] = lambda *_: None,
         on_upstream: Callable[[Upstream], None] = lambda _: None,
         worker: Worker | None = None,
         site: StaticSite | None = None,
@@ -73,6 +74,7 @@ class Server:
             environment=_without_secrets(secrets, environment),
             on_change=self._model_changed,
             on_line=on_line,
+            on_warning=on_warning,
             max_loaded=settings.max_loaded,
             stall_s=settings.stall_s,
         )

@@ -249,6 +249,12 @@ def test_an_embedding_model_rejects_chat() -> None:
         chat(capabilities_with(chat=False))
 
 
+def test_an_engine_without_log_probabilities_rejects_them() -> None:
+    for request in (chat, complete):
+        with pytest.raises(ApiError, match="'logprobs' cannot be used with this model: it runs with speculative"):
+            request(capabilities_with(logprobs=False), logprobs=request is chat or 1)
+
+
 @table(
     ("wanted", "schema"),
     [

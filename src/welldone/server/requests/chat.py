@@ -178,6 +178,7 @@ def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities)
     request = sampling.read_generation_request(body, ChatRequest)
     engine = sampling.engine_sampling(request, body, capabilities) | forwarded
     top_logprobs = _read_top_logprobs(request, engine)
+    _check_logprobs(top_logprobs, capabilities)
     for index, value in enumerate(request.modalities or ()):
         if value != "text":
             raise fields.wrong_value(f"modalities[{index}]", value, ("text",))
@@ -285,6 +286,11 @@ def _read_top_logprobs(request: ChatRequest, engine_body: Json) -> int | None:
     return top or 0
 
 
+def _check_logprobs(top_logprobs: int | None, capabilities: ModelCapabilities) -> None:
+    if top_logprobs is not None and not capabilities.logprobs:
+        raise fields.unsupported("logprobs", "cannot be used with this model: it runs with speculative decoding.")
+
+
 def _template_kwargs(
     body: Json, defaults: Mapping[str, object], capabilities: ModelCapabilities, tools: EngineTools
 ) -> Json:
@@ -335,6 +341,7 @@ def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabi
         engine.pop("ignore_eos", None)  # llama.cpp fails at the end of a grammar if EOS is not allowed
         engine |= {"grammar": constraint.grammar} if constraint.schema is None else {"json_schema": constraint.schema}
     top_logprobs = request.logprobs
+    _check_logprobs(top_logprobs, capabilities)
     if top_logprobs is not None:
         engine["logprobs"] = max(top_logprobs, 1)
     if request.best_of is not None and request.best_of != (request.n or 1):
