@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 VERSION = 11549
+DEVICES = "Available devices:\n  (none)\n"
 WITHOUT: tuple[str, ...] = ()
 SYSTEM_INFO = "system_info: n_threads = 2 / 2 | CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | AVX512 = 1 | SVE_CNT = 0 |"
 VALUES = (
@@ -17,18 +18,20 @@ VALUES = (
     "--ubatch-size --threads --flash-attn --threads-batch --cache-type-k --cache-type-v --cache-reuse --cache-ram "
     "--gpu-layers --main-gpu --split-mode --tensor-split --load-mode --reasoning-format --chat-template-file --pooling "
     "--cors-origins --sse-ping-interval --timeout --log-verbosity --fit --spec-draft-model --spec-type "
-    "--spec-draft-n-max --draft-max --spec-draft-n-min --spec-draft-p-min --spec-draft-ngl"
+    "--device --spec-draft-device --spec-draft-n-max --draft-max --spec-draft-n-min --spec-draft-p-min --spec-draft-ngl"
 )
 SWITCHES = (
+    "--list-devices "
     "--no-warmup --no-cont-batching --no-kv-offload --swa-full --kv-unified --no-kv-unified --jinja --no-jinja "
     "--embeddings --metrics --no-slots --no-ui --offline --no-cors-credentials --mlock --no-mmap"
 )
 
 
-def install(path: Path, *, without: tuple[str, ...] = (), version: int = VERSION) -> Path:
+def install(path: Path, *, without: tuple[str, ...] = (), version: int = VERSION, devices: str = DEVICES) -> Path:
     """Write the program for this Python."""
     text = Path(__file__).read_text("utf-8").replace("WITHOUT: tuple[str, ...] = ()", f"WITHOUT = {without!r}", 1)
     text = text.replace(f"VERSION = {VERSION}", f"VERSION = {version}", 1)
+    text = text.replace(f"DEVICES = {DEVICES!r}".replace("'", '"'), f"DEVICES = {devices!r}", 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!{sys.executable}\n{text}", "utf-8")
     path.chmod(0o755)
@@ -42,6 +45,9 @@ def main(words: list[str]) -> int:
         host = "" if ".sock" in WITHOUT else ", or a UNIX socket if it ends with .sock"
         lines = [*(f"{flag}   words about it" for flag in known), f"  listens on an address{host}"]
         sys.stdout.write("\n".join(lines))
+        return 0
+    if words == ["--list-devices"]:
+        sys.stdout.write(DEVICES)
         return 0
     if words == ["--version"]:
         sys.stderr.write(f"version: {VERSION} (stand-in)\nbuilt with nothing\n")

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engines import files
-from tests.models.gguf_writer import Array, Gguf, Kind, Scalar, Value
+from tests.models.gguf_writer import ALIGNMENT, Array, Gguf, Kind, Scalar, Value
 from tests.table import table
 from welldone.engines.models import store
-from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata
+from welldone.engines.models.store import GgufError, GgufMetadata, ModelShape, read_metadata
 
 TOKENS = [f"token{number}" for number in range(5000)]
 MODEL = files.model(
@@ -33,7 +33,9 @@ def _read(data: bytes, folder: Path) -> GgufMetadata:
 
 
 def test_the_metadata_of_a_model_is_read(tmp_path: Path) -> None:
-    assert _read(MODEL, tmp_path) == GgufMetadata(
+    found = _read(MODEL, tmp_path)
+    assert 4000 <= found.weights_bytes < 4000 + ALIGNMENT
+    assert found == GgufMetadata(
         size_bytes=len(MODEL),
         version=3,
         architecture="llama",
@@ -43,6 +45,9 @@ def test_the_metadata_of_a_model_is_read(tmp_path: Path) -> None:
         chat_template=files.TEMPLATE,
         file_type="Q4_K_M",
         parameters=1000,
+        parameters_by_type={"F32": 1000},
+        weights_bytes=found.weights_bytes,
+        shape=ModelShape(layers=3, width=64),
     )
 
 
@@ -77,7 +82,8 @@ def test_models_that_are_not_for_chat_are_detected(metadata: dict[str, Value], e
 
 
 def test_values_that_are_missing_or_of_another_type_are_absent(tmp_path: Path) -> None:
-    assert _read(Gguf({}).data() + b"\0", tmp_path) == GgufMetadata(size_bytes=33, version=3, architecture="unknown")
+    bare = GgufMetadata(size_bytes=33, version=3, architecture="unknown", weights_bytes=9)
+    assert _read(Gguf({}).data() + b"\0", tmp_path) == bare
     odd: dict[str, Value] = {"general__file_type": Scalar(Kind.INT32, -1), "general__name": 7}
     for context in (0.5, True):
         found = _read(files.model(**odd, llama__context_length=context), tmp_path)

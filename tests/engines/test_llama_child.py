@@ -245,3 +245,20 @@ def test_without_a_configuration_the_child_exits(stdin: bytes) -> None:
     assert ended.returncode == 1
     assert b"no configuration" in ended.stderr.lower()
     assert not ended.stdout
+
+
+def test_a_device_that_the_wheel_does_not_have_is_a_permanent_error(tiny_model: Path) -> None:
+    async def main() -> None:
+        wheel = Path("wheel")
+        models = [
+            ModelSettings(name="gpu", file=tiny_model, engine=wheel, device=("CUDA7",)),
+            ModelSettings(name="cpu", file=tiny_model, engine=wheel, device=("none",), ctx_size=64),
+        ]
+        async with running_supervisor(*models) as supervisor:
+            gpu, cpu = supervisor.models
+            with pytest.raises(EngineError, match=r"this engine has no device CUDA7 \(--device\)") as caught:
+                await gpu.ensure_ready()
+            assert caught.value.is_permanent
+            assert await short_answer(await cpu.ensure_ready())
+
+    run(main())

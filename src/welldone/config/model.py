@@ -221,6 +221,12 @@ class ModelSettings:
     kv_offload: bool = engine_setting(
         True, "keep the KV cache on the GPU", "-kvo --kv-offload", off="-nkvo --no-kv-offload"
     )
+    device: tuple[str, ...] = engine_setting(
+        (),
+        "GPUs to use, separated by commas, such as CUDA0,CUDA1; `none`: the CPU only",
+        "-dev --device NAMES",
+        unset="all",
+    )
     main_gpu: int = engine_setting(0, "main GPU", "-mg --main-gpu N", limits=(0, _DEVICES_MAX - 1))
     split_mode: str = engine_setting(
         "layer", "how to split a model over several GPUs", "-sm --split-mode MODE", choices="none layer row tensor"
@@ -275,6 +281,9 @@ class ModelSettings:
         words={"auto": None, "-1": None, "all": ALL_LAYERS},
         unset="auto",
         llama="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+    )
+    draft_device: tuple[str, ...] = engine_setting(
+        (), "GPUs for the draft model", "-devd --device-draft --spec-draft-device NAMES", unset="as --device"
     )
     start_limit_s: float | None = engine_setting(
         None,

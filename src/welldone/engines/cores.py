@@ -38,7 +38,7 @@ def _physical_cores(cpus: set[int], root: Path) -> int:
 
 def _container_limit(root: Path) -> float | None:
     """Return the CPU limit of the control group (version 2 or 1) in cores, if there is one."""
-    for folder in _control_groups(root):
+    for folder in control_groups("cpu", root):
         try:
             quota, period = (folder / "cpu.max").read_text().split()
         except (OSError, ValueError):
@@ -52,7 +52,7 @@ def _container_limit(root: Path) -> float | None:
     return None
 
 
-def _control_groups(root: Path) -> list[Path]:
+def control_groups(controller: str, root: Path) -> list[Path]:
     """Return the folders of this process's control group, the innermost first: any of them may have the limit."""
     base = root / "sys/fs/cgroup"
     try:
@@ -63,7 +63,7 @@ def _control_groups(root: Path) -> list[Path]:
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         group = base / controllers if controllers else base
         relative = Path(path.lstrip("/"))

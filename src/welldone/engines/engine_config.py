@@ -4,6 +4,8 @@ The parent sends the configuration as one line of JSON on standard input, so tha
 This module is separate from `llama_child`, since the parent must not import native code.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from welldone.config.model import ModelSettings
@@ -63,6 +65,20 @@ NO_GPU_WARNING = (
     "`welldone engine build --cuda` or `--vulkan` makes one that uses it"
 )
 """Log line when GPU settings have no effect."""
+
+
+NO_DEVICES = "none"
+"""The value of `device` for the CPU alone."""
+
+
+def unknown_device(name: str, known: Sequence[str]) -> str:
+    """Return the error for a device that the engine does not have."""
+    found = (
+        f"it has {', '.join(known)}"
+        if known
+        else "it has no GPU; `welldone engine build --cuda` or `--vulkan` makes one"
+    )
+    return f"this engine has no device {name} (--device): {found}"
 
 
 class WheelInfo(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from welldone.config.model import ModelSettings
 from welldone.engines.engine_config import (
     ENGINE_CONFIG_LIMIT_BYTES,
     LOAD_MODES,
+    NO_DEVICES,
     NO_GPU_WARNING,
     READ_TIMEOUT_S,
     WRITE_TIMEOUT_S,
@@ -24,6 +25,7 @@ from welldone.engines.engine_config import (
     EngineReady,
     EngineStartFailure,
     WheelInfo,
+    unknown_device,
 )
 from welldone.engines.parent_death import exit_on_stdin_eof, offer_to_oom_killer, signal_on_parent_death
 
@@ -73,7 +75,8 @@ def build_params(config: EngineConfig) -> "xllamacpp.CommonParams":
     if settings.mmproj is not None:
         params.mmproj.path = str(settings.mmproj)
     params.offline = True  # no downloads
-    params.n_gpu_layers = -1 if settings.gpu_layers is None else settings.gpu_layers
+    layers = 0 if settings.device == (NO_DEVICES,) else settings.gpu_layers
+    params.n_gpu_layers = -1 if layers is None else layers
     params.fit_params = _has_gpu()  # reads the model twice, to see how much of it fits into the memory of a GPU
     params.split_mode = _enum_member("llama_split_mode", "LLAMA_SPLIT_MODE", settings.split_mode)
     if settings.tensor_split:
@@ -123,14 +126,30 @@ def _set_speculation(params: "xllamacpp.CommonParamsSpeculative", settings: Mode
         ("n_max", settings.draft_max),
         ("n_min", settings.draft_min),
         ("p_min", settings.draft_p_min),
-        ("n_gpu_layers", settings.draft_gpu_layers),
+        ("n_gpu_layers", 0 if settings.device == (NO_DEVICES,) else settings.draft_gpu_layers),
+        ("devices", ",".join(settings.draft_device) or None),
     ):
         if value is not None:
             setattr(params.draft, name, value)
 
 
 def _has_gpu() -> bool:
-    return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
+    return bool(_gpus())
+
+
+def _gpus() -> list[str]:
+    return [device["name"] for device in xllamacpp.get_device_info() if "GPU" in device["type"].name]
+
+
+def _device_problem(settings: ModelSettings) -> str | None:
+    """Return why the devices of the settings cannot be used. xllamacpp has no parameter for those of the model."""
+    known = _gpus()
+    for name in (*settings.device, *settings.draft_device):
+        if name not in (*known, NO_DEVICES):
+            return unknown_device(name, known)
+    if settings.device not in ((), (NO_DEVICES,), tuple(known)):
+        return "the wheel uses all GPUs, or one with -sm none -mg N: for --device, use a llama-server (--engine)"
+    return None
 
 
 def _enum_member(enum_name: str, prefix: str, member_name: str) -> "enum.IntEnum":
@@ -143,6 +162,8 @@ def load_model(config: EngineConfig) -> "tuple[xllamacpp.Server | None, EngineRe
     if IMPORT_ERROR is not None:
         return None, EngineStartFailure(explain_import_error(IMPORT_ERROR))
     started = time.monotonic()
+    if problem := _device_problem(config.settings):
+        return None, EngineStartFailure(problem)
     try:
         server = xllamacpp.Server(build_params(config))
     except RuntimeError:  # without a reason: llama.cpp writes that to the log

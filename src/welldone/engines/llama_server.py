@@ -15,8 +15,9 @@ import msgspec
 
 from welldone.config.model import ModelSettings
 from welldone.engines import cpu_features
-from welldone.engines.engine_config import LOAD_MODES, WRITE_TIMEOUT_S
+from welldone.engines.engine_config import LOAD_MODES, NO_DEVICES, WRITE_TIMEOUT_S, unknown_device
 from welldone.engines.errors import EngineError
+from welldone.engines.memory import Device
 
 PROBE_TIMEOUT_S = 60.0
 """A build with CUDA looks for devices first, which takes seconds; on a busy machine longer."""
@@ -29,6 +30,8 @@ _REQUIRED_FLAGS = {"--model", "--host", "--metrics", "--api-key-file"}
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 _VERSION = re.compile(r"(?m)^version: (?:\S+ \(build )?(\d+)[, ]")
 """`version: 6000 (abcdef)`, or since b11500 or so `version: 0.7.0 (build 11669, commit abcdef)`."""
+_DEVICE = re.compile(r"(?m)^ +(\S+): .*\(\d+ MiB, (\d+) MiB free\)$")
+"""A line of `--list-devices`: `  CUDA0: NVIDIA H200 (143771 MiB, 143156 MiB free)`."""
 _TRACE = "4"
 """Verbosity at which llama-server logs its system info (LOG_LEVEL_TRACE in common/log.h)."""
 
@@ -68,6 +71,31 @@ def _probe_file(path: str, _changed_ns: int, _size_bytes: int) -> ServerProgram:
         )
     found = _VERSION.search(run_program(path, "--version"))
     return ServerProgram(path, int(found[1]) if found else None, flags, ".sock" in help_text)
+
+
+def list_devices(program: ServerProgram) -> list[Device] | None:
+    """Return the GPUs of the program with their free memory; None if it cannot list them."""
+    if "--list-devices" not in program.flags:
+        return None
+    found = _DEVICE.findall(run_program(program.path, "--list-devices"))
+    return [Device(name=name, free=int(free) * 2**20) for name, free in found]
+
+
+def selected_devices(settings: ModelSettings, devices: list[Device]) -> list[Device]:
+    """Return the devices that the settings name, or all. Raises `EngineError` if one is not there."""
+    by_name = {device.name: device for device in devices}
+    for name in (*settings.device, *settings.draft_device):
+        if name not in by_name and name != NO_DEVICES:
+            raise EngineError(unknown_device(name, list(by_name)), is_permanent=True)
+    selected = [by_name[name] for name in settings.device if name in by_name] if settings.device else devices
+    if settings.split_mode != "none" or not selected:
+        return selected
+    if settings.main_gpu >= len(selected):
+        text = (
+            f"there is no GPU {settings.main_gpu} (--main-gpu): this engine uses {', '.join(by_name)}, counted from 0"
+        )
+        raise EngineError(text, is_permanent=True)
+    return [selected[settings.main_gpu]]
 
 
 def read_features(path: Path) -> tuple[str, ...]:
@@ -144,16 +172,11 @@ def server_arguments(
     line.add("--gpu-layers --n-gpu-layers", settings.gpu_layers)
     if is_cpu_only:
         line.optional("--fit", "off")  # reads the model twice, to see how much of it fits into the memory of a GPU
+    line.add("--device", ",".join(settings.device) or None)
     line.add("--main-gpu", settings.main_gpu, default=0)
     line.add("--split-mode", settings.split_mode, default="layer")
     line.add("--tensor-split", ",".join(settings.tensor_split) or None)
-    line.add("--spec-draft-model --model-draft", None if settings.draft_model is None else str(settings.draft_model))
-    # Versions without --spec-type use any draft model.
-    line.add("--spec-type", ",".join(settings.spec_type) or None, default="draft-simple")
-    line.add("--spec-draft-n-max --draft-max", settings.draft_max)
-    line.add("--spec-draft-n-min --draft-min", settings.draft_min)
-    line.add("--spec-draft-p-min --draft-p-min", settings.draft_p_min)
-    line.add("--spec-draft-ngl --gpu-layers-draft --n-gpu-layers-draft", settings.draft_gpu_layers)
+    _add_speculation(line, settings)
     if "--load-mode" in program.flags:
         line.add("--load-mode", LOAD_MODES[settings.mlock, settings.mmap], default="auto")
     else:
@@ -181,6 +204,17 @@ def server_arguments(
     line.optional("--sse-ping-interval", -1)  # the server sends its own keep-alive comments
     line.optional("--timeout", WRITE_TIMEOUT_S)  # for reading too
     return line.words
+
+
+def _add_speculation(line: "_CommandLine", settings: ModelSettings) -> None:
+    line.add("--spec-draft-model --model-draft", None if settings.draft_model is None else str(settings.draft_model))
+    # Versions without --spec-type use any draft model.
+    line.add("--spec-type", ",".join(settings.spec_type) or None, default="draft-simple")
+    line.add("--spec-draft-n-max --draft-max", settings.draft_max)
+    line.add("--spec-draft-n-min --draft-min", settings.draft_min)
+    line.add("--spec-draft-p-min --draft-p-min", settings.draft_p_min)
+    line.add("--spec-draft-device --device-draft", ",".join(settings.draft_device) or None)
+    line.add("--spec-draft-ngl --gpu-layers-draft --n-gpu-layers-draft", settings.draft_gpu_layers)
 
 
 class _CommandLine:

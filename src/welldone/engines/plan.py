@@ -18,7 +18,14 @@ from welldone.engines.builds import EngineChoice, choose_engine
 from welldone.engines.cores import thread_limit
 from welldone.engines.engine_config import NO_GPU_WARNING, EngineConfig
 from welldone.engines.errors import EngineError
-from welldone.engines.llama_server import clean_environment, probe_server, server_arguments
+from welldone.engines.llama_server import (
+    clean_environment,
+    list_devices,
+    probe_server,
+    selected_devices,
+    server_arguments,
+)
+from welldone.engines.memory import Device, check_memory, estimate_memory, read_memory, weights_of
 from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata, resolve_model_file
 from welldone.engines.speculation import with_speculation
 from welldone.http.address import Address
@@ -77,11 +84,12 @@ def make_plan(
     socket_folder: Path,
     environment: Mapping[str, str],
     excluded: Collection[str] = (),
+    checks_memory: bool = True,
 ) -> LaunchPlan:
     """Plan a start of this model. Reads the header of its file, which takes milliseconds. Raises `EngineError`.
 
     Every start has a new socket path: llama.cpp cannot bind to a path that a previous process has left. `excluded` are
-    engines on which the model did not start.
+    engines on which the model did not start. `checks_memory`: warn if the model may not fit; a restart leaves it out.
     """
     path = socket_folder / f"{secrets.token_hex(4)}.sock"
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT_BYTES:
@@ -96,10 +104,11 @@ def make_plan(
     except GgufError as error:
         raise EngineError(f"its file {file.name} {error}", is_permanent=error.is_permanent) from error
     own = with_speculation(_engine_settings(settings, file, metadata), file, models_folder)
-    unusable, warnings = set(excluded), []
+    unusable, warnings = set(excluded), list[str]()
     while True:
         engine = choose_engine(settings.engine, environment, excluded=unusable)
         try:
+            note = _check_memory(own, file, metadata, engine) if checks_memory else None
             if engine.program is None:
                 plan = _plan_wheel(own, metadata, engine, path, environment)
             else:
@@ -110,7 +119,27 @@ def make_plan(
             unusable.add(engine.name)
             warnings.append(fallback_warning(engine.name, error))
         else:
-            return msgspec.structs.replace(plan, warnings=(*warnings, *plan.warnings))
+            warnings += plan.warnings if note is None else (*plan.warnings, note)
+            return msgspec.structs.replace(plan, warnings=tuple(warnings))
+
+
+def _check_memory(settings: ModelSettings, file: Path, metadata: GgufMetadata, engine: EngineChoice) -> str | None:
+    """Check the devices and the memory; return a warning if the model may not fit. Raises `EngineError`."""
+    devices: list[Device] = []
+    if engine.program is not None:
+        is_cpu_only = engine.build is not None and engine.build.backend == "cpu"
+        found = [] if is_cpu_only else list_devices(probe_server(engine.program))
+        if found is None:
+            return None
+        devices = selected_devices(settings, found)
+    elif settings.needs_gpu:
+        return None  # only its child knows whether the wheel is one for GPUs
+    needed = [estimate_memory(weights_of(file, metadata), metadata.shape, settings)]
+    if settings.draft_model is not None and not settings.draft_model.samefile(file):
+        draft = read_metadata(settings.draft_model)
+        plain = dataclasses.replace(settings, cache_type_k="f16", cache_type_v="f16")
+        needed.append(estimate_memory(weights_of(settings.draft_model, draft), draft.shape, plain))
+    return check_memory(settings, needed, read_memory(), devices)
 
 
 def fallback_warning(engine_name: str, error: EngineError) -> str:

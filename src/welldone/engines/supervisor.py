@@ -287,7 +287,9 @@ class LocalModel:
     async def _start(self, output: OutputTail) -> EngineProcess:
         excluded: set[str] = set()
         while True:
-            plan = await asyncio.to_thread(self._supervisor.make_plan, self.settings, excluded)
+            plan = await asyncio.to_thread(
+                self._supervisor.make_plan, self.settings, excluded, is_restart=self.state is ModelState.RESTARTING
+            )
             for text in plan.warnings:
                 self._supervisor.on_warning(self, text)
             try:
@@ -489,7 +491,7 @@ class EngineSupervisor:
         while True:
             await _wait_event(self._changed_event, self.unload_idle())
 
-    def make_plan(self, settings: ModelSettings, excluded: Collection[str]) -> LaunchPlan:
+    def make_plan(self, settings: ModelSettings, excluded: Collection[str], *, is_restart: bool) -> LaunchPlan:
         if self._socket_folder is None:
             raise EngineError("the server has not started", is_permanent=True)
         return make_plan(
@@ -498,6 +500,7 @@ class EngineSupervisor:
             socket_folder=self._socket_folder,
             environment=self.environment,
             excluded=excluded,
+            checks_memory=not is_restart,
         )
 
     def notify(self) -> None:

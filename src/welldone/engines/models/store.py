@@ -36,6 +36,8 @@ ENTRIES_LIMIT = 65_536
 STRINGS_LIMIT = 4 * 2**20
 """Limit of strings in an array: the largest vocabularies have 262,144 tokens and about twice as many merges."""
 DIMENSIONS_LIMIT = 4  # as in ggml
+LAYERS_LIMIT = 4096
+"""Limit of values in an array with one value per layer: models have less than 200 layers."""
 
 _WINDOW_BYTES = 2**20
 _UINT32, _STRING, _ARRAY = 4, 8, 9
@@ -54,6 +56,15 @@ FILE_TYPES = (
 )
 # fmt: on
 """llama.cpp's names of quantisation mixtures by number (`general.file_type`); None: removed from llama.cpp."""
+# fmt: off
+TENSOR_TYPES = (
+    "F32", "F16", "Q4_0", "Q4_1", None, None, "Q5_0", "Q5_1", "Q8_0", "Q8_1",
+    "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S",
+    "IQ4_XS", "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", None, None, None, "TQ1_0", "TQ2_0", None, None, None,
+    "MXFP4",
+)
+# fmt: on
+"""ggml's names of tensor types by number; None: removed from ggml."""
 POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 
@@ -64,6 +75,26 @@ class GgufError(Exception):
         super().__init__(message)
         self.is_permanent = is_permanent
         """Whether a retry fails in the same way; not if this machine is out of file descriptors or memory."""
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Dimensions that decide how much memory a model needs besides its weights. 0: the file does not name it."""
+
+    layers: int = 0
+    width: int = 0
+    hidden: int = 0
+    """Width of the feed-forward layers."""
+    heads: int = 0
+    kv_heads: tuple[int, ...] = (0,)
+    """By layer, or one number for all."""
+    key_length: int = 0
+    value_length: int = 0
+    window: int = 0
+    """Tokens of a sliding window."""
+    window_layers: tuple[bool, ...] | None = None
+    """Which layers have a sliding window; None: unknown."""
+    is_latent: bool = False
+    """Whether keys and values are compressed to one vector per token (MLA)."""
 
 
 class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +113,16 @@ class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Pooling type; only embedding and reranking models have one."""
     parameters: int = 0
     """Number of parameters in this file."""
+    parameters_by_type: dict[str, int] = {}
+    """Number of parameters by type of their tensor; without those of unknown types."""
+    weights_bytes: int = 0
+    """Bytes of this file after its header, with some padding."""
+    shape: ModelShape = ModelShape()
+
+    @property
+    def main_type(self) -> str | None:
+        """The type of most parameters."""
+        return max(self.parameters_by_type, key=lambda name: self.parameters_by_type[name], default=None)
 
     @property
     def is_projector(self) -> bool:
@@ -101,7 +142,7 @@ class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_metadata(path: Path) -> GgufMetadata:
     """Read the metadata of a file; raise `GgufError` if it is not a valid GGUF file."""
-    header = _read_header(path, _is_metadata)
+    header = _read_header(path, _is_metadata, _HeaderReader.read_value_by_layer)
     architecture = header.text("general.architecture") or "unknown"
     return GgufMetadata(
         size_bytes=header.size_bytes,
@@ -113,21 +154,70 @@ def read_metadata(path: Path) -> GgufMetadata:
         chat_template=header.text("tokenizer.chat_template"),
         file_type=_name_at(FILE_TYPES, header.number("general.file_type")),
         pooling=_name_at(POOLINGS, header.number(f"{architecture}.pooling_type")),
-        parameters=header.parameters,
+        parameters=sum(header.parameters_by_type.values()),
+        parameters_by_type={
+            name: count
+            for number, count in header.parameters_by_type.items()
+            if (name := _name_at(TENSOR_TYPES, number)) is not None
+        },
+        weights_bytes=header.weights_bytes,
+        shape=_read_shape(header, architecture),
+    )
+
+
+def _read_shape(header: "_Header", architecture: str) -> ModelShape:
+    def number(name: str) -> int:
+        return header.number(f"{architecture}.{name}") or 0
+
+    def by_layer(name: str) -> tuple[int, ...]:
+        value = header.values.get(f"{architecture}.{name}")
+        items = value if isinstance(value, list) else [value]
+        return tuple(item if isinstance(item, int) and item > 0 else 0 for item in items)
+
+    heads = max(by_layer("attention.head_count"), default=0)
+    width = number("embedding_length")
+    has_kv_heads = f"{architecture}.attention.head_count_kv" in header.values
+    head_length = width // heads if heads else 0
+    pattern = header.values.get(f"{architecture}.attention.sliding_window_pattern")
+    return ModelShape(
+        layers=number("block_count"),
+        width=width,
+        hidden=max(by_layer("feed_forward_length"), default=0),
+        heads=heads,
+        kv_heads=by_layer("attention.head_count_kv" if has_kv_heads else "attention.head_count"),
+        key_length=number("attention.key_length") or head_length,
+        value_length=number("attention.value_length") or head_length,
+        window=number("attention.sliding_window"),
+        window_layers=tuple(map(bool, pattern)) if isinstance(pattern, list) and pattern else None,
+        is_latent=bool(number("attention.kv_lora_rank")),
     )
 
 
 def read_values(path: Path, prefix: str) -> dict[str, object]:
     """Read the values whose keys begin with `prefix`, arrays too; raise `GgufError` as `read_metadata`."""
-    return _read_header(path, lambda key, _: key.startswith(prefix)).values
+    return _read_header(path, lambda key, _: key.startswith(prefix), _HeaderReader.read_value).values
 
 
 _TEXT_KEYS = {"general.architecture", "general.name", "general.type", "tokenizer.chat_template"}
-_NUMBER_KEY_SUFFIXES = (".file_type", ".context_length", ".pooling_type")
+_LAYER_KEY_SUFFIXES = (".head_count", ".head_count_kv", ".feed_forward_length", ".sliding_window_pattern")
+"""Numbers, or arrays with a number per layer."""
+_NUMBER_KEY_SUFFIXES = (
+    ".file_type",
+    ".context_length",
+    ".pooling_type",
+    ".block_count",
+    ".embedding_length",
+    ".key_length",
+    ".value_length",
+    ".sliding_window",
+    ".kv_lora_rank",
+)
 
 
 def _is_metadata(key: str, kind: int) -> bool:
-    return kind != _ARRAY and (key in _TEXT_KEYS or key.endswith(_NUMBER_KEY_SUFFIXES))
+    if kind == _ARRAY:
+        return key.endswith(_LAYER_KEY_SUFFIXES)
+    return key in _TEXT_KEYS or key.endswith((*_NUMBER_KEY_SUFFIXES, *_LAYER_KEY_SUFFIXES))
 
 
 def _name_at(names: Sequence[str | None], index: int | None) -> str | None:
@@ -140,7 +230,8 @@ class _Header(msgspec.Struct, frozen=True):
     size_bytes: int
     version: int
     values: dict[str, object]
-    parameters: int
+    parameters_by_type: dict[int, int]
+    weights_bytes: int
 
     def text(self, key: str) -> str | None:
         value = self.values.get(key)
@@ -151,18 +242,21 @@ class _Header(msgspec.Struct, frozen=True):
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _read_header(path: Path, is_wanted: Callable[[str, int], bool]) -> _Header:
+_Reading = Callable[["_HeaderReader", int], object]
+
+
+def _read_header(path: Path, is_wanted: Callable[[str, int], bool], read_value: _Reading) -> _Header:
     try:
         if not path.is_file():  # opening a pipe would block
             raise GgufError("does not exist" if not path.exists() else "is not a regular file")
         with path.open("rb") as file:
-            return _parse_header(_HeaderReader(file, os.fstat(file.fileno()).st_size), is_wanted)
+            return _parse_header(_HeaderReader(file, os.fstat(file.fileno()).st_size), is_wanted, read_value)
     except OSError as error:
         message = f"cannot be read: {(error.strerror or str(error)).lower()}"
         raise GgufError(message, is_permanent=not is_local_failure(error)) from None
 
 
-def _parse_header(header: "_HeaderReader", is_wanted: Callable[[str, int], bool]) -> _Header:
+def _parse_header(header: "_HeaderReader", is_wanted: Callable[[str, int], bool], read_value: _Reading) -> _Header:
     if (magic := header.read(4)) != MAGIC:
         raise GgufError(f"is not a GGUF file: it begins with {magic!r}")
     version = header.read_number(_U32)
@@ -176,10 +270,11 @@ def _parse_header(header: "_HeaderReader", is_wanted: Callable[[str, int], bool]
     for _ in range(header.read_count("metadata entries", ENTRIES_LIMIT)):
         key, kind = header.read_text(NAME_LIMIT_BYTES), header.read_number(_U32)
         if is_wanted(key, kind):
-            values[key] = header.read_value(kind)
+            values[key] = read_value(header, kind)
         else:
             header.skip_value(kind)
-    return _Header(header.size, version, values, _count_parameters(header, tensors))
+    parameters = _count_parameters(header, tensors)
+    return _Header(header.size, version, values, parameters, header.size - header.position)
 
 
 def _scalar_type(type_id: int) -> struct.Struct:
@@ -189,20 +284,22 @@ def _scalar_type(type_id: int) -> struct.Struct:
         raise GgufError(f"has a value of type {type_id}, which GGUF does not define") from None
 
 
-def _count_parameters(header: "_HeaderReader", count: int) -> int:
-    """Count the parameters of all tensors. A tensor with an offset beyond the file means that it is truncated."""
-    total = last_offset = 0
+def _count_parameters(header: "_HeaderReader", count: int) -> dict[int, int]:
+    """Count parameters by type of their tensor. One with an offset beyond the file means that it is truncated."""
+    counts: dict[int, int] = {}
+    last_offset = 0
     for _ in range(count):
         header.skip(header.read_count("bytes in a tensor name", NAME_LIMIT_BYTES))
         dimensions = header.read_number(_U32)
         if dimensions > DIMENSIONS_LIMIT:
             raise GgufError(f"has a tensor of {dimensions} dimensions; the limit is {DIMENSIONS_LIMIT}")
-        total += math.prod(header.read_number(_U64) for _ in range(dimensions))
-        header.skip(_U32.size)
+        parameters = math.prod(header.read_number(_U64) for _ in range(dimensions))
+        kind = header.read_number(_U32)
+        counts[kind] = counts.get(kind, 0) + parameters
         last_offset = max(last_offset, header.read_number(_U64))
     if count and header.position + last_offset >= header.size:
         raise GgufError("is truncated: weights are missing; download it again")
-    return total
+    return counts
 
 
 class _HeaderReader:
@@ -262,6 +359,19 @@ class _HeaderReader:
             raise GgufError(f"has an array of {count:,} values; the limit is {STRINGS_LIMIT:,}")
         if kind == _STRING:
             return [self.read_text(STRING_LIMIT_BYTES) for _ in range(count)]
+        return self._read_numbers(kind, count)
+
+    def read_value_by_layer(self, kind: int) -> object:
+        """Read a value of this type. An array that is longer than models have layers, or not of numbers, is None."""
+        if kind != _ARRAY:
+            return self.read_value(kind)
+        kind, count = self._read_array_head()
+        if kind != _STRING and count <= LAYERS_LIMIT:
+            return self._read_numbers(kind, count)
+        self._skip_items(kind, count)
+        return None
+
+    def _read_numbers(self, kind: int, count: int) -> list[float]:
         numbers = struct.Struct(f"<{count}{_scalar_type(kind).format[1:]}")
         return list(numbers.unpack(self.read(numbers.size)))
 
@@ -272,13 +382,16 @@ class _HeaderReader:
         elif kind != _ARRAY:
             self.skip(_scalar_type(kind).size)
         else:
-            kind, count = self._read_array_head()
-            if kind != _STRING:
-                self.skip(_scalar_type(kind).size * count)
-            elif count > STRINGS_LIMIT:
-                raise GgufError(f"has an array of {count:,} strings; the limit is {STRINGS_LIMIT:,}")
-            else:
-                self._skip_strings(count)
+            self._skip_items(*self._read_array_head())
+
+    def _skip_items(self, kind: int, count: int) -> None:
+        """Skip the values of an array."""
+        if kind != _STRING:
+            self.skip(_scalar_type(kind).size * count)
+        elif count > STRINGS_LIMIT:
+            raise GgufError(f"has an array of {count:,} strings; the limit is {STRINGS_LIMIT:,}")
+        else:
+            self._skip_strings(count)
 
     def _read_array_head(self) -> tuple[int, int]:
         """Read the type and the number of the values of an array."""
