@@ -27,7 +27,7 @@ from welldone.engines.native_build import (
     explain_failure,
     remove_build,
 )
-from welldone.engines.pip_download import PinnedFile
+from welldone.engines.pip_download import METADATA_BACKEND, PinnedFile
 
 ROOT = Path(__file__).parents[2]
 MUST_NOT_RUN = "raise SystemExit('must not be executed')\n"
@@ -388,3 +388,12 @@ def test_cpu_features_are_read_from_linux(tmp_path: Path) -> None:
     assert cpu_features.cpu_flags(other) == cpu_features.cpu_flags(tmp_path / "nothing") == frozenset()
     assert cpu_features.cpu_model(x86) == "A CPU"
     assert cpu_features.cpu_model(tmp_path / "nothing")
+
+
+def test_the_metadata_of_a_source_archive_has_its_name(tmp_path: Path) -> None:
+    """Versions of pip before 24.1 read the name of a package from the folder of its metadata."""
+    (tmp_path / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: tiny-engine\nVersion: 1.0\n", "utf-8")
+    program = f"{METADATA_BACKEND}\nprint(prepare_metadata_for_build_wheel({str(tmp_path)!r}))"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "tiny_engine-1.0.dist-info"
+    assert (tmp_path / ended.stdout.strip() / "METADATA").read_bytes() == (tmp_path / "PKG-INFO").read_bytes()

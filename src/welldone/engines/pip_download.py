@@ -23,9 +23,10 @@ _DROPPED_VARIABLES = ("PIP_CONSTRAINT", "PIP_REQUIREMENT", "PIP_NO_BINARY", "PIP
 """pip settings for other installations that break a requirement with a hash."""
 _HASH_ERROR = "DO NOT MATCH THE HASHES"
 
-_METADATA_BACKEND = '''\
+METADATA_BACKEND = '''\
 """Stand-in for setuptools: metadata of a source archive without running its code."""
 
+import email
 import os
 import shutil
 
@@ -35,9 +36,13 @@ def get_requires_for_build_wheel(config_settings=None):
 
 
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
-    os.mkdir(os.path.join(folder, "source.dist-info"))
-    shutil.copy("PKG-INFO", os.path.join(folder, "source.dist-info", "METADATA"))
-    return "source.dist-info"
+    with open("PKG-INFO", encoding="utf-8") as file:
+        fields = email.message_from_file(file)
+    name = fields["Name"].replace("-", "_")
+    info = f"{name}-{fields['Version']}.dist-info"  # older versions of pip read the name from it
+    os.mkdir(os.path.join(folder, info))
+    shutil.copy("PKG-INFO", os.path.join(folder, info, "METADATA"))
+    return info
 '''
 
 
@@ -105,7 +110,7 @@ class PipDownloader:
             backend = folder / "backend" / "setuptools"
             backend.mkdir(parents=True)
             (backend / "__init__.py").touch()
-            (backend / "build_meta.py").write_text(_METADATA_BACKEND, "utf-8")
+            (backend / "build_meta.py").write_text(METADATA_BACKEND, "utf-8")
             options.append("--no-build-isolation")
             environment["PYTHONPATH"] = str(backend.parent)
         with output_file.open("wb") as output:
