@@ -56,10 +56,21 @@ class Packed(Tensor):
         return self.packed
 
 
-class Matrices:
-    """Builder of half-precision matrices, in file order."""
+@dataclass(frozen=True)
+class Blocks:
+    """A quantised tensor type of ggml."""
 
-    def __init__(self) -> None:
+    number: int
+    values: int
+    """Per block."""
+    bytes: int
+
+
+class Matrices:
+    """Builder of half-precision matrices, in file order. With `blocks`, those of the layers are zeros of that type."""
+
+    def __init__(self, blocks: Blocks | None = None) -> None:
+        self._blocks = blocks
         random = Random(SEED)
         self._block = _halves([random.gauss(0.0, SPREAD) for _ in range(BLOCK)])
         self._offset = 0
@@ -67,10 +78,17 @@ class Matrices:
 
     def add(self, name: str, width: int, height: int) -> None:
         """Add a random matrix."""
-        self._add(name, width, height, self._numbers(width * height))
+        if self._blocks is not None:
+            data = bytes(width * height // self._blocks.values * self._blocks.bytes)
+            self.tensors.append(Packed(name, (width, height), (), self._blocks.number, data))
+        else:
+            self._add(name, width, height, self._numbers(width * height))
 
     def add_residual(self, name: str, width: int, height: int) -> None:
         """Add a matrix whose product is added to the residual stream; it leaves the first component unchanged."""
+        if self._blocks is not None:
+            self.add(name, width, height)
+            return
         self._add(name, width, height, _halves([0.0] * width) + self._numbers(width * (height - 1)))
 
     def add_rows(self, name: str, width: int, first_values: list[float]) -> None:
@@ -91,7 +109,7 @@ class Matrices:
         return (self._block * math.ceil((start + size) / len(self._block)))[start : start + size]
 
 
-def random_model(size: Size) -> Gguf:
+def random_model(size: Size, blocks: Blocks | None = None) -> Gguf:
     """Build a chat model with the vocabulary of the tiny test models."""
     words = vocabulary()
     metadata: dict[str, Value] = {
@@ -110,7 +128,7 @@ def random_model(size: Size) -> Gguf:
         **tokenizer(words),
         "tokenizer.chat_template": (HERE / "chat.jinja").read_text(),
     }
-    matrices = Matrices()
+    matrices = Matrices(blocks)
     matrices.add_rows("token_embd.weight", size.width, [SAME] * len(words.tokens))
     for layer in range(size.layers):
         _add_layer(matrices, f"blk.{layer}", size)

@@ -3,18 +3,22 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.random_gguf import Packed
 from tests.cli.run import run
-from tests.engines import stand_in_server
+from tests.engines import files, stand_in_server
 from tests.engines.test_llama_server import installed_build
 from tests.live.server import serving
+from tests.models.gguf_writer import Gguf
 from welldone.cli import engine, ui
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.engines import wheel
 from welldone.engines.builds import EngineBuild, EngineSpeed, SpeedComparison, write_manifest
+from welldone.engines.quantisation import quantisation_note
 
 TWICE = SpeedComparison(build=EngineSpeed(300.0, 80.0), wheel=EngineSpeed(100.0, 40.0))
 
@@ -106,9 +110,15 @@ def test_progress_is_a_line_per_tenth_with_the_remaining_time(capsys: pytest.Cap
     assert lines[-1] == "compiled 200 of 200, about 0 s left"
 
 
-def banner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Path | None = None) -> list[str]:
+def banner_of(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: Path | None = None,
+    **changes: Any,  # noqa: ANN401 - those of ModelSettings
+) -> list[str]:
     monkeypatch.setenv("WELLDONE_ENGINES", str(tmp_path))
-    return engine.engine_lines(Config(server=ServeSettings(), models=(ModelSettings(name="m", engine=wanted),)))
+    model = ModelSettings(name="m", engine=wanted, **changes)
+    return engine.engine_lines(Config(server=ServeSettings(), models=(model,)))
 
 
 def test_the_banner_names_the_engine_and_what_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +139,36 @@ def test_the_banner_names_the_engine_and_what_is_lost(tmp_path: Path, monkeypatc
     assert line.endswith(f"(wheel); {build.name} is 2.00 times (prompts 3.00 times) as fast here (--engine auto)")
     program = stand_in_server.install(tmp_path / "llama-server")
     assert banner_of(tmp_path, monkeypatch, program) == [str(program)]
+
+
+def test_the_banner_names_weights_that_are_slow_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [Packed("a", (256, 64), (), 21, bytes(64 * 110)), Packed("b", (8, 8), (), 0, bytes(256))]
+    model = Gguf(files.metadata(), tensors).write(tmp_path / "m.gguf")
+    note = "m: IQ3_S weights generate slowly on a CPU: Q3_K ones are 1.6 to 2 times as fast, and somewhat larger"
+    assert banner_of(tmp_path, monkeypatch, file=model)[-1] == note
+    assert note not in banner_of(tmp_path, monkeypatch, file=model, gpu_layers=9)
+    program = stand_in_server.install(tmp_path / "llama-server")
+    assert banner_of(tmp_path, monkeypatch, program, file=model) == [str(program)]
+    installed_build(tmp_path)
+    assert banner_of(tmp_path, monkeypatch, file=model)[-1] == note
+
+
+@pytest.mark.parametrize(
+    ("kind", "features", "words"),
+    [
+        ("Q4_1", ("AVX2",), "Q4_1 weights read prompts slowly on a CPU: Q4_K ones"),
+        ("Q5_0", ("NEON", "DOTPROD"), "Q5_K ones"),
+        ("Q5_1", ("AVX2", "AMX_INT8"), "Q5_K ones"),
+        ("Q4_1", ("AVX2", "AMX_INT8"), None),
+        ("Q4_1", ("NEON",), None),
+        ("Q4_K", ("AVX2",), None),
+        ("IQ4_XS", ("AVX2",), None),
+        (None, (), None),
+    ],
+)
+def test_a_note_depends_on_the_instruction_sets(kind: str | None, features: tuple[str, ...], words: str | None) -> None:
+    note = quantisation_note(kind, features)
+    assert note is None if words is None else words in str(note)
 
 
 def test_serve_runs_on_the_chosen_engine(tiny_model: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     weights: Sequence[float]
-    kind: Weight = Weight.F32
+    kind: int = Weight.F32
 
     def data(self) -> bytes:
         """Encode the numbers."""

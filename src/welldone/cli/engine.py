@@ -22,7 +22,7 @@ import os
 import shutil
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -42,6 +42,8 @@ from welldone.engines.errors import EngineError
 from welldone.engines.models.install import PullError
 from welldone.engines.models.store import models_folder
 from welldone.engines.native_build import BuildError, EngineBuilder
+from welldone.engines.plan import read_model_metadata
+from welldone.engines.quantisation import quantisation_note
 from welldone.engines.self_test import measure_engines
 from welldone.engines.wheel import llama_version_of, unused_features, wheel_features, wheel_version
 from welldone.reporting import format_table, wrap_text
@@ -311,6 +313,25 @@ def engine_lines(config: Config) -> list[str]:
             lines.append(str(choice.program))
         else:
             lines += _wheel_lines()
+    return lines + _quantisation_lines(config)
+
+
+def _quantisation_lines(config: Config) -> list[str]:
+    """Describe models whose weights are slow on this CPU. The built-in model has no other quantisation."""
+    lines = []
+    for model, choice in zip(config.models, model_engines(config), strict=True):
+        if choice is None or model.is_builtin or model.needs_gpu:
+            continue
+        if choice.build is not None and choice.build.backend == "cpu":
+            features: Collection[str] = choice.build.features
+        elif choice.program is None:
+            features = wheel_features(os.environ) or ()
+        else:
+            continue  # it may use a GPU
+        metadata = read_model_metadata(model, models_folder(os.environ))
+        note = quantisation_note(None if metadata is None else metadata.main_type, features)
+        if note is not None:
+            lines.append(f"{ui.printable_name(model.name)}: {note}")
     return lines
 
 
