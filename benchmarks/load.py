@@ -19,6 +19,7 @@ TEXT, NO_TEXT = (
     b'"content":""',
 )  # quotes inside a text are escaped, so these patterns do not match there
 TOKENS = re.compile(rb'"completion_tokens":(\d+)')
+PROMPT_TOKENS = re.compile(rb'"prompt_tokens":(\d+)')
 DONE, LAST_CHUNK = b"data: [DONE]\n\n", b"0\r\n\r\n"
 OK_STATUS = b"HTTP/1.1 200 "
 QUESTION = "Tell me a story about a cook who makes a stew for the whole village."
@@ -37,6 +38,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     streams: int
     answers: int
     tokens: int
+    questions: int = 1
+    """How often the prompt repeats its question."""
     seed: int
     """Selects the prompts. Two runs never share one, since the prompt cache would answer the second."""
 
@@ -52,6 +55,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
     tokens: int
     """From the usage that the server reports."""
+    prompt_tokens: int = 0
     frames: int
     """Frames with text."""
     first_s: list[float]
@@ -71,6 +75,7 @@ class Answer(asyncio.Protocol):
         self.began = time.perf_counter()
         self.arrivals: list[float] = []
         self.tokens = 0
+        self.prompt_tokens = 0
         self.completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
         self._transport: asyncio.Transport | None = None
@@ -112,6 +117,8 @@ class Answer(asyncio.Protocol):
         self.arrivals += [now] * texts
         if (count := TOKENS.search(frames)) is not None:
             self.tokens = int(count[1])
+        if (count := PROMPT_TOKENS.search(frames)) is not None:
+            self.prompt_tokens = int(count[1])
         self._is_done = frames.endswith(DONE)
 
     def _settle(self, failure: str | None) -> None:
@@ -137,7 +144,7 @@ def request(run: Run, number: int) -> bytes:
     body = msgspec.json.encode(
         {
             "model": run.model,
-            "messages": [{"role": "user", "content": f"{digits} {QUESTION}"}],
+            "messages": [{"role": "user", "content": f"{digits}{f' {QUESTION}' * run.questions}"}],
             "stream": True,
             "stream_options": {"include_usage": True},
             "max_tokens": run.tokens,
@@ -202,6 +209,7 @@ async def run_load(run: Run) -> LoadResult:
         seconds=seconds,
         cpu_s=cpu_s,
         tokens=sum(answer.tokens for answer in answers),
+        prompt_tokens=sum(answer.prompt_tokens for answer in answers),
         frames=sum(len(answer.arrivals) for answer in answers),
         first_s=[answer.arrivals[0] - answer.began for answer in answers],
         between_s=[after - before for before, after in pairs],

@@ -47,9 +47,7 @@ def main() -> int:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", type=Path, default=Path("wheel"), help="as in welldone serve [%(default)s]")
-    parser.add_argument(
-        "--only", type=lambda text: text.split(","), default=list(TYPES), help="such as Q4_0,F16"
-    )
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(TYPES), help="such as Q4_0,F16")
     parser.add_argument("--rounds", type=int, default=2, help="the fastest one counts [%(default)s]")
     options = parser.parse_args()
     print(f"{'type':<9}{'bits':>6}{'tokens/s':>11}{'prompt tokens/s':>18}")

@@ -2,6 +2,9 @@
 
 The targets alternate (bare, welldone, welldone, bare, ...), so that drift of the machine affects both. Read the ratios:
 absolute figures depend on the machine. Unknown options are passed to `welldone serve`: -m model.gguf, -t 8.
+
+With --engines, all engines of this machine: each as welldone starts it, asked directly and through welldone, and each
+llama-server by itself, with its own defaults.
 """
 
 import argparse
@@ -17,6 +20,7 @@ from welldone.config import builtin_model
 from welldone.engines.models.store import models_folder
 
 from child_process import Child, ChildError, start_child  # isort: skip  # same folder: a script's own folder is on the path
+from engines import measure_engines, print_engines  # isort: skip
 from figures import Bar, Row, Totals, all_passed, bars, format_number, print_json, print_progress, row  # isort: skip
 from load import LoadResult, Run  # isort: skip
 from server_process import Addresses, CpuTime  # isort: skip
@@ -44,6 +48,7 @@ class Options:
     """Lowest number of answers per stream and round."""
     is_json: bool
     is_strict: bool
+    has_engines: bool
 
 
 class Bench:
@@ -207,11 +212,12 @@ def counts(text: str) -> list[int]:
 def read_options() -> tuple[Options, list[str]]:
     """Parse the command line; unknown options are for the server."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--engines", action="store_true", help="compare all engines, with 1, 4 and 16 streams")
     parser.add_argument("--quick", action="store_true", help="few and short answers, for a first impression")
     parser.add_argument(
-        "--streams", type=counts, default=[1, 8, 32], help="concurrent streams, one number per level [1,8,32]"
+        "--streams", type=counts, help="concurrent streams, one number per level [1,8,32; with --engines 1,4,16]"
     )
-    parser.add_argument("-np", "--parallel", type=count, default=4, help="slots of the engine [%(default)s]")
+    parser.add_argument("-np", "--parallel", type=count, help="slots of the engine [4; with --engines 16]")
     parser.add_argument("--tokens", type=count, help="tokens per answer [32, quick: 16]")
     parser.add_argument("--rounds", type=count, help="rounds per target, by level [24, 6 and 3, quick: 2]")
     parser.add_argument("--answers", type=count, help="lowest number of answers per round [2, quick: 10]")
@@ -219,14 +225,15 @@ def read_options() -> tuple[Options, list[str]]:
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a limit is exceeded")
     given, rest = parser.parse_known_args()
     options = Options(
-        streams=given.streams,
-        slots=given.parallel,
+        streams=given.streams or ([1, 4, 16] if given.engines else [1, 8, 32]),
+        slots=given.parallel or (16 if given.engines else 4),
         tokens=given.tokens or (16 if given.quick else 32),
         rounds=given.rounds or (2 if given.quick else None),
         answers=given.answers or (10 if given.quick else 2),
         turns=1 if given.quick else 2,
         is_json=given.json,
         is_strict=given.strict,
+        has_engines=given.engines,
     )
     return options, rest
 
@@ -243,6 +250,10 @@ def main() -> int:
     """Run the benchmark and print the report."""
     options, arguments = read_options()
     try:
+        if options.has_engines:
+            engines = measure_engines(options, prepare_arguments(arguments))
+            print_json(engines) if options.is_json else print_engines(engines)
+            return int(options.is_strict and not all_passed(engines.bars))
         report = measure(options, prepare_arguments(arguments))
     except (BenchError, ChildError) as error:
         print(error, file=sys.stderr)

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.random_gguf import Packed
@@ -18,6 +19,7 @@ from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.engines import wheel
 from welldone.engines.builds import EngineBuild, EngineSpeed, SpeedComparison, write_manifest
+from welldone.engines.native_build import SOURCE
 from welldone.engines.quantisation import quantisation_note
 
 TWICE = SpeedComparison(build=EngineSpeed(300.0, 80.0), wheel=EngineSpeed(100.0, 40.0))
@@ -61,6 +63,14 @@ def test_the_engines_are_listed_and_the_used_one_is_marked(tmp_path: Path) -> No
     )
     assert (program["llama_version"], program["features"]) == (stand_in_server.VERSION, ["AVX", "AVX2", "AVX512"])
     assert "2.00 times (prompts 3.00 times) the wheel's" in command().decode()
+
+
+def test_a_build_that_is_there_is_not_built_again(tmp_path: Path) -> None:
+    build = installed_build(tmp_path)
+    write_manifest(tmp_path / build.name, msgspec.structs.replace(build, source=SOURCE.file.requirement))
+    done = run("engine", "build", cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path), PATH="/nowhere", CXX="")
+    assert (done.code, done.out.decode()) == (0, f"{tmp_path / build.name / 'llama-server'}\n")
+    assert done.notes == f"{build.name} is there already; to build it anew, first welldone engine remove {build.name}\n"
 
 
 def test_a_build_is_removed(tmp_path: Path) -> None:

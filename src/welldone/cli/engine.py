@@ -120,6 +120,10 @@ def _build(backend: str, jobs: int | None) -> ExitCode:
             on_step=step_progress(),
             note=ui.print_note,
         )
+        if (found := builder.existing()) is not None:
+            ui.print_note(f"{found.name} is there already; to build it anew, first welldone engine remove {found.name}")
+            ui.print_line(str(engines_folder(os.environ) / found.name / builds.SERVER_PROGRAM))
+            return ExitCode.OK
         expected = f"about {minutes(builder.expected_s)}" if backend == "cpu" else "longer than for the CPU alone"
         ui.print_note(
             f"building llama.cpp b{builder.source.llama_version} for {cpu_features.cpu_model()} ({backend}), "

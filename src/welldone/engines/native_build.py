@@ -141,7 +141,7 @@ class EngineBuilder:
         try:
             self.work_folder.mkdir(parents=True, exist_ok=True)
             with install.download_lock(self.folder / self.name, self.progress):
-                if (built := self._existing()) is not None:
+                if (built := self.existing()) is not None:
                     return built
                 self._check_programs()
                 install.check_free_space(self.folder, NEEDED_BYTES[self.backend], self.free)
@@ -152,7 +152,7 @@ class EngineBuilder:
             reason = (error.strerror or str(error)).lower()
             raise BuildError(f"cannot write to {self.folder}: {reason}; set WELLDONE_HOME to another folder") from None
 
-    def _existing(self) -> EngineBuild | None:
+    def existing(self) -> EngineBuild | None:
         """Return the same build, if it is installed and runs on this CPU."""
         for build in builds.list_builds(self.folder):
             is_same = build.name == self.name and build.source == self.source.file.requirement
@@ -322,7 +322,10 @@ class EngineBuilder:
         speeds: list[EngineSpeed] = asyncio.run(measure_engines([program], model, self.environment, rounds=1))
         try:
             speeds = asyncio.run(measure_engines([program, Path(builds.WHEEL)], model, self.environment))
-        except EngineError:
+        except EngineError as error:
+            self.note(
+                f"its speed beside the wheel's was not measured ({error.message}): welldone engine test {self.name}"
+            )
             return None
         return SpeedComparison(*speeds)
 

@@ -11,6 +11,7 @@ import msgspec
 from welldone.config.model import ModelSettings
 from welldone.engines.builds import EngineSpeed
 from welldone.engines.errors import EngineError
+from welldone.engines.models.store import models_folder
 from welldone.engines.plan import make_plan
 from welldone.engines.process import EngineProcess
 from welldone.engines.supervisor import make_socket_folder
@@ -44,17 +45,32 @@ async def measure_engines(
     engines: Sequence[Path], model: Path, environment: Mapping[str, str], *, rounds: int = ROUNDS
 ) -> list[EngineSpeed]:
     """Return the speed of each engine, given as in the setting `engine`. Raises `EngineError` if one does not work."""
+    settings = [
+        ModelSettings(name="self-test", file=model, engine=engine, ctx_size=1024, threads=THREADS) for engine in engines
+    ]
+    return await measure_settings(settings, environment, rounds=rounds)
+
+
+async def measure_settings(
+    candidates: Sequence[ModelSettings],
+    environment: Mapping[str, str],
+    *,
+    rounds: int = ROUNDS,
+    repeats: int = PROMPT_REPEATS,
+) -> list[EngineSpeed]:
+    """Return the speed of models with these settings, which answer alternately. Raises `EngineError`."""
     folder = await asyncio.to_thread(make_socket_folder, environment)
     try:
         async with AsyncExitStack() as stack:
             addresses = []
-            for engine in engines:
-                settings = ModelSettings(name="self-test", file=model, engine=engine, ctx_size=1024, threads=THREADS)
-                plan = make_plan(settings, models_folder=model.parent, socket_folder=folder, environment=environment)
+            for settings in candidates:
+                plan = make_plan(
+                    settings, models_folder=models_folder(environment), socket_folder=folder, environment=environment
+                )
                 process = await EngineProcess.start(plan, timeout_s=_START_TIMEOUT_S)
                 stack.push_async_callback(process.stop, 0)
                 addresses.append(plan.address)
-            found = [[await _measure(address, number) for address in addresses] for number in range(rounds)]
+            found = [[await _measure(address, number, repeats) for address in addresses] for number in range(rounds)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return [
@@ -63,9 +79,9 @@ async def measure_engines(
     ]
 
 
-async def _measure(address: Address, number: int) -> EngineSpeed:
+async def _measure(address: Address, number: int, repeats: int) -> EngineSpeed:
     body = {
-        "prompt": f"{number}. {PROMPT * PROMPT_REPEATS}",
+        "prompt": f"{number}. {PROMPT * repeats}",
         "n_predict": ANSWER_TOKENS,
         "temperature": 0,
         "ignore_eos": True,
