@@ -141,7 +141,7 @@ class HttpRequest:
         self.stream: StreamingResponse | None = None
         """The response, after `start_stream`."""
         self.on_body_data: Callable[[int], object] | None = None
-        """Is called with the size of each read of the body; an exception from it ends `read_body`."""
+        """Is called with the size of each read of the body until its end; an exception from it ends `read_body`."""
         self.keeps_connection: bool = True
         """Whether another request may follow on the connection."""
         self.is_complete: bool = False
@@ -180,6 +180,7 @@ class HttpRequest:
             async with self._connection.server.large_body_lock:
                 await asyncio.sleep(0)  # serve other connections before the caller parses this body
         body, self._body = bytes(self._body), bytearray()
+        self.on_body_data = None
         return body
 
     async def _receive_body(self, limit_bytes: int) -> None:
@@ -334,10 +335,11 @@ class HttpServer:
         self.active: int = 0
         """Number of requests in progress."""
         self.connections: set[ServerConnection] = set()
-        self.idle_connections: dict[ServerConnection, None] = {}
-        """Connections without a request, oldest first."""
+        self.idle_connections: dict[ServerConnection, float] = {}
+        """Connections without a request, oldest first, and when they are closed."""
         self._idle = asyncio.Event()
         self._idle.set()
+        self._idle_timer: asyncio.TimerHandle | None = None  # for the connection that is idle longest
         self.large_body_lock: asyncio.Lock = asyncio.Lock()  # eight large bodies in a row would stall all streams
 
     make_request = HttpRequest
@@ -363,6 +365,25 @@ class HttpServer:
         del self.idle_connections[oldest]
         oldest.transport.close()
         return True
+
+    def mark_idle(self, connection: ServerConnection) -> None:
+        """Add an idle connection, which is closed after `keep_alive_s`."""
+        loop = asyncio.get_running_loop()
+        self.idle_connections[connection] = loop.time() + self.keep_alive_s
+        if self._idle_timer is None:
+            self._idle_timer = loop.call_later(self.keep_alive_s, self._close_expired)
+
+    def _close_expired(self) -> None:
+        """Close the connections that are idle for too long, or whose head takes too long."""
+        loop = asyncio.get_running_loop()
+        while (oldest := next(iter(self.idle_connections), None)) is not None:
+            deadline = self.idle_connections[oldest]
+            if deadline > loop.time():
+                self._idle_timer = loop.call_at(deadline, self._close_expired)
+                return
+            del self.idle_connections[oldest]
+            oldest.transport.close()
+        self._idle_timer = None
 
     async def start(
         self, host: str, port: int, *, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
@@ -416,6 +437,8 @@ class HttpServer:
             await asyncio.wait(tasks, timeout=_SHUTDOWN_GRACE_S)
         for connection in tuple(self.connections):
             connection.transport.abort()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         await asyncio.sleep(0)  # the loop closes an aborted socket in its next iteration
 
 

@@ -1,12 +1,11 @@
 """A connection of the HTTP server: parses requests with httptools, and runs a task while there are any.
 
-Requests may be pipelined; they are answered one after the other. Timeouts use one timer for the connection.
+Requests may be pipelined; they are answered one after the other. `HttpServer` closes idle connections.
 """
 
 import asyncio
 import logging
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -76,18 +75,16 @@ class ServerConnection(asyncio.Protocol):
         self.task: asyncio.Task[None] | None = None
         """Answers the requests that have arrived, one after the other."""
         self._loop = asyncio.get_running_loop()
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = None  # only within a request
         self._is_between_requests = True  # the next byte begins a request
         self._target = b""
         self._fields: list[tuple[str, str]] = []
         self._field_count = 0  # of the headers and trailers
         self._overhead_bytes = 0  # received since the last part of a body or the last complete request
         self._receiving: HttpRequest | None = None  # its body is not complete
-        self._pending: deque[HttpRequest | None] = deque()  # None: a request that is not valid
+        self._pending: list[HttpRequest | None] = []  # None: a request that is not valid
         self._is_read_paused = False
         self._drain_waiter: asyncio.Future[None] | None = None
-        self._idle_since = 0.0
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_ending(self) -> bool:
@@ -127,8 +124,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self.is_connected = True
         self.server.connections.add(self)
-        self._mark_idle()
-        self._timer = self._loop.call_later(self.server.keep_alive_s, self._check_idle)
+        self.server.mark_idle(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Cancel the handler."""
@@ -140,8 +136,6 @@ class ServerConnection(asyncio.Protocol):
         self.server.idle_connections.pop(self, None)
         self._parser = None  # break the reference cycle
         self._pending.clear()
-        if self._timer is not None:
-            self._timer.cancel()
         if self._receiving is not None:
             self._receiving.end_body(is_complete=False)
         if self.task is None:
@@ -163,8 +157,10 @@ class ServerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse the data, and start to answer the requests in it."""
-        if self._parser is None or (self._is_last and self._receiving is None):
+        if not self.is_connected or (self._is_last and self._receiving is None):
             return
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
         self._overhead_bytes += len(data)
         try:
             if self._is_between_requests and _TWO_BLANKS.match(data):  # which llhttp accepts
@@ -177,6 +173,8 @@ class ServerConnection(asyncio.Protocol):
             self._is_last = True  # the request is answered, but what follows may not be HTTP
         except httptools.HttpParserError:
             self._reject()
+        if self._is_between_requests:
+            self._parser = None
         if not self._pending:
             return
         if self.task is None:
@@ -193,20 +191,6 @@ class ServerConnection(asyncio.Protocol):
         elif not self._is_last:
             self._pending.append(None)
         self._is_last = True
-
-    def _mark_idle(self) -> None:
-        self._idle_since = self._loop.time()
-        self.server.idle_connections[self] = None
-
-    def _check_idle(self) -> None:
-        """Close a connection that is idle for too long, or whose head takes too long. One timer for all requests."""
-        left_s = self.server.keep_alive_s
-        if self.task is None:
-            left_s += self._idle_since - self._loop.time()
-            if left_s <= 0:
-                self.transport.close()
-                return
-        self._timer = self._loop.call_later(left_s, self._check_idle)
 
     # Callbacks of httptools. An exception ends the parsing.
 
@@ -267,7 +251,7 @@ class ServerConnection(asyncio.Protocol):
     async def _answer_requests(self) -> None:
         try:
             while self._pending:
-                request = self._pending.popleft()
+                request = self._pending.pop(0)
                 if request is None:
                     await self._answer_invalid()
                 elif not await self._answer(request):
@@ -284,7 +268,7 @@ class ServerConnection(asyncio.Protocol):
         if self._is_last:
             self.transport.close()
         else:
-            self._mark_idle()
+            self.server.mark_idle(self)
             self.resume_reading()
 
     async def _answer(self, request: "HttpRequest") -> bool:

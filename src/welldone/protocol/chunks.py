@@ -1,7 +1,7 @@
 """Reader from the JSON chunks of chat and completions streams to events. Violations are recorded."""
 
 from welldone.protocol import events as ev
-from welldone.protocol import fields
+from welldone.protocol import fields, index_sets
 from welldone.protocol.deltas import CHOICE_FIELDS, CHUNK_FIELDS, RESERVED_FIELDS, DeltaReader, parse_index
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope, check_envelope, read_envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
@@ -32,9 +32,9 @@ class ChunkReader:
         self.deltas: DeltaReader = DeltaReader(facts, repair_log)
         self._limit = CHAT_CHOICES_LIMIT if self._is_chat else COMPLETIONS_CHOICES_LIMIT
         self._offsets: dict[int, int] = {}  # text length of each choice of a completion
-        self._finished: set[int] = set()
-        self._choices_with_deltas: set[int] = set()  # choices whose text arrives in deltas
-        self._logprobs_started: set[int] = set()  # choices with a text that has log probabilities
+        self._finished: frozenset[int] = index_sets.EMPTY
+        self._choices_with_deltas: frozenset[int] = index_sets.EMPTY  # choices whose text arrives in deltas
+        self._logprobs_started: frozenset[int] = index_sets.EMPTY  # choices with a text that has log probabilities
         self.was_placeholder_usage: bool = False
         """Whether the last usage was a placeholder of zeros."""
         self._has_real_usage = False  # a usage that is not a placeholder was received
@@ -152,7 +152,7 @@ class ChunkReader:
             and self.deltas.is_plain_text_safe
         ):
             # Common case: only text.
-            self._choices_with_deltas.add(index)
+            self._choices_with_deltas = index_sets.with_index(self._choices_with_deltas, index)
             events.append(ev.Text(index, text))
             return None
         return self._read_chat_choice(choice, index, events)
@@ -167,7 +167,7 @@ class ChunkReader:
             if not delta or not isinstance(delta, dict):
                 delta = self.deltas.message_to_delta(message, index, has_deltas=index in self._choices_with_deltas)
         elif isinstance(delta, dict) and delta.get("content"):
-            self._choices_with_deltas.add(index)
+            self._choices_with_deltas = index_sets.with_index(self._choices_with_deltas, index)
         if not isinstance(delta, dict):
             repair_log.record("delta-object-present", choice)
             delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
@@ -177,7 +177,7 @@ class ChunkReader:
             # Keep the tokens of the text: the local engine strips text before JSON, but not its tokens.
             text = delta.get("content")
             if isinstance(text, str) and text:
-                self._logprobs_started.add(index)
+                self._logprobs_started = index_sets.with_index(self._logprobs_started, index)
                 value = fields.drop_leading_logprobs(value, text)
             else:
                 value = None
@@ -226,7 +226,7 @@ class ChunkReader:
                 self._repair_log.record("delta-final-empty", choice)
             events += self.deltas.close_choice(index)
             events.append(ev.Finish(index, reason))
-            self._finished.add(index)
+            self._finished = index_sets.with_index(self._finished, index)
         elif emitted and type(emitted[-1]) in _ATTACHED_EVENTS:
             events.append(_flush_event(index))
         return None

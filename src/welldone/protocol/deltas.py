@@ -8,6 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.protocol import events as ev
+from welldone.protocol import index_sets
 from welldone.protocol.collect import CONTENT_PARTS
 from welldone.protocol.events import Event, Json
 from welldone.protocol.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
@@ -54,10 +55,10 @@ class DeltaReader:
         self._joiners: dict[int, dict[tuple[_TextEventType | None, int], CharacterJoiner]] = {}
         # Texts of `message`, by choice and field; None once they proved to be increments.
         self._message_texts: dict[tuple[int, str], str | None] = {}
-        self._choices_with_message_calls: set[int] = set()  # choices whose `message` had tool calls
-        self._choices_with_bare_role: set[int] = set()  # choices whose role had no content
-        self._choices_with_role: set[int] = set()
-        self._seen_calls: set[tuple[int, int | str]] = set()  # choice, and index or id of the call
+        self._choices_with_message_calls: frozenset[int] = index_sets.EMPTY  # choices whose `message` had tool calls
+        self._choices_with_bare_role: frozenset[int] = index_sets.EMPTY  # choices whose role had no content
+        self._choices_with_role: frozenset[int] = index_sets.EMPTY
+        self._seen_calls: dict[tuple[int, int | str], None] = {}  # choice, and index or id of the call
 
     def expect_split_characters(self) -> None:
         """Expect strings with partial characters from here on: a frame was not strict JSON in UTF-8."""
@@ -88,7 +89,7 @@ class DeltaReader:
             if content and not has_alternative:
                 self._repair_log.record("delta-role-content-empty")
             if content or has_alternative:
-                self._choices_with_bare_role.discard(index)
+                self._choices_with_bare_role -= {index}
                 self.is_plain_text_safe = not self._may_split_characters and not self._choices_with_bare_role
         for kind, text in texts:
             self._emit_text(kind, text, index, events)
@@ -126,7 +127,7 @@ class DeltaReader:
                 delta[key] = self._new_text(message[key], index, key)
         has_calls = has_deltas and any(choice == index for choice, _ in self._seen_calls)
         if message.get("tool_calls") and index not in self._choices_with_message_calls and not has_calls:
-            self._choices_with_message_calls.add(index)
+            self._choices_with_message_calls = index_sets.with_index(self._choices_with_message_calls, index)
             delta["tool_calls"] = message["tool_calls"]
         return delta
 
@@ -196,12 +197,12 @@ class DeltaReader:
             return
         self._repair_log.record_if(role != "assistant", "delta-role-assistant", role)
         if index not in self._choices_with_role:
-            self._choices_with_role.add(index)
+            self._choices_with_role = index_sets.with_index(self._choices_with_role, index)
             # The role has an empty content, unless a tool call, reasoning or a refusal follows.
             if content:
                 self._repair_log.record("delta-role-content-empty", delta)
             elif delta.get("content") is None:
-                self._choices_with_bare_role.add(index)
+                self._choices_with_bare_role = index_sets.with_index(self._choices_with_bare_role, index)
                 self.is_plain_text_safe = False
         events.append(ev.ChoiceStart(index))
 
@@ -241,7 +242,7 @@ class DeltaReader:
         key = index, number if number >= 0 else id
         is_first = key not in self._seen_calls
         if len(self._seen_calls) < _SEEN_CALLS_LIMIT:
-            self._seen_calls.add(key)
+            self._seen_calls[key] = None
         fields = ((entry, "id"), (entry, "type"), (function, "name"))
         if not is_first and any(key in part and part[key] in (None, "") for part, key in fields):
             record("tool-later-fields-absent", entry)

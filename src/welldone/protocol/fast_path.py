@@ -66,8 +66,9 @@ NO_FRAMING = TransferFraming(lambda data: (b"", b""), lambda size: (b"", b""))
 
 
 _ChunkTemplate: TypeAlias = tuple[bytes, bytes, int, int, bytes, bytes, int]
-"""Rewrite rule for received data of one length: its prefix and suffix, start and stop of its text, prefix and suffix of
-the data to send, and the size of the frame."""
+"""Rewrite rule for received data of one length: the framing before it, its suffix with framing, start and stop of its
+text, the framing and the suffix of the data to send, and the size of the frame. The prefixes, which are long, are the
+same for all lengths."""
 
 
 class FastPath:
@@ -227,10 +228,12 @@ class ChunkTemplates:
         if self.texts is not None:
             self.texts = bytearray()
 
-    def rewrite(self, data: bytes) -> bytes | None:
-        """Return the bytes to send; None if `data` needs the slow path."""
-        if not self.has_usage:
-            return self._rewrite(data)
+    @property
+    def rewrite(self) -> Callable[[bytes], bytes | None]:
+        """Return the function that returns the bytes to send for a frame, or None if it needs the slow path."""
+        return self._rewrite_with_usage if self.has_usage else self._rewrite
+
+    def _rewrite_with_usage(self, data: bytes) -> bytes | None:
         chunk, counts = _split_usage(data)
         sent = None if counts is None else self._rewrite(chunk)
         if sent is not None:
@@ -245,8 +248,9 @@ class ChunkTemplates:
         template = self._templates.get(len(data)) or self._make_template(data)
         if template is None:
             return None
-        prefix, suffix, start, stop, sent_prefix, sent_suffix, size = template
-        if not (data.startswith(prefix) and data.endswith(suffix)):
+        before, suffix, start, stop, sent_before, sent_suffix, size = template
+        prefix = self._received_prefix
+        if not (data.startswith(before) and data.startswith(prefix, len(before)) and data.endswith(suffix)):
             return None
         text = data[start:stop]
         if text.translate(None, LITERAL_BYTES):
@@ -262,7 +266,7 @@ class ChunkTemplates:
         self.frames += 1
         self.bytes += size
         self.last_bytes = size
-        return sent_prefix + text + sent_suffix
+        return b"".join((sent_before, self._sent_prefix, text, sent_suffix))
 
     def without_framing(self, data: bytes, sent: bytes) -> tuple[bytes, bytes]:
         """Return a received chunk and the one sent for it without transfer framing."""
@@ -278,14 +282,13 @@ class ChunkTemplates:
         framing = self._framing.received_affixes(data)
         if framing is None:
             return None
-        prefix, suffix = framing[0] + self._received_prefix, self._received_suffix + framing[1]
-        length = len(data) - len(prefix) - len(suffix)
+        start, suffix = len(framing[0]) + len(self._received_prefix), self._received_suffix + framing[1]
+        length = len(data) - start - len(suffix)
         if length <= 0:
             return None
         before, after = self._framing.sent_affixes(len(self._sent_prefix) + length + len(self._sent_suffix))
         size = len(data) - len(framing[0]) - len(framing[1])
-        sent_prefix, sent_suffix = before + self._sent_prefix, self._sent_suffix + after
-        template = prefix, suffix, len(prefix), -len(suffix), sent_prefix, sent_suffix, size
+        template = framing[0], suffix, start, -len(suffix), before, self._sent_suffix + after, size
         if length <= _CACHED_TEXT_LENGTH:
             self._templates[len(data)] = template
         return template

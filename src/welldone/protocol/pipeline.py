@@ -13,7 +13,7 @@ from typing import ClassVar, TypedDict, Unpack
 
 import msgspec
 
-from welldone.protocol import sse
+from welldone.protocol import index_sets, sse
 from welldone.protocol.collect import collect
 from welldone.protocol.continuation import Continuation, Delivered
 from welldone.protocol.dialects.base import Dialect, DialectWriter
@@ -105,7 +105,7 @@ class Pipeline(ABC):
             )
             for _ in range(self._fan_out.count)
         ]
-        self._ended_parts: set[int] = set()
+        self._ended_parts: frozenset[int] = index_sets.EMPTY
         self._events: list[Event] = []  # of a non-streaming reply
         self._buffered_chars = 0
         if options is not None:
@@ -216,7 +216,7 @@ class Pipeline(ABC):
             yield frame, events if self._merger is None else self._merger.merge(events, part)
         if self.parts[part].state is PartState.CUT:
             return
-        self._ended_parts.add(part)
+        self._ended_parts = index_sets.with_index(self._ended_parts, part)
         is_last = len(self._ended_parts) == len(self.parts) and self.failure is None
         if is_last and self._merger is not None and self._facts.include_usage and (usage := self.usage) is not None:
             yield None, [usage]

@@ -22,6 +22,7 @@ _COMMENTS_LIMIT = 40  # consecutive, of two lines each; some clients fail after 
 _NOOPS_LIMIT = 16  # consecutive chunks without content
 
 _CONTENT_EVENTS: frozenset[type[Event]] = frozenset({ev.Text, ev.Reasoning, ev.Refusal, ev.ToolCall, ev.ToolArguments})
+_CHAT_CONTENT_EVENTS = _CONTENT_EVENTS | {ev.ChoiceStart}
 
 
 class _ChoiceRepair:
@@ -104,7 +105,7 @@ class EventRepairer:
         self._is_chat = endpoint is Endpoint.CHAT
         self._is_stream = is_stream
         # Events that are always sent as a chunk.
-        self._content_events = _CONTENT_EVENTS | {ev.ChoiceStart} if self._is_chat else _CONTENT_EVENTS
+        self._content_events = _CHAT_CONTENT_EVENTS if self._is_chat else _CONTENT_EVENTS
         self._facts = facts
         self._repair_log = repair_log
         self._new_call_id = new_call_id

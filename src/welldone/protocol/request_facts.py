@@ -65,6 +65,7 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_OPTIONS = RepairOptions()
+_NO_NAMES: frozenset[str] = frozenset()  # each call of `frozenset` makes a new one
 
 
 def has_plain_text(facts: RequestFacts, options: RepairOptions) -> bool:
@@ -82,7 +83,7 @@ def read_request_facts(body: Json) -> RequestFacts:
     count = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
     model = body.get("model")
     format_type = as_object(body.get("response_format")).get("type")
-    tool_names: frozenset[str] = frozenset()
+    tool_names = _NO_NAMES
     if body.get("tools") and body.get("tool_choice") != "none":
         names = [as_object(as_object(tool).get("function")).get("name") for tool in as_list(body["tools"])]
         tool_names = frozenset(name for name in names if isinstance(name, str))

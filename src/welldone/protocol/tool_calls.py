@@ -126,7 +126,7 @@ class ToolCallAssembler:
         self._index = index
         self._repair_log = repair_log
         self._new_call_id = new_call_id
-        self._ids: set[str] = set()
+        self._ids: dict[str, None] = {}
         self._budget = budget
         self._is_legacy = is_legacy  # a deprecated `function_call` has no id
         self._calls: list[_PartialToolCall] = []
@@ -315,7 +315,7 @@ class ToolCallAssembler:
         if not call.id or call.id in self._ids:
             self._repair_log.record_if(not self._is_legacy, "tool-id-stable" if call.id else "tool-id-first", call.id)
             call.id = self._new_call_id()
-        self._ids.add(call.id)
+        self._ids[call.id] = None
         call.is_emitted = True
         fields = call.extra_fields, call.is_custom, call.inner_extra_fields
         out.append(ToolCall(self._index, self._emitted_count, call.id, call.name, *fields))

@@ -277,8 +277,9 @@ class UpstreamAttempt:
         if target is None or (rewrite := target.path.rewrite) is None or (sent := rewrite(data)) is None:
             return False
         target.push(sent)
-        self.output_estimate.chunks += 1
-        self.output_estimate.bytes += len(data)
+        estimate = self.output_estimate
+        estimate.chunks += 1
+        estimate.bytes += len(data)
         self.last_received_at = self.last_sent_at = target.record_chunk()
         return True
 

@@ -18,6 +18,11 @@ EARLY_LIMIT_BYTES = ERROR_LIMIT_BYTES
 class ClientOutput(ABC):
     """Base of the classes that produce a response. They pause and resume its sources."""
 
+    __slots__ = (
+        *("_http_request", "_write_s", "_loop", "_stream", "_buffer", "_is_paused", "_waiter", "_wakes_at"),
+        "__weakref__",
+    )
+
     def __init__(self, http_request: HttpRequest, *, write_s: float) -> None:
         self._http_request = http_request
         self._write_s = write_s

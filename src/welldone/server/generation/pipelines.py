@@ -18,7 +18,13 @@ from welldone.protocol.events import Json
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts, has_plain_text, think_mode_for
+from welldone.protocol.request_facts import (
+    DEFAULT_OPTIONS,
+    RepairOptions,
+    RequestFacts,
+    has_plain_text,
+    think_mode_for,
+)
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.server.requests.fields import ValidatedRequest
 
@@ -145,6 +151,6 @@ def upstream_options(upstream: Upstream, body: Json) -> RepairOptions:
     return RepairOptions(
         think=think_mode_for(cast("ThinkMode", settings.think), body),
         text=cast("TextMode", settings.text),
-        strict=frozenset(settings.strict),
+        strict=frozenset(settings.strict) if settings.strict else DEFAULT_OPTIONS.strict,
         map_failure=lambda failure: sanitize_failure(failure, upstream.secrets),
     )

@@ -99,6 +99,15 @@ _NEXT_STATES = {
 class ResponseTask(ClientOutput):
     """The production of one response."""
 
+    # A dictionary of so many attributes would take 1.6 KB for each stream.
+    __slots__ = (
+        *("_ctx", "backend", "_gen_request", "_request", "_parts", "_settings", "times", "_report", "_reread_request"),
+        *("_may_use_template", "_capture", "continuations", "param", "_path", "_fallback", "_is_same_dialect"),
+        *("_pipeline", "_templated", "_template_slot", "_recorded", "_options", "error", "_part_count", "retries"),
+        *("_attempts", "_ended_count", "state", "_last_sent_at", "_received_bytes", "_last_output"),
+        *("_keep_alive_count", "cost"),
+    )
+
     def __init__(
         self,
         ctx: RequestContext,
@@ -130,7 +139,7 @@ class ResponseTask(ClientOutput):
         self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id, times)
         self.param: str
         self._path, self.param = _UPSTREAM_PATHS[gen_request.endpoint]
-        self._pipeline_factory = self._make_factory(Envelope(gen_request.id, int(parts.now()), backend.name))
+        self._fallback = Envelope(gen_request.id, int(parts.now()), backend.name)
         self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
         self._pipeline: AnyPipeline | None = None
         self._templated: TemplatedStream | None = None  # replaces the pipeline while the stream follows a template
@@ -156,15 +165,16 @@ class ResponseTask(ClientOutput):
     def _reset_pipeline(self) -> None:
         self._pipeline = self._templated = self._template_slot = self._recorded = None
         if self._capture is not None:
-            self._capture.pipeline_created(self._pipeline_factory)
-            self._pipeline = self._pipeline_factory()
+            factory = self._make_factory(self._fallback)
+            self._capture.pipeline_created(factory)
+            self._pipeline = factory()
 
     @property
     def pipeline(self) -> AnyPipeline:
         """The pipeline. If the stream has followed a template so far, the pipeline now replaces it."""
         if self._pipeline is None:
             templated, self._templated = self._templated, None
-            self._pipeline = self._pipeline_factory() if templated is None else templated.restore()
+            self._pipeline = self._make_factory(self._fallback)() if templated is None else templated.restore()
         return self._pipeline
 
     @pipeline.setter
@@ -186,9 +196,10 @@ class ResponseTask(ClientOutput):
             model = self.backend.reported_model
             key = template_key(self._gen_request, self._request, lease, self._options, model)
             slot = self._template_slot = None if key is None else self._parts.templates.slot(key)
-            make_pipeline = partial(_make_configured, self._pipeline_factory, self._options)
-            self._templated = None if slot is None else slot.begin(make_pipeline)
-            self._recorded = bytearray() if slot is not None and slot.is_learning else None
+            if slot is not None:
+                factory = self._make_factory(self._fallback)
+                self._templated = slot.begin(partial(_make_configured, factory, self._options))
+                self._recorded = bytearray() if slot.is_learning else None
         if self._templated is None and lease.upstream is not None:
             self.pipeline.configure(part, self._options)
 
@@ -289,6 +300,7 @@ class ResponseTask(ClientOutput):
             observers: list[StreamObserver] = []
             if self._parts.recorder is not None and lease.upstream is not None:
                 observers.append(self._parts.recorder.begin(self._path, body, lease.name, self._ctx.id))
+            del body
             if self._capture is not None:
                 is_local = lease.upstream is None
                 observers.append(self._capture.begin_attempt(part, lease.name, encoded[0], is_local=is_local, way=way))
@@ -604,20 +616,13 @@ class ResponseTask(ClientOutput):
             await self._wait(self._next_deadline_s(left_s))
         if self.error is not None:
             raise self.error
-        headers = {
-            **(_EVENT_STREAM_HEADERS if self._templated else self.pipeline.headers),
-            **response_headers(self._ctx),
-        }
-        trailer_names: tuple[str, ...] = ()
-        if self._report is not None:
-            headers |= self._report.headers(self.retries.upstream)
-            trailer_names = self._report.trailer_names
+        trailer_names = () if self._report is None else self._report.trailer_names
         if self.state is ResponseState.COMPLETE:
-            await self._send_all(headers, trailer_names, self._trailers())
+            await self._send_all(self._stream_headers(), trailer_names, self._trailers())
             return
         if self._buffer:
             self._mark_sent()
-        stream = await self._open_stream(headers, trailers=trailer_names)
+        stream = await self._open_stream(self._stream_headers(), trailers=trailer_names)
         self._enable_fast_path()
         while self.state < ResponseState.COMPLETE:
             if self._is_paused or stream.has_backpressure:
@@ -628,6 +633,11 @@ class ResponseTask(ClientOutput):
             else:
                 await self._wait(self._next_deadline_s(self._keep_alive(stream)))
         await stream.end(self._trailers(), last=self._last_output)
+
+    def _stream_headers(self) -> dict[str, str]:
+        own = _EVENT_STREAM_HEADERS if self._templated else self.pipeline.headers
+        report = {} if self._report is None else self._report.headers(self.retries.upstream)
+        return {**own, **response_headers(self._ctx), **report}
 
     def _next_deadline_s(self, limit_s: float) -> float:
         """Return the time until an attempt's deadline, at most `limit_s`. Attempts past their deadline time out."""

@@ -6,9 +6,7 @@ may continue the reply (see `continuation.py`).
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
-from itertools import repeat
 from typing import Any, Protocol
 
 import msgspec
@@ -53,7 +51,7 @@ class RetryLoop:
         self._failed: list[str] = []  # upstream and reason of each failed attempt: `lab:timeout`
         self._backend = backend
         self._sticky = sticky
-        self._pending = deque(zip(range(parts), repeat(1)))  # part and number of the next attempt
+        self._pending = [(part, 1) for part in reversed(range(parts))]  # part and number of the attempt, next last
 
     @property
     def log_fields(self) -> dict[str, Any]:
@@ -70,14 +68,14 @@ class RetryLoop:
         Raises:
             ApiError: a part has failed for good, or no slot was available (only if `is_first`: one slot is enough).
         """
-        avoid: set[str] = set()
+        avoid: tuple[str, ...] = ()
         failure: AttemptFailure | None = None  # of the last attempt
         try:
             while self._pending:
                 lease = await self._backend.lease(avoid, self._sticky)
                 try:
                     while self._pending:
-                        part, number = self._pending.popleft()
+                        part, number = self._pending.pop()
                         if lease.upstream is not None:
                             self.upstream = lease.name
                         failure = None
@@ -91,11 +89,11 @@ class RetryLoop:
                             or request.can_continue(part, failure)
                         ):
                             raise failure.error
-                        self._pending.appendleft((part, number + (not failure.has_differed)))
+                        self._pending.append((part, number + (not failure.has_differed)))
                         if self._backend.has_alternative({lease.name}) or not await lease.prepare_retry(failure):
-                            avoid.add(lease.name)
+                            avoid += (lease.name,)
                             if not self._backend.has_alternative(avoid):
-                                avoid = {lease.name}  # all have failed: begin again, but not with the last one
+                                avoid = (lease.name,)  # all have failed: begin again, but not with the last one
                             break
                 finally:
                     lease.release()
