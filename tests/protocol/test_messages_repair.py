@@ -764,7 +764,8 @@ def test_a_keep_alive_is_a_comment_before_the_message_and_a_ping_within_it(
 def test_usage_of_the_server_is_read() -> None:
     cached = {"cache_creation_input_tokens": 2, "cache_read_input_tokens": 4}
     repaired = RepairedStream({**START, "message": {**MESSAGE, "usage": {**USAGE, **cached}}}, *TEXT, DELTA, END)
-    assert repaired.repairer.usage == Usage(11, 3, 14, {"prompt_tokens_details": {"cached_tokens": 4}})
+    details = {"cached_tokens": 4, "cache_write_tokens": 2}
+    assert repaired.repairer.usage == Usage(11, 3, 14, {"prompt_tokens_details": details})
     assert RepairedStream(*TEXT, DELTA, END).repairer.usage is None
 
 

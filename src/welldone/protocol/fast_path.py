@@ -11,7 +11,7 @@ and changes nothing there but counters, which `leave` updates. Any input to the 
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from welldone.protocol import sse
 from welldone.protocol.continuation import DELIVERED_LIMIT_BYTES, FastPathText
@@ -19,7 +19,9 @@ from welldone.protocol.dialects.base import DialectWriter
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields, Usage
 from welldone.protocol.lenient_json import decode_text, parse_strict
-from welldone.protocol.part import StreamPart
+
+if TYPE_CHECKING:  # which has a reader that imports this module
+    from welldone.protocol.part import StreamPart
 
 _CONTENT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)*)"')
 # Content of a JSON string that can be copied: complete characters, and no line separators.
@@ -74,7 +76,7 @@ same for all lengths."""
 class FastPath:
     """Rewrites the text chunks of one part, and keeps reader, repair and log of the part up to date."""
 
-    def __init__(self, part: StreamPart, *, is_allowed: bool) -> None:
+    def __init__(self, part: "StreamPart", *, is_allowed: bool) -> None:
         self.rewrite: Callable[[bytes], bytes | None] | None = None
         """Returns the bytes to send for a frame, or None if it needs the slow path. None: no chunk can be rewritten."""
         self.on_rewrite: Callable[[bytes, bytes], None] | None = None

@@ -7,6 +7,7 @@ import msgspec
 
 from welldone.protocol import sse
 from welldone.protocol.continuation import PENDING_LIMIT, Continuation, Delivered, Seam, continued_usage
+from welldone.protocol.dialects.registry import dialect_reader_for
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Finish, KeepAlive, Usage
 from welldone.protocol.fields import strict_rule_failure
@@ -57,7 +58,7 @@ class StreamPart:
     def _begin(self) -> None:
         """Start to read a stream."""
         facts = self._facts
-        self._reader = EventReader(
+        self._reader: EventReader = EventReader(
             self.endpoint,
             fallback=self._fallback,
             facts=facts,
@@ -143,6 +144,11 @@ class StreamPart:
         return self._stops is not None and self._stops.has_matched
 
     @property
+    def retains_input(self) -> bool:
+        """Whether the reader buffers text, so that its length must be limited."""
+        return self._reader.RETAINS_INPUT
+
+    @property
     def has_plain_text(self) -> bool:
         """Whether all text passes unchanged."""
         return self._forced is None and has_plain_text(self._facts, self.repairer.options)
@@ -156,6 +162,15 @@ class StreamPart:
         """Set how the stream is repaired, before its first byte."""
         self.repairer.options = options
         self.repair_log.strict_rules = options.strict
+        self.repair_log.endpoint = options.upstream_dialect or self.endpoint
+        if options.upstream_dialect is not None:
+            self._reader = dialect_reader_for(
+                options.upstream_dialect,
+                self.endpoint,
+                fallback=self._fallback,
+                facts=self._facts,
+                repair_log=self.repair_log,
+            )
 
     def can_use_fast_path(self, index: int) -> bool:
         """Whether plain text of this choice passes unchanged and changes no state."""

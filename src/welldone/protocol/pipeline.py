@@ -180,8 +180,8 @@ class Pipeline(ABC):
 
     @property
     def retains_output(self) -> bool:
-        """Whether the output is buffered, so that its length must be limited."""
-        return self.dialect.BUFFERS_OUTPUT or not self.IS_STREAM
+        """Whether the output or the input is buffered, so that its length must be limited."""
+        return self.dialect.BUFFERS_OUTPUT or not self.IS_STREAM or any(part.retains_input for part in self.parts)
 
     @property
     def headers(self) -> Mapping[str, str]:

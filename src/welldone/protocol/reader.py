@@ -5,6 +5,7 @@ JSON and the shapes of chunks; `repair` handles the order of events.
 """
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from welldone.protocol import lenient_json, sse
 from welldone.protocol.chunks import ChunkReader
@@ -23,6 +24,9 @@ _CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"}
 
 class EventReader:
     """Incremental reader from bytes to events, independent of chunk boundaries of the transport."""
+
+    RETAINS_INPUT: ClassVar[bool] = False
+    """Whether text is buffered until the end of the stream."""
 
     def __init__(
         self,

@@ -24,7 +24,8 @@ class RepairLog:
     """Repairs of one stream. The reader keeps `frame` and `byte` at its current position."""
 
     def __init__(self, endpoint: str | None = None) -> None:
-        self._endpoint = endpoint  # only rules of this endpoint are recorded
+        self.endpoint = endpoint
+        """Only rules of this endpoint are recorded."""
         self.frame = 0
         self.byte = 0
         self._entries: dict[str, RepairEntry] = {}
@@ -41,7 +42,7 @@ class RepairLog:
         entry = self._entries.get(rule)
         if entry is not None:
             entry.count += 1
-        elif self._endpoint is None or self._endpoint in RULES[rule].endpoints:
+        elif self.endpoint is None or self.endpoint in RULES[rule].endpoints:
             text = observed if isinstance(observed, str) else format_json(observed)
             self._entries[rule] = RepairEntry(rule, 1, self.frame, self.byte, shorten(text, _OBSERVED_CHARACTERS))
             if self.broken_rule is None and (

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import FailureMapper, Json
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.protocol.text_filters import TextMode, ThinkMode
@@ -60,6 +61,8 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of rules whose violation is a failure; `all` stands for every rule with a repair."""
     map_failure: FailureMapper | None = None
     """Maps errors of the upstream to the errors that are sent."""
+    upstream_dialect: Endpoint | None = None
+    """Dialect of the stream, if it is not that of the pipeline's endpoint and has to be translated."""
     accept_fewer_choices: bool = False
     """Whether an answer with fewer choices than requested is sent on, where they cannot be requested again."""
 

@@ -48,8 +48,17 @@ class PassthroughRepairer(ABC):
     headers: ClassVar[Mapping[str, str]] = dict(sse.HEADERS)
     """Headers of a stream."""
 
-    def __init__(self, endpoint: Endpoint, fallback: Envelope, model: str | None, *, is_stream: bool) -> None:
-        self.repair_log: RepairLog = RepairLog(endpoint)
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        fallback: Envelope,
+        model: str | None,
+        *,
+        is_stream: bool,
+        repair_log: RepairLog | None = None,
+    ) -> None:
+        self.repair_log: RepairLog = repair_log or RepairLog(endpoint)
+        self.decoder: sse.SseDecoder = sse.SseDecoder()
         self.failure: Failure | None = None
         """The error that ends the answer."""
         self.usage: Usage | None = None
@@ -63,7 +72,6 @@ class PassthroughRepairer(ABC):
         self._fallback = fallback
         self._model = model
         self._is_stream = is_stream
-        self._decoder = sse.SseDecoder()
         self._next_sequence_number = 0  # of the upstream's events
         self._send_text: Callable[[str], bytes] | None = None  # after a text delta: sends text like it
         self._template: TextDeltaTemplate | None = None
@@ -166,10 +174,23 @@ class PassthroughRepairer(ABC):
             text = self._template.read(data, self._next_sequence_number)
             if text is not None:
                 return self._pass_text(text, len(data), self._send_text)
+        return self._repair_data(data, self.feed_by_frame(data))
+
+    def feed_frame(self, frame: sse.Frame) -> bytes:
+        """Repair a frame that the caller has cut with `decoder`; return the bytes to send."""
+        if self._send_text is not None and self._template is not None:
+            text = self._template.read(frame.raw, self._next_sequence_number)
+            if text is not None:
+                sent = self._pass_text(text, 0, self._send_text)
+                self.repair_log.byte = frame.byte
+                return sent
+        return self._repair_data(frame.raw, self._read_frames([frame]))
+
+    def _repair_data(self, data: bytes, frames: Iterator[FrameOutput]) -> bytes:
         self.has_content = False
         self._send_text = None
         before = self.repair_log.counts()
-        outputs = list(self.feed_by_frame(data))
+        outputs = list(frames)
         if self._send_text is not None and not self._can_pass_text(data, outputs, before):
             self._send_text = None
         return b"".join([output for _, output in outputs])
@@ -178,8 +199,8 @@ class PassthroughRepairer(ABC):
         """Send the text of an event that was not parsed."""
         self.has_content = True
         self.repair_log.frame += 1
-        self.repair_log.byte = self._decoder.offset
-        self._decoder.offset += byte_count
+        self.repair_log.byte = self.decoder.offset
+        self.decoder.offset += byte_count
         self._next_sequence_number += 1
         return send(text)
 
@@ -200,10 +221,10 @@ class PassthroughRepairer(ABC):
 
     def feed_by_frame(self, data: bytes) -> Iterator[FrameOutput]:
         """Do the same as `feed`, frame by frame."""
-        frames = self._decoder.feed(data)
-        self.repair_log.record_if(frames and self.repair_log.frame == 0 and self._decoder.has_bom, "sse-no-bom")
+        frames = self.decoder.feed(data)
+        self.repair_log.record_if(frames and self.repair_log.frame == 0 and self.decoder.has_bom, "sse-no-bom")
         yield from self._read_frames(frames)
-        if self._decoder.overlong_at is not None and self.failure is None:
+        if self.decoder.overlong_at is not None and self.failure is None:
             self.repair_log.record("enc-strict-json")
             yield None, self._if_streaming(self._fail(bad_stream_failure("a frame that is too long")))
 
@@ -234,7 +255,7 @@ class PassthroughRepairer(ABC):
         if self._is_closed:
             return
         self._is_closed = True
-        yield from self._read_frames(self._decoder.close())
+        yield from self._read_frames(self.decoder.close())
         if self.failure is None:
             yield None, self._if_streaming(self._finish_stream())
 

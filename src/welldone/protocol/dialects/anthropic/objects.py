@@ -9,11 +9,12 @@ from welldone.protocol.dialects.base import complete_tool_calls
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.finish_reasons import outcome_of
-from welldone.protocol.lenient_json import scrub_object
+from welldone.protocol.lenient_json import as_object, scrub_object
 
 USAGE_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _CHAT_DETAIL_FIELDS = frozenset({"prompt_tokens_details", "completion_tokens_details"})
 """Details in chat's format; those with an equivalent are converted."""
+_OUTPUT_DETAILS = "output_tokens_details"
 _MAX_SAFE_INTEGER = 2**53  # of IEEE 754 doubles, as in JavaScript
 
 
@@ -24,21 +25,28 @@ def anthropic_usage_object(usage: Usage | None) -> Json:
     """
     usage = usage or Usage(0, 0, 0, {})
     cached = min(_detail(usage, "prompt_tokens_details", "cached_tokens") or 0, usage.prompt_tokens)
-    values = usage.prompt_tokens - cached, 0, cached, usage.completion_tokens
+    written = min(_detail(usage, "prompt_tokens_details", "cache_write_tokens") or 0, usage.prompt_tokens - cached)
+    values = usage.prompt_tokens - cached - written, written, cached, usage.completion_tokens
     counts: Json = dict(zip(USAGE_COUNTS, values, strict=True))
     thinking = _detail(usage, "completion_tokens_details", "reasoning_tokens")
     if thinking is not None:
-        counts["output_tokens_details"] = {"thinking_tokens": thinking}
+        counts[_OUTPUT_DETAILS] = {"thinking_tokens": thinking}
     return {name: value for name, value in usage.extra_fields.items() if name not in _CHAT_DETAIL_FIELDS} | counts
 
 
-def usage_from_counts(counts: Mapping[str, int]) -> Usage | None:
-    """Convert Anthropic's counts; None if input or output tokens are missing."""
+def usage_from_counts(counts: Mapping[str, int], members: Json) -> Usage | None:
+    """Convert Anthropic's counts; None if input or output tokens are missing. Other `members` of the usage are kept."""
     uncached, cache_writes, cached, completion = (counts.get(name) for name in USAGE_COUNTS)
     if uncached is None or completion is None:
         return None
     prompt = uncached + (cache_writes or 0) + (cached or 0)
-    return Usage(prompt, completion, prompt + completion, {"prompt_tokens_details": {"cached_tokens": cached or 0}})
+    details = {"cached_tokens": cached or 0} | ({"cache_write_tokens": cache_writes} if cache_writes else {})
+    extra_fields = {name: value for name, value in members.items() if name not in (*USAGE_COUNTS, _OUTPUT_DETAILS)}
+    extra_fields["prompt_tokens_details"] = details
+    thinking = as_object(members.get(_OUTPUT_DETAILS)).get("thinking_tokens")
+    if _is_count(thinking):
+        extra_fields["completion_tokens_details"] = {"reasoning_tokens": thinking}
+    return Usage(prompt, completion, prompt + completion, extra_fields)
 
 
 def valid_counts(usage: Json) -> Json:

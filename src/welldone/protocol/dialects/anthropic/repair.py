@@ -30,19 +30,31 @@ _INPUT_NOT_OBJECT = "a tool call whose input is not a JSON object"
 class MessagesRepairer(PassthroughRepairer):
     """Repairs one stream or non-streamed reply of an Anthropic-compatible server.
 
-    message_delta is held back until the end of the message, so that late blocks come before it.
+    message_delta is held back until the end of the message, so that late blocks come before it. `output` replaces the
+    emitter that writes the events.
     """
 
     _UNKNOWN_EVENT_RULE: ClassVar[str] = "msg-no-unknown-events"
 
-    def __init__(self, *, fallback: Envelope, model: str | None = None, is_stream: bool = True) -> None:
-        super().__init__(Endpoint.MESSAGES, fallback, model, is_stream=is_stream)
+    def __init__(
+        self,
+        *,
+        fallback: Envelope,
+        model: str | None = None,
+        is_stream: bool = True,
+        output: emitter.MessagesEmitter | None = None,
+        repair_log: RepairLog | None = None,
+    ) -> None:
+        super().__init__(Endpoint.MESSAGES, fallback, model, is_stream=is_stream, repair_log=repair_log)
         self._accumulator = emitter.MessagesAccumulator()
         self._emitter: emitter.MessagesEmitter = emitter.MessagesEmitter() if is_stream else self._accumulator
+        if output is not None:
+            self._emitter = output
         stem, numbers = fallback.id.rpartition("_")[2], count(1)
         self._next_tool_id = lambda: f"toolu_{stem}{next(numbers)}"  # the same input gives the same bytes
         self._blocks = BlockSequencer(self._emitter, self.repair_log, self._next_tool_id)
         self._token_counts: dict[str, int] = {}
+        self._usage_members: Json = {}
         self._pending_events: list[Json] = []  # unknown events before message_start
         self._early_stop_reason: object = None  # stop_reason in message_start
         # Merged members of message_delta, sent at the end.
@@ -326,7 +338,8 @@ class MessagesRepairer(PassthroughRepairer):
     def _update_counts(self, usage: Json) -> None:
         # Counts are cumulative: later ones replace earlier ones.
         self._token_counts |= {name: usage[name] for name in objects.USAGE_COUNTS if usage.get(name) is not None}
-        self.usage: Usage | None = objects.usage_from_counts(self._token_counts)
+        _merge_members(self._usage_members, usage)
+        self.usage: Usage | None = objects.usage_from_counts(self._token_counts, self._usage_members)
 
     def _final_counts(self) -> Json:
         return objects.with_default_counts(self._usage_at_end, output_tokens=self._token_counts.get("output_tokens", 0))

@@ -29,7 +29,7 @@ class ResponsesRepairer(PassthroughRepairer):
     """Repairs one stream or non-streamed reply. A Response repeats `echo`, the members of its request.
 
     `clock` supplies `completed_at` if the server does not send it; without a clock it is null. `members` replace those
-    of the server's Response, such as its id.
+    of the server's Response, such as its id. `output` replaces the emitter that writes the events.
     """
 
     _UNKNOWN_EVENT_RULE: ClassVar[str] = "resp-no-unknown-events"
@@ -45,9 +45,12 @@ class ResponsesRepairer(PassthroughRepairer):
         is_stream: bool = True,
         clock: Clock | None = None,
         members: Json | None = None,
+        output: emitter.ResponsesEmitter | None = None,
+        repair_log: RepairLog | None = None,
     ) -> None:
-        super().__init__(Endpoint.RESPONSES, fallback, model, is_stream=is_stream)
-        self._emitter = emitter.ResponsesEmitter(objects.response_object(fallback, _echoed_members(echo or {})))
+        super().__init__(Endpoint.RESPONSES, fallback, model, is_stream=is_stream, repair_log=repair_log)
+        response = objects.response_object(fallback, _echoed_members(echo or {}))
+        self._emitter = output or emitter.ResponsesEmitter(response)
         id_stem = fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         self._output_repairer = OutputRepairer(self._emitter, self.repair_log, id_stem)
         self._clock = clock

@@ -1,0 +1,111 @@
+"""Reader of the streams of a dialect other than chat: its repairer, with an emitter that makes events.
+
+The repairer handles all that a server of the dialect may do wrong, and records it. A further dialect needs a
+`PassthroughRepairer` whose emitter is an `EventSink`; `registry` names it.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar, Protocol
+
+from welldone.protocol import sse
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import ChoiceStart, Event, Failure, Json, KeepAlive, UnknownFields
+from welldone.protocol.events import FieldLocation as Location
+from welldone.protocol.finish_reasons import finish_reason_for, interrupted_failure
+from welldone.protocol.reader import EventReader
+from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.request_facts import RequestFacts
+
+REASONING_DETAILS = "reasoning_details"
+"""Field of a delta and of a message with signed or encrypted reasoning, which clients send back (OpenRouter's name)."""
+
+
+class EventSink(Protocol):
+    """What an emitter of events has beside the methods of its dialect's emitter."""
+
+    events: list[Event]
+    """Events since they were last taken."""
+    envelope: Envelope | None
+    """Set when the answer starts."""
+    failure: Failure | None
+    """Set if the end of the answer has no equivalent."""
+
+
+def finish_reason_or_failure(word: str, endpoint: Endpoint, field: str) -> str | Failure:
+    """Return the finish reason for a word of the server, or the failure of an answer that counts as interrupted."""
+    return finish_reason_for(word, endpoint) or interrupted_failure(word, field=field)
+
+
+def reasoning_detail(index: int, **members: object) -> UnknownFields:
+    """Return the event for a block of signed or encrypted reasoning."""
+    entry: Json = {**members, "index": index}
+    return UnknownFields(0, Location.DELTA, {REASONING_DETAILS: [entry]}, in_own_chunk=True)
+
+
+class DialectReader(EventReader):
+    """Reads one stream or reply. `endpoint` is that of the client: chat or completions."""
+
+    RETAINS_INPUT: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        repairer: PassthroughRepairer,
+        sink: EventSink,
+        endpoint: Endpoint,
+        *,
+        fallback: Envelope,
+        facts: RequestFacts,
+        repair_log: RepairLog,
+    ) -> None:
+        super().__init__(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
+        self.decoder = repairer.decoder
+        self._repairer = repairer
+        self._sink = sink
+        self._usage = repairer.usage
+
+    @property
+    def is_idle(self) -> bool:
+        """Return False: the fast path is for chunks."""
+        return False
+
+    def read_frame(self, frame: sse.Frame) -> list[Event]:
+        """Return the events of one frame."""
+        return self._take_events(self._repairer.feed_frame(frame))
+
+    def check_length(self) -> list[Event]:
+        """Return a failure if a frame exceeds the size limit."""
+        events: list[Event] = []
+        if self.decoder.overlong_at is not None and not self.has_failed:
+            self._fail_overlong(events)
+        return events
+
+    def flush(self) -> list[Event]:
+        """Return the events at the end of the stream."""
+        return self._take_events(b"".join([output for _, output in self._repairer.close_by_frame()]))
+
+    def read_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
+        """Yield the events of a non-streaming reply."""
+        for output in self._repairer.feed_reply_in_steps(data):
+            yield self._take_events(output)
+
+    def _take_events(self, output: bytes) -> list[Event]:
+        """Return the new events. The only output of a repairer whose emitter makes events is keep-alives and errors."""
+        sink, repairer = self._sink, self._repairer
+        events, sink.events = sink.events, []
+        if self.chunks.envelope is None:
+            self.chunks.envelope = sink.envelope
+        if repairer.usage is not self._usage:
+            self._usage = repairer.usage
+            events += [] if self._usage is None else [self._usage]
+        if repairer.is_done:
+            self.is_done = True
+            self.chunks.has_usage_chunk = self._usage is not None
+            failure = repairer.failure or sink.failure
+            if failure is not None and not self.has_failed:
+                self.has_failed = True
+                # An error as the first event starts no choice: it becomes an HTTP status.
+                return [*(event for event in events if type(event) is not ChoiceStart), failure]
+        elif output:
+            events.append(KeepAlive())
+        return events

@@ -1,0 +1,122 @@
+"""Reader of /v1/responses: makes events from the items of a Response."""
+
+import msgspec
+
+from welldone.protocol.dialects.dialect_reader import finish_reason_or_failure, reasoning_detail
+from welldone.protocol.dialects.responses import emitter as em
+from welldone.protocol.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator
+from welldone.protocol.dialects.responses.objects import extra_call_members, response_object
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import (
+    ChoiceStart,
+    Event,
+    Failure,
+    Finish,
+    Json,
+    KeepAlive,
+    Logprobs,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolArguments,
+    ToolCall,
+)
+
+REASONING_FORMAT = "openai-responses-v1"
+"""OpenRouter's name for the format of these reasoning details."""
+_PART_GAP = "\n\n"
+"""Between two parts of the reasoning, which a summary has for each thought."""
+
+
+class ResponsesEvents(ResponsesEmitter):
+    """Makes events instead of bytes. Items of hosted tools and annotations have no event."""
+
+    def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
+        super().__init__(response_object(fallback, {}), is_silent=True)
+        self.events: list[Event] = []
+        self.envelope: Envelope | None = None
+        self.failure: Failure | None = None
+        self._fallback = fallback
+        self._endpoint = endpoint
+        self._call_indices: dict[TextAccumulator, int] = {}
+        self._reasoning: TextAccumulator | None = None  # the last part with reasoning
+        self._detail_count = 0
+
+    def emit(self, kind: str, fixed: Json, others: Json | None = None) -> None:
+        """Start the choice at the first event."""
+        if not self.has_started:
+            self.envelope = msgspec.structs.replace(self._fallback, model=self.response["model"])
+            self.events.append(ChoiceStart(0))
+        super().emit(kind, fixed, others)
+
+    def keep_alive(self) -> None:
+        """Make a keep-alive."""
+        self.events.append(KeepAlive())
+
+    def open_item(self, value: Json, others: Json | None = None) -> OutputItem:
+        """Start an item: a call is an event of its own."""
+        item = super().open_item(value, others)
+        if item.kind in em.CLIENT_TOOL_CALLS and item.arguments is not None:
+            index = self._call_indices[item.arguments] = len(self._call_indices)
+            is_custom = item.kind == "custom_tool_call"
+            call = ToolCall(0, index, value["call_id"], value["name"], extra_call_members(value), is_custom)
+            self.events.append(call)
+        return item
+
+    def encode_delta(self, accumulator: TextAccumulator, text: str) -> bytes:
+        """Make the event of a text delta."""
+        if text:
+            self._add_event(accumulator, text)
+        return super().encode_delta(accumulator, text)
+
+    def add_text(self, accumulator: TextAccumulator, text: str, others: Json | None = None) -> None:
+        """Make the events of a text delta with its log probabilities."""
+        logprobs = (others or {}).get("logprobs")
+        if logprobs and accumulator.kind == "output_text":
+            self.events.append(Logprobs(0, {"content": logprobs, "refusal": None}))
+        self.encode_delta(accumulator, text)
+
+    def close_item(self, item: OutputItem, status: str, value: Json | None = None, others: Json | None = None) -> None:
+        """End an item. Encrypted reasoning is kept for the next request."""
+        super().close_item(item, status, value, others)
+        encrypted = item.value.get("encrypted_content")
+        if item.kind == "reasoning" and isinstance(encrypted, str) and encrypted:
+            members = {"type": "reasoning.encrypted", "data": encrypted, "id": item.id, "format": REASONING_FORMAT}
+            self.events.append(reasoning_detail(self._detail_count, **members))
+            self._detail_count += 1
+
+    def end_response(self, status: str, changes: Json, others: Json | None = None) -> Json:
+        """Finish the choice, unless the Response has failed."""
+        final = super().end_response(status, changes, others)
+        reason: str | Failure = "tool_calls" if self._call_indices else "stop"
+        if status == "incomplete":
+            word, field = changes["incomplete_details"]["reason"], "incomplete_details.reason"
+            reason = finish_reason_or_failure(word, self._endpoint, field)
+        if isinstance(reason, Failure):
+            self.failure = reason
+        elif status != "failed":
+            self.events.append(Finish(0, reason))
+        return final
+
+    def _add_event(self, accumulator: TextAccumulator, text: str) -> None:
+        match accumulator.kind:
+            case "output_text":
+                self.events.append(Text(0, text))
+            case "refusal":
+                self.events.append(Refusal(0, text))
+            case "reasoning_text" | "summary_text":
+                self._add_reasoning(accumulator, text)
+            case "function_call" | "custom_tool_call" as kind:
+                index = self._call_indices[accumulator]
+                self.events.append(ToolArguments(0, index, text, {}, kind == "custom_tool_call"))
+            case _:
+                pass
+
+    def _add_reasoning(self, accumulator: TextAccumulator, text: str) -> None:
+        """Add reasoning. Of an item with both a text and a summary of it, what comes first is used."""
+        before, item = self._reasoning, accumulator.address["item_id"]
+        is_other = before is not None and before is not accumulator
+        if before is not None and before.address["item_id"] == item and before.kind != accumulator.kind:
+            return
+        self._reasoning = accumulator
+        self.events.append(Reasoning(0, _PART_GAP + text if is_other else text))
