@@ -45,9 +45,12 @@ class UpstreamSettings:
     stream: bool = setting(True, "it supports streaming; if not, complete replies are requested and streamed here")
     speaks: tuple[str, ...] = setting(
         (),
-        "APIs besides chat that it supports (responses, messages); the others are translated",
+        "APIs besides chat that it supports (responses, messages); requests of their clients are not translated",
         choices="responses messages",
         unset="none",
+    )
+    chat: bool = setting(
+        True, "it supports chat; if not, chat requests are translated to the first API that `speaks` lists"
     )
     n: str = setting(
         "auto",

@@ -12,6 +12,8 @@ from welldone.gateway.model_list import LISTED_MODELS_LIMIT, ListedModel, detect
 from welldone.http.address import Address, check_path, parse_url
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
+from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.envelope import Endpoint
 
 FAILURE_THRESHOLD = 5
 """Consecutive failures that open the breaker (Envoy's `consecutive_5xx`)."""
@@ -195,7 +197,24 @@ class Upstream:
     @property
     def supports_native_n(self) -> bool:
         """Whether `n` is forwarded, instead of one request per choice."""
+        if self.chat_dialect is not None:
+            return False
         return self.settings.n == "native" or (self.settings.n == "auto" and self.kind in _KINDS_WITH_NATIVE_N)
+
+    @property
+    def chat_dialect(self) -> Endpoint | None:
+        """The dialect to which chat requests are translated; None if it supports chat."""
+        return None if self.settings.chat else Endpoint(self.settings.speaks[0])
+
+    @property
+    def probe_headers(self) -> tuple[tuple[str, str], ...]:
+        """Headers that the model list of Anthropic's API needs, without those that are configured."""
+        if self.chat_dialect is not Endpoint.MESSAGES:
+            return ()
+        key = {} if self.address.key is None else {"x-api-key": self.address.key}
+        configured = {name.lower() for name, _ in self.address.headers}
+        needed = {ANTHROPIC_VERSION_HEADER: ANTHROPIC_VERSION, **key}
+        return tuple((name, value) for name, value in needed.items() if name not in configured)
 
     @property
     def is_ready(self) -> bool:

@@ -351,6 +351,8 @@ def _check_upstream(upstream: UpstreamSettings, origin: str, server: ServeSettin
         raise SettingsError(f"{origin}.health: expected an ASCII path that begins with /, such as /health")
     if upstream.key is not None and (reason := invalid_key_reason(upstream.key)):
         raise SettingsError(f"{origin}: its key {reason}")
+    if not upstream.chat and not upstream.speaks:
+        raise SettingsError(f'{origin}: chat = false needs an API that it supports, such as speaks = ["messages"]')
     if upstream.ca_file is not None and upstream.insecure:
         raise SettingsError(f"{origin} has both ca_file and insecure: keep one")
     for rule in upstream.strict:

@@ -21,6 +21,7 @@ from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.upstream_body import without_routing_fields
+from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, translate_request
 
 _TOKENS_LIMIT = 1_100_000
 _REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all token ids: a million of up to 7 digits, and commas
@@ -30,6 +31,8 @@ _VLLM_FIELDS = ("messages", "tools", "continue_final_message", "add_generation_p
 _count_request = partial(JsonRequest, param="messages", values_limit=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
 _NATIVE_COUNT_PATHS = {Endpoint.MESSAGES: "/messages/count_tokens", Endpoint.RESPONSES: "/responses/input_tokens"}
 """Paths of upstreams with the client's dialect."""
+_UNCOUNTED_FIELDS = frozenset({"max_tokens", "metadata", "stop_sequences", "store", "stream", "temperature", "top_p"})
+"""Fields of a translated request that do not affect its prompt; Anthropic's endpoint rejects them."""
 _CHAT_INPUT_TOKENS = partial(_count_request, path=INPUT_TOKENS_PATH, required_integer="input_tokens")
 _CHAT_COUNTS = {
     "vllm": partial(_count_request, path="/tokenize", is_root=True, required_integer="count"),
@@ -83,10 +86,19 @@ def server_kind(backend: LocalBackend | UpstreamBackend) -> str:
 
 async def count_upstream(ctx: RequestContext, backend: UpstreamBackend, chat: Json) -> int:
     """Return the prompt tokens of a chat. Raises ApiError if the upstream cannot count, or all attempts fail."""
-    kind = server_kind(backend)
-    if kind not in _CHAT_COUNTS:
+    kind, dialect = server_kind(backend), backend.upstreams[0].chat_dialect
+    if dialect is not None and all(upstream.chat_dialect is dialect for upstream in backend.upstreams):
+        body = translate_request(chat, dialect, Endpoint.CHAT)
+        request = _count_request(
+            body={name: value for name, value in body.items() if name not in _UNCOUNTED_FIELDS},
+            path=_NATIVE_COUNT_PATHS[dialect],
+            headers=UPSTREAM_DIALECTS[dialect].headers,
+            required_integer="input_tokens",
+        )
+    elif kind in _CHAT_COUNTS:
+        request = _CHAT_COUNTS[kind](body=vllm_tokenize_body(chat) if kind == "vllm" else chat)
+    else:
         raise ApiError(404, "The upstream has no endpoint for token counts.", code="not_supported")
-    request = _CHAT_COUNTS[kind](body=vllm_tokenize_body(chat) if kind == "vllm" else chat)
     count: int = (await _fetch(ctx, backend, request))[request.required_integer]
     return count
 

@@ -139,18 +139,25 @@ def template_key(
     """Return all that a stream of text depends on, for `TemplateCache`; None if it may depend on more."""
     facts = _pipeline_facts(request)
     is_chat_stream = request.is_stream and gen_request.endpoint is Endpoint.CHAT and gen_request.dialect is None
+    is_chat_stream = is_chat_stream and options.upstream_dialect is None
     is_single = len(request.bodies) == facts.choice_count == 1
     if not (is_chat_stream and is_single and request.forced_call is None and has_plain_text(facts, options)):
         return None
     return lease.upstream is None, lease.name, lease.model, reported_model, facts, options.strict
 
 
-def upstream_options(upstream: Upstream, body: Json) -> RepairOptions:
-    """Return how an upstream's reply to this body is repaired."""
+def upstream_dialect(gen_request: GenerationRequest, upstream: Upstream | None) -> Endpoint | None:
+    """Return the dialect to which a request is translated for an upstream; None if it is not."""
+    return None if upstream is None or gen_request.endpoint in SAME_DIALECT_ENDPOINTS else upstream.chat_dialect
+
+
+def upstream_options(upstream: Upstream, body: Json, dialect: Endpoint | None) -> RepairOptions:
+    """Return how an upstream's reply to this body is repaired. It was translated to `dialect`, if that is set."""
     settings = upstream.settings
     return RepairOptions(
         think=think_mode_for(cast("ThinkMode", settings.think), body),
         text=cast("TextMode", settings.text),
         strict=frozenset(settings.strict) if settings.strict else DEFAULT_OPTIONS.strict,
         map_failure=lambda failure: sanitize_failure(failure, upstream.secrets),
+        upstream_dialect=dialect,
     )

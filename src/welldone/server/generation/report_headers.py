@@ -13,6 +13,8 @@ CONTINUED_HEADER = "x-welldone-continued"
 """How the answer was continued after a failure of its backend: `prefill`, `replay`."""
 PRINTED_CALLS_HEADER = "x-welldone-printed-calls"
 """Number of choices that look like a tool call written as text."""
+IGNORED_HEADER = "x-welldone-ignored-fields"
+"""Fields of the request that the upstream's API cannot have, and that do not change the answer."""
 REPORT_REQUEST_HEADER = "x-welldone-report"
 """Request header that asks for the report."""
 _RULES_LIMIT = 64  # proxies limit a header to 4 to 8 KB
@@ -21,8 +23,9 @@ _RULES_LIMIT = 64  # proxies limit a header to 4 to 8 KB
 class ReportHeaders:
     """The report on one response."""
 
-    def __init__(self, times: StreamTimes, shows_upstreams: bool) -> None:
+    def __init__(self, times: StreamTimes, shows_upstreams: bool, ignored_fields: Sequence[str] = ()) -> None:
         self._times = times
+        self._ignored = {IGNORED_HEADER: ", ".join(ignored_fields)} if ignored_fields else {}
         self._shows_upstreams = shows_upstreams  # this client may see the names of upstreams
         names = (REPAIRS_HEADER, BROKEN_JSON_HEADER, PRINTED_CALLS_HEADER, CONTINUED_HEADER, TIMING_HEADER)
         self.trailer_names: tuple[str, ...] = (*names, UPSTREAM_HEADER) if shows_upstreams else names
@@ -30,7 +33,7 @@ class ReportHeaders:
 
     def headers(self, upstream: str) -> dict[str, str]:
         """Return the headers at the start of the response, with the upstream of the last attempt."""
-        return {TIMING_HEADER: self._timing(), **self._upstream_header(upstream)}
+        return {TIMING_HEADER: self._timing(), **self._ignored, **self._upstream_header(upstream)}
 
     def trailers(self, result: RepairResult, upstream: str, continued: Sequence[str]) -> dict[str, str]:
         """Return the trailers at its end."""

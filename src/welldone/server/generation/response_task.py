@@ -41,6 +41,7 @@ from welldone.server.generation.pipelines import (
     pipeline_factory,
     reasoning_fields_for,
     template_key,
+    upstream_dialect,
     upstream_options,
 )
 from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
@@ -52,6 +53,7 @@ from welldone.server.observe import log
 from welldone.server.observe.timing import StreamTimes
 from welldone.server.parts import ServerParts
 from welldone.server.requests.fields import ValidatedRequest
+from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, translate_request
 
 _KEEP_ALIVE_LIMIT = 45  # in a row: some clients give up after a hundred lines without data, and a comment has two
 _BUFFERED_LIMIT_BYTES = 256 * 2**20  # of a stream that becomes a whole reply: a million tokens
@@ -102,7 +104,7 @@ class ResponseTask(ClientOutput):
     # A dictionary of so many attributes would take 1.6 KB for each stream.
     __slots__ = (
         *("_ctx", "backend", "_gen_request", "_request", "_parts", "_settings", "times", "_report", "_reread_request"),
-        *("_may_use_template", "_capture", "continuations", "param", "_path", "_fallback", "_is_same_dialect"),
+        *("_may_use_template", "_capture", "continuations", "param", "_fallback", "_is_same_dialect"),
         *("_pipeline", "_templated", "_template_slot", "_recorded", "_options", "error", "_part_count", "retries"),
         *("_attempts", "_ended_count", "state", "_last_sent_at", "_received_bytes", "_last_output"),
         *("_keep_alive_count", "cost"),
@@ -132,13 +134,13 @@ class ResponseTask(ClientOutput):
         self._report: ReportHeaders | None = None
         if settings.report or REPORT_REQUEST_HEADER in ctx.request.headers:
             # As in /page/api/state: only admins see upstreams, unless the operator shows them to everyone.
-            self._report = ReportHeaders(times, settings.report or parts.keys.is_admin(ctx.principal))
+            shows_upstreams = settings.report or parts.keys.is_admin(ctx.principal)
+            self._report = ReportHeaders(times, shows_upstreams, request.ignored_fields)
         self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
         self._may_use_template = reread_request is None
         self._capture = capture
         self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id, times)
-        self.param: str
-        self._path, self.param = _UPSTREAM_PATHS[gen_request.endpoint]
+        self.param: str = _UPSTREAM_PATHS[gen_request.endpoint][1]
         self._fallback = Envelope(gen_request.id, int(parts.now()), backend.name)
         self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
         self._pipeline: AnyPipeline | None = None
@@ -189,7 +191,8 @@ class ResponseTask(ClientOutput):
     def _prepare_pipeline(self, lease: BackendLease, part: int) -> None:
         """Configure the pipeline for an upstream, or use a template instead of it."""
         if lease.upstream is not None:
-            self._options = upstream_options(lease.upstream, self._request.bodies[part])
+            dialect = upstream_dialect(self._gen_request, lease.upstream)
+            self._options = upstream_options(lease.upstream, self._request.bodies[part], dialect)
             if self._capture is not None:
                 self._capture.configure(part, self._options)
         if self._pipeline is None and self._may_use_template:
@@ -295,18 +298,23 @@ class ResponseTask(ClientOutput):
                 self._request = self._reread_request()
                 self._reread_request = None
                 body = self._request.bodies[part]
+            endpoint, forwarded = self._gen_request.endpoint, self._gen_request.forwarded_headers
+            if (dialect := upstream_dialect(self._gen_request, lease.upstream)) is not None:
+                body = translate_request(body, dialect, endpoint)
+                endpoint, forwarded = dialect, UPSTREAM_DIALECTS[dialect].headers
+            path = _UPSTREAM_PATHS[endpoint][0]
             body = {**body, "model": lease.model}
             encoded = [msgspec.json.encode(body)]
             observers: list[StreamObserver] = []
             if self._parts.recorder is not None and lease.upstream is not None:
-                observers.append(self._parts.recorder.begin(self._path, body, lease.name, self._ctx.id))
+                observers.append(self._parts.recorder.begin(path, body, lease.name, self._ctx.id))
             del body
             if self._capture is not None:
                 is_local = lease.upstream is None
                 observers.append(self._capture.begin_attempt(part, lease.name, encoded[0], is_local=is_local, way=way))
             # `pop`: this frame must not keep the body in memory during the reply, n times for n parts.
-            headers = upstream_headers(lease, self._gen_request.forwarded_headers)
-            failure = await attempt.run(lease, self._path, encoded.pop(), observers, headers)
+            headers = upstream_headers(lease, forwarded)
+            failure = await attempt.run(lease, path, encoded.pop(), observers, headers)
             if failure is not None and first_failure is not None:  # the client gets the first error
                 failure = msgspec.structs.replace(failure, error=first_failure.error)
             return failure

@@ -26,6 +26,7 @@ from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import ValidatedRequest, read_body_in_steps, rename_error_param
 from welldone.server.requests.sampling import UNKNOWN_CAPABILITIES
 from welldone.server.requests.upstream_body import read_same_dialect_request, read_upstream_request
+from welldone.server.requests.upstream_dialects import check_translations
 from welldone.server.resume.api import ResumeService
 from welldone.server.resume.detached import DetachedRequest
 
@@ -81,6 +82,8 @@ class GenerationService:
             if gen_request.dialect is not None:
                 await asyncio.sleep(0)  # translation and validation each take a turn of the event loop
             request = _read_request(gen_request, backend)
+            if request.ignored_fields:
+                ctx.log_fields["ignored_fields"] = request.ignored_fields
             if len(request.bodies) > 1:
                 self._parts.limits.charge_requests(ctx.principal, len(request.bodies) - 1)
             return await self._run_task(ctx, backend, gen_request, request, capture)
@@ -230,13 +233,17 @@ def _read_request(gen_request: GenerationRequest, backend: LocalBackend | Upstre
     kinds = {upstream.kind for upstream in backend.upstreams}
     if needs_early_usage and "stream_options" in body and kinds == {"vllm"}:
         body["stream_options"]["continuous_usage_stats"] = True
-    return read_upstream_request(
+    request = read_upstream_request(
         body,
         endpoint,
         supports_n=all(upstream.supports_native_n for upstream in backend.upstreams),
         supports_streaming=backend.supports_streaming,
         wants_usage=backend.has_usage,
     )
+    dialects = {upstream.chat_dialect for upstream in backend.upstreams if upstream.chat_dialect is not None}
+    if dialects:
+        check_translations(request, dialects, endpoint)
+    return request
 
 
 def _cached_tokens(usage: Usage) -> int:

@@ -1,0 +1,218 @@
+"""Chat requests as the translations to other dialects read them: messages, content parts, calls and tools.
+
+Only what a translation needs is checked; the upstream validates the values.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from welldone.gateway.errors import ApiError
+from welldone.protocol.events import Json
+from welldone.protocol.lenient_json import as_list, as_object
+from welldone.schemas.errors import string_or_type_name
+from welldone.server.requests import fields
+
+HANDLED_FIELDS = frozenset({"messages", "modalities", "model", "n", "stream_options"})
+"""Fields that no translation forwards: the gateway itself implements or sets them."""
+_LEGACY_CALL_ID = "call_{}"
+
+
+class Located(NamedTuple):
+    """An object of the request, and its parameter name for errors."""
+
+    value: Json
+    param: str
+
+
+class ChatCall(NamedTuple):
+    """A tool call of an assistant message."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text, or the input of a custom tool."""
+    is_custom: bool
+    param: str
+    """Parameter name of the arguments."""
+
+
+class ChatInput(NamedTuple):
+    """A message: its content parts, calls, and the id of the call whose result it is."""
+
+    role: str
+    value: Json
+    param: str
+    parts: list[Located]
+    calls: list[ChatCall]
+    call_id: str
+
+    @property
+    def plain_text(self) -> str | None:
+        """The content, if it is a string."""
+        content = self.value.get("content")
+        return content if isinstance(content, str) else None
+
+
+class ToolChoice(NamedTuple):
+    """Which tools the model calls. `mode`: none, auto, required, or tool with the `name` of one."""
+
+    mode: str
+    name: str = ""
+    is_custom: bool = False
+
+
+def read_messages(body: Json, api: str) -> Iterator[ChatInput]:
+    """Yield the messages. Deprecated function calls, which have no id, get one."""
+    function_calls = 0
+    for index, message in enumerate(body["messages"]):
+        param = f"messages[{index}]"
+        value = _object(message, param)
+        role = _string(value, "role", param)
+        if role == "assistant" and value.get("audio") is not None:
+            raise fields.unsupported(f"{param}.audio", f"cannot be sent to an upstream with the {api} API.")
+        given_calls = enumerate(as_list(value.get("tool_calls")))
+        calls = [_read_call(call, f"{param}.tool_calls[{number}]") for number, call in given_calls]
+        if value.get("function_call") is not None and not calls:
+            function = _object(value["function_call"], f"{param}.function_call")
+            call = {"id": _LEGACY_CALL_ID.format(function_calls), "function": function}
+            calls.append(_read_call(call, param))
+            function_calls += 1
+        call_id = ""
+        if role == "tool":
+            call_id = _string(value, "tool_call_id", param)
+        elif role == "function":
+            role, call_id = "tool", _LEGACY_CALL_ID.format(max(function_calls - 1, 0))
+        yield ChatInput(role, value, param, _read_parts(value, param), calls, call_id)
+
+
+def _read_parts(message: Json, param: str) -> list[Located]:
+    content, param = message.get("content"), f"{param}.content"
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [Located({"type": "text", "text": content}, param)] if content else []
+    if not isinstance(content, list):
+        raise fields.wrong_type(param, "a string or an array", content)
+    parts = [Located(_object(part, f"{param}[{index}]"), f"{param}[{index}]") for index, part in enumerate(content)]
+    return [part for part in parts if part.value.get("type") != "text" or _string(part.value, "text", part.param)]
+
+
+def _read_call(call: object, param: str) -> ChatCall:
+    value = _object(call, param)
+    kind, member = ("custom", "input") if value.get("type") == "custom" else ("function", "arguments")
+    function, param = _object(value.get(kind), f"{param}.{kind}"), f"{param}.{kind}"
+    arguments = function.get(member) or ""
+    if not isinstance(arguments, str):
+        raise fields.wrong_type(f"{param}.{member}", "a string", arguments)
+    call_id = value.get("id") if isinstance(value.get("id"), str) else ""
+    return ChatCall(str(call_id), _string(function, "name", param), arguments, kind == "custom", f"{param}.{member}")
+
+
+def read_tools(body: Json) -> list[Located]:
+    """Return the tools that the model may call; of deprecated functions, their new form."""
+    tools = body.get("tools") or [{"type": "function", "function": one} for one in as_list(body.get("functions"))]
+    if not isinstance(tools, list):
+        raise fields.wrong_type("tools", "an array of objects", tools)
+    located = [Located(_object(tool, f"tools[{index}]"), f"tools[{index}]") for index, tool in enumerate(tools)]
+    choice = as_object(body.get("tool_choice"))
+    if choice.get("type") != "allowed_tools":
+        return located
+    listed = as_list(as_object(choice.get("allowed_tools", choice)).get("tools"))
+    allowed = {tool_name(as_object(tool)) for tool in listed}
+    return [tool for tool in located if tool_name(tool.value) in allowed]
+
+
+def tool_name(tool: Json) -> object:
+    """Return the name of a function or custom tool, or of a tool choice."""
+    kind = tool.get("type")
+    return as_object(tool.get(kind if isinstance(kind, str) else "function", tool)).get("name", tool.get("name"))
+
+
+def read_tool_choice(body: Json) -> ToolChoice | None:
+    """Return the tool choice, also of a deprecated `function_call`; None if there is none."""
+    value = body.get("tool_choice")
+    if value is None and (legacy := body.get("function_call")) is not None:
+        value = {"type": "function", "function": legacy} if isinstance(legacy, dict) else legacy
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return ToolChoice(value)
+    choice = _object(value, "tool_choice")
+    if choice.get("type") == "allowed_tools":
+        return ToolChoice(str(as_object(choice.get("allowed_tools", choice)).get("mode") or "auto"))
+    name = tool_name(choice)
+    if not isinstance(name, str):
+        raise fields.missing("tool_choice.function.name")
+    return ToolChoice("tool", name, choice.get("type") == "custom")
+
+
+def stop_strings(body: Json) -> tuple[str, ...]:
+    """Return the stop strings."""
+    stop = body.get("stop")
+    return tuple(one for one in ([stop] if isinstance(stop, str) else as_list(stop)) if isinstance(one, str) and one)
+
+
+def max_tokens(body: Json) -> object:
+    """Return the limit of output tokens; None if there is none."""
+    limit = body.get("max_completion_tokens")
+    limit = body.get("max_tokens") if limit is None else limit
+    return None if limit == -1 else limit  # llama.cpp's word for no limit
+
+
+def split_data_url(url: str) -> tuple[str, str] | None:
+    """Return media type and base64 data of a `data:` URL; None for another URL."""
+    head, comma, data = url.partition(",")
+    if not (url.startswith("data:") and comma and head.endswith(";base64")):
+        return None
+    return head.removeprefix("data:").removesuffix(";base64").partition(";")[0], data
+
+
+def image_url(part: Located) -> str:
+    """Return the URL of an image part."""
+    image = part.value.get("image_url")
+    if isinstance(image, str):
+        return image
+    return _string(_object(image, f"{part.param}.image_url"), "url", f"{part.param}.image_url")
+
+
+def forwarded_fields(body: Json, known: Collection[str], rejected: Mapping[str, str], api: str) -> Json:
+    """Return the fields that are forwarded unchanged: those that chat does not define.
+
+    Raises:
+        ApiError: a field has an effect that the upstream's API cannot have.
+    """
+    for name, reason in rejected.items():
+        if body.get(name):
+            raise fields.unsupported(name, f"cannot be sent to an upstream with the {api} API: {reason}")
+    for index, value in enumerate(as_list(body.get("modalities"))):
+        if value != "text":
+            raise fields.wrong_value(f"modalities[{index}]", value, ("text",))
+    skipped = {*HANDLED_FIELDS, *known, *rejected}
+    return {name: value for name, value in body.items() if name not in skipped and value is not None}
+
+
+def unsupported_type(found: Located, api: str) -> ApiError:
+    """Return the error for a content part or tool without an equivalent."""
+    kind = string_or_type_name(found.value.get("type"))
+    return fields.unsupported(f"{found.param}.type", f"'{kind}' cannot be sent to an upstream with the {api} API.")
+
+
+def unsupported_role(message: ChatInput) -> ApiError:
+    """Return the error for an unknown role."""
+    allowed = ("system", "developer", "user", "assistant", "tool", "function")
+    return fields.wrong_value(f"{message.param}.role", message.role, allowed)
+
+
+def _object(value: object, param: str) -> Json:
+    if not isinstance(value, dict):
+        raise fields.wrong_type(param, "an object", value)
+    return value
+
+
+def _string(value: Json, name: str, param: str) -> str:
+    text = value.get(name)
+    if text is None:
+        raise fields.missing(f"{param}.{name}")
+    if not isinstance(text, str):
+        raise fields.wrong_type(f"{param}.{name}", "a string", text)
+    return text

@@ -1,0 +1,221 @@
+"""Translation of a chat request into a request of Anthropic's Messages API, for an upstream that has only this one.
+
+Fields that chat does not define are forwarded, so that clients can send `thinking` or `top_k`; the upstream validates
+them. docs/dialects.md lists what is not carried.
+"""
+
+import re
+
+from welldone.gateway.errors import ApiError
+from welldone.protocol.dialects.anthropic import objects
+from welldone.protocol.dialects.anthropic.reader import THINKING_FORMAT
+from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER
+from welldone.protocol.dialects.dialect_reader import REASONING_DETAILS
+from welldone.protocol.events import Json
+from welldone.protocol.lenient_json import as_list, as_object
+from welldone.server.requests import chat_input, fields
+from welldone.server.requests.chat_input import ChatCall, ChatInput, Located
+
+DEFAULT_MAX_TOKENS = 8_192
+"""Of a request without a limit, which this API requires. All of Anthropic's current models accept it."""
+
+_API = "Messages"
+_INVALID_ID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
+_EFFORTS = {"minimal": "low"}  # the others have the same name
+_PDF_URL = "data:application/pdf;base64,"
+_NO_OPTION = "it has no such option."
+REJECTED_FIELDS = {
+    "logprobs": "it has no log probabilities.",
+    "top_logprobs": "it has no log probabilities.",
+    "audio": "it has no audio.",
+    "web_search_options": "its search is a tool of its own.",
+    **dict.fromkeys(("frequency_penalty", "logit_bias", "presence_penalty"), _NO_OPTION),
+}
+"""Fields that change the answer and have no equivalent, with the reason."""
+IGNORED_FIELDS = (
+    *("metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "seed", "service_tier", "store"),
+    "verbosity",
+)
+"""Fields that are left out, and reported: hints and bookkeeping, without which the answer is as good."""
+_TRANSLATED_FIELDS = (
+    *("function_call", "functions", "max_completion_tokens", "max_tokens", "parallel_tool_calls", "reasoning_effort"),
+    *("response_format", "safety_identifier", "stop", "temperature", "tool_choice", "tools", "user"),
+)
+
+
+def chat_to_messages(body: Json) -> Json:
+    """Return the request without its model.
+
+    Raises:
+        ApiError: a field is invalid, or has no equivalent.
+    """
+    others = chat_input.forwarded_fields(body, (*_TRANSLATED_FIELDS, *IGNORED_FIELDS), REJECTED_FIELDS, _API)
+    temperature, limit = body.get("temperature"), chat_input.max_tokens(body)
+    if isinstance(temperature, int | float):
+        fields.check_range(temperature, 0, 1, "temperature", "decimal")
+    system, messages = _read_messages(body)
+    stops = [stop for stop in chat_input.stop_strings(body) if stop.strip()]  # the gateway matches blank ones
+    user = body.get("user") or body.get("safety_identifier")
+    out: Json = {"max_tokens": DEFAULT_MAX_TOKENS if limit is None else limit, "messages": messages}
+    out |= fields.given(system=system, temperature=temperature, stop_sequences=stops or None)
+    out |= {} if user is None else {"metadata": {"user_id": user}}
+    return out | _tool_fields(body) | _output_fields(body) | others
+
+
+def _output_fields(body: Json) -> Json:
+    """Translate `reasoning_effort` and `response_format`."""
+    out: Json = {}
+    config: Json = {}
+    effort = body.get("reasoning_effort")
+    if effort == "none":
+        out["thinking"] = {"type": "disabled"}
+    elif effort is not None:
+        out["thinking"] = {"type": "adaptive"}
+        config["effort"] = _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
+    response_format = as_object(body.get("response_format"))
+    match response_format.get("type"):
+        case None | "text":
+            pass
+        case "json_schema":
+            definition = as_object(response_format.get("json_schema"))
+            config["format"] = {"type": "json_schema", "schema": as_object(definition.get("schema"))}
+        case kind:
+            reason = f"'{kind}' cannot be sent to an upstream with the {_API} API: use json_schema."
+            raise fields.unsupported("response_format.type", reason)
+    return out | ({"output_config": config} if config else {})
+
+
+def _tool_fields(body: Json) -> Json:
+    tools = [_tool(tool) for tool in chat_input.read_tools(body)]
+    if not tools:
+        return {}
+    out: Json = {"tools": tools}
+    choice = chat_input.read_tool_choice(body)
+    is_serial = body.get("parallel_tool_calls") is False or bool(body.get("functions"))
+    if choice is not None or is_serial:
+        choice = choice or chat_input.ToolChoice("auto")
+        if choice.mode not in _TOOL_CHOICES:
+            raise fields.wrong_value("tool_choice", choice.mode, ("none", "auto", "required"))
+        out["tool_choice"] = {"type": _TOOL_CHOICES[choice.mode]} | ({"name": choice.name} if choice.name else {})
+        if is_serial and choice.mode != "none":
+            out["tool_choice"]["disable_parallel_tool_use"] = True
+    return out
+
+
+def _tool(tool: Located) -> Json:
+    if tool.value.get("type", "function") != "function":
+        raise chat_input.unsupported_type(tool, _API)
+    function = as_object(tool.value.get("function"))
+    out: Json = {"name": function.get("name"), "input_schema": function.get("parameters") or {"type": "object"}}
+    out |= fields.given(description=function.get("description"), strict=function.get("strict") or None)
+    return out | fields.given(cache_control=tool.value.get("cache_control"))
+
+
+def _read_messages(body: Json) -> tuple[str | list[Json] | None, list[Json]]:
+    """Return `system` and `messages`. Consecutive messages of one role become one, as tool results must."""
+    system: list[Json] = []
+    turns: list[Json] = []
+    for message in chat_input.read_messages(body, _API):
+        match message.role:
+            case "system" | "developer" if not turns:
+                system += [_text_block(part) for part in message.parts]
+            case "system" | "developer":
+                text = "\n".join(_text_block(part)["text"] for part in message.parts)
+                _add_turn(turns, "user", [objects.text_block(f"<system>\n{text}\n</system>")])
+            case "user":
+                _add_turn(turns, "user", [_user_block(part) for part in message.parts])
+            case "tool":
+                _add_turn(turns, "user", [_tool_result(message)])
+            case "assistant":
+                _add_turn(turns, "assistant", _assistant_blocks(message))
+            case _:
+                raise chat_input.unsupported_role(message)
+    if not turns:
+        raise fields.invalid("messages", "expected a message that is not a system message.")
+    for turn in turns:
+        turn["content"] = _shortest(turn["content"])
+    return (_shortest(system) if system else None), turns
+
+
+def _add_turn(turns: list[Json], role: str, blocks: list[Json]) -> None:
+    """Add blocks to the conversation. Messages must not be empty."""
+    if turns and turns[-1]["role"] == role:
+        turns[-1]["content"] += blocks
+    elif blocks:
+        turns.append({"role": role, "content": blocks})
+
+
+def _shortest(blocks: list[Json]) -> str | list[Json]:
+    """Return one plain text block as a string."""
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks
+
+
+def _text_block(part: Located) -> Json:
+    match part.value:
+        case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
+            return objects.text_block(text) | fields.given(cache_control=part.value.get("cache_control"))
+        case _:
+            raise chat_input.unsupported_type(part, _API)
+
+
+def _user_block(part: Located) -> Json:
+    match part.value:
+        case {"type": "image_url"}:
+            block: Json = {"type": "image", "source": _source(chat_input.image_url(part))}
+            return block | fields.given(cache_control=part.value.get("cache_control"))
+        case {"type": "file", "file": {"file_data": str(data), **more}} if data.startswith(_PDF_URL):
+            return {"type": "document", "source": _source(data)} | fields.given(title=more.get("filename"))
+        case _:
+            return _text_block(part)
+
+
+def _source(url: str) -> Json:
+    found = chat_input.split_data_url(url)
+    if found is None:
+        return {"type": "url", "url": url}
+    return {"type": "base64", "media_type": found[0], "data": found[1]}
+
+
+def _tool_result(message: ChatInput) -> Json:
+    blocks = [_user_block(part) for part in message.parts]
+    return {"type": "tool_result", "tool_use_id": _call_id(message.call_id), "content": _shortest(blocks)}
+
+
+def _assistant_blocks(message: ChatInput) -> list[Json]:
+    """Return signed thinking, text and calls. Unsigned thinking is left out: Anthropic's servers reject it."""
+    details = map(as_object, as_list(message.value.get(REASONING_DETAILS)))
+    blocks = [block for detail in details for block in _thinking(detail)]
+    refusal = message.value.get("refusal")
+    blocks += [_text_block(part) for part in message.parts]
+    blocks += [objects.text_block(refusal)] if isinstance(refusal, str) and refusal else []
+    return blocks + [_tool_use(call) for call in message.calls]
+
+
+def _thinking(detail: Json) -> list[Json]:
+    match detail:
+        case {"type": "reasoning.text", "text": str(text), "signature": str(signature)} if signature:
+            return [objects.thinking_block(text, signature)]
+        case {"type": "reasoning.encrypted", "data": str(data), "format": str(name)} if name == THINKING_FORMAT:
+            return [{"type": "redacted_thinking", "data": data}]
+        case _:
+            return []
+
+
+def _tool_use(call: ChatCall) -> Json:
+    if call.is_custom:
+        return objects.tool_use_block(_call_id(call.id), call.name, {CUSTOM_INPUT_MEMBER: call.arguments}, {})
+    value: object = {}
+    if call.arguments.strip():
+        try:
+            value = fields.decode_json(call.arguments.encode())
+        except ApiError:
+            value = None
+    if not isinstance(value, dict):
+        raise fields.invalid(call.param, "expected a JSON object as a string.")
+    return objects.tool_use_block(_call_id(call.id), call.name, value, {})
+
+
+def _call_id(call_id: str) -> str:
+    """Return an id that Anthropic's servers accept. It is used within the request only."""
+    return _INVALID_ID_CHARACTER.sub("_", call_id) or "_"

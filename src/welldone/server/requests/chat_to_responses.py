@@ -1,0 +1,145 @@
+"""Translation of a chat request into a request of the Responses API, for an upstream that has only this one.
+
+Fields that chat does not define are forwarded, so that clients can send `reasoning` or `include`; the upstream
+validates them. docs/dialects.md lists what is not carried.
+"""
+
+from welldone.protocol.dialects.dialect_reader import REASONING_DETAILS
+from welldone.protocol.dialects.responses.reader import REASONING_FORMAT
+from welldone.protocol.events import Json
+from welldone.protocol.lenient_json import as_list, as_object
+from welldone.schemas.responses import INCLUDE_LOGPROBS
+from welldone.server.requests import chat_input, fields
+from welldone.server.requests.chat_input import ChatInput, Located
+
+_API = "Responses"
+REJECTED_FIELDS = {
+    "audio": "it has no audio.",
+    "logit_bias": "it has no such option.",
+    "web_search_options": "its search is a tool of its own.",
+}
+"""Fields that change the answer and have no equivalent, with the reason."""
+IGNORED_FIELDS = ("prediction", "seed")
+"""Fields that are left out, and reported: hints, without which the answer is as good."""
+_TRANSLATED_FIELDS = (
+    *("function_call", "functions", "logprobs", "max_completion_tokens", "max_tokens"),
+    *("parallel_tool_calls", "reasoning_effort", "response_format", "stop", "store", "tool_choice", "tools"),
+    *("top_logprobs", "verbosity"),
+)
+
+
+def chat_to_responses(body: Json) -> Json:
+    """Return the request without its model. Stop strings are left to the gateway: this API has none.
+
+    Raises:
+        ApiError: a field is invalid, or has no equivalent.
+    """
+    others = chat_input.forwarded_fields(body, (*_TRANSLATED_FIELDS, *IGNORED_FIELDS), REJECTED_FIELDS, _API)
+    out: Json = {"input": _read_items(body), "store": body.get("store") is True}
+    out |= fields.given(max_output_tokens=chat_input.max_tokens(body))
+    if body.get("logprobs"):
+        out["include"] = [INCLUDE_LOGPROBS]
+        out |= fields.given(top_logprobs=body.get("top_logprobs"))
+    if (effort := body.get("reasoning_effort")) is not None:
+        out["reasoning"] = {"effort": effort}
+    text = fields.given(format=_text_format(as_object(body.get("response_format"))), verbosity=body.get("verbosity"))
+    return out | ({"text": text} if text else {}) | _tool_fields(body) | others
+
+
+def _text_format(response_format: Json) -> Json | None:
+    kind = response_format.get("type")
+    if kind == "json_schema":
+        return {"type": kind, **as_object(response_format.get("json_schema"))}
+    return response_format or None
+
+
+def _tool_fields(body: Json) -> Json:
+    tools = [_tool(tool) for tool in chat_input.read_tools(body)]
+    if not tools:
+        return {}
+    choice = chat_input.read_tool_choice(body)
+    is_parallel = False if body.get("functions") else body.get("parallel_tool_calls")
+    value: str | Json | None = None
+    if choice is not None:
+        kind = "custom" if choice.is_custom else "function"
+        value = {"type": kind, "name": choice.name} if choice.mode == "tool" else choice.mode
+    return {"tools": tools} | fields.given(tool_choice=value, parallel_tool_calls=is_parallel)
+
+
+def _tool(tool: Located) -> Json:
+    match tool.value.get("type", "function"):
+        case "function":
+            # Here the default of `strict` is true, in chat it is false.
+            return {"type": "function", "parameters": None, "strict": False, **as_object(tool.value.get("function"))}
+        case "custom":
+            custom = dict(as_object(tool.value.get("custom")))
+            syntax = as_object(custom.get("format"))
+            if syntax.get("type") == "grammar":
+                custom["format"] = {"type": "grammar", **as_object(syntax.get("grammar"))}
+            return {"type": "custom", **custom}
+        case _:
+            raise chat_input.unsupported_type(tool, _API)
+
+
+def _read_items(body: Json) -> list[Json]:
+    items: list[Json] = []
+    custom_calls: set[str] = set()
+    for message in chat_input.read_messages(body, _API):
+        custom_calls |= {call.id for call in message.calls if call.is_custom}
+        match message.role:
+            case "system" | "developer" | "user":
+                items.append({"role": message.role, "content": _content(message)})
+            case "tool":
+                kind = "custom_tool_call_output" if message.call_id in custom_calls else "function_call_output"
+                items.append({"type": kind, "call_id": message.call_id, "output": _content(message)})
+            case "assistant":
+                items += _assistant_items(message)
+            case _:
+                raise chat_input.unsupported_role(message)
+    return items
+
+
+def _content(message: ChatInput) -> str | list[Json]:
+    return [_part(part) for part in message.parts] if message.plain_text is None else message.plain_text
+
+
+def _part(part: Located) -> Json:
+    match part.value:
+        case {"type": "text", "text": str(text)}:
+            return {"type": "input_text", "text": text}
+        case {"type": "image_url"}:
+            detail = as_object(part.value.get("image_url")).get("detail")
+            return {"type": "input_image", "image_url": chat_input.image_url(part)} | fields.given(detail=detail)
+        case {"type": "input_audio", "input_audio": audio}:
+            return {"type": "input_audio", "input_audio": audio}
+        case {"type": "file", "file": dict(file)}:
+            return {"type": "input_file", **file}
+        case _:
+            raise chat_input.unsupported_type(part, _API)
+
+
+def _assistant_items(message: ChatInput) -> list[Json]:
+    """Return encrypted reasoning, a message and calls. Other reasoning is left out: it needs an id of the upstream."""
+    items: list[Json] = []
+    for detail in map(as_object, as_list(message.value.get(REASONING_DETAILS))):
+        if detail.get("type") == "reasoning.encrypted" and detail.get("format") == REASONING_FORMAT:
+            reasoning: Json = {"type": "reasoning", "summary": [], "encrypted_content": detail.get("data")}
+            items.append(reasoning | fields.given(id=detail.get("id")))
+    content = [_output_part(part) for part in message.parts]
+    refusal = message.value.get("refusal")
+    content += [{"type": "refusal", "refusal": refusal}] if isinstance(refusal, str) and refusal else []
+    items += [{"type": "message", "role": "assistant", "content": content}] if content else []
+    for call in message.calls:
+        kind, member = ("custom_tool_call", "input") if call.is_custom else ("function_call", "arguments")
+        items.append({"type": kind, "call_id": call.id, "name": call.name, member: call.arguments})
+    return items
+
+
+def _output_part(part: Located) -> Json:
+    match part.value:
+        case {"type": "text", "text": str(text)}:
+            return {"type": "output_text", "text": text}
+        case {"type": "refusal", "refusal": str(refusal)}:
+            return {"type": "refusal", "refusal": refusal}
+        case _:
+            raise chat_input.unsupported_type(part, _API)
