@@ -1,5 +1,7 @@
 """Reader of /v1/responses: makes events from the items of a Response."""
 
+from collections import deque
+
 import msgspec
 
 from welldone.protocol.dialects.dialect_reader import finish_reason_or_failure, reasoning_detail
@@ -39,6 +41,8 @@ class ResponsesEvents(ResponsesEmitter):
         self._fallback = fallback
         self._endpoint = endpoint
         self._call_indices: dict[TextAccumulator, int] = {}
+        self._open_part: TextAccumulator | None = None  # the part whose text is sent
+        self._waiting: deque[TextAccumulator] = deque()  # parts with text that is sent after it
         self._reasoning: TextAccumulator | None = None  # the last part with reasoning
         self._detail_count = 0
 
@@ -65,16 +69,35 @@ class ResponsesEvents(ResponsesEmitter):
 
     def encode_delta(self, accumulator: TextAccumulator, text: str) -> bytes:
         """Make the event of a text delta."""
-        if text:
+        super().encode_delta(accumulator, text)
+        if text and self._is_next(accumulator):
             self._add_event(accumulator, text)
-        return super().encode_delta(accumulator, text)
+        return b""
 
     def add_text(self, accumulator: TextAccumulator, text: str, others: Json | None = None) -> None:
         """Make the events of a text delta with its log probabilities."""
         logprobs = (others or {}).get("logprobs")
-        if logprobs and accumulator.kind == "output_text":
+        if logprobs and text and accumulator.kind == "output_text" and self._is_next(accumulator):
             self.events.append(Logprobs(0, {"content": logprobs, "refusal": None}))
         self.encode_delta(accumulator, text)
+
+    def close_part(self, part: TextAccumulator, value: Json | None = None, others: Json | None = None) -> None:
+        """End a part, and add the text of those that wait for it."""
+        super().close_part(part, value, others)
+        while self._waiting and (self._open_part is None or not self._open_part.is_part_open):
+            self._open_part = self._waiting.popleft()
+            self._add_event(self._open_part, self._open_part.text)
+
+    def _is_next(self, accumulator: TextAccumulator) -> bool:
+        """Whether a text can be sent: a choice has one text, so parts that are open at once follow each other."""
+        if accumulator.kind not in em.PART_TEXTS or accumulator is self._open_part:
+            return True
+        if self._open_part is None or not self._open_part.is_part_open:
+            self._open_part = accumulator
+            return True
+        if accumulator not in self._waiting:
+            self._waiting.append(accumulator)
+        return False
 
     def close_item(self, item: OutputItem, status: str, value: Json | None = None, others: Json | None = None) -> None:
         """End an item. Encrypted reasoning is kept for the next request."""
