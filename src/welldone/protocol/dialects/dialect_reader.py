@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 from welldone.protocol import sse
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import ChoiceStart, Event, Failure, Json, KeepAlive, UnknownFields
+from welldone.protocol.events import Event, Failure, Json, KeepAlive, UnknownFields
 from welldone.protocol.events import FieldLocation as Location
 from welldone.protocol.finish_reasons import finish_reason_for, interrupted_failure
 from welldone.protocol.reader import EventReader
@@ -27,7 +27,7 @@ class EventSink(Protocol):
     events: list[Event]
     """Events since they were last taken."""
     envelope: Envelope | None
-    """Set when the answer starts."""
+    """Set with the first event of the answer."""
     failure: Failure | None
     """Set if the end of the answer has no equivalent."""
 
@@ -104,8 +104,7 @@ class DialectReader(EventReader):
             failure = repairer.failure or sink.failure
             if failure is not None and not self.has_failed:
                 self.has_failed = True
-                # An error as the first event starts no choice: it becomes an HTTP status.
-                return [*(event for event in events if type(event) is not ChoiceStart), failure]
+                events.append(failure)
         elif output:
             events.append(KeepAlive())
         return events

@@ -31,15 +31,15 @@ class MessagesEvents(MessagesEmitter):
         self._signature = ""
 
     def start_message(self, message: Json) -> bytes:
-        """Start the choice."""
+        """Read the model. The choice starts with the first block: an error before it becomes an HTTP status."""
         self.has_started = True
-        self.envelope = msgspec.structs.replace(self._fallback, model=message["model"])
-        self.events.append(ChoiceStart(0))
+        self._fallback = msgspec.structs.replace(self._fallback, model=message["model"])
         return b""
 
     def open_block(self, block: Json, more: Json | None = None) -> bytes:
         """Start a block: a call is an event of its own."""
         self.close_block()
+        self._ensure_choice()
         self.block = str(block["type"])
         if self.block == "tool_use":
             self._call_index += 1
@@ -89,12 +89,18 @@ class MessagesEvents(MessagesEmitter):
     def end_message(self, delta: Json, usage: Json, more: Json | None = None, last: Json | None = None) -> bytes:
         """Finish the choice."""
         self.close_block()
+        self._ensure_choice()
         reason = finish_reason_or_failure(delta["stop_reason"], self._endpoint, "stop_reason")
         if isinstance(reason, Failure):
             self.failure = reason
         else:
             self.events.append(Finish(0, reason, delta["stop_sequence"]))
         return b""
+
+    def _ensure_choice(self) -> None:
+        if self.envelope is None:
+            self.envelope = self._fallback
+            self.events.append(ChoiceStart(0))
 
     def _add_detail(self, **members: object) -> None:
         self.events.append(reasoning_detail(self._detail_count, **members, format=THINKING_FORMAT))

@@ -46,19 +46,13 @@ class ResponsesEvents(ResponsesEmitter):
         self._reasoning: TextAccumulator | None = None  # the last part with reasoning
         self._detail_count = 0
 
-    def emit(self, kind: str, fixed: Json, others: Json | None = None) -> None:
-        """Start the choice at the first event."""
-        if not self.has_started:
-            self.envelope = msgspec.structs.replace(self._fallback, model=self.response["model"])
-            self.events.append(ChoiceStart(0))
-        super().emit(kind, fixed, others)
-
     def keep_alive(self) -> None:
         """Make a keep-alive."""
         self.events.append(KeepAlive())
 
     def open_item(self, value: Json, others: Json | None = None) -> OutputItem:
         """Start an item: a call is an event of its own."""
+        self._ensure_choice()
         item = super().open_item(value, others)
         if item.kind in em.CLIENT_TOOL_CALLS and item.arguments is not None:
             index = self._call_indices[item.arguments] = len(self._call_indices)
@@ -118,8 +112,15 @@ class ResponsesEvents(ResponsesEmitter):
         if isinstance(reason, Failure):
             self.failure = reason
         elif status != "failed":
+            self._ensure_choice()
             self.events.append(Finish(0, reason))
         return final
+
+    def _ensure_choice(self) -> None:
+        """Start the choice with the first item: an error before it becomes an HTTP status."""
+        if self.envelope is None:
+            self.envelope = msgspec.structs.replace(self._fallback, model=self.response["model"])
+            self.events.append(ChoiceStart(0))
 
     def _add_event(self, accumulator: TextAccumulator, text: str) -> None:
         match accumulator.kind:
