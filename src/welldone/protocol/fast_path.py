@@ -103,6 +103,10 @@ class FastPath:
         self._templates = None
         self._attempts = _LEARNING_ATTEMPTS if self._is_allowed else 0
 
+    def disable(self) -> None:
+        """Learn nothing until `restart`: the input has no chunks."""
+        self._attempts = 0
+
     def leave(self) -> None:
         """Report the rewritten frames to the part, before it gets other input."""
         self.rewrite = None

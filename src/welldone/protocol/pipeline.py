@@ -344,6 +344,8 @@ class StreamPipeline(Pipeline):
         is_plain = self.dialect.HAS_TEXT_CHUNKS and self._merger is None and not self._facts.stop_strings
         self.fast_path: FastPath = FastPath(self.parts[0], is_allowed=is_plain and uses_fast_path)
         """Rewrites text chunks. A caller with transfer framing offers chunks to it before `feed`."""
+        if (options := arguments.get("options")) is not None and options.upstream_dialect is not None:
+            self.fast_path.disable()
         if self.COMPARES_PATHS and is_plain and uses_fast_path:
             arguments["dialect"] = copy(self.dialect)
             self._twin = StreamPipeline(endpoint, fallback=fallback, uses_fast_path=False, **arguments)
@@ -352,6 +354,8 @@ class StreamPipeline(Pipeline):
     def configure(self, part: int, options: RepairOptions) -> None:
         """Set how a part is repaired, before its first byte."""
         super().configure(part, options)
+        if options.upstream_dialect is not None:
+            self.fast_path.disable()
         if self._twin is not None:
             self._twin.configure(part, options)
 

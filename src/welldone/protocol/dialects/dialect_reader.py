@@ -69,6 +69,13 @@ class DialectReader(EventReader):
         """Return False: the fast path is for chunks."""
         return False
 
+    def decode_frames(self, data: bytes) -> list[sse.Frame]:
+        """Return the frames that `data` completes."""
+        frames = self._repairer.cut_frames(data)
+        if frames and self._repair_log.frame == 0 and self.decoder.has_bom:
+            self._repair_log.record("sse-no-bom")
+        return frames
+
     def read_frame(self, frame: sse.Frame) -> list[Event]:
         """Return the events of one frame."""
         return self._take_events(self._repairer.feed_frame(frame))

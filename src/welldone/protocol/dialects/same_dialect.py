@@ -75,6 +75,7 @@ class PassthroughRepairer(ABC):
         self._next_sequence_number = 0  # of the upstream's events
         self._send_text: Callable[[str], bytes] | None = None  # after a text delta: sends text like it
         self._template: TextDeltaTemplate | None = None
+        self._text_frame: tuple[sse.Frame | None, str | None] = None, None  # the last of `cut_frames`, and its text
         self._learning_attempts = _LEARNING_ATTEMPTS
         self._map_failure: FailureMapper | None = None
         self._is_closed = False
@@ -176,10 +177,23 @@ class PassthroughRepairer(ABC):
                 return self._pass_text(text, len(data), self._send_text)
         return self._repair_data(data, self.feed_by_frame(data))
 
+    def cut_frames(self, data: bytes) -> list[sse.Frame]:
+        """Return the frames that `data` completes, for `feed_frame`."""
+        if self._send_text is not None and self._template is not None and self.decoder.is_idle:
+            text = self._template.read(data, self._next_sequence_number)
+            if text is not None:
+                frame = sse.Frame(self.decoder.offset, data, None)
+                self.decoder.offset += len(data)
+                self._text_frame = frame, text
+                return [frame]
+        return self.decoder.feed(data)
+
     def feed_frame(self, frame: sse.Frame) -> bytes:
-        """Repair a frame that the caller has cut with `decoder`; return the bytes to send."""
+        """Repair a frame; return the bytes to send."""
         if self._send_text is not None and self._template is not None:
-            text = self._template.read(frame.raw, self._next_sequence_number)
+            known, text = self._text_frame
+            if known is not frame:
+                text = self._template.read(frame.raw, self._next_sequence_number)
             if text is not None:
                 sent = self._pass_text(text, 0, self._send_text)
                 self.repair_log.byte = frame.byte
