@@ -365,6 +365,11 @@ def test_ignored_fields_are_named_and_stop_strings_without_support_are_matched_h
         request = ValidatedRequest(bodies=[body])
         check_translations(request, dialects, Endpoint.CHAT)
         assert (request.ignored_fields, request.facts.stop_strings) == (ignored, stops)
+    turns = [{**USER, "name": "Ada"}, {"role": "assistant", "content": "x", "reasoning_content": "y"}]
+    turns += [{"role": "assistant", "content": "x", "reasoning_content": "y", "reasoning_details": DETAILS}, USER]
+    request = ValidatedRequest(bodies=[{"messages": turns}])
+    check_translations(request, [Endpoint.RESPONSES], Endpoint.CHAT)
+    assert request.ignored_fields == ("messages.name", "messages.reasoning_content")
     request = ValidatedRequest(bodies=[{"messages": [USER], "stop": "END"}])
     check_translations(request, [Endpoint.MESSAGES], Endpoint.CHAT)
     assert (request.ignored_fields, request.facts.stop_strings) == ((), ())

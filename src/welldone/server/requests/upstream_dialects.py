@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.dialect_reader import REASONING_DETAILS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.server.requests import chat_input, chat_to_messages, chat_to_responses, fields
@@ -38,6 +39,8 @@ UPSTREAM_DIALECTS = {
 }
 """By dialect of the upstream. `protocol.dialects.registry` has their readers."""
 
+_IGNORED_MEMBERS = ("name", "reasoning", "reasoning_content")
+"""Members of messages that neither API has in this form."""
 _COMPLETIONS_ONLY = {
     "echo": "it cannot repeat the prompt.",
     "logprobs": "it has no log probabilities of this form.",
@@ -77,6 +80,9 @@ def check_translations(request: ValidatedRequest, dialects: Collection[Endpoint]
     body = request.bodies[0]
     used = [UPSTREAM_DIALECTS[dialect] for dialect in dialects]
     ignored = {name for one in used for name in one.ignored_fields if body.get(name) is not None}
+    for message in body.get("messages", ()):
+        if message["role"] not in ("tool", "function") and not message.get(REASONING_DETAILS):
+            ignored |= {f"messages.{name}" for name in _IGNORED_MEMBERS if message.get(name)}
     request.ignored_fields = tuple(sorted(ignored))
     stops = chat_input.stop_strings(body)
     if not all(one.has_stop(stop) for one in used for stop in stops):
