@@ -29,7 +29,7 @@ from welldone.protocol.catalog import FAMILIES, RULES, Detection, Rule, Severity
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import FieldHandling, describe_fields
-from welldone.schemas.responses import ResponseRequest
+from welldone.schemas.responses import CompactRequest, ResponseRequest
 from welldone.server.api import openapi
 from welldone.server.config import ALL_FIELDS
 from welldone.server.config_file import (
@@ -104,6 +104,7 @@ def _requests_page() -> str:
         ]
     for path, rows, rest in (
         ("/v1/responses", describe_fields(ResponseRequest), "Other fields are read as chat fields."),
+        ("/v1/responses/compact", describe_fields(CompactRequest), "Other fields are ignored."),
         ("/v1/messages", describe_fields(AnthropicRequest), "Other fields are ignored."),
     ):
         lines += ["", f"## `{path}`", "", f"Requests are translated to chat requests. {rest}"]

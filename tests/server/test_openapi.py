@@ -24,7 +24,7 @@ from welldone.protocol.json_budget import run_to_completion
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import describe_fields
-from welldone.schemas.responses import ResponseRequest
+from welldone.schemas.responses import CompactRequest, ResponseRequest
 from welldone.server.api.openapi import (
     API_PREFIX,
     OPEN_PATHS,
@@ -34,9 +34,10 @@ from welldone.server.api.openapi import (
 )
 from welldone.server.requests.anthropic import anthropic_to_chat
 from welldone.server.requests.chat import read_chat, read_completions
+from welldone.server.requests.fields import read_fields
 from welldone.server.requests.ollama import CHAT_OPTIONS, read_ollama_chat, read_ollama_generate
 from welldone.server.requests.response_items import read_input_items
-from welldone.server.requests.responses import read_storage_options, responses_to_chat
+from welldone.server.requests.responses import compaction_chat, read_storage_options, responses_to_chat
 from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 WHOLE: Any = json.loads(json.dumps(full_openapi_document()))
@@ -59,10 +60,17 @@ def _response(body: Body) -> None:
     )
 
 
+def _compaction(body: Body) -> None:
+    request = read_fields(body, CompactRequest)
+    items = run_to_completion(read_input_items(body, lambda _: None, 10**6))
+    _chat({"model": request.model, **compaction_chat([], items, request.instructions)})
+
+
 READERS: dict[str, tuple[Body, Callable[[Body], object]]] = {
     "ChatRequest": ({"messages": HELLO}, _chat),
     "CompletionRequest": ({"prompt": "once"}, lambda body: read_completions(body, MODEL, FREE)),
     "ResponseRequest": ({"input": "hi"}, _response),
+    "CompactRequest": ({"model": "m", "input": "hi"}, _compaction),
     "AnthropicRequest": (
         {"messages": HELLO, "max_tokens": 1},
         lambda body: _chat(anthropic_to_chat(body, "llamacpp", ignores_unknown_tools=False).chat),

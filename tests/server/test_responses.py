@@ -50,6 +50,7 @@ class Scene:
         self.backend = cast("LocalBackend | UpstreamBackend", NATIVE if native else PLAIN)
         self.requests: list[GenerationRequest] = []
         self.answer_with: Answer = self.complete
+        self.charged: list[int] = []
         self.store = ResponseStore(limit=self.settings.stored_responses, limit_bytes=self.settings.stored_bytes)
         targets = cast("BackendResolver", SimpleNamespace(find=lambda context, name: self.backend))
         self.api = ResponsesApi(
@@ -59,6 +60,7 @@ class Scene:
             store=self.store,
             owners=UpstreamIdOwners(is_strict=False),
             resume=make_resume(self.settings),
+            charge_tokens=lambda context, tokens: self.charged.append(tokens),
             count_chat=self.count,
             now=lambda: 1_700_000_000.0,
         )

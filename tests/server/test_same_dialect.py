@@ -1,6 +1,7 @@
 """Upstreams with the client's dialect: requests, responses and repairs."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +375,61 @@ def test_tokens_are_counted_by_the_upstream(tmp_path: Path) -> None:
             received = await serving.post(REQUEST["messages"], "/v1/messages/count_tokens")
             assert received.json == {"input_tokens": 7, "context_management": {"original_input_tokens": 9}}
             assert seen(serving)["path"] == "/v1/messages/count_tokens"
+
+    run(work())
+
+
+COMPACTED: Json = {
+    "id": "resp_up",
+    "object": "response.compaction",
+    "created_at": 1,
+    "output": [message("completed", TEXT), {"id": "cmp_1", "type": "compaction", "encrypted_content": "gAAAA"}],
+    "usage": {**COUNTS, **DETAILS},
+    "unknown": 1.5,
+}
+
+
+def test_a_conversation_is_compacted_by_the_upstream(tmp_path: Path) -> None:
+    async def work() -> None:
+        replies = [json_reply(COMPACTED), json_error(404, {"error": {"message": "no such path"}})]
+        async with gateway(tmp_path, replies, each=settings("responses")) as serving:
+            body = {"model": "m", "input": [{"role": "user", "content": "Hi"}], "reasoning": {"effort": "low"}}
+            received = await serving.post(body, "/v1/responses/compact")
+            assert received.json == COMPACTED
+            assert seen(serving)["path"] == "/v1/responses/compact"
+            assert seen(serving)["body"] == body
+            assert re.search(
+                r"(?m)^llamacpp:prompt_tokens_total\{.*\} 4\.0$", (await serving.get("/metrics")).body.decode()
+            )
+            assert (await serving.post(body, "/v1/responses/compact")).status == 404
+
+    run(work())
+
+
+def test_a_compaction_of_ours_is_readable_for_an_upstream_of_any_kind(tmp_path: Path) -> None:
+    async def work() -> None:
+        chat = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
+        async with gateway(tmp_path, [chat]) as serving:
+            compacted = (await serving.post({"model": "m", "input": "Hi"}, "/v1/responses/compact")).json
+            asked, item = compacted["output"]
+            assert asked["content"] == [{"type": "input_text", "text": "Hi"}]
+            assert compacted["usage"]["total_tokens"] == 4
+        async with gateway(
+            tmp_path, [valid_reply("responses", is_stream=False)], each=settings("responses")
+        ) as serving:
+            await serving.post({"model": "m", "input": [item]}, "/v1/responses")
+            (sent,) = seen(serving)["body"]["input"]
+            assert sent["role"] == "assistant"
+            assert sent["content"][0]["text"].endswith("\nHello")
+
+    run(work())
+
+
+def test_an_empty_summary_is_an_error(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with gateway(tmp_path, [MockReply((ROLE, STOP, USAGE, DONE))]) as serving:
+            reply = await serving.post({"model": "m", "input": "Hi"}, "/v1/responses/compact")
+            assert (reply.status, reply.error["code"]) == (502, "empty_summary")
 
     run(work())
 

@@ -35,6 +35,7 @@ _Includes: TypeAlias = Annotated[
     ],
     note(f"{INCLUDE_LOGPROBS}; OpenAI's others are ignored", max_length=8),
 ]
+_PreviousId: TypeAlias = Annotated[_Id, note("a stored response: its conversation precedes the input")]
 _Metadata: TypeAlias = Annotated[
     dict[str, Any],
     note(
@@ -166,6 +167,12 @@ class ReasoningItem(Struct, tag_field="type", tag="reasoning"):
     summary: _ReasoningContent | None = None
 
 
+class CompactionItem(Struct, tag_field="type", tag="compaction"):
+    """The summary of an earlier part of the conversation, from `/v1/responses/compact`."""
+
+    encrypted_content: str
+
+
 class ItemReference(Struct, kw_only=True):
     """A stored item."""
 
@@ -180,7 +187,7 @@ def _by_tag(*schemas: type[Struct]) -> dict[str, type[Struct]]:
 # Items may omit their type, which a union of Structs cannot express.
 MESSAGE_ITEMS = _by_tag(UserItem, AssistantItem, SystemItem, DeveloperItem)
 """Messages by their role."""
-ITEMS = _by_tag(FunctionCallItem, FunctionOutputItem, CustomCallItem, CustomOutputItem, ReasoningItem)
+ITEMS = _by_tag(FunctionCallItem, FunctionOutputItem, CustomCallItem, CustomOutputItem, ReasoningItem, CompactionItem)
 """Other items by their type."""
 
 
@@ -245,7 +252,7 @@ class ResponseQuery(Struct):
 class ResponseStorage(Struct, kw_only=True):
     """How the response is delivered and stored."""
 
-    previous_response_id: Annotated[_Id | None, note("a stored response: its conversation precedes the input")] = None
+    previous_response_id: _PreviousId | None = None
     store: Annotated[
         bool | None, note("true (default) or false: whether the response is stored, in memory, for a limited time")
     ] = None
@@ -257,19 +264,21 @@ class ResponseStorage(Struct, kw_only=True):
 
 _ITEM_REF = {"$ref": "#/components/schemas/ResponseItem"}
 _ITEM_ARRAY = {"type": ["array", "null"], "items": _ITEM_REF, "maxItems": ITEMS_LIMIT}
+_Input: TypeAlias = Annotated[
+    Any,
+    note(
+        "a string, or items: messages, function and custom tool calls and their outputs, reasoning, compactions, "
+        "references",
+        extra_json_schema={"anyOf": [{"type": "string"}, _ITEM_ARRAY]},
+    ),
+]
 
 
 class ResponseRequest(ResponseStorage, kw_only=True):
     """A request to `/v1/responses`. Other fields are read as fields of a chat."""
 
     model: ModelName | None = None
-    input: Annotated[
-        Any,
-        note(
-            "a string, or items: messages, function and custom tool calls and their outputs, reasoning, references",
-            extra_json_schema={"anyOf": [{"type": "string"}, _ITEM_ARRAY]},
-        ),
-    ] = None
+    input: _Input = None
     instructions: Annotated[
         str | None, note("a string: the first system message; not carried over to the next response")
     ] = None
@@ -322,3 +331,19 @@ class ResponseRequest(ResponseStorage, kw_only=True):
             function_call="is called 'tool_choice' in this API.",
         ),
     ]
+
+
+class CompactRequest(Struct, kw_only=True):
+    """A request to `/v1/responses/compact`."""
+
+    model: ModelName
+    input: _Input = None
+    previous_response_id: _PreviousId | None = None
+    instructions: Annotated[
+        str | None, note("a string: how to summarize, instead of the built-in instructions for the model")
+    ] = None
+
+    UNREAD_FIELDS: ClassVar[list[FieldInfo]] = ignored(
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "service_tier", "image", "tools"),
+        *("parallel_tool_calls", "reasoning", "text"),
+    )

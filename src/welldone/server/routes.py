@@ -68,6 +68,7 @@ class Routes:
             store=ResponseStore(limit=settings.stored_responses, limit_bytes=settings.stored_bytes),
             owners=UpstreamIdOwners(is_strict=keys.has_several_principals, worker_sync=parts.worker_sync),
             resume=self._resume,
+            charge_tokens=self._charge_tokens,
         )
         self._messages = MessagesApi(*services)
         self._ollama = OllamaApi(*services)
@@ -185,6 +186,7 @@ class Routes:
             "/detokenize": local("/detokenize", vectors.detokenize),
             "/responses": post("responses", self._responses.create),
             "/responses/input_tokens": self._abortable_route(post("responses", self._responses.input_tokens)),
+            "/responses/compact": self._abortable_route(post("responses", self._responses.compact)),
             "/responses/*": Route("responses", {"GET": self._responses.get, "DELETE": self._responses.delete}),
             "/responses/*/cancel": Route("responses", {"POST": self._responses.cancel}),
             "/responses/*/input_items": get("responses", self._responses.input_items),

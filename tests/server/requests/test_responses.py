@@ -10,6 +10,7 @@ from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.chat import read_chat
+from welldone.server.requests.compaction import encode_summary, replace_own_summaries
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.response_items import (
     REFERENCES_LIMIT,
@@ -20,6 +21,7 @@ from welldone.server.requests.response_items import (
 )
 from welldone.server.requests.responses import (
     ResponsesTranslation,
+    compaction_chat,
     echoed_fields,
     read_storage_options,
     responses_to_chat,
@@ -116,17 +118,94 @@ def test_a_string_becomes_a_user_message() -> None:
             {"role": "system", "content": "a\nb"},
         ),
         (CALL, {"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]}),
-        (OUTPUT, {"role": "tool", "tool_call_id": "c1", "content": "4"}),
-        (
-            {**OUTPUT, "output": [{"type": "input_text", "text": "4"}]},
-            {"role": "tool", "tool_call_id": "c1", "content": "4"},
-        ),
         ({"type": "item_reference", "id": "msg_9"}, {"role": "assistant", "content": "kept"}),
         ({"id": "msg_9"}, {"role": "assistant", "content": "kept"}),
     ],
 )
 def test_an_item_becomes_a_message(item: Body, message: Body) -> None:
     assert messages(item) == [message]
+
+
+@table("output", ["4", [{"type": "input_text", "text": "4"}]])
+def test_the_output_of_a_call_becomes_a_tool_message(output: object) -> None:
+    assert messages(CALL, {**OUTPUT, "output": output})[1:] == [{"role": "tool", "tool_call_id": "c1", "content": "4"}]
+
+
+@table("items", [[OUTPUT], [OUTPUT, CALL], [CALL, {**OUTPUT, "call_id": "c2"}]])
+def test_an_output_without_its_call_is_rejected(items: list[Body]) -> None:
+    with pytest.raises(ApiError, match="No tool call found for function call output") as caught:
+        messages(*items)
+    assert caught.value.status == 400
+    assert str(caught.value.param).endswith(".call_id")
+
+
+ASKED = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+NOTED = {"type": "compaction", "id": "cmp_1", "encrypted_content": encode_summary("It rains.")}
+SUMMARY = "Summary of the conversation so far:\nIt rains."
+
+
+@table(
+    ("items", "expected"),
+    [
+        ([NOTED], [{"role": "user", "content": SUMMARY}]),
+        (
+            [{"role": "system", "content": "s"}, NOTED],
+            [{"role": "system", "content": "s"}, {"role": "user", "content": SUMMARY}],
+        ),
+        (
+            [*ASKED, NOTED, {"role": "user", "content": "c"}],
+            [
+                {"role": "user", "content": "a\n\nb"},
+                {"role": "assistant", "content": SUMMARY},
+                {"role": "user", "content": "c"},
+            ],
+        ),
+        (
+            [{"role": "assistant", "content": "x"}, NOTED],
+            [{"role": "assistant", "content": "x"}, {"role": "assistant", "content": SUMMARY}],
+        ),
+    ],
+)
+def test_a_compaction_item_becomes_a_message_in_alternating_roles(items: list[Body], expected: list[Body]) -> None:
+    assert messages(*items) == expected
+
+
+@table("content", ["", "gAAAAABpM0Yj", "wdc1_!", "wdc1_/w==", "wdc1_gA==", "wdc1_a"])
+def test_the_compaction_item_of_another_server_is_rejected(content: str) -> None:
+    with pytest.raises(ApiError, match="it is not from this server") as caught:
+        messages({"type": "compaction", "encrypted_content": content})
+    assert caught.value.param == "input[0].encrypted_content"
+
+
+def test_the_summary_of_a_conversation_is_requested_in_one_message() -> None:
+    picture = [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": "data:image/png;base64,AA"}]
+    items: list[Body] = [
+        {"role": "user", "content": picture},
+        CALL,
+        OUTPUT,
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+    ]
+    chat = compaction_chat([{"role": "system", "content": "s"}], items, None)
+    system, user = chat["messages"]
+    assert system["role"] == "system"
+    assert user["content"].startswith(
+        "<conversation>\n[system]\ns\n\n[user]\nsee\n(image_url)\n\n[assistant]\ncalled f with "
+    )
+    assert "[tool]\n4\n\n[assistant]\nno\n</conversation>" in user["content"]
+    assert chat["stream"] is False
+    assert compaction_chat([], items, "In Norwegian.")["messages"][0]["content"] == "In Norwegian."
+    with pytest.raises(ApiError) as caught:
+        compaction_chat([], [], None)
+    assert caught.value.param == "input"
+
+
+def test_an_upstream_gets_messages_instead_of_our_compaction_items() -> None:
+    foreign = {"type": "compaction", "encrypted_content": "gAAAA"}
+    body = {"input": [*ASKED, NOTED, foreign, 5]}
+    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": SUMMARY}]}
+    assert replace_own_summaries(body) == {"input": [*ASKED, message, foreign, 5]}
+    for other in ({"input": "a"}, {"input": [foreign]}, {}):
+        assert replace_own_summaries(other) is other
 
 
 def test_the_items_of_a_turn_become_one_message() -> None:
@@ -435,7 +514,7 @@ def test_contradictory_storage_options_are_rejected(body: Body, param: str) -> N
 
 def test_items_are_stored_in_full() -> None:
     own: Body = {"type": "message", "id": "msg_own", "role": "user", "content": [{"type": "input_text", "text": "c"}]}
-    items: list[Body] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, own, OUTPUT]
+    items: list[Body] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, own, CALL, OUTPUT]
     full = [complete_item(item, f"ab_in{index}") for index, item in enumerate(items)]
     assert full == [
         {
@@ -453,7 +532,8 @@ def test_items_are_stored_in_full() -> None:
             "content": [{"type": "output_text", "text": "b", "annotations": []}],
         },
         {**own, "status": "completed"},
-        {**OUTPUT, "id": "fco_ab_in3", "status": "completed"},
+        {**CALL, "status": "completed"},
+        {**OUTPUT, "id": "fco_ab_in4", "status": "completed"},
     ]
     assert items_to_messages([(item, "x") for item in full]) == items_to_messages([(item, "x") for item in items])
 

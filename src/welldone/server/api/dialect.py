@@ -68,7 +68,7 @@ class DialectApi(msgspec.Struct):
             count = _count_request(
                 body=body, path=path, headers=request.forwarded_headers, required_integer="input_tokens"
             )
-            return await _fetch(ctx, backend, count)
+            return await _run(ctx, backend, count)
         try:
             return {"input_tokens": await self.count_chat(ctx, backend, request.body)}
         except ApiError as error:
@@ -99,7 +99,7 @@ async def count_upstream(ctx: RequestContext, backend: UpstreamBackend, chat: Js
         request = _CHAT_COUNTS[kind](body=vllm_tokenize_body(chat) if kind == "vllm" else chat)
     else:
         raise ApiError(404, "The upstream has no endpoint for token counts.", code="not_supported")
-    count: int = (await _fetch(ctx, backend, request))[request.required_integer]
+    count: int = (await _run(ctx, backend, request))[request.required_integer]
     return count
 
 
@@ -117,7 +117,20 @@ def vllm_tokenize_body(chat: Json) -> Json:
     return {name: chat[name] for name in _VLLM_FIELDS if name in chat}
 
 
-async def _fetch(ctx: RequestContext, backend: UpstreamBackend, request: JsonRequest) -> Json:
+async def fetch_json(ctx: RequestContext, backend: LocalBackend | UpstreamBackend, path: str, body: Json) -> Json:
+    """Send a request to an upstream with the client's dialect, and return its reply unchanged."""
+    assert isinstance(backend, UpstreamBackend)
+    request = JsonRequest(
+        path=path,
+        body=without_routing_fields(body),
+        param="input",
+        values_limit=_TOKENS_LIMIT,
+        limit_bytes=_REPLY_LIMIT_BYTES,
+    )
+    return await _run(ctx, backend, request)
+
+
+async def _run(ctx: RequestContext, backend: UpstreamBackend, request: JsonRequest) -> Json:
     attempts = RetryLoop(backend)
     try:
         await attempts.run(request)

@@ -98,7 +98,7 @@ _RESPONSE_ITEMS: tuple[type[msgspec.Struct], ...] = (
     responses.ItemReference,
 )
 _REQUESTS: tuple[type[msgspec.Struct], ...] = (
-    *(chat.ChatRequest, chat.CompletionRequest, responses.ResponseRequest),
+    *(chat.ChatRequest, chat.CompletionRequest, responses.ResponseRequest, responses.CompactRequest),
     *(anthropic.AnthropicRequest, anthropic.AnthropicTokensRequest),
     *(ollama.OllamaChatRequest, ollama.OllamaGenerateRequest, vectors.LoadRequest),
     *(vectors.EmbeddingsRequest, vectors.RerankRequest, vectors.TokenizeRequest, vectors.DetokenizeRequest),
@@ -114,6 +114,7 @@ REQUEST_EXAMPLES: Json = {
     "ChatRequest": {"model": _EXAMPLE_MODEL, **_EXAMPLE_MESSAGES, "stream": True},
     "CompletionRequest": {"model": _EXAMPLE_MODEL, "prompt": "Once upon a time", "max_tokens": 16},
     "ResponseRequest": {"model": _EXAMPLE_MODEL, "input": "Hello!"},
+    "CompactRequest": {"model": _EXAMPLE_MODEL, "input": "Hello!"},
     "AnthropicRequest": {"model": _EXAMPLE_MODEL, "max_tokens": 64, **_EXAMPLE_MESSAGES},
     "EmbeddingsRequest": {"model": _EXAMPLE_MODEL, "input": ["Hello!"]},
     "RerankRequest": {"query": "Who purrs?", "documents": ["a cat", "a dog"]},
@@ -187,6 +188,15 @@ REPLY_COMPONENTS: Json = {
     "ChatCompletion": _completion_reply(Endpoint.CHAT, {"message": _ASSISTANT_MESSAGE}),
     "Completion": _completion_reply(Endpoint.COMPLETIONS, {"text": TEXT}),
     "Response": reply_object(_RESPONSE, "user"),
+    "CompactedResponse": reply_object(
+        {
+            "id": TEXT,
+            "object": {"const": "response.compaction"},
+            "created_at": _NUMBER,
+            "output": _array(OBJECT),
+            "usage": OBJECT,
+        }
+    ),
     "ResponseItems": list_reply(OBJECT, **_of_type(_NULLABLE_TEXT, "first_id", "last_id"), has_more=_BOOLEAN),
     "ResponseDeleted": reply_object({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}}),
     "StreamDeleted": reply_object({"id": TEXT, "object": {"const": "stream"}, "deleted": {"const": True}}),
@@ -285,6 +295,7 @@ OPERATIONS = {  # `*` in a path matches a name or an id, as in `server/routes.py
     "POST /responses/input_tokens": Operation(
         "Count the input tokens of a response", "ResponseTokens", "ResponseRequest"
     ),
+    "POST /responses/compact": Operation("Summarize a conversation", "CompactedResponse", "CompactRequest"),
     "GET /responses/*": Operation(
         "Get a stored response, or resume the stream of a background response",
         "Response",

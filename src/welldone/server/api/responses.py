@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
@@ -13,13 +13,25 @@ from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, internal_error, invalid_request
 from welldone.http.cooperative import run_cooperatively
 from welldone.http.server import HttpResponse
-from welldone.protocol.dialects.responses.objects import response_error_object, response_object
+from welldone.protocol.dialects.responses.objects import (
+    parse_responses_usage,
+    response_error_object,
+    response_object,
+)
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import Json
+from welldone.protocol.lenient_json import as_object
 from welldone.schemas.errors import shorten_value
-from welldone.schemas.responses import ITEMS_LIMIT, ItemsQuery, ResponseQuery, ResponseRequest, ResponseStorage
-from welldone.server.api.dialect import DialectApi
+from welldone.schemas.responses import (
+    ITEMS_LIMIT,
+    CompactRequest,
+    ItemsQuery,
+    ResponseQuery,
+    ResponseRequest,
+    ResponseStorage,
+)
+from welldone.server.api.dialect import DialectApi, fetch_json
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.api.response_store import ResponseStore, StoredResponse
 from welldone.server.app import RequestContext, json_response
@@ -27,7 +39,7 @@ from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import speaks_natively
 from welldone.server.observe import log
 from welldone.server.random_ids import random_hex
-from welldone.server.requests import fields, response_items
+from welldone.server.requests import compaction, fields, response_items
 from welldone.server.requests import responses as requests
 from welldone.server.resume.api import ResumeService, run_detached
 from welldone.server.resume.detached import DetachedRequest
@@ -102,6 +114,8 @@ class ResponsesApi(DialectApi, kw_only=True):
     store: ResponseStore
     owners: UpstreamIdOwners
     resume: ResumeService
+    charge_tokens: Callable[[RequestContext, int], None]
+    """Counts tokens of a reply that was not generated here."""
     background: BackgroundResponses = msgspec.field(default_factory=BackgroundResponses)
 
     async def create(self, ctx: RequestContext) -> HttpResponse | None:
@@ -120,6 +134,46 @@ class ResponsesApi(DialectApi, kw_only=True):
         job = await self._prepare(ctx)
         count = await self.count_prompt(ctx, job.backend, job.gen_request)
         return json_response({"object": "response.input_tokens"} | count)
+
+    async def compact(self, ctx: RequestContext) -> HttpResponse:
+        """`POST /responses/compact`: the messages of the user, and one item with a summary of the conversation."""
+        body = await self.generator.read_body(ctx)
+        request = fields.read_fields(body, CompactRequest)
+        previous = request.previous_response_id or None
+        backend = self.targets.find(ctx, request.model)
+        if speaks_natively(backend, Endpoint.RESPONSES):
+            native_body = await self._native_body(ctx, backend, body, previous)
+            reply = await fetch_json(ctx, backend, "/responses/compact", native_body)
+            usage = parse_responses_usage(as_object(reply.get("usage")))
+            self.charge_tokens(ctx, 0 if usage is None else usage.total_tokens)
+            self.owners.claim(ctx.principal, reply)
+            return json_response(reply)
+        history, items = await self._read_items(ctx, body, previous)
+        all_items = history + items
+        response_id = ID_PREFIX[Endpoint.RESPONSES] + random_hex(24)
+        chat = requests.compaction_chat(history, items, request.instructions)
+        final: Json = {}
+        gen_request = GenerationRequest(
+            body={"model": request.model, **chat},
+            id=response_id,
+            dialect=ResponsesDialect({}),
+            field_names={"messages": "input"},
+            on_end=lambda response: final.update(response or {}),
+        )
+        try:
+            await self.generator.generate(ctx, backend, gen_request)
+        finally:
+            gen_request.on_end = None  # a reference cycle would wait for the garbage collector
+        summary = compaction.summary_text(final)
+        if not summary:
+            raise ApiError(502, "The model returned no summary of the conversation.", code="empty_summary")
+        suffix = response_id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
+        kept = [item for item in all_items if response_items.is_user_message(item)]
+        output = [response_items.complete_item(item, f"{suffix}_{index}") for index, item in enumerate(kept)]
+        content = compaction.encode_summary(summary)
+        output.append({"id": f"cmp_{suffix}", "type": compaction.COMPACTION, "encrypted_content": content})
+        compacted = {"id": response_id, "object": "response.compaction", "created_at": int(self.now())}
+        return json_response({**compacted, "output": output, "usage": final["usage"]})
 
     async def get(self, ctx: RequestContext) -> HttpResponse | None:
         """`GET /responses/{id}`; with `stream=true`, the events of a background response after `starting_after`."""
@@ -202,18 +256,11 @@ class ResponsesApi(DialectApi, kw_only=True):
         response_id = ID_PREFIX[Endpoint.RESPONSES] + random_hex(24)
         if speaks_natively(backend, Endpoint.RESPONSES):
             items, echo = response_items.raw_input_items(body), requests.echoed_fields(body)
-            native_body = await self._native_body(ctx, backend, body, options)
+            native_body = await self._native_body(ctx, backend, body, options.previous_response_id)
             gen_request = GenerationRequest(body=native_body, id=response_id, endpoint=Endpoint.RESPONSES, echo=echo)
             return _ResponseJob(ctx, backend, options, gen_request, items)
         fields.check_supported(body, ResponseRequest)
-        limit = self.settings.body_limit_bytes
-        history = await self._history(ctx, options.previous_response_id)
-        items = await run_cooperatively(
-            response_items.read_input_items(body, lambda item_id: self.store.item(ctx.principal, item_id), limit)
-        )
-        if len(history) + len(items) > ITEMS_LIMIT:
-            message = f"The conversation has more than {ITEMS_LIMIT} items."
-            raise invalid_request(message, param="input", code="context_length_exceeded")
+        history, items = await self._read_items(ctx, body, options.previous_response_id)
         translation = requests.responses_to_chat(
             body,
             history,
@@ -231,8 +278,20 @@ class ResponsesApi(DialectApi, kw_only=True):
         )
         return _ResponseJob(ctx, backend, options, gen_request, items)
 
+    async def _read_items(self, ctx: RequestContext, body: Json, previous: str | None) -> tuple[list[Json], list[Json]]:
+        """Return the items of the conversation so far, and those of the request."""
+        limit = self.settings.body_limit_bytes
+        history = await self._history(ctx, previous)
+        items = await run_cooperatively(
+            response_items.read_input_items(body, lambda item_id: self.store.item(ctx.principal, item_id), limit)
+        )
+        if len(history) + len(items) > ITEMS_LIMIT:
+            message = f"The conversation has more than {ITEMS_LIMIT} items."
+            raise invalid_request(message, param="input", code="context_length_exceeded")
+        return history, items
+
     async def _native_body(
-        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, body: Json, options: ResponseStorage
+        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, body: Json, previous_id: str | None
     ) -> Json:
         """Return the body for an upstream with the same dialect.
 
@@ -244,15 +303,15 @@ class ResponsesApi(DialectApi, kw_only=True):
         """
         await self._check_references(ctx, body)
         out = {name: value for name, value in body.items() if name != "background"}
-        if options.previous_response_id is None:
-            return out
-        previous = self.store.get(ctx.principal, options.previous_response_id)
-        is_foreign = await self.owners.not_owned(ctx.principal, [options.previous_response_id])
+        if previous_id is None:
+            return compaction.replace_own_summaries(out)
+        previous = self.store.get(ctx.principal, previous_id)
+        is_foreign = await self.owners.not_owned(ctx.principal, [previous_id])
         is_upstream_state = previous is None or (previous.is_native and len(backend.upstreams) == 1)
         if is_foreign or not is_upstream_state:
             history = await self._history(ctx, out.pop("previous_response_id"))
             out["input"] = history + response_items.raw_input_items(body)
-        return out
+        return compaction.replace_own_summaries(out)
 
     async def _check_references(self, ctx: RequestContext, body: Json) -> None:
         """Reject ids of upstream state that this key did not receive, with the error for ids that do not exist."""

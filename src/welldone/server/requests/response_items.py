@@ -15,7 +15,7 @@ from welldone.protocol.json_budget import decode_unlimited_in_steps
 from welldone.schemas import responses as schema
 from welldone.schemas.errors import shorten_value, string_or_type_name
 from welldone.schemas.messages import RefusalPart
-from welldone.server.requests import fields
+from welldone.server.requests import compaction, fields
 
 REFERENCES_LIMIT = 1_024
 """References to stored items in one request: each is looked up and decoded."""
@@ -31,6 +31,7 @@ _ID_PREFIXES = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
     "reasoning": "rs",
+    compaction.COMPACTION: "cmp",
 }
 
 
@@ -108,6 +109,11 @@ def complete_item(item: Json, suffix: str) -> Json:
     return out
 
 
+def is_user_message(item: Json) -> bool:
+    """Whether an item is a message of the user."""
+    return item_type(item) == "message" and item.get("role") == "user"
+
+
 class ConvertedMessage(NamedTuple):
     """A chat message, and the client's names for it and for its fields."""
 
@@ -144,6 +150,7 @@ class _ChatBuilder:
     def __init__(self) -> None:
         self.messages: list[ConvertedMessage] = []
         self._turn = _AssistantTurn()
+        self._call_ids: set[str] = set()
 
     def add_item(self, item: Json, param: str) -> None:
         found = fields.read_fields(item, _item_schema(item, param), f"{param}.")
@@ -153,12 +160,17 @@ class _ChatBuilder:
             case schema.CustomCallItem():
                 self._add_call(found.call_id, "custom", {"name": found.name, "input": found.input}, param)
             case schema.FunctionOutputItem():  # or of a custom tool
+                if found.call_id not in self._call_ids:
+                    reason = f"No tool call found for function call output with call_id {shorten_value(found.call_id)}."
+                    raise invalid_request(reason, param=f"{param}.call_id")
                 content = _message_content(found.output, f"{param}.output")
                 message = {"role": "tool", "tool_call_id": found.call_id, "content": content}
                 names = {"": param, ".content": f"{param}.output", ".tool_call_id": f"{param}.call_id"}
                 self._add_message(message, names)
             case schema.ReasoningItem():
                 self._add_reasoning(found)
+            case schema.CompactionItem():
+                self._add_summary(found, param)
             case schema.AssistantItem():
                 self._add_assistant_message(found, param)
             case schema.UserItem():
@@ -197,6 +209,7 @@ class _ChatBuilder:
         self.messages.append(ConvertedMessage(message, param_names))
 
     def _add_call(self, call_id: str, kind: str, call: Json, param: str) -> None:
+        self._call_ids.add(call_id)
         self._turn.calls.append({"id": call_id, "type": kind, kind: call})
         self._turn.call_params.append(param)
         self._turn.param = self._turn.param or param
@@ -218,6 +231,30 @@ class _ChatBuilder:
             if any(texts):
                 self._turn.reasoning.append("\n\n".join(texts))
                 return
+
+    def _add_summary(self, item: schema.CompactionItem, param: str) -> None:
+        """Add a summary as a message of the model, after one message with all texts of the user before it.
+
+        So the roles alternate, which some chat templates require.
+        """
+        summary = compaction.decode_summary(item.encrypted_content)
+        if summary is None:
+            reason = "it is not from this server. Only the server that created a compaction item can read it."
+            raise fields.invalid(f"{param}.encrypted_content", reason)
+        self.close_turn()
+        texts: list[str] = []
+        names = {"": param}
+        while self.messages and _is_user_text(self.messages[-1].value):
+            message, names = self.messages.pop()
+            texts.insert(0, message["content"])
+        if texts:
+            self._add_message({"role": "user", "content": "\n\n".join(texts)}, names)
+        role = "assistant" if self.messages and self.messages[-1].value["role"] != "system" else "user"
+        self._add_message({"role": role, "content": summary}, {"": param})
+
+
+def _is_user_text(message: Json) -> bool:
+    return message["role"] == "user" and isinstance(message["content"], str)
 
 
 def _item_schema(item: Json, param: str) -> type[msgspec.Struct]:

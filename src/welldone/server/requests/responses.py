@@ -10,7 +10,7 @@ from welldone.schemas import responses as schema
 from welldone.schemas.errors import shorten_value
 from welldone.schemas.fields import describe_fields
 from welldone.schemas.messages import AllowedTools, NamedFunction
-from welldone.server.requests import fields
+from welldone.server.requests import compaction, fields
 from welldone.server.requests.response_items import ConvertedMessage, items_to_messages
 from welldone.server.requests.tools import TOOL_CHOICE_MODES, unsupported_tool_type
 
@@ -197,6 +197,15 @@ def responses_to_chat(
     for index, message in enumerate(messages):
         names |= {f"messages[{index}]{suffix}": param for suffix, param in message.param_names.items()}
     return ResponsesTranslation(chat, echo, names, wants_summary=reasoning["summary"] is not None)
+
+
+def compaction_chat(history: list[Json], items: list[Json], instructions: str | None) -> Json:
+    """Return the chat request for a summary of a conversation."""
+    messages = [message.value for message in _read_messages(None, history, items)]
+    if not messages:
+        raise fields.empty_array("input")
+    summary = compaction.summary_messages(messages, instructions)
+    return {"messages": summary, "max_completion_tokens": compaction.SUMMARY_TOKENS, "stream": False}
 
 
 def _read_messages(instructions: str | None, history: list[Json], items: list[Json]) -> list[ConvertedMessage]:
