@@ -209,7 +209,7 @@ def test_a_405_lists_the_allowed_methods(guarded: Running, method: str) -> None:
     assert reply.header("allow") == "POST"
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 def test_a_websocket_handshake_is_rejected_with_426(guarded: Running, path: str) -> None:
     handshake = (
         "Connection: Upgrade",

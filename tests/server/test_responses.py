@@ -58,6 +58,7 @@ class Scene:
             targets=targets,
             generator=cast("GenerationService", self),
             store=self.store,
+            local_store=ResponseStore(limit=8, limit_bytes=2**20),
             owners=UpstreamIdOwners(is_strict=False),
             resume=make_resume(self.settings),
             charge_tokens=lambda context, tokens: self.charged.append(tokens),

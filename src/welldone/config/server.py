@@ -180,6 +180,20 @@ class ServeSettings:
         "--stored-bytes BYTES",
         limits=(2**20, 2**40),
     )
+    # Tools of an agent that take longer are rare; it reconnects
+    socket_idle_s: float = limit_setting(
+        900.0,
+        "seconds without a request after which a WebSocket is closed",
+        "--socket-idle SECONDS",
+        limits=(1, DAY_S),
+    )
+    # OpenAI's
+    socket_life_s: float = limit_setting(
+        3_600.0,
+        "seconds after which a WebSocket accepts no further request",
+        "--socket-life SECONDS",
+        limits=(1, DAY_S),
+    )
     # A phone that changes networks is back within seconds, a laptop that wakes up within minutes
     resume_s: float = limit_setting(
         300.0,

@@ -272,6 +272,24 @@ class HttpRequest:
             self._connection.transport.write(stream._framed(first))
         return stream
 
+    def upgrade(self, head: bytes, receive: Callable[[bytes], object]) -> ServerConnection:
+        """Switch the connection to another protocol: send the head of the response, and pass on further data.
+
+        The connection is closed when the handler returns.
+
+        Raises:
+            ValueError: the client has not waited for the response (RFC 6455 §4.1), or uses HTTP/1.0.
+        """
+        connection = self._connection
+        if not connection.is_connected:  # and the handler is not cancelled yet
+            raise asyncio.CancelledError
+        if connection.has_early_data or self._is_http_1_0:
+            raise ValueError("An upgrade needs HTTP/1.1, and no data before its response.")
+        self.keeps_connection = False
+        connection.on_upgraded_data = receive
+        connection.transport.write(head)
+        return connection
+
     def encode_head(self, status: int, headers: Mapping[str, str]) -> bytes:
         """Encode the head of a response.
 

@@ -72,6 +72,10 @@ class ServerConnection(asyncio.Protocol):
         self._is_last = False  # no further request is read
         self.on_backpressure: Callable[[], object] | None = None
         self.on_disconnect: Callable[[], object] | None = None
+        self.on_upgraded_data: Callable[[bytes], object] | None = None
+        """Receives the data after the connection was switched to another protocol."""
+        self.has_early_data: bool = False
+        """Whether data followed a request for another protocol before its response."""
         self.task: asyncio.Task[None] | None = None
         """Answers the requests that have arrived, one after the other."""
         self._loop = asyncio.get_running_loop()
@@ -103,7 +107,8 @@ class ServerConnection(asyncio.Protocol):
             self._is_read_paused = False
             self.transport.resume_reading()
 
-    def _pause_reading(self) -> None:
+    def pause_reading(self) -> None:
+        """Read nothing until `resume_reading`."""
         if not self._is_read_paused and self.is_connected:
             self._is_read_paused = True
             self.transport.pause_reading()
@@ -132,7 +137,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_last = True
         if self.on_disconnect is not None:
             self.on_disconnect()
-        self.on_backpressure = self.on_disconnect = None
+        self.on_backpressure = self.on_disconnect = self.on_upgraded_data = None
         self.server.idle_connections.pop(self, None)
         self._parser = None  # break the reference cycle
         self._pending.clear()
@@ -158,6 +163,9 @@ class ServerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse the data, and start to answer the requests in it."""
         if not self.is_connected or (self._is_last and self._receiving is None):
+            self.has_early_data = True
+            if self.on_upgraded_data is not None:
+                self.on_upgraded_data(data)
             return
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
@@ -169,8 +177,9 @@ class ServerConnection(asyncio.Protocol):
                 self._parser.feed_data(data)
             if self._overhead_bytes > _OVERHEAD_LIMIT_BYTES:
                 self._reject()
-        except httptools.HttpParserUpgrade:
+        except httptools.HttpParserUpgrade as upgrade:
             self._is_last = True  # the request is answered, but what follows may not be HTTP
+            self.has_early_data = upgrade.args[0] < len(data)
         except httptools.HttpParserError:
             self._reject()
         if self._is_between_requests:
@@ -181,7 +190,7 @@ class ServerConnection(asyncio.Protocol):
             self.server.idle_connections.pop(self, None)
             self.task = self._loop.create_task(self._answer_requests())
         else:
-            self._pause_reading()  # at most the requests of one read are stored
+            self.pause_reading()  # at most the requests of one read are stored
 
     def _reject(self) -> None:
         """End the request that is being received with a 400. What follows the last request is not one."""
@@ -235,7 +244,7 @@ class ServerConnection(asyncio.Protocol):
         """Receive a part of the body."""
         self._overhead_bytes = 0
         if self._receiving is not None and not self._receiving.receive(data):
-            self._pause_reading()
+            self.pause_reading()
 
     def on_message_complete(self) -> None:
         """Receive the end of a request."""

@@ -347,3 +347,12 @@ class CompactRequest(Struct, kw_only=True):
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "service_tier", "image", "tools"),
         *("parallel_tool_calls", "reasoning", "text"),
     )
+
+
+class SocketEvent(Struct, kw_only=True):
+    """A message of the client on a WebSocket: a request for a response, with these fields besides."""
+
+    type: Annotated[str, Meta(max_length=128)]
+    stream_id: _Word | None = None
+    generate: bool | None = None
+    background: bool | None = None

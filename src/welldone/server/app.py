@@ -43,6 +43,8 @@ class RequestContext(msgspec.Struct):
     """Further fields of `RequestLogEntry`."""
     body_bytes: int = 0
     """Received bytes of the body."""
+    stream_status: int = 200
+    """Status of a response that the handler sends itself."""
 
 
 RouteHandler: TypeAlias = Callable[[RequestContext], Awaitable[HttpResponse | None]]
@@ -60,6 +62,8 @@ class Route(msgspec.Struct, frozen=True):
     is_rate_limited: bool = False
     """Whether it counts against the rate limits of a key."""
     error_format: ErrorFormat = ErrorFormat.OPENAI
+    socket: RouteHandler | None = None
+    """Answers a WebSocket handshake. Its messages are requests of their own."""
 
 
 class App:
@@ -83,7 +87,7 @@ class App:
         status = CLIENT_CLOSED_REQUEST
         try:
             reply = await self._dispatch(ctx, route)
-            status = 200 if reply is None else reply.status
+            status = ctx.stream_status if reply is None else reply.status
         except asyncio.CancelledError:
             self._parts.metrics.count_disconnect()
             raise
@@ -115,7 +119,11 @@ class App:
         if handler is None:
             allowed = ", ".join(route.handlers)
             if "Upgrade" in http_request.headers:
-                raise _upgrade_required(allowed)
+                if route.socket is None or http_request.method != "GET":
+                    raise upgrade_required(allowed)
+                if self.is_draining:
+                    raise shutting_down(retry_after_s=1.0)
+                return await route.socket(ctx)
             message = f"The method {http_request.method[:20]} is not allowed for this path; use {allowed}."
             raise ApiError(405, message, code="method_not_allowed", headers={"Allow": allowed})
         if self.is_draining and not route.is_public:
@@ -123,7 +131,7 @@ class App:
         if route.is_public:
             return await handler(ctx)
         if self._active_requests >= self._parts.settings.connections:
-            raise _server_busy()
+            raise server_busy()
         http_request.on_body_data = partial(self._count_body, ctx)
         self._active_requests += 1
         try:
@@ -140,7 +148,7 @@ class App:
         ctx.body_bytes += count
         self._parts.body_budget.client_bytes += count
         if self._active_requests > 1 and self._parts.body_budget.is_full:
-            raise _server_busy()
+            raise server_busy()
 
     def _log_request(self, ctx: RequestContext, status: int) -> None:
         duration_s = time.monotonic() - ctx.started_at
@@ -190,7 +198,7 @@ def _failure_response(ctx: RequestContext, error: Exception) -> HttpResponse:
     return error_response(internal_error(ctx.id), ctx)
 
 
-def _upgrade_required(allowed: str) -> ApiError:
+def upgrade_required(allowed: str) -> ApiError:
     """The reply to a WebSocket handshake. Codex retries after a 405, but falls back to HTTP at once after a 426.
 
     RFC 9110 §15.5.22: a 426 names the protocol to use.
@@ -205,7 +213,8 @@ def check_encoding(headers: Mapping[str, str]) -> None:
         raise ApiError(415, "Send the body without Content-Encoding.", code="unsupported_encoding")
 
 
-def _server_busy() -> ApiError:
+def server_busy() -> ApiError:
+    """The error for a request beyond the limit of concurrent ones."""
     message = "The server is handling its maximum of concurrent requests. Try again later."
     return ApiError(503, message, code="server_busy", retry_after_s=1.0)
 

@@ -24,6 +24,7 @@ from welldone.server.api.models import ModelsApi
 from welldone.server.api.ollama import OllamaApi
 from welldone.server.api.openapi import openapi_document
 from welldone.server.api.response_owners import UpstreamIdOwners
+from welldone.server.api.response_socket import ResponseSockets
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.app import RequestContext, Route, RouteHandler, json_response
@@ -63,13 +64,16 @@ class Routes:
         self._targets = BackendResolver(parts, self._queues, self._on_attempt_report)
         self._embeddings = EmbeddingsApi(settings, self._targets, self._queues, self._charge_tokens)
         services = (settings, self._targets, self._generator, self._embeddings.count_chat, parts.now)
+        local_store = ResponseStore(limit=settings.connections, limit_bytes=settings.stored_bytes)
         self._responses = ResponsesApi(
             *services,
             store=ResponseStore(limit=settings.stored_responses, limit_bytes=settings.stored_bytes),
             owners=UpstreamIdOwners(is_strict=keys.has_several_principals, worker_sync=parts.worker_sync),
+            local_store=local_store,
             resume=self._resume,
             charge_tokens=self._charge_tokens,
         )
+        self._response_sockets = ResponseSockets(parts, local_store)
         self._messages = MessagesApi(*services)
         self._ollama = OllamaApi(*services)
         self._passthrough = PassthroughApi(settings, self._targets, charge_tokens=self._charge_tokens)
@@ -124,6 +128,11 @@ class Routes:
 
     def _on_attempt_report(self, upstream: Upstream, failure: AttemptFailure | None) -> None:
         self._parts.metrics.count_upstream_attempt(upstream.name, "200" if failure is None else failure.outcome)
+
+    def drain(self) -> None:
+        """Refuse new requests, and close each WebSocket after the response in progress."""
+        self.is_draining = True
+        self._response_sockets.drain()
 
     def abort_all(self) -> None:
         """End all running requests with an error, now."""
@@ -184,7 +193,9 @@ class Routes:
             "/reranking": rerank,
             "/tokenize": local("/tokenize", vectors.tokenize),
             "/detokenize": local("/detokenize", vectors.detokenize),
-            "/responses": post("responses", self._responses.create),
+            "/responses": msgspec.structs.replace(
+                post("responses", self._responses.create), socket=self._response_sockets.connect
+            ),
             "/responses/input_tokens": self._abortable_route(post("responses", self._responses.input_tokens)),
             "/responses/compact": self._abortable_route(post("responses", self._responses.compact)),
             "/responses/*": Route("responses", {"GET": self._responses.get, "DELETE": self._responses.delete}),

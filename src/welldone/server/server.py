@@ -142,7 +142,8 @@ class Server:
 
     async def stop(self) -> bool:
         """Drain: wait for running requests up to the limit, then abort them. Returns whether all finished."""
-        self._app.is_draining = self.routes.is_draining = True
+        self._app.is_draining = True
+        self.routes.drain()
         await self._listener.stop_accepting()
         deadline = time.monotonic() + self._config.server.drain_s
         is_finished = await self._listener.wait_idle(self._config.server.drain_s)

@@ -140,6 +140,12 @@ class ResponseStore:
                 del self._item_index[principal, item_id]
         return True
 
+    def delete_all(self, principal: str) -> None:
+        """Delete all responses of a principal."""
+        for owner, response_id in tuple(self._responses):
+            if owner == principal:
+                self.delete(owner, response_id)
+
     def chain(self, principal: str, response_id: str) -> list[StoredResponse] | None:
         """Return a response and all previous ones, oldest first; None if one of them is gone."""
         newest_first = list(self._walk_back(principal, response_id))

@@ -20,7 +20,7 @@ from welldone.protocol.dialects.responses.objects import (
 )
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
-from welldone.protocol.events import Json
+from welldone.protocol.events import ChoiceStart, Finish, Json, Usage
 from welldone.protocol.lenient_json import as_object
 from welldone.schemas.errors import shorten_value
 from welldone.schemas.responses import (
@@ -33,6 +33,7 @@ from welldone.schemas.responses import (
 )
 from welldone.server.api.dialect import DialectApi, fetch_json
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
+from welldone.server.api.response_socket import SocketRequest
 from welldone.server.api.response_store import ResponseStore, StoredResponse
 from welldone.server.app import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
@@ -101,6 +102,8 @@ class _ResponseJob(msgspec.Struct):
     gen_request: GenerationRequest
     items: list[Json]
     """The input items."""
+    history: list[Json]
+    """The items before them, as far as they are known here."""
 
     @property
     def is_native(self) -> bool:
@@ -112,6 +115,8 @@ class ResponsesApi(DialectApi, kw_only=True):
     """The handlers of these endpoints."""
 
     store: ResponseStore
+    local_store: ResponseStore
+    """The last response of each WebSocket with its whole conversation, unless it is stored."""
     owners: UpstreamIdOwners
     resume: ResumeService
     charge_tokens: Callable[[RequestContext, int], None]
@@ -120,14 +125,32 @@ class ResponsesApi(DialectApi, kw_only=True):
 
     async def create(self, ctx: RequestContext) -> HttpResponse | None:
         """`POST /responses`."""
-        job = await self._prepare(ctx)
-        if job.options.background:
-            return await self._start_background(job)
-        job.gen_request.on_end = lambda final: self._store_response(job, final)
         try:
-            return await self.generator.generate(ctx, job.backend, job.gen_request)
-        finally:
-            job.gen_request.on_end = None  # a reference cycle would wait for the garbage collector
+            job = await self._prepare(ctx)
+            if job.options.background:
+                return await self._start_background(job)
+            if isinstance(ctx.request, SocketRequest) and ctx.request.is_warm_up:
+                await self._warm_up(job)
+                return None
+            job.gen_request.on_end = lambda final: self._store_response(job, final)
+            try:
+                return await self.generator.generate(ctx, job.backend, job.gen_request)
+            finally:
+                job.gen_request.on_end = None  # a reference cycle would wait for the garbage collector
+        except ApiError:
+            self._forget_local(ctx)
+            raise
+
+    async def _warm_up(self, job: _ResponseJob) -> None:
+        """Send a response without output, which can be continued. Nothing is sent to the model yet."""
+        gen_request = job.gen_request
+        dialect = ResponsesDialect(gen_request.echo, clock=cache(self.now))
+        envelope = Envelope(gen_request.id, int(self.now()), job.backend.name)
+        writer = dialect.make_writer(envelope, lambda: Usage(0, 0, 0, {}))
+        events = writer.send(ChoiceStart(0)) + writer.send(Finish(0, "stop")) + writer.end()
+        self._store_response(job, dialect.final_object)
+        stream = await job.ctx.request.start_stream({}, first=events)
+        await stream.end()
 
     async def input_tokens(self, ctx: RequestContext) -> HttpResponse:
         """`POST /responses/input_tokens`: the input tokens that usage would report."""
@@ -251,14 +274,19 @@ class ResponsesApi(DialectApi, kw_only=True):
         return HttpResponse(200, b'{"object":"list","data":[' + data + b"]," + tail[1:])
 
     async def _prepare(self, ctx: RequestContext) -> _ResponseJob:
-        body, backend = await self.read(ctx)
+        body = await self.generator.read_body(ctx)
+        if isinstance(ctx.request, SocketRequest):
+            body = ctx.request.read_event(body)
+        backend = self.targets.find(ctx, body.get("model"))
         options = requests.read_storage_options(body)
+        if isinstance(ctx.request, SocketRequest):
+            ctx.request.previous_id = options.previous_response_id
         response_id = ID_PREFIX[Endpoint.RESPONSES] + random_hex(24)
         if speaks_natively(backend, Endpoint.RESPONSES):
             items, echo = response_items.raw_input_items(body), requests.echoed_fields(body)
             native_body = await self._native_body(ctx, backend, body, options.previous_response_id)
             gen_request = GenerationRequest(body=native_body, id=response_id, endpoint=Endpoint.RESPONSES, echo=echo)
-            return _ResponseJob(ctx, backend, options, gen_request, items)
+            return _ResponseJob(ctx, backend, options, gen_request, items, await self._local_history(ctx))
         fields.check_supported(body, ResponseRequest)
         history, items = await self._read_items(ctx, body, options.previous_response_id)
         translation = requests.responses_to_chat(
@@ -276,15 +304,17 @@ class ResponsesApi(DialectApi, kw_only=True):
         gen_request = GenerationRequest(
             body=translation.chat, id=response_id, dialect=dialect, field_names=translation.param_names, echo=echo
         )
-        return _ResponseJob(ctx, backend, options, gen_request, items)
+        return _ResponseJob(ctx, backend, options, gen_request, items, history)
 
     async def _read_items(self, ctx: RequestContext, body: Json, previous: str | None) -> tuple[list[Json], list[Json]]:
         """Return the items of the conversation so far, and those of the request."""
         limit = self.settings.body_limit_bytes
         history = await self._history(ctx, previous)
-        items = await run_cooperatively(
-            response_items.read_input_items(body, lambda item_id: self.store.item(ctx.principal, item_id), limit)
-        )
+
+        def lookup(item_id: str) -> bytes | None:
+            return self.store.item(ctx.principal, item_id) or self.local_store.item(_local_id(ctx), item_id)
+
+        items = await run_cooperatively(response_items.read_input_items(body, lookup, limit))
         if len(history) + len(items) > ITEMS_LIMIT:
             message = f"The conversation has more than {ITEMS_LIMIT} items."
             raise invalid_request(message, param="input", code="context_length_exceeded")
@@ -306,9 +336,10 @@ class ResponsesApi(DialectApi, kw_only=True):
         if previous_id is None:
             return compaction.replace_own_summaries(out)
         previous = self.store.get(ctx.principal, previous_id)
+        is_local = self.local_store.get(_local_id(ctx), previous_id) is not None
         is_foreign = await self.owners.not_owned(ctx.principal, [previous_id])
         is_upstream_state = previous is None or (previous.is_native and len(backend.upstreams) == 1)
-        if is_foreign or not is_upstream_state:
+        if is_local or is_foreign or not is_upstream_state:
             history = await self._history(ctx, out.pop("previous_response_id"))
             out["input"] = history + response_items.raw_input_items(body)
         return compaction.replace_own_summaries(out)
@@ -329,7 +360,8 @@ class ResponsesApi(DialectApi, kw_only=True):
         """Return the items of a conversation up to and including a response."""
         if previous is None:
             return []
-        chain = self.store.chain(ctx.principal, previous)
+        local = self.local_store.get(_local_id(ctx), previous)
+        chain = self.store.chain(ctx.principal, previous) if local is None else [local]
         if chain is None:
             message = f"Previous response with id '{shorten_value(previous)}' not found. {self._retention_hint()}"
             raise invalid_request(message, param="previous_response_id", code="previous_response_not_found")
@@ -343,6 +375,18 @@ class ResponsesApi(DialectApi, kw_only=True):
             await asyncio.sleep(0)
         return items
 
+    async def _local_history(self, ctx: RequestContext) -> list[Json]:
+        """Return the conversation so far, if it is that of a WebSocket."""
+        if not isinstance(ctx.request, SocketRequest) or ctx.request.previous_id is None:
+            return []
+        local = self.local_store.get(ctx.request.local_id, ctx.request.previous_id)
+        return [] if local is None else await run_cooperatively(local.decode_items())
+
+    def _forget_local(self, ctx: RequestContext) -> None:
+        """Forget the response that a request of a WebSocket continues: it has failed, or replaces that response."""
+        if isinstance(ctx.request, SocketRequest) and ctx.request.previous_id is not None:
+            self.local_store.delete(ctx.request.local_id, ctx.request.previous_id)
+
     def _store_response(self, job: _ResponseJob, final: Json | None) -> None:
         """Store a complete response. `final` is None for an incomplete one."""
         if final is None:
@@ -350,13 +394,18 @@ class ResponsesApi(DialectApi, kw_only=True):
         if job.is_native:
             self.owners.claim(job.ctx.principal, final)
         options = job.options
+        suffix = job.gen_request.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
+        items = [response_items.complete_item(item, f"{suffix}_in{index}") for index, item in enumerate(job.items)]
+        if isinstance(job.ctx.request, SocketRequest):
+            self._forget_local(job.ctx)
+            if final.get("status") != "failed" and not (options.store and self.store.is_enabled):
+                self.local_store.put(job.ctx.request.local_id, final, job.history + items)
         if not options.store:
             return
-        suffix = job.gen_request.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         self.store.put(
             job.ctx.principal,
             final,
-            [response_items.complete_item(item, f"{suffix}_in{index}") for index, item in enumerate(job.items)],
+            items,
             previous=options.previous_response_id,
             is_native=job.is_native and not options.background,  # background responses have an id of ours
             is_background=options.background is True,
@@ -441,6 +490,10 @@ class ResponsesApi(DialectApi, kw_only=True):
         if settings.workers > 1:
             return f"{hint}, separately in each of its {settings.workers} worker processes."
         return f"{hint}."
+
+
+def _local_id(ctx: RequestContext) -> str:
+    return ctx.request.local_id if isinstance(ctx.request, SocketRequest) else ""
 
 
 def _response_id(ctx: RequestContext) -> str:
