@@ -41,7 +41,7 @@ API_CLIENTS = (
         name="openai-python",
         program=OPENAI_PYTHON,
         endpoint="responses",
-        modes=ALL_MODES,
+        modes=(*ALL_MODES, "socket"),
         finish_reasons=_STATUS,
         errors=_ERRORS,
     ),

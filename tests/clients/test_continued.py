@@ -231,13 +231,24 @@ def test_a_client_of_another_dialect_shows_the_uncut_tool_call(compare: Compare,
     assert result["answered"]["pieces"] == "It rains."
 
 
+@pytest.mark.parametrize("uses_socket", [False, True], ids=["http", "websocket"])
 @pytest.mark.skipif(codex.why_missing() is not None, reason=str(codex.why_missing()))
 def test_codex_shows_the_uncut_answer(
-    cut_gateway: Running, cut_upstreams: CutUpstreams, tmp_path: Path, request: pytest.FixtureRequest
+    cut_gateway: Running,
+    cut_upstreams: CutUpstreams,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    uses_socket: bool,
 ) -> None:
     def ask(model: str, byte: int) -> codex.Turn:
         words = f"Request {request.node.name}, byte {byte}."
-        return codex.run_turn(cut_gateway.url, cut_gateway.key or "none", model, words, folder=tmp_path)
+        seen = len(cut_gateway.log.all)
+        turn = codex.run_turn(
+            cut_gateway.url, cut_gateway.key or "none", model, words, folder=tmp_path, uses_socket=uses_socket
+        )
+        if uses_socket:
+            cut_gateway.log.wait(r"path=/v1/responses status=(101|499)", seen=seen)
+        return turn
 
     expected = codex.Turn((TEXT,), PROMPT_TOKENS, len(WORDS))
     assert [ask(f"prefill-{name}", UNCUT) for name in NAMES] == [expected, expected]

@@ -1,9 +1,10 @@
-"""OpenAI's Python client on the Responses API: buffered responses, raw streams, and the helper `stream()`."""
+"""OpenAI's Python client on the Responses API: buffered responses, raw streams, the helper `stream()`, WebSockets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cache
 
+import httpx2
 from openai import APIStatusError, NotFoundError, OpenAI, Stream
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
@@ -40,10 +41,30 @@ def _whole(client: OpenAI, request: dict[str, ClientValue], shown: ShownAnswer) 
 
 
 def _stream(client: OpenAI, request: dict[str, ClientValue], shown: ShownAnswer) -> ClientValue:
+    return _accumulate(client.responses.create(**request, stream=True), shown)
+
+
+def _socket(client: OpenAI, request: dict[str, ClientValue], shown: ShownAnswer) -> ClientValue:
+    with client.responses.connect() as connection:
+        connection.response.create(**request)
+        return _accumulate(_events(client, connection), shown)
+
+
+def _events(client: OpenAI, connection: ClientValue) -> Iterator[ClientValue]:
+    """Yield the events of one response; an error event becomes the exception of its status."""
+    for event in connection:
+        if event.type == "error":
+            response = httpx2.Response(event.status, request=httpx2.Request("GET", client.base_url))
+            raise client._make_status_error(event.error.message, body=event.error.to_dict(), response=response)
+        yield event
+        if event.type in TERMINAL:
+            return
+
+
+def _accumulate(events: ClientValue, shown: ShownAnswer) -> ClientValue:
     """Accumulate text and calls by hand; status and usage come from the last event."""
     calls: dict[int, list[str]] = {}
     final = None
-    events: ClientValue = client.responses.create(**request, stream=True)
     for event in events:
         if event.type == "response.output_text.delta":
             shown.pieces.append(event.delta)
@@ -79,6 +100,7 @@ READERS: dict[str, Callable[[OpenAI, dict[str, ClientValue], ShownAnswer], Clien
     "whole": _whole,
     "stream": _stream,
     "helper": _helper,
+    "socket": _socket,
 }
 
 
@@ -253,16 +275,25 @@ def _error_of(job: Job, **overrides: ClientValue) -> Result:
 
 def cancel(job: Job) -> Result:
     request = _request(job, input=job.story, max_output_tokens=job.story_tokens)
-    responses = _client(job).responses
+    client = _client(job)
+    responses = client.responses
     opened: ClientValue
+    if job.mode == "socket":
+        with responses.connect() as connection:
+            connection.response.create(**request)
+            return {"pieces": _two_pieces(_events(client, connection))}
     opened = responses.stream(**request) if job.mode == "helper" else responses.create(**request, stream=True)
-    pieces = 0
     with opened as stream:
-        for event in stream:
-            pieces += event.type == "response.output_text.delta"
-            if pieces == 2:
-                break
-    return {"pieces": pieces}
+        return {"pieces": _two_pieces(stream)}
+
+
+def _two_pieces(events: ClientValue) -> int:
+    pieces = 0
+    for event in events:
+        pieces += event.type == "response.output_text.delta"
+        if pieces == 2:
+            break
+    return pieces
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ def why_missing() -> str | None:
     return None if (HOME / "node_modules").is_dir() else "run: npm ci --prefix tests/oracle/codex"
 
 
-def run_turn(base_url: str, key: str, model: str, prompt: str, *, folder: Path) -> Turn:
-    """Send a prompt to a server that speaks Responses, and return what Codex shows."""
-    provider = f'model_providers.local={{name="local",base_url="{base_url}",wire_api="responses",env_key="LOCAL_KEY"}}'
+def run_turn(base_url: str, key: str, model: str, prompt: str, *, folder: Path, uses_socket: bool = False) -> Turn:
+    """Send a prompt to a server that speaks Responses, over HTTP or a WebSocket, and return what Codex shows."""
+    fields = f'name="local",base_url="{base_url}",wire_api="responses",env_key="LOCAL_KEY"'
+    provider = f"model_providers.local={{{fields},supports_websockets={str(uses_socket).lower()}}}"
     settings = (provider, 'model_provider="local"', "analytics.enabled=false", "check_for_update_on_startup=false")
     words = [str(HOME / "node_modules/.bin/codex"), "exec", "--json", "--skip-git-repo-check"]
     words += ["--sandbox", "read-only", "--cd", str(folder), "--model", model]
