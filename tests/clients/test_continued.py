@@ -145,9 +145,8 @@ def cut_gateway(cut_upstreams: CutUpstreams, tmp_path_factory: pytest.TempPathFa
             for way, settings in WAYS.items()
             for name, server in upstreams.items()
         ]
-        options = ["--unknown-tools", "ignore"]  # Codex sends some
         folder = tmp_path_factory.mktemp("gateway")
-        yield stack.enter_context(gateway(folder, more="\n".join(tables), options=options))
+        yield stack.enter_context(gateway(folder, more="\n".join(tables)))
 
 
 @pytest.fixture

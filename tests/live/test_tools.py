@@ -215,3 +215,24 @@ def test_an_unknown_tool_in_tool_choice_is_rejected(tiny_server: Running) -> Non
     reply = fetch(tiny_server, "/v1/chat/completions", {"model": "tiny", **body})
     assert reply.status == 400
     assert reply.error()["param"] == "tool_choice"
+
+
+@STREAM
+def test_a_tool_of_a_namespace_is_called_by_its_own_name(tiny_server: Running, stream: bool) -> None:
+    inner = [{"type": "function", **function(name)} for name in ("get_time", "end_chat")]
+    offered = {"tools": [{"type": "namespace", "name": "office", "description": "Hours.", "tools": inner}]}
+    fields = {**offered, "input": "Hello", "tool_choice": {"type": "function", "name": "get_time"}, "stream": stream}
+    reply = fetch(tiny_server, "/v1/responses", fields)
+    response = reply.chunks()[-1]["response"] if stream else reply.ok()
+    (call,) = response["output"]
+    assert (call["name"], call["namespace"], response["tools"][0]["name"]) == ("get_time", "office", "office")
+    msgspec.json.decode(call["arguments"], type=Clock)
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "noon"}
+    # The call is part of the stored response, or sent by the client.
+    ways: tuple[dict[str, Any], ...] = (
+        {"previous_response_id": response["id"], "input": [output]},
+        {"input": [{"role": "user", "content": "Hello"}, call, output]},
+    )
+    later = [fetch(tiny_server, "/v1/responses", {**offered, **way, "max_output_tokens": 4}).ok() for way in ways]
+    counts = [one["usage"]["input_tokens"] for one in later]
+    assert counts[0] == counts[1] > response["usage"]["input_tokens"]

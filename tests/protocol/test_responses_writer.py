@@ -64,6 +64,20 @@ def logprobs(token: str, raw: list[int] | None = None) -> Json:
     return {"content": [entry | {"top_logprobs": [top]}], "refusal": None}
 
 
+def test_a_call_gets_its_namespace_back() -> None:
+    events: list[Event] = [ChoiceStart(0)]
+    for number, name in enumerate(("crm__find", "find")):
+        events += [ToolCall(0, number, f"c{number}", name), ToolArguments(0, number, "{}")]
+    dialect = ResponsesDialect({}, call_names={"crm__find": {"name": "find", "namespace": "crm"}})
+    values = write([*events, Finish(0, "tool_calls")], dialect)
+    items = [value["item"] for value in values if "item" in value] + values[-1]["response"]["output"]
+    assert [(item["name"], item.get("namespace")) for item in items] == [
+        *(("find", "crm"), ("find", "crm"), ("find", None), ("find", None)),
+        *(("find", "crm"), ("find", None)),
+    ]
+    assert {value["name"] for value in values if value["type"].endswith("arguments.done")} == {"find"}
+
+
 def test_the_events_of_a_text_response() -> None:
     values = write([ChoiceStart(0), Text(0, "Hé"), Text(0, "llo"), Finish(0, "stop"), USAGE])
     assert kinds(values) == [

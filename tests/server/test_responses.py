@@ -256,6 +256,18 @@ def test_unknown_tools_are_rejected_or_ignored_as_configured(setting: str, is_re
     run(work())
 
 
+def test_an_upstream_that_speaks_responses_gets_namespaces_unchanged() -> None:
+    async def work() -> None:
+        tools = [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]
+        native, translated = Scene(native=True), Scene()
+        await native.create(tools=tools)
+        assert native.requests[0].body["tools"] == tools
+        await translated.create(tools=tools)
+        assert [tool["function"]["name"] for tool in translated.requests[0].body["tools"]] == ["n__f"]
+
+    run(work())
+
+
 def test_a_response_can_be_deleted_once() -> None:
     async def work() -> None:
         scene = Scene()

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 from welldone.schemas.chat import MESSAGES_LIMIT, ToolChoice, TopLogprobs
 from welldone.schemas.fields import INT32_MAX, FieldHandling, FieldInfo, ModelName, ignored, note, rejected
-from welldone.schemas.messages import CONTENT_PARTS_LIMIT, TOOLS_LIMIT, RefusalPart
+from welldone.schemas.messages import CONTENT_PARTS_LIMIT, TOOLS_LIMIT, FunctionName, NamedFunction, RefusalPart
 
 ITEMS_LIMIT = 2 * MESSAGES_LIMIT
 """Items of one request: one chat message may be reasoning, a text and calls. Reading one blocks the loop for 4 us."""
@@ -139,6 +139,7 @@ class FunctionCallItem(Struct, tag_field="type", tag="function_call"):
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
 
 
 class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
@@ -147,6 +148,7 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
     call_id: str
     name: str
     input: str
+    namespace: str | None = None
 
 
 class FunctionOutputItem(Struct, tag_field="type", tag="function_call_output"):
@@ -234,6 +236,20 @@ class ResponseTool(Struct):
     type: Annotated[str, Meta(max_length=128)]
 
 
+class NamespaceTool(Struct):
+    """Functions and custom tools with names of their own."""
+
+    name: FunctionName
+    tools: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=TOOLS_LIMIT)]
+    description: str | None = None
+
+
+class NamedTool(NamedFunction):
+    """A tool by its name. Without a namespace, the name must be unique among the tools of all namespaces."""
+
+    namespace: FunctionName | None = None
+
+
 class ItemsQuery(Struct):
     """The query of `/v1/responses/{id}/input_items`."""
 
@@ -285,7 +301,8 @@ class ResponseRequest(ResponseStorage, kw_only=True):
     tools: Annotated[
         Annotated[list[dict[str, Any]], Meta(max_length=TOOLS_LIMIT)] | None,
         note(
-            "up to 128 functions; custom tools for upstreams; others are rejected, or ignored: --unknown-tools ignore"
+            "up to 128 functions, also in namespaces; custom tools for upstreams; others are rejected, or ignored: "
+            "--unknown-tools ignore"
         ),
     ] = None
     tool_choice: Annotated[ToolChoice, note("none, auto, required, a function, a custom tool, allowed_tools")] = None

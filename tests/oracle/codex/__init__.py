@@ -1,4 +1,4 @@
-"""The coding agent Codex: one turn without tools, through its command line."""
+"""The coding agent Codex: one turn, through its command line, without the web search of OpenAI's servers."""
 
 import json
 import os
@@ -31,7 +31,8 @@ def run_turn(base_url: str, key: str, model: str, prompt: str, *, folder: Path, 
     """Send a prompt to a server that speaks Responses, over HTTP or a WebSocket, and return what Codex shows."""
     fields = f'name="local",base_url="{base_url}",wire_api="responses",env_key="LOCAL_KEY"'
     provider = f"model_providers.local={{{fields},supports_websockets={str(uses_socket).lower()}}}"
-    settings = (provider, 'model_provider="local"', "analytics.enabled=false", "check_for_update_on_startup=false")
+    settings = [provider, 'model_provider="local"', 'web_search="disabled"']
+    settings += ["analytics.enabled=false", "check_for_update_on_startup=false"]
     words = [str(HOME / "node_modules/.bin/codex"), "exec", "--json", "--skip-git-repo-check"]
     words += ["--sandbox", "read-only", "--cd", str(folder), "--model", model]
     words += [word for setting in settings for word in ("--config", setting)]

@@ -297,10 +297,15 @@ class ResponsesApi(DialectApi, kw_only=True):
             allows_custom_tools=isinstance(backend, UpstreamBackend),
         )
         echo = translation.echo
-        if ignored := len(body.get("tools") or ()) - len(echo["tools"]):
+        if ignored := translation.tools.ignored_count:
             ctx.log_fields["ignored_tools"] = ignored
         echo["store"] = options.store is True and self.store.is_enabled
-        dialect = ResponsesDialect(echo, is_summary=translation.wants_summary, clock=cache(self.now))
+        dialect = ResponsesDialect(
+            echo,
+            is_summary=translation.wants_summary,
+            clock=cache(self.now),
+            call_names=translation.tools.call_names(),
+        )
         gen_request = GenerationRequest(
             body=translation.chat, id=response_id, dialect=dialect, field_names=translation.param_names, echo=echo
         )

@@ -22,6 +22,8 @@ REFERENCES_LIMIT = 1_024
 
 ItemLookup: TypeAlias = Callable[[str], bytes | None]
 """Returns a stored item by its id, as JSON."""
+ToolNaming: TypeAlias = Callable[[str, str], str]
+"""Returns the name that a tool of a namespace has in a chat."""
 
 _ITEM_REFERENCE = "item_reference"
 _ID_PREFIXES = {
@@ -121,13 +123,15 @@ class ConvertedMessage(NamedTuple):
     param_names: dict[str, str]
 
 
-def items_to_messages(items: list[tuple[Json, str]]) -> list[ConvertedMessage]:
+def items_to_messages(items: list[tuple[Json, str]], chat_name: ToolNaming) -> list[ConvertedMessage]:
     """Convert items to chat messages. Each item comes with its parameter name for errors.
+
+    `chat_name` names the tools in a chat that have a namespace.
 
     Raises:
         ApiError: an item is invalid, or has no equivalent in a chat.
     """
-    chat = _ChatBuilder()
+    chat = _ChatBuilder(chat_name)
     for item, param in items:
         chat.add_item(item, param)
     chat.close_turn()
@@ -147,8 +151,9 @@ class _AssistantTurn(msgspec.Struct):
 
 
 class _ChatBuilder:
-    def __init__(self) -> None:
+    def __init__(self, chat_name: ToolNaming) -> None:
         self.messages: list[ConvertedMessage] = []
+        self._chat_name = chat_name
         self._turn = _AssistantTurn()
         self._call_ids: set[str] = set()
 
@@ -156,9 +161,9 @@ class _ChatBuilder:
         found = fields.read_fields(item, _item_schema(item, param), f"{param}.")
         match found:
             case schema.FunctionCallItem():
-                self._add_call(found.call_id, "function", {"name": found.name, "arguments": found.arguments}, param)
+                self._add_call(found, "function", {"arguments": found.arguments}, param)
             case schema.CustomCallItem():
-                self._add_call(found.call_id, "custom", {"name": found.name, "input": found.input}, param)
+                self._add_call(found, "custom", {"input": found.input}, param)
             case schema.FunctionOutputItem():  # or of a custom tool
                 if found.call_id not in self._call_ids:
                     reason = f"No tool call found for function call output with call_id {shorten_value(found.call_id)}."
@@ -208,9 +213,12 @@ class _ChatBuilder:
         self.close_turn()
         self.messages.append(ConvertedMessage(message, param_names))
 
-    def _add_call(self, call_id: str, kind: str, call: Json, param: str) -> None:
-        self._call_ids.add(call_id)
-        self._turn.calls.append({"id": call_id, "type": kind, kind: call})
+    def _add_call(
+        self, item: schema.FunctionCallItem | schema.CustomCallItem, kind: str, call: Json, param: str
+    ) -> None:
+        self._call_ids.add(item.call_id)
+        name = self._chat_name(item.namespace, item.name) if item.namespace else item.name
+        self._turn.calls.append({"id": item.call_id, "type": kind, kind: {"name": name} | call})
         self._turn.call_params.append(param)
         self._turn.param = self._turn.param or param
 

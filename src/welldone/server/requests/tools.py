@@ -94,8 +94,6 @@ def read_tools(request: ChatRequest, capabilities: ModelCapabilities, budget: Sc
 def unsupported_tool_type(param: str, kind: str, client_tool_type: str) -> ApiError:
     """Return the error for a tool that the server would have to run; clients run those of `client_tool_type`."""
     reason = f"This server runs no tools; supported: '{client_tool_type}'. Omit the tool"
-    if kind == "namespace":  # Codex sends the tools of MCP servers like this
-        reason = f"Functions in a namespace are not supported: send each as a tool of type '{client_tool_type}'"
     message = f"Invalid value for '{param}': '{shorten_value(kind)}'. {reason}, or start the server with "
     return invalid_request(f"{message}--unknown-tools ignore.", param=param, code="unsupported_value")
 

@@ -1,5 +1,7 @@
 """Writer of /v1/responses: events of an answer as a stream and as one reply."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar, assert_never
 
 import msgspec
@@ -94,7 +96,8 @@ class ResponsesWriter:
                 self._take_logprobs()
                 self._close_all("completed")
                 id = self._make_item_id("ctc" if event.is_custom else "fc")
-                self._item = self._emitter.open_item(objects.call_item(id, event))
+                names = self._dialect.call_names.get(event.name, {})
+                self._item = self._emitter.open_item(objects.call_item(id, event) | names)
             case ev.ToolArguments(text=text):
                 self._take_logprobs()
                 item = self._emitter.items[-1]  # the open call
@@ -180,13 +183,22 @@ class ResponsesDialect(TranslatedDialect):
     """Dialect of /v1/responses. `echo` has the members of the request that a Response repeats.
 
     With `is_summary` reasoning is sent as a summary. `clock` supplies `completed_at`; without it that is null.
+    `call_names` has the members `name` and `namespace` of calls, by the name of the tool in the chat.
     """
 
     BUFFERS_OUTPUT: ClassVar[bool] = True
 
-    def __init__(self, echo: Json, *, is_summary: bool = False, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        echo: Json,
+        *,
+        is_summary: bool = False,
+        clock: Clock | None = None,
+        call_names: Mapping[str, Json] = MappingProxyType({}),
+    ) -> None:
         self.echo = echo
         self.clock = clock
+        self.call_names = call_names
         self.reasoning_part_type = "summary_text" if is_summary else "reasoning_text"
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource, *, is_silent: bool = False) -> ResponsesWriter:

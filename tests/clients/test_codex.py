@@ -1,0 +1,37 @@
+"""The coding agent Codex calls tools in namespaces."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.live.upstream import gateway, upstream
+from tests.oracle import codex
+from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply
+from welldone.mock.server import MockHttpRequest
+
+CHAT_NAME = "multi_agent_v1__close_agent"
+
+
+def _reply(seen: MockHttpRequest) -> MockReply:
+    """A call of a tool of Codex, then text."""
+    role, _, _, done = HELLO_REPLY.pieces
+    if json.loads(seen.body)["messages"][-1]["role"] == "tool":
+        return HELLO_REPLY
+    function = {"name": CHAT_NAME, "arguments": '{"target":"nobody"}'}
+    delta = {"tool_calls": [{"index": 0, "id": "call_a", "type": "function", "function": function}]}
+    chunks = [(json.dumps(delta), "null"), ("{}", '"tool_calls"')]
+    return MockReply((role, *(MockChunk(CHUNK_TEMPLATE % chunk) for chunk in chunks), done))
+
+
+@pytest.mark.skipif(codex.why_missing() is not None, reason=str(codex.why_missing()))
+def test_codex_runs_a_tool_of_a_namespace(tmp_path: Path) -> None:
+    with upstream(_reply) as server, gateway(tmp_path, server.url) as running:
+        turn = codex.run_turn(running.url, running.key or "none", "hello", "Close it.", folder=tmp_path)
+        bodies = [json.loads(post.body) for post in server.posts()]
+    assert turn.messages == ("Hello",)
+    first, second = bodies
+    assert CHAT_NAME in {tool["function"]["name"] for tool in first["tools"]}
+    *_, call, output = second["messages"]
+    assert [one["function"]["name"] for one in call["tool_calls"]] == [CHAT_NAME]
+    assert "invalid agent id nobody" in output["content"]  # Codex found the tool
