@@ -102,7 +102,7 @@ bench: .venv/.test ## measure the CPU cost per chunk of the protocol core and of
 	$(BIN)/python benchmarks/protocol.py $(ARGS)
 	$(BIN)/python benchmarks/middleware.py $(ARGS)
 
-bench-serve: .venv/.serve ## measure the overhead of the server over its engine; ARGS="--quick -m model.gguf"
+bench-serve: .venv/.serve ## measure the overhead of the server over its engine; ARGS="--quick -m model.gguf", ARGS=--engines: all engines
 	$(BIN)/python benchmarks/serve.py $(ARGS)
 
 bench-gateway: .venv/.serve .venv-peers/.ready ## measure the overhead of the gateway and of other gateways; ARGS="--only welldone,nginx"

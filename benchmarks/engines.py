@@ -33,6 +33,7 @@ CONTEXT_PER_SLOT = 1024
 QUESTIONS = 6
 """Of a long prompt: 120 tokens with the built-in model, seconds for 16 streams on a slow machine."""
 START_LIMIT_S = 120.0
+POLL_S = 0.2
 ROUNDS = 3
 
 
@@ -168,13 +169,19 @@ def _alone(program: str, arguments: list[str]) -> Iterator[int]:
         ) as process,
     ):
         try:
-            try:
-                asyncio.run(asyncio.wait_for(wait_until_healthy(Address(port=port)), START_LIMIT_S))
-            except TimeoutError:
-                raise ChildError(f"{Path(program).name} was not ready within {START_LIMIT_S:g} s") from None
+            asyncio.run(_wait_until_ready(process, port, Path(program).name))
             yield port
         finally:
             process.terminate()
+
+
+async def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int, name: str) -> None:
+    healthy = asyncio.create_task(wait_until_healthy(Address(port=port)))
+    deadline = time.monotonic() + START_LIMIT_S
+    while not (await asyncio.wait({healthy}, timeout=POLL_S))[0]:
+        if process.poll() is not None or time.monotonic() > deadline:
+            healthy.cancel()
+            raise ChildError(f"{name} does not run by itself with these options")
 
 
 def _run(target: Target, streams: int, answers: int, tokens: int, seed: int, questions: int) -> Run:

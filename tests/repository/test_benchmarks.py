@@ -1,13 +1,17 @@
 """The benchmarks run and print all rows and bars. Their figures are not tested."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.engines import stand_in_server
 
 pytestmark = pytest.mark.tier3
 
@@ -22,9 +26,11 @@ SMALL_TOOL = ("--streams", "2", "--many", "3", "--rounds", "1", "--seconds", "0.
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler: apt-get install gcc")
 
 
-def _run(*arguments: str, script: Path = BENCHMARK) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+def _run(
+    *arguments: str, script: Path = BENCHMARK, environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    command, own = [sys.executable, str(script), *arguments], {**os.environ, **(environment or {})}
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=own)
 
 
 def test_the_server_benchmark_prints_every_path_and_bar_at_every_level(tiny_model: Path) -> None:
@@ -40,6 +46,25 @@ def test_the_server_benchmark_prints_every_path_and_bar_at_every_level(tiny_mode
             assert sum(row.startswith(f"{bar} {streams} stream") for row in rows) == 1
     assert "load average" in done.stdout
     assert "of a core" in done.stdout
+
+
+def test_the_server_benchmark_compares_all_engines(tiny_model: Path, tmp_path: Path) -> None:
+    program = stand_in_server.install(tmp_path / "llama-server")
+    environment = {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "WELLDONE_ENGINES": str(tmp_path)}
+    options = ("--engines", "--streams", "1,2", "--rounds", "1", "--tokens", "4", "-np", "2", "--json")
+    done = _run(*options, "-m", str(tiny_model), environment=environment)
+    # The stand-in starts only with welldone's flags, so that it does not run alone.
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "llama-server" in done.stderr
+    done = _run(*options, "-m", str(tiny_model), environment=environment | {"PATH": "/usr/bin:/bin"})
+    assert (done.returncode, done.stderr) == (0, "")
+    report: dict[str, Any] = json.loads(done.stdout)
+    expected = [("wheel", way, streams) for streams in (1, 2) for way in ("direct", "welldone")]
+    assert [(row["engine"], row["way"], row["streams"]) for row in report["rows"]] == expected
+    for row in report["rows"]:
+        assert row["failed"] == []
+        assert min(row["tokens_per_s"], row["prompt_tokens_per_s"], row["first_p50_s"]) > 0
+    assert len(report["bars"]) == 4
 
 
 def test_with_few_answers_there_is_no_percentile_and_strict_fails(tiny_model: Path) -> None:
