@@ -9,13 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from websockets.sync.client import ClientConnection, connect
 
-from tests.live.raw import STREAM, RawConnection
+from tests.live.raw import LIMIT_S, STREAM, RawConnection
 from tests.live.server import Running
 from tests.models.picture import data_url, png
 from tests.server import open_responses
-from welldone.protocol.sse import SseDecoder
+from welldone.protocol.sse import SseDecoder, named_frame
 from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
 
 Json = dict[str, Any]
 RESPONSES, COMPACT = "/v1/responses", "/v1/responses/compact"
@@ -154,3 +156,81 @@ def test_an_invalid_compaction_is_rejected(server: Running, change: Callable[[Js
     assert status == 400
     assert reply["error"]["param"] == param
     assert reply["error"]["type"] == "invalid_request_error"
+
+
+# Over a WebSocket.
+
+
+def socket(server: Running) -> ClientConnection:
+    """Open a WebSocket."""
+    url = f"{server.url.replace('http', 'ws', 1)}/responses"
+    return connect(url, additional_headers=server.headers(), proxy=None)
+
+
+def turn(connection: ClientConnection, server: Running, **body: Any) -> Json:  # noqa: ANN401 - each field its own
+    """Create a response that is not stored; returns it, or its error event. Nothing of it breaks the schema."""
+    request = {"model": server.model, "store": False, **SHORT, **body}
+    connection.send(json.dumps({"type": "response.create", **request}))
+    events: list[Json] = []
+    while not events or events[-1]["type"] not in ("response.completed", "response.incomplete", "error"):
+        events.append(json.loads(connection.recv(timeout=LIMIT_S)))
+    if events[-1]["type"] == "error":
+        assert open_responses.wrong_in_error_event(events[-1]) == []
+        return events[-1]
+    assert [wrong for event in events for wrong in open_responses.wrong_in_event(event)] == []
+    stream = b"".join(named_frame(event["type"], json.dumps(event).encode()) for event in events)
+    trace = Trace(body=stream, endpoint="responses", request={**request, "stream": True})
+    assert [finding.rule for finding in judge(trace).findings] == []
+    response: Json = events[-1]["response"]
+    return response
+
+
+def test_responses_follow_each_other_on_a_connection(server: Running) -> None:
+    with socket(server) as connection:
+        first, second = (turn(connection, server, input=f"Reply with: {word}") for word in ("first", "second"))
+    assert first["id"] != second["id"]
+    assert first["output"]
+    assert second["output"]
+
+
+def test_a_response_continues_on_its_connection_only(server: Running) -> None:
+    with socket(server) as connection:
+        first = turn(connection, server, input="Remember the code word: cobalt. Reply with OK.")
+        second = turn(connection, server, input="What is the code word?", previous_response_id=first["id"])
+    assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+    with socket(server) as connection:
+        lost = turn(connection, server, input="Go on.", previous_response_id=second["id"])
+        assert lost["error"]["code"] == "previous_response_not_found"
+        assert turn(connection, server, input="Begin again.")["output"]
+
+
+def test_a_failed_continuation_ends_its_chain(server: Running) -> None:
+    orphan = [{"type": "function_call_output", "call_id": "call_missing", "output": "no such call"}]
+    with socket(server) as connection:
+        first = turn(connection, server, input="Remember the code word: ember.")
+        assert turn(connection, server, input=orphan, previous_response_id=first["id"])["status"] == 400
+        lost = turn(connection, server, input="Go on.", previous_response_id=first["id"])
+    assert lost["error"]["code"] == "previous_response_not_found"
+
+
+def test_a_compacted_conversation_begins_a_chain(server: Running) -> None:
+    items = [message("user", "Remember the code word: slate."), message("assistant", "OK.")]
+    _, compacted = compact(server, model=server.model, input=items)
+    with socket(server) as connection:
+        response = turn(connection, server, input=[*compacted["output"], message("user", "Continue.")], tools=[])
+    assert response["output"]
+
+
+def test_streamed_and_sent_responses_are_equal(server: Running) -> None:
+    items = [message("user", "Name three colours.")]
+    with socket(server) as connection:
+        sent = turn(connection, server, input=items)
+    streamed, _ = create(server, {"input": items, "stream": True, "store": False})
+    assert [item["content"] for item in sent["output"]] == [item["content"] for item in streamed["output"]]
+
+
+def test_an_image_is_seen_over_a_websocket(zoo: Running) -> None:
+    image = {"type": "input_image", "image_url": data_url(png(32, 32, (250, 10, 10)))}
+    with socket(zoo) as connection:
+        response = turn(connection, zoo, model="seeing", input=[message("user", [image])])
+    assert response["output"]

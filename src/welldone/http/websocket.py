@@ -1,8 +1,8 @@
 """A WebSocket (RFC 6455) on a connection of the HTTP server.
 
-The library websockets reads and writes the frames. Its `Protocol` does no I/O, and it has no dependencies, while
-wsproto needs h11. Compression is not offered. Messages that the application has not taken yet are limited in number and
-size: beyond that the connection is not read.
+The library websockets reads and writes the frames. Its `Protocol` does no I/O, and it has no dependencies (wsproto has
+h11). Compression is not offered. Messages that the application has not taken yet are limited in number and size: beyond
+that the connection is not read.
 """
 
 import asyncio

@@ -175,6 +175,8 @@ class ResponsesApi(DialectApi, kw_only=True):
         all_items = history + items
         response_id = ID_PREFIX[Endpoint.RESPONSES] + random_hex(24)
         chat = requests.compaction_chat(history, items, request.instructions)
+        if isinstance(backend, LocalBackend):  # some upstreams have models that do not accept it
+            chat["temperature"] = 0
         final: Json = {}
         gen_request = GenerationRequest(
             body={"model": request.model, **chat},
