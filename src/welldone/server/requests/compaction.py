@@ -9,7 +9,7 @@ import binascii
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_list, as_object
 
-SUMMARY_TOKENS = 4_096
+SUMMARY_TOKENS = 2_048
 """Limit of a summary, with the reasoning before it: a model that repeats itself would fill its context otherwise."""
 COMPACTION = "compaction"
 """Type of the item."""
