@@ -8,6 +8,7 @@ import pytest
 
 from tests.laws import real_messages, real_responses
 from tests.laws.real_responses import frames
+from tests.protocol.build import content_chunks, finish, role, stream
 from tests.table import table
 from welldone.protocol.dialects.dialect_reader import DialectReader
 from welldone.protocol.dialects.registry import dialect_reader_for
@@ -516,9 +517,13 @@ def test_frames_that_are_too_long_and_replies_that_cannot_be_read_are_errors(dia
     assert whole.failure is not None
 
 
-def test_a_part_reads_chat_again_when_another_upstream_continues_it() -> None:
+def test_the_next_upstream_may_have_another_dialect() -> None:
     reading = pipeline(MESSAGES)
+    reading.configure(0, RepairOptions(upstream_dialect=RESPONSES))
     reading.configure(0, RepairOptions())
+    sent = reading.feed(stream(role(), *content_chunks("Hi"), finish())) + reading.close()
+    assert b'"content":"Hi"' in sent
+    assert reading.failure is None
     assert reading.parts[0].repair_log.endpoint == "chat"
 
 

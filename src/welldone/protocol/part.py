@@ -50,6 +50,7 @@ class StreamPart:
         self._new_call_id = new_call_id
         self._is_stream = is_stream
         self._limit_bytes = limit_bytes
+        self._upstream_dialect: Endpoint | None = None
         self._first_envelope: Envelope | None = None  # of the stream that is continued
         self._continuation: Continuation | None = None
         self._seam: Seam | None = None  # until the next stream has passed what was delivered
@@ -58,13 +59,7 @@ class StreamPart:
     def _begin(self) -> None:
         """Start to read a stream."""
         facts = self._facts
-        self._reader: EventReader = EventReader(
-            self.endpoint,
-            fallback=self._fallback,
-            facts=facts,
-            repair_log=self.repair_log,
-            limit_bytes=self._limit_bytes,
-        )
+        self._reader: EventReader = self._make_reader()
         self.repairer: EventRepairer = EventRepairer(
             self.endpoint,
             facts=facts,
@@ -163,14 +158,17 @@ class StreamPart:
         self.repairer.options = options
         self.repair_log.strict_rules = options.strict
         self.repair_log.endpoint = options.upstream_dialect or self.endpoint
-        if options.upstream_dialect is not None:
-            self._reader = dialect_reader_for(
-                options.upstream_dialect,
-                self.endpoint,
-                fallback=self._fallback,
-                facts=self._facts,
-                repair_log=self.repair_log,
-            )
+        if options.upstream_dialect is not self._upstream_dialect:
+            self._upstream_dialect = options.upstream_dialect
+            self._reader = self._make_reader()
+
+    def _make_reader(self) -> EventReader:
+        dialect, endpoint, fallback, log = self._upstream_dialect, self.endpoint, self._fallback, self.repair_log
+        if dialect is not None:
+            return dialect_reader_for(dialect, endpoint, fallback=fallback, facts=self._facts, repair_log=log)
+        return EventReader(
+            endpoint, fallback=fallback, facts=self._facts, repair_log=log, limit_bytes=self._limit_bytes
+        )
 
     def can_use_fast_path(self, index: int) -> bool:
         """Whether plain text of this choice passes unchanged and changes no state."""
