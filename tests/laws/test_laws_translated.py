@@ -116,6 +116,7 @@ def test_a_stream_in_another_dialect_has_the_same_events(dialect: Endpoint, even
         *found_before, found_failure = (one for one in found if not isinstance(one, skipped))
         assert found_before == before
         assert isinstance(found_failure, Failure)
+        assert isinstance(failure, Failure)
         assert found_failure.message == failure.message
         return
     usages = [one for one in events if isinstance(one, Usage)]
@@ -210,7 +211,7 @@ user_content = st.one_of(
         max_size=3,
     ).filter(lambda parts: any(part["type"] == "image_url" for part in parts)),  # texts alone are one string
 )
-functions = st.builds(
+functions: st.SearchStrategy[Json] = st.builds(
     lambda name, description: {"type": "function", "function": {"name": name, **description, "parameters": PARAMETERS}},
     names,
     st.one_of(st.just({}), texts.map(lambda text: {"description": text})),

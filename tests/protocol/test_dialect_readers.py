@@ -505,6 +505,7 @@ def test_frames_that_are_too_long_and_replies_that_cannot_be_read_are_errors(dia
         reading.feed(b"data: " + b"x" * 2**20)
     assert reading.failure is not None
     reader, _ = make_reader(dialect)
+    events: list[Event] = []
     for _ in range(FRAME_LIMIT_BYTES // 2**20 + 2):
         events = reader.feed(b"data: " + b"x" * 2**20)
         if events:

@@ -217,6 +217,10 @@ def test_an_error_on_the_command_line_is_one_line(arguments: str, expected: str,
         ("[upstreams]\nlab = 'http://canary'", "welldone.toml: upstreams.lab should be a table"),
         ("[upstreams.lab]", 'welldone.toml: upstreams.lab needs a url, such as url = "http://HOST:8000/v1"'),
         (
+            "[upstreams.lab]\nurl = 'http://lab/v1'\nchat = false",
+            'welldone.toml: upstreams.lab: chat = false needs an API that it supports, such as speaks = ["messages"]',
+        ),
+        (
             "[upstreams.'a b']\nurl = 'http://a'",
             "welldone.toml: upstreams: invalid name 'a b': expected 1 to 64 letters, digits, dots, - and _",
         ),

@@ -128,7 +128,7 @@ def test_tools_are_translated(more: Json, choice: str | None, is_serial: bool) -
         {"name": "g", "input_schema": {"type": "object"}},
     ]
     kinds = {"auto": "auto", "none": "none", "required": "any", "f": "tool"}
-    expected = None if choice is None and not is_serial else {"type": kinds[choice or "auto"]}
+    expected: Json | None = None if choice is None and not is_serial else {"type": kinds[choice or "auto"]}
     if expected is not None:
         expected |= {"name": "f"} if choice == "f" else {}
         expected |= {"disable_parallel_tool_use": True} if is_serial and choice != "none" else {}
