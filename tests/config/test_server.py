@@ -110,6 +110,9 @@ def test_a_llama_server_command_line_works(read: Read) -> None:
         ("--pooling mean", "pooling", "mean"),
         ("--chat-template chatml", "chat_template", "chatml"),
         ("--reasoning-format deepseek", "reasoning_format", "deepseek"),
+        ("", "json_tool_calls", "auto"),
+        ("--json-tool-calls", "json_tool_calls", "on"),
+        ("--json-tool-calls off", "json_tool_calls", "off"),
         ("-ctk q8_0", "cache_type_k", "q8_0"),
         ("-no-kvu", "kv_unified", False),
         (

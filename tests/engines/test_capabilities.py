@@ -36,6 +36,32 @@ def test_capabilities_are_read_from_llama_cpps_props() -> None:
     assert (found.images, found.audio, found.tools, found.chat, found.embeddings) == (True, False, False, True, False)
 
 
+@table(
+    ("setting", "name", "is_converted"),
+    [
+        ("auto", "Qwen2.5 Coder 1.5B Instruct", True),
+        ("auto", "qwen2.5-coder-7b-instruct-q4_k_m", True),
+        ("auto", "Qwen2.5 7B Instruct", False),
+        ("auto", "Qwen3 Coder 30B A3B Instruct", False),
+        ("auto", None, False),
+        ("on", None, True),
+        ("off", "Qwen2.5-Coder-1.5B-Instruct", False),
+    ],
+)
+def test_calls_in_json_text_are_converted_by_setting_and_model(
+    setting: str, name: str | None, is_converted: bool
+) -> None:
+    settings = ModelSettings(name="m", json_tool_calls=setting)
+    metadata = GgufMetadata(size_bytes=1, version=3, architecture="qwen2", name=name)
+    assert parse_capabilities({}, {}, settings, metadata).json_tool_calls is is_converted
+
+
+def test_a_command_converts_calls_only_if_it_is_set() -> None:
+    for setting, is_converted in (("auto", False), ("on", True)):
+        settings = ModelSettings(name="m", command=("run",), json_tool_calls=setting)
+        assert parse_capabilities({}, {}, settings, None).json_tool_calls is is_converted
+
+
 ODD: list[Any] = [None, 1, "x", [], [1], {"data": 1}, {"data": []}, {"data": [1]}, {"data": [{"meta": [1], "x": None}]}]
 
 

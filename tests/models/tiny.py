@@ -19,6 +19,7 @@ from tests.models.vocabulary import (
     CONTROLS,
     END,
     END_OF_TEXT,
+    Mark,
     Need,
     Token,
     Vocabulary,
@@ -36,6 +37,16 @@ HEADS, KEY_HEADS = 4, 2
 HEAD_WIDTH = WIDTH // HEADS
 HIDDEN = 128  # of the feed-forward part: twice the width
 NEEDS = len(Need)
+_SHAPES = (
+    ("attn_q", HEADS * HEAD_WIDTH, WIDTH),
+    ("attn_k", KEY_HEADS * HEAD_WIDTH, WIDTH),
+    ("attn_v", KEY_HEADS * HEAD_WIDTH, WIDTH),
+    ("attn_output", WIDTH, HEADS * HEAD_WIDTH),
+    ("ffn_gate", HIDDEN, WIDTH),
+    ("ffn_up", HIDDEN, WIDTH),
+    ("ffn_down", WIDTH, HIDDEN),
+)
+"""Rows and columns of the matrices of a layer."""
 
 # Found by experiment: nearly every character is complete, and a text at temperature 0 does not soon become periodic.
 NEED_SIZE = 2.0
@@ -75,9 +86,40 @@ def broken_model() -> Gguf:
     return _model("tiny-broken", (HERE / "chat.jinja").read_text(), {}, misfit=BREAKING)
 
 
+def reciting_model(name: str, *pieces: str) -> Gguf:
+    """Return a chat model that answers with these pieces, new tokens, whatever the prompt is.
+
+    One number of a token's embedding is set: the first for all ordinary tokens, another for each piece. The output
+    layer makes the next piece likely, and the layers add nothing.
+    """
+    words = vocabulary()
+    added = tuple(Token(piece.encode(), Mark.ADDED) for piece in pieces)
+    words = Vocabulary((*words.tokens, *added), words.merges)
+    places = {piece.encode(): place for place, piece in enumerate(pieces)}
+    weights = Weights(SEED)
+    for layer in range(LAYERS):
+        for part, height, width in _SHAPES:
+            weights.add_rows(f"blk.{layer}.{part}.weight", [[0.0] * width] * height)
+        for part in ("attn_norm", "ffn_norm"):
+            weights.add_same(f"blk.{layer}.{part}.weight", WIDTH, 1.0)
+    own = [places.get(token.data, -1) + 1 for token in words.tokens]
+    after = [len(pieces) if token.data == END.encode() else places.get(token.data, -1) for token in words.tokens]
+    weights.add_rows("token_embd.weight", [[float(place == at) for at in range(WIDTH)] for place in own])
+    weights.add_same("output_norm.weight", WIDTH, 1.0)
+    weights.add_rows("output.weight", [[4.0 * (place == at) for at in range(WIDTH)] for place in after])
+    return Gguf(_metadata(name, (HERE / "chat.jinja").read_text(), words), weights.tensors)
+
+
 def _model(name: str, template: str, leanings: Mapping[str, float], misfit: float = MISFIT) -> Gguf:
     words = vocabulary()
-    metadata: dict[str, Value] = {
+    weights = Weights(SEED)
+    _add_layers(weights)
+    _add_ends(weights, words, {**CLOSERS, **SILENT, **leanings}, misfit)
+    return Gguf(_metadata(name, template, words), weights.tensors)
+
+
+def _metadata(name: str, template: str, words: Vocabulary) -> dict[str, Value]:
+    return {
         "general.architecture": "llama",
         "general.name": name,
         "general.file_type": 0,  # F32
@@ -93,10 +135,6 @@ def _model(name: str, template: str, leanings: Mapping[str, float], misfit: floa
         **tokenizer(words),
         "tokenizer.chat_template": template,
     }
-    weights = Weights(SEED)
-    _add_layers(weights)
-    _add_ends(weights, words, {**CLOSERS, **SILENT, **leanings}, misfit)
-    return Gguf(metadata, weights.tensors)
 
 
 def tokenizer(words: Vocabulary) -> dict[str, Value]:

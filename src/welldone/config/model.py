@@ -93,6 +93,15 @@ class ModelSettings:
         choices="auto none deepseek deepseek-legacy",
         llama="LLAMA_ARG_THINK",
     )
+    json_tool_calls: str = model_setting(
+        "auto",
+        "convert an answer that is only the JSON of a call, bare or in a code fence, to that tool call; auto: for "
+        "models that are known for such answers (Qwen2.5-Coder)",
+        "--json-tool-calls on|off|auto",
+        choices="on off auto",
+        words={"true": "on", "false": "off"},
+        alone="on",
+    )
     embeddings: bool = model_setting(False, "enable embeddings", "--embeddings --embedding")
     reranking: bool = model_setting(False, "enable reranking", "--reranking --rerank")
     pooling: str | None = model_setting(

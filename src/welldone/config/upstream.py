@@ -67,6 +67,9 @@ class UpstreamSettings:
     text: str = setting(
         "delta", "content of each chunk: delta, the new text; cumulative, all text so far", choices="delta cumulative"
     )
+    json_tool_calls: bool = setting(
+        False, "convert an answer that is only the JSON of a call, bare or in a code fence, to that tool call"
+    )
     strict: tuple[str, ...] = setting(
         (),
         "rule ids whose violation is an error instead of being repaired; true: all rules",

@@ -35,6 +35,8 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     audio: bool = True
     tools: bool = True
     """Whether the chat template supports tools."""
+    json_tool_calls: bool = False
+    """Whether an answer that is only the JSON of a tool call becomes that call."""
     chat: bool = True
     embeddings: bool = True
     reranking: bool = True
@@ -79,6 +81,7 @@ def parse_capabilities(
     template = as_object(props.get("chat_template_caps"))
     is_reranker = settings.reranking or (metadata is not None and metadata.is_reranker)
     is_embedder = metadata is not None and metadata.is_embedder
+    prints_calls = metadata is not None and metadata.prints_json_calls
     has_props = bool(props)  # a server without /props is assumed to support everything
     generation = as_object(props.get("default_generation_settings"))
     return ModelCapabilities(
@@ -93,6 +96,7 @@ def parse_capabilities(
         images=bool(modalities.get("vision")) if has_props else True,
         audio=bool(modalities.get("audio")) if has_props else True,
         tools=bool(template.get("supports_tools")) if has_props else True,
+        json_tool_calls=settings.json_tool_calls == "on" or (settings.json_tool_calls == "auto" and prints_calls),
         chat=not (is_reranker or is_embedder),
         embeddings=is_embedder or settings.embeddings or metadata is None,
         reranking=is_reranker,

@@ -65,6 +65,11 @@ class BackendLease(msgspec.Struct, kw_only=True):
     upstream: Upstream | None = None
 
     @property
+    def converts_json_calls(self) -> bool:
+        """Whether an answer of a local model that is only the JSON of a tool call becomes that call."""
+        return False
+
+    @property
     def is_gone(self) -> bool:
         """Whether the replica of this lease has left the cluster or is leaving it; another one takes over."""
         return False
@@ -157,6 +162,11 @@ class LocalLease(BackendLease):
 
     engine: LocalModel
     progress: RequestProgress | None = None
+
+    @property
+    def converts_json_calls(self) -> bool:
+        """By the setting, and with `auto` by the model."""
+        return self.engine.capabilities is not None and self.engine.capabilities.json_tool_calls
 
     def watch(self, progress: RequestProgress) -> None:
         """Tell a stall of the engine from the processing of a prompt."""

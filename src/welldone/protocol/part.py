@@ -6,11 +6,19 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.protocol import sse
-from welldone.protocol.continuation import PENDING_LIMIT, Continuation, Delivered, Seam, continued_usage
+from welldone.protocol.continuation import (
+    PENDING_LIMIT,
+    Continuation,
+    ContinuationWay,
+    Delivered,
+    Seam,
+    continued_usage,
+)
 from welldone.protocol.dialects.registry import dialect_reader_for
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Finish, KeepAlive, Usage
 from welldone.protocol.fields import strict_rule_failure
+from welldone.protocol.json_tool_calls import JsonCallConverter
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
@@ -54,6 +62,8 @@ class StreamPart:
         self._first_envelope: Envelope | None = None  # of the stream that is continued
         self._continuation: Continuation | None = None
         self._seam: Seam | None = None  # until the next stream has passed what was delivered
+        self.converted_calls: int = 0
+        """Number of choices whose text became a tool call."""
         self._begin()
 
     def _begin(self) -> None:
@@ -71,6 +81,7 @@ class StreamPart:
         self._stops = StopStringFilter(facts.stop_strings) if facts.stop_strings else None
         self._reasoning_counter = ReasoningTokenCounter() if facts.count_reasoning_tokens else None
         self._text_tool_calls = TextToolCallDetector(facts.tool_names) if facts.tool_names else None
+        self._json_calls: JsonCallConverter | None = None  # until no text can become a call
         self._early_events: list[Event] | None = []  # fields received before the envelope
         self._held_failure: list[Event] = []  # the last events of a stream that may be continued
         filters = (self._reasoning_counter, self._text_tool_calls, self._continuation)
@@ -151,7 +162,8 @@ class StreamPart:
     @property
     def text_tool_calls(self) -> int:
         """Number of choices whose text looks like a tool call."""
-        return 0 if self._text_tool_calls is None else self._text_tool_calls.count
+        # Of a text that became a call, the reasoning before it may be unlike a call.
+        return 0 if self._text_tool_calls is None else max(0, self._text_tool_calls.count - self.converted_calls)
 
     def configure(self, options: RepairOptions) -> None:
         """Set how the stream is repaired, before its first byte."""
@@ -161,6 +173,10 @@ class StreamPart:
         if options.upstream_dialect is not self._upstream_dialect:
             self._upstream_dialect = options.upstream_dialect
             self._reader = self._make_reader()
+        # A prefill continues a text that was sent.
+        is_prefilled = self._continuation is not None and self._continuation.way is ContinuationWay.PREFILL
+        tools = None if is_prefilled else options.json_calls
+        self._json_calls = None if tools is None else JsonCallConverter(tools, self._new_call_id, self.repair_log)
 
     def _make_reader(self) -> EventReader:
         dialect, endpoint, fallback, log = self._upstream_dialect, self.endpoint, self._fallback, self.repair_log
@@ -210,7 +226,7 @@ class StreamPart:
     def close_by_frame(self) -> Iterator[FrameEvents]:
         """Yield the last events, frame by frame, after the end of the upstream stream."""
         if self._is_stopped:
-            yield None, self._deliver(self._hold_until_envelope(self.repairer.close(is_done=True)))
+            yield None, self._deliver(self._convert(self.repairer.close(is_done=True)))
             return
         yield from self._read_frames(self._reader.decode_last_frames())
         last = self.repairer.feed(self._apply_filters(self._reader.flush()) + self._flush_stop_filter())
@@ -223,11 +239,11 @@ class StreamPart:
         if rule is not None and self.repairer.failure is None:
             self.repairer.failure = strict_rule_failure(rule)
             last = [*(event for event in last if not isinstance(event, Finish | Usage)), self.repairer.failure]
-        yield None, self._deliver(self._hold_until_envelope(last))
+        yield None, self._deliver(self._convert(last))
 
     def fail(self, failure: Failure) -> list[Event]:
         """Return the last events of an answer that fails for a reason outside of the stream."""
-        events = self._hold_until_envelope(self.repairer.feed([*self._flush_stop_filter(), failure]))
+        events = self._convert(self.repairer.feed([*self._flush_stop_filter(), failure]))
         return self._deliver(events, holds_failure=False)
 
     def _read_frames(self, frames: list[sse.Frame]) -> Iterator[FrameEvents]:
@@ -273,12 +289,12 @@ class StreamPart:
         return events
 
     def _repair(self, events: list[Event]) -> list[Event]:
-        return self._hold_until_envelope(self.repairer.feed(self._apply_filters(events)))
+        return self._convert(self.repairer.feed(self._apply_filters(events)))
 
     def _strict_failure(self) -> list[Event]:
         """A failure if a strict rule was violated."""
         rule = self.repair_log.broken_rule
-        return [] if rule is None else self._hold_until_envelope(self.repairer.feed([strict_rule_failure(rule)]))
+        return [] if rule is None else self._convert(self.repairer.feed([strict_rule_failure(rule)]))
 
     def _apply_filters(self, events: list[Event]) -> list[Event]:
         """Convert forced calls and apply stop strings."""
@@ -298,6 +314,22 @@ class StreamPart:
     def _flush_stop_filter(self) -> list[Event]:
         return [] if self._stops is None else self._stops.close()
 
+    def _convert(self, events: list[Event]) -> list[Event]:
+        """Convert text that is a call, and hold events until there is an envelope."""
+        converter = self._json_calls
+        if converter is not None:
+            before = converter.count
+            events = converter.feed(events)
+            self.converted_calls += converter.count - before
+            if converter.is_settled(self._facts.choice_count or 1):
+                self._json_calls = None
+                self._update_direct()
+        return self._hold_until_envelope(events)
+
+    def _update_direct(self) -> None:
+        has_filters = self._forced_calls is not None or self._stops is not None or self._json_calls is not None
+        self._is_direct = self._early_events is None and not has_filters and not self.repair_log.strict_rules
+
     def _hold_until_envelope(self, events: list[Event]) -> list[Event]:
         """Before the first real chunk, pass keep-alives and store everything else until there is an envelope."""
         if self._early_events is None or not events:
@@ -305,7 +337,7 @@ class StreamPart:
         if self._reader.chunks.envelope is not None or isinstance(events[-1], Failure):
             events = self._early_events + events
             self._early_events = None
-            self._is_direct = self._forced_calls is None and self._stops is None and not self.repair_log.strict_rules
+            self._update_direct()
             return events
         if len(self._early_events) < _EARLY_LIMIT:
             self._early_events += [event for event in events if not isinstance(event, KeepAlive)]

@@ -156,8 +156,9 @@ class Pipeline(ABC):
         invalid_json = sum([part.repairer.invalid_json_count for part in self.parts])
         invalid_arguments = sum([part.repairer.invalid_arguments_count for part in self.parts])
         calls = sum([part.text_tool_calls for part in self.parts])
+        converted = sum([part.converted_calls for part in self.parts])
         repairs = self.repair_log.entries()
-        return RepairResult(self.usage, self.failure, repairs, invalid_json, invalid_arguments, calls)
+        return RepairResult(self.usage, self.failure, repairs, invalid_json, invalid_arguments, calls, converted)
 
     @property
     def _is_finished(self) -> bool:

@@ -4,6 +4,7 @@ import msgspec
 
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import FailureMapper, Json
+from welldone.protocol.json_tool_calls import CallableTools
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.protocol.text_filters import TextMode, ThinkMode
 
@@ -63,6 +64,8 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Maps errors of the upstream to the errors that are sent."""
     upstream_dialect: Endpoint | None = None
     """Dialect of the stream, if it is not that of the pipeline's endpoint and has to be translated."""
+    json_calls: CallableTools | None = None
+    """Functions for which an answer that is only the JSON of a call becomes that call (chat only)."""
     accept_fewer_choices: bool = False
     """Whether an answer with fewer choices than requested is sent on, where they cannot be requested again."""
 
@@ -74,7 +77,7 @@ _NO_NAMES: frozenset[str] = frozenset()  # each call of `frozenset` makes a new 
 def has_plain_text(facts: RequestFacts, options: RepairOptions) -> bool:
     """Whether nothing depends on the text: it is searched for no tags, stop strings, tool calls or JSON."""
     is_searched = facts.stop_strings or facts.tool_names or facts.is_json_output or options.think != "no"
-    return not is_searched and options.text == "delta"
+    return not is_searched and options.text == "delta" and options.json_calls is None
 
 
 def read_request_facts(body: Json) -> RequestFacts:

@@ -43,3 +43,5 @@ class RepairResult(msgspec.Struct, frozen=True):
     """Tool calls whose arguments are not a JSON object, although they were not truncated."""
     text_tool_calls: int = 0
     """Choices whose text looks like a tool call."""
+    converted_calls: int = 0
+    """Choices whose text became a tool call (`RepairOptions.json_calls`)."""

@@ -130,6 +130,11 @@ class GgufMetadata(msgspec.Struct, frozen=True, kw_only=True):
         return self.architecture == "clip" or self.general_type == "mmproj"
 
     @property
+    def prints_json_calls(self) -> bool:
+        """Whether it is of a family that writes the JSON of tool calls without the markup of its chat template."""
+        return re.search(r"qwen2\.5[-_ ]*coder", self.name or "", re.IGNORECASE) is not None
+
+    @property
     def is_reranker(self) -> bool:
         """Whether it is a reranking model."""
         return self.pooling == "rank"

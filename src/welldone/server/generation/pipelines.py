@@ -10,12 +10,12 @@ import msgspec
 
 from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import sanitize_failure
-from welldone.gateway.upstream import Upstream
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
 from welldone.protocol.fan_out import FanOut
+from welldone.protocol.json_tool_calls import callable_tools
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.request_facts import (
@@ -151,8 +151,11 @@ def upstream_dialect(gen_request: GenerationRequest, upstream: Upstream | None) 
     return None if upstream is None or gen_request.endpoint in SAME_DIALECT_ENDPOINTS else upstream.chat_dialect
 
 
-def upstream_options(upstream: Upstream, body: Json, dialect: Endpoint | None) -> RepairOptions:
-    """Return how an upstream's reply to this body is repaired. It was translated to `dialect`, if that is set."""
+def repair_options(lease: BackendLease, body: Json, dialect: Endpoint | None) -> RepairOptions:
+    """Return how the reply of a backend to this body is repaired. It was translated to `dialect`, if that is set."""
+    upstream = lease.upstream
+    if upstream is None:
+        return RepairOptions(json_calls=callable_tools(body)) if lease.converts_json_calls else DEFAULT_OPTIONS
     settings = upstream.settings
     return RepairOptions(
         think=think_mode_for(cast("ThinkMode", settings.think), body),
@@ -160,4 +163,5 @@ def upstream_options(upstream: Upstream, body: Json, dialect: Endpoint | None) -
         strict=frozenset(settings.strict) if settings.strict else DEFAULT_OPTIONS.strict,
         map_failure=lambda failure: sanitize_failure(failure, upstream.secrets),
         upstream_dialect=dialect,
+        json_calls=callable_tools(body) if settings.json_tool_calls else None,
     )

@@ -40,9 +40,9 @@ from welldone.server.generation.pipelines import (
     GenerationRequest,
     pipeline_factory,
     reasoning_fields_for,
+    repair_options,
     template_key,
     upstream_dialect,
-    upstream_options,
 )
 from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
 from welldone.server.generation.retry import RetryLoop
@@ -190,11 +190,11 @@ class ResponseTask(ClientOutput):
 
     def _prepare_pipeline(self, lease: BackendLease, part: int) -> None:
         """Configure the pipeline for an upstream, or use a template instead of it."""
-        if lease.upstream is not None:
-            dialect = upstream_dialect(self._gen_request, lease.upstream)
-            self._options = upstream_options(lease.upstream, self._request.bodies[part], dialect)
-            if self._capture is not None:
-                self._capture.configure(part, self._options)
+        dialect = upstream_dialect(self._gen_request, lease.upstream)
+        self._options = repair_options(lease, self._request.bodies[part], dialect)
+        is_configured = self._options is not DEFAULT_OPTIONS
+        if is_configured and self._capture is not None:
+            self._capture.configure(part, self._options)
         if self._pipeline is None and self._may_use_template:
             model = self.backend.reported_model
             key = template_key(self._gen_request, self._request, lease, self._options, model)
@@ -203,7 +203,7 @@ class ResponseTask(ClientOutput):
                 factory = self._make_factory(self._fallback)
                 self._templated = slot.begin(partial(_make_configured, factory, self._options))
                 self._recorded = bytearray() if slot.is_learning else None
-        if self._templated is None and lease.upstream is not None:
+        if self._templated is None and is_configured:
             self.pipeline.configure(part, self._options)
 
     def _make_factory(self, fallback: Envelope) -> Callable[[], AnyPipeline]:

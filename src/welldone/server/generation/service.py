@@ -167,8 +167,8 @@ class GenerationService:
             self._parts.metrics.count_continuation(ContinuationWay.REPLAY, "differed")
         if task.continuations.ways:
             ctx.log_fields["continued"] = tuple(task.continuations.ways)
-        if result.text_tool_calls:
-            ctx.log_fields["printed_calls"] = result.text_tool_calls
+        calls = {"printed_calls": result.text_tool_calls, "converted_calls": result.converted_calls}
+        ctx.log_fields |= {name: count for name, count in calls.items() if count}
         if times.ttft_s is not None:
             ctx.log_fields["ttft_ms"] = round(times.ttft_s * 1000, 1)
         if times.queued_s is not None:

@@ -108,6 +108,8 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Number of the last event that the client of a resumed stream has."""
     printed_calls: int | None = None
     """Choices that look like a tool call written as text."""
+    converted_calls: int | None = None
+    """Choices whose text became a tool call (`json_tool_calls`)."""
 
 
 _REQUEST_RECORD = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "request", (), None))
