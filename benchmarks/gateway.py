@@ -9,6 +9,7 @@ import argparse
 import math
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -379,9 +380,16 @@ def read_options() -> Options:
     )
 
 
+def end_with_children(number: int, frame: object) -> None:
+    """End the benchmark with its gateways, which run in sessions of their own."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main() -> int:
     """Run the benchmark and print the report."""
     options = read_options()
+    signal.signal(signal.SIGTERM, end_with_children)
     if not sys.platform.startswith("linux"):
         print("this benchmark needs Linux: it reads /proc and uses epoll", file=sys.stderr)
         return 3

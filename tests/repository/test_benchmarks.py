@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -124,6 +126,22 @@ def test_a_missing_gateway_is_reported_and_its_bar_has_no_figure(tmp_path: Path)
     assert report["left_out"] == ["sglang-router: make .venv-peers/.ready"]
     open_bars = [(bar["name"], bar["passed"]) for bar in report["bars"] if bar["figure"] is None]
     assert open_bars == [("CPU per chunk, of sglang-router's", False)]
+
+
+@needs_compiler
+def test_a_gateway_benchmark_that_is_ended_ends_its_gateways() -> None:
+    command = [sys.executable, str(BENCHMARKS / "gateway.py"), *SMALL_GATEWAY, "welldone", "--seconds", "60"]
+    with subprocess.Popen(command) as process:
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        children: list[str] = []
+        deadline = time.monotonic() + LIMIT_S
+        while not any(b"welldone.toml" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            children = listed.read_text().split()
+        process.terminate()
+        assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
 
 
 def test_a_benchmark_without_a_compiler_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:

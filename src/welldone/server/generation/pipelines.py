@@ -10,6 +10,7 @@ import msgspec
 
 from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import sanitize_failure
+from welldone.gateway.upstream import Upstream
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.envelope import Endpoint, Envelope
