@@ -15,6 +15,7 @@ import msgspec
 import uvloop
 
 from welldone.cli.serve import read_serve_config
+from welldone.cli.service import limit_garbage_collection
 from welldone.cli.ui import UsageError
 from welldone.engines.errors import EngineError
 from welldone.engines.models.store import models_folder
@@ -55,6 +56,7 @@ async def serve(arguments: list[str]) -> None:
     config = read_serve_config(arguments, {}, Path(__file__).parent)
     server = Server(config, keys=(), folder=models_folder(os.environ))
     await server.start()
+    limit_garbage_collection()  # as `welldone serve` does
     try:
         model = server.supervisor.models[0]
         address = await model.ensure_ready()

@@ -416,10 +416,7 @@ class _ServerProcess:
             await self._server.start()
         except OSError as error:
             raise UsageError(_listen_error(self._config.server, error)) from None
-        # Exempt the objects of the startup from garbage collection, which would pause all streams.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        limit_garbage_collection()
         if self._worker is not None:
             self._worker.on_ready()
         else:
@@ -487,6 +484,13 @@ class _ServerProcess:
     def _on_engine_line(self, model: LocalModel, line: str) -> None:
         if self._config.server.verbose:
             log.event(logging.INFO, line, {"model": model.name, "from": "engine"})
+
+
+def limit_garbage_collection() -> None:
+    """Exempt the objects of the startup from garbage collection, which would pause all streams, and make it rare."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def _listen_error(settings: ServeSettings, error: OSError) -> str:

@@ -167,6 +167,9 @@ COMMAND_SIGNAL_BASE = 128
 EXIT_POLL_S = 1.0
 """asyncio reports an exit only when the pipes are closed, which surviving workers of a command keep open: so poll."""
 
+LLAMA_EXIT_POLL_S = 60.0
+"""llama.cpp has no workers, and each poll takes CPU time from it."""
+
 
 class EngineProcess:
     """A running child process. `start` returns it when it is ready for requests."""
@@ -297,7 +300,7 @@ class EngineProcess:
     async def wait_for_exit(self) -> int:
         """Wait for the exit code; negative for a signal."""
         while self._child.returncode is None:
-            await self.wait_for_exit_within(EXIT_POLL_S)
+            await self.wait_for_exit_within(EXIT_POLL_S if self.plan.metadata is None else LLAMA_EXIT_POLL_S)
         return self._child.returncode
 
     async def stop(self, timeout_s: float) -> None:

@@ -29,6 +29,7 @@ STALE_S = 1.0
 """A server that has closed an idle connection answers a request on it with a reset, or with a 408, within one round
 trip: 0.3 s around the world. After a longer time it may have started to process the request."""
 _CACHED_HEADS = 64  # requests to a server differ only in their body
+_CACHED_SIZES = 1024  # of chunks, which have a few hundred bytes
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -333,11 +334,24 @@ class Exchange(asyncio.Protocol):
 
 def split_chunk_framing(data: bytes) -> tuple[bytes, bytes] | None:
     """Return what precedes and follows the content of a chunk; None unless the data is exactly one such chunk."""
+    usual_line = _usual_size_line(len(data))
+    if usual_line and data.startswith(usual_line) and data.endswith(b"\r\n"):
+        return usual_line, b"\r\n"
     line = _CHUNK_SIZE_LINE.match(data)
     size = 0 if line is None else int(line[0], 16)
     if line is None or not size or len(data) != line.end() + size + 2 or not data.endswith(b"\r\n"):
         return None
     return line[0], b"\r\n"
+
+
+@lru_cache(_CACHED_SIZES)
+def _usual_size_line(length: int) -> bytes:
+    """Return the first line of a chunk that has this length with its framing; empty if there is none."""
+    for digits in range(1, 8):
+        line = b"%x\r\n" % max(0, length - digits - 4)
+        if len(line) == digits + 2 and length > digits + 4:
+            return line
+    return b""
 
 
 async def send(

@@ -27,6 +27,7 @@ _SPARE_SOCKETS = 64
 _SHUTDOWN_GRACE_S = 1.0  # for handlers to react to their cancellation
 _BODILESS_STATUSES = (204, 304)
 _LAST_CHUNK = b"0\r\n\r\n"
+_CACHED_SIZES = 1024  # of chunks, which have a few hundred bytes
 
 
 class RequestBodyError(Exception):
@@ -48,6 +49,15 @@ class HttpResponse(msgspec.Struct):
     closes_connection: bool = False
 
 
+@lru_cache(_CACHED_SIZES)
+def _chunk_framing(size: int) -> tuple[bytes, bytes]:
+    return b"%x\r\n" % size, b"\r\n"
+
+
+def _no_framing(size: int) -> tuple[bytes, bytes]:
+    return b"", b""
+
+
 class StreamingResponse:
     """A response whose body is written piece by piece."""
 
@@ -61,9 +71,10 @@ class StreamingResponse:
         self.write_framed: Callable[[bytes], None] = self._transport.write
         """Sends bytes that already have their chunk framing. Call it only while `is_open`."""
 
-    def chunk_framing(self, size: int) -> tuple[bytes, bytes]:
-        """Return the bytes that precede and follow a chunk of this size."""
-        return (b"%x\r\n" % size, b"\r\n") if self._is_chunked else (b"", b"")
+    @property
+    def chunk_framing(self) -> Callable[[int], tuple[bytes, bytes]]:
+        """Return the function that returns the bytes that precede and follow a chunk of a size."""
+        return _chunk_framing if self._is_chunked else _no_framing
 
     def on_backpressure(self, callback: Callable[[], object]) -> None:
         """Set the callback for a full write buffer."""

@@ -162,11 +162,11 @@ class TemplatedStream:
         self._count_frame(len(data) - len(before) - len(after))
         self.has_content = True
         self._received.append((self._text_frame, text))
-        sent = b"".join((sent_prefix, text, sent_suffix))
         if self._twin is not None:
-            self._check(sent, self._twin, self._twin.feed(data[len(before) : len(data) - len(after)]))
-        sent_before, sent_after = self._framing.sent_affixes(len(sent))
-        return sent_before + sent + sent_after
+            frame = data[len(before) : len(data) - len(after)]
+            self._check(sent_prefix + text + sent_suffix, self._twin, self._twin.feed(frame))
+        sent_before, sent_after = self._framing.sent_affixes(len(sent_prefix) + len(text) + len(sent_suffix))
+        return b"".join((sent_before, sent_prefix, text, sent_suffix, sent_after))
 
     def close(self) -> bytes | None:
         """Return the bytes to send at the end; None if the stream is not complete: then close `restore`."""
