@@ -28,7 +28,8 @@ from welldone.protocol import finish_reasons, state
 from welldone.protocol.catalog import FAMILIES, RULES, Detection, Rule, Severity
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
-from welldone.schemas.fields import FieldHandling, describe_fields
+from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields
+from welldone.schemas.gemini import GeminiRequest, GenerationConfig
 from welldone.schemas.responses import CompactRequest, ResponseRequest
 from welldone.server.api import openapi
 from welldone.server.config import ALL_FIELDS
@@ -106,11 +107,19 @@ def _requests_page() -> str:
         ("/v1/responses", describe_fields(ResponseRequest), "Other fields are read as chat fields."),
         ("/v1/responses/compact", describe_fields(CompactRequest), "Other fields are ignored."),
         ("/v1/messages", describe_fields(AnthropicRequest), "Other fields are ignored."),
+        ("/v1beta/models/{model}:generateContent", _gemini_fields(), "Other fields are ignored."),
     ):
         lines += ["", f"## `{path}`", "", f"Requests are translated to chat requests. {rest}"]
         lines += ["", "| field | handling | values |", "|---|---|---|"]
         lines += [f"| `{row.name}` | {row.handling.value.partition(':')[0]} | {_cell(row.note)} |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def _gemini_fields() -> list[FieldInfo]:
+    """The fields of a request of Google's API, with those of its generationConfig."""
+    inner = describe_fields(GenerationConfig)
+    prefixed = [msgspec.structs.replace(row, name=f"generationConfig.{row.name}") for row in inner]
+    return [row for row in describe_fields(GeminiRequest) if row.name != "generationConfig"] + prefixed
 
 
 def _rule_page(rule: Rule) -> str:

@@ -35,6 +35,7 @@ from welldone.server.api.openapi import (
 from welldone.server.requests.anthropic import anthropic_to_chat
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import read_fields
+from welldone.server.requests.gemini import gemini_to_chat
 from welldone.server.requests.ollama import CHAT_OPTIONS, read_ollama_chat, read_ollama_generate
 from welldone.server.requests.response_items import read_input_items
 from welldone.server.requests.responses import compaction_chat, read_storage_options, responses_to_chat
@@ -45,6 +46,12 @@ SCHEMAS = WHOLE["components"]["schemas"]
 SOME = "a-name"
 FREE = capabilities_with(vocabulary_size=0, context=0, embedding_size=0)
 """Unknown capabilities: only the limits of the document apply."""
+ERROR_COMPONENTS = {
+    ErrorFormat.OPENAI: "Error",
+    ErrorFormat.ANTHROPIC: "AnthropicError",
+    ErrorFormat.OLLAMA: "OllamaError",
+    ErrorFormat.GEMINI: "GeminiError",
+}
 
 
 def _chat(body: Body) -> None:
@@ -74,6 +81,10 @@ READERS: dict[str, tuple[Body, Callable[[Body], object]]] = {
     "AnthropicRequest": (
         {"messages": HELLO, "max_tokens": 1},
         lambda body: _chat(anthropic_to_chat(body, "llamacpp", ignores_unknown_tools=False).chat),
+    ),
+    "GeminiRequest": (
+        {"contents": [{"parts": [{"text": "hi"}]}]},
+        lambda body: _chat(gemini_to_chat(body, "llamacpp", model="m", ignores_unknown_tools=False).chat),
     ),
     "EmbeddingsRequest": ({"input": "hi"}, lambda body: read_embeddings(body, MODEL, FREE)),
     "RerankRequest": ({"query": "a", "documents": ["b"]}, lambda body: read_rerank(body, MODEL, FREE)),
@@ -265,9 +276,7 @@ def test_the_document_and_the_routes_have_the_same_paths(tmp_path: Path) -> None
                     errors = operation["responses"].get("401" if not route.is_public else "400")
                     if errors is not None:
                         named = errors["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-                        assert named == {ErrorFormat.OPENAI: "Error", ErrorFormat.ANTHROPIC: "AnthropicError"}.get(
-                            route.error_format, "OllamaError"
-                        )
+                        assert named == ERROR_COMPONENTS[route.error_format]
 
     run(check())
 

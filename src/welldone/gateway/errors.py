@@ -6,6 +6,7 @@ import msgspec
 
 from welldone.protocol.dialects.anthropic.objects import error_type_for_status
 from welldone.protocol.dialects.chat import openai_error_object
+from welldone.protocol.dialects.gemini.objects import error_object
 from welldone.protocol.events import Failure, Json
 
 ERROR_TYPES = {
@@ -27,6 +28,7 @@ class ErrorFormat(Enum):
     OPENAI = auto()
     ANTHROPIC = auto()
     OLLAMA = auto()
+    GEMINI = auto()
 
 
 class ApiError(Exception):
@@ -63,6 +65,8 @@ class ApiError(Exception):
                 return msgspec.json.encode(openai_error_object(self.to_failure()))
             case ErrorFormat.OLLAMA:
                 return msgspec.json.encode({"error": self.message})
+            case ErrorFormat.GEMINI:
+                return msgspec.json.encode(error_object(self.status, self.message, param=self.param, reason=self.code))
             case ErrorFormat.ANTHROPIC:
                 is_overflow = self.code == "context_length_exceeded"
                 message = f"{_ANTHROPIC_TOO_LONG}: {self.message}" if is_overflow else self.message

@@ -350,7 +350,7 @@ def _parse_usage(usage: UsageCounts) -> Usage:
     if "input_tokens" not in counts:
         parsed = read_usage(counts, RepairLog())
     elif any(name in counts for name in USAGE_COUNTS if name.startswith("cache")):
-        parsed = usage_from_counts(counts)
+        parsed = usage_from_counts(counts, counts)
     else:
         parsed = parse_responses_usage(counts)
     if parsed is None:

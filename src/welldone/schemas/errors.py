@@ -188,7 +188,7 @@ class _Failure:
                 if any(struct.tag_field == step for struct in structs):
                     return [str(struct.tag) for struct in structs]
                 tagged = [struct for struct in structs if struct.tag in (None, value.get(struct.tag_field))]
-                types = [field.type for struct in tagged for field in struct.fields if field.name == step]
+                types = [field.type for struct in tagged for field in struct.fields if field.encode_name == step]
                 nodes = [node for field_type in types for node in _alternatives(field_type)]
             value = value[step]
         words = [node.values for node in nodes if isinstance(node, inspect.LiteralType)]

@@ -84,7 +84,7 @@ def describe_fields(schema: type[msgspec.Struct]) -> list[FieldInfo]:
                 note = note or (node.extra_json_schema or {}).get("description", "")
             default_note = default_note or _values_note(node)
         handling = extra.pop("handling", FieldHandling.TRANSLATED)
-        out.append(FieldInfo(field.name, handling, note or default_note, extra))
+        out.append(FieldInfo(field.encode_name, handling, note or default_note, extra))
     for base in reversed(schema.__mro__):
         out += vars(base).get("UNREAD_FIELDS", ())
     return out

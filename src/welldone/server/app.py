@@ -7,12 +7,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from welldone.gateway.errors import ApiError, ErrorFormat, internal_error, shutting_down
 from welldone.http.server import HttpRequest, HttpResponse, RequestBodyError
+from welldone.http.server_connection import RequestHeaders
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.gemini.objects import KEY_HEADER
 from welldone.server.access.keys import ANONYMOUS
 from welldone.server.access.origins import OriginPolicy
 from welldone.server.observe import log
@@ -111,7 +114,7 @@ class App:
         if route is None or not route.is_public:
             if "Sec-Fetch-Site" in http_request.headers:
                 self.origins.check_fetch_site(http_request.headers)
-            ctx.principal = await self._parts.keys.authenticate(http_request.headers)
+            ctx.principal = await self._parts.keys.authenticate(_headers_with_key(ctx))
         if route is None:
             raise ApiError(404, _not_found_message(http_request.path), code="not_found")
         ctx.endpoint = route.endpoint
@@ -242,9 +245,20 @@ def protocol_error_response(status: int, message: str) -> HttpResponse:
 def _error_format_for(http_request: HttpRequest, route: Route | None) -> ErrorFormat:
     if ANTHROPIC_VERSION_HEADER in http_request.headers:
         return ErrorFormat.ANTHROPIC
+    if KEY_HEADER in http_request.headers or http_request.path.startswith("/v1beta/"):
+        return ErrorFormat.GEMINI
     if route is not None:
         return route.error_format
     return ErrorFormat.OLLAMA if http_request.path.startswith("/api/") else ErrorFormat.OPENAI
+
+
+def _headers_with_key(ctx: RequestContext) -> Mapping[str, str]:
+    """Return the headers; for Google's API with the key of the query, which no log contains."""
+    headers, query = ctx.request.headers, ctx.request.query
+    if ctx.error_format is not ErrorFormat.GEMINI or "key=" not in query:
+        return headers
+    keys = [value for name, value in parse_qsl(query) if name == "key"]
+    return RequestHeaders([*headers.items(), *((KEY_HEADER, key) for key in keys)])
 
 
 def _not_found_message(path: str) -> str:

@@ -1,4 +1,4 @@
-"""The routing table. Every path exists with and without `/v1`."""
+"""The routing table. Every path exists with and without `/v1`, those of Google's API also with `/v1beta`."""
 
 import asyncio
 import re
@@ -20,6 +20,7 @@ from welldone.http.server import HttpResponse
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.server.api.anthropic import MessagesApi
 from welldone.server.api.embeddings import EmbeddingsApi
+from welldone.server.api.gemini import GEMINI_PATH, GeminiApi
 from welldone.server.api.models import ModelsApi
 from welldone.server.api.ollama import OllamaApi
 from welldone.server.api.openapi import openapi_document
@@ -41,6 +42,7 @@ from welldone.server.requests.upstream_body import without_routing_fields
 from welldone.server.resume.api import ResumeService
 
 _API_PREFIX = "/v1"
+_GEMINI_PREFIX = "/v1beta/models"
 _ID_PATH = re.compile(r"^/(responses|streams)/(?!(?:input_tokens|compact)$)[^/*]+")
 _ENGINE_METRICS_TIMEOUT_S = 1.0  # Prometheus' own scrape timeout is 10 s
 
@@ -76,6 +78,7 @@ class Routes:
         self._response_sockets = ResponseSockets(parts, local_store)
         self._messages = MessagesApi(*services)
         self._ollama = OllamaApi(*services)
+        self._gemini = GeminiApi(*services)
         self._passthrough = PassthroughApi(settings, self._targets, charge_tokens=self._charge_tokens)
         self._models = ModelsApi(parts, self._targets, self._generator.read_body, int(parts.now()))
         for upstream in parts.upstreams.all:
@@ -103,6 +106,10 @@ class Routes:
 
     def find(self, path: str) -> Route | None:
         """The route of a path, or None."""
+        if (gemini := GEMINI_PATH.fullmatch(path)) is not None:
+            return self._routes[f"/models/*:{gemini[2]}"]
+        if path.startswith(_GEMINI_PREFIX):
+            path = path.removeprefix(_GEMINI_PREFIX.removesuffix("/models"))
         bare = path.removeprefix(_API_PREFIX) or "/" if f"{path}/".startswith(f"{_API_PREFIX}/") else path
         route = self._routes.get(bare) or self._routes.get(wildcard_path(_ID_PATH.sub(r"/\1/*", bare)))
         if route is None and bare.startswith("/models/"):
@@ -210,6 +217,11 @@ class Routes:
             "/api/generate": post("ollama", partial(self._ollama.respond, is_chat=False), ErrorFormat.OLLAMA),
             "/api/tags": get("ollama", self._models.tags, ErrorFormat.OLLAMA),
             "/api/version": get("ollama", self._show_version, ErrorFormat.OLLAMA),
+            "/models/*:generateContent": post("gemini", self._gemini.generate, ErrorFormat.GEMINI),
+            "/models/*:streamGenerateContent": post("gemini", self._gemini.stream, ErrorFormat.GEMINI),
+            "/models/*:countTokens": self._abortable_route(
+                post("gemini", self._gemini.count_tokens, ErrorFormat.GEMINI)
+            ),
             "/models": get("models", self._models.list),
             "/models/*": get("models", self._models.get),
             "/models/load": Route("models", {"GET": self._models.get, "POST": self._models.load}),

@@ -33,8 +33,8 @@ _FILE_LIMIT_BYTES = 256 * 2**10
 """`MAX_KEYS` lines of 256 characters."""
 
 _UNKNOWN_KEY = "The API key of this request is invalid."
-_KEY_HEADERS = ("x-api-key", "api-key")
-"""Headers whose value is the key: of Anthropic's and Azure's clients."""
+_KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
+"""Headers whose value is the key: of Anthropic's, Azure's and Google's clients."""
 
 
 class KeyFile(NamedTuple):

@@ -29,7 +29,8 @@ _ALLOWED_HEADERS = frozenset(
     {"accept", "anthropic-beta", "anthropic-dangerous-direct-browser-access", ANTHROPIC_VERSION_HEADER, "api-key"}
     | {"authorization", "cache-control", "content-type", "http-referer", "idempotency-key", "last-event-id"}
     | {"openai-beta", "openai-organization", "openai-project", "traceparent", "tracestate", "user-agent", "x-api-key"}
-    | {"x-client-request-id", "x-request-id", "x-title", "x-welldone-resume"}
+    | {"x-client-request-id", "x-goog-api-client", "x-goog-api-key", "x-request-id", "x-server-timeout", "x-title"}
+    | {"x-welldone-resume"}
 )
 _STAINLESS_HEADER = re.compile(r"x-stainless-(?=.*[a-z0-9])[a-z0-9-]+")
 """Pattern of a dozen headers in which the official SDKs describe themselves."""

@@ -1,7 +1,7 @@
 """Model objects for `GET /v1/models`, and the endpoints to load and unload models.
 
-A model object has OpenAI's fields, and the context length under all names that clients read. Clients of Anthropic's API
-get its format.
+A model object has OpenAI's fields, and the context length under all names that clients read. Clients of Anthropic's and
+Google's APIs get their format.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -94,6 +94,21 @@ def anthropic_object(model: Json) -> Json:
     return {**out, "max_input_tokens": context} if isinstance(context, int) else out
 
 
+def gemini_object(model: Json) -> Json:
+    """Convert a model object to Google's format."""
+    context = model.get("max_model_len")
+    limits = {"inputTokenLimit": context, "outputTokenLimit": context} if isinstance(context, int) else {}
+    methods = ["generateContent", "streamGenerateContent", "countTokens"]
+    name = model["id"]
+    return {
+        "name": f"models/{name}",
+        "displayName": name,
+        "version": "",
+        **limits,
+        "supportedGenerationMethods": methods,
+    }
+
+
 def format_timestamp(seconds: float, precision: str = "seconds") -> str:
     """Format a Unix time as in the APIs of Anthropic and Ollama."""
     time = datetime.fromtimestamp(min(max(seconds, 0), _MAX_TIMESTAMP), UTC)
@@ -129,6 +144,8 @@ class ModelsApi(msgspec.Struct):
     async def list(self, ctx: RequestContext) -> HttpResponse:
         """GET /models."""
         listed = self._visible(ctx)
+        if ctx.error_format is ErrorFormat.GEMINI:
+            return json_response({"models": [gemini_object(model) for model in listed]})
         if ctx.error_format is not ErrorFormat.ANTHROPIC:
             return json_response({"object": "list", "data": listed})
         first_id, last_id = (listed[0]["id"], listed[-1]["id"]) if listed else (None, None)
@@ -148,6 +165,8 @@ class ModelsApi(msgspec.Struct):
         else:  # a name that matches a pattern is not listed
             unlisted = {"id": name, "object": "model", "created": self.created, "owned_by": "welldone"}
             found = next((one for one in self.parts.upstreams.list_models() if one["id"] == name), unlisted)
+        if ctx.error_format is ErrorFormat.GEMINI:
+            return json_response(gemini_object(found))
         return json_response(anthropic_object(found) if ctx.error_format is ErrorFormat.ANTHROPIC else found)
 
     def _visible(self, ctx: RequestContext) -> Sequence[Json]:

@@ -14,7 +14,7 @@ from welldone.protocol.dialects.anthropic.objects import STOP_REASONS, USAGE_COU
 from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
 from welldone.protocol.envelope import REPLY_OBJECT, Endpoint
 from welldone.protocol.events import Json
-from welldone.schemas import anthropic, chat, ollama, responses, vectors
+from welldone.schemas import anthropic, chat, gemini, ollama, responses, vectors
 from welldone.schemas.fields import EMPTY_VALUES, FieldHandling, describe_fields
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS
 from welldone.server.resume.api import LAST_EVENT_HEADER, RESUME_HEADER
@@ -100,6 +100,7 @@ _RESPONSE_ITEMS: tuple[type[msgspec.Struct], ...] = (
 _REQUESTS: tuple[type[msgspec.Struct], ...] = (
     *(chat.ChatRequest, chat.CompletionRequest, responses.ResponseRequest, responses.CompactRequest),
     *(anthropic.AnthropicRequest, anthropic.AnthropicTokensRequest),
+    *(gemini.GeminiRequest, gemini.GeminiTokensRequest),
     *(ollama.OllamaChatRequest, ollama.OllamaGenerateRequest, vectors.LoadRequest),
     *(vectors.EmbeddingsRequest, vectors.RerankRequest, vectors.TokenizeRequest, vectors.DetokenizeRequest),
 )
@@ -116,6 +117,7 @@ REQUEST_EXAMPLES: Json = {
     "ResponseRequest": {"model": _EXAMPLE_MODEL, "input": "Hello!"},
     "CompactRequest": {"model": _EXAMPLE_MODEL, "input": "Hello!"},
     "AnthropicRequest": {"model": _EXAMPLE_MODEL, "max_tokens": 64, **_EXAMPLE_MESSAGES},
+    "GeminiRequest": {"contents": [{"role": "user", "parts": [{"text": "Hello!"}]}]},
     "EmbeddingsRequest": {"model": _EXAMPLE_MODEL, "input": ["Hello!"]},
     "RerankRequest": {"query": "Who purrs?", "documents": ["a cat", "a dog"]},
 }
@@ -203,6 +205,11 @@ REPLY_COMPONENTS: Json = {
     "ResponseTokens": reply_object({"object": {"const": "response.input_tokens"}, "input_tokens": _COUNT}),
     "AnthropicMessage": reply_object(_ANTHROPIC_MESSAGE),
     "AnthropicTokens": reply_object({"input_tokens": _COUNT}),
+    "GeminiResponse": reply_object(
+        {"candidates": _array(OBJECT), "usageMetadata": OBJECT, **_of_type(TEXT, "modelVersion", "responseId")}
+    ),
+    "GeminiTokens": reply_object({"totalTokens": _COUNT}),
+    "GeminiModel": reply_object(_of_type(TEXT, "name", "displayName", "version")),
     "OllamaChat": _ollama_reply(message=reply_object({"role": {"const": "assistant"}, "content": TEXT})),
     "OllamaGenerate": _ollama_reply(response=TEXT),
     "OllamaTags": reply_object({"models": _array(reply_object(_of_type(TEXT, "name", "model")))}),
@@ -234,6 +241,7 @@ REPLY_COMPONENTS: Json = {
         "request_id",
     ),
     "OllamaError": reply_object({"error": TEXT}),
+    "GeminiError": reply_object({"error": reply_object({"code": _COUNT, **_of_type(TEXT, "message", "status")})}),
 }
 
 
@@ -261,9 +269,10 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 _OBJECT_REPLY: Json = {JSON_TYPE: OBJECT}
-_MODEL_REPLY: Json = {JSON_TYPE: any_of(component_ref("Model"), component_ref("AnthropicModel"))}
+_MODEL_REPLY: Json = {JSON_TYPE: any_of(*map(component_ref, ("Model", "AnthropicModel", "GeminiModel")))}
+_GEMINI_MODELS = reply_object({"models": _array(component_ref("GeminiModel"))})
 _ANTHROPIC_MODELS = reply_object({"data": ANY, "has_more": ANY})
-_MODELS_REPLY: Json = {JSON_TYPE: any_of(list_reply(component_ref("Model")), _ANTHROPIC_MODELS)}
+_MODELS_REPLY: Json = {JSON_TYPE: any_of(list_reply(component_ref("Model")), _ANTHROPIC_MODELS, _GEMINI_MODELS)}
 _RERANK_OPERATION = Operation("Rank documents by relevance to a query", "RerankResults", "RerankRequest")
 _MODEL_OPERATION = Operation("Get a model", _MODEL_REPLY)
 _PAGE_QUERIES: Json = {
@@ -328,7 +337,20 @@ OPERATIONS = {  # `*` in a path matches a name or an id, as in `server/routes.py
     ),
     "GET /api/tags": Operation("List models (Ollama's API)", "OllamaTags"),
     "GET /api/version": Operation("Get the version (Ollama's API)", "OllamaVersion"),
-    "GET /models": Operation("List models; in Anthropic's format with the header `anthropic-version`", _MODELS_REPLY),
+    "POST /models/*:generateContent": Operation("Generate content (Google's API)", "GeminiResponse", "GeminiRequest"),
+    "POST /models/*:streamGenerateContent": Operation(
+        "Generate content as a stream (Google's API): a JSON array, or events with `alt=sse`",
+        {JSON_TYPE: _array(component_ref("GeminiResponse")), SSE_TYPE: {"description": "With `alt=sse`"}},
+        "GeminiRequest",
+        queries={"alt": {"enum": ["json", "sse"]}},
+    ),
+    "POST /models/*:countTokens": Operation(
+        "Count the prompt tokens of a request (Google's API)", "GeminiTokens", "GeminiTokensRequest"
+    ),
+    "GET /models": Operation(
+        "List models; in Anthropic's format with the header `anthropic-version`, in Google's with `x-goog-api-key`",
+        _MODELS_REPLY,
+    ),
     "GET /models/*": _MODEL_OPERATION,
     "GET /models/load": _MODEL_OPERATION,
     "POST /models/load": Operation("Start to load a local model. For admins", "Done", "LoadRequest"),
@@ -373,13 +395,14 @@ _SECURITY_SCHEMES: Json = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x_api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
     "api_key": {"type": "apiKey", "in": "header", "name": "api-key"},
+    "x_goog_api_key": {"type": "apiKey", "in": "header", "name": "x-goog-api-key"},
 }
 _ID_PARAMETERS: Json = {
     "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}]
 }
 _COMMON_ERROR_STATUSES = (400, 401, 403, 404, 405, 426, 429, 500, 503)
 _BODY_ERROR_STATUSES = (408, 413, 415, 502, 504)
-_ERROR_COMPONENTS = {"/messages": "AnthropicError", "/api/": "OllamaError"}
+_ERROR_COMPONENTS = {"/messages": "AnthropicError", "/api/": "OllamaError", "/models/*:": "GeminiError"}
 """Error components by prefix of the path; OpenAI's for all others."""
 _PASSTHROUGH_PATHS = frozenset(endpoint.path for endpoint in PASSTHROUGH_ENDPOINTS)
 
@@ -413,7 +436,7 @@ def full_openapi_document() -> Json:
 
 def _operation_object(path: str, method: str, has_upstreams: bool) -> Json:
     operation = _ALL_OPERATIONS[f"{method} {path}"]
-    words = (path.strip("/") or "page").replace("*", "id").replace(".", "/").split("/")
+    words = (path.strip("/") or "page").replace("*", "id").replace(".", "/").replace(":", "/").split("/")
     out: Json = {
         "operationId": "_".join([method.lower(), *words]),
         "summary": operation.summary,

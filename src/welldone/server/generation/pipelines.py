@@ -80,6 +80,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     """Dialect of the client, if it is not that of the backend."""
     field_names: Mapping[str, str] = {}
     """The client's names for fields of the body, or prefixes of them, where they differ."""
+    ignored_fields: tuple[str, ...] = ()
+    """The client's fields that have no effect, and are reported."""
     echo: Json = {}
     """Fields of the request that a same-dialect response repeats."""
     response_members: Json = {}

@@ -691,7 +691,7 @@ class ResponseTask(ClientOutput):
             return
         stream = self._stream
         if stream is None:
-            if not data.replace(KEEP_ALIVE, b""):
+            if not data.replace(KEEP_ALIVE, b"").strip():
                 return  # a keep-alive alone: a failure can still become an HTTP status
             self._buffer_output(data)
             self._mark_started()

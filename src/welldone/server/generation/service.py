@@ -82,6 +82,7 @@ class GenerationService:
             if gen_request.dialect is not None:
                 await asyncio.sleep(0)  # translation and validation each take a turn of the event loop
             request = _read_request(gen_request, backend)
+            request.ignored_fields += gen_request.ignored_fields
             if request.ignored_fields:
                 ctx.log_fields["ignored_fields"] = request.ignored_fields
             if len(request.bodies) > 1:

@@ -30,7 +30,7 @@ OTHER = "other"
 ENDPOINTS = frozenset(
     {"audio", "chat", "classify", "completions", "detokenize", "embeddings", "files", "health", "images"}
     | {"messages", "metrics", "models", "moderations", "ollama", "openapi", "page", "pooling", "rerank", "responses"}
-    | {"score", "slots", "sockets", "streams", "tokenize"}
+    | {"gemini", "score", "slots", "sockets", "streams", "tokenize"}
 )
 
 OUTCOMES = frozenset({"unreachable", "no_room", "lost", "timeout", "garbage", "left"})

@@ -181,11 +181,11 @@ def unsupported(param: str, reason: str) -> ApiError:
     return invalid_request(f"Unsupported parameter: '{param}' {reason}", param=param, code="unsupported_parameter")
 
 
-def check_supported(body: Json, schema: type[msgspec.Struct]) -> None:
-    """Raise ApiError for a field that must be empty. Its note says why."""
+def check_supported(body: Json, schema: type[msgspec.Struct], path: str = "") -> None:
+    """Raise ApiError for a field that must be empty. Its note says why. `path`: as in `read_fields`."""
     for name, field in fields_with(FieldHandling.REJECTED, schema).items():
         if body.get(name):
-            raise unsupported(name, field.note)
+            raise unsupported(path + name, field.note)
 
 
 @cache

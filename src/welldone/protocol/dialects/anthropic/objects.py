@@ -168,8 +168,13 @@ def anthropic_error_object(failure: Failure) -> Json:
     """Return an error in Anthropic's format."""
     more = dict(failure.extra_fields)
     request = more.pop("request_id", None)
-    kind = failure.type
-    if kind not in ERROR_TYPES or kind == "api_error":
-        kind = _ERROR_TYPE_BY_CODE.get(failure.code or "") or _ERROR_TYPE_BY_CODE.get(kind) or "api_error"
-    body: Json = {"type": "error", "error": {**more, "type": kind, "message": failure.message}}
+    body: Json = {"type": "error", "error": {**more, "type": failure_kind(failure), "message": failure.message}}
     return body if request is None else body | {"request_id": request}
+
+
+def failure_kind(failure: Failure) -> str:
+    """Return the error type of a failure."""
+    kind = failure.type
+    if kind in ERROR_TYPES and kind != "api_error":
+        return kind
+    return _ERROR_TYPE_BY_CODE.get(failure.code or "") or _ERROR_TYPE_BY_CODE.get(kind) or "api_error"

@@ -1,0 +1,1 @@
+"""Dialect of Google's Gemini API (generateContent, streamGenerateContent)."""

@@ -1,0 +1,236 @@
+"""Writer of the Gemini API: events of an answer as server-sent events, as a JSON array, and as one reply.
+
+A function call is sent when it is complete, since a part has the whole arguments. The last element has the finish
+reasons and the usage. Keep-alives are empty lines: google-genai fails on SSE comments.
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+from welldone.protocol import events as ev
+from welldone.protocol import sse
+from welldone.protocol.collect import CollectedChoice, CollectedReply
+from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object
+from welldone.protocol.dialects.chat import TEXT_MARKER, TEXT_MARKER_BYTES, escape_line_breaks
+from welldone.protocol.dialects.gemini import objects
+from welldone.protocol.envelope import Envelope
+from welldone.protocol.events import Event, Failure, Json, Usage
+from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
+from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
+
+_encode = msgspec.json.Encoder().encode
+_EMPTY_LINE = b"\n"
+
+
+class GeminiDialect(TranslatedDialect):
+    """Dialect of streamGenerateContent?alt=sse, and of generateContent.
+
+    Without `includes_thoughts` reasoning is omitted, as in Google's API.
+    """
+
+    INITIAL_KEEP_ALIVE: ClassVar[bytes] = _EMPTY_LINE
+    BUFFERS_OUTPUT: ClassVar[bool] = True  # arguments of tool calls
+
+    def __init__(self, *, includes_thoughts: bool = False) -> None:
+        self.includes_thoughts = includes_thoughts
+
+    def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
+        """Allow several candidates."""
+        return facts
+
+    def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> "GeminiWriter":
+        """Return a stream writer."""
+        return GeminiWriter(self, envelope)
+
+    def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
+        """Encode a non-streamed reply."""
+        candidates = [self._candidate(index, answer) for index, answer in sorted(reply.choices.items())]
+        return escape_line_breaks(_encode(objects.response_object(envelope, candidates, reply.usage)))
+
+    def final_error_bytes(self, failure: Failure) -> bytes:
+        """Encode an error, which ends the stream."""
+        return self.encode_element(objects.failure_object(failure)) + self.end_bytes()
+
+    def encode_element(self, value: Json) -> bytes:
+        """Encode an element of the stream."""
+        before, after = self.next_frame()
+        return before + escape_line_breaks(_encode(value)) + after
+
+    def next_frame(self) -> tuple[bytes, bytes]:
+        """Return the bytes around the next element."""
+        return sse.DATA_PREFIX, sse.FRAME_END
+
+    def end_bytes(self) -> bytes:
+        """Return the bytes after the last element. There is no `[DONE]`."""
+        return b""
+
+    def _candidate(self, index: int, answer: CollectedChoice) -> Json:
+        parts = [objects.text_part(answer.reasoning, is_thought=True)] if self._shows(answer.reasoning) else []
+        parts += [objects.text_part(text) for text in (answer.text, answer.refusal) if text]
+        ending = CandidateEnd(answer.finish_reason)
+        for call in answer.tool_calls:
+            is_last = call is answer.tool_calls[-1]
+            part = ending.call_part(
+                ev.ToolCall(index, 0, call.id, call.name, call.extra_fields, call.is_custom),
+                call.arguments,
+                is_cut=answer.finish_reason in TRUNCATED_REASONS and (is_last or not call.is_custom),
+            )
+            parts += [] if part is None else [part]
+        members = ending.members() | objects.logprobs_members(answer.logprobs or {})
+        return objects.candidate_object(index, parts or [objects.text_part("")], members)
+
+    def _shows(self, reasoning: str) -> bool:
+        return self.includes_thoughts and reasoning != ""
+
+
+class GeminiArrayDialect(GeminiDialect):
+    """Dialect of streamGenerateContent without `alt=sse`: the elements are those of one JSON array."""
+
+    HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("Content-Type", "application/json; charset=utf-8"),
+        *(header for header in sse.HEADERS if header[0] != "Content-Type"),
+    )
+
+    def __init__(self, *, includes_thoughts: bool = False) -> None:
+        super().__init__(includes_thoughts=includes_thoughts)
+        self._has_started = False
+
+    def next_frame(self) -> tuple[bytes, bytes]:
+        """Return the bytes around the next element."""
+        before = b",\n" if self._has_started else b"["
+        self._has_started = True
+        return before, b""
+
+    def end_bytes(self) -> bytes:
+        """Return the end of the array."""
+        return b"\n]" if self._has_started else b"[]"
+
+
+class CandidateEnd:
+    """What is known of the end of a candidate: its finish reason, and whether a call is malformed."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        """OpenAI's finish reason."""
+        self._malformed_call = ""
+
+    def call_part(self, call: ev.ToolCall, text: str, *, is_cut: bool) -> Json | None:
+        """Return the part of a call; None if its arguments are incomplete or not an object."""
+        arguments = arguments_object(text, is_custom=call.is_custom, is_cut=is_cut)
+        if arguments is not None:
+            return objects.call_part(call.id, call.name, arguments, call.extra_fields)
+        self._malformed_call = call.name  # unless the answer was truncated
+        return None
+
+    def members(self) -> Json:
+        """Return the members of the candidate."""
+        reason = objects.finish_reason(self.reason)
+        if self._malformed_call and reason == objects.STOP:
+            message = f"The arguments of the call of {self._malformed_call} are not a JSON object."
+            return {"finishReason": objects.MALFORMED_CALL, "finishMessage": message}
+        return {"finishReason": reason}
+
+
+class GeminiWriter:
+    """Writes a stream from events in legal order."""
+
+    def __init__(self, dialect: GeminiDialect, envelope: Envelope) -> None:
+        self._dialect = dialect
+        self._envelope = envelope
+        self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
+        self._ends: dict[int, CandidateEnd] = {}  # by choice, in their order
+        self._calls: dict[int, tuple[ev.ToolCall, list[str]]] = {}  # the open call of each choice
+        self._logprobs: dict[int, Json] = {}  # for the next element of each choice
+        self._text_templates: dict[tuple[int, bool], tuple[bytes, bytes]] = {}
+        self._usage: Usage | None = None
+
+    def send(self, event: Event) -> bytes:
+        """Return the bytes for `event`; empty if it is sent later or not supported.
+
+        Raises:
+            EventOrderError: the event is not allowed now.
+        """
+        self._state_machine.accept(event)
+        match event:
+            case ev.Text(index=index, text=text) | ev.Refusal(index=index, text=text):
+                return self._write_text(index, text)
+            case ev.Reasoning(index=index, text=text) if self._dialect.includes_thoughts:
+                return self._write_text(index, text, is_thought=True)
+            case ev.ChoiceStart(index=index):
+                self._ends[index] = CandidateEnd()
+            case ev.ToolCall(index=index):
+                # A function call without arguments is truncated: the repairer adds `{}` to complete ones.
+                written = self._end_call(index, is_cut=not self._has_custom_call(index))
+                self._calls[index] = event, []
+                return written
+            case ev.ToolArguments(index=index, text=text):
+                self._calls[index][1].append(text)
+            case ev.Logprobs(index=index, value=value):
+                self._add_logprobs(index, objects.logprobs_members(value))
+            case ev.Finish(index=index, reason=reason):
+                self._ends[index].reason = reason
+                return self._end_call(index, is_cut=reason in TRUNCATED_REASONS)
+            case Usage():
+                self._usage = event
+            case Failure():
+                return self._dialect.encode_element(objects.failure_object(event))
+            case ev.KeepAlive():
+                return _EMPTY_LINE
+            case _:
+                pass  # hidden reasoning; unknown fields, which have no equivalent
+        return b""
+
+    def accepts_text(self, index: int) -> bool:
+        """Whether text is allowed now and would be an element without other members."""
+        return index not in self._logprobs and self._state_machine.accepts_text(index)
+
+    def end(self) -> bytes:
+        """Return the last element, with finish reasons and usage; after a failure only the end."""
+        has_failed = self._state_machine.stream_state is StreamState.FAILED
+        self._state_machine.end()
+        if has_failed:
+            return self._dialect.end_bytes()
+        candidates = [
+            objects.candidate_object(index, [objects.text_part("")], ending.members() | self._logprobs.get(index, {}))
+            for index, ending in self._ends.items()
+        ]
+        last = objects.response_object(self._envelope, candidates, self._usage)
+        return self._dialect.encode_element(last) + self._dialect.end_bytes()
+
+    def _write_text(self, index: int, text: str, *, is_thought: bool = False) -> bytes:
+        if index in self._logprobs:
+            return self._write_part(index, objects.text_part(text, is_thought=is_thought))
+        template = self._text_templates.get((index, is_thought))
+        if template is None:
+            part = objects.text_part(TEXT_MARKER, is_thought=is_thought)
+            encoded = escape_line_breaks(_encode(self._element(index, part)))
+            before, _, after = encoded.partition(TEXT_MARKER_BYTES)
+            template = self._text_templates[index, is_thought] = before, after
+        start, end = self._dialect.next_frame()
+        payload = _encode(text)
+        payload = payload if payload.isascii() else escape_line_breaks(payload)
+        return b"".join((start, template[0], payload, template[1], end))
+
+    def _write_part(self, index: int, part: Json) -> bytes:
+        return self._dialect.encode_element(self._element(index, part, self._logprobs.pop(index, None)))
+
+    def _element(self, index: int, part: Json, members: Json | None = None) -> Json:
+        return objects.response_object(self._envelope, [objects.candidate_object(index, [part], members)])
+
+    def _add_logprobs(self, index: int, members: Json) -> None:
+        if index in self._logprobs and members:
+            known, new = self._logprobs[index]["logprobsResult"], members["logprobsResult"]
+            members = {"logprobsResult": {name: known[name] + new[name] for name in new}}
+        if members:
+            self._logprobs[index] = members
+
+    def _has_custom_call(self, index: int) -> bool:
+        return index in self._calls and self._calls[index][0].is_custom
+
+    def _end_call(self, index: int, *, is_cut: bool) -> bytes:
+        if index not in self._calls:
+            return b""
+        call, pieces = self._calls.pop(index)
+        part = self._ends[index].call_part(call, "".join(pieces), is_cut=is_cut)
+        return b"" if part is None else self._write_part(index, part)

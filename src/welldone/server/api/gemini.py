@@ -1,0 +1,76 @@
+"""Google's Gemini API: `generateContent`, `streamGenerateContent` and `countTokens` of `/v1beta/models/{model}`.
+
+`ModelsApi` has `GET /v1beta/models`. The current SDKs use `/v1` in place of `/v1beta`.
+"""
+
+import re
+from urllib.parse import parse_qsl
+
+from welldone.gateway.backends import LocalBackend, UpstreamBackend
+from welldone.http.server import HttpResponse
+from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.events import Json
+from welldone.server.api.dialect import DialectApi, server_kind
+from welldone.server.app import RequestContext, json_response
+from welldone.server.generation.pipelines import GenerationRequest
+from welldone.server.random_ids import random_hex
+from welldone.server.requests import fields
+from welldone.server.requests.gemini import counted_request, gemini_to_chat, read_gemini_body
+
+GEMINI_PATH = re.compile(r"(?:/v1(?:beta)?)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
+"""Paths of the methods: name of the model, which may have colons, and method."""
+
+
+class GeminiApi(DialectApi):
+    """The handlers of these methods."""
+
+    async def generate(self, ctx: RequestContext) -> HttpResponse | None:
+        """POST :generateContent."""
+        backend, request = await self._prepare(ctx)
+        return await self.generator.generate(ctx, backend, request)
+
+    async def stream(self, ctx: RequestContext) -> HttpResponse | None:
+        """POST :streamGenerateContent: a JSON array, or server-sent events with `alt=sse`."""
+        backend, request = await self._prepare(ctx, is_stream=True)
+        return await self.generator.generate(ctx, backend, request)
+
+    async def count_tokens(self, ctx: RequestContext) -> HttpResponse:
+        """POST :countTokens: the prompt tokens that usage would report."""
+        backend, request = await self._prepare(ctx, is_count_only=True)
+        counted = await self.count_prompt(ctx, backend, request)
+        return json_response({"totalTokens": counted["input_tokens"]})
+
+    async def _prepare(
+        self, ctx: RequestContext, *, is_stream: bool = False, is_count_only: bool = False
+    ) -> tuple[LocalBackend | UpstreamBackend, GenerationRequest]:
+        is_array = is_stream and not _wants_events(ctx)
+        body = read_gemini_body(await self.generator.read_body(ctx))
+        path = GEMINI_PATH.fullmatch(ctx.request.path)
+        assert path is not None
+        backend = self.targets.find(ctx, path[1])
+        ignores_tools = self.settings.unknown_tools == "ignore"
+        translation = gemini_to_chat(
+            counted_request(body) if is_count_only else body,
+            server_kind(backend),
+            model=path[1],
+            ignores_unknown_tools=ignores_tools,
+        )
+        if translation.ignored_tools:
+            ctx.log_fields["ignored_tools"] = translation.ignored_tools
+        make_dialect = GeminiArrayDialect if is_array else GeminiDialect
+        chat: Json = {**translation.chat, "stream": is_stream}
+        return backend, GenerationRequest(
+            body=chat,
+            id=random_hex(12),
+            dialect=make_dialect(includes_thoughts=translation.shows_thoughts),
+            field_names=translation.param_names,
+            ignored_fields=translation.ignored_fields,
+        )
+
+
+def _wants_events(ctx: RequestContext) -> bool:
+    """Whether `alt` of the query asks for server-sent events; a JSON array is the default."""
+    alt = next((value for name, value in parse_qsl(ctx.request.query) if name in ("alt", "$alt")), "json")
+    if alt not in ("json", "sse"):
+        raise fields.wrong_value("alt", alt, ("json", "sse"))
+    return alt == "sse"
