@@ -1,4 +1,4 @@
-"""Real clients of the Responses and Messages APIs, with their names for finish reasons and errors."""
+"""Real clients of the Responses, Messages and Gemini APIs, with their names for finish reasons and errors."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,8 @@ OPENAI_NODE = Program(name="openai-node-responses", home="node", file="talk_resp
 AGENTS = Program(name="openai-agents", home="clients", file="openai_agents")
 ANTHROPIC_PYTHON = Program(name="anthropic-python", home="clients", file="anthropic_sdk")
 ANTHROPIC_NODE = Program(name="anthropic-node", home="node", file="talk_anthropic.mjs")
+GOOGLE_PYTHON = Program(name="google-python", home="clients", file="google_genai")
+GOOGLE_NODE = Program(name="google-node", home="node", file="talk_google.mjs")
 AI_SDK = Program(name="ai-sdk-dialects", home="node", file="talk_ai_dialects.mjs")
 
 ALL_MODES = ("whole", "stream", "helper")
@@ -95,6 +97,22 @@ API_CLIENTS = (
         modes=TWO_MODES,
         finish_reasons=("stop", "length"),
         errors=("AI_APICallError", None),
+    ),
+    ApiClient(
+        name="google-python",
+        program=GOOGLE_PYTHON,
+        endpoint="gemini",
+        modes=ALL_MODES,
+        finish_reasons=("STOP", "MAX_TOKENS"),
+        errors=("ClientError", "ClientError"),
+    ),
+    ApiClient(
+        name="google-node",
+        program=GOOGLE_NODE,
+        endpoint="gemini",
+        modes=ALL_MODES,
+        finish_reasons=("STOP", "MAX_TOKENS"),
+        errors=("ApiError", "ApiError"),
     ),
 )
 

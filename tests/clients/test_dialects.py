@@ -1,5 +1,6 @@
-"""Clients of the Responses and Messages APIs with the default model: text, usage, tools, errors, cancellation."""
+"""Clients of the Responses, Messages and Gemini APIs with the default model: text, usage, tools, errors, cancels."""
 
+import json
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -17,7 +18,7 @@ ROOM_TOKENS = 48
 
 BY_NAME = {client.name: client for client in API_CLIENTS}
 OPENAI = pytest.mark.parametrize("name", ["openai-python", "openai-node"])
-ANTHROPIC = pytest.mark.parametrize("name", ["anthropic-python", "anthropic-node"])
+COUNTING = pytest.mark.parametrize("name", ["anthropic-python", "anthropic-node", "google-python", "google-node"])
 
 RunScenario = Callable[..., Result]
 
@@ -86,6 +87,12 @@ def test_a_named_tool_is_called_and_its_result_is_added_to_the_stored_response(r
     assert "".join(result["answered"]["pieces"])
 
 
+def test_an_answer_matches_a_schema_in_googles_format(run_scenario: RunScenario) -> None:
+    places = json.loads(run_scenario(BY_NAME["google-python"], "structured")["text"])
+    assert len(places) == 2
+    assert all(place.keys() == {"city", "days"} and _is_valid_trip(place) for place in places)
+
+
 def test_an_answer_matches_the_requested_schema(run_scenario: RunScenario) -> None:
     trips = run_scenario(BY_NAME["openai-python"], "structured")["places"]
     assert len(trips) == 2
@@ -111,13 +118,13 @@ def test_openai_python_reads_and_resumes_a_chat_with_numbered_events(run_scenari
     assert run_scenario(BY_NAME["openai-python"], "numbered_chat") == {"is_whole": True}
 
 
-@ANTHROPIC
+@COUNTING
 def test_counted_tokens_equal_the_prompt_tokens_of_the_usage(run_scenario: RunScenario, name: str) -> None:
     tokens = run_scenario(BY_NAME[name], "count")["tokens"]
     assert tokens == run_scenario(BY_NAME[name], "answer")["usage"][0]
 
 
-@ANTHROPIC
+@COUNTING
 def test_models_are_listed(run_scenario: RunScenario, server: Running, name: str) -> None:
     assert server.model in run_scenario(BY_NAME[name], "models")["models"]
 

@@ -1,4 +1,4 @@
-"""Clients of the Responses and Messages APIs with an upstream that has chat completions only."""
+"""Clients of the Responses, Messages and Gemini APIs with an upstream that has chat completions only."""
 
 import json
 from collections.abc import Callable, Iterator
