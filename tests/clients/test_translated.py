@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.clients import metrics, scripted_upstream
-from tests.clients.api_clients import AGENTS, EACH_CLIENT, EACH_MODE, EACH_STREAM, ApiClient
+from tests.clients.api_clients import AGENTS, ALL_MODES, API_CLIENTS, EACH_CLIENT, EACH_MODE, EACH_STREAM, ApiClient
 from tests.clients.client import Client, Program
 from tests.clients.programs.job import Job, Result
 from tests.live.server import Running
@@ -44,13 +44,20 @@ def translating_gateway(chat_upstream: Upstream, tmp_path_factory: pytest.TempPa
 def run_scenario(translating_gateway: Running, client_of: Callable[[Program], Client]) -> RunScenario:
     """Run a scenario with a client and a model; returns its result."""
 
-    def run(client: ApiClient, scenario: str, model: str = "says", mode: str = "whole", **parameters: Any) -> Result:  # noqa: ANN401 - request fields
+    def run(
+        client: ApiClient,
+        scenario: str,
+        model: str = "says",
+        mode: str = "whole",
+        key: str = "",
+        **parameters: Any,  # noqa: ANN401 - request fields
+    ) -> Result:
         return client_of(client.program).run_job(
             Job(
                 scenario=scenario,
                 base_url=translating_gateway.url,
                 model=model,
-                key=translating_gateway.key or "none",
+                key=key or translating_gateway.key or "none",
                 endpoint=client.endpoint,
                 mode=mode,
                 parameters=parameters,
@@ -116,6 +123,16 @@ def test_an_unknown_model_raises_the_error_of_the_client(run_scenario: RunScenar
     result = run_scenario(client, "unknown_model")
     assert (result["error"], result["status"]) == (client.errors[0], 404)
     assert Job.missing_model in result["message"]
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+@pytest.mark.parametrize("client", [one for one in API_CLIENTS if one.endpoint == "gemini"], ids=lambda one: one.name)
+def test_a_wrong_key_raises_the_error_of_googles_clients(
+    run_scenario: RunScenario, client: ApiClient, mode: str
+) -> None:
+    result = run_scenario(client, "bad_request", mode=mode, key="wd-wrong-key-0123456789")
+    assert (result["error"], result["status"]) == (client.errors[0], 401)
+    assert "UNAUTHENTICATED" in result["message"]
 
 
 @EACH_MODE

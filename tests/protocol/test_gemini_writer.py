@@ -9,7 +9,7 @@ from hypothesis import given
 from tests.laws.strategies import legal_events
 from tests.table import table
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.gemini.objects import error_object, failure_object, usage_metadata
+from welldone.protocol.dialects.gemini.objects import error_object, failure_object, signature_fields, usage_metadata
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
@@ -139,6 +139,11 @@ def test_the_text_of_a_custom_call_is_its_input() -> None:
         assert [call["functionCall"]["args"] for call in calls] == [{"input": "x"}, {"input": "y"}][:count]
         whole = json.loads(GeminiDialect().encode_reply(HEAD, collect(ended)))
         assert parts([whole]) == calls
+
+
+@table(("signature", "expected"), [("c2ln", SIGNED), ("", {}), (None, {}), (5, {})])
+def test_a_signature_becomes_a_field_of_chat(signature: object, expected: dict[str, Any]) -> None:
+    assert signature_fields(signature) == expected
 
 
 def test_candidates_are_numbered() -> None:
