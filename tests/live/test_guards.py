@@ -52,6 +52,8 @@ def _is_key_error(reply: Reply, error_format: ErrorFormat) -> bool:
             return bool(reply.json()["error"]["type"] == "authentication_error")
         case ErrorFormat.OLLAMA:
             return "API key" in reply.json()["error"]
+        case ErrorFormat.GEMINI:
+            return bool(reply.json()["error"]["status"] == "UNAUTHENTICATED")
 
 
 @pytest.mark.parametrize("header", [None, OTHER_KEY, f"Authorization: Basic {KEY}", "x-api-key: wrong-key"])
