@@ -170,7 +170,8 @@ def test_the_gateway_sends_what_the_core_produces(running_gateway: PersistentGat
     if not is_success:
         assert collected.failure is not None
         # Comments are left out before frames are counted.
-        assert FRAME.sub("", response.error["message"]) == FRAME.sub("", collected.failure.message)
+        sent, own = (FRAME.sub("", text) for text in (response.error["message"], collected.failure.message))
+        assert sent == own or (sent.endswith("…") and own.startswith(sent[:-1]))  # a long message is shortened
     if "stream" in case.request and response.status == 200:
         texts = {
             index: (one.text, one.finish_reason) for index, one in read(response.body, case.endpoint).choices.items()
