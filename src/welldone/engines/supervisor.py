@@ -120,7 +120,7 @@ class LocalModel:
         self.last_used: float = self._clock()
         self.stall_watch: StallWatch = StallWatch(0.0 if settings.command else supervisor.stall_s, self._end_stalled)
         self.process: EngineProcess | None = None
-        self.standby = StandbyEngine(supervisor.notify, partial(supervisor.on_warning, self))
+        self.standby: StandbyEngine = StandbyEngine(supervisor.notify, partial(supervisor.on_warning, self))
         self._output = OutputTail()
         self._backoff = RestartBackoff(self._clock)
         self._retry_at = self._clock()

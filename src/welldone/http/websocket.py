@@ -19,7 +19,7 @@ from websockets.utils import accept_key
 
 from welldone.http.address import check_header_line
 from welldone.http.server import HttpRequest
-from welldone.http.server_connection import LINGER_S
+from welldone.http.server_connection import LINGER_S, ServerConnection
 
 _QUEUE_LIMIT = 16
 """Messages that wait for the application: as many responses may be in flight on a WebSocket of OpenAI."""
@@ -76,7 +76,7 @@ class WebSocket:
         self._waiter: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()  # the close handshake is complete
         try:
-            self.connection = request.upgrade(head, self._receive)
+            self.connection: ServerConnection = request.upgrade(head, self._receive)
         except ValueError as error:
             raise HandshakeError(str(error)) from None
         self._transport = self.connection.transport

@@ -51,7 +51,7 @@ class Routes:
     """The routes of a server and the objects that handle them."""
 
     def __init__(self, parts: ServerParts) -> None:
-        self.is_draining = False
+        self.is_draining: bool = False
         self._running_handlers: set[asyncio.Future[HttpResponse | None]] = set()  # of abortable routes
         self._parts = parts
         settings, keys = parts.settings, parts.keys

@@ -59,7 +59,7 @@ class DialectReader(EventReader):
         repair_log: RepairLog,
     ) -> None:
         super().__init__(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
-        self.decoder = repairer.decoder
+        self.decoder: sse.SseDecoder = repairer.decoder
         self._repairer = repairer
         self._sink = sink
         self._usage = repairer.usage

@@ -9,7 +9,7 @@ https://developers.openai.com/api/docs/guides/websocket-mode, and the Open Respo
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -46,7 +46,7 @@ class SocketResponse(StreamingResponse):
 
     def __init__(self, socket: WebSocket, stream_id: str | None) -> None:
         super().__init__(socket.connection, head=b"", is_chunked=False, has_body=True)
-        self.write_framed = self.write
+        self.write_framed: Callable[[bytes], None] = self.write
         self._socket = socket
         self._tail = b"}" if stream_id is None else b',"stream_id":' + msgspec.json.encode(stream_id) + b"}"
         self._decoder = SseDecoder(eager=True)
@@ -121,7 +121,8 @@ class SocketRequest(HttpRequest):
         holds_head: bool = False,
     ) -> StreamingResponse:
         """Send the first events; there is no head."""
-        self.stream = response = SocketResponse(self._socket, self.stream_id)
+        response = SocketResponse(self._socket, self.stream_id)
+        self.stream: StreamingResponse | None = response
         response.write(first)
         return response
 
