@@ -29,6 +29,9 @@ CASES: dict[str, Json] = {
 }
 """A stop string and the end by length lie within the tokens that one step accepts."""
 
+ENGINES = ["wheel"] if choose_engine(None, os.environ).program is None else ["wheel", "auto"]
+"""A build of llama.cpp is tested where there is one: `make test-engine`."""
+
 
 @contextmanager
 def running_server(model: Path, *options: str) -> Iterator[Running]:
@@ -52,12 +55,10 @@ def expected(default_model: Path) -> dict[str, ParsedReply]:
 @pytest.mark.parametrize(
     "options", [["--draft-max", "8"], ["--spec-type", "ngram-cache"]], ids=["draft model", "n-gram"]
 )
-@pytest.mark.parametrize("engine", ["wheel", "auto"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_answers_are_those_without_speculation(
     default_model: Path, expected: dict[str, ParsedReply], options: list[str], engine: str
 ) -> None:
-    if engine == "auto" and choose_engine(None, os.environ).program is None:
-        pytest.skip("there is no build of llama.cpp (make test-engine)")
     draft = [] if "--spec-type" in options else ["-md", str(default_model)]
     with running_server(default_model, "--engine", engine, *draft, *options) as server:
         found = answers(server)

@@ -533,3 +533,12 @@ def test_chat_has_no_state_of_another_dialect(dialect: Endpoint) -> None:
     chat = StreamPipeline(CHAT, fallback=OURS)
     assert not chat.retains_output
     assert pipeline(dialect).retains_output
+
+
+@EACH
+def test_a_byte_order_mark_is_recorded(dialect: Endpoint) -> None:
+    reader, log = make_reader(dialect)
+    data = frames(next(iter(REAL[dialect].values())))
+    plain, _ = make_reader(dialect)
+    assert reader.feed(b"\xef\xbb\xbf" + data) + reader.close() == plain.feed(data) + plain.close()
+    assert "sse-no-bom" in {entry.rule for entry in log.entries()}
