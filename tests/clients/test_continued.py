@@ -173,7 +173,9 @@ def compare(
             way_used = f'{CONTINUED}{{outcome="complete",way="{way if reply is WHOLE else "replay"}"}}'
             before, attempts = metrics.read(cut_gateway, way_used), dict(cut_upstreams.attempts)
             assert ask(way, byte) == expected, f"cut at byte {byte}"
-            assert metrics.read(cut_gateway, way_used) == before + 1
+            # Gemini has no pieces of calls: a client that has none of a call gets the next attempt as the first.
+            is_whole_call = reply is CALLS and fields.get("endpoint") == "gemini"
+            assert metrics.read(cut_gateway, way_used) - before in ((0, 1) if is_whole_call else (1,))
             assert cut_upstreams.attempts == {name: attempts.get(name, 0) + 1 for name in NAMES}
         return expected
 
