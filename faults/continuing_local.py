@@ -139,14 +139,21 @@ def _ask(server: Running, sent: LocalRequest, *, piece: int = 0, after_s: float 
         return LocalAnswer(received, count, gap_s, first_s, time.monotonic() - began, before)
 
 
-def continuing_local(context: CaseContext) -> Outcome:
-    """Kill the engine in each answer, and compare it with the uncut one."""
+def _find_model() -> Path | Outcome:
+    """Return the model, or why the case cannot run."""
     if sys.platform != "linux":
         return Outcome(not_run="needs pidfd of Linux")
     try:
-        model = load_default_model()
+        return load_default_model()
     except PullError as error:
         return Outcome(not_run=f"the built-in model is not downloaded: {error}")
+
+
+def continuing_local(context: CaseContext) -> Outcome:
+    """Kill the engine in each answer, and compare it with the uncut one."""
+    model = _find_model()
+    if isinstance(model, Outcome):
+        return model
     draw = Random(context.seed)
     order = list(REQUESTS)
     draw.shuffle(order)
@@ -217,12 +224,9 @@ def _is_counted(found: str, answer: LocalAnswer, uncut: LocalAnswer) -> bool:
 
 def continuing_standby(context: CaseContext) -> Outcome:
     """Kill the engine of a server with a standby engine and the default threads, and measure the silence."""
-    if sys.platform != "linux":
-        return Outcome(not_run="needs pidfd of Linux")
-    try:
-        model = load_default_model()
-    except PullError as error:
-        return Outcome(not_run=f"the built-in model is not downloaded: {error}")
+    model = _find_model()
+    if isinstance(model, Outcome):
+        return model
     draw, sent, work = Random(context.seed), LocalRequest(CHAT), context.times(30, 3)
     answers, silences, continued = ContinuedAnswers(), list[float](), 0
     for number in range(work):

@@ -1,6 +1,5 @@
 """API keys in a file: created with `welldone keys`, and accepted by a running server with two workers."""
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -9,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import start_chat
-from tests.live.server import LIMIT_S, Running
+from tests.live import keys_command
+from tests.live.keys_command import chat_status, has_status
+from tests.live.server import LIMIT_S
 from tests.live.upstream import Upstream, eventually, gateway
 
 pytestmark = pytest.mark.tier2
@@ -18,27 +18,7 @@ pytestmark = pytest.mark.tier2
 
 def run_keys(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     """Run `welldone keys` with the file of the environment, and return stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "welldone", "keys", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-        cwd=folder,
-        env={**os.environ, "WELLDONE_KEYS_FILE": str(folder / "keys.json")},
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout.strip(), done.stderr.strip()
-
-
-def chat_status(server: Running, key: str | None, model: str = "hello") -> int:
-    server.key = key
-    with start_chat(server, model=model, stream=False) as connection:
-        return connection.reply().status
-
-
-def has_status(server: Running, key: str, status: int) -> bool:
-    return chat_status(server, key) == status
+    return keys_command.run_keys(arguments, {"WELLDONE_KEYS_FILE": str(folder / "keys.json")}, code, folder)
 
 
 def test_a_key_works_until_it_is_removed(tmp_path: Path, backend: Upstream) -> None:

@@ -15,9 +15,8 @@ from tests.live.raw import LIMIT_S, STREAM, RawConnection
 from tests.live.server import Running
 from tests.models.picture import data_url, png
 from tests.server import open_responses
-from welldone.protocol.sse import SseDecoder, named_frame
+from welldone.protocol.sse import SseDecoder
 from welldone.rules.judge import judge
-from welldone.rules.trace import Trace
 
 Json = dict[str, Any]
 RESPONSES, COMPACT = "/v1/responses", "/v1/responses/compact"
@@ -175,15 +174,7 @@ def turn(connection: ClientConnection, server: Running, **body: Any) -> Json:  #
     events: list[Json] = []
     while not events or events[-1]["type"] not in ("response.completed", "response.incomplete", "error"):
         events.append(json.loads(connection.recv(timeout=LIMIT_S)))
-    if events[-1]["type"] == "error":
-        assert open_responses.wrong_in_error_event(events[-1]) == []
-        return events[-1]
-    assert [wrong for event in events for wrong in open_responses.wrong_in_event(event)] == []
-    stream = b"".join(named_frame(event["type"], json.dumps(event).encode()) for event in events)
-    trace = Trace(body=stream, endpoint="responses", request={**request, "stream": True})
-    assert [finding.rule for finding in judge(trace).findings] == []
-    response: Json = events[-1]["response"]
-    return response
+    return open_responses.checked_response(events, request)
 
 
 def test_responses_follow_each_other_on_a_connection(server: Running) -> None:

@@ -1,8 +1,5 @@
 """Shared API keys: created with `welldone keys`, stored in Redis, and accepted by all servers."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import start_chat
+from tests.live import keys_command
+from tests.live.keys_command import chat_status, has_status
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
-from tests.live.server import LIMIT_S, Running
+from tests.live.server import Running
 from tests.live.upstream import Upstream, eventually, gateway
 
 pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
@@ -21,17 +19,9 @@ pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
 
 def run_keys(redis: RealRedis, *arguments: str, code: int = 0) -> tuple[str, str]:
     """Run `welldone keys` and return stdout and stderr. The store is set in the environment."""
-    done = subprocess.run(
-        [sys.executable, "-m", "welldone", "keys", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-        env={**os.environ, "WELLDONE_LIMITS_STORE": redis.url},
-    )
-    assert done.returncode == code, done.stderr
-    assert "canary" not in done.stdout + done.stderr
-    return done.stdout.strip(), done.stderr.strip()
+    stdout, stderr = keys_command.run_keys(arguments, {"WELLDONE_LIMITS_STORE": redis.url}, code)
+    assert "canary" not in stdout + stderr
+    return stdout, stderr
 
 
 @contextmanager
@@ -45,16 +35,6 @@ def two_servers(folder: Path, backend: Upstream, redis: RealRedis) -> Iterator[l
             store = {"WELLDONE_LIMITS_STORE": redis.url}
             servers.append(stack.enter_context(gateway(own_folder, backend.url, key=None, environment=store)))
         yield servers
-
-
-def chat_status(server: Running, key: str | None, model: str = "hello") -> int:
-    server.key = key
-    with start_chat(server, model=model, stream=False) as connection:
-        return connection.reply().status
-
-
-def has_status(server: Running, key: str, status: int) -> bool:
-    return chat_status(server, key) == status
 
 
 def test_a_shared_key_works_on_all_servers_until_it_is_removed(

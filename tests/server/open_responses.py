@@ -3,9 +3,14 @@
 Written from the published schemas, apart from the tables of our rules and of our writer.
 """
 
+import json
 from collections.abc import Iterator
 from types import NoneType
 from typing import Any
+
+from welldone.protocol.sse import named_frame
+from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
 
 Json = dict[str, Any]
 Members = dict[str, tuple[type, ...]]
@@ -125,6 +130,19 @@ def wrong_in_error_event(event: Json) -> list[str]:
     """Return the members of the error event of a WebSocket that are missing or have another type."""
     wrong = list(_wrong(event, {"type": (str,), "status": (int,), "error": (dict,)}, "error"))
     return [*wrong, *_wrong(event["error"], ERROR, "error.error")]
+
+
+def checked_response(events: list[Json], request: Json) -> Json:
+    """Return the response of a WebSocket, or its error event. Neither the schema nor a rule is broken."""
+    if events[-1]["type"] == "error":
+        assert wrong_in_error_event(events[-1]) == []
+        return events[-1]
+    assert [wrong for event in events for wrong in wrong_in_event(event)] == []
+    stream = b"".join(named_frame(event["type"], json.dumps(event).encode()) for event in events)
+    trace = Trace(body=stream, endpoint="responses", request={**request, "stream": True})
+    assert [finding.rule for finding in judge(trace).findings] == []
+    response: Json = events[-1]["response"]
+    return response
 
 
 def _wrong(value: Json, members: Members, place: str) -> Iterator[str]:

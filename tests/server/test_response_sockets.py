@@ -19,9 +19,6 @@ from tests.server.running_server import DONE, HELLO, ROLE, STOP, USAGE, json_err
 from tests.server.test_same_dialect import numbered, response_events, seen, settings
 from tests.table import table
 from welldone.mock.script import MockChunk, MockReply
-from welldone.protocol.sse import named_frame
-from welldone.rules.judge import judge
-from welldone.rules.trace import Trace
 
 Json = dict[str, Any]
 ANSWER = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
@@ -57,16 +54,7 @@ class Client:
         """Return a whole response, which breaks no rule; or the error event."""
         request = {"model": "m", "input": "Hi", **body}
         await self.send(**body)
-        events = await self.events()
-        if events[-1]["type"] == "error":
-            assert open_responses.wrong_in_error_event(events[-1]) == []
-            return events[-1]
-        assert [wrong for event in events for wrong in open_responses.wrong_in_event(event)] == []
-        stream = b"".join(named_frame(event["type"], json.dumps(event).encode()) for event in events)
-        trace = Trace(body=stream, endpoint="responses", request={**request, "stream": True})
-        assert [finding.rule for finding in judge(trace).findings] == []
-        response: Json = events[-1]["response"]
-        return response
+        return open_responses.checked_response(await self.events(), request)
 
     async def closed(self) -> int:
         """Wait for the end of the connection; returns the code of the close frame."""

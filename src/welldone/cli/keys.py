@@ -13,7 +13,7 @@ examples:
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -71,7 +71,7 @@ class KeyStorage(Protocol):
         """All keys; None for an entry in an unknown format."""
 
     def add(self, digest: str, key: SharedKey) -> None:
-        """Add a key."""
+        """Add a key. Raises `UsageError` if there is one with its name."""
 
     def remove(self, digests: Collection[str]) -> None:
         """Remove keys."""
@@ -90,7 +90,7 @@ class _FileStorage:
         with changed_entries(self.path) as entries:
             if len(entries) >= MAX_KEYS:
                 raise UsageError(f"{self.path} has {MAX_KEYS} keys already: remove one first")
-            if key.name in {other.name for other in entries.values()}:
+            if _digests(entries, key.name):
                 raise _taken(key.name)
             entries[digest] = msgspec.structs.replace(key, slot=free_slot(entries))
 
@@ -110,6 +110,8 @@ class _SharedStorage:
         return {digest: parse_key(value) for digest, value in self._query(lambda client: client.keys()).items()}
 
     def add(self, digest: str, key: SharedKey) -> None:
+        if _digests(self.keys(), key.name):
+            raise _taken(key.name)
         self._query(lambda client: client.put_key(digest, msgspec.json.encode(key)))
 
     def remove(self, digests: Collection[str]) -> None:
@@ -161,8 +163,6 @@ def _shared_key(options: Namespace) -> SharedKey:
 
 
 def _add_key(storage: KeyStorage, key: SharedKey) -> ExitCode:
-    if _digests(storage.keys(), key.name):
-        raise _taken(key.name)
     made = make_key()
     storage.add(key_digest(made).hex(), key)
     ui.print_note(f"the key of {key.name}; it is stored nowhere in clear and is not shown again:")
@@ -198,7 +198,7 @@ def _remove_key(storage: KeyStorage, name: str) -> ExitCode:
     return ExitCode.OK
 
 
-def _digests(stored: dict[str, SharedKey | None], name: str) -> list[str]:
+def _digests(stored: Mapping[str, SharedKey | None], name: str) -> list[str]:
     return [digest for digest, key in stored.items() if key is not None and key.name == name]
 
 

@@ -15,7 +15,7 @@ from welldone.protocol.events import Json
 from welldone.schemas import anthropic as schema
 from welldone.schemas.errors import string_or_type_name
 from welldone.server.requests import fields
-from welldone.server.requests.tools import unsupported_tool_type
+from welldone.server.requests.tools import unsupported_tool_type, user_turn
 
 USER_ID_LENGTH = 64
 """OpenAI's limit for `user`. Claude Code sends longer ids; they do not affect the answer, and are dropped."""
@@ -252,15 +252,7 @@ def _user_messages(turn: list[_NamedMessage]) -> list[Json]:
                 images += result_images
             else:
                 rest += _user_parts(block, f"{param}.content[{index}]")
-    parts = images + rest
-    if not results and not parts:
-        raise fields.invalid(f"{turn[0][1]}.content", "it is empty.")
-    if not parts:
-        return results
-    combined: str | list[Json] = parts
-    if all(part["type"] == "text" for part in parts):  # not every server accepts content parts
-        combined = "\n".join(part["text"] for part in parts)
-    return [*results, {"role": "user", "content": combined}]
+    return user_turn(results, images + rest, f"{turn[0][1]}.content")
 
 
 def _tool_result(block: schema.ToolResultBlock, param: str) -> tuple[Json, list[Json]]:

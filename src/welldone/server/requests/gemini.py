@@ -16,7 +16,7 @@ from welldone.protocol.lenient_json import as_list, as_object
 from welldone.schemas import gemini as schema
 from welldone.server.requests import fields
 from welldone.server.requests.gemini_schema import openapi_to_json_schema
-from welldone.server.requests.tools import unsupported_tool_type
+from welldone.server.requests.tools import unsupported_tool_type, user_turn
 
 RESULT_MEMBER = "result"
 """Member of a function response that is text. google-genai sends the results of Python functions like this."""
@@ -272,14 +272,7 @@ def _user_messages(content: schema.Content, param: str, pending: dict[str, deque
         else:
             reason = "has no content that is supported: text, inlineData, functionResponse."
             raise fields.unsupported(part_param, reason)
-    if not results and not rest:
-        raise fields.invalid(f"{param}.parts", "it is empty.")
-    if not rest:
-        return results
-    combined: str | list[Json] = rest
-    if all(one["type"] == "text" for one in rest):  # not every server accepts content parts
-        combined = "\n".join(one["text"] for one in rest)
-    return [*results, {"role": "user", "content": combined}]
+    return user_turn(results, rest, f"{param}.parts")
 
 
 def _tool_message(response: schema.GeminiFunctionResponse, param: str, pending: dict[str, deque[str]]) -> Json:

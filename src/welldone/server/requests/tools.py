@@ -175,3 +175,15 @@ def _named_calls_schema(candidates: list[Json], allows_several: bool) -> Json:
     if allows_several:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": FORCED_CALLS_LIMIT}
     return {**schema, "$defs": definitions}
+
+
+def user_turn(results: list[Json], parts: list[Json], param: str) -> list[Json]:
+    """Return the chat messages of a turn in another dialect: the results of tools, then the content of the user."""
+    if not results and not parts:
+        raise fields.invalid(param, "it is empty.")
+    if not parts:
+        return results
+    content: str | list[Json] = parts
+    if all(part["type"] == "text" for part in parts):  # not every server accepts content parts
+        content = "\n".join(part["text"] for part in parts)
+    return [*results, {"role": "user", "content": content}]
