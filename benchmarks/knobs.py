@@ -17,8 +17,8 @@ from welldone.engines.errors import EngineError
 from welldone.engines.models.store import models_folder, resolve_model_file
 from welldone.engines.self_test import measure_settings
 
-REPEATS = 60
-"""About 1,000 tokens of prompt: two batches of the default size."""
+PROMPT_TOKENS = 1000
+"""Two batches of the default size."""
 CONTEXT = 2048
 
 CANDIDATES: dict[str, dict[str, Any]] = {
@@ -42,13 +42,15 @@ def main() -> int:
     parser.add_argument("-t", "--threads", type=int, help="threads of the engine [all cores]")
     parser.add_argument("--engine", type=Path, help="as in welldone serve [auto]")
     parser.add_argument("--rounds", type=int, default=3, help="[%(default)s]")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="length of the prompt in 16 tokens [%(default)s]")
+    parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="[%(default)s]")
     options = parser.parse_args()
     file = resolve_model_file(models_folder(os.environ), options.model)
     base: dict[str, Any] = {"file": file, "engine": options.engine, "threads": options.threads, "ctx_size": CONTEXT}
     settings = [ModelSettings(name=name, **base | {"parallel": 1} | changes) for name, changes in CANDIDATES.items()]
     try:
-        found = asyncio.run(measure_settings(settings, os.environ, rounds=options.rounds, repeats=options.repeats))
+        found = asyncio.run(
+            measure_settings(settings, os.environ, rounds=options.rounds, prompt_tokens=options.prompt_tokens)
+        )
     except EngineError as error:
         print(error.message, file=sys.stderr)
         return 3

@@ -11,36 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.random_gguf import Blocks, Size, random_model
+from benchmarks.random_gguf import TYPES, Size, random_model
 from welldone.engines.errors import EngineError
 from welldone.engines.self_test import measure_engines
 
 SIZE = Size(width=1024, layers=4, heads=16, key_heads=4, hidden=4096)
 """61 million parameters: seconds per type, and too large for the caches of most CPUs."""
-
-TYPES = {
-    "F32": Blocks(0, 1, 4),
-    "F16": Blocks(1, 1, 2),
-    "BF16": Blocks(30, 1, 2),
-    "Q8_0": Blocks(8, 32, 34),
-    "Q6_K": Blocks(14, 256, 210),
-    "Q5_K": Blocks(13, 256, 176),
-    "Q5_0": Blocks(6, 32, 22),
-    "Q5_1": Blocks(7, 32, 24),
-    "Q4_K": Blocks(12, 256, 144),
-    "Q4_0": Blocks(2, 32, 18),
-    "Q4_1": Blocks(3, 32, 20),
-    "IQ4_NL": Blocks(20, 32, 18),
-    "IQ4_XS": Blocks(23, 256, 136),
-    "Q3_K": Blocks(11, 256, 110),
-    "IQ3_S": Blocks(21, 256, 110),
-    "IQ3_XXS": Blocks(18, 256, 98),
-    "Q2_K": Blocks(10, 256, 84),
-    "IQ2_S": Blocks(22, 256, 82),
-    "IQ2_XXS": Blocks(16, 256, 66),
-    "TQ2_0": Blocks(35, 256, 66),
-    "IQ1_S": Blocks(19, 256, 50),
-}
 
 
 def main() -> int:

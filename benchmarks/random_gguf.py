@@ -66,6 +66,31 @@ class Blocks:
     bytes: int
 
 
+TYPES = {
+    "F32": Blocks(0, 1, 4),
+    "F16": Blocks(1, 1, 2),
+    "BF16": Blocks(30, 1, 2),
+    "Q8_0": Blocks(8, 32, 34),
+    "Q6_K": Blocks(14, 256, 210),
+    "Q5_K": Blocks(13, 256, 176),
+    "Q5_0": Blocks(6, 32, 22),
+    "Q5_1": Blocks(7, 32, 24),
+    "Q4_K": Blocks(12, 256, 144),
+    "Q4_0": Blocks(2, 32, 18),
+    "Q4_1": Blocks(3, 32, 20),
+    "IQ4_NL": Blocks(20, 32, 18),
+    "IQ4_XS": Blocks(23, 256, 136),
+    "Q3_K": Blocks(11, 256, 110),
+    "IQ3_S": Blocks(21, 256, 110),
+    "IQ3_XXS": Blocks(18, 256, 98),
+    "Q2_K": Blocks(10, 256, 84),
+    "IQ2_S": Blocks(22, 256, 82),
+    "IQ2_XXS": Blocks(16, 256, 66),
+    "TQ2_0": Blocks(35, 256, 66),
+    "IQ1_S": Blocks(19, 256, 50),
+}
+
+
 class Matrices:
     """Builder of half-precision matrices, in file order. With `blocks`, those of the layers are zeros of that type."""
 
@@ -164,8 +189,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("path", type=Path)
+    parser.add_argument("--type", choices=TYPES, help="of the layers, whose weights are zeros then [random F16]")
     arguments = parser.parse_args()
-    random_model(SIZES[arguments.size]).write(arguments.path)
+    random_model(SIZES[arguments.size], TYPES.get(arguments.type)).write(arguments.path)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -22,8 +23,8 @@ from welldone.http.connect import HttpClientError
 ROUNDS = 3
 """The fastest round counts: other programs only make one slower."""
 PROMPT = "The quick brown fox jumps over the lazy dog, and then it rests. "
-PROMPT_REPEATS, ANSWER_TOKENS = 12, 48
-"""About 200 tokens and 48: two seconds on a slow machine with the built-in model."""
+PROMPT_TOKENS, ANSWER_TOKENS = 200, 48
+"""Two seconds on a slow machine with the built-in model."""
 THREADS = 1
 """Several threads wait for each other, which takes most of the time on a busy machine; one core shows what its
 instructions gain."""
@@ -41,6 +42,13 @@ class _Completion(msgspec.Struct):
     timings: _Timings
 
 
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
+_Reply = TypeVar("_Reply", _Completion, _Tokens)
+
+
 async def measure_engines(
     engines: Sequence[Path], model: Path, environment: Mapping[str, str], *, rounds: int = ROUNDS
 ) -> list[EngineSpeed]:
@@ -56,7 +64,7 @@ async def measure_settings(
     environment: Mapping[str, str],
     *,
     rounds: int = ROUNDS,
-    repeats: int = PROMPT_REPEATS,
+    prompt_tokens: int = PROMPT_TOKENS,
 ) -> list[EngineSpeed]:
     """Return the speed of models with these settings, which answer alternately. Raises `EngineError`."""
     folder = await asyncio.to_thread(make_socket_folder, environment)
@@ -70,7 +78,9 @@ async def measure_settings(
                 process = await EngineProcess.start(plan, timeout_s=_START_TIMEOUT_S)
                 stack.push_async_callback(process.stop, 0)
                 addresses.append(plan.address)
-            found = [[await _measure(address, number, repeats) for address in addresses] for number in range(rounds)]
+            found = [
+                [await _measure(address, number, prompt_tokens) for address in addresses] for number in range(rounds)
+            ]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return [
@@ -79,19 +89,25 @@ async def measure_settings(
     ]
 
 
-async def _measure(address: Address, number: int, repeats: int) -> EngineSpeed:
+async def _measure(address: Address, number: int, prompt_tokens: int) -> EngineSpeed:
+    text = f"{number}. {PROMPT * prompt_tokens}"  # more than enough in any vocabulary
+    tokens = (await _ask(address, "/tokenize", {"content": text}, _Tokens)).tokens[:prompt_tokens]
     body = {
-        "prompt": f"{number}. {PROMPT * repeats}",
+        "prompt": tokens,
         "n_predict": ANSWER_TOKENS,
         "temperature": 0,
         "ignore_eos": True,
         "cache_prompt": False,
     }
-    try:
-        reply = await fetch(address, "POST", "/completion", body=msgspec.json.encode(body), timeout_s=_ANSWER_TIMEOUT_S)
-        completion = msgspec.json.decode(reply.body, type=_Completion)
-    except (HttpClientError, msgspec.MsgspecError) as error:
-        raise EngineError("does not answer a completion") from error
+    completion = await _ask(address, "/completion", body, _Completion)
     if not completion.content or completion.timings.predicted_n != ANSWER_TOKENS:
         raise EngineError(f"answered {completion.timings.predicted_n} tokens instead of {ANSWER_TOKENS}")
     return EngineSpeed(completion.timings.prompt_per_second, completion.timings.predicted_per_second)
+
+
+async def _ask(address: Address, path: str, body: dict[str, object], reply_type: type[_Reply]) -> _Reply:
+    try:
+        reply = await fetch(address, "POST", path, body=msgspec.json.encode(body), timeout_s=_ANSWER_TIMEOUT_S)
+        return msgspec.json.decode(reply.body, type=reply_type)
+    except (HttpClientError, msgspec.MsgspecError) as error:
+        raise EngineError(f"does not answer {path}") from error
