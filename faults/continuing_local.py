@@ -6,10 +6,12 @@ decide between tokens that are about equally likely. At other temperatures the r
 token counts and the text after the seam are checked.
 """
 
+import os
 import re
 import select
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -32,6 +34,8 @@ TOKENS = 48
 STANDBY = "welldone_engine_standby"
 DRAWS = 20
 """Draws of a token per answer: the engine is some tokens ahead of the client, and may have finished."""
+CORES = 2
+"""For each of the servers that run at once: its engine, the next engine and the client should not wait."""
 REPEATED_CHARACTERS = 24
 """A start of the answer that is not repeated by chance at the seam."""
 SCHEMA: Json = {
@@ -154,9 +158,8 @@ def continuing_local(context: CaseContext) -> Outcome:
     model = _find_model()
     if isinstance(model, Outcome):
         return model
-    draw = Random(context.seed)
     order = list(REQUESTS)
-    draw.shuffle(order)
+    Random(context.seed).shuffle(order)
     work = [order[number % len(order)] for number in range(context.times(1000, 10))]
     uncut = {sent: _measure(model, sent) for sent in dict.fromkeys(work)}
     # A reply that is not streamed does not show when its tokens come.
@@ -164,25 +167,23 @@ def continuing_local(context: CaseContext) -> Outcome:
         sent: _measure(model, msgspec.structs.replace(sent, is_stream=True)) for sent in uncut if not sent.is_stream
     }
     answers, silences, miscounted = ContinuedAnswers(), list[float](), list[str]()
-    waiting, draws = list(reversed(work)), 0
-    while waiting:
-        context.note(f"{len(work) - len(waiting)} of {len(work)}")
-        sent, draws = waiting[-1], draws + 1
-        expected = uncut[sent]
-        with small_server(model, "-c", "2048") as server:
-            answer = _cut(server, sent, pace.get(sent, expected), draw)
-            is_cut = metric(server, CONTINUATIONS) > 0
-        if not is_cut:  # it had ended, or not begun: another token
-            assert draws < DRAWS, f"{sent} was not cut in {DRAWS} draws"
-            continue
-        draws = 0
-        waiting.pop()
-        is_plausible = sent.shape in ("text", "two choices") and not _repeats_its_start(sent, answer)
-        found = classify(sent.path, answer.received, [parts(sent.path, expected.received)], may_differ=is_plausible)
-        answers.add(f"{sent}", found, answer.received, has_way=True, is_repeatable=sent.temperature == 0.0)
-        silences += [answer.gap_s - expected.gap_s] if sent.is_stream else []
-        if not _is_counted(found, answer, expected):
-            miscounted.append(f"{sent}: {answer.counts} tokens, not {expected.counts}")
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES)) as pool:
+        cut = [
+            pool.submit(_cut, model, sent, pace.get(sent, uncut[sent]), Random(f"{context.seed} {number}"))
+            for number, sent in enumerate(work)
+        ]
+        try:
+            for sent, waiting in context.each(list(zip(work, cut, strict=True))):
+                answer, expected = waiting.result(), uncut[sent]
+                is_plausible = sent.shape in ("text", "two choices") and not _repeats_its_start(sent, answer)
+                content = [parts(sent.path, expected.received)]
+                found = classify(sent.path, answer.received, content, may_differ=is_plausible)
+                answers.add(f"{sent}", found, answer.received, has_way=True, is_repeatable=sent.temperature == 0.0)
+                silences += [answer.gap_s - expected.gap_s] if sent.is_stream else []
+                if not _is_counted(found, answer, expected):
+                    miscounted.append(f"{sent}: {answer.counts} tokens, not {expected.counts}")
+        finally:
+            pool.shutdown(cancel_futures=True)
     seen = answers.outcome(
         Figure("answers with wrong token counts", len(miscounted), most=0),
         Figure("added silence with one thread, p50", round(1000 * percentile(silences, 50)), "ms", is_timing=True),
@@ -197,11 +198,17 @@ def _measure(model: Path, sent: LocalRequest) -> LocalAnswer:
         return _ask(server, sent)
 
 
-def _cut(server: Running, sent: LocalRequest, uncut: LocalAnswer, draw: Random) -> LocalAnswer:
-    """Kill the engine at any token of the answer."""
-    if sent.is_stream:
-        return _ask(server, sent, piece=draw.randint(1, uncut.pieces))
-    return _ask(server, sent, after_s=draw.uniform(uncut.first_s, uncut.seconds))
+def _cut(model: Path, sent: LocalRequest, uncut: LocalAnswer, draw: Random) -> LocalAnswer:
+    """Return an answer whose engine was killed at any of its tokens."""
+    for _ in range(DRAWS):
+        with small_server(model, "-c", "2048") as server:
+            if sent.is_stream:
+                answer = _ask(server, sent, piece=draw.randint(1, uncut.pieces))
+            else:
+                answer = _ask(server, sent, after_s=draw.uniform(uncut.first_s, uncut.seconds))
+            if metric(server, CONTINUATIONS) > 0:  # else it had ended, or not begun: another token
+                return answer
+    raise AssertionError(f"{sent} was not cut in {DRAWS} draws")
 
 
 def _repeats_its_start(sent: LocalRequest, answer: LocalAnswer) -> bool:
