@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from welldone.engines.cores import thread_limit
+from welldone.engines.cores import SPINS, thread_limit, thread_waiting
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 
@@ -75,3 +75,24 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, files: dict[str, str], 
 def test_a_system_without_affinity_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     assert thread_limit() is None
+
+
+PASSIVE, SPINNING = {"OMP_WAIT_POLICY": "passive"}, {"GOMP_SPINCOUNT": f"{SPINS}"}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, SPINNING),  # the kernel does not report it
+        ({"proc/pressure/cpu": "some avg10=3.10 avg60=99.00 avg300=99.00 total=1"}, SPINNING),
+        ({"proc/pressure/cpu": "some avg10=97.07 avg60=1.00 avg300=1.00 total=1\nfull avg10=0.00"}, PASSIVE),
+        ({"proc/pressure/cpu": "other"}, SPINNING),
+    ],
+)
+def test_threads_spin_unless_other_programs_need_the_cores(
+    tmp_path: Path, files: dict[str, str], expected: dict[str, str]
+) -> None:
+    root = write(tmp_path, files)
+    assert thread_waiting({}, root=root) == expected
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        assert thread_waiting({name: "1"}, root=root) == {}

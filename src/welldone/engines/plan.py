@@ -15,7 +15,7 @@ import msgspec
 from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
 from welldone.engines.builds import EngineChoice, choose_engine
-from welldone.engines.cores import thread_limit
+from welldone.engines.cores import thread_limit, thread_waiting
 from welldone.engines.engine_config import NO_GPU_WARNING, EngineConfig
 from welldone.engines.errors import EngineError
 from welldone.engines.llama_server import (
@@ -234,9 +234,8 @@ def _plan_server(
 
 
 def _llama_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    # OMP_WAIT_POLICY: spinning threads made decoding 5 to 10 times slower on a busy machine.
     # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
-    return {"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
+    return thread_waiting(environment) | {"GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:

@@ -66,15 +66,17 @@ async def measure_settings(
     rounds: int = ROUNDS,
     prompt_tokens: int = PROMPT_TOKENS,
 ) -> list[EngineSpeed]:
-    """Return the speed of models with these settings, which answer alternately. Raises `EngineError`."""
+    """Return the speed of models with these settings and environments, which answer alternately.
+
+    Raises `EngineError`.
+    """
     folder = await asyncio.to_thread(make_socket_folder, environment)
     try:
         async with AsyncExitStack() as stack:
             addresses = []
             for settings in candidates:
-                plan = make_plan(
-                    settings, models_folder=models_folder(environment), socket_folder=folder, environment=environment
-                )
+                own = {**environment, **settings.environment}
+                plan = make_plan(settings, models_folder=models_folder(own), socket_folder=folder, environment=own)
                 process = await EngineProcess.start(plan, timeout_s=_START_TIMEOUT_S)
                 stack.push_async_callback(process.stop, 0)
                 addresses.append(plan.address)
