@@ -10,12 +10,12 @@ import msgspec
 from welldone.cli import ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import UsageError
-from welldone.protocol.envelope import Endpoint
+from welldone.protocol.catalog import ALL_ENDPOINTS
 from welldone.rules.trace import Trace, inline_body, read_capture, read_record, read_trace, unreadable_reason
 
 CAPTURE_LIMIT_BYTES = 512 * 1024 * 1024
 """The largest capture that is read into memory."""
-ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)  # plain strings: argparse prints them in its errors
+ENDPOINTS = ALL_ENDPOINTS
 STDIN = "-"
 
 

@@ -13,8 +13,8 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import parse_strict
 
-EndpointName: TypeAlias = Literal["chat", "completions", "responses", "messages"]
-"""Endpoint of a stream: `/v1/chat/completions`, `/v1/completions`, `/v1/responses` or `/v1/messages`."""
+EndpointName: TypeAlias = Literal["chat", "completions", "responses", "messages", "gemini"]
+"""Endpoint of a stream: `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/messages`, or Gemini's."""
 RequestBody: TypeAlias = Mapping[str, Any] | bytes | None
 """Body of the request: a decoded object, or the received bytes. Bytes that are no JSON object count as unknown."""
 

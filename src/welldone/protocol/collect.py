@@ -16,8 +16,8 @@ from welldone.protocol.events import Event, Failure, Json, Usage
 
 _REPLACED_NAMES = frozenset({"index", "type", "id", "format"})
 """Replaced, not joined: `index` and `type` as in openai-python; the others repeat in `reasoning_details`."""
-_REASONING_DETAILS = "reasoning_details"
-"""OpenRouter's list of reasoning blocks, whose pieces may have no `index`."""
+REASONING_DETAILS = "reasoning_details"
+"""OpenRouter's list of reasoning blocks, signed or encrypted, which clients send back. Pieces may have no `index`."""
 CONTENT_PARTS = "content_parts"
 """Field of this package for the parts of a `content` list that are not text. Equal parts are kept."""
 _EntryKey: TypeAlias = tuple[int, str | None]
@@ -90,7 +90,7 @@ def _accumulate_value(name: str, before: object, value: object) -> object:
 
 
 def _accumulate_list(name: str, before: object, value: list[object]) -> _IndexedEntries:
-    is_blocks = name == _REASONING_DETAILS
+    is_blocks = name == REASONING_DETAILS
     has_pieces = is_blocks or name == CONTENT_PARTS or any(_entry_index(entry) is not None for entry in value)
     if not has_pieces:
         return _replace_or_extend(before, value)

@@ -18,6 +18,7 @@ class Endpoint(StrEnum):
     COMPLETIONS = "completions"
     RESPONSES = "responses"
     MESSAGES = "messages"
+    GEMINI = "gemini"
 
 
 ID_PREFIX = {
@@ -25,6 +26,7 @@ ID_PREFIX = {
     Endpoint.COMPLETIONS: "cmpl-",
     Endpoint.RESPONSES: "resp_",
     Endpoint.MESSAGES: "msg_",
+    Endpoint.GEMINI: "",
 }
 """Prefix of response ids."""
 CHUNK_OBJECT = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Protocol
 
 from welldone.protocol import sse
+from welldone.protocol.collect import REASONING_DETAILS
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Json, KeepAlive, UnknownFields
@@ -16,9 +17,6 @@ from welldone.protocol.finish_reasons import finish_reason_for, interrupted_fail
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RequestFacts
-
-REASONING_DETAILS = "reasoning_details"
-"""Field of a delta and of a message with signed or encrypted reasoning, which clients send back (OpenRouter's name)."""
 
 
 class EventSink(Protocol):
@@ -37,10 +35,10 @@ def finish_reason_or_failure(word: str, endpoint: Endpoint, field: str) -> str |
     return finish_reason_for(word, endpoint) or interrupted_failure(word, field=field)
 
 
-def reasoning_detail(index: int, **members: object) -> UnknownFields:
+def reasoning_detail(index: int, choice: int = 0, /, **members: object) -> UnknownFields:
     """Return the event for a block of signed or encrypted reasoning."""
     entry: Json = {**members, "index": index}
-    return UnknownFields(0, Location.DELTA, {REASONING_DETAILS: [entry]}, in_own_chunk=True)
+    return UnknownFields(choice, Location.DELTA, {REASONING_DETAILS: [entry]}, in_own_chunk=True)
 
 
 class DialectReader(EventReader):

@@ -5,7 +5,11 @@ from typing import Any
 
 from welldone.protocol.dialects.anthropic.reader import MessagesEvents
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.dialect_reader import DialectReader
+from welldone.protocol.dialects.gemini.reader import GeminiEvents
+from welldone.protocol.dialects.gemini.repair import GeminiRepairer
+from welldone.protocol.dialects.gemini.writer import GeminiDialect
 from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS, Clock
 from welldone.protocol.dialects.responses.reader import ResponsesEvents
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
@@ -15,7 +19,7 @@ from welldone.protocol.events import Json
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RequestFacts
 
-SAME_DIALECT_ENDPOINTS = frozenset({Endpoint.RESPONSES, Endpoint.MESSAGES})
+SAME_DIALECT_ENDPOINTS = frozenset({Endpoint.RESPONSES, Endpoint.MESSAGES, Endpoint.GEMINI})
 """Endpoints whose streams are repaired without conversion to events."""
 
 
@@ -28,11 +32,16 @@ def passthrough_repairer_for(
     is_stream: bool = True,
     clock: Clock | None = None,
     members: Json | None = None,
+    dialect: Dialect | None = None,
 ) -> PassthroughRepairer:
     """Return the repairer for one answer of this endpoint.
 
     A Response repeats members of `request`; `clock` supplies its `completed_at`, `members` replace those of the server.
+    `dialect` has the form of a Gemini stream.
     """
+    if endpoint is Endpoint.GEMINI:
+        form = dialect if isinstance(dialect, GeminiDialect) else None
+        return GeminiRepairer(fallback=fallback, model=model, is_stream=is_stream, dialect=form)
     if endpoint is Endpoint.MESSAGES:
         return MessagesRepairer(fallback=fallback, model=model, is_stream=is_stream)
     echo: Json = {name: value for name, value in (request or {}).items() if name in RESPONSE_DEFAULTS}
@@ -54,5 +63,6 @@ def dialect_reader_for(
 _READERS: dict[Endpoint, tuple[Callable[[Envelope, Endpoint], Any], Callable[..., PassthroughRepairer]]] = {
     Endpoint.MESSAGES: (MessagesEvents, MessagesRepairer),
     Endpoint.RESPONSES: (ResponsesEvents, ResponsesRepairer),
+    Endpoint.GEMINI: (GeminiEvents, GeminiRepairer),
 }
 """Emitter of events and repairer that drives it, by dialect."""

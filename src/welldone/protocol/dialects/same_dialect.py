@@ -45,7 +45,7 @@ class PassthroughRepairer(ABC):
     _HAS_SEQUENCE_NUMBERS: ClassVar[bool] = False
     retains_output = True
     """Whether output is buffered: its length must be bounded."""
-    headers: ClassVar[Mapping[str, str]] = dict(sse.HEADERS)
+    headers: Mapping[str, str] = dict(sse.HEADERS)
     """Headers of a stream."""
 
     def __init__(
@@ -126,6 +126,10 @@ class PassthroughRepairer(ABC):
 
     def _skip_frames(self, frames: list[sse.Frame]) -> None:  # noqa: B027 - optional
         """Note frames that are skipped after a failure."""
+
+    def _reply_value(self, value: object) -> object:
+        """Return a non-streamed reply, which may have another form than an object."""
+        return value
 
     def body(self) -> bytes:
         """Return the non-streamed reply after the end of the stream; an error if it failed."""
@@ -254,6 +258,7 @@ class PassthroughRepairer(ABC):
             return
         value, has_tail = run_to_completion(lenient_json.parse_first_value(data))
         self.repair_log.record_if(has_tail, "ns-no-sse-tail")
+        value = self._reply_value(value)
         if isinstance(value, dict):
             out = self._repair_reply(lenient_json.scrub_object(value)) + self._fail_if_strict()
         else:

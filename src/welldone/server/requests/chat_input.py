@@ -146,6 +146,11 @@ def read_tool_choice(body: Json) -> ToolChoice | None:
     return ToolChoice("tool", name, choice.get("type") == "custom")
 
 
+def late_instructions(text: str) -> str:
+    """Return a system message that is not the first one as text of the user, for an API that has no such turns."""
+    return f"<system>\n{text}\n</system>"
+
+
 def stop_strings(body: Json) -> tuple[str, ...]:
     """Return the stop strings."""
     stop = body.get("stop")

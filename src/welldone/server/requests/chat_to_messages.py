@@ -7,10 +7,10 @@ them. docs/dialects.md lists what is not carried.
 import re
 
 from welldone.gateway.errors import ApiError
+from welldone.protocol.collect import REASONING_DETAILS
 from welldone.protocol.dialects.anthropic import objects
 from welldone.protocol.dialects.anthropic.reader import THINKING_FORMAT
 from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER
-from welldone.protocol.dialects.dialect_reader import REASONING_DETAILS
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.server.requests import chat_input, fields
@@ -122,7 +122,7 @@ def _read_messages(body: Json) -> tuple[str | list[Json] | None, list[Json]]:
                 system += [_text_block(part) for part in message.parts]
             case "system" | "developer":
                 text = "\n".join(_text_block(part)["text"] for part in message.parts)
-                _add_turn(turns, "user", [objects.text_block(f"<system>\n{text}\n</system>")])
+                _add_turn(turns, "user", [objects.text_block(chat_input.late_instructions(text))])
             case "user":
                 _add_turn(turns, "user", [_user_block(part) for part in message.parts])
             case "tool":

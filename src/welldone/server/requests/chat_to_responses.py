@@ -4,7 +4,7 @@ Fields that chat does not define are forwarded, so that clients can send `reason
 validates them. docs/dialects.md lists what is not carried.
 """
 
-from welldone.protocol.dialects.dialect_reader import REASONING_DETAILS
+from welldone.protocol.collect import REASONING_DETAILS
 from welldone.protocol.dialects.responses.reader import REASONING_FORMAT
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_list, as_object

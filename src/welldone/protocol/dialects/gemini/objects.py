@@ -4,13 +4,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-from welldone.protocol.dialects.anthropic.objects import failure_kind
+from welldone.protocol.collect import REASONING_DETAILS
+from welldone.protocol.dialects.anthropic.objects import error_type_for_status, failure_kind
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure, Json, Usage
+from welldone.protocol.fields import read_chat_logprobs, read_error
 from welldone.protocol.lenient_json import as_list, as_object
+from welldone.protocol.repair_log import RepairLog
 
 KEY_HEADER = "x-goog-api-key"
 """Header with the API key. It identifies Google's clients, whose URLs begin with `/v1` like OpenAI's."""
+REASONING_FORMAT = "google-gemini-v1"
+"""OpenRouter's name for the format of reasoning details with a signature."""
 STOP, MAX_TOKENS, SAFETY, MALFORMED_CALL = "STOP", "MAX_TOKENS", "SAFETY", "MALFORMED_FUNCTION_CALL"
 _FINISH_REASON_FOR = {"length": MAX_TOKENS, "content_filter": SAFETY}
 """By OpenAI's finish reason; STOP for all others, also for tool calls."""
@@ -32,6 +37,25 @@ STATUS_BY_CODE = {
     504: "DEADLINE_EXCEEDED",
 }
 """Google's status by HTTP status: google/rpc/code.proto."""
+_CODE_BY_STATUS = {
+    **dict.fromkeys(("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"), 400),
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    **dict.fromkeys(("ABORTED", "ALREADY_EXISTS"), 409),
+    "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 499,
+    **dict.fromkeys(("INTERNAL", "UNKNOWN", "DATA_LOSS"), 500),
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""HTTP status by Google's status, of the same file."""
+_TOKEN_COUNTS = (
+    *("promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount"),
+    *("cachedContentTokenCount", "totalTokenCount"),
+)
+_MAX_COUNT = 2**31  # of protobuf's int32
 _CODE_BY_KIND = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -78,6 +102,14 @@ def thought_signature(extra_fields: Json) -> str | None:
     return signature if isinstance(signature, str) else None
 
 
+def signature_parts(fields: Json) -> list[Json]:
+    """Return the parts for signatures in the fields of a chat message or delta; those of calls belong to the calls."""
+    details = map(as_object, as_list(fields.get(REASONING_DETAILS)))
+    sealed = [one.get("data") for one in details if one.get("format") == REASONING_FORMAT and "id" not in one]
+    sealed.append(thought_signature(fields))
+    return [{"text": "", "thoughtSignature": one} for one in sealed if isinstance(one, str) and one]
+
+
 def candidate_object(index: int, parts: list[Json], members: Json | None = None) -> Json:
     """Return a candidate; `members` are those besides its content."""
     return {"content": {"parts": parts, "role": "model"}, **(members or {}), "index": index}
@@ -100,6 +132,24 @@ def usage_metadata(usage: Usage) -> Json:
     return {**counts, "totalTokenCount": usage.max_tokens_counted}
 
 
+def usage_from_metadata(metadata: Json) -> Usage | None:
+    """Convert the usage of a reply; None if the prompt's tokens are neither given nor known from the total."""
+    counts = [metadata.get(name) for name in _TOKEN_COUNTS]
+    valid = [one if type(one) is int and 0 <= one < _MAX_COUNT else None for one in counts]
+    prompt, tools, answer, thoughts, cached, total = valid
+    completion, tools = (answer or 0) + (thoughts or 0), tools or 0
+    if prompt is None and total is not None:
+        prompt = total - completion - tools
+    if prompt is None or prompt < 0:
+        return None
+    prompt += tools
+    extra_fields = {name: value for name, value in metadata.items() if name not in _TOKEN_COUNTS}
+    extra_fields["prompt_tokens_details"] = {"cached_tokens": cached or 0}
+    if thoughts is not None:
+        extra_fields["completion_tokens_details"] = {"reasoning_tokens": thoughts}
+    return Usage(prompt, completion, max(total or 0, prompt + completion), extra_fields)
+
+
 def _detail(usage: Usage, group: str, name: str) -> int:
     count = as_object(usage.extra_fields.get(group)).get(name)
     return count if type(count) is int and count > 0 else 0
@@ -116,6 +166,20 @@ def logprobs_members(value: Json) -> Json:
         for token in tokens
     ]
     return {"logprobsResult": {"topCandidates": top, "chosenCandidates": chosen}}
+
+
+def logprobs_from_result(result: Json) -> Json | None:
+    """Convert log probabilities to those of chat; None if there are none."""
+    tops = as_list(result.get("topCandidates"))
+    content: list[Json] = []
+    for number, token in enumerate(as_list(result.get("chosenCandidates"))):
+        top = as_list(as_object(tops[number]).get("candidates")) if number < len(tops) else []
+        content.append({**_chat_token(token), "top_logprobs": [_chat_token(one) for one in top]})
+    return read_chat_logprobs({"content": content, "refusal": None}, RepairLog()) if content else None
+
+
+def _chat_token(token: object) -> Json:
+    return {"token": as_object(token).get("token"), "logprob": as_object(token).get("logProbability")}
 
 
 def _token_object(token: Mapping[str, object]) -> Json:
@@ -137,5 +201,22 @@ def error_object(code: int, message: str, *, param: str | None = None, reason: s
 
 
 def failure_object(failure: Failure) -> Json:
-    """Return the error that ends a stream."""
+    """Return the error that ends a stream. An error of a server with this API keeps its status and details."""
+    status = failure.extra_fields.get("status")
+    if isinstance(status, str) and status in _CODE_BY_STATUS:
+        error = {"code": _CODE_BY_STATUS[status], "message": failure.message, "status": status}
+        details = failure.extra_fields.get("details")
+        return {"error": error | ({"details": details} if isinstance(details, list) else {})}
     return error_object(_CODE_BY_KIND[failure_kind(failure)], failure.message, param=failure.param, reason=failure.code)
+
+
+def read_failure(value: Json) -> Failure | None:
+    """Read an error in Google's format, or in another one; None if there is none."""
+    failure = read_error(value, b"", RepairLog())
+    error = as_object(value.get("error"))
+    status, number = error.get("status"), error.get("code")
+    code = _CODE_BY_STATUS.get(status) if isinstance(status, str) else None
+    code = number if code is None and type(number) is int else code
+    if failure is None or code is None:
+        return failure
+    return msgspec.structs.replace(failure, type=error_type_for_status(code), code=None)

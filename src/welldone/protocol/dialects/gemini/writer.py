@@ -68,6 +68,7 @@ class GeminiDialect(TranslatedDialect):
     def _candidate(self, index: int, answer: CollectedChoice) -> Json:
         parts = [objects.text_part(answer.reasoning, is_thought=True)] if self._shows(answer.reasoning) else []
         parts += [objects.text_part(text) for text in (answer.text, answer.refusal) if text]
+        parts += objects.signature_parts(answer.delta_fields)
         ending = CandidateEnd(answer.finish_reason)
         for call in answer.tool_calls:
             is_last = call is answer.tool_calls[-1]
@@ -166,6 +167,8 @@ class GeminiWriter:
                 return written
             case ev.ToolArguments(index=index, text=text):
                 self._calls[index][1].append(text)
+            case ev.UnknownFields(index=index, location=ev.FieldLocation.DELTA, fields=fields):
+                return b"".join([self._write_part(index, part) for part in objects.signature_parts(fields)])
             case ev.Logprobs(index=index, value=value):
                 self._add_logprobs(index, objects.logprobs_members(value))
             case ev.Finish(index=index, reason=reason):
@@ -178,7 +181,7 @@ class GeminiWriter:
             case ev.KeepAlive():
                 return _EMPTY_LINE
             case _:
-                pass  # hidden reasoning; unknown fields, which have no equivalent
+                pass  # hidden reasoning; other unknown fields, which have no equivalent
         return b""
 
     def accepts_text(self, index: int) -> bool:

@@ -1,0 +1,106 @@
+"""Reader of the Gemini API: makes events from the parts of the candidates."""
+
+import msgspec
+
+from welldone.protocol.dialects.dialect_reader import reasoning_detail
+from welldone.protocol.dialects.gemini import objects
+from welldone.protocol.dialects.gemini.repair import ElementOutput, indexed_candidates
+from welldone.protocol.dialects.gemini.writer import GeminiDialect
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import (
+    ChoiceStart,
+    Event,
+    Failure,
+    Finish,
+    Json,
+    Logprobs,
+    Reasoning,
+    Text,
+    ToolArguments,
+    ToolCall,
+)
+from welldone.protocol.finish_reasons import finish_reason_for, finish_word, interrupted_failure
+from welldone.protocol.lenient_json import as_list, as_object
+
+
+class GeminiEvents(ElementOutput):
+    """Makes events instead of bytes; all methods return no bytes.
+
+    Parts that only Google's servers fill, such as images, code and its results, and citations have no event.
+    """
+
+    def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
+        super().__init__(GeminiDialect())
+        self.events: list[Event] = []
+        self.envelope: Envelope | None = None
+        self.failure: Failure | None = None
+        self._fallback = fallback
+        self._endpoint = endpoint
+        self._call_counts: dict[int, int] = {}  # of the choices that have started
+        self._signature_counts: dict[int, int] = {}
+
+    def add(self, element: Json) -> bytes:
+        """Read an element."""
+        model = element.get("modelVersion")
+        if self.envelope is None and isinstance(model, str) and model:
+            self._fallback = msgspec.structs.replace(self._fallback, model=model)
+        for index, candidate in indexed_candidates(element):
+            self._read_candidate(index, candidate)
+        if as_object(element.get("promptFeedback")).get("blockReason") and not self._call_counts:
+            self._ensure_choice(0)
+            self.events.append(Finish(0, "content_filter"))
+        return b""
+
+    def end(self) -> bytes:
+        """Return no bytes."""
+        return b""
+
+    def _read_candidate(self, index: int, candidate: Json) -> None:
+        logprobs = objects.logprobs_from_result(as_object(candidate.get("logprobsResult")))
+        if logprobs is not None:
+            self._ensure_choice(index)
+            self.events.append(Logprobs(index, logprobs))
+        for part in map(as_object, as_list(as_object(candidate.get("content")).get("parts"))):
+            self._ensure_choice(index)
+            self._read_part(index, part)
+        word = finish_word(candidate.get("finishReason"))
+        if word is None:
+            return
+        self._ensure_choice(index)
+        reason = finish_reason_for(word, self._endpoint)
+        if reason is None:
+            message = {"message": candidate.get("finishMessage")}
+            self.failure = self.failure or interrupted_failure(word, message, field="finishReason")
+        else:
+            is_call = reason == "stop" and self._call_counts[index] > 0 and self._endpoint is Endpoint.CHAT
+            self.events.append(Finish(index, "tool_calls" if is_call else reason))
+
+    def _read_part(self, index: int, part: Json) -> None:
+        signature = part.get("thoughtSignature")
+        if isinstance(call := part.get("functionCall"), dict):
+            self._read_call(index, call, objects.signature_fields(signature))
+            return
+        if isinstance(text := part.get("text"), str) and text:
+            self.events.append(Reasoning(index, text) if part.get("thought") is True else Text(index, text))
+        if isinstance(signature, str) and signature:
+            number = self._signature_counts.get(index, 0)
+            self._signature_counts[index] = number + 1
+            members = {"type": "reasoning.encrypted", "data": signature, "format": objects.REASONING_FORMAT}
+            self.events.append(reasoning_detail(number, index, **members))
+
+    def _read_call(self, index: int, call: Json, extra_fields: Json) -> None:
+        """Read a call. One without an id gets one from the repair of events."""
+        number = self._call_counts[index]
+        self._call_counts[index] = number + 1
+        call_id, name = (value if isinstance(value := call.get(key), str) else "" for key in ("id", "name"))
+        self.events.append(ToolCall(index, number, call_id, name, extra_fields))
+        args = call.get("args")
+        self.events.append(ToolArguments(index, number, msgspec.json.encode({} if args is None else args).decode()))
+
+    def _ensure_choice(self, index: int) -> None:
+        """Start a choice with its first content: an error before it becomes an HTTP status."""
+        if self.envelope is None:
+            self.envelope = self._fallback
+        if index not in self._call_counts:
+            self._call_counts[index] = 0
+            self.events.append(ChoiceStart(index))

@@ -1,0 +1,258 @@
+"""Pass-through repair of the Gemini API: features that only Google's API has are kept.
+
+An element of a stream is a whole reply with the next parts of its candidates. There is no terminal event: a stream is
+complete if each candidate has a finish reason, or the prompt was blocked.
+"""
+
+import copy
+from operator import is_
+from typing import ClassVar
+
+from welldone.protocol.dialects.gemini import objects
+from welldone.protocol.dialects.gemini.writer import GeminiDialect
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.events import Failure, Json
+from welldone.protocol.fields import bad_stream_failure
+from welldone.protocol.finish_reasons import finish_word
+from welldone.protocol.lenient_json import as_list, as_object, scrub_object
+from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT
+from welldone.protocol.result import PartState
+
+_REPLY_MEMBERS = frozenset({"candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"})
+"""Members of a reply; a JSON object without any of them is something else."""
+_LOGPROBS_LISTS = ("chosenCandidates", "topCandidates")
+_TEXT_MEMBERS = frozenset({"text", "thought"})
+_PART_TYPES: dict[str, type] = {"text": str, "functionCall": dict, "thoughtSignature": str}
+
+
+class ElementOutput:
+    """Writes the elements of a stream; a reader replaces it."""
+
+    def __init__(self, dialect: GeminiDialect) -> None:
+        self._dialect = dialect
+
+    def add(self, element: Json) -> bytes:
+        """Return the bytes of an element."""
+        return self._dialect.encode_element(element)
+
+    def end(self) -> bytes:
+        """Return the bytes after the last element."""
+        return self._dialect.end_bytes()
+
+
+class ReplyAccumulator(ElementOutput):
+    """Merges the elements of a stream into one reply; one element is not changed."""
+
+    def __init__(self) -> None:
+        super().__init__(GeminiDialect())
+        self._members: Json = {}
+        self._candidates: dict[int, Json] = {}
+        self._parts: dict[int, list[tuple[Json, list[str]]]] = {}  # each with its text, which may be in pieces
+
+    def add(self, element: Json) -> bytes:
+        """Add an element. Parts and log probabilities are appended; of all other members the last value counts."""
+        self._members |= {name: value for name, value in element.items() if name != "candidates"}
+        for index, candidate in indexed_candidates(element):
+            known = self._candidates.setdefault(index, {})
+            before = as_object(known.get("content")), as_object(known.get("logprobsResult"))
+            known |= {name: value for name, value in candidate.items() if value is not None or name not in known}
+            if isinstance(content := candidate.get("content"), dict):
+                known["content"] = before[0] | content
+                self._add_parts(self._parts.setdefault(index, []), as_list(content.get("parts")))
+            if isinstance(result := candidate.get("logprobsResult"), dict) and before[1]:
+                lists = {name: as_list(before[1].get(name)) + as_list(result.get(name)) for name in _LOGPROBS_LISTS}
+                known["logprobsResult"] = before[1] | result | lists
+        return b""
+
+    def end(self) -> bytes:
+        """Return no bytes: `reply` is the result."""
+        return b""
+
+    @property
+    def reply(self) -> Json:
+        """The reply."""
+        for index, parts in self._parts.items():
+            if parts:
+                joined = [part | {"text": "".join(texts)} if len(texts) > 1 else part for part, texts in parts]
+                self._candidates[index]["content"]["parts"] = joined
+        candidates = [candidate for _, candidate in sorted(self._candidates.items())]
+        return ({"candidates": candidates} if candidates else {}) | self._members
+
+    def _add_parts(self, known: list[tuple[Json, list[str]]], parts: list[object]) -> None:
+        """Add parts. The first text continues the last one, if both are plain."""
+        for number, part in enumerate(map(as_object, parts)):
+            kind = _text_kind(part)
+            if number == 0 and known and kind is not None and kind is _text_kind(known[-1][0]):
+                known[-1][1].append(part["text"])
+            else:
+                known.append((part, [part["text"]] if kind is not None else []))
+
+
+def _text_kind(part: Json) -> bool | None:
+    """Return whether a text is a thought; None for another part, or a text with a signature."""
+    is_plain = isinstance(part.get("text"), str) and part.keys() <= _TEXT_MEMBERS
+    return part.get("thought") is True if is_plain else None
+
+
+def indexed_candidates(element: Json) -> list[tuple[int, Json]]:
+    """Return the candidates with their index, which protobuf leaves out if it is 0."""
+    found = [one for one in as_list(element.get("candidates")) if isinstance(one, dict)]
+    return [(_index(one.get("index"), position), one) for position, one in enumerate(found)]
+
+
+def _index(value: object, position: int) -> int:
+    return value if type(value) is int and value >= 0 else position
+
+
+class GeminiRepairer(PassthroughRepairer):
+    """Repairs one stream or non-streamed reply. `output` replaces the one that writes the elements."""
+
+    _UNKNOWN_EVENT_RULE: ClassVar[str] = "enc-strict-json"
+
+    def __init__(
+        self,
+        *,
+        fallback: Envelope,
+        model: str | None = None,
+        is_stream: bool = True,
+        dialect: GeminiDialect | None = None,
+        output: ElementOutput | None = None,
+        repair_log: RepairLog | None = None,
+    ) -> None:
+        super().__init__(Endpoint.GEMINI, fallback, model, is_stream=is_stream, repair_log=repair_log)
+        self._dialect = GeminiDialect() if dialect is None else copy.copy(dialect)  # it has state
+        self.headers = dict(self._dialect.HEADERS)
+        self._accumulator = ReplyAccumulator()
+        self._output = output or (ElementOutput(self._dialect) if is_stream else self._accumulator)
+        self._open: set[int] = set()  # candidates with content that have not finished
+        self._finished: set[int] = set()
+        self._is_blocked = False  # the prompt
+        self._has_late_content = False  # content after a finish reason
+        self._has_output = False
+        self._is_ended = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the stream has ended or failed."""
+        return self._is_ended or self.failure is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether only the end of the body is missing: old models send a finish reason with each element."""
+        return self._is_finished and not self._has_late_content and not self.is_done
+
+    @property
+    def _is_finished(self) -> bool:
+        return (self._is_blocked or bool(self._finished)) and not self._open
+
+    @property
+    def has_started(self) -> bool:
+        """Whether an element was received."""
+        return self._has_output
+
+    def part_state(self, part: int) -> PartState:
+        """Return how far the answer has come. Each element may have a usage: it is no sign of the end."""
+        state = super().part_state(part)
+        return PartState.FINISHED if state is PartState.FINISHED_WITH_USAGE else state
+
+    def _reply_object(self, failure: Failure | None) -> Json:
+        return self._accumulator.reply if failure is None else objects.failure_object(failure)
+
+    def _scrub_event(self, value: Json) -> Json:
+        return scrub_object(value)
+
+    def _repair_event(self, value: Json, name: str) -> bytes:
+        failure = None if value.keys() & _REPLY_MEMBERS and "error" not in value else objects.read_failure(value)
+        if failure is not None:
+            return self._fail(failure)
+        if not value.keys() & _REPLY_MEMBERS:
+            self.repair_log.record(self._UNKNOWN_EVENT_RULE, value)
+            return b""
+        value = _with_right_candidates(value)
+        for index, candidate in indexed_candidates(value):
+            if index >= CHAT_CHOICES_LIMIT:
+                return self._fail(bad_stream_failure(f"a candidate with the index {index}"))
+            self._note_candidate(index, candidate)
+        self._is_blocked |= bool(as_object(value.get("promptFeedback")).get("blockReason"))
+        usage = objects.usage_from_metadata(as_object(value.get("usageMetadata")))
+        if usage is not None and usage != self.usage:
+            self.usage = usage
+        if self._model is not None and "modelVersion" in value:
+            value = value | {"modelVersion": self._model}
+        self._has_output = True
+        return self._output.add(value)
+
+    def _note_candidate(self, index: int, candidate: Json) -> None:
+        has_parts = bool(as_object(candidate.get("content")).get("parts"))
+        if index in self._finished:
+            self._has_late_content |= has_parts
+        elif finish_word(candidate.get("finishReason")) is not None:
+            self._finished.add(index)
+            self._open.discard(index)
+        elif has_parts:
+            self._open.add(index)
+
+    def _keep_alive_bytes(self) -> bytes:
+        return b"" if self.is_done else self._dialect.INITIAL_KEEP_ALIVE
+
+    def _handle_done(self) -> bytes:
+        return b""  # of another dialect
+
+    def _reply_value(self, value: object) -> object:
+        """Merge the elements of a stream that is a JSON array; an error in it is the reply."""
+        if not isinstance(value, list):
+            return value
+        merged = ReplyAccumulator()
+        for element in value:
+            if isinstance(element, dict):
+                if "error" in element:
+                    return element
+                merged.add(element)
+        return merged.reply
+
+    def _repair_reply(self, value: Json) -> bytes:
+        out = self._repair_event(value, "")
+        if not self.has_started:
+            return self._fail(bad_stream_failure("a reply without candidates"))
+        return out + self._finish_stream()
+
+    def _finish_stream(self) -> bytes:
+        if self.is_done:
+            return b""
+        if not self._is_finished:
+            return self._fail_incomplete("the server's stream ended before the answer was complete")
+        self._is_ended = True
+        return self._output.end()
+
+    def _error_bytes(self, failure: Failure) -> bytes:
+        return self._dialect.final_error_bytes(failure)
+
+
+def _with_right_candidates(element: Json) -> Json:
+    """Return the element without values of a wrong type, on which clients fail."""
+    candidates = element.get("candidates")
+    if candidates is None:
+        return element
+    right = [_right_candidate(one) for one in as_list(candidates) if isinstance(one, dict)]
+    is_same = isinstance(candidates, list) and len(right) == len(candidates)
+    if is_same and all(map(is_, right, candidates)):
+        return element
+    return element | {"candidates": right}
+
+
+def _right_candidate(candidate: Json) -> Json:
+    content = candidate.get("content")
+    if isinstance(content, dict):
+        parts = content.get("parts")
+        if parts is None or (isinstance(parts, list) and all(map(_is_right_part, parts))):
+            return candidate
+        return candidate | {"content": content | {"parts": [part for part in as_list(parts) if _is_right_part(part)]}}
+    return candidate if content is None else {name: item for name, item in candidate.items() if name != "content"}
+
+
+def _is_right_part(part: object) -> bool:
+    return isinstance(part, dict) and all(
+        isinstance(part[name], kind) for name, kind in _PART_TYPES.items() if part.get(name) is not None
+    )
