@@ -1,22 +1,27 @@
 """Laws of translation: what chat can say and another dialect can carry comes back unchanged, and the output is right.
 
-Streams and replies: events are written in the dialect, and read as events. Requests: chat, the dialect, chat.
+Streams and replies: events are written in the dialect, and read as events. Requests: chat, the dialect, chat. Gemini's
+also the other way round.
 """
 
+import contextlib
 import json
+from collections.abc import Callable
 from random import Random
 from typing import Any, cast
 
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tests.laws import right_events, test_laws_messages, test_laws_responses
+from tests.laws import right_events, right_gemini, test_laws_messages, test_laws_responses
 from tests.laws.strategies import arguments, legal_events, names, texts
 from tests.table import table
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.gemini.repair import GeminiRepairer
+from welldone.protocol.dialects.gemini.writer import GeminiDialect
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
@@ -37,21 +42,32 @@ from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.server.requests.anthropic import anthropic_to_chat
+from welldone.server.requests.chat_to_gemini import chat_to_gemini
 from welldone.server.requests.chat_to_messages import chat_to_messages
 from welldone.server.requests.chat_to_responses import chat_to_responses
+from welldone.server.requests.gemini import gemini_to_chat
 from welldone.server.requests.response_items import raw_input_items
 from welldone.server.requests.responses import responses_to_chat
 
 Json = dict[str, Any]
 OURS = Envelope("chatcmpl-ours", 1600000000, "ours")
 FACTS = RequestFacts(include_usage=True, choice_count=1)
-MESSAGES, RESPONSES = Endpoint.MESSAGES, Endpoint.RESPONSES
-DIALECTS: dict[Endpoint, Dialect] = {MESSAGES: MessagesDialect(), RESPONSES: ResponsesDialect({})}
-SENT = {MESSAGES: Envelope("msg_1", 1700000000, "m"), RESPONSES: Envelope("resp_1", 1700000000, "m")}
-EACH = table("dialect", [MESSAGES, RESPONSES])
+MESSAGES, RESPONSES, GEMINI = Endpoint.MESSAGES, Endpoint.RESPONSES, Endpoint.GEMINI
+DIALECTS: dict[Endpoint, Dialect] = {
+    MESSAGES: MessagesDialect(),
+    RESPONSES: ResponsesDialect({}),
+    GEMINI: GeminiDialect(includes_thoughts=True),
+}
+SENT = {
+    MESSAGES: Envelope("msg_1", 1700000000, "m"),
+    RESPONSES: Envelope("resp_1", 1700000000, "m"),
+    GEMINI: Envelope("1", 1700000000, "m"),
+}
+EACH = table("dialect", [MESSAGES, RESPONSES, GEMINI])
 NOT_CARRIED: dict[Endpoint, tuple[type[Event], ...]] = {
     MESSAGES: (KeepAlive, UnknownFields, Logprobs, Refusal),
     RESPONSES: (KeepAlive, UnknownFields),
+    GEMINI: (KeepAlive, UnknownFields, Refusal),
 }
 """Events that the dialect cannot carry; docs/dialects.md lists them."""
 
@@ -109,6 +125,8 @@ def test_a_stream_in_another_dialect_has_the_same_events(dialect: Endpoint, even
     if not events:
         return
     found = read(dialect, write(dialect, events))
+    if dialect is GEMINI:  # a call is sent whole
+        events, found = joined_calls(events), joined_calls(found)
     if isinstance(events[-1], Failure):
         # A call is sent once its name is known to be complete, which a failure may precede; so are start and end.
         # Log probabilities are sent with their text.
@@ -124,6 +142,22 @@ def test_a_stream_in_another_dialect_has_the_same_events(dialect: Endpoint, even
     found_usages = [one for one in found if isinstance(one, Usage)]
     assert [one for one in found if not isinstance(one, Usage)] == [one for one in events if not isinstance(one, Usage)]
     assert counts(found_usages[-1] if found_usages else None) == counts(usages[-1] if usages else None)
+
+
+def joined_calls(events: list[Event]) -> list[Event]:
+    """Return the events with the arguments of each call in one piece, without white space."""
+    out: list[Event] = []
+    for one in events:
+        if isinstance(one, ToolArguments) and isinstance(last := out[-1], ToolArguments):
+            out[-1] = ToolArguments(one.index, one.call_index, last.text + one.text)
+        else:
+            out.append(one)
+    return [
+        ToolArguments(one.index, one.call_index, json.dumps(json.loads(one.text)))
+        if isinstance(one, ToolArguments) and one.text.endswith("}")
+        else one
+        for one in out
+    ]
 
 
 @EACH
@@ -142,7 +176,11 @@ def violated_rules(data: bytes, **about: Any) -> set[str]:  # noqa: ANN401 - mem
     return {rule for rule in judged.counts if RULES[rule].repairability is not Repairability.REPORT_ONLY}
 
 
-ANY_BYTES = {MESSAGES: test_laws_messages.any_bytes, RESPONSES: test_laws_responses.any_stream}
+ANY_BYTES = {
+    MESSAGES: test_laws_messages.any_bytes,
+    RESPONSES: test_laws_responses.any_stream,
+    GEMINI: right_gemini.any_bytes,
+}
 
 
 @EACH
@@ -172,7 +210,11 @@ def test_any_bytes_give_the_same_answer_as_a_stream_and_as_a_reply(dialect: Endp
     assert violated_rules(buffered.body(), status=500 if buffered.failure else 200) == set()
 
 
-DRAWN = {MESSAGES: right_events.messages, RESPONSES: right_events.responses}
+DRAWN: dict[Endpoint, Callable[[Random], right_events.DrawnEvents]] = {
+    MESSAGES: right_events.messages,
+    RESPONSES: right_events.responses,
+    GEMINI: right_gemini.gemini,
+}
 
 
 @EACH
@@ -202,17 +244,77 @@ def content(events: list[Event]) -> list[object]:
     return [*texts, calls, details, choice.finish_reason, choice.stop_string, counts(reply.usage)]
 
 
+# Gemini: the other way round, and pass-through.
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_right_gemini_stream_comes_back_from_events(seed: int) -> None:
+    drawn = right_gemini.gemini(Random(seed))
+    events = read(GEMINI, drawn.stream)
+    again = merged(write(GEMINI, events))
+    assert again["usageMetadata"] == drawn.reply_object["usageMetadata"]
+    (found,), (expected,) = again["candidates"], drawn.reply_object["candidates"]
+    assert found["finishReason"] == expected["finishReason"]
+    assert parts(found) == parts(expected)
+    encoded = DIALECTS[GEMINI].encode_reply(SENT[GEMINI], collect(events))
+    assert parts(json.loads(encoded)["candidates"][0]) == parts(expected)
+
+
+def parts(candidate: Json) -> list[Json]:
+    """Return the parts that are not empty: the end of a stream may need one."""
+    return [part for part in candidate["content"]["parts"] if part != {"text": ""}]
+
+
+def merged(data: bytes) -> Json:
+    """Return a stream as one reply."""
+    repairer = GeminiRepairer(fallback=OURS, is_stream=False)
+    repairer.feed(data)
+    repairer.close()
+    reply: Json = json.loads(repairer.body())
+    return reply
+
+
+def fix(data: bytes, cuts: list[int] | None = None) -> bytes:
+    """Repair a Gemini stream, split at `cuts`."""
+    repairer = GeminiRepairer(fallback=OURS)
+    ends = [*sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
+    pieces = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return b"".join([*(repairer.feed(piece) for piece in pieces), repairer.close()])
+
+
+def elements(data: bytes) -> list[Json]:
+    return [json.loads(line.removeprefix("data: ")) for line in data.decode().splitlines() if line]
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_right_gemini_stream_passes_unchanged(seed: int) -> None:
+    drawn = right_gemini.gemini(Random(seed))
+    assert elements(fix(drawn.stream)) == drawn.events
+    found = merged(drawn.stream)
+    assert parts(found["candidates"][0]) == parts(drawn.reply_object["candidates"][0])
+    assert found | {"candidates": 0} == drawn.reply_object | {"candidates": 0}
+
+
+@given(data=right_gemini.any_bytes, cuts=st.lists(st.integers(1, 3000)))
+def test_any_bytes_give_elements_with_an_end_however_they_are_split(data: bytes, cuts: list[int]) -> None:
+    fixed = fix(data)
+    assert fix(data, cuts) == fixed
+    assert elements(fix(fixed)) == elements(fixed)  # keep-alives are empty lines
+    *_, last = found = elements(fixed)
+    assert [one for one in found[:-1] if "error" in one] == []
+    ends = [one for one in found if "error" in one or "promptFeedback" in one or "finishReason" in json.dumps(one)]
+    assert ends, last
+
+
 # Requests.
 
-DATA_URL = "data:image/png;base64,aGk="
+DATA_URL, LINK = "data:image/png;base64,aGk=", "https://example.com/a.png"
 user_content = st.one_of(
     texts,
     st.lists(
         st.one_of(
             st.builds(lambda text: {"type": "text", "text": text}, texts),
-            st.sampled_from([DATA_URL, "https://example.com/a.png"]).map(
-                lambda url: {"type": "image_url", "image_url": {"url": url}}
-            ),
+            st.sampled_from([DATA_URL, LINK]).map(lambda url: {"type": "image_url", "image_url": {"url": url}}),
         ),
         min_size=1,
         max_size=3,
@@ -291,3 +393,97 @@ def test_a_request_comes_back_from_responses(chat: Json) -> None:
     translated = json.loads(json.dumps({"model": "m", **chat_to_responses(chat)}))
     found = responses_to_chat(translated, [], raw_input_items(translated), ignores_unknown_tools=False).chat
     assert canonical(found) == canonical(chat)
+
+
+def with_parsed_results(chat: Json) -> Json:
+    """Return a chat with results of tools that are JSON objects as such."""
+    for message in chat["messages"]:
+        if message["role"] == "tool" and message["content"].strip().startswith("{"):
+            with contextlib.suppress(ValueError):
+                message["content"] = json.loads(message["content"])
+    return canonical(chat)
+
+
+@given(chat=chats(), stops=st.lists(names, max_size=2), results=st.lists(arguments, max_size=2))
+def test_a_request_comes_back_from_gemini(chat: Json, stops: list[str], results: list[str]) -> None:
+    for name in ("user", "parallel_tool_calls"):  # it has no such fields
+        chat.pop(name, None)
+    chat |= {"stop": stops} if stops else {}
+    chat |= {"seed": 7, "presence_penalty": 0.5, "logprobs": True, "top_logprobs": 2} if chat.pop("stream") else {}
+    if "response_format" in chat:
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": PARAMETERS}}
+    for message, result in zip([one for one in chat["messages"] if one["role"] == "tool"], results, strict=False):
+        message["content"] = result
+    for message in chat["messages"]:
+        if isinstance(message["content"], list):
+            message["content"] = [part for part in message["content"] if part.get("image_url") != {"url": LINK}] or "x"
+            if all(part["type"] == "text" for part in message["content"] if isinstance(part, dict)):
+                message["content"] = "x"
+    translated = json.loads(json.dumps(chat_to_gemini(chat)))
+    found = gemini_to_chat(translated, "openai", model="m", ignores_unknown_tools=False).chat
+    if isinstance(choice := chat.get("tool_choice"), dict):  # the other functions are not offered
+        chat["tools"] = [tool for tool in chat["tools"] if tool["function"]["name"] == choice["function"]["name"]]
+        chat["tool_choice"] = "required"
+    assert with_parsed_results(found) == with_parsed_results(chat)
+
+
+parts_of_user = st.one_of(
+    texts.map(lambda text: [{"text": text}]),
+    texts.map(lambda text: [{"text": text}, {"inlineData": {"mimeType": "image/png", "data": "aGk="}}]),
+    st.just([{"inlineData": {"mimeType": "audio/wav", "data": "aGk="}}]),
+)
+objects = arguments.map(json.loads)
+
+
+@st.composite
+def gemini_requests(draw: st.DrawFn) -> Json:
+    """Draw a request with what chat carries."""
+    contents: list[Json] = []
+    for turn in range(draw(st.integers(1, 3))):
+        contents.append({"role": "user", "parts": draw(parts_of_user)})
+        signed = {"thoughtSignature": "c2ln"} if draw(st.booleans()) else {}
+        model: list[Json] = [{"text": draw(texts), "thought": True}] if draw(st.booleans()) else []
+        model.append({"text": draw(texts), **signed})
+        calls = draw(st.lists(st.tuples(names, objects), max_size=2))
+        ids = [f"id{turn}_{number}" for number in range(len(calls))]
+        model += [
+            {"functionCall": {"id": one, "name": name, "args": args}, **signed}
+            for one, (name, args) in zip(ids, calls, strict=True)
+        ]
+        contents.append({"role": "model", "parts": model})
+        if calls:
+            results: list[Json] = [
+                {"functionResponse": {"id": one, "name": name, "response": draw(objects)}}
+                for one, (name, _) in zip(ids, calls, strict=True)
+            ]
+            contents += [{"role": "user", "parts": results}, {"role": "model", "parts": [{"text": draw(texts)}]}]
+    contents.append({"role": "user", "parts": [{"text": draw(texts)}]})
+    config = {
+        "temperature": st.sampled_from([0, 0.5, 2]),
+        "topP": st.just(0.5),
+        "topK": st.integers(1, 40),
+        "seed": st.integers(0, 9),
+        "maxOutputTokens": st.integers(1, 99),
+        "stopSequences": st.lists(names, min_size=1, max_size=2),
+        "frequencyPenalty": st.just(0.5),
+        "thinkingConfig": st.sampled_from([{"includeThoughts": True, "thinkingLevel": "LOW"}, {"thinkingBudget": 0}]),
+    }
+    body: Json = {"contents": contents}
+    chosen = {name: draw(values) for name, values in config.items() if draw(st.booleans())}
+    if draw(st.booleans()):
+        chosen |= {"responseMimeType": "application/json", "responseJsonSchema": PARAMETERS}
+    body |= {"generationConfig": chosen} if chosen else {}
+    if draw(st.booleans()):
+        body["systemInstruction"] = {"parts": [{"text": draw(texts)}]}
+    if draw(st.booleans()):
+        declared = {"name": draw(names), "description": draw(texts), "parametersJsonSchema": PARAMETERS}
+        body["tools"] = [{"functionDeclarations": [declared]}]
+        mode = draw(st.sampled_from(["AUTO", "ANY", "NONE"]))
+        body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
+    return body
+
+
+@given(body=gemini_requests())
+def test_a_gemini_request_comes_back_from_chat(body: Json) -> None:
+    chat = gemini_to_chat(body, "openai", model="m", ignores_unknown_tools=False).chat
+    assert chat_to_gemini(json.loads(json.dumps(chat)) | {"model": "m"}) == body

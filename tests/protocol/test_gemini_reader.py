@@ -148,7 +148,7 @@ def test_finish_reasons_become_those_of_openai(word: str, endpoint: Endpoint, ex
 
 @table("word", ["MALFORMED_FUNCTION_CALL", "OTHER", "NEW_REASON"])
 def test_an_interrupted_answer_is_an_error(word: str) -> None:
-    ended = {"finishReason": word, "finishMessage": "bad call"}
+    ended: Json = {"finishReason": word, "finishMessage": "bad call"}
     found = read(element(candidate(TEXT)), element(candidate(TEXT, **ended)), element(candidate(index=1, **ended)))
     assert [type(one) for one in found] == [ChoiceStart, Text, Text, ChoiceStart, Failure]
     assert isinstance(found[-1], Failure)

@@ -45,8 +45,8 @@ class UpstreamSettings:
     stream: bool = setting(True, "it supports streaming; if not, complete replies are requested and streamed here")
     speaks: tuple[str, ...] = setting(
         (),
-        "APIs besides chat that it supports (responses, messages); requests of their clients are not translated",
-        choices="responses messages",
+        "APIs besides chat that it supports: responses, messages, gemini; requests of their clients are not translated",
+        choices="responses messages gemini",
         unset="none",
     )
     chat: bool = setting(

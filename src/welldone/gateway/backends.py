@@ -19,7 +19,6 @@ from welldone.gateway.upstream import Upstream
 from welldone.http import client
 from welldone.http.address import Address
 from welldone.http.client import Exchange, RequestOptions, ResponseReceiver
-from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION_HEADER
 
 _MAX_PARALLEL_CHOICES = 16  # choices of one request that are requested from an upstream at once
 _MAX_ATTEMPTS = 2  # the second goes to another upstream, or to the restarted engine
@@ -141,20 +140,6 @@ def root_address(address: Address) -> Address:
 
 def _with_prefix(address: Address, prefix: str) -> Address:
     return msgspec.structs.replace(address, prefix=prefix)
-
-
-def upstream_headers(lease: BackendLease, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The client's headers to forward, without those that the configuration sets.
-
-    Anthropic's servers expect the key in `x-api-key`.
-    """
-    if not headers:
-        return ()
-    forwarded = dict(headers)
-    if ANTHROPIC_VERSION_HEADER in forwarded and lease.address.key is not None:
-        forwarded["x-api-key"] = lease.address.key
-    configured = {name.lower() for name, _ in lease.address.headers}
-    return tuple((name, value) for name, value in forwarded.items() if name not in configured)
 
 
 class LocalLease(BackendLease):

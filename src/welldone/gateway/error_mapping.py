@@ -18,6 +18,7 @@ from welldone.gateway.upstream import Upstream
 from welldone.http.connect import HttpClientError
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.json_budget import decode
+from welldone.protocol.lenient_json import as_list
 
 _MESSAGE_LIMIT = 400  # characters of a forwarded message; servers send fewer
 _READ_LIMIT = 4_096  # characters that are examined; a validation error repeats the whole request
@@ -46,6 +47,7 @@ _OVERFLOW = re.compile(
     r"|longer than the (?:model's context|maximum model) length"  # SGLang, older vLLM
     r"|`inputs` (?:tokens \+|must have less than)"  # TGI
     r"|context the overflows|prompt is too long"  # LM Studio, others
+    r"|input token count [^.]{0,40}exceeds the maximum"  # Google
     r"|(?:input|prompt) (?:token )?len[^.]{0,80}(?:too long|>)",  # LightLLM
     re.IGNORECASE,
 )
@@ -69,6 +71,7 @@ _REQUEST_STATUSES = (400, 422)
 _OVERFLOW_STATUSES = (*_REQUEST_STATUSES, 413, 500)
 _DEFAULT_RETRY_AFTER_S = 1.0  # for a busy upstream that sends no Retry-After
 _CREDENTIAL_STATUSES = (401, 402, 403)  # they concern the gateway's key or account, not the client's
+_GOOGLE_INVALID_KEY = "API_KEY_INVALID"
 QUEUE_TIMEOUT = "queue_timeout"
 """Code of a welldone server for a request that waited too long in its queue. Not retried: it would wait again."""
 OVERLOAD_CODES = (QUEUE_TIMEOUT, "server_busy")
@@ -153,7 +156,7 @@ def map_upstream_error(
     if 300 <= status < 400:
         message = f"The upstream returned a redirect (status {status}); redirects are not followed."
         return _bad_gateway(message, "upstream_redirect")
-    if status in _CREDENTIAL_STATUSES:
+    if _is_key_error(status, error):
         return _bad_gateway(f"The upstream rejected the gateway's key (status {status}).", "upstream_refused")
     if _is_overflow(status, error):
         return _context_overflow(error, message, param)
@@ -198,12 +201,12 @@ def is_retryable_status(status: int, body: bytes = b"") -> bool:
     """Whether another upstream may succeed after this error response."""
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return _error_code(_parse_error(body)) != QUEUE_TIMEOUT
-    return status == 429 or status in _CREDENTIAL_STATUSES or is_upstream_fault(status, body)
+    return status == 429 or _is_key_error(status, _parse_error(body)) or is_upstream_fault(status, body)
 
 
 def is_upstream_fault(status: int, body: bytes = b"") -> bool:
     """Whether an error response is caused by the upstream, not by the request or by overload."""
-    if status in (401, 402):
+    if status != 403 and _is_key_error(status, _parse_error(body)):
         return True  # the gateway's key: all requests are rejected
     if 400 <= status < 500 or status == 501:
         return False
@@ -273,12 +276,14 @@ def _with_cause(message: str, cause: str) -> str:
 
 
 def _parse_error(body: bytes) -> Json:
-    """The error object of a body: OpenAI's `error`, the object without it (SGLang), a string (TGI, Ollama), or
-    FastAPI's `detail`."""
+    """The error object of a body: OpenAI's `error`, the object without it (SGLang), a string (TGI, Ollama), FastAPI's
+    `detail`, or the array of Gemini's streams."""
     try:
         value = decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
+    if isinstance(value, list):
+        value = next(iter(value), None)
     if not isinstance(value, dict):
         return {}
     error = value.get("error", value)
@@ -288,6 +293,13 @@ def _parse_error(body: bytes) -> Json:
     if isinstance(detail, list) and detail and isinstance(detail[0], dict):
         detail = detail[0].get("msg")
     return error if detail is None else {"message": detail, **error}
+
+
+def _is_key_error(status: int, error: Json) -> bool:
+    """Whether the gateway's key was rejected. Google's API rejects an invalid one with 400."""
+    return status in _CREDENTIAL_STATUSES or any(
+        isinstance(one, dict) and one.get("reason") == _GOOGLE_INVALID_KEY for one in as_list(error.get("details"))
+    )
 
 
 def _is_overload(status: int, error: Json) -> bool:

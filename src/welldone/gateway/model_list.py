@@ -73,6 +73,8 @@ def parse_model_list_in_steps(
         if not isinstance(item, dict):
             continue
         model_id = next((item[key] for key in ("id", "model", "name") if key in item), None)
+        if isinstance(model_id, str) and "supportedGenerationMethods" in item:
+            model_id = model_id.removeprefix("models/")  # of Google's API, whose clients name models without it
         if isinstance(model_id, str) and model_id not in models and _is_valid_model_id(model_id, secrets):
             models[model_id] = ListedModel(model_id, _without_private(item, secrets, _DEPTH_LIMIT))
             if len(models) == LISTED_MODELS_LIMIT:

@@ -158,7 +158,7 @@ class UpstreamRegistry:
             is_due = listed_at is None or self._clock() - listed_at >= MODEL_LIST_INTERVAL_S
             if not upstream.is_unassigned and (not settings.health or upstream.listed_models is None or is_due):
                 listed_at = self._clock()
-                reply = await _fetch_or_error(upstream.address, "/models", upstream.probe_headers)
+                reply = await _fetch_or_error(upstream.address, upstream.models_path, upstream.probe_headers)
                 await run_cooperatively(upstream.record_model_list_in_steps(reply))
                 if not settings.health:
                     upstream.record_probe(reply)
@@ -171,7 +171,7 @@ class UpstreamRegistry:
 
 
 async def _fetch_or_error(
-    address: Address, path: str, headers: tuple[tuple[str, str], ...] = ()
+    address: Address, path: str, headers: tuple[tuple[str, str | None], ...] = ()
 ) -> BufferedResponse | HttpClientError:
     """The reply on a new connection, since a pooled one would not show whether the server accepts connections."""
     try:

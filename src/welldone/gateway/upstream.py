@@ -3,7 +3,7 @@
 `UpstreamRegistry` probes it; `UpstreamLease` reports the results of requests. All methods belong to one event loop.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,7 @@ from welldone.http.address import Address, check_path, parse_url
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.gemini.objects import KEY_HEADER as GEMINI_KEY_HEADER
 from welldone.protocol.envelope import Endpoint
 
 FAILURE_THRESHOLD = 5
@@ -127,6 +128,23 @@ _KINDS_WITH_NATIVE_N = {"vllm", "sglang", "openai"}
 """Servers whose own `n` is correct."""
 
 
+def dialect_headers(
+    address: Address, headers: Mapping[str, str], dialect: Endpoint | None
+) -> tuple[tuple[str, str | None], ...]:
+    """Return headers of a request in this dialect and the one with the key, without those that are configured.
+
+    Anthropic's servers expect the key in `x-api-key`. Google's expect it in a header of their own, and reject a bearer
+    token that is not one of OAuth.
+    """
+    needed: dict[str, str | None] = {**headers}
+    if address.key is not None and dialect is Endpoint.MESSAGES:
+        needed["x-api-key"] = address.key
+    elif address.key is not None and dialect is Endpoint.GEMINI:
+        needed |= {GEMINI_KEY_HEADER: address.key, "Authorization": None}
+    configured = {name.lower() for name, _ in address.headers}
+    return tuple((name, value) for name, value in needed.items() if name.lower() not in configured)
+
+
 class Upstream:
     """An OpenAI-compatible server that requests are forwarded to.
 
@@ -207,14 +225,15 @@ class Upstream:
         return None if self.settings.chat else Endpoint(self.settings.speaks[0])
 
     @property
-    def probe_headers(self) -> tuple[tuple[str, str], ...]:
-        """Headers that the model list of Anthropic's API needs, without those that are configured."""
-        if self.chat_dialect is not Endpoint.MESSAGES:
-            return ()
-        key = {} if self.address.key is None else {"x-api-key": self.address.key}
-        configured = {name.lower() for name, _ in self.address.headers}
-        needed = {ANTHROPIC_VERSION_HEADER: ANTHROPIC_VERSION, **key}
-        return tuple((name, value) for name, value in needed.items() if name not in configured)
+    def models_path(self) -> str:
+        """Path of the model list. That of Google's API has 50 models, unless more are requested."""
+        return "/models?pageSize=1000" if self.chat_dialect is Endpoint.GEMINI else "/models"
+
+    @property
+    def probe_headers(self) -> tuple[tuple[str, str | None], ...]:
+        """Headers that the model list of an API other than OpenAI's needs, without those that are configured."""
+        version = {ANTHROPIC_VERSION_HEADER: ANTHROPIC_VERSION} if self.chat_dialect is Endpoint.MESSAGES else {}
+        return dialect_headers(self.address, version, self.chat_dialect)
 
     @property
     def is_ready(self) -> bool:

@@ -52,7 +52,8 @@ class RequestOptions(TypedDict, total=False):
     body: bytes
     accept: str
     content_type: str
-    headers: Iterable[tuple[str, str]]
+    headers: Iterable[tuple[str, str | None]]
+    """They replace those of the address; None removes one."""
 
 
 class _State(IntEnum):
@@ -473,9 +474,9 @@ def _encode_head(
     method: str,
     path: str,
     defaults: tuple[tuple[str, str], ...],
-    headers: tuple[tuple[str, str], ...],
+    headers: tuple[tuple[str, str | None], ...],
 ) -> bytes:
-    check_headers(headers)
+    check_headers((name, value) for name, value in headers if value is not None)
     return encode_request(address, method, path, defaults=defaults, headers=headers)
 
 

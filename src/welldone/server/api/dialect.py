@@ -3,7 +3,7 @@
 Counts are never estimated here.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.upstream_body import without_routing_fields
-from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, translate_request
+from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, gemini_count_target, translate_request
 
 _TOKENS_LIMIT = 1_100_000
 _REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all token ids: a million of up to 7 digits, and commas
@@ -29,9 +29,13 @@ _VLLM_FIELDS = ("messages", "tools", "continue_final_message", "add_generation_p
 """Fields of a chat that vLLM's `/tokenize` reads."""
 
 _count_request = partial(JsonRequest, param="messages", values_limit=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
+GEMINI_COUNT = "totalTokens"
+"""Member of a reply to Gemini's `countTokens`."""
 _NATIVE_COUNT_PATHS = {Endpoint.MESSAGES: "/messages/count_tokens", Endpoint.RESPONSES: "/responses/input_tokens"}
 """Paths of upstreams with the client's dialect."""
-_UNCOUNTED_FIELDS = frozenset({"max_tokens", "metadata", "stop_sequences", "store", "stream", "temperature", "top_p"})
+_UNCOUNTED_FIELDS = frozenset(
+    {"generationConfig", "max_tokens", "metadata", "stop_sequences", "store", "stream", "temperature", "top_p"}
+)
 """Fields of a translated request that do not affect its prompt; Anthropic's endpoint rejects them."""
 _CHAT_INPUT_TOKENS = partial(_count_request, path=INPUT_TOKENS_PATH, required_integer="input_tokens")
 _CHAT_COUNTS = {
@@ -63,12 +67,9 @@ class DialectApi(msgspec.Struct):
         self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, request: GenerationRequest
     ) -> Json:
         """Return the input tokens that usage would report, or the reply of an upstream with the client's dialect."""
-        if isinstance(backend, UpstreamBackend) and request.endpoint in _NATIVE_COUNT_PATHS:
-            body, path = without_routing_fields(request.body), _NATIVE_COUNT_PATHS[request.endpoint]
-            count = _count_request(
-                body=body, path=path, headers=request.forwarded_headers, required_integer="input_tokens"
-            )
-            return await _run(ctx, backend, count)
+        if isinstance(backend, UpstreamBackend) and request.endpoint in UPSTREAM_DIALECTS:
+            body = without_routing_fields(request.body)
+            return await _run(ctx, backend, _native_count(request.endpoint, body, request.forwarded_headers))
         try:
             return {"input_tokens": await self.count_chat(ctx, backend, request.body)}
         except ApiError as error:
@@ -89,18 +90,24 @@ async def count_upstream(ctx: RequestContext, backend: UpstreamBackend, chat: Js
     kind, dialect = server_kind(backend), backend.upstreams[0].chat_dialect
     if dialect is not None and all(upstream.chat_dialect is dialect for upstream in backend.upstreams):
         body = translate_request(chat, dialect, Endpoint.CHAT)
-        request = _count_request(
-            body={name: value for name, value in body.items() if name not in _UNCOUNTED_FIELDS},
-            path=_NATIVE_COUNT_PATHS[dialect],
-            headers=UPSTREAM_DIALECTS[dialect].headers,
-            required_integer="input_tokens",
-        )
+        body = {name: value for name, value in body.items() if name not in _UNCOUNTED_FIELDS}
+        if dialect is Endpoint.GEMINI:
+            body = {"generateContentRequest": body}
+        request = _native_count(dialect, body, UPSTREAM_DIALECTS[dialect].headers)
     elif kind in _CHAT_COUNTS:
         request = _CHAT_COUNTS[kind](body=vllm_tokenize_body(chat) if kind == "vllm" else chat)
     else:
         raise ApiError(404, "The upstream has no endpoint for token counts.", code="not_supported")
     count: int = (await _run(ctx, backend, request))[request.required_integer]
     return count
+
+
+def _native_count(dialect: Endpoint, body: Json, headers: Mapping[str, str]) -> JsonRequest:
+    """Return the request for a count to an upstream with this dialect."""
+    count = partial(_count_request, headers=headers, dialect=dialect)
+    if dialect is Endpoint.GEMINI:
+        return count(make_target=partial(gemini_count_target, body), required_integer=GEMINI_COUNT)
+    return count(body=body, path=_NATIVE_COUNT_PATHS[dialect], required_integer="input_tokens")
 
 
 def vllm_tokenize_body(chat: Json) -> Json:

@@ -9,10 +9,12 @@ from urllib.parse import parse_qsl
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.http.server import HttpResponse
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
-from welldone.server.api.dialect import DialectApi, server_kind
+from welldone.server.api.dialect import GEMINI_COUNT, DialectApi, server_kind
 from welldone.server.app import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
+from welldone.server.generation.service import speaks_natively
 from welldone.server.random_ids import random_hex
 from welldone.server.requests import fields
 from welldone.server.requests.gemini import counted_request, gemini_to_chat, read_gemini_body
@@ -38,16 +40,24 @@ class GeminiApi(DialectApi):
         """POST :countTokens: the prompt tokens that usage would report."""
         backend, request = await self._prepare(ctx, is_count_only=True)
         counted = await self.count_prompt(ctx, backend, request)
-        return json_response({"totalTokens": counted["input_tokens"]})
+        if request.endpoint is Endpoint.GEMINI:
+            return json_response(counted)
+        return json_response({GEMINI_COUNT: counted["input_tokens"]})
 
     async def _prepare(
         self, ctx: RequestContext, *, is_stream: bool = False, is_count_only: bool = False
     ) -> tuple[LocalBackend | UpstreamBackend, GenerationRequest]:
-        is_array = is_stream and not _wants_events(ctx)
-        body = read_gemini_body(await self.generator.read_body(ctx))
+        make_dialect = GeminiArrayDialect if is_stream and not _wants_events(ctx) else GeminiDialect
+        given = await self.generator.read_body(ctx)
         path = GEMINI_PATH.fullmatch(ctx.request.path)
         assert path is not None
         backend = self.targets.find(ctx, path[1])
+        if speaks_natively(backend, Endpoint.GEMINI):
+            native: Json = given if is_count_only else {**given, "stream": is_stream}
+            return backend, GenerationRequest(
+                body=native, id=random_hex(12), endpoint=Endpoint.GEMINI, dialect=make_dialect()
+            )
+        body = read_gemini_body(given)
         ignores_tools = self.settings.unknown_tools == "ignore"
         translation = gemini_to_chat(
             counted_request(body) if is_count_only else body,
@@ -57,7 +67,6 @@ class GeminiApi(DialectApi):
         )
         if translation.ignored_tools:
             ctx.log_fields["ignored_tools"] = translation.ignored_tools
-        make_dialect = GeminiArrayDialect if is_array else GeminiDialect
         chat: Json = {**translation.chat, "stream": is_stream}
         return backend, GenerationRequest(
             body=chat,

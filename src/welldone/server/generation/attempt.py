@@ -144,7 +144,7 @@ class UpstreamAttempt:
         path: str,
         body: bytes,
         observers: Sequence[StreamObserver],
-        headers: Iterable[tuple[str, str]],
+        headers: Iterable[tuple[str, str | None]],
     ) -> AttemptFailure | None:
         """Send the request and wait for the end of the reply. Returns the failure, or None."""
         self._lease, self._observers = lease, observers

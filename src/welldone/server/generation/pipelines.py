@@ -77,7 +77,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     endpoint: Endpoint = Endpoint.CHAT
     """Endpoint of the backend: chat for all dialects, unless the upstream supports the client's."""
     dialect: Dialect | None = None
-    """Dialect of the client, if it is not that of the backend."""
+    """Dialect of the client, if it is not that of the backend; for Gemini also the form of the stream."""
     field_names: Mapping[str, str] = {}
     """The client's names for fields of the body, or prefixes of them, where they differ."""
     ignored_fields: tuple[str, ...] = ()
@@ -110,6 +110,7 @@ def pipeline_factory(
             fallback=envelope,
             request=gen_request.echo,
             members=gen_request.response_members,
+            dialect=dialect,
             model=model,
             is_stream=request.is_stream,
             clock=cache(time.time),  # read once: a replay in the inspector has the same time of completion

@@ -13,9 +13,10 @@ from functools import partial
 
 import msgspec
 
-from welldone.gateway.backends import Backend, BackendLease, upstream_headers
+from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError, internal_error
+from welldone.gateway.upstream import dialect_headers
 from welldone.http.server import HttpResponse, StreamingResponse
 from welldone.protocol import sse
 from welldone.protocol.continuation import Continuation, ContinuationWay
@@ -53,7 +54,7 @@ from welldone.server.observe import log
 from welldone.server.observe.timing import StreamTimes
 from welldone.server.parts import ServerParts
 from welldone.server.requests.fields import ValidatedRequest
-from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, translate_request
+from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, request_target, translate_request
 
 _KEEP_ALIVE_LIMIT = 45  # in a row: some clients give up after a hundred lines without data, and a comment has two
 _BUFFERED_LIMIT_BYTES = 256 * 2**20  # of a stream that becomes a whole reply: a million tokens
@@ -66,13 +67,14 @@ _GRACE_S = {
 _BROKEN_OFF = incomplete_stream_failure("the server's stream ended before the answer was complete")
 _NEVER_S = 86_400.0
 _EVENT_STREAM_HEADERS = dict(sse.HEADERS)
-_UPSTREAM_PATHS = {
-    # The path, and the parameter to blame for a prompt that is too long.
-    Endpoint.CHAT: ("/chat/completions", "messages"),
-    Endpoint.COMPLETIONS: ("/completions", "prompt"),
-    Endpoint.RESPONSES: ("/responses", "input"),
-    Endpoint.MESSAGES: ("/messages", "messages"),
+_PROMPT_PARAMS = {
+    Endpoint.CHAT: "messages",
+    Endpoint.COMPLETIONS: "prompt",
+    Endpoint.RESPONSES: "input",
+    Endpoint.MESSAGES: "messages",
+    Endpoint.GEMINI: "contents",
 }
+"""The parameter to blame for a prompt that is too long."""
 
 
 class ResponseState(IntEnum):
@@ -140,7 +142,7 @@ class ResponseTask(ClientOutput):
         self._may_use_template = reread_request is None
         self._capture = capture
         self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id, times)
-        self.param: str = _UPSTREAM_PATHS[gen_request.endpoint][1]
+        self.param: str = _PROMPT_PARAMS[gen_request.endpoint]
         self._fallback = Envelope(gen_request.id, int(parts.now()), backend.name)
         self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
         self._pipeline: AnyPipeline | None = None
@@ -300,10 +302,9 @@ class ResponseTask(ClientOutput):
                 body = self._request.bodies[part]
             endpoint, forwarded = self._gen_request.endpoint, self._gen_request.forwarded_headers
             if (dialect := upstream_dialect(self._gen_request, lease.upstream)) is not None:
-                body = translate_request(body, dialect, endpoint)
+                body = translate_request({**body, "model": lease.model}, dialect, endpoint)
                 endpoint, forwarded = dialect, UPSTREAM_DIALECTS[dialect].headers
-            path = _UPSTREAM_PATHS[endpoint][0]
-            body = {**body, "model": lease.model}
+            path, body = request_target(endpoint, body, lease.model)
             encoded = [msgspec.json.encode(body)]
             observers: list[StreamObserver] = []
             if self._parts.recorder is not None and lease.upstream is not None:
@@ -313,7 +314,7 @@ class ResponseTask(ClientOutput):
                 is_local = lease.upstream is None
                 observers.append(self._capture.begin_attempt(part, lease.name, encoded[0], is_local=is_local, way=way))
             # `pop`: this frame must not keep the body in memory during the reply, n times for n parts.
-            headers = upstream_headers(lease, forwarded)
+            headers = dialect_headers(lease.address, forwarded, endpoint)
             failure = await attempt.run(lease, path, encoded.pop(), observers, headers)
             if failure is not None and first_failure is not None:  # the client gets the first error
                 failure = msgspec.structs.replace(failure, error=first_failure.error)

@@ -6,19 +6,21 @@ may continue the reply (see `continuation.py`).
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from welldone.engines.errors import EngineError
 from welldone.gateway import error_mapping
-from welldone.gateway.backends import Backend, BackendLease, root_address, upstream_headers
+from welldone.gateway.backends import Backend, BackendLease, root_address
 from welldone.gateway.error_mapping import AttemptFailure
 from welldone.gateway.errors import ApiError
+from welldone.gateway.upstream import dialect_headers
 from welldone.http.client import BufferingReceiver, Exchange
 from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
+from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import decode_in_steps
 
@@ -115,9 +117,13 @@ class RetryLoop:
 class JsonRequest(msgspec.Struct, kw_only=True):
     """A request whose reply is a JSON object that is read as a whole."""
 
-    path: str
-    body: Json
+    path: str = ""
+    body: Json = {}
     """Without the name of the model."""
+    make_target: Callable[[str], tuple[str, Json]] | None = None
+    """Returns path and body for the upstream's name of the model, instead of these two."""
+    dialect: Endpoint | None = None
+    """Dialect of the upstream, which decides how it gets its key."""
     headers: Mapping[str, str] = {}
     """The client's headers that are forwarded."""
     is_root: bool = False
@@ -152,16 +158,19 @@ class JsonRequest(msgspec.Struct, kw_only=True):
         upstream, timeout_s = lease.upstream, lease.first_byte_s
         receiver = BufferingReceiver(self.limit_bytes)
         exchange: Exchange | None = None
+        path, body = self.path, {**self.body, "model": lease.model}
+        if self.make_target is not None:
+            path, body = self.make_target(lease.model)
         try:
             async with asyncio.timeout(timeout_s):
                 exchange = await lease.send(
                     root_address(lease.address) if self.is_root else lease.address,
                     "POST",
-                    self.path,
+                    path,
                     receiver,
-                    body=msgspec.json.encode({**self.body, "model": lease.model}),
+                    body=msgspec.json.encode(body),
                     accept="application/json",
-                    headers=upstream_headers(lease, self.headers),
+                    headers=dialect_headers(lease.address, self.headers, self.dialect),
                     is_fresh=number > 1,
                 )
                 reply = await receiver.response

@@ -1,15 +1,16 @@
-"""Requests for upstreams that do not support chat: the translation of a chat or completions request, by dialect."""
+"""Requests for upstreams by dialect: their paths, and the translation of a chat or completions request."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
+from welldone.protocol.collect import REASONING_DETAILS
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
-from welldone.protocol.dialects.dialect_reader import REASONING_DETAILS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
-from welldone.server.requests import chat_input, chat_to_messages, chat_to_responses, fields
+from welldone.server.requests import chat_input, chat_to_gemini, chat_to_messages, chat_to_responses, fields
 from welldone.server.requests.fields import ValidatedRequest
 
 
@@ -24,6 +25,8 @@ class UpstreamDialect(NamedTuple):
     """Whether the upstream can match a stop string; otherwise it is matched here."""
     headers: Mapping[str, str]
     """Headers that the upstream needs."""
+    ignored_members: tuple[str, ...] = ("name", "reasoning", "reasoning_content")
+    """Members of messages that are left out."""
 
 
 UPSTREAM_DIALECTS = {
@@ -36,17 +39,52 @@ UPSTREAM_DIALECTS = {
     Endpoint.RESPONSES: UpstreamDialect(
         chat_to_responses.chat_to_responses, chat_to_responses.IGNORED_FIELDS, lambda _: False, {}
     ),
+    Endpoint.GEMINI: UpstreamDialect(
+        chat_to_gemini.chat_to_gemini, chat_to_gemini.IGNORED_FIELDS, lambda _: True, {}, ("name",)
+    ),
 }
 """By dialect of the upstream. `protocol.dialects.registry` has their readers."""
 
-_IGNORED_MEMBERS = ("name", "reasoning", "reasoning_content")
-"""Members of messages that neither API has in this form."""
+UPSTREAM_PATHS = {
+    Endpoint.CHAT: "/chat/completions",
+    Endpoint.COMPLETIONS: "/completions",
+    Endpoint.RESPONSES: "/responses",
+    Endpoint.MESSAGES: "/messages",
+}
+"""Paths by dialect; those of Gemini have the model."""
+_GEMINI_COLLECTIONS = ("models/", "tunedModels/")
 _COMPLETIONS_ONLY = {
     "echo": "it cannot repeat the prompt.",
     "logprobs": "it has no log probabilities of this form.",
     "prompt_embeds": "it has no embeddings.",
     "suffix": "it cannot insert text.",
 }
+
+
+def request_target(dialect: Endpoint, body: Json, model: str) -> tuple[str, Json]:
+    """Return path and body of a request; `model` is the upstream's name of the model."""
+    if dialect is not Endpoint.GEMINI:
+        return UPSTREAM_PATHS[dialect], {**body, "model": model}
+    method = "streamGenerateContent?alt=sse" if body.get("stream") else "generateContent"
+    return _gemini_path(model, method), {name: value for name, value in body.items() if name not in ("model", "stream")}
+
+
+def gemini_count_target(body: Json, model: str) -> tuple[str, Json]:
+    """Return path and body of a request for a token count in Gemini's API."""
+    counted = body.get("generateContentRequest")
+    if isinstance(counted, dict):
+        body = {**body, "generateContentRequest": {**counted, "model": _gemini_resource(model)}}
+    return _gemini_path(model, "countTokens"), body
+
+
+def _gemini_path(model: str, method: str) -> str:
+    """Return the path of a method. No name of a model may lead to another path."""
+    collection, _, name = _gemini_resource(model).partition("/")
+    return f"/{collection}/{quote(name, safe='')}:{method}"
+
+
+def _gemini_resource(model: str) -> str:
+    return model if model.startswith(_GEMINI_COLLECTIONS) else f"models/{model}"
 
 
 def translate_request(body: Json, dialect: Endpoint, endpoint: Endpoint) -> Json:
@@ -62,7 +100,7 @@ def translate_request(body: Json, dialect: Endpoint, endpoint: Endpoint) -> Json
 def _completions_to_chat(body: Json) -> Json:
     """Send the prompt as a message of the user: these APIs have no other text."""
     prompt = body.get("prompt")
-    others = chat_input.forwarded_fields(body, ("prompt",), _COMPLETIONS_ONLY, "Messages or Responses")
+    others = chat_input.forwarded_fields(body, ("prompt",), _COMPLETIONS_ONLY, "Messages, Responses or Gemini")
     if not isinstance(prompt, str):
         raise fields.unsupported("prompt", "must be text: the upstream has no completions, and reads no token ids.")
     return {**others, "messages": [{"role": "user", "content": prompt}]}
@@ -80,9 +118,10 @@ def check_translations(request: ValidatedRequest, dialects: Collection[Endpoint]
     body = request.bodies[0]
     used = [UPSTREAM_DIALECTS[dialect] for dialect in dialects]
     ignored = {name for one in used for name in one.ignored_fields if body.get(name) is not None}
+    members = {name for one in used for name in one.ignored_members}
     for message in body.get("messages", ()):
         if message["role"] not in ("tool", "function") and not message.get(REASONING_DETAILS):
-            ignored |= {f"messages.{name}" for name in _IGNORED_MEMBERS if message.get(name)}
+            ignored |= {f"messages.{name}" for name in members if message.get(name)}
     request.ignored_fields = tuple(sorted(ignored))
     stops = chat_input.stop_strings(body)
     if not all(one.has_stop(stop) for one in used for stop in stops):
