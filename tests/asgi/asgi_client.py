@@ -25,6 +25,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 """A streaming request in each dialect."""
 PATHS = tuple(REQUESTS)
+GEMINI_PATH = "/v1beta/models/m:streamGenerateContent"
+"""Its stream depends on the query, which is no part of an ASGI path."""
+_GEMINI_REQUEST: dict[str, Any] = {"contents": [{"parts": [{"text": "Hi"}]}]}
 CHAT = MockReply((ROLE, HELLO, HELLO, STOP, USAGE, DONE))
 _TEXT = 'data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,%s}]}\n\n'
 _CONTINUE, _END = (
@@ -101,8 +104,8 @@ class Client:
         """Return the rules that the stream violates."""
         trace = Trace(
             body=self.body,
-            endpoint=path.removeprefix("/v1/").partition("/")[0],
-            request=REQUESTS[path],
+            endpoint="gemini" if path == GEMINI_PATH else path.removeprefix("/v1/").partition("/")[0],
+            request=REQUESTS.get(path, _GEMINI_REQUEST),
             status=self.status,
             headers=tuple((name.decode(), value.decode()) for name, value in self.headers.items()),
         )
@@ -123,7 +126,9 @@ def frames(path: str) -> tuple[bytes, ...]:
 
     async def work(folder: Path) -> bytes:
         async with gateway(folder, [TEXT if path == "/v1/completions" else CHAT]) as serving:
-            reply = await serving.post(REQUESTS[path], path)
+            is_gemini = path == GEMINI_PATH
+            request = _GEMINI_REQUEST if is_gemini else REQUESTS[path]
+            reply = await serving.post(request, f"{path}?alt=sse" if is_gemini else path)
             assert reply.status == 200, reply.raw
             return reply.body
 

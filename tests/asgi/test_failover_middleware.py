@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.asgi.asgi_client import PATHS, REQUESTS, Client, body_of, frames, head_of, scope
+from tests.asgi.asgi_client import GEMINI_PATH, PATHS, REQUESTS, Client, body_of, frames, head_of, scope
 from tests.http.aio import run
 from tests.table import table
 from welldone.cluster import failover_middleware
@@ -16,6 +16,7 @@ from welldone.cluster.failover_middleware import FailoverMiddleware
 from welldone.gateway.errors import ErrorFormat, shutting_down
 from welldone.protocol.dialects.anthropic.emitter import encode_error_event
 from welldone.protocol.dialects.chat import error_and_done
+from welldone.protocol.dialects.gemini.writer import GeminiDialect
 
 BODY = b'{"model": "m"}'
 JSON_REPLY = head_of("", content_type=b"application/json"), body_of(b'{"ok": true}', is_last=True)
@@ -23,7 +24,7 @@ SILENT = None
 """End of a front that Ray reports without an exception."""
 DIED = RuntimeError("the actor died")
 each_end = table("end", [SILENT, DIED], ids=["without an exception", "with an exception"])
-each_path = table("path", PATHS)
+each_path = table("path", [*PATHS, GEMINI_PATH])
 
 FrontMessages = Sequence[ASGIMessage | Exception | None]
 
@@ -109,6 +110,8 @@ def stopping(path: str) -> bytes:
         return STOPPING.body(ErrorFormat.OLLAMA) + b"\n"
     if path.endswith("/messages"):
         return encode_error_event(STOPPING.to_failure())
+    if path == GEMINI_PATH:
+        return GeminiDialect().final_error_bytes(STOPPING.to_failure())
     return error_and_done(STOPPING.to_failure())
 
 
@@ -190,6 +193,24 @@ def test_a_stream_broken_within_an_event_is_not_completed(path: str, end: Except
     client = run(work())
     assert not client.is_complete
     assert client.body == frames(path)[0] + frames(path)[1][:9]
+
+
+def test_empty_lines_of_a_gemini_stream_are_keep_alives() -> None:
+    path = GEMINI_PATH
+    rest = stream(path, *frames(path), is_complete=True)
+    client = answer(Fronts([*stream(path, b"\n", b"\n"), SILENT], rest), path)
+    assert client.body == b"\n\n" + b"".join(frames(path))
+    died = answer(Fronts([*stream(path, b"\n"), SILENT], [SILENT], [SILENT]), path)
+    assert "stopped" in json.loads(died.body.partition(b"data: ")[2])["error"]["message"]
+    late = answer(Fronts([*stream(path, *frames(path), b"\n"), SILENT]), path)  # after the last element
+    assert errors(path, late.body) == []
+
+
+def test_an_array_of_gemini_breaks_with_its_front() -> None:
+    head = head_of("", content_type=b"application/json; charset=utf-8")
+    client = answer(Fronts([head, body_of(b'[{"candidates":[]}'), SILENT]), GEMINI_PATH)
+    assert client.body == b'[{"candidates":[]}'
+    assert not client.is_complete
 
 
 def test_sequence_numbers_continue_after_a_very_long_event() -> None:

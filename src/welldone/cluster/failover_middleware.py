@@ -15,6 +15,8 @@ from welldone.cluster.asgi_relay import ASGIApp, ASGIMessage, Receive, Send, sen
 from welldone.gateway.errors import ApiError, ErrorFormat, shutting_down
 from welldone.protocol.dialects.anthropic import emitter as messages
 from welldone.protocol.dialects.chat import error_and_done
+from welldone.protocol.dialects.gemini.objects import METHOD_PATH
+from welldone.protocol.dialects.gemini.writer import GeminiDialect
 from welldone.protocol.dialects.responses import objects as responses
 from welldone.protocol.dialects.responses.emitter import encode_event
 
@@ -32,13 +34,15 @@ _DONE_FRAMES = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n")
 _FINAL_LINE_MARKERS = (b'"done":true', b'{"error":')
 _FINAL_EVENTS = (b"message_stop", b"error", b"response.completed", b"response.failed", b"response.incomplete")
 """Last events of a stream; the front may die after them, before it ends the body."""
+_FINAL_ELEMENT_MARKERS = (b'"finishReason":"', b'data: {"error":')
+"""Of the last element of a Gemini stream, which has no other end. In a text, the quotes would be escaped."""
 _SERVER_GONE = ApiError(
     503, "The server stopped before the answer was complete. Try again.", code="server_gone", retry_after_s=1.0
 )
 _STOPPING_MESSAGE = shutting_down().message.encode()
-_ANSWER_MARKERS = (b"delta", b'"choices"', b'"done"')
+_ANSWER_MARKERS = (b"delta", b'"choices"', b'"done"', b'"candidates"')
 """Keys of every answer, in one dialect or another: what has one of them is not merely an error."""
-_ONLY_COMMENTS = re.compile(rb"(?::[^\n]*\n\n)*")  # matches the empty body too
+_ONLY_KEEP_ALIVES = re.compile(rb"(?::[^\n]*\n\n|\n)*")  # comments and empty lines; matches the empty body too
 
 
 class FailoverMiddleware:
@@ -114,7 +118,7 @@ class _TrackedResponse:
         self.is_started = False
         """Whether the head has been sent."""
         self.has_content = False
-        """Whether more than keep-alive comments has been sent."""
+        """Whether more than keep-alives has been sent."""
         self.is_complete = False
         self._send = send
         self._path = path
@@ -169,7 +173,7 @@ class _TrackedResponse:
             head, self._start_message = self._start_message, None
             await self._send(head)
         self.is_complete = not message.get("more_body", False)
-        self.has_content = self.has_content or not self._is_stream or not _ONLY_COMMENTS.fullmatch(body)
+        self.has_content = self.has_content or not self._is_stream or not _ONLY_KEEP_ALIVES.fullmatch(body)
         if self._is_stream:
             self._track(body)
         await self._send(message)
@@ -200,7 +204,8 @@ class _TrackedResponse:
     @property
     def _is_at_boundary(self) -> bool:
         """Whether the stream is between two events or lines."""
-        return not self._tail or self._tail.endswith(_EVENT_ENDS if self._content_type.startswith(_SSE_TYPE) else b"\n")
+        is_start = not self._tail.strip()  # or only empty lines, which are keep-alives
+        return is_start or self._tail.endswith(_EVENT_ENDS if self._content_type.startswith(_SSE_TYPE) else b"\n")
 
     @property
     def _has_final_event(self) -> bool:
@@ -208,6 +213,9 @@ class _TrackedResponse:
         if self._content_type.startswith(_NDJSON_TYPE):
             last_line = self._tail[:-1].rpartition(b"\n")[2]
             return any(marker in last_line for marker in _FINAL_LINE_MARKERS)
+        if METHOD_PATH.fullmatch(self._path):
+            last_element = self._tail.rstrip(b"\n").rpartition(b"\n\n")[2]
+            return any(marker in last_element for marker in _FINAL_ELEMENT_MARKERS)
         return self._last_event in _FINAL_EVENTS or self._tail.endswith(_DONE_FRAMES)
 
     async def end_with_error(self, error: Exception | None) -> None:
@@ -225,6 +233,8 @@ class _TrackedResponse:
             return messages.encode_error_event(error.to_failure())
         if _is_endpoint(self._path, "responses"):
             return _response_failed_frame(self._first_event, self._sequence_number + 1)
+        if METHOD_PATH.fullmatch(self._path):
+            return GeminiDialect().final_error_bytes(error.to_failure())
         if self._path.startswith("/api/"):
             return error.body(ErrorFormat.OLLAMA) + b"\n"
         return error_and_done(error.to_failure())
@@ -233,6 +243,8 @@ class _TrackedResponse:
 def _error_format(path: str) -> ErrorFormat:
     if _is_endpoint(path, "messages"):
         return ErrorFormat.ANTHROPIC
+    if METHOD_PATH.fullmatch(path):
+        return ErrorFormat.GEMINI
     return ErrorFormat.OLLAMA if path.startswith("/api/") else ErrorFormat.OPENAI
 
 

@@ -17,10 +17,11 @@ from welldone.gateway.upstream import Upstream
 from welldone.http.client import fetch
 from welldone.http.connect import HttpClientError
 from welldone.http.server import HttpResponse
+from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.server.api.anthropic import MessagesApi
 from welldone.server.api.embeddings import EmbeddingsApi
-from welldone.server.api.gemini import GEMINI_PATH, GeminiApi
+from welldone.server.api.gemini import GeminiApi
 from welldone.server.api.models import ModelsApi
 from welldone.server.api.ollama import OllamaApi
 from welldone.server.api.openapi import openapi_document
@@ -106,7 +107,7 @@ class Routes:
 
     def find(self, path: str) -> Route | None:
         """The route of a path, or None."""
-        if (gemini := GEMINI_PATH.fullmatch(path)) is not None:
+        if (gemini := METHOD_PATH.fullmatch(path)) is not None:
             return self._routes[f"/models/*:{gemini[2]}"]
         if path.startswith(_GEMINI_PREFIX):
             path = path.removeprefix(_GEMINI_PREFIX.removesuffix("/models"))

@@ -3,11 +3,11 @@
 `ModelsApi` has `GET /v1beta/models`. The current SDKs use `/v1` in place of `/v1beta`.
 """
 
-import re
 from urllib.parse import parse_qsl
 
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.http.server import HttpResponse
+from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
@@ -18,9 +18,6 @@ from welldone.server.generation.service import speaks_natively
 from welldone.server.random_ids import random_hex
 from welldone.server.requests import fields
 from welldone.server.requests.gemini import counted_request, gemini_to_chat, read_gemini_body
-
-GEMINI_PATH = re.compile(r"(?:/v1(?:beta)?)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
-"""Paths of the methods: name of the model, which may have colons, and method."""
 
 
 class GeminiApi(DialectApi):
@@ -49,7 +46,7 @@ class GeminiApi(DialectApi):
     ) -> tuple[LocalBackend | UpstreamBackend, GenerationRequest]:
         make_dialect = GeminiArrayDialect if is_stream and not _wants_events(ctx) else GeminiDialect
         given = await self.generator.read_body(ctx)
-        path = GEMINI_PATH.fullmatch(ctx.request.path)
+        path = METHOD_PATH.fullmatch(ctx.request.path)
         assert path is not None
         backend = self.targets.find(ctx, path[1])
         if speaks_natively(backend, Endpoint.GEMINI):

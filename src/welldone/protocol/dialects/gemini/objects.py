@@ -1,5 +1,6 @@
 """Objects of the Gemini API: parts, candidates, usage, finish reasons and errors."""
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -12,6 +13,8 @@ from welldone.protocol.fields import read_chat_logprobs, read_error
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.protocol.repair_log import RepairLog
 
+METHOD_PATH = re.compile(r"(?:/v1(?:beta)?)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
+"""Paths of the methods: name of the model, which may have colons, and method."""
 KEY_HEADER = "x-goog-api-key"
 """Header with the API key. It identifies Google's clients, whose URLs begin with `/v1` like OpenAI's."""
 REASONING_FORMAT = "google-gemini-v1"
