@@ -1,4 +1,4 @@
-"""Clients of chat, Responses and Messages with an upstream that has only the Messages or only the Responses API.
+"""Clients of chat, Responses, Messages and Gemini with an upstream that has only one of the last three APIs.
 
 The upstream is a second welldone server, whose own upstream replies from a script.
 """
@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.clients import scripted_upstream
-from tests.clients.api_clients import ANTHROPIC_PYTHON, API_CLIENTS, OPENAI_PYTHON
+from tests.clients.api_clients import ANTHROPIC_PYTHON, API_CLIENTS, GOOGLE_PYTHON, OPENAI_PYTHON
 from tests.clients.client import Client, Program
 from tests.clients.programs.job import Job, Result
 from tests.live.server import Running
 from tests.live.upstream import gateway, upstream
 
 CHAT_PYTHON = Program(name="openai-python", home="clients", file="openai_raw")
-CLIENTS = [client for client in API_CLIENTS if client.program in (OPENAI_PYTHON, ANTHROPIC_PYTHON)]
+CLIENTS = [client for client in API_CLIENTS if client.program in (OPENAI_PYTHON, ANTHROPIC_PYTHON, GOOGLE_PYTHON)]
 
 
-@pytest.fixture(scope="module", params=["messages", "responses"])
+@pytest.fixture(scope="module", params=["messages", "responses", "gemini"])
 def one_dialect_gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway whose upstream has only one dialect."""
     folders = [tmp_path_factory.mktemp(name) for name in ("upstream", "gateway")]
@@ -40,7 +40,7 @@ def run(server: Running, client: Client, scenario: str, model: str, endpoint: st
     return client.run_job(job)
 
 
-def test_clients_of_responses_and_messages_get_answers_and_calls(
+def test_clients_of_other_apis_than_chat_get_answers_and_calls(
     one_dialect_gateway: Running, client_of: Callable[[Program], Client]
 ) -> None:
     for client in CLIENTS:
