@@ -70,6 +70,7 @@ def test_every_message_ends_with_a_stop_reason(ends: list[Json | bytes], expecte
     repaired = RepairedStream(START, *TEXT, *ends)
     assert repaired.values == [START, *TEXT, expected, END]
     assert repaired.rules == logged
+    assert repaired.repairer.finish_reasons == (expected["delta"]["stop_reason"],)
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence"])

@@ -74,6 +74,7 @@ CALLED: Json = {"type": "tool_use", "id": "t", "name": "get", "input": {"a": 1}}
 def test_a_reply_is_repaired(reply: Json, changed: Json, logged: list[str]) -> None:
     whole = RepairedReply(reply)
     assert whole.message == reply | changed
+    assert whole.repairer.finish_reasons == (whole.message["stop_reason"],)
     assert whole.rules == logged
 
 

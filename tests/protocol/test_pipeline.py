@@ -123,9 +123,10 @@ def test_the_pipeline_reports_how_the_stream_ended() -> None:
         stream(role(), finish(), usage_chunk(count())), facts=RequestFacts(include_usage=False)
     ).pipeline
     assert (whole.is_done, whole.failure, whole.usage) == (True, None, Usage(5, 3, 8, {}))
+    assert whole.finish_reasons == ("stop",)
     cut = RepairedStream(stream(role(), end=b"")).pipeline
     message = "the server's stream ended before the answer was complete"
-    assert (cut.is_done, cut.usage) == (True, None)
+    assert (cut.is_done, cut.usage, cut.finish_reasons) == (True, None, ())
     assert cut.failure == Failure(message, "upstream_error", None, "incomplete_stream")
 
 

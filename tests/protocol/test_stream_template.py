@@ -101,13 +101,14 @@ class Output(NamedTuple):
 
     sent: bytes
     result: RepairResult
+    finish_reasons: tuple[str, ...]
     is_templated: bool
 
 
 def through_pipeline(pieces: list[bytes], facts: RequestFacts = FACTS) -> Output:
     pipeline = make_pipeline(facts=facts)
     sent = b"".join(map(pipeline.feed, pieces)) + pipeline.close()
-    return Output(sent, pipeline.result, is_templated=False)
+    return Output(sent, pipeline.result, pipeline.finish_reasons, is_templated=False)
 
 
 FRAMING = TransferFraming(
@@ -141,20 +142,21 @@ def through_template(
             pipeline = stream.restore()
             assert rewrite(stream, piece) is None
             sent += b"".join(map(pipeline.feed, pieces[number:])) + pipeline.close()
-            return Output(sent, pipeline.result, is_templated=False)
+            return Output(sent, pipeline.result, pipeline.finish_reasons, is_templated=False)
         sent += output
     last = stream.close()
     if last is not None:
         assert stream.restore().result == stream.result
-        return Output(sent + last, stream.result, is_templated=True)
+        return Output(sent + last, stream.result, stream.finish_reasons, is_templated=True)
     pipeline = stream.restore()
-    return Output(sent + pipeline.close(), pipeline.result, is_templated=False)
+    sent += pipeline.close()
+    return Output(sent, pipeline.result, pipeline.finish_reasons, is_templated=False)
 
 
 def assert_same(template: StreamTemplate, pieces: list[bytes], facts: RequestFacts = FACTS) -> bool:
     """Whether the template was used to the end."""
     output = through_template(template, pieces, facts)
-    assert output[:2] == through_pipeline(pieces, facts)[:2]
+    assert output[:3] == through_pipeline(pieces, facts)[:3]
     assert output == through_template(template, pieces, facts, is_framed=True)
     return output.is_templated
 

@@ -129,6 +129,7 @@ async def run_server(
     folder: Path,
     *posts: MockReply,
     model: dict[str, Any] | None = None,
+    is_traced: bool = False,
     **settings: Any,  # noqa: ANN401 - fields of ServeSettings
 ) -> AsyncIterator[RunningServer]:
     """A server with a mock engine that sends these replies to POSTs and repeats the last one."""
@@ -136,7 +137,7 @@ async def run_server(
     script.write_bytes(msgspec.json.encode(MockScript(posts=posts) if posts else MockScript()))
     command = (sys.executable, "-m", "welldone.mock.server", "--port", "{port}", "--script", str(script))
     models = (ModelSettings(name="m", command=command, **(model or {})),)
-    config = Config(server=ServeSettings(port=0, **settings), models=models)
+    config = Config(server=ServeSettings(port=0, **settings), models=models, is_traced=is_traced)
     async with started(Server(config, keys=(), folder=folder, site=SITE)) as running:
         yield running
 

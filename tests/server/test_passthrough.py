@@ -498,7 +498,8 @@ def test_a_slow_client_pauses_the_upstream() -> None:
             return Sending()
 
         times = {"first_byte_s": 30.0, "idle_s": 30.0}
-        lease = SimpleNamespace(address=None, send=begin, upstream=None, model="m", report=lambda _: None, **times)
+        rest: Any = {"upstream": None, "model": "m", "report": lambda _: None, "trace_headers": ()}
+        lease = SimpleNamespace(address=None, send=begin, **rest, **times)
         return await exchange.run_attempt(cast("BackendLease", lease), 0, 1)
 
     assert run(work()) is None

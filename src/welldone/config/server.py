@@ -223,6 +223,12 @@ class ServeSettings:
     log_level: str = log_setting(
         "info", "minimum level of log lines", "--log-level LEVEL", choices="debug info warning error"
     )
+    tracing: str = log_setting(
+        "auto",
+        "record OpenTelemetry spans; auto: if OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set",
+        "--tracing MODE",
+        choices="auto on off",
+    )
     verbose: bool = log_setting(False, "also show the logs of engines", "-v --verbose --log-verbose")
     quiet: bool = log_setting(False, "log errors only", "-q --quiet --log-disable")
 
@@ -275,6 +281,8 @@ class Config:
     keys: tuple[KeySettings, ...] = ()
     limits: LimitsSettings = LimitsSettings()
     scale: ScaleSettings = field(default_factory=ScaleSettings)
+    is_traced: bool = False
+    """Whether OpenTelemetry spans are recorded: by the setting `tracing` and the environment."""
     warnings: tuple[str, ...] = ()
     """Warnings for the user, one line each."""
     model_locations: Mapping[str, str] = field(default_factory=dict)

@@ -46,6 +46,17 @@ class SendRequest(Protocol):
         """Send the request; the reply goes to the receiver. `is_fresh` forces a new connection."""
 
 
+class AttemptTrace(Protocol):
+    """An attempt in a distributed trace."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The trace context for the server of the attempt."""
+
+    def end(self, outcome: str | None) -> None:
+        """Record the outcome of the attempt; None for success. Later calls are ignored."""
+
+
 class BackendLease(msgspec.Struct, kw_only=True):
     """A leased slot at a backend, for one or more attempts. `release` ends it."""
 
@@ -62,6 +73,16 @@ class BackendLease(msgspec.Struct, kw_only=True):
     waited_s: float = 0.0
     began: float = msgspec.field(default_factory=time.monotonic)
     upstream: Upstream | None = None
+    trace: AttemptTrace | None = None
+    """The current attempt, if the request belongs to a trace."""
+
+    @property
+    def trace_headers(self) -> tuple[tuple[str, str], ...]:
+        """The trace context of the current attempt, without headers that the configuration sets."""
+        if self.trace is None:
+            return ()
+        configured = {name.lower() for name, _ in self.address.headers}
+        return tuple([header for header in self.trace.headers if header[0] not in configured])
 
     @property
     def converts_json_calls(self) -> bool:

@@ -54,6 +54,8 @@ class RequestOptions(TypedDict, total=False):
     content_type: str
     headers: Iterable[tuple[str, str | None]]
     """They replace those of the address; None removes one."""
+    own_headers: Iterable[tuple[str, str]]
+    """Valid headers that no other request has. They are not cached."""
 
 
 class _State(IntEnum):
@@ -465,6 +467,8 @@ def _encode_request(address: Address, method: str, path: str, options: RequestOp
     if has_body:
         defaults.append(("Content-Type", options.get("content_type", "application/json")))
     head = _encode_head(address, method, path, tuple(defaults), tuple(options.get("headers", ())))
+    if own_headers := options.get("own_headers"):
+        head = head[:-2] + "".join([f"{name}: {value}\r\n" for name, value in own_headers]).encode("ascii") + b"\r\n"
     return b"%bContent-Length: %d\r\n\r\n%b" % (head[:-2], len(body), body) if has_body else head
 
 

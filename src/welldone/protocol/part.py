@@ -64,6 +64,8 @@ class StreamPart:
         self._seam: Seam | None = None  # until the next stream has passed what was delivered
         self.converted_calls: int = 0
         """Number of choices whose text became a tool call."""
+        self.finish_reasons: tuple[str, ...] = ()
+        """The finish reasons that were sent, after the end."""
         self._begin()
 
     def _begin(self) -> None:
@@ -226,7 +228,7 @@ class StreamPart:
     def close_by_frame(self) -> Iterator[FrameEvents]:
         """Yield the last events, frame by frame, after the end of the upstream stream."""
         if self._is_stopped:
-            yield None, self._deliver(self._convert(self.repairer.close(is_done=True)))
+            yield None, self._end(self.repairer.close(is_done=True))
             return
         yield from self._read_frames(self._reader.decode_last_frames())
         last = self.repairer.feed(self._apply_filters(self._reader.flush()) + self._flush_stop_filter())
@@ -239,7 +241,13 @@ class StreamPart:
         if rule is not None and self.repairer.failure is None:
             self.repairer.failure = strict_rule_failure(rule)
             last = [*(event for event in last if not isinstance(event, Finish | Usage)), self.repairer.failure]
-        yield None, self._deliver(self._convert(last))
+        yield None, self._end(last)
+
+    def _end(self, events: list[Event]) -> list[Event]:
+        """Return the last events that are sent."""
+        last = self._deliver(self._convert(events))
+        self.finish_reasons = tuple([event.reason for event in last if type(event) is Finish])
+        return last
 
     def fail(self, failure: Failure) -> list[Event]:
         """Return the last events of an answer that fails for a reason outside of the stream."""

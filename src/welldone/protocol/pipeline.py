@@ -161,6 +161,11 @@ class Pipeline(ABC):
         return RepairResult(self.usage, self.failure, repairs, invalid_json, invalid_arguments, calls, converted)
 
     @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """The finish reasons of all choices, after the end."""
+        return tuple([reason for part in self.parts for reason in part.finish_reasons])
+
+    @property
     def _is_finished(self) -> bool:
         """Whether all parts have ended, or one failed."""
         return self.failure is not None or len(self._ended_parts) == len(self.parts)

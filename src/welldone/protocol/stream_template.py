@@ -110,6 +110,7 @@ class TemplatedStream:
         self._time_repair: RepairEntry | None = None
         self._text = self._text_frame = self._sent_text = _NO_AFFIXES
         self._end = b""  # format of what is sent at the end
+        self._finish = b""  # the frame with the finish reason
         self._is_closed = False
         self._framing = NO_FRAMING
         self._twin: StreamPipeline | None = None
@@ -201,6 +202,11 @@ class TemplatedStream:
             repairs.insert(number, self._time_repair)
         return RepairResult(self.usage, None, repairs)
 
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """The finish reason, once it was received."""
+        return tuple([reason.decode().strip('"') for reason in _FINISH_FIELD.findall(self._finish)])
+
     def agrees(self, sent: bytes, pipeline: StreamPipeline, expected: bytes) -> bool:
         """Whether output, state and result are those of a pipeline with the same input."""
         # While `rewrite` is set, the log of the pipeline lacks the frames of the fast path.
@@ -277,7 +283,7 @@ class TemplatedStream:
     def _read_finish(self, frame: bytes) -> bool:
         for finish, end in self._template.finishes if self._text_count else ():
             if frame == finish % self._received_values:
-                self.state, self._end = PartState.FINISHED, end
+                self.state, self._end, self._finish = PartState.FINISHED, end, frame
                 return True
         return False
 

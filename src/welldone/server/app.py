@@ -20,6 +20,7 @@ from welldone.server.access.keys import ANONYMOUS
 from welldone.server.access.origins import OriginPolicy
 from welldone.server.observe import log
 from welldone.server.observe.log import RequestLogEntry
+from welldone.server.observe.tracing import TRACEPARENT, RequestTrace, forwarded_trace
 from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
 
@@ -48,6 +49,8 @@ class RequestContext(msgspec.Struct):
     """Received bytes of the body."""
     stream_status: int = 200
     """Status of a response that the handler sends itself."""
+    trace: RequestTrace | None = None
+    """Its distributed trace, if there is one."""
 
 
 RouteHandler: TypeAlias = Callable[[RequestContext], Awaitable[HttpResponse | None]]
@@ -60,6 +63,8 @@ class Route(msgspec.Struct, frozen=True):
     """Label in metrics."""
     handlers: Mapping[str, RouteHandler]
     """By method."""
+    path: str = ""
+    """Without `/v1`; `*` is the placeholder of a name or an id."""
     is_public: bool = False
     """Whether it needs no key."""
     is_rate_limited: bool = False
@@ -87,6 +92,13 @@ class App:
         ctx.error_format = _error_format_for(http_request, route)
         if ctx.error_format is ErrorFormat.ANTHROPIC:
             ctx.headers["request-id"] = ctx.id  # the header that Anthropic's clients read
+        if self._parts.tracer is not None:
+            if route is None:
+                ctx.trace = self._parts.tracer.begin(http_request, ctx.endpoint, "")
+            elif route.endpoint not in _QUIET_ENDPOINTS:
+                ctx.trace = self._parts.tracer.begin(http_request, route.endpoint, route.path)
+        elif TRACEPARENT in http_request.headers:
+            ctx.trace = forwarded_trace(http_request)
         status = CLIENT_CLOSED_REQUEST
         try:
             reply = await self._dispatch(ctx, route)
@@ -167,9 +179,12 @@ class App:
             duration_ms=round(duration_s * 1000, 1),
             model=ctx.model or None,
             has_left=status == CLIENT_CLOSED_REQUEST,
+            trace_id=None if ctx.trace is None else ctx.trace.trace_id,
             **ctx.log_fields,
         )
         log.log_request(entry)
+        if ctx.trace is not None:
+            ctx.trace.end_request(entry)
         if self._parts.page is not None:
             self._parts.page.recent.add(entry)
 

@@ -30,6 +30,7 @@ from welldone.server import config_file
 from welldone.server.access.keys import ANONYMOUS, ApiKeys, invalid_key_reason
 from welldone.server.access.origins import OriginPolicy, is_loopback
 from welldone.server.config_file import ConfigFile, check_model_name
+from welldone.server.tracing_config import read_tracing
 
 LocatedUpstream = tuple[str, UpstreamSettings]
 """Origin of an upstream (a flag or a TOML table), and its settings."""
@@ -108,6 +109,7 @@ def read_config(flags: SettingSource, environment: Mapping[str, str], *, folder:
         **merge_sources(config_file.SERVE_FIELDS, [overrides, file.server], environment) | {"config": file.path}
     )
     _check_server(server)
+    is_traced, tracing_warnings = read_tracing(server.tracing, environment)
     upstreams, upstream_warnings = read_upstreams(server, [overrides, file.server], file, environment)
     models, model_warnings = _build_models(overrides, file, environment, has_upstreams=bool(upstreams))
     keys = read_named_keys(server, file, environment)
@@ -132,7 +134,8 @@ def read_config(flags: SettingSource, environment: Mapping[str, str], *, folder:
         keys=keys,
         limits=limits,
         scale=file.scale,
-        warnings=(*upstream_warnings, *model_warnings),
+        is_traced=is_traced,
+        warnings=(*upstream_warnings, *model_warnings, *tracing_warnings),
         model_locations={model.name: f"{file.name}: models.{table}" for table, model in models if table is not None},
     )
 

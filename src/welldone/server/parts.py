@@ -17,6 +17,7 @@ from welldone.server.access.store import SharedStore
 from welldone.server.body_budget import BodyBudget
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
+from welldone.server.observe.tracing import RequestTracer
 from welldone.server.observe.workers import WorkerSync
 
 if TYPE_CHECKING:  # it has handlers of requests, which use this module
@@ -35,6 +36,7 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
     send: SendRequest
     body_budget: BodyBudget = msgspec.field(default_factory=BodyBudget)
     recorder: TraceRecorder | None = None
+    tracer: RequestTracer | None = None
     worker_sync: WorkerSync | None = None
     stream_store: SharedStore | None = None
     """Where other front ends find resumable streams."""

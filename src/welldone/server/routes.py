@@ -93,6 +93,7 @@ class Routes:
                 page.captures, worker_sync=parts.worker_sync, body_s=settings.body_s, is_admin=keys.is_admin
             )
             self._routes |= inspector_routes(page.site, state, inspect)
+        self._routes = {path: msgspec.structs.replace(route, path=path) for path, route in self._routes.items()}
 
     @property
     def response_tasks(self) -> set[ResponseTask]:

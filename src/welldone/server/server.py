@@ -1,6 +1,7 @@
 """Life cycle of the server: build all parts, listen, start engines and probes, drain, stop."""
 
 import asyncio
+import importlib
 import os
 import socket
 import ssl
@@ -26,6 +27,7 @@ from welldone.server.inspector.captures import CaptureStore
 from welldone.server.inspector.recent import RecentRequests
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
+from welldone.server.observe.tracing import RequestTracer
 from welldone.server.observe.workers import Worker, WorkerSync
 from welldone.server.parts import ServerParts
 from welldone.server.routes import Routes
@@ -91,6 +93,10 @@ class Server:
         self._recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
         if self._recorder is not None:
             self._metrics.watch_recorder(self._recorder)
+        self._tracer: RequestTracer | None = None
+        if config.is_traced:  # the library is an optional dependency, and slow to import
+            module = importlib.import_module("welldone.server.observe.otel")
+            self._tracer = module.make_tracer(is_tls=settings.ssl_cert_file is not None)
         page = None
         if site is not None and not settings.no_page:
             page = InspectorServices(site, RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets)))
@@ -103,6 +109,7 @@ class Server:
             limits=self._limits,
             send=partial(send, pool=self._pool),
             recorder=self._recorder,
+            tracer=self._tracer,
             worker_sync=self._worker_sync,
             stream_store=self._stream_store,
             page=page,
@@ -164,6 +171,8 @@ class Server:
         await self._pool.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
         return is_finished
 
     def abort_all(self) -> None:

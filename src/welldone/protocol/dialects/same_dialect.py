@@ -64,6 +64,8 @@ class PassthroughRepairer(ABC):
         self.usage: Usage | None = None
         self.final_object: Json | None = None
         """The finished answer, in dialects whose clients can retrieve it later."""
+        self.finish_reasons: tuple[str, ...] = ()
+        """The stop reason that was sent, in dialects that have one."""
         self.on_event: Callable[[Json, str], None] | None = None
         """Called with value and name of each upstream event, before repair."""
         self.invalid_arguments_count: int = 0

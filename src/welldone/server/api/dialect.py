@@ -138,7 +138,7 @@ async def fetch_json(ctx: RequestContext, backend: LocalBackend | UpstreamBacken
 
 
 async def _run(ctx: RequestContext, backend: UpstreamBackend, request: JsonRequest) -> Json:
-    attempts = RetryLoop(backend)
+    attempts = RetryLoop(backend, trace=ctx.trace)
     try:
         await attempts.run(request)
     finally:

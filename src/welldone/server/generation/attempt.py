@@ -161,6 +161,7 @@ class UpstreamAttempt:
                 body=body,
                 accept=_SSE_TYPE,
                 headers=headers,
+                own_headers=lease.trace_headers,
                 is_fresh=self.number > 1,
             )
             self.stage = max(self.stage, AttemptStage.SENT)  # the reply may have begun
@@ -395,6 +396,8 @@ class UpstreamAttempt:
         self._cancel_timer()
         if self._lease is not None:
             self._lease.report(failure)
+            if self._lease.trace is not None:
+                self._lease.trace.end(None if failure is None else failure.outcome)
         for observer in self._observers:
             observer.end(None if failure is None else failure.error.message, is_aborted=True)
 

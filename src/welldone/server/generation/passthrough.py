@@ -129,6 +129,7 @@ class PassthroughRequest(ClientOutput):
                 body=self.upload.encode(lease.model) if method == "POST" else b"",
                 accept=accept if accept.isascii() and accept.isprintable() and accept else "*/*",
                 content_type=self.upload.content_type,
+                own_headers=lease.trace_headers,
                 is_fresh=number > 1,
             )
             failure = await self._receive_reply(lease)
@@ -287,7 +288,7 @@ class PassthroughApi:
 
     def _route(self, endpoint: PassthroughEndpoint, local: LocalHandler | None) -> Route:
         handle: RouteHandler = partial(self._handle, endpoint, local)
-        return Route(endpoint.endpoint, dict.fromkeys(endpoint.methods, handle), is_rate_limited=True)
+        return Route(endpoint.endpoint, dict.fromkeys(endpoint.methods, handle), endpoint.path, is_rate_limited=True)
 
     async def _handle(
         self, endpoint: PassthroughEndpoint, local: LocalHandler | None, ctx: RequestContext
@@ -300,7 +301,7 @@ class PassthroughApi:
             if local is None or upload.json is None:
                 raise ApiError(404, "Local models do not support this endpoint.", code="not_found")
             return await local(ctx, upload.json)
-        write_s, path, attempts = self._settings.write_s, _upstream_path(ctx), RetryLoop(backend)
+        write_s, path, attempts = self._settings.write_s, _upstream_path(ctx), RetryLoop(backend, trace=ctx.trace)
         request = PassthroughRequest(ctx, path, endpoint, upload, write_s=write_s, charge_tokens=self._charge_tokens)
         try:
             await attempts.run(request)

@@ -155,7 +155,10 @@ class ResponseTask(ClientOutput):
         """Why the response failed."""
         self._part_count = len(request.bodies)
         self.retries: RetryLoop = RetryLoop(
-            backend, parts=self._part_count, sticky=sticky_key(ctx, gen_request.body, backend.upstreams)
+            backend,
+            parts=self._part_count,
+            sticky=sticky_key(ctx, gen_request.body, backend.upstreams),
+            trace=ctx.trace,
         )
         self._attempts: dict[int, UpstreamAttempt] = {}  # the last attempt at each part
         self._ended_count = 0
@@ -189,6 +192,24 @@ class ResponseTask(ClientOutput):
     def result(self) -> RepairResult:
         """What is known of the answer."""
         return self.pipeline.result if self._templated is None else self._templated.result
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the client requested a stream."""
+        return self._request.is_stream
+
+    @property
+    def response_model(self) -> str | None:
+        """The name of the model in the response, if it is known."""
+        if self.backend.reported_model is not None:
+            return self.backend.reported_model
+        envelope = self.pipeline.parts[0].envelope if isinstance(self.pipeline, Pipeline) else None
+        return None if envelope is None else envelope.model
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """The finish reasons of the answer, after its end."""
+        return (self._templated or self.pipeline).finish_reasons
 
     def _prepare_pipeline(self, lease: BackendLease, part: int) -> None:
         """Configure the pipeline for an upstream, or use a template instead of it."""

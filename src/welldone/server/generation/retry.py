@@ -14,7 +14,7 @@ import msgspec
 from welldone.engines.errors import EngineError
 from welldone.gateway import error_mapping
 from welldone.gateway.backends import Backend, BackendLease, root_address
-from welldone.gateway.error_mapping import AttemptFailure
+from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.gateway.upstream import dialect_headers
 from welldone.http.client import BufferingReceiver, Exchange
@@ -23,6 +23,7 @@ from welldone.http.cooperative import run_cooperatively
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import decode_in_steps
+from welldone.server.observe.tracing import RequestTrace
 
 INPUT_TOKENS_PATH = "/chat/completions/input_tokens"
 """Where llama.cpp and welldone count the prompt tokens of a chat."""
@@ -47,12 +48,15 @@ class RetriableRequest(Protocol):
 class RetryLoop:
     """The attempts at one request. `parts` are requested separately, such as the choices of a chat."""
 
-    def __init__(self, backend: Backend, *, parts: int = 1, sticky: str | None = None) -> None:
+    def __init__(
+        self, backend: Backend, *, parts: int = 1, sticky: str | None = None, trace: RequestTrace | None = None
+    ) -> None:
         self.upstream: str = ""
         """The upstream of the last attempt."""
         self._failed: list[str] = []  # upstream and reason of each failed attempt: `lab:timeout`
         self._backend = backend
         self._sticky = sticky
+        self._trace = trace
         self._pending = [(part, 1) for part in reversed(range(parts))]  # part and number of the attempt, next last
 
     @property
@@ -81,16 +85,17 @@ class RetryLoop:
                         if lease.upstream is not None:
                             self.upstream = lease.name
                         failure = None
-                        failure = await request.run_attempt(lease, part, number)
+                        failure = await self._run_attempt(request, lease, part, number)
                         if failure is None:
                             continue
                         self._failed.append(f"{lease.name}:{failure.outcome}")
                         has_attempts = number < self._backend.max_attempts or failure.has_differed
-                        if not (failure.is_retryable and has_attempts) or not (
-                            (self._may_succeed(failure, lease) and request.retract(part))
-                            or request.can_continue(part, failure)
-                        ):
+                        is_repeatable = failure.is_retryable and has_attempts
+                        is_retry = is_repeatable and self._may_succeed(failure, lease) and request.retract(part)
+                        if not is_retry and not (is_repeatable and request.can_continue(part, failure)):
                             raise failure.error
+                        if is_retry and self._trace is not None:
+                            self._trace.record_retry(lease, number, failure.outcome)
                         self._pending.append((part, number + (not failure.has_differed)))
                         if self._backend.has_alternative({lease.name}) or not await lease.prepare_retry(failure):
                             avoid += (lease.name,)
@@ -106,6 +111,21 @@ class RetryLoop:
                 raise
         except EngineError as error:
             raise error_mapping.engine_unavailable(error) from None
+
+    async def _run_attempt(
+        self, request: RetriableRequest, lease: BackendLease, part: int, number: int
+    ) -> AttemptFailure | None:
+        """Make an attempt, and record it in the trace of the request."""
+        if self._trace is None:
+            return await request.run_attempt(lease, part, number)
+        lease.trace = self._trace.begin_attempt(lease, number)
+        outcome: str | None = CLIENT_DISCONNECTED.outcome  # unless there is a result: the task is cancelled
+        try:
+            failure = await request.run_attempt(lease, part, number)
+            outcome = None if failure is None else failure.outcome
+            return failure
+        finally:
+            lease.trace.end(outcome)
 
     def _may_succeed(self, failure: AttemptFailure, lease: BackendLease) -> bool:
         """Whether the same request may succeed in another attempt."""
@@ -171,6 +191,7 @@ class JsonRequest(msgspec.Struct, kw_only=True):
                     body=msgspec.json.encode(body),
                     accept="application/json",
                     headers=dialect_headers(lease.address, self.headers, self.dialect),
+                    own_headers=lease.trace_headers,
                     is_fresh=number > 1,
                 )
                 reply = await receiver.response

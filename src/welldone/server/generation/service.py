@@ -21,6 +21,7 @@ from welldone.server.app import RequestContext, check_encoding
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.response_task import ResponseState, ResponseTask
 from welldone.server.inspector.captures import CAPTURE_HEADER, StreamCapture
+from welldone.server.observe.tracing import AnswerFacts
 from welldone.server.parts import ServerParts
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import ValidatedRequest, read_body_in_steps, rename_error_param
@@ -168,6 +169,8 @@ class GenerationService:
             self._parts.metrics.count_continuation(ContinuationWay.REPLAY, "differed")
         if task.continuations.ways:
             ctx.log_fields["continued"] = tuple(task.continuations.ways)
+        if ctx.trace is not None and ctx.trace.is_recording:
+            ctx.trace.record_answer(_answer_facts(task))
         calls = {"printed_calls": result.text_tool_calls, "converted_calls": result.converted_calls}
         ctx.log_fields |= {name: count for name, count in calls.items() if count}
         if times.ttft_s is not None:
@@ -189,6 +192,20 @@ class GenerationService:
         if failure is not None and ctx.request.stream is not None:
             self._parts.metrics.count_stream_failure(failure.code or failure.type)
             ctx.log_fields |= {"error": failure.code or failure.type, "reason": failure.message}
+
+
+def _answer_facts(task: ResponseTask) -> AnswerFacts:
+    repairs, usage = task.result.repairs, task.result.usage
+    if not task.backend.is_third_party:
+        repairs = [entry for entry in repairs if RULES[entry.rule].severity is Severity.BREAKS]
+    return AnswerFacts(
+        is_stream=task.is_stream,
+        response_model=task.response_model,
+        finish_reasons=task.finish_reasons,
+        cached_tokens=0 if usage is None else _cached_tokens(usage),
+        repairs=repairs,
+        continuations=[(way, task.continuation_outcome) for way in task.continuations.ways],
+    )
 
 
 def _is_event_stream(gen_request: GenerationRequest) -> bool:

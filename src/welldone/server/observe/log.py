@@ -110,6 +110,13 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Choices that look like a tool call written as text."""
     converted_calls: int | None = None
     """Choices whose text became a tool call (`json_tool_calls`)."""
+    trace_id: str | None = None
+    """Of the distributed trace, in 32 hexadecimal digits."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the server or the upstream is at fault, perhaps after the status was sent."""
+        return self.status >= 500 or (self.status == 200 and self.error is not None)
 
 
 _REQUEST_RECORD = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "request", (), None))
@@ -117,8 +124,7 @@ _REQUEST_RECORD = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "requ
 
 def log_request(entry: RequestLogEntry) -> None:
     """Log a finished request."""
-    has_failed = entry.status >= 500 or (entry.status == 200 and entry.error is not None)
-    level = logging.WARNING if has_failed else logging.INFO
+    level = logging.WARNING if entry.has_failed else logging.INFO
     if not LOGGER.isEnabledFor(level):
         return
     handlers = LOGGER.root.handlers
