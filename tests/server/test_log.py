@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.table import table
 from welldone.http.redaction import HIDDEN
 from welldone.server.observe import log
-from welldone.server.observe.log import FieldValue, LineFormatter, LogHandler, Redactor, RequestLogEntry
+from welldone.server.observe.log import FieldValue, LineFormatter, LogHandler, LogStyle, Redactor, RequestLogEntry
 
 KEY = 'canary+"key\\1'
 LIMIT_S = 30.0
@@ -38,7 +38,7 @@ ANSWERED = RequestLogEntry(
 
 
 def _line(
-    style: Literal["text", "json"],
+    style: LogStyle,
     message: str,
     fields: dict[str, FieldValue] | None = None,
     *,
@@ -54,7 +54,7 @@ def _line(
 
 
 @contextmanager
-def _logging(style: Literal["text", "json"] = "text", level: int = logging.INFO) -> Iterator[io.StringIO]:
+def _logging(style: LogStyle = "text", level: int = logging.INFO) -> Iterator[io.StringIO]:
     stream = io.StringIO()
     with LogHandler(style=style, level=level, secrets=[KEY], stream=stream):
         yield stream

@@ -39,7 +39,7 @@ from welldone.server.access.keys import ApiKeys, make_key, read_key_file
 from welldone.server.access.origins import is_loopback
 from welldone.server.inspector.assets import ASSETS_PATH, StaticSite
 from welldone.server.observe import log
-from welldone.server.observe.log import FieldValue, LineFormatter, Redactor, log_level, log_style, make_log_handler
+from welldone.server.observe.log import FieldValue, Redactor, log_level, log_style, make_formatter, make_log_handler
 from welldone.server.observe.workers import Worker
 from welldone.server.server import Server
 
@@ -320,7 +320,7 @@ def run(config: Config) -> int:
 
     if settings.workers == 1:
         return serve()
-    formatter = LineFormatter(log_style(settings), Redactor(secrets))
+    formatter = make_formatter(settings, secrets)
     has_keys = config.has_keys(keys)
     try:
         return supervisor.run_workers(

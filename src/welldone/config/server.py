@@ -219,7 +219,12 @@ class ServeSettings:
         limits=(2**20, 2**40),
     )
 
-    log_format: str = log_setting("text", "format of log lines", "--log-format FORMAT", choices="text json")
+    log_format: str = log_setting(
+        "auto",
+        "format of log lines; auto: short on a terminal, otherwise text",
+        "--log-format FORMAT",
+        choices="auto short text json",
+    )
     log_level: str = log_setting(
         "info", "minimum level of log lines", "--log-level LEVEL", choices="debug info warning error"
     )

@@ -178,6 +178,7 @@ class App:
             status=status,
             duration_ms=round(duration_s * 1000, 1),
             model=ctx.model or None,
+            endpoint=ctx.endpoint,
             has_left=status == CLIENT_CLOSED_REQUEST,
             trace_id=None if ctx.trace is None else ctx.trace.trace_id,
             **ctx.log_fields,

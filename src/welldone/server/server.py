@@ -27,6 +27,7 @@ from welldone.server.inspector.captures import CaptureStore
 from welldone.server.inspector.recent import RecentRequests
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
+from welldone.server.observe.repair_summary import RepairSummary
 from welldone.server.observe.tracing import RequestTracer
 from welldone.server.observe.workers import Worker, WorkerSync
 from welldone.server.parts import ServerParts
@@ -123,6 +124,7 @@ class Server:
             keep_alive_s=settings.head_s,
             write_timeout_s=settings.write_s + _UNREAD_MARGIN_S,
         )
+        self._repair_summary = RepairSummary(self._metrics.upstream_counts)
         self.port: int = settings.port
 
     async def start(self, sockets: Sequence[socket.socket] = ()) -> None:
@@ -146,10 +148,12 @@ class Server:
         await self.upstreams.start()
         if self._worker_sync is not None:
             await self._worker_sync.start()
+        self._repair_summary.start()
 
     async def stop(self) -> bool:
         """Drain: wait for running requests up to the limit, then abort them. Returns whether all finished."""
         self._app.is_draining = True
+        self._repair_summary.stop()
         self.routes.drain()
         await self._listener.stop_accepting()
         deadline = time.monotonic() + self._config.server.drain_s

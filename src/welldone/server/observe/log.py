@@ -1,4 +1,4 @@
-"""The server log: one line per event, as text or JSON, without secrets.
+"""The server log: one line per event, short for a person, as text or as JSON, without secrets.
 
 It is based on `logging`, so that warnings of libraries appear too. The formatter redacts keys and escapes characters
 that could break a line or control a terminal. A thread writes the lines; if it cannot keep up (a full pipe, a slow
@@ -7,6 +7,7 @@ disk), lines are dropped and counted: the server never waits for its log.
 
 import contextlib
 import logging
+import os
 import queue
 import re
 import sys
@@ -22,7 +23,9 @@ import msgspec
 
 from welldone.config.server import ServeSettings
 from welldone.http.redaction import HIDDEN, any_of_pattern
+from welldone.server.observe.short_line import ShortLines, has_failed
 
+LogStyle: TypeAlias = Literal["short", "text", "json"]
 FieldValue = str | int | float | bool | None | Sequence[str]
 
 LOGGER = logging.getLogger("welldone")
@@ -79,6 +82,8 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     status: int
     duration_ms: float
     model: str | None = None
+    endpoint: str | None = None
+    """As in the metrics: `chat`, `responses`, `embeddings`."""
     ttft_ms: float | None = None
     queued_ms: float | None = None
     prompt_tokens: int | None = None
@@ -115,11 +120,12 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     @property
     def has_failed(self) -> bool:
-        """Whether the server or the upstream is at fault, perhaps after the status was sent."""
-        return self.status >= 500 or (self.status == 200 and self.error is not None)
+        """Whether the server or the upstream is at fault for an error."""
+        return has_failed(self.status, self.error)
 
 
-_REQUEST_RECORD = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "request", (), None))
+_REQUEST = "request"
+_REQUEST_RECORD = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, _REQUEST, (), None))
 
 
 def log_request(entry: RequestLogEntry) -> None:
@@ -203,10 +209,13 @@ class Redactor:
 class LineFormatter(logging.Formatter):
     """Formats records. Only the formatter handles unredacted texts."""
 
-    def __init__(self, style: Literal["text", "json"], redactor: Redactor) -> None:
+    def __init__(self, style: LogStyle, redactor: Redactor, *, has_colors: bool = False) -> None:
         super().__init__()
         self._is_json = style == "json"
         self._redactor = redactor
+        self._short = None
+        if style == "short":
+            self._short = ShortLines(redactor.line_of, self._shown_field, has_colors=has_colors)
         self._clean_text = lru_cache(_CACHED_TEXTS)(self._redacted_text)  # paths, models and rules repeat
         self._shown_text = lru_cache(_CACHED_TEXTS)(lambda text: _quote(self._redacted_text(text)))
 
@@ -221,7 +230,7 @@ class LineFormatter(logging.Formatter):
 
     def format_request(self, level: int, created: float, entry: RequestLogEntry) -> str:
         """The line of a request."""
-        return self._line(created, logging.getLevelName(level), "request", _request_fields(entry), "")
+        return self._line(created, logging.getLevelName(level), _REQUEST, _request_fields(entry), "")
 
     def _line(self, created: float, level: str, message: str, fields: Mapping[str, FieldValue], trace: str) -> str:
         is_short = len(message) <= _CACHED_LENGTH
@@ -230,8 +239,14 @@ class LineFormatter(logging.Formatter):
             line: dict[str, FieldValue] = {"ts": _time(created), "level": level.lower(), "event": text}
             clean_fields = {name: self._value(value) for name, value in fields.items()}
             return msgspec.json.encode(line | clean_fields | ({"exception": trace} if trace else {})).decode()
-        shown = " ".join([f"{name}={self._shown_value(value)}" for name, value in fields.items()])
-        head = f"{_time(created)} {level.lower():<7} {text.translate(_CONTROLS)} {shown}".rstrip()
+        if self._short is not None and message == _REQUEST and "duration_ms" in fields:
+            return self._short.request(created, fields)
+        text = text.translate(_CONTROLS)
+        shown = " ".join([self._shown_field(name, value) for name, value in fields.items()])
+        if self._short is not None:
+            head = self._short.event(created, level.lower(), text, shown)
+        else:
+            head = f"{_time(created)} {level.lower():<7} {text} {shown}".rstrip()
         if not trace:
             return head
         # Log lines begin with a time; tracebacks are indented, so that their text cannot imitate one.
@@ -245,6 +260,9 @@ class LineFormatter(logging.Formatter):
         if value is None or isinstance(value, int):
             return value
         return [self._redacted_text(one) for one in value[:_LIST_LIMIT]]
+
+    def _shown_field(self, name: str, value: FieldValue) -> str:
+        return f"{name}={self._shown_value(value)}"
 
     def _shown_value(self, value: FieldValue) -> str:
         kind = type(value)
@@ -312,7 +330,8 @@ class LogHandler(logging.Handler):
     def __init__(
         self,
         *,
-        style: Literal["text", "json"] = "text",
+        style: LogStyle = "text",
+        has_colors: bool = False,
         level: int = logging.INFO,
         secrets: Iterable[str] = (),
         stream: LogStream | None = None,
@@ -326,7 +345,7 @@ class LogHandler(logging.Handler):
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._is_closing = threading.Event()
         self._levels: tuple[int, int] | None = None
-        self._formatter = LineFormatter(style, Redactor(secrets))
+        self._formatter = LineFormatter(style, Redactor(secrets), has_colors=has_colors)
         self.setFormatter(self._formatter)
 
     @property
@@ -423,9 +442,11 @@ class LogHandler(logging.Handler):
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def log_style(settings: ServeSettings) -> Literal["text", "json"]:
-    """The format of log lines."""
-    return cast('Literal["text", "json"]', settings.log_format)
+def log_style(settings: ServeSettings) -> LogStyle:
+    """The format of log lines: `auto` is for the reader of stderr, a person or a program."""
+    if settings.log_format == "auto":
+        return "short" if sys.stderr.isatty() else "text"
+    return cast("LogStyle", settings.log_format)
 
 
 def log_level(settings: ServeSettings) -> int:
@@ -433,6 +454,17 @@ def log_level(settings: ServeSettings) -> int:
     return logging.ERROR if settings.quiet else _LEVELS[settings.log_level]
 
 
+def make_formatter(settings: ServeSettings, secrets: Iterable[str]) -> LineFormatter:
+    """A formatter for these settings."""
+    return LineFormatter(log_style(settings), Redactor(secrets), has_colors=_shows_colors())
+
+
 def make_log_handler(settings: ServeSettings, secrets: Iterable[str], stream: LogStream | None = None) -> LogHandler:
     """A log handler for these settings, not started."""
-    return LogHandler(style=log_style(settings), level=log_level(settings), secrets=secrets, stream=stream)
+    style, level = log_style(settings), log_level(settings)
+    return LogHandler(style=style, has_colors=_shows_colors(), level=level, secrets=secrets, stream=stream)
+
+
+def _shows_colors() -> bool:
+    """Whether stderr is a terminal with colours; see https://no-color.org."""
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
