@@ -1,14 +1,18 @@
 """Output on a terminal: colours, widths, and the hint for a forgotten file name."""
 
+import json
 import os
 import pty
+import re
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.cli.live import watched
 from tests.cli.run import COMMAND, ENVIRONMENT, run
+from tests.live.upstream import upstream
 
 PLAIN = {name: value for name, value in ENVIRONMENT.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
 
@@ -71,6 +75,33 @@ def test_reading_from_a_terminal_prints_a_hint(command: str, folder: Path) -> No
     assert hint == b"reading the stream from the terminal; end it with Ctrl-D, or name a file\n"
     assert (process.returncode, out) == (4, b"")
     assert err.endswith(b": the capture is empty\n")
+
+
+@pytest.mark.tier2
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}], ids=["colours", "NO_COLOR"])
+def test_the_log_of_a_server_has_a_short_line_for_each_request(variables: dict[str, str], tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with upstream() as backend:
+        words = ["serve", "--port", "0", "--upstream", backend.url]
+        process = subprocess.Popen(
+            [COMMAND, *words], stdout=subprocess.PIPE, stderr=theirs, cwd=tmp_path, env=PLAIN | variables
+        )
+        os.close(theirs)
+        with watched(process):
+            assert process.stdout is not None
+            url = next(found[1] for line in process.stdout if (found := re.search(rb"on (http://\S+/v1)", line)))
+            body = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}
+            headers = {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"{url.decode()}/chat/completions", json.dumps(body).encode(), headers)
+            with urllib.request.urlopen(request) as reply:
+                assert reply.status == 200
+            process.terminate()
+            seen = _read_all(ours).decode()
+    os.close(ours)
+    assert ("\x1b[32m200\x1b[0m chat scripted → " in seen) is (not variables)
+    assert re.search(r"\d\d:\d\d:\d\d 200 chat scripted → 127\.0\.0\.1\S* \d+ ms", re.sub(r"\x1b\[\d+m", "", seen)), (
+        seen
+    )
 
 
 @pytest.mark.tier3
