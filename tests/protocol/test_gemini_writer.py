@@ -194,6 +194,23 @@ def test_reasoning_and_cached_tokens_are_counted_separately() -> None:
     }
 
 
+def test_reasoning_tokens_that_only_the_total_counts_are_thoughts() -> None:
+    details = {"completion_tokens_details": {"reasoning_tokens": 4}}
+    assert usage_metadata(Usage(5, 3, 12, details)) == {
+        "promptTokenCount": 5,
+        "candidatesTokenCount": 3,
+        "thoughtsTokenCount": 4,
+        "totalTokenCount": 12,
+    }
+
+
+@table("signature", ["", "not base64", "YQ=", "+_8=", 5])
+def test_a_signature_that_clients_cannot_decode_is_left_out(signature: object) -> None:
+    fields = {"extra_content": {"google": {"thought_signature": signature}}}
+    events: list[Event] = [START, ToolCall(0, 0, "c1", "f", fields), ToolArguments(0, 0, "{}"), Finish(0, "tool_calls")]
+    assert parts(elements(events))[0].get("thoughtSignature", "") == ""
+
+
 def test_a_failure_is_the_last_element() -> None:
     events: list[Event] = [START, Text(0, "a"), Failure("gone", "rate_limit_error", "contents", "queue_full")]
     error = elements(events)[-1]["error"]

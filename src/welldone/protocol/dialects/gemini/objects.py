@@ -23,6 +23,14 @@ STOP, MAX_TOKENS, SAFETY, MALFORMED_CALL = "STOP", "MAX_TOKENS", "SAFETY", "MALF
 _FINISH_REASON_FOR = {"length": MAX_TOKENS, "content_filter": SAFETY}
 """By OpenAI's finish reason; STOP for all others, also for tool calls."""
 
+_BASE64 = re.compile(
+    "|".join(
+        rf"(?:{symbol}{{4}})*+(?:{symbol}[AQgw](?:==)?|{symbol}{{2}}[AEIMQUYcgkosw048]=?)?"
+        for symbol in ("[A-Za-z0-9+/]", "[A-Za-z0-9_-]")
+    )
+)
+"""Base64, standard or URL-safe, with or without padding: what google-genai decodes."""
+
 STATUS_BY_CODE = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -99,10 +107,10 @@ def signature_fields(signature: object) -> Json:
 
 
 def thought_signature(extra_fields: Json) -> str | None:
-    """Return the signature in the fields of a chat message or call."""
+    """Return the signature in the fields of a chat message or call. Google's clients fail on any but base64."""
     google = as_object(as_object(extra_fields.get("extra_content")).get("google"))
     signature = google.get("thought_signature")
-    return signature if isinstance(signature, str) else None
+    return signature if isinstance(signature, str) and _BASE64.fullmatch(signature) else None
 
 
 def signature_parts(fields: Json) -> list[Json]:
@@ -127,9 +135,11 @@ def response_object(envelope: Envelope, candidates: list[Json], usage: Usage | N
 def usage_metadata(usage: Usage) -> Json:
     """Convert usage: Google counts reasoning separately from the answer."""
     thoughts = min(_detail(usage, "completion_tokens_details", "reasoning_tokens"), usage.completion_tokens)
+    uncounted = usage.max_tokens_counted - usage.prompt_tokens - usage.completion_tokens
+    thoughts = 0 if uncounted else thoughts  # they are in the total alone
     counts = {"promptTokenCount": usage.prompt_tokens, "candidatesTokenCount": usage.completion_tokens - thoughts}
-    if thoughts:
-        counts["thoughtsTokenCount"] = thoughts
+    if thoughts or uncounted:
+        counts["thoughtsTokenCount"] = thoughts or uncounted
     if cached := _detail(usage, "prompt_tokens_details", "cached_tokens"):
         counts["cachedContentTokenCount"] = cached
     return {**counts, "totalTokenCount": usage.max_tokens_counted}
