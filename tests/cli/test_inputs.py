@@ -133,3 +133,14 @@ def test_a_trace_whose_body_cannot_be_decoded_is_a_usage_error(tmp_path: Path) -
     ran = run("lint", "saved.json", cwd=tmp_path)
     assert ran.code == 2
     assert "the body in the trace saved.json cannot be read" in ran.notes
+
+
+ELEMENT = b'{"candidates":[{"content":{"parts":[{"text":"Hi"}],"role":"model"},"finishReason":"STOP","index":0}]}'
+
+
+@pytest.mark.parametrize("capture", [b"data: %b\n\n", b"[%b]", b"%b"], ids=["events", "array", "whole"])
+def test_a_capture_of_gemini_is_judged_and_not_repaired(capture: bytes, folder: Path) -> None:
+    detected = run("lint", stdin=capture % ELEMENT, cwd=folder)
+    assert (detected.code, run("lint", "--endpoint", "gemini", stdin=capture % ELEMENT, cwd=folder)) == (0, detected)
+    assert run("lint", stdin=capture % ELEMENT.replace(b'"STOP"', b"1"), cwd=folder).code == 1
+    assert "gemini streams are not repaired" in run("fix", stdin=capture % ELEMENT, cwd=folder).notes

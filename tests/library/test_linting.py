@@ -60,6 +60,18 @@ def test_the_endpoint_is_guessed_or_given() -> None:
     assert lint(message, "chat").counts.keys() != lint(message).counts.keys()
 
 
+ELEMENT = b'{"candidates":[{"content":{"parts":[{"text":"Hi"}],"role":"model"},"finishReason":"STOP"}]}'
+
+
+def test_gemini_is_guessed_or_given_and_its_path_tells_the_form_of_a_stream() -> None:
+    assert lint(b"data: %b\n\n" % ELEMENT).findings == lint(b"[%b]" % ELEMENT, "gemini").findings == ()
+    assert lint(b"data: [DONE]\n\n", "gemini").counts.keys() == {"gem-no-done", "err-empty-stream"}
+    response = httpx2.Response(200, content=b"[%b]" % ELEMENT, headers={"Content-Type": "application/json"})
+    response.request = httpx2.Request("POST", "http://localhost/v1beta/models/m:streamGenerateContent?alt=sse")
+    with pytest.raises(InvalidStreamError, match="gem-stream-form"):
+        assert_valid(response)
+
+
 def test_rules_status_and_headers_can_be_given() -> None:
     assert lint(WRONG, rules=["fin-always-sent"]).findings == ()
     assert lint(WRONG, rules=["delta-role-first"]).counts == {"delta-role-first": 1}

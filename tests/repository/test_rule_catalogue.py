@@ -24,7 +24,10 @@ from welldone.rules.view.view import ReplyKind, TraceView
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "welldone"
-EXAMPLES = [example for path in sorted(PAGES.glob("*-*.md")) for example in read_page(path)]
+JUDGED_ONLY = "gemini"
+"""The endpoint whose streams are judged, and not repaired."""
+PAGE_EXAMPLES = [example for path in sorted(PAGES.glob("*-*.md")) for example in read_page(path)]
+EXAMPLES = [example for example in PAGE_EXAMPLES if example.trace.endpoint != JUDGED_ONLY]
 WRONG_EXAMPLES = [example for example in EXAMPLES if not example.is_correct]
 
 HTTP_RULES = {

@@ -30,7 +30,7 @@ def test_the_table_has_known_rules_and_no_cycle() -> None:
 
 
 @pytest.mark.tier3
-@pytest.mark.parametrize("endpoint", ["chat", "completions", "responses", "messages"])
+@pytest.mark.parametrize("endpoint", ["chat", "completions", "responses", "messages", "gemini"])
 def test_a_correct_stream_truncated_anywhere_has_one_cause(endpoint: str) -> None:
     for example in RIGHT:
         body = example.trace.body
@@ -48,11 +48,13 @@ def test_a_correct_stream_truncated_anywhere_has_one_cause(endpoint: str) -> Non
     [
         ("chat", "end-no-early-eof", b'{"id":"chatcmpl-1","object":"chat.completion","choices":[{"ind'),
         ("messages", "msg-no-early-eof", b'{"id":"msg_1","type":"message","role":"assistant","content":[{"ty'),
+        ("gemini", "gem-no-early-eof", b'{"candidates":[{"content":{"parts":[{"te'),
         ("responses", "resp-terminal-once", b'{"id":"resp_1","object":"response","output":[{"type":"mess'),
     ],
 )
 def test_a_truncated_reply_has_one_cause(endpoint: str, cause: str, body: bytes) -> None:
-    trace = Trace(body=body, endpoint=endpoint, request={"stream": False}, complete=False)
+    path = "/v1/models/m:generateContent" if endpoint == "gemini" else None
+    trace = Trace(body=body, endpoint=endpoint, path=path, request={"stream": False}, complete=False)
     assert _causes(trace) == {cause}
     # If the body is complete, the JSON is invalid.
     assert _causes(msgspec.structs.replace(trace, complete=True)) == {"enc-strict-json"}

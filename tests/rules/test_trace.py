@@ -94,6 +94,12 @@ def test_content_length_determines_whether_the_body_is_complete(length: bytes, c
         (b'data: {"choices":[{"delta":{"type":"message_start"}}]}\n\n', "chat"),
         (b'{"object":"response","tools":[{"parameters":{"properties":{"choices":{}}}}]}', "responses"),
         (b'{"type":"message","content":[{"type":"tool_use","input":{"choices":[]}}]}', "messages"),
+        (b'data: {"candidates": [{"content": {}}]}\n\n', "gemini"),
+        (b'[{\n  "candidates": [\n', "gemini"),
+        (b'{"promptFeedback":{"blockReason":"SAFETY"}}', "gemini"),
+        (b'{"error":{"code":404,"message":"x","status":"NOT_FOUND"}}', "gemini"),
+        (b'{"error":{"code":404,"message":"x","status":404}}', "chat"),
+        (b'data: {"choices":[{"delta":{"candidates":[]}}]}\n\n', "chat"),
     ],
 )
 def test_the_endpoint_is_guessed_from_the_body(body: bytes, endpoint: str) -> None:
@@ -121,6 +127,7 @@ def test_a_record_is_read_as_a_trace() -> None:
     assert read_trace(RECORD, BODY) == Trace(
         body=BODY,
         endpoint="chat",
+        path="/v1/chat/completions",
         request={"stream": True},
         status=200,
         headers=(("Content-Type", "text/event-stream"),),
@@ -210,10 +217,30 @@ def test_a_record_abandoned_after_the_end_is_complete(end: bytes) -> None:
         (None, "chat"),
         ("/v1/responses", "responses"),
         ("/v1/messages?beta=true", "messages"),
+        ("/v1beta/models/m:generateContent", "gemini"),
+        ("/v1/models/a:b:streamGenerateContent?alt=sse", "gemini"),
     ],
 )
 def test_the_endpoint_is_read_from_the_path(endpoint: object, expected: str) -> None:
     assert read_trace({"endpoint": endpoint}, BODY).endpoint == expected
+
+
+@table(
+    ("endpoint", "path", "stream", "array"),
+    [
+        ("gemini", "/v1/models/m:generateContent", False, False),
+        ("gemini", "/v1/models/m:streamGenerateContent", True, True),
+        ("gemini", "/v1/models/m:streamGenerateContent?key=k&alt=sse", True, False),
+        ("gemini", "/v1/models/m:streamGenerateContent?alt=sse&key=k", True, False),
+        ("gemini", None, None, None),
+        ("chat", "/v1/chat/completions", True, None),
+    ],
+)
+def test_geminis_path_selects_a_stream_and_its_form(
+    endpoint: str, path: str | None, stream: bool | None, array: bool | None
+) -> None:
+    trace = Trace(body=b"", endpoint=endpoint, path=path, request={"stream": True})
+    assert (trace.wants_stream, trace.wants_array) == (stream, array)
 
 
 @pytest.mark.parametrize(

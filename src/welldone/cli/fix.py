@@ -64,6 +64,8 @@ def run(arguments: list[str]) -> ExitCode:
         if not trace.body.strip():
             ui.print_note("nothing to fix: the capture is empty")
             return ExitCode.NOTHING_TO_DO
+        if trace.endpoint not in captures.ENDPOINTS:
+            raise UsageError(f"{trace.endpoint} streams are not repaired; welldone lint judges them")
         pipeline = make_pipeline(
             Endpoint(trace.endpoint),
             trace.request,

@@ -41,12 +41,6 @@ ENDPOINT_PATHS: Mapping[str, EndpointName] = {
 """Endpoints by the ends of their paths."""
 
 
-def endpoint_for_path(path: str) -> EndpointName | None:
-    """Return the endpoint of a URL path, which may have any prefix; None if it is another path."""
-    path = path.rstrip("/")
-    return next((name for end, name in ENDPOINT_PATHS.items() if path.endswith(end)), None)
-
-
 def parse_request(request: RequestBody) -> Json | None:
     """Return the body of a request as an object; None if it is unknown.
 

@@ -4,22 +4,15 @@
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from welldone.library.arguments import (
-    EndpointName,
-    RequestBody,
-    endpoint_for_path,
-    parse_endpoint,
-    parse_request,
-    parse_rules,
-)
-from welldone.protocol.catalog import RULES, Detection
+from welldone.library.arguments import EndpointName, RequestBody, parse_endpoint, parse_request, parse_rules
+from welldone.protocol.catalog import ALL_ENDPOINTS, RULES, Detection
 from welldone.protocol.events import WelldoneError
 from welldone.rules.judge import LintFinding, LintReport, judge
-from welldone.rules.trace import Trace, read_capture
+from welldone.rules.trace import Trace, endpoint_of_path, read_capture
 
 
 class HttpResponse(Protocol):
@@ -31,6 +24,8 @@ class HttpResponse(Protocol):
 
 
 LintInput: TypeAlias = bytes | str | HttpResponse
+LintEndpointName: TypeAlias = EndpointName | Literal["gemini"]
+"""Endpoint of a stream that can be judged: also Gemini's `generateContent` and `streamGenerateContent`."""
 
 
 class InvalidStreamError(WelldoneError, AssertionError):
@@ -43,7 +38,7 @@ class InvalidStreamError(WelldoneError, AssertionError):
 
 def lint(
     data: bytes | str,
-    endpoint: EndpointName | None = None,
+    endpoint: LintEndpointName | None = None,
     *,
     request: RequestBody = None,
     rules: Collection[str] | None = None,
@@ -64,7 +59,7 @@ def lint(
 
 def assert_valid(
     response: LintInput,
-    endpoint: EndpointName | None = None,
+    endpoint: LintEndpointName | None = None,
     *,
     request: RequestBody = None,
     rules: Collection[str] | None = None,
@@ -91,7 +86,7 @@ def assert_valid(
 
 def _judge(
     trace: Trace,
-    endpoint: EndpointName | None,
+    endpoint: LintEndpointName | None,
     *,
     request: RequestBody,
     rules: Collection[str] | None,
@@ -103,9 +98,11 @@ def _judge(
         for rule in sorted(rules):
             if RULES[rule].detection is Detection.PROBE:
                 raise ValueError(f"{rule} cannot be judged from one reply; welldone check tests a server for it")
+    if endpoint is not None and endpoint not in ALL_ENDPOINTS:
+        parse_endpoint(endpoint)  # raises
     trace = msgspec.structs.replace(
         trace,
-        endpoint=trace.endpoint if endpoint is None else parse_endpoint(endpoint).value,
+        endpoint=endpoint or trace.endpoint,
         request=parse_request(request),
         status=trace.status if status is None else status,
         headers=trace.headers if headers is None else tuple((str(name), str(headers[name])) for name in headers),
@@ -135,22 +132,24 @@ def _read_response(response: Any) -> Trace:  # noqa: ANN401 - read by its attrib
         )
     request = getattr(response, "request", None)
     trace = read_capture(body)
+    path = _read_path(response, request)
     return msgspec.structs.replace(
         trace,
-        endpoint=_read_endpoint(response, request) or trace.endpoint,
+        endpoint=trace.endpoint if path is None else endpoint_of_path(path) or trace.endpoint,
+        path=path,
         status=status,
         headers=tuple((str(name), str(value)) for name, value in headers.items()),
         request=parse_request(_request_body(request)),
     )
 
 
-def _read_endpoint(*sources: object) -> EndpointName | None:
-    """Return the endpoint of the first URL: a string (requests), an object with a path (httpx, aiohttp), or a path."""
+def _read_path(*sources: object) -> str | None:
+    """Return the first path of an endpoint, with its query: of a URL as a string (requests) or an object (httpx)."""
     for source in sources:
         url = getattr(source, "url", None)
-        path = url.partition("?")[0] if isinstance(url, str) else getattr(url, "path", None)
-        if isinstance(path, str) and (endpoint := endpoint_for_path(path)) is not None:
-            return endpoint
+        path = str(url) if isinstance(url, str) or hasattr(url, "query") else getattr(url, "path", None)
+        if isinstance(path, str) and endpoint_of_path(path) is not None:
+            return path
     return None
 
 

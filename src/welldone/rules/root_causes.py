@@ -38,7 +38,9 @@ _TRUNCATION_CONSEQUENCES: dict[str, CauseScope] = {
     **dict.fromkeys(("resp-keepalive", "msg-ping-form"), _LAST_FRAME),
 }
 """Rules that a reply without its end violates as well."""
-_INVALID_JSON_CONSEQUENCES = ("ns-choices", "ns-object", "ns-usage", "msg-whole-shape", "resp-created-full")
+_INVALID_JSON_CONSEQUENCES = (
+    *("ns-choices", "ns-object", "ns-usage", "msg-whole-shape", "resp-created-full", "gem-whole-reply"),
+)
 """Rules that a reply violates if its body is not JSON."""
 _TRUNCATED_OR_INVALID_CONSEQUENCES = _TRUNCATION_CONSEQUENCES | dict.fromkeys(_INVALID_JSON_CONSEQUENCES, _ANYWHERE)
 
@@ -46,6 +48,7 @@ CONSEQUENCES: Mapping[str, Mapping[str, CauseScope]] = {
     "end-no-early-eof": _TRUNCATED_OR_INVALID_CONSEQUENCES,
     "resp-terminal-once": _TRUNCATED_OR_INVALID_CONSEQUENCES,
     "msg-no-early-eof": _TRUNCATED_OR_INVALID_CONSEQUENCES,
+    "gem-no-early-eof": _TRUNCATED_OR_INVALID_CONSEQUENCES | {"err-empty-stream": _ANYWHERE},
     "err-empty-stream": _TRUNCATION_CONSEQUENCES | {"http-content-type": _ANYWHERE},
     "end-done-sent": _TRUNCATION_CONSEQUENCES,
     "err-then-done": _TRUNCATION_CONSEQUENCES,

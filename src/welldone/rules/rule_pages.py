@@ -46,7 +46,8 @@ def _example(rule: str, number: int, kind: str, outcome: str, options: str, text
     trace = read_capture(body) if kind == "http" else Trace(body=body)
     endpoint = next((word for word in words.split() if word in ALL_ENDPOINTS), RULES[rule].endpoints[0])
     request_body: dict[str, Any] | None = json.loads(request) if request else None
-    trace = msgspec.structs.replace(trace, endpoint=endpoint, request=request_body)
+    path = next((word.removeprefix("path=") for word in words.split() if word.startswith("path=")), None)
+    trace = msgspec.structs.replace(trace, endpoint=endpoint, request=request_body, path=path)
     return RuleExample(rule, number, outcome == "right", trace)
 
 

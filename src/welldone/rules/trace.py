@@ -18,7 +18,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
     body: bytes
     endpoint: str = "chat"
-    """`chat`, `completions`, `responses` or `messages`."""
+    """`chat`, `completions`, `responses`, `messages` or `gemini`."""
+    path: str | None = None
+    """Path of the request with its query. Gemini's selects a stream and its form."""
     request: dict[str, Any] | None = None
     """The JSON body of the request."""
     status: int | None = None
@@ -43,7 +45,16 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def wants_stream(self) -> bool | None:
         """Whether the request asked for a stream."""
+        if self.endpoint == "gemini":
+            return None if self.path is None else _GEMINI_STREAM in self.path
         return None if self.request is None else self.request.get("stream") is True
+
+    @property
+    def wants_array(self) -> bool | None:
+        """Whether the request asked for a stream as a JSON array, which only Gemini has."""
+        if self.endpoint != "gemini" or self.path is None:
+            return None
+        return self.wants_stream is True and _ALT_SSE.search(self.path) is None
 
     @property
     def wants_usage(self) -> bool | None:
@@ -71,6 +82,13 @@ _CHOICES = re.compile(rb'(?<!\\)"choices"\s{0,4}:')
 _RESPONSE = re.compile(rb'(?<!\\)"(?:type"\s{0,4}:\s{0,4}"response\.|object"\s{0,4}:\s{0,4}"response")')
 _MESSAGE = re.compile(
     rb'(?<!\\)"type"\s{0,4}:\s{0,4}"(?:message_(?:start|delta|stop)|content_block_|message"|error"[^{}]{0,200}"error")'
+)
+_GEMINI_STREAM = ":streamGenerateContent"
+_GEMINI_METHODS = (":generateContent", _GEMINI_STREAM)
+_ALT_SSE = re.compile(r"[?&](?:\$|%24)?alt=sse(?:&|$)")
+_GEMINI = re.compile(
+    rb'(?<!\\)"(?:candidates"\s{0,4}:\s{0,4}[\[n]|promptFeedback"\s{0,4}:|usageMetadata"\s{0,4}:|modelVersion"\s{0,4}:'
+    rb'|error"\s{0,4}:\s{0,4}\{[^{}]{0,2000}"status"\s{0,4}:\s{0,4}"[A-Z_]{2,40}")'
 )
 _SNIFF_BYTES = 65536  # far beyond any first chunk
 _MAX_TIME_S = 1e9  # 30 years: a larger value is not a duration
@@ -192,10 +210,11 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
         if not body:
             return Trace(body=b"", end=None)
     found = _STATUS.match(str(record.get("status")))
-    path = str(record.get("endpoint")).partition("?")[0].rstrip("/")
+    path = record.get("endpoint")
     return Trace(
         body=body,
-        endpoint=_endpoint_of(path),
+        endpoint=endpoint_of_path(str(path)) or "chat",
+        path=path if isinstance(path, str) else None,
         request=request if isinstance(request, dict) else None,
         status=int(found[1]) if found else None,
         headers=_header_pairs(record.get("headers")),
@@ -205,10 +224,16 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
     )
 
 
-def _endpoint_of(path: str) -> str:
+def endpoint_of_path(path: str) -> str | None:
+    """Return the endpoint of a URL path, which may have any prefix and a query; None if it is another path."""
+    path = path.partition("?")[0].rstrip("/")
+    if path.endswith(_GEMINI_METHODS):
+        return "gemini"
     if path.endswith(("/responses", "/messages")):
         return path.rpartition("/")[2]
-    return "completions" if path.endswith("completions") and not path.endswith("/chat/completions") else "chat"
+    if not path.endswith("completions"):
+        return None
+    return "chat" if path.endswith("/chat/completions") else "completions"
 
 
 def complete_frames(body: bytes) -> bytes:
@@ -241,5 +266,7 @@ def guess_endpoint(body: bytes) -> str:
         return "responses"
     if _MESSAGE.search(start, 0, before):
         return "messages"
+    if _GEMINI.search(start, 0, before):
+        return "gemini"
     is_completion = _COMPLETION.search(start) or (_TEXT_CHOICE.search(start) and b'"delta"' not in start)
     return "completions" if is_completion else "chat"

@@ -5,7 +5,7 @@ from pkgutil import get_data
 
 import msgspec
 
-ALL_ENDPOINTS = ("chat", "completions", "responses", "messages")
+ALL_ENDPOINTS = ("chat", "completions", "responses", "messages", "gemini")
 """Endpoints of a rule that does not depend on the dialect."""
 
 FAMILIES = {
@@ -24,6 +24,7 @@ FAMILIES = {
     "cmpl": "/v1/completions",
     "resp": "/v1/responses",
     "msg": "/v1/messages",
+    "gem": "Gemini: generateContent and streamGenerateContent",
     "ns": "Replies that are not streamed",
     "live": "Keep-alives, stop strings, disconnects",
     "req": "Request fields",

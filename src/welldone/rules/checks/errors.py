@@ -7,7 +7,7 @@ from welldone.protocol import sse
 from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view.choices import ChoiceView, as_object
 from welldone.rules.view.stream import MessageKind, StreamMessage
-from welldone.rules.view.view import ReplyKind, TraceView
+from welldone.rules.view.view import STREAM_KINDS, ReplyKind, TraceView
 
 ERROR_MEMBERS = ("message", "type", "param", "code")
 MAX_ERROR_TEXT_CHARACTERS = 300
@@ -16,7 +16,7 @@ MAX_ERROR_TEXT_CHARACTERS = 300
 _ERROR_TEXT = re.compile(r"\s*+(?:internal (?:server )?error|error:|\[error)", re.IGNORECASE)
 _ERROR_BODY = '{"error":{"message":"...","type":"...","param":null,"code":null}}'
 _ERROR_EVENT = f"data: {_ERROR_BODY}"
-_STREAM_REQUESTED = (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM)
+_STREAM_REQUESTED = (*STREAM_KINDS, ReplyKind.JSON_INSTEAD_OF_STREAM)
 
 CHECKS = CheckList()
 
@@ -126,5 +126,5 @@ def _empty_stream(view: TraceView) -> Iterator[Violation]:
             yield Violation(None, view.first_value.source, "a stream, as the request asked")
     elif not view.chunks and not view.events and not view.all_errors:
         body = view.trace.body.removeprefix(sse.BOM)[:1000].decode("utf-8", "replace")
-        unit = "chunks" if view.is_chunked else "events"
+        unit = "chunks" if view.is_chunked else "elements" if view.is_gemini else "events"
         yield Violation(None, body or "nothing", f"a stream of {unit}, or an error")

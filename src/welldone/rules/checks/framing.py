@@ -8,7 +8,7 @@ from itertools import accumulate, chain, groupby
 from welldone.protocol import sse
 from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view.stream import MessageKind, StreamMessage
-from welldone.rules.view.view import ReplyKind, TraceView, invalid_utf8
+from welldone.rules.view.view import STREAM_KINDS, ReplyKind, TraceView, invalid_utf8
 
 CHECKS = CheckList()
 
@@ -21,7 +21,7 @@ _LINE_BREAKS = re.compile("[\u2028\u2029\u0085]")
 _WHOLE_CHARACTER = "the whole character, in the delta that completes it"
 
 
-@CHECKS.rule("enc-valid-utf8", ReplyKind.STREAM, ReplyKind.WHOLE)
+@CHECKS.rule("enc-valid-utf8", *STREAM_KINDS, ReplyKind.WHOLE)
 def _valid_utf8(view: TraceView) -> Iterator[Violation]:
     if view.reply_kind is ReplyKind.WHOLE and (invalid := invalid_utf8(view.trace.body)):
         yield Violation(None, invalid, "UTF-8")
@@ -29,17 +29,19 @@ def _valid_utf8(view: TraceView) -> Iterator[Violation]:
         yield Violation(number, invalid, "whole characters in UTF-8; hold back the first bytes of one")
 
 
-@CHECKS.rule("enc-no-replacement-char")
+@CHECKS.rule("enc-no-replacement-char", *STREAM_KINDS)
 def _replacement_char(view: TraceView) -> Iterator[Violation]:
     chunk_texts = ((chunk, (text for part in parts for text in part.all_text)) for chunk, parts in view.deltas_by_chunk)
     event_texts = ((event, _strings(event.json.get("delta"))) for event in view.events)
-    for message, texts in chain(chunk_texts, event_texts):
+    elements = view.chunks if view.is_gemini else []
+    element_texts = ((element, _strings(element.json.get("candidates"))) for element in elements)
+    for message, texts in chain(chunk_texts, event_texts, element_texts):
         # enc-valid-utf8 reports bytes that are not UTF-8.
         if _REPLACEMENT.search(message.value.source) and message.frame_number not in view.invalid_utf8_frames:
             yield from (Violation(message, text, _WHOLE_CHARACTER) for text in texts if "\ufffd" in text)
 
 
-@CHECKS.each("enc-no-lone-surrogate", lambda view: view.messages)
+@CHECKS.each("enc-no-lone-surrogate", lambda view: view.messages, *STREAM_KINDS)
 def _lone_surrogate(message: StreamMessage) -> Iterator[Violation]:
     if _SURROGATE_ESCAPE.search(message.value.source):
         text = next(filter(_SURROGATE.search, _strings(message.value.json)), None)
@@ -61,8 +63,12 @@ def _strings(value: object) -> Iterator[str]:
             stack += current
 
 
-@CHECKS.rule("enc-strict-json", ReplyKind.STREAM, ReplyKind.WHOLE)
+@CHECKS.rule("enc-strict-json", *STREAM_KINDS, ReplyKind.WHOLE)
 def _strict_json(view: TraceView) -> Iterator[Violation]:
+    is_broken = view.first_value.kind is MessageKind.INVALID_JSON and view.reply_kind is ReplyKind.ARRAY
+    # gem-no-early-eof reports an array without its end.
+    if is_broken and view.is_array_closed and not any(one.kind is MessageKind.INVALID_JSON for one in view.messages):
+        yield Violation(None, view.body_text[-_TAIL_CHARACTERS:], "one JSON array, with a comma after each element")
     if view.reply_kind is ReplyKind.WHOLE and (
         view.first_value.kind is MessageKind.INVALID_JSON or not view.first_value.is_strict
     ):
@@ -104,7 +110,7 @@ _TAIL_CHARACTERS = 120  # enough to show where it breaks off
 _NON_FINITE = re.compile(r".{0,60}(?:NaN|Infinity).{0,60}", re.DOTALL)
 
 
-@CHECKS.each("enc-escape-line-breaks", lambda view: view.messages)
+@CHECKS.each("enc-escape-line-breaks", lambda view: view.messages, *STREAM_KINDS)
 def _escape_line_breaks(message: StreamMessage) -> Iterator[Violation]:
     source = message.value.source
     if message.value.has_controls:
@@ -171,26 +177,28 @@ def _early_eof(view: TraceView) -> Iterator[Violation]:
 # HTTP status and headers
 
 
-@CHECKS.rule("http-content-type", ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM, needs=("headers",))
+@CHECKS.rule("http-content-type", *STREAM_KINDS, ReplyKind.JSON_INSTEAD_OF_STREAM, needs=("headers",))
 def _content_type(view: TraceView) -> Iterator[Violation]:
     if view.reply_kind is ReplyKind.JSON_INSTEAD_OF_STREAM and view.is_error_reply:
         return  # err-status-before-stream reports it
-    if view.trace.media_type != "text/event-stream":
-        yield Violation(None, _header_line(view, "content-type"), "Content-Type: text/event-stream")
+    expected = "application/json" if view.reply_kind is ReplyKind.ARRAY else "text/event-stream"
+    if view.trace.media_type != expected:
+        yield Violation(None, _header_line(view, "content-type"), f"Content-Type: {expected}")
 
 
-@CHECKS.rule("http-charset-utf8", needs=("headers",))
+@CHECKS.rule("http-charset-utf8", *STREAM_KINDS, needs=("headers",))
 def _charset(view: TraceView) -> Iterator[Violation]:
     for parameter in (view.trace.header("content-type") or "").lower().split(";")[1:]:
         name, _, value = parameter.partition("=")
         if name.strip() == "charset" and value.strip(" \"'") not in ("utf-8", "utf8"):
-            yield Violation(None, _header_line(view, "content-type"), "Content-Type: text/event-stream; charset=utf-8")
+            expected = f"Content-Type: {view.trace.media_type}; charset=utf-8"
+            yield Violation(None, _header_line(view, "content-type"), expected)
 
 
 def _require_header(rule: str, name: str, is_valid: Callable[[str | None], bool], expected: str) -> None:
     """Add the check of a header; `is_valid` gets its value in lower case."""
 
-    @CHECKS.rule(rule, needs=("headers",))
+    @CHECKS.rule(rule, *STREAM_KINDS, needs=("headers",))
     def _check(view: TraceView) -> Iterator[Violation]:
         value = view.trace.header(name)
         if not is_valid(value if value is None else value.strip().lower()):
@@ -209,7 +217,7 @@ _require_header(
 )
 
 
-@CHECKS.rule("http-chunked-terminated", needs=("headers", "complete"))
+@CHECKS.rule("http-chunked-terminated", *STREAM_KINDS, needs=("headers", "complete"))
 def _chunked_terminated(view: TraceView) -> Iterator[Violation]:
     is_chunked = "chunked" in (view.trace.header("transfer-encoding") or "").lower()
     if is_chunked and not view.trace.complete:
@@ -330,12 +338,13 @@ _forbid_field("sse-no-event-name", b"event", "no event: line")
 @CHECKS.rule("sse-no-empty-data")
 def empty_data(view: TraceView) -> Iterator[Violation]:
     """Report events without data."""
+    expected = "an empty line, or nothing" if view.is_gemini else "': keep-alive', or nothing"
     for message in view.messages:
         if message.kind is MessageKind.EMPTY:
-            yield Violation(message, message.frame.raw.decode("utf-8", "replace"), "': keep-alive', or nothing")
+            yield Violation(message, message.frame.raw.decode("utf-8", "replace"), expected)
     for number, frame, line in _frames_with_field(view, b"event"):
         if frame.data is None:
-            yield Violation(number, line, "': keep-alive', or nothing")
+            yield Violation(number, line, expected)
 
 
 @CHECKS.each("sse-no-foreign-json", lambda view: view.messages)

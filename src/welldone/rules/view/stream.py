@@ -6,7 +6,7 @@ JSON are therefore recorded on the message, and the value is still parsed.
 
 import json
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from enum import Enum, auto
 from typing import Any, NoReturn
 
@@ -39,6 +39,7 @@ class MessageKind(Enum):
 
 ERROR_KINDS = (MessageKind.ERROR, MessageKind.FLAT_ERROR, MessageKind.ERROR_FIELD)
 CHUNK_KEYS = ("choices", "id", "object", "created", "model", "usage", "error")
+"""Members of a chunk. An object that has none of them is something else."""
 
 
 class ParsedValue(msgspec.Struct, frozen=True):
@@ -177,10 +178,10 @@ def _has_error_content(value: dict[str, Any]) -> bool:
     return any(contents) or (error is not None and (value.get("type") == "error" or value.keys() == {"error"}))
 
 
-def _chunk_kind(value: ParsedValue, event: str) -> MessageKind:
+def _chunk_kind(value: ParsedValue, event: str, keys: Iterable[str]) -> MessageKind:
     if error := error_kind(value.json, event):
         return error
-    if isinstance(value.json, dict) and any(key in value.json for key in CHUNK_KEYS):
+    if isinstance(value.json, dict) and any(key in value.json for key in keys):
         return MessageKind.CHUNK
     return MessageKind.FOREIGN
 
@@ -249,16 +250,58 @@ def _frame_values(frame: sse.Frame) -> Iterator[tuple[ParsedValue, bool]]:
             yield ParsedValue(_join_lines([line]), MessageKind.ERROR_FIELD), False
 
 
-def read_messages(frames: list[sse.Frame], types: Container[str] | None) -> list[StreamMessage]:
+def _element_values(frame: sse.Frame) -> Iterator[tuple[ParsedValue, bool]]:
+    """Yield the values of an element of an array; without a comma between them there are several."""
+    return ((value, False) for value in read_values((frame.data or b"").decode("utf-8", "replace")))
+
+
+def read_messages(
+    frames: list[sse.Frame],
+    types: Container[str] | None,
+    keys: Iterable[str] = CHUNK_KEYS,
+    *,
+    is_array: bool = False,
+) -> list[StreamMessage]:
     """Parse frames into messages: events if `types` is given, else chunks. Comments and empty lines yield none."""
 
     def kind(value: ParsedValue, event: str) -> MessageKind:
         if value.kind is not None:
             return value.kind
-        return _chunk_kind(value, event) if types is None else _event_kind(value, event, types)
+        return _chunk_kind(value, event, keys) if types is None else _event_kind(value, event, types)
 
+    values = _element_values if is_array else _frame_values
     return [
         StreamMessage(number, frame, kind(value, frame.event), value, _json_object(value), is_bare)
         for number, frame in enumerate(frames, start=1)
-        for value, is_bare in _frame_values(frame)
+        for value, is_bare in values(frame)
     ]
+
+
+_ARRAY_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{},]', re.DOTALL)
+
+
+def cut_array(body: bytes) -> tuple[list[sse.Frame], bool]:
+    """Cut a JSON array into its elements, each as a frame, and return whether it is closed."""
+    frames: list[sse.Frame] = []
+    depth = start = 0
+
+    def add(end: int) -> None:
+        element = body[start:end].strip()
+        if element:
+            frames.append(sse.Frame(body.index(element, start), element, element))
+
+    for token in _ARRAY_TOKEN.finditer(body):
+        symbol = body[token.start() : token.start() + 1]
+        if symbol in b"[{":
+            depth += 1
+            start = token.end() if depth == 1 else start
+        elif symbol in b"]}":
+            depth -= 1
+            if depth == 0:
+                add(token.start())
+                return frames, True
+        elif symbol == b"," and depth == 1:
+            add(token.start())
+            start = token.end()
+    add(len(body))
+    return frames, False

@@ -7,9 +7,10 @@ from typing import Any
 
 from welldone.protocol import sse
 from welldone.rules.trace import Trace
-from welldone.rules.view import anthropic, responses, stream
+from welldone.rules.view import anthropic, gemini, responses, stream
 from welldone.rules.view.anthropic import AnthropicStreamView
 from welldone.rules.view.choices import ChoiceDelta, ChoiceView, as_list, as_object, group_by_choice, read_choice_deltas
+from welldone.rules.view.gemini import GeminiReplyView
 from welldone.rules.view.responses import ResponsesStreamView
 from welldone.rules.view.stream import MessageKind, StreamMessage
 
@@ -24,12 +25,18 @@ class ReplyKind(StrEnum):
     """Classification of a reply."""
 
     STREAM = "stream"
+    ARRAY = "array"
+    """A stream of Gemini as one JSON array. Its elements count as frames."""
     WHOLE = "whole"
     """One JSON value; no stream was requested."""
     JSON_INSTEAD_OF_STREAM = "instead"
     """One JSON value although a stream was requested."""
     HTTP_ERROR = "failure"
     """A status of 400 or more."""
+
+
+STREAM_KINDS = (ReplyKind.STREAM, ReplyKind.ARRAY)
+"""Kinds of reply that consist of frames."""
 
 
 class TraceView:
@@ -41,6 +48,10 @@ class TraceView:
     @property
     def is_chat(self) -> bool:
         return self.trace.endpoint == "chat"
+
+    @property
+    def is_gemini(self) -> bool:
+        return self.trace.endpoint == "gemini"
 
     @property
     def is_chunked(self) -> bool:
@@ -89,6 +100,8 @@ class TraceView:
             return ReplyKind.STREAM
         if trace.wants_stream is False:
             return ReplyKind.WHOLE
+        if self.is_gemini and self.body_text.lstrip().startswith("["):
+            return ReplyKind.ARRAY
         if self._looks_like_chunk() if self.is_chunked else self._looks_like_event():
             return ReplyKind.STREAM
         is_json = self.first_value.kind is None
@@ -107,7 +120,18 @@ class TraceView:
         return isinstance(self.reply_object.get("type"), str) and self.reply_object["type"] not in ("message", "error")
 
     @cached_property
+    def _array(self) -> tuple[list[sse.Frame], bool]:
+        return stream.cut_array(self.trace.body)
+
+    @property
+    def is_array_closed(self) -> bool:
+        """Whether the JSON array has its closing bracket."""
+        return self._array[1]
+
+    @cached_property
     def frames(self) -> list[sse.Frame]:
+        if self.reply_kind is ReplyKind.ARRAY:
+            return self._array[0]
         if self.reply_kind is not ReplyKind.STREAM:
             return []
         decoder = sse.SseDecoder(limit_bytes=len(self.trace.body) + 1)
@@ -121,7 +145,9 @@ class TraceView:
 
     @cached_property
     def messages(self) -> list[StreamMessage]:
-        return stream.read_messages(self.frames, _EVENT_TYPES.get(self.trace.endpoint))
+        keys = gemini.ELEMENT_KEYS if self.is_gemini else stream.CHUNK_KEYS
+        is_array = self.reply_kind is ReplyKind.ARRAY
+        return stream.read_messages(self.frames, _EVENT_TYPES.get(self.trace.endpoint), keys, is_array=is_array)
 
     def messages_after(self, message: StreamMessage) -> list[StreamMessage]:
         """Return the messages that follow this one."""
@@ -145,6 +171,12 @@ class TraceView:
         return AnthropicStreamView(
             [message for message in self.messages if message.kind in (MessageKind.EVENT, MessageKind.FOREIGN)]
         )
+
+    @cached_property
+    def gemini_reply(self) -> GeminiReplyView:
+        if self.reply_kind is ReplyKind.WHOLE:
+            return GeminiReplyView([(None, self.reply_object)] if not self.is_error_reply else [])
+        return GeminiReplyView((chunk, chunk.json) for chunk in self.chunks)
 
     @cached_property
     def done_messages(self) -> list[StreamMessage]:

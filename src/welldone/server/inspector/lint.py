@@ -85,6 +85,8 @@ def lint_capture(
         raise ApiError(
             413, f"The stream has more than {LINT_LINES_LIMIT:,} lines. Use welldone lint, which accepts more."
         )
+    if trace.endpoint not in set(Endpoint):
+        raise ApiError(400, f"A capture of {trace.endpoint} is not repaired here. Use welldone lint to judge it.")
     report = judge(trace)
     is_stream = reply_kind in (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM)
 
