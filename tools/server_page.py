@@ -10,8 +10,10 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.check.report import Finding, Report, Verdict
-from welldone.check.settings import DIALECTS
+from welldone.check.settings import CHAT, MESSAGES, RESPONSES
 
+DIALECTS = {dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}
+"""APIs that are checked. None of the servers has Gemini's."""
 MAX_PROBES = 3  # names in a row; many rules are broken in every probe
 MAX_OBSERVED_CHARS = 160  # enough to recognise the violation
 

@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 
 from welldone.check.report import Report
-from welldone.check.settings import DIALECTS
 from welldone.cli.ui import ExitCode
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.engines.models.install import PullError
@@ -26,7 +25,7 @@ from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import models_folder
 
 import server_page  # isort: skip  # the folder of a script is on its path
-from server_page import Checked, MiddlewareRun, NotRun, Result, ServerPage, Unsupported  # isort: skip
+from server_page import DIALECTS, Checked, MiddlewareRun, NotRun, Result, ServerPage, Unsupported  # isort: skip
 from server_process import (  # isort: skip
     KEY,
     ROOT,

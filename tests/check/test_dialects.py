@@ -1,4 +1,4 @@
-"""Checks of /v1/responses and /v1/messages: requests, discovery, rules and printed commands."""
+"""Checks of /v1/responses, /v1/messages and Gemini: requests, discovery, rules and printed commands."""
 
 import json
 from typing import Any
@@ -72,6 +72,84 @@ def test_requests_to_messages_have_the_headers_of_anthropic_clients() -> None:
     _report(handler, "messages", key=KEY, only=("text",))
     assert {http_request.headers.get("anthropic-version") for http_request in requests} == {"2023-06-01"}
     assert {http_request.headers.get("x-api-key") for http_request in requests} == {KEY}
+
+
+def test_gemini_requests_have_the_model_in_their_path_and_the_key_in_googles_header() -> None:
+    handler, requests = _recording(ReferenceServer(key=KEY).answer)
+    report = _report(handler, "gemini", key=KEY)
+    assert report.findings == ()
+    posts = [http_request for http_request in requests if http_request.method == "POST"]
+    methods = {http_request.path.rpartition("/")[2] for http_request in posts}
+    streams = {"ideal:streamGenerateContent?alt=sse", "ideal:streamGenerateContent"}
+    unknown = {
+        f"no-such-model-of-welldone-check:{method}" for method in ("generateContent", "streamGenerateContent?alt=sse")
+    }
+    assert methods == {"ideal:generateContent", "ideal:countTokens", *streams, *unknown}
+    assert KEY in {http_request.headers.get("x-goog-api-key") for http_request in requests}
+    bodies = [request_json(http_request) for http_request in posts]
+    assert {name for body in bodies for name in body} == {
+        *("contents", "generationConfig", "systemInstruction", "tools", "toolConfig")
+    }
+
+
+def test_gemini_is_checked_below_v1beta_with_googles_list_of_models() -> None:
+    ideal = ReferenceServer()
+    models = json_reply({"models": [{"name": "models/ideal", "inputTokenLimit": 4096}]})
+
+    async def work() -> Report:
+        async with serving(
+            lambda http_request: models if http_request.path == "/v1beta/models" else ideal.answer(http_request)
+        ) as url:
+            settings = CheckSettings(url=f"{url}beta", endpoint="gemini", timeouts=TEST_TIMEOUTS)
+            return await check(settings)
+
+    report = run(work())
+    assert (report.model, report.findings) == ("ideal", ())
+    assert {probe.name for probe in report.probes if probe.verdict is not Verdict.PASS} <= {
+        *("reasoning", "mistakes-key", "flush", "long", "leaving")
+    }
+    assert text.render_terminal(report, lambda text, _: text)[0].endswith(", Gemini")
+
+
+@table(
+    ("reply", "message"),
+    [
+        (NOT_FOUND, r"^not offered: .* has no /models/MODEL:generateContent \(404"),
+        (error_reply(404, "Unknown path '/v1/models/ideal:generateContent'."), "^not offered: "),
+        (
+            json_reply({"error": {"code": 404, "message": "no model ideal", "status": "NOT_FOUND"}}, 404),
+            "does not answer for 'ideal'",
+        ),
+    ],
+)
+def test_a_server_without_geminis_api_is_reported_as_such(reply: MockReply, message: str) -> None:
+    with pytest.raises(CheckUnreachableError, match=message):
+        _report(_except("/v1/models/ideal:generateContent", reply), "gemini")
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"), [(NOT_FOUND, Verdict.WARN), (error_reply(500, "no"), Verdict.NOT_APPLICABLE)]
+)
+def test_a_missing_count_of_gemini_breaks_its_rule(reply: MockReply, verdict: Verdict) -> None:
+    report = _report(_except("/v1/models/ideal:countTokens", reply), "gemini", only=("text", "count"))
+    assert next(rule.verdict for rule in report.rules if rule.id == "gem-count-tokens") is verdict
+
+
+def test_probes_of_gemini_need_several_candidates_and_stop_sequences() -> None:
+    def ignore(http_request: MockHttpRequest) -> MockReply:
+        body = request_json(http_request)
+        for name in ("candidateCount", "stopSequences"):
+            body.get("generationConfig", {}).pop(name, None)
+        return ReferenceServer().answer(
+            MockHttpRequest(
+                http_request.method, http_request.path, http_request.headers, json.dumps(body) if body else ""
+            )
+        )
+
+    report = _report(ignore, "gemini", only=("candidates", "stops"))
+    assert [probe.reason for probe in report.probes] == [
+        *("the server gives one candidate", "the server does not stop at stopSequences")
+    ]
 
 
 def test_requests_to_other_endpoints_have_no_anthropic_headers() -> None:
@@ -193,7 +271,8 @@ def test_an_answer_that_ends_before_its_limit_is_not_truncated() -> None:
         def text_for(self, prompt: str) -> str:
             return "No."
 
-    for endpoint, rule in (("responses", "resp-incomplete"), ("messages", "msg-max-tokens")):
+    rules = (("responses", "resp-incomplete"), ("messages", "msg-max-tokens"), ("gemini", "gem-max-tokens"))
+    for endpoint, rule in rules:
         report = _report(Short().answer, endpoint, only=("limits",))
         assert rule not in report.findings_by_rule
         assert (
@@ -232,6 +311,7 @@ def test_reasoning_is_requested_where_the_model_does_not_send_it_by_default() ->
         ("chat", {"delta-role-once", "cmpl-echo", "sse-lf-only"}, {"resp-usage", "msg-ping-form"}),
         ("responses", {"resp-usage", "sse-lf-only", "ns-models-list"}, {"delta-role-once", "msg-ping-form"}),
         ("messages", {"msg-ping-form", "sse-lf-only"}, {"resp-usage", "err-body-shape", "end-done-sent"}),
+        ("gemini", {"gem-parts", "sse-data-space"}, {"sse-lf-only", "sse-no-id-field", "err-retry-after"}),
     ],
 )
 def test_only_the_rules_of_the_endpoint_are_judged(endpoint: str, included: set[str], excluded: set[str]) -> None:

@@ -73,6 +73,15 @@ NOT_APPLICABLE: Mapping[str, Mapping[str, str]] = {
     },
     "responses": {**_IN_EVERY_DIALECT, "resp-keepalive": _QUICK, "resp-error": _FAILED},
     "messages": {**_IN_EVERY_DIALECT, "msg-ping-form": _QUICK, "msg-error-event": _FAILED, "msg-error-last": _FAILED},
+    "gemini": {
+        "live-keepalive-in-silence": _QUICK,
+        "ns-leading-space-ok": UNCOVERED["ns-leading-space-ok"],
+        "err-not-error-field": _FAILED,
+        "gem-error-element": _FAILED,
+        "gem-error-last": _FAILED,
+        "gem-signature": _OPTIONAL,
+        "gem-blocked-prompt": "the reference server blocks no prompt",
+    },
 }
 """Rules that are not applicable to a correct server, by dialect, with the reason."""
 
@@ -163,7 +172,8 @@ def _slow_where_timed(ideal: ReferenceServer) -> Handler:
         if _probe_of(http_request) != "long":
             return ideal.answer(http_request)
         pieces = list(plain.answer(http_request).pieces)
-        first = 0 if http_request.path == "/v1/messages" else 1  # the first piece of other dialects has no text
+        # The first piece of other dialects has no text.
+        first = 0 if http_request.path == "/v1/messages" or ":streamGenerateContent" in http_request.path else 1
         pieces[first] = MockChunk(base64=pieces[first].data, after_s=0.4)
         return MockReply(tuple(pieces), headers=dict(sse.HEADERS))
 

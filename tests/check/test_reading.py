@@ -35,9 +35,10 @@ def _reply(endpoint: str, *, stream: bool, model: str = "ideal", **members: Any)
     dialect = DIALECTS[endpoint]
     prompt = dialect.prompt_members("What is the weather in Paris?")
     limits = {dialect.request_variants[0][1]: 100}
-    body = json.dumps({"model": model, "stream": stream, **prompt, **limits, **members}).encode()
-    request = ProbeRequest(method="POST", path=dialect.path, body=body, endpoint=endpoint)
-    sent = ReferenceServer(models=(model,)).answer(MockHttpRequest("POST", f"/v1{dialect.path}", {}, body.decode()))
+    path, fields = dialect.write_request({"model": model, "stream": stream, **prompt, **limits, **members})
+    body = json.dumps(fields).encode()
+    request = ProbeRequest(method="POST", path=path, body=body, endpoint=endpoint)
+    sent = ReferenceServer(models=(model,)).answer(MockHttpRequest("POST", f"/v1{path}", {}, body.decode()))
     return _recorded_reply(request, sent.body)
 
 
@@ -65,7 +66,9 @@ def _without_ids(choice: ParsedChoice) -> tuple[str, str, list[tuple[str, Any]],
 @table("model", ["ideal", "ideal-thinking"])
 @table("has_tool", [True, False])
 def test_streamed_and_buffered_replies_parse_equally(endpoint: str, model: str, has_tool: bool) -> None:
-    members = {"tools": [write_tool(endpoint, WEATHER)]} if has_tool else {}
+    members: Json = {"tools": [write_tool(endpoint, WEATHER)]} if has_tool else {}
+    if endpoint == "gemini":
+        members["thinkingConfig"] = {"includeThoughts": True}
     streamed, buffered = (_reply(endpoint, stream=stream, model=model, **members) for stream in (True, False))
     assert _without_ids(streamed.first_choice) == _without_ids(buffered.first_choice)
     assert bool(buffered.first_choice.tool_calls) is has_tool
@@ -134,3 +137,26 @@ def test_values_of_the_wrong_type_are_ignored(endpoint: str, odd: object) -> Non
         for read in (reader.choices, reader.deltas, reader.usage):
             read(reply.view)
         assert isinstance(reply.text, str)
+
+
+@table("form", ["sse", "json"])
+def test_a_stream_of_gemini_is_parsed_in_both_forms(form: str) -> None:
+    reply = _reply("gemini", stream=True, alt=form, candidateCount=2)
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    assert len({choice.text for choice in reply.choices}) == 1
+    assert reply.is_stream
+    assert reply.usage_count("promptTokenCount")
+    assert {delta.index for delta in reply.deltas} == {0, 1}
+
+
+@table("odd", ODD, ids=repr)
+def test_values_of_the_wrong_type_are_ignored_in_a_reply_of_gemini(odd: object) -> None:
+    parts = [{"text": odd, "thought": odd, "functionCall": odd}, {"functionCall": {"name": odd, "args": odd}}, odd]
+    content = {"role": odd, "parts": parts}
+    whole = {"candidates": [{"content": content, "finishReason": odd, "index": odd}, odd], "usageMetadata": odd}
+    elements = (whole, {"candidates": odd}, {"candidates": [{"content": odd}]})
+    for body in (*(json.dumps(one).encode() for one in elements), json.dumps(elements).encode()):
+        reply = _recorded_reply(ProbeRequest(method="POST", path="/x", body=b"{}", endpoint="gemini"), body)
+        assert isinstance(reply.text, str)
+        assert reply.usage_count("totalTokenCount") is None
+        assert isinstance(reply.deltas, list)

@@ -20,6 +20,8 @@ LONG_TIMEOUTS = Timeouts(reply_s=240.0)
 MAX_NOT_APPLICABLE = 40
 """Rules that may not apply, because a correct server has no such call, failure or pause; all others must pass."""
 
+MAX_GEMINI_NOT_APPLICABLE = 16
+
 
 def _check(running: Running, **settings: Any) -> Report:  # noqa: ANN401 - any setting
     key = running.key
@@ -51,6 +53,20 @@ def test_a_gateway_in_front_of_a_correct_server_passes(backend: Upstream, tmp_pa
         report = _check(running, model="ideal")
         _assert_passed(report)
         assert report.count(Verdict.PASS) > len(report.rules) - MAX_NOT_APPLICABLE
+
+
+def test_geminis_api_of_a_gateway_passes(backend: Upstream, tmp_path: Path) -> None:
+    with gateway(tmp_path, backend.url, options=LATE_HEADERS) as running:
+        report = _check(running, model="ideal", endpoint="gemini", skip=("count-tokens",))
+        _assert_passed(report)
+        assert report.count(Verdict.PASS) > len(report.rules) - MAX_GEMINI_NOT_APPLICABLE
+
+
+@pytest.mark.tier3
+def test_geminis_api_of_a_local_model_passes(server: Running) -> None:
+    report = _check(server, model=server.model, endpoint="gemini")
+    _assert_passed(report)
+    assert report.count(Verdict.PASS) > len(report.rules) - MAX_GEMINI_NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(

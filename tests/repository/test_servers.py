@@ -8,9 +8,8 @@ import pytest
 from tests.check import reports
 from tests.table import table
 from tools import server_page
-from tools.server_page import Checked, MiddlewareRun, NotRun, Result, ServerPage, Unsupported
+from tools.server_page import DIALECTS, Checked, MiddlewareRun, NotRun, Result, ServerPage, Unsupported
 from welldone.check.report import Report, Verdict
-from welldone.check.settings import DIALECTS
 from welldone.protocol.catalog import RULES, Repairability
 
 ROOT = Path(__file__).parents[2]

@@ -131,13 +131,21 @@ def _has_ping(view: TraceView) -> bool:
     return _has_comment(view) or any(event.type == anthropic.PING_EVENT for event in view.anthropic_stream.all_events)
 
 
+def _has_gemini_part(member: str) -> Callable[[TraceView], bool]:
+    return lambda view: any(part.get(member) is not None for one in view.gemini_reply.candidates for part in one.parts)
+
+
+def _has_gemini_usage(view: TraceView) -> bool:
+    return any(element.json.get("usageMetadata") is not None for element in view.gemini_reply.elements)
+
+
 _ERROR_RULES = (
     "err-body-shape err-code-string err-refused-4xx err-status-before-stream "
-    "msg-error-body msg-error-type ns-error-status"
+    "msg-error-body msg-error-type ns-error-status gem-error-body gem-error-status"
 )
 _STREAM_ERROR_RULES = (
     "err-midstream-event err-then-done err-not-object-error err-not-error-field err-not-with-choices err-event-name "
-    "msg-error-event msg-error-last"
+    "msg-error-event msg-error-last gem-error-element gem-error-last"
 )
 _LOGPROBS_RULES = "ext-logprobs-align ext-logprobs-entry ext-logprobs-finite ext-logprobs-shape cmpl-logprobs"
 _REASONING_RULES = "ext-no-think-tags ext-reasoning-before-content ext-reasoning-field"
@@ -209,6 +217,12 @@ CONDITIONS = (
         "msg-stop-sequence", lambda v: _has_stop_reason(v, "stop_sequence"), "no answer ended at a stop sequence"
     ),
     Condition("msg-ping-form", _has_ping, "no stream had a ping"),
+    # ---- Gemini
+    Condition("gem-call gem-call-ids", _has_gemini_part("functionCall"), _NO_TOOL_CALL),
+    Condition("gem-thoughts", _has_gemini_part("thought"), _NO_REASONING),
+    Condition("gem-signature", _has_gemini_part("thoughtSignature"), "no reply had a thoughtSignature"),
+    Condition("gem-blocked-prompt", lambda view: view.gemini_reply.is_blocked, "no prompt was blocked"),
+    Condition("gem-usage-counts gem-usage-total gem-usage-cumulative gem-usage-last", _has_gemini_usage, _NO_USAGE),
 )
 _BY_RULE = {rule: condition for condition in CONDITIONS for rule in condition.rules.split()}
 _NO_CONDITION = Condition("")

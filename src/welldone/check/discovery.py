@@ -10,10 +10,11 @@ import msgspec
 from welldone.check import settings
 from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFacts
 from welldone.check.reply import ProbeReply, ProbeRequest
-from welldone.check.settings import CHAT
+from welldone.check.settings import CHAT, GEMINI
 from welldone.gateway.model_list import detect_server_kind, parse_model_list
 from welldone.http.connect import HttpClientError
 from welldone.reporting import single_line
+from welldone.rules.view.choices import as_object
 
 _DISCOVERY_PROBE = "discovery"
 _GREETING_TOKENS = 16
@@ -47,7 +48,7 @@ async def discover(client: ProbeClient) -> ServerFacts:
     if listed.is_ok and listed.trace.media_type == "text/html":
         raise CheckUnreachableError(f"{url} answers with a web page, not with JSON: pass the base URL, including /v1")
     models = (parse_model_list(listed.recording.body, client.settings.secrets.values) or ()) if listed.is_ok else ()
-    names = [model.id for model in models]
+    names = [model.id.removeprefix("models/") for model in models]  # Google's names have this prefix
     model = client.settings.model or (names[0] if names else None)
     if model is None and listed.status == 404:
         hint = "pass the base URL, including /v1, or name a model with --model"
@@ -121,7 +122,10 @@ def _refusal_message(client: ProbeClient, facts: ServerFacts, reply: ProbeReply,
         return f"{url} is overloaded ({reply.error_summary}): try again later"
     if status in (404, 405) and "error" not in reply.json and dialect is CHAT:
         return f"there is no {url}{dialect.path}: pass the base URL, including /v1"
-    if status in (404, 405, 501) and dialect is not CHAT and facts.model not in reply.error_summary:
+    is_about_model = facts.model in reply.error_summary
+    if dialect is GEMINI:  # the path, which an error may quote, has the name of the model
+        is_about_model = is_about_model and "status" in as_object(reply.json.get("error"))
+    if status in (404, 405, 501) and dialect is not CHAT and not is_about_model:
         return f"not offered: {url} has no {dialect.path} ({reply.error_summary})"
     message = f"{url} does not answer for {facts.model!r} ({reply.error_summary})"
     if facts.model in names or not names:
@@ -151,7 +155,8 @@ async def _send_greeting(client: ProbeClient, facts: ServerFacts, tokens: int, *
         facts.limit_field: max(tokens, dialect.min_tokens),
         **client.settings.extra,
     }
-    request = ProbeRequest(method="POST", path=dialect.path, body=msgspec.json.encode(body), endpoint=dialect.name)
+    path, body = dialect.write_request(body)
+    request = ProbeRequest(method="POST", path=path, body=msgspec.json.encode(body), endpoint=dialect.name)
     return await _send_discovery(client, request)
 
 

@@ -67,7 +67,7 @@ class ProbeClient:
             is_verified=settings.is_verified,
             headers=(*settings.dialect.request_headers(settings.key), *settings.headers),
         )
-        self._root = msgspec.structs.replace(self.address, prefix=self.address.prefix.removesuffix("/v1"))
+        self._root = msgspec.structs.replace(self.address, prefix=root_of(self.address.prefix))
         self._sleep = sleep
         self._record_response = record_response
         self._semaphore = asyncio.Semaphore(settings.jobs)
@@ -123,6 +123,11 @@ class ProbeClient:
             self._failed_requests += recording.is_abandoned
             self._has_timed_out = self._has_timed_out or recording.is_timed_out
             return recording
+
+
+def root_of(prefix: str) -> str:
+    """The prefix of paths outside of the API: without its version."""
+    return prefix.removesuffix("/v1").removesuffix("/v1beta")
 
 
 def _retry_delay_s(recording: RecordedResponse) -> float | None:

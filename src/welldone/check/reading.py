@@ -249,10 +249,52 @@ def _item_tool_calls(items: list[dict[str, Any]]) -> tuple[ParsedToolCall, ...]:
     )
 
 
+# ---- Gemini
+
+
+def _gemini_choices(view: TraceView) -> list[ParsedChoice]:
+    """Candidates by index."""
+    choices = []
+    for index, group in sorted(view.gemini_reply.by_index.items()):
+        parts = [part for candidate in group for part in candidate.parts]
+        text, thoughts = (
+            "".join(as_text(part.get("text")) for part in parts if bool(part.get("thought")) is is_thought)
+            for is_thought in (False, True)
+        )
+        calls = tuple(
+            _tool_call(call.get("id"), call.get("name"), call.get("args") or {})
+            for candidate in group
+            for call in candidate.calls
+        )
+        role = next((candidate.content["role"] for candidate in group if candidate.content.get("role")), None)
+        finish = next((one.finish_reason for one in reversed(group) if one.finish_reason is not None), None)
+        choices.append(ParsedChoice(index, role, text, thoughts, calls, finish))
+    return choices
+
+
+def _gemini_deltas(view: TraceView) -> list[ParsedDelta]:
+    """One delta for each part."""
+    deltas = []
+    for candidate in view.gemini_reply.candidates:
+        if (location := candidate.location) is None:
+            continue
+        for part in candidate.parts:
+            text, is_thought = as_text(part.get("text")), bool(part.get("thought"))
+            texts = ("", text) if is_thought else (text, "")
+            has_call = part.get("functionCall") is not None
+            deltas.append(ParsedDelta(location.frame_number, candidate.index, *texts, has_other=has_call))
+    return deltas
+
+
+def _gemini_usage(view: TraceView) -> object:
+    return next((element.usage for element in reversed(view.gemini_reply.elements) if element.usage), None)
+
+
 _CHAT_READER = ReplyReader(_chat_choices, _chat_deltas, _chat_usage)
 READERS: Mapping[str, ReplyReader] = {
     "chat": _CHAT_READER,
     "completions": _CHAT_READER,
     "responses": ReplyReader(_responses_choices, _responses_deltas, lambda view: _final_response(view).get("usage")),
     "messages": ReplyReader(_messages_choices, _messages_deltas, _messages_usage),
+    "gemini": ReplyReader(_gemini_choices, _gemini_deltas, _gemini_usage),
 }

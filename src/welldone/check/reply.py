@@ -20,7 +20,7 @@ from welldone.http.recording_client import RecordedResponse
 from welldone.reporting import single_line
 from welldone.rules.trace import Trace, complete_frames
 from welldone.rules.view.choices import as_object, as_text, is_int
-from welldone.rules.view.view import ReplyKind, TraceView
+from welldone.rules.view.view import STREAM_KINDS, TraceView
 
 SPECIAL_TOKENS = re.compile(
     r"<\|[a-z0-9_]{2,40}\|>"  # ChatML, Llama 3, Phi, GPT: <|im_end|>, <|eot_id|>, <|end|>, <|endoftext|>
@@ -91,6 +91,7 @@ class ProbeReply:
         return Trace(
             body=complete_frames(recording.body) if is_partial else recording.body,
             endpoint=self.request.endpoint,
+            path=self.request.path,
             request=self.request.json,
             status=recording.status,
             headers=recording.headers,
@@ -115,7 +116,7 @@ class ProbeReply:
 
     @property
     def is_stream(self) -> bool:
-        return self.view.reply_kind is ReplyKind.STREAM
+        return self.view.reply_kind in STREAM_KINDS
 
     def header(self, name: str) -> str | None:
         """The value of a header; `name` in lower case."""

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from welldone.check.probe_client import root_of
 from welldone.check.reply import ProbeRequest
 from welldone.check.settings import CHAT, CheckSettings
 from welldone.http.redaction import API_KEY_VARIABLE
@@ -49,7 +50,8 @@ def repro_curl(settings: CheckSettings, request: ProbeRequest) -> str | None:
 
     `-i` and `--raw` keep the response head and the chunked framing.
     """
-    root = settings.url.rstrip("/").removesuffix("/v1") if request.is_root else settings.url.rstrip("/")
+    url = settings.url.rstrip("/")
+    root = root_of(url) if request.is_root else url
     words = ["curl", "-siN", "--raw", root + request.path, "-m", f"{settings.timeouts.reply_s:g}"]
     if settings.ca_file is not None:
         words += ["--cacert", settings.ca_file]

@@ -16,6 +16,7 @@ CLIENTS = (
     *("openai-python", "openai-node", "ai-sdk", "langchain", "pydantic-ai", "litellm", "org-ai", "zed"),
     *("async-openai", "gptel", "openai-dotnet", "go-openai", "goose", "inference-benchmarker", "codex"),
     *("langchain4j", "open-webui", "openai-go", "openai-java", "anthropic-sdk-python", "anthropic-sdk-typescript"),
+    *("google-genai-python", "google-genai-js"),
 )
 """Clients that were measured or whose code was read (docs/matrix.md)."""
 CLIENT_LIBRARIES = {"opencode": "ai-sdk", "claude-code": "anthropic-sdk-typescript"}
@@ -43,6 +44,7 @@ RESERVED_FIELDS = (
     *("echo", "include", "input", "instructions", "logprobs", "max_completion_tokens", "max_output_tokens"),
     *("max_tokens", "messages", "model", "n", "prompt", "response_format", "stop", "stop_sequences", "stream"),
     *("stream_options", "suffix", "system", "text", "tool_choice", "tools", "top_logprobs"),
+    *("contents", "systemInstruction", "toolConfig", "maxOutputTokens", "candidateCount", "stopSequences", "alt"),
 )
 """Fields that the probes set themselves: other values would change what is checked."""
 

@@ -103,7 +103,7 @@ class Session:
             **self._client.settings.extra,
             **members,
         }
-        path = COMPLETIONS_PATH if is_completion else self.dialect.path
+        path, body = (COMPLETIONS_PATH, body) if is_completion else self.dialect.write_request(body)
         return await self.post(path, body, headers=headers, abort_when=abort_when)
 
     async def answer(self, content: str | list[Any], /, **options: Any) -> ProbeReply:  # noqa: ANN401 - of `generate`

@@ -4,11 +4,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
 from welldone.http.redaction import SecretRedactor
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.gemini.objects import KEY_HEADER
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -40,6 +42,36 @@ class CheckDialect(msgspec.Struct, frozen=True, kw_only=True):
         """The input field with one user message or a whole conversation."""
         conversation = [{"role": "user", "content": content}] if isinstance(content, str) else content
         return {self.input_field: content if self.input_field == "input" else conversation}
+
+    def write_request(self, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Path and body of a request with these fields. The value `...` omits a field."""
+        return self.path, {name: value for name, value in fields.items() if value is not ...}
+
+
+class GeminiCheckDialect(CheckDialect, frozen=True, kw_only=True):
+    """Gemini: the path has the model and whether to stream, and most fields are those of `generationConfig`."""
+
+    def prompt_members(self, content: str | list[dict[str, Any]]) -> dict[str, Any]:
+        """The contents with one user message or a whole conversation."""
+        return {
+            self.input_field: [{"role": "user", "parts": [{"text": content}]}] if isinstance(content, str) else content
+        }
+
+    def write_request(self, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Path and body. `alt` json requests a stream as an array."""
+        given = {name: value for name, value in fields.items() if value is not ...}
+        model = quote(str(given.pop("model")).removeprefix("models/"), safe="/:@._-")
+        alt = given.pop("alt", "sse")
+        method = "generateContent"
+        if given.pop("stream", False):
+            method = "streamGenerateContent" + (f"?alt={alt}" if alt != "json" else "")
+        body = {name: value for name, value in given.items() if name in _GEMINI_FIELDS}
+        body["generationConfig"] = {name: value for name, value in given.items() if name not in _GEMINI_FIELDS}
+        return f"/models/{model}:{method}", body
+
+
+_GEMINI_FIELDS = ("contents", "systemInstruction", "tools", "toolConfig", "safetySettings", "cachedContent")
+"""Fields of a Gemini request; all others belong to `generationConfig`."""
 
 
 CHAT = CheckDialect(
@@ -73,7 +105,20 @@ MESSAGES = CheckDialect(
     headers=((ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION),),
     key_header="x-api-key",
 )
-DIALECTS: Mapping[str, CheckDialect] = {dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}
+GEMINI = GeminiCheckDialect(
+    name="gemini",
+    endpoints=("gemini",),
+    path="/models/MODEL:generateContent",
+    input_field="contents",
+    request_variants=(
+        ({"temperature": 0, "seed": 7}, "maxOutputTokens"),
+        ({"temperature": 0}, "maxOutputTokens"),
+        ({}, "maxOutputTokens"),
+    ),
+    length_reason="MAX_TOKENS",
+    key_header=KEY_HEADER,
+)
+DIALECTS: Mapping[str, CheckDialect] = {dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES, GEMINI)}
 
 
 # Prompts that a small model answers as well as a large one.

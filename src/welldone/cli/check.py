@@ -133,7 +133,7 @@ def _parser() -> CommandParser:
     parser = CommandParser("check", __doc__)
     add = parser.option
     formats = ", ".join(renderers.RENDERERS)
-    endpoints = "API to check: chat (and completions), responses, or messages (chat)"
+    endpoints = "API to check: chat (and completions), responses, messages, or gemini (chat)"
     add("URL", "base URL of the server, including /v1", dest="url", nargs="?")
     add("--model -m NAME", "model to use (default: the first that the server lists)")
     add("--endpoint NAME", endpoints, choices=tuple(DIALECTS), default="chat")

@@ -23,9 +23,15 @@ _MESSAGES_PROBES: tuple[Probe, ...] = (
     *(*dialects.MESSAGES_PROBES, *text.REASONING_PROBES, *errors.STREAM_FIELD_PROBES, *errors.BAD_REQUEST_PROBES),
     *_COMMON_PROBES,
 )
+_GEMINI_PROBES: tuple[Probe, ...] = (
+    *(*text.TEXT_PROBES, text.NUMBERS_PROBE, *limits.truncation_probes("gem-max-tokens"), *tools.TOOL_PROBES),
+    *(*dialects.GEMINI_PROBES, *text.REASONING_PROBES, *errors.BAD_CONTENTS_PROBES),
+    *_COMMON_PROBES,
+)
 
 PROBES_BY_DIALECT: Mapping[str, tuple[Probe, ...]] = {
     "chat": CHAT_PROBES,
     "responses": _RESPONSES_PROBES,
     "messages": _MESSAGES_PROBES,
+    "gemini": _GEMINI_PROBES,
 }

@@ -1,4 +1,4 @@
-"""Probes of single dialects: the legacy /completions, /v1/messages and /v1/responses."""
+"""Probes of single dialects: the legacy /completions, /v1/messages, /v1/responses and Gemini."""
 
 from functools import partial
 from typing import Any
@@ -130,7 +130,7 @@ async def _probe_content_blocks(session: Session) -> None:
     await session.answer(conversation, max_tokens=16, system=system, metadata={"user_id": "check"})
 
 
-async def _probe_stop_sequences(session: Session) -> None:
+async def _probe_stop_sequences(session: Session, *, field: str = "stop_sequences") -> None:
     """Request an answer again with a stop sequence taken from it. The general rules judge the replies."""
     request = partial(session.answer, settings.COUNT_PROMPT, max_tokens=24)
     baseline = (await request()).text
@@ -138,27 +138,35 @@ async def _probe_stop_sequences(session: Session) -> None:
     if not stop.strip():
         raise NotApplicableError("the answer is too short to take a stop sequence from it")
     for stream in (True, False):
-        reply = await request(stream=stream, stop_sequences=[UNMATCHED_STOP, stop])
+        reply = await request(stream=stream, **{field: [UNMATCHED_STOP, stop]})
         if stop in reply.text:
-            raise NotApplicableError("the server does not stop at stop_sequences")
+            raise NotApplicableError(f"the server does not stop at {field}")
 
 
 async def _probe_count_tokens(session: Session) -> None:
-    _, short = await _count_tokens(session, settings.HELLO_PROMPT)
-    reply, longer = await _count_tokens(session, settings.COUNT_PROMPT)
+    path = "/messages/count_tokens"
+    await _check_counts(session, "msg-count-tokens", path, "input_tokens", {"model": session.facts.model})
+
+
+async def _check_counts(session: Session, rule: str, path: str, member: str, fields: dict[str, Any]) -> None:
+    """Judge the token counts of a short and a longer prompt."""
+    _, short = await _count_tokens(session, settings.HELLO_PROMPT, path, member, fields)
+    reply, longer = await _count_tokens(session, settings.COUNT_PROMPT, path, member, fields)
     is_correct = short is not None and longer is not None and 0 < short < longer
-    observed = {"input_tokens": [short, longer]} if reply.is_ok else reply.error_summary
-    expected = '{"input_tokens":n}, and more for a longer text'
-    session.check_rule("msg-count-tokens", reply, is_correct, observed, expected)
+    observed = {member: [short, longer]} if reply.is_ok else reply.error_summary
+    expected = f'{{"{member}":n}}, and more for a longer text'
+    session.check_rule(rule, reply, is_correct, observed, expected)
 
 
-async def _count_tokens(session: Session, content: str) -> tuple[ProbeReply, int | None]:
-    body = msgspec.json.encode({"model": session.facts.model, **session.dialect.prompt_members(content)})
-    request = ProbeRequest(method="POST", path="/messages/count_tokens", body=body, endpoint=session.dialect.name)
+async def _count_tokens(
+    session: Session, content: str, path: str, member: str, fields: dict[str, Any]
+) -> tuple[ProbeReply, int | None]:
+    body = msgspec.json.encode({**fields, **session.dialect.prompt_members(content)})
+    request = ProbeRequest(method="POST", path=path, body=body, endpoint=session.dialect.name)
     reply = await session.send(request, is_judged=False)
     if not is_refused(reply):  # a refusal breaks the rule; other errors do not
         session.require_ok(reply)
-    count = reply.json.get("input_tokens")
+    count = reply.json.get(member)
     return reply, count if reply.is_ok and is_int(count) else None
 
 
@@ -191,4 +199,43 @@ RESPONSES_PROBES = (
     Probe("items", "instructions and a conversation as items", _probe_items),
     *stream_and_whole("schema", text.SCHEMA_DESCRIPTION, partial(text.probe_schema, fields={"text": _TEXT_FORMAT})),
     Probe("logprobs", "an answer with logprobs", _probe_responses_logprobs),
+)
+
+
+# ---- Gemini
+
+
+async def _probe_array(session: Session, *, prompt: str = settings.HELLO_PROMPT) -> None:
+    await session.answer(prompt, alt="json")
+
+
+async def _probe_contents(session: Session) -> None:
+    turns = (("user", "My name is Ann."), ("model", "Hello, Ann."), ("user", "What is my name?"))
+    conversation: list[dict[str, Any]] = [{"role": role, "parts": [{"text": text}]} for role, text in turns]
+    system = {"parts": [{"text": "Be brief."}]}
+    for stream in (True, False):
+        await session.answer(conversation, stream=stream, max_tokens=16, systemInstruction=system)
+
+
+async def _probe_candidates(session: Session) -> None:
+    for options in ({"stream": True}, {"stream": True, "alt": "json"}, {"stream": False}):
+        reply = await session.answer(settings.HELLO_PROMPT, max_tokens=16, candidateCount=2, **options)
+        if len(reply.choices) < 2:
+            raise NotApplicableError("the server gives one candidate")
+
+
+async def _probe_gemini_tokens(session: Session) -> None:
+    path, _ = session.dialect.write_request({"model": session.facts.model})
+    path = path.replace(":generateContent", ":countTokens")
+    await _check_counts(session, "gem-count-tokens", path, "totalTokens", {})
+
+
+_gemini_stops = partial(_probe_stop_sequences, field="stopSequences")
+GEMINI_PROBES = (
+    Probe("array", "a short answer, streamed as a JSON array", _probe_array),
+    Probe("array-emoji", "emoji as a JSON array", partial(_probe_array, prompt=settings.EMOJI_PROMPT)),
+    Probe("contents", "a system instruction and a conversation", _probe_contents),
+    Probe("candidates", "several candidates", _probe_candidates),
+    Probe("stops", "an answer that ends at one of the stopSequences", _gemini_stops, is_exclusive=True),
+    Probe("count-tokens", "countTokens", _probe_gemini_tokens, ("gem-count-tokens",)),
 )

@@ -23,15 +23,17 @@ _NO_MODEL = "no-such-model-of-welldone-check"
 _MAX_CONTEXT_TOKENS = 262_144  # twice as many one-letter tokens make a body of 1 MB
 _CONTEXT_FIELDS = (
     *("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx", "n_ctx_train"),
-    "max_input_tokens",
+    *("max_input_tokens", "inputTokenLimit"),
 )
-"""Fields of model lists with the context length: vLLM and SGLang, OpenRouter, Groq, Mistral, llama.cpp, Anthropic."""
+"""Fields of model lists with the context length: vLLM and SGLang, OpenRouter, Groq, Mistral, llama.cpp, Anthropic,
+Google."""
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 _PIXEL_URL = f"data:image/png;base64,{_PIXEL}"
 _IMAGE_PARTS: Mapping[str, JsonFields] = {
     "chat": {"type": "image_url", "image_url": {"url": _PIXEL_URL}},
     "responses": {"type": "input_image", "image_url": _PIXEL_URL, "detail": "auto"},
     "messages": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL}},
+    "gemini": {"inlineData": {"mimeType": "image/png", "data": _PIXEL}},
 }
 """An image part, by dialect."""
 
@@ -49,14 +51,16 @@ _BAD_DIALECT_VALUES: Mapping[str, tuple[JsonFields, ...]] = {
         *({"text": {"format": {"type": "poem"}}}, {"top_logprobs": 999}, {"previous_response_id": "resp_of_nobody"}),
     ),
     "messages": ({"stop_sequences": 7}, {"thinking": "hard"}),
+    "gemini": ({"candidateCount": 0}, {"stopSequences": 7}, {"responseMimeType": "text/poem"}, {"toolConfig": 7}),
 }
 _BAD_LIMITS = ("five", -5)  # values of the token limit
 
 
 async def _send_bad_bodies(session: Session) -> None:
-    valid = json.dumps(_valid_body(session)).encode()
+    path, fields = session.dialect.write_request(_valid_body(session))
+    valid = json.dumps(fields).encode()
     for body in (*_BAD_BODIES, valid.replace(settings.HELLO_PROMPT.encode(), b"\xff\xfe")):
-        await session.post(session.dialect.path, body, abort_when=_is_stream_too_long)
+        await session.post(path, body, abort_when=_is_stream_too_long)
 
 
 async def _send_bad_conversations(session: Session) -> None:
@@ -79,9 +83,10 @@ async def _send_unknown_model(session: Session) -> None:
 
 
 async def _send_bad_path(session: Session) -> None:
-    name, path = session.dialect.name, session.dialect.path
+    name = session.dialect.name
+    path, _ = session.dialect.write_request({"model": session.facts.model})
     requests = [ProbeRequest(method="GET", path=path, endpoint=name)]
-    if name != "messages":  # errors of unknown paths need not have Anthropic's shape
+    if name not in ("messages", "gemini"):  # errors of unknown paths need not have the shape of the dialect
         requests.append(ProbeRequest(method="POST", path="/no-such-path", body=b"{}", endpoint=name))
     for request in requests:
         # Only an error is judged: OpenAI answers the GET with a list of stored completions.
@@ -102,8 +107,11 @@ async def _send_bad_key(session: Session) -> None:
 
 async def _send_image(session: Session) -> None:
     dialect = session.dialect.name
-    text = {"type": "input_text" if dialect == "responses" else "text", "text": settings.HELLO_PROMPT}
-    conversation = [{"role": "user", "content": [text, _IMAGE_PARTS[dialect]]}]
+    text: JsonFields = {"text": settings.HELLO_PROMPT}
+    if dialect != "gemini":
+        text["type"] = "input_text" if dialect == "responses" else "text"
+    content = [text, _IMAGE_PARTS[dialect]]
+    conversation: list[JsonFields] = [{"role": "user", "parts" if dialect == "gemini" else "content": content}]
     await _send_bad_request(session, session.dialect.prompt_members(conversation))
 
 
@@ -119,8 +127,9 @@ async def _context_tokens(session: Session) -> int:
     length is known.
     """
     reply = await session.list_models()
-    models = [as_object(model) for model in as_list(reply.json.get("data"))]
-    model = next((model for model in models if model.get("id") == session.facts.model), {})
+    models = [as_object(model) for model in as_list(reply.json.get("data", reply.json.get("models")))]
+    names = (session.facts.model, f"models/{session.facts.model}")
+    model = next((model for model in models if model.get("id", model.get("name")) in names), {})
     values = [fields.get(name) for fields in (model, as_object(model.get("meta"))) for name in _CONTEXT_FIELDS]
     context = max((value for value in values if is_int(value)), default=0)
     if context <= 0:
@@ -131,8 +140,8 @@ async def _context_tokens(session: Session) -> int:
 
 
 async def _send_bad_request(session: Session, members: JsonFields, headers: RequestHeaders = ()) -> ProbeReply:
-    body = _valid_body(session) | members
-    return await session.post(session.dialect.path, body, headers=headers, abort_when=_is_stream_too_long)
+    path, body = session.dialect.write_request(_valid_body(session) | members)
+    return await session.post(path, body, headers=headers, abort_when=_is_stream_too_long)
 
 
 def _valid_body(session: Session) -> JsonFields:
@@ -154,7 +163,7 @@ def _bad_request_probe(name: str, description: str, send: Callable[[Session], Aw
     return Probe(f"mistakes-{name}", description, run, (REFUSED_4XX_RULE,))
 
 
-BAD_REQUEST_PROBES, BAD_INPUT_PROBES = (
+BAD_REQUEST_PROBES, BAD_INPUT_PROBES, BAD_CONTENTS_PROBES = (
     (
         _bad_request_probe(field, f"missing or invalid {field}", _send_bad_conversations),
         _bad_request_probe("json", "bodies that are not a JSON object", _send_bad_bodies),
@@ -165,9 +174,9 @@ BAD_REQUEST_PROBES, BAD_INPUT_PROBES = (
         _bad_request_probe("length", "a prompt of twice the context length", _send_long_prompt),
         _bad_request_probe("image", "an image, which a text model refuses", _send_image),
     )
-    for field in ("messages", "input")
+    for field in ("messages", "input", "contents")
 )
-"""The probes of chat and /v1/messages, and those of /v1/responses, where the conversation is in `input`."""
+"""The probes of chat and /v1/messages, and those of /v1/responses and Gemini, whose conversation has another field."""
 
 
 _CLIENT_STATUSES = (401, 402, 403, 408, 429)

@@ -25,7 +25,7 @@ _CORS_EXPECTED = f"2xx, Access-Control-Allow-Origin: {CORS_ORIGIN}, and every re
 
 
 async def _probe_cors(session: Session) -> None:
-    preflight = await session.send(_preflight(session.dialect), is_judged=False)
+    preflight = await session.send(_preflight(session), is_judged=False)
     if preflight.status in (429, 503):
         raise NotApplicableError(preflight.error_summary)
     # Starlette refuses an origin with 400 "Disallowed CORS origin".
@@ -48,8 +48,10 @@ async def _probe_cors(session: Session) -> None:
     session.check_rule(CORS_PREFLIGHT, reply, _allows_origin(reply), observed, expected)
 
 
-def _preflight(dialect: CheckDialect) -> ProbeRequest:
+def _preflight(session: Session) -> ProbeRequest:
     """The CORS preflight of a browser, without a key."""
+    dialect = session.dialect
+    path, _ = dialect.write_request({"model": session.facts.model})
     headers = (
         ("Authorization", None),
         *((name, None) for name, _ in dialect.request_headers("")),
@@ -58,7 +60,7 @@ def _preflight(dialect: CheckDialect) -> ProbeRequest:
         ("Access-Control-Request-Method", "POST"),
         ("Access-Control-Request-Headers", ",".join(_requested_headers(dialect))),
     )
-    return ProbeRequest(method="OPTIONS", path=dialect.path, headers=headers, endpoint=dialect.name)
+    return ProbeRequest(method="OPTIONS", path=path, headers=headers, endpoint=dialect.name)
 
 
 def _requested_headers(dialect: CheckDialect) -> tuple[str, ...]:

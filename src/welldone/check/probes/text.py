@@ -103,6 +103,7 @@ _REASONING_FIELDS: Mapping[str, dict[str, Any]] = {
     "responses": {"reasoning": {"effort": "low", "summary": "auto"}},
     # Anthropic refuses `temperature` together with `thinking`.
     "messages": {"thinking": {"type": "enabled", "budget_tokens": _REASONING_BUDGET}, "temperature": ...},
+    "gemini": {"thinkingConfig": {"includeThoughts": True}},
 }
 """Fields that enable reasoning, for models that do not reason by default."""
 _PUZZLE = "Tom is taller than Ann, and Ann is taller than Bob. Who is the shortest? Answer with the name."

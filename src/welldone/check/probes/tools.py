@@ -9,7 +9,7 @@ import msgspec
 from welldone.check.reading import ParsedToolCall
 from welldone.check.reply import ProbeReply
 from welldone.check.session import NotApplicableError, Probe, Session, stream_and_whole
-from welldone.check.settings import MESSAGES
+from welldone.check.settings import GEMINI, MESSAGES
 from welldone.rules.view.choices import as_object
 
 _TOOL_CALL_TAGS = (
@@ -68,6 +68,10 @@ class ProbeTool(msgspec.Struct, frozen=True):
 def write_tool(dialect: str, tool: ProbeTool) -> Json:
     """A tool as the dialect writes it."""
     names = {"name": tool.name, "description": tool.description}
+    if dialect == "gemini":
+        # Google refuses an object without properties.
+        parameters = {"parameters": tool.parameters} if tool.parameters["properties"] else {}
+        return {"functionDeclarations": [{**names, **parameters}]}
     if dialect == "messages":
         return {**names, "input_schema": tool.parameters}
     if dialect == "chat":
@@ -79,6 +83,10 @@ def write_tool(dialect: str, tool: ProbeTool) -> Json:
 
 def _tool_choice(dialect: str, word: str) -> object:
     """`tool_choice` for auto, required or none, or for the tool of that name."""
+    if dialect == "gemini":
+        mode = {"auto": "AUTO", "required": "ANY", "none": "NONE"}.get(word)
+        config = {"mode": mode} if mode else {"mode": "ANY", "allowedFunctionNames": [word]}
+        return {"functionCallingConfig": config}
     if dialect == "messages":
         kind = {"auto": "auto", "required": "any", "none": "none"}.get(word)
         return {"type": kind} if kind else {"type": "tool", "name": word}
@@ -89,6 +97,11 @@ def _tool_choice(dialect: str, word: str) -> object:
 
 def _tool_conversation(dialect: str, question: str, call: ParsedToolCall, result: str) -> list[Json]:
     """Messages with the user's prompt, the call and its result."""
+    if dialect == "gemini":
+        function_call = {"id": call.id, "name": call.name, "args": json.loads(call.arguments)}
+        response = {"id": call.id, "name": call.name, "response": {"result": result}}
+        turns = (("user", {"text": question}), ("model", {"functionCall": function_call}))
+        return [{"role": role, "parts": [part]} for role, part in (*turns, ("user", {"functionResponse": response}))]
     user = {"role": "user", "content": question}
     if dialect == "messages":
         tool_use = {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
@@ -129,8 +142,8 @@ async def _probe_tool_call(session: Session, *, choice: str, tool: ProbeTool = _
 
 
 async def _probe_tools_parallel(session: Session) -> None:
-    # /v1/messages has no such field: calls may always be parallel.
-    is_parallel = ... if session.dialect is MESSAGES else True
+    # /v1/messages and Gemini have no such field: calls may always be parallel.
+    is_parallel = ... if session.dialect in (MESSAGES, GEMINI) else True
     reply = await _send_with_tools(
         session, _TWO_CALLS_PROMPT, "required", max_tokens=_TWO_CALLS_TOKENS, parallel_tool_calls=is_parallel
     )
@@ -164,8 +177,8 @@ async def _send_with_tools(
     """Send a request with one tool. The prompts begin alike, so that prompt caches reuse them."""
     dialect = session.dialect.name
     tool_choice = ... if choice is None else _tool_choice(dialect, choice)
-    tools = [write_tool(dialect, tool)]
-    reply = await session.answer(content, max_tokens=max_tokens, tools=tools, tool_choice=tool_choice, **members)
+    members["toolConfig" if session.dialect is GEMINI else "tool_choice"] = tool_choice
+    reply = await session.answer(content, max_tokens=max_tokens, tools=[write_tool(dialect, tool)], **members)
     # With tool_choice none, a JSON call is normal text; markup never is.
     name = None if choice == "none" else tool.name
     markup = next(filter(None, (find_tool_markup(parsed.text, name) for parsed in reply.choices)), None)

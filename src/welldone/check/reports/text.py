@@ -128,7 +128,8 @@ def _join_names(probes: Sequence[str], limit: int = _MAX_NAMES) -> str:
 
 def judging_terms(report: Report) -> str:
     """Endpoint, profile and strictness, where they differ from the defaults."""
-    parts = [f"/v1/{report.endpoint}"] if report.endpoint != "chat" else []
+    name = "Gemini" if report.endpoint == "gemini" else f"/v1/{report.endpoint}"
+    parts = [name] if report.endpoint != "chat" else []
     parts += [f"only rules that affect {report.profile}"] if report.profile else []
     return ", ".join([*parts, "strict"] if report.is_strict else parts)
 

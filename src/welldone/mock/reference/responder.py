@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from itertools import count, zip_longest
 
+import msgspec
+
 from welldone.mock.reference import choices, schemas
 from welldone.mock.reference.choices import MockChoice, count_tokens, tokenize, truncate_at_stop, truncate_to_limit
 from welldone.mock.reference.tool_calls import SchemaSampler, tool_calls_for
@@ -17,12 +19,14 @@ from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import KEEP_ALIVE, DialectWriter, TranslatedDialect
 from welldone.protocol.dialects.chat import ChunkDialect
+from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect, GeminiWriter
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import (
     ChoiceStart,
     Event,
     Finish,
+    Json,
     Logprobs,
     Reasoning,
     Text,
@@ -87,6 +91,12 @@ class MockResponder:
         chat_request = schemas.anthropic_to_chat(request)
         dialect = MessagesDialect(stop_sequences=tuple(chat_request.stop_strings))
         return self.chat(chat_request, Endpoint.MESSAGES, dialect)
+
+    def gemini(self, body: Json, model: str, *, is_stream: bool, is_array: bool) -> MockReply:
+        """Answer a request to generateContent or streamGenerateContent."""
+        chat_request, shows_thoughts = schemas.gemini_to_chat(body, model, is_stream=is_stream)
+        make_dialect = GeminiArrayDialect if is_array else GeminiDialect
+        return self.chat(chat_request, dialect=make_dialect(includes_thoughts=shows_thoughts))
 
     def count_chat(self, request: schemas.MockChatRequest) -> int:
         """Count the tokens of a chat. Raises `MockApiError` if they leave no room for an answer."""
@@ -156,7 +166,8 @@ class MockResponder:
         has_usage = dialect is not None or request.includes_usage
         writes = dialect or ChunkDialect(RequestFacts(include_usage=has_usage), endpoint)
         if request.stream:
-            return self.stream(writes.make_writer(envelope, lambda: usage), events, usage if has_usage else None)
+            reply = self.stream(writes.make_writer(envelope, lambda: usage), events, usage if has_usage else None)
+            return msgspec.structs.replace(reply, headers=dict(writes.HEADERS))
         rows = _interleave_choices(events)
         collected = collect([event for row in rows for event in row] + [usage])
         encoded = writes.encode_reply(envelope, collected)
@@ -209,12 +220,13 @@ def _interleave_choices(choices: list[list[Event]]) -> list[list[Event]]:
 
 def _stream_chunks(rows: list[list[Event]], writer: DialectWriter, token_delay_s: float) -> Iterator[MockChunk]:
     """Encode a stream: one chunk per event, and a delay before each row that has a token."""
+    keep_alive = GeminiDialect.INITIAL_KEEP_ALIVE if isinstance(writer, GeminiWriter) else KEEP_ALIVE
     for row in rows:
         delay_s = token_delay_s if _has_token(row) else 0.0
         for data in filter(None, map(writer.send, row)):
             while delay_s > _KEEP_ALIVE_S:
                 delay_s -= _KEEP_ALIVE_S
-                yield MockChunk(base64=KEEP_ALIVE, after_s=_KEEP_ALIVE_S)
+                yield MockChunk(base64=keep_alive, after_s=_KEEP_ALIVE_S)
             yield MockChunk(base64=data, after_s=delay_s)
             delay_s = 0.0
     yield MockChunk(base64=writer.end())

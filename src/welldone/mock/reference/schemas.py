@@ -13,9 +13,10 @@ from msgspec import Meta
 from welldone.mock.script import MockReply, json_reply
 from welldone.protocol.dialects.anthropic import objects as anthropic_objects
 from welldone.protocol.dialects.chat import openai_error_object
+from welldone.protocol.dialects.gemini.objects import error_object
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT
-from welldone.schemas import anthropic, chat, errors, messages, responses
+from welldone.schemas import anthropic, chat, errors, gemini, messages, responses
 from welldone.schemas.chat import ToolChoiceMode, TopLogprobs
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
@@ -50,9 +51,11 @@ def _missing(param: str) -> MockApiError:
     return invalid_request(*errors.missing(param))
 
 
-def render_error(error: MockApiError, *, is_anthropic: bool = False) -> MockReply:
-    """Return the reply for an error in OpenAI's or Anthropic's format."""
+def render_error(error: MockApiError, *, is_anthropic: bool = False, is_google: bool = False) -> MockReply:
+    """Return the reply for an error in OpenAI's, Anthropic's or Google's format."""
     body = openai_error_object(error.failure)
+    if is_google:
+        body = error_object(error.status, error.failure.message, param=error.failure.param, reason=error.failure.code)
     if is_anthropic:
         error_type = anthropic_objects.error_type_for_status(error.status)
         body = anthropic_objects.anthropic_error_object(Failure(error.failure.message, error_type))
@@ -472,6 +475,85 @@ def _block_text(blocks: str | Sequence[msgspec.Struct], param: str) -> str:
     if len(texts) < len(blocks):
         raise invalid_request(f"{param}: this model supports text only.", param)
     return "\n".join(texts)
+
+
+_GEMINI_MODES: dict[str, ToolChoiceMode] = {"AUTO": "auto", "VALIDATED": "auto", "ANY": "required", "NONE": "none"}
+
+
+def gemini_to_chat(body: Json, model: str, *, is_stream: bool) -> tuple[MockChatRequest, bool]:
+    """Return the equivalent chat request, and whether its answer shows thoughts. Raises `MockApiError`."""
+    request = convert(body, gemini.GeminiRequest)
+    generation = request.generation_config or gemini.GenerationConfig()
+    tool_config = request.tool_config or gemini.ToolConfig()
+    calling = tool_config.function_calling_config or gemini.FunctionCallingConfig()
+    functions = list(_gemini_functions(request.tools or []))
+    if allowed := calling.allowed_function_names:
+        functions = [function for function in functions if function.name in allowed]
+    out = MockChatRequest(
+        model=model,
+        stream=is_stream,
+        messages=list(_gemini_messages(request)),
+        max_tokens=generation.max_output_tokens,
+        n=generation.candidate_count,
+        stop=generation.stop_sequences,
+        logprobs=generation.response_logprobs,
+        top_logprobs=generation.logprobs,
+        tools=[MockTool("function", function) for function in functions],
+        tool_choice=_GEMINI_MODES.get(calling.mode or ""),
+        response_format=_gemini_format(generation),
+    )
+    out.check()
+    return out, generation.thinking_config is not None and generation.thinking_config.include_thoughts is True
+
+
+def gemini_tokens(body: Json, model: str) -> MockChatRequest:
+    """Return the chat request whose tokens are counted. Raises `MockApiError`."""
+    request = convert(body, gemini.GeminiTokensRequest)
+    counted = request.generate_content_request or {"contents": body.get("contents")}
+    return gemini_to_chat(counted, model, is_stream=False)[0]
+
+
+def _gemini_functions(tools: list[Json]) -> Iterator[MockFunction]:
+    """Yield the functions; tools that run in Google's API are ignored."""
+    for number, tool in enumerate(tools):
+        declarations = tool.get("functionDeclarations", [])
+        if not isinstance(declarations, list) or not all(isinstance(one, dict) for one in declarations):
+            param = f"tools[{number}].functionDeclarations"
+            raise invalid_request(f"Invalid '{param}': it must be a list of functions.", param)
+        for index, declared in enumerate(declarations):
+            function = convert(declared, gemini.FunctionDeclaration, f"tools[{number}].functionDeclarations[{index}].")
+            parameters = function.parameters_json_schema or function.parameters
+            yield MockFunction(function.name, function.description, parameters)
+
+
+def _gemini_format(generation: gemini.GenerationConfig) -> chat.JsonObjectFormat | chat.JsonSchemaFormat | None:
+    if generation.response_json_schema is not None:
+        return chat.JsonSchemaFormat(chat.JsonSchemaDefinition("answer", schema=generation.response_json_schema))
+    return chat.JsonObjectFormat() if generation.response_mime_type == "application/json" else None
+
+
+def _gemini_messages(request: gemini.GeminiRequest) -> Iterator[messages.Message]:
+    """Convert the contents: of each one, function responses first, then the rest."""
+    if request.system_instruction is not None:
+        yield messages.SystemMessage(content=_parts_text(request.system_instruction.parts, "systemInstruction.parts"))
+    for index, content in enumerate(request.contents):
+        param = f"contents[{index}].parts"
+        for part in content.parts or ():
+            if (result := part.function_response) is not None:
+                text = msgspec.json.encode(result.response or {}).decode()
+                yield messages.ToolMessage(content=text, tool_call_id=result.id or result.name)
+        rest = [part for part in content.parts or () if part.function_response is None]
+        if rest or not content.parts:
+            yield _MESSAGES["assistant" if content.role == "model" else "user"](content=_parts_text(rest, param))
+
+
+def _parts_text(parts: list[gemini.Part] | None, param: str) -> str:
+    """Join the texts of parts without thoughts and calls. Raises `MockApiError` if there is none, or other data."""
+    if not parts:
+        raise _missing(param)
+    if any(part.text is None and part.function_call is None for part in parts):
+        raise invalid_request(f"Invalid '{param}': this model supports text only.", param)
+    return "".join(part.text or "" for part in parts if not part.thought)
 
 
 BodyType = TypeVar("BodyType", bound=msgspec.Struct)

@@ -7,7 +7,7 @@ import hmac
 import re
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 
@@ -15,8 +15,10 @@ from welldone.mock.reference import schemas
 from welldone.mock.reference.responder import MockResponder
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
+from welldone.protocol.dialects.gemini.objects import KEY_HEADER
 from welldone.protocol.events import Json
 from welldone.schemas.anthropic import AnthropicRequest, AnthropicTokensRequest
+from welldone.schemas.gemini import camel_case_names
 
 DEFAULT_TEXT = "Hello! How can I help you today?"
 RUNNING_GAUGE = "llamacpp:requests_processing"
@@ -24,6 +26,8 @@ RUNNING_GAUGE = "llamacpp:requests_processing"
 CORS_HEADERS = {"Access-Control-Allow-Origin": "*"}
 """They let pages of any origin read a reply."""
 _ALLOWED_METHODS = "GET, HEAD, POST, OPTIONS"
+GEMINI_PATH = re.compile(r"/v1(?:beta)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
+"""Paths of Google's API: the model and the method."""
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 
 MockHandler: TypeAlias = Callable[[MockHttpRequest], MockReply]
@@ -52,7 +56,8 @@ class ReferenceServer(MockResponder):
         try:
             reply = self._route(http_request)
         except schemas.MockApiError as error:
-            reply = schemas.render_error(error, is_anthropic=_is_anthropic_path(http_request))
+            is_google = _is_google_path(http_request)
+            reply = schemas.render_error(error, is_anthropic=_is_anthropic_path(http_request), is_google=is_google)
         reply = msgspec.structs.replace(reply, headers=reply.headers | CORS_HEADERS)
         if http_request.method != "HEAD":
             return reply
@@ -93,6 +98,9 @@ class ReferenceServer(MockResponder):
         }
         if path in posts:
             return "POST", posts[path]
+        if (found := GEMINI_PATH.fullmatch(path)) is not None:
+            return "POST", lambda request: self._answer_gemini(request, found[1], found[2])
+        path = path.replace("/v1beta/models", "/v1/models", 1)
         if path.startswith("/v1/models/"):
             name = path.removeprefix("/v1/models/")
             return "GET", lambda _: json_reply(self._model_object(self.resolve_model(name)))
@@ -105,8 +113,9 @@ class ReferenceServer(MockResponder):
         if self._key is None:
             return
         authorization = http_request.headers.get("authorization", "")
-        if _is_anthropic_path(http_request) and "x-api-key" in http_request.headers:
-            authorization = f"Bearer {http_request.headers['x-api-key']}"
+        name = KEY_HEADER if _is_google_path(http_request) else "x-api-key"
+        if name in http_request.headers and (name == KEY_HEADER or _is_anthropic_path(http_request)):
+            authorization = f"Bearer {http_request.headers[name]}"
         if not hmac.compare_digest(authorization.encode("latin-1", "replace"), f"Bearer {self._key}".encode()):
             message = "Incorrect API key provided." if authorization else "You didn't provide an API key."
             headers = {"WWW-Authenticate": "Bearer"}
@@ -123,16 +132,30 @@ class ReferenceServer(MockResponder):
         }
         return MockReply((), 204, {name: value for name, value in headers.items() if value}, framing="length")
 
-    def parse(self, http_request: MockHttpRequest, body_type: type[RequestBodyType]) -> RequestBodyType:
-        """Parse and validate the body of a request. Raises `MockApiError`."""
+    def _answer_gemini(self, http_request: MockHttpRequest, model: str, method: str) -> MockReply:
+        try:
+            body = camel_case_names(self._json_body(http_request))
+        except ValueError as error:
+            raise schemas.invalid_request(f"Invalid '{error}': the field is given twice.", str(error)) from None
+        model = self.resolve_model(model)
+        if method == "countTokens":
+            return json_reply({"totalTokens": self.count_chat(schemas.gemini_tokens(body, model))})
+        is_stream = method == "streamGenerateContent"
+        is_array = is_stream and parse_qs(http_request.path.partition("?")[2]).get("alt") != ["sse"]
+        return self.gemini(body, model, is_stream=is_stream, is_array=is_array)
+
+    def _json_body(self, http_request: MockHttpRequest) -> Json:
         error = "We could not parse the JSON body of your request"
         if not http_request.is_utf8:
             raise schemas.invalid_request(f"{error}: it is not UTF-8.")
         try:
-            fields = msgspec.json.decode(http_request.body, type=dict[str, Any])
+            return msgspec.json.decode(http_request.body, type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError):
             raise schemas.invalid_request(f"{error}.") from None
-        request = schemas.convert(fields, body_type)
+
+    def parse(self, http_request: MockHttpRequest, body_type: type[RequestBodyType]) -> RequestBodyType:
+        """Parse and validate the body of a request. Raises `MockApiError`."""
+        request = schemas.convert(self._json_body(http_request), body_type)
         if isinstance(request, schemas.MockRequestBody):
             request.check()
         request.model = self.resolve_model(request.model)
@@ -168,3 +191,8 @@ class ReferenceServer(MockResponder):
 
 def _is_anthropic_path(http_request: MockHttpRequest) -> bool:
     return http_request.path.startswith("/v1/messages")
+
+
+def _is_google_path(http_request: MockHttpRequest) -> bool:
+    path = http_request.path.partition("?")[0]
+    return path.startswith("/v1beta/") or GEMINI_PATH.fullmatch(unquote(path)) is not None

@@ -152,8 +152,15 @@ def _renames_input_tokens(exchange: MockExchange) -> MockReply:
     return exchange.edited(lambda count: {"tokens": count["input_tokens"]}) if is_count else exchange.reply
 
 
+def _renames_total_tokens(exchange: MockExchange) -> MockReply:
+    is_count = exchange.path.endswith(":countTokens") and exchange.reply.status == 200
+    return exchange.edited(lambda count: {"tokens": count["totalTokens"]}) if is_count else exchange.reply
+
+
 def _bad_json_as_500(exchange: MockExchange) -> MockReply:
     is_invalid = exchange.reply.status == 400 and exchange.json is None
+    if is_invalid and exchange.is_gemini:
+        return schemas.render_error(schemas.MockApiError(500, "Invalid JSON."), is_google=True)
     return msgspec.structs.replace(exchange.reply, status=500) if is_invalid else exchange.reply
 
 
@@ -190,6 +197,14 @@ def _reports_end_turn(chunk: Json) -> Json:
     message = as_object(chunk.get("delta")) if chunk.get("type") == "message_delta" else chunk
     if message.get("stop_reason") == "max_tokens":
         message["stop_reason"] = "end_turn"
+    return chunk
+
+
+def _reports_stop(chunk: Json) -> Json:
+    """Report a truncated candidate as complete."""
+    for candidate in map(as_object, as_list(chunk.get("candidates"))):
+        if candidate.get("finishReason") == "MAX_TOKENS":
+            candidate["finishReason"] = "STOP"
     return chunk
 
 
@@ -277,8 +292,13 @@ def _omits_role_when_empty(exchange: MockExchange) -> MockReply:
 def _leaks_special_token(exchange: MockExchange) -> MockReply:
     """Append a special token to each text that ends by itself."""
     request = exchange.fields
-    is_chat = "messages" in request or "input" in request
-    if is_chat and not _stops(request) and not any(map(request.get, ("response_format", "text", "stop_sequences"))):
+    is_chat = not request.keys().isdisjoint(("messages", "input", "contents"))
+    request = request | as_object(request.get("generationConfig"))
+    if (
+        is_chat
+        and not _stops(request)
+        and not any(map(request.get, ("response_format", "text", "stop_sequences", "stopSequences")))
+    ):
         text, is_ended = exchange.buffered_text()
         if is_ended:
             return exchange.with_text(text + _SPECIAL_TOKEN)
@@ -321,6 +341,8 @@ BEHAVIORS: Mapping[str, MockBehavior] = {
     "resp-incomplete": _edits_replies(_reports_completed),
     "msg-max-tokens": _edits_replies(_reports_end_turn),
     "msg-count-tokens": _renames_input_tokens,
+    "gem-max-tokens": _edits_replies(_reports_stop),
+    "gem-count-tokens": _renames_total_tokens,
     "ns-models-list": _models_list_without_object,
     "live-stop-not-leaked": _leaks_stop_string,
     "live-stop-holdback-flushed": _withholds_stop_prefix,

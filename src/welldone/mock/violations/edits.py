@@ -7,17 +7,18 @@ from typing import Any
 
 import msgspec
 
-from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.reference.server import GEMINI_PATH, ReferenceServer
 from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol import sse
 from welldone.protocol.events import Json
 from welldone.rules.view.choices import as_list, as_object, as_text
+from welldone.rules.view.gemini import GeminiReplyView
 
 EVENT_STREAM = "text/event-stream"
 _OUTPUT_FIELDS = (
     *("tools", "tool_choice", "response_format", "text", "stop", "stop_sequences", "max_completion_tokens"),
-    *("instructions", "system"),
+    *("instructions", "system", "toolConfig", "systemInstruction", "generationConfig"),
 )
 """Fields of a request that change its answer."""
 _TEXT_TYPES = ("output_text", "text")
@@ -53,6 +54,11 @@ class MockExchange:
         return self.json or {}
 
     @property
+    def is_gemini(self) -> bool:
+        """Whether it asks for an answer of Google's API."""
+        return not self.path.endswith(":countTokens") and GEMINI_PATH.fullmatch(self.path) is not None
+
+    @property
     def is_stream(self) -> bool:
         """Whether the correct reply is a stream."""
         return self.reply.headers.get("Content-Type", "").startswith(EVENT_STREAM)
@@ -61,17 +67,24 @@ class MockExchange:
         """The same request with other fields; the value `...` removes one."""
         request = {**self.fields, **fields}
         body = json.dumps({name: value for name, value in request.items() if value is not ...})
+        path = self.http_request.path
+        if self.is_gemini and fields.get("stream") is False:
+            path = self.path.replace(":streamGenerateContent", ":generateContent")
         # It was never sent: `end` keeps it out of the count of running requests.
-        return MockExchange(self.reference, msgspec.structs.replace(self.http_request, body=body, end="whole"))
+        return MockExchange(
+            self.reference, msgspec.structs.replace(self.http_request, path=path, body=body, end="whole")
+        )
 
     def with_text(self, text: str) -> MockReply:
         """A correct reply with this text, to an otherwise equal request."""
         prompt = f"Repeat exactly: {text}"
         messages = [{"role": "user", "content": prompt}]
+        contents = [{"role": "user", "parts": [{"text": prompt}]}]
         limits = dict.fromkeys(("max_tokens", "max_output_tokens"), _MAX_TOKENS)
         removed = dict.fromkeys(_OUTPUT_FIELDS, ...)
         # The fields of all dialects: each dialect ignores those of the others.
-        return self.variant(**removed, **limits, messages=messages, prompt=prompt, input=prompt).reply
+        prompts = {"messages": messages, "prompt": prompt, "input": prompt, "contents": contents}
+        return self.variant(**removed, **limits, **prompts).reply
 
     def buffered(self, **fields: Any) -> Json:  # noqa: ANN401 - JSON
         """The object of the correct reply without a stream."""
@@ -86,6 +99,9 @@ class MockExchange:
         reply, choice = self.buffered(), self.first_choice()
         if choice:
             return choice_text(choice), choice.get("finish_reason") == "stop"
+        if candidates := GeminiReplyView([(None, reply)]).candidates:
+            text = "".join(as_text(part.get("text")) for part in candidates[0].parts if not part.get("thought"))
+            return text, candidates[0].finish_reason == "STOP" and not candidates[0].calls
         items = [as_object(item) for item in as_list(reply.get("output"))]
         content = [block for item in items for block in as_list(item.get("content"))]
         blocks = [as_object(block) for block in content or as_list(reply.get("content"))]
@@ -105,7 +121,12 @@ def choice_text(choice: Json) -> str:
 
 
 def edit_chunks(reply: MockReply, edit: Callable[[Json], Json | None]) -> MockReply:
-    """Apply an edit to each JSON chunk of a stream, or to the object of a buffered reply; None removes a chunk."""
+    """Apply an edit to each JSON chunk of a stream, or to the object of a buffered reply; None removes a chunk.
+
+    An array is not changed.
+    """
+    if reply.body.startswith(b"["):
+        return reply
     chunks = [MockChunk(base64=_edit_data(chunk.data, edit), after_s=chunk.after_s) for chunk in reply.pieces]
     return msgspec.structs.replace(reply, pieces=tuple(chunk for chunk in chunks if chunk.data))
 

@@ -19,7 +19,7 @@ from welldone.rules.judge import judge
 from welldone.rules.rule_pages import read_examples
 from welldone.rules.trace import Trace
 from welldone.rules.view.choices import as_list, as_object, as_text, is_int
-from welldone.rules.view.view import ReplyKind, TraceView
+from welldone.rules.view.view import STREAM_KINDS, ReplyKind, TraceView
 
 _ENDPOINTS = {
     "/v1/chat/completions": "chat",
@@ -38,9 +38,16 @@ _STREAM_VARIANTS: tuple[dict[str, Any], ...] = (
 _OVERLOAD_STATUSES = (429, 503)
 _UNENDED_BODY_RULE = "http-body-ends-after-done"
 """The example of its page shows an incomplete body; the violation is that the connection stays open."""
+_MEDIA_TYPES = {ReplyKind.STREAM: "text/event-stream", ReplyKind.ARRAY: "application/json"}
 _SSE_EVENT = re.compile(rb".+?(?:\n\n|\r\n\r\n|\r\r|\Z)", re.DOTALL)
 _DONE_EVENT = re.compile(rb'data: *"?\[done', re.IGNORECASE)
-_TOOL_CALL_MARKERS = (b'"tool_calls":[{', b'"function_call":{', b'"type":"function_call"', b'"type":"tool_use"')
+_TOOL_CALL_MARKERS = (
+    b'"tool_calls":[{',
+    b'"function_call":{',
+    b'"type":"function_call"',
+    b'"type":"tool_use"',
+    b'"functionCall":',
+)
 _LOGPROBS_MARKERS = (b'"logprobs":{', b'"logprobs":[{')
 _DEFAULT_USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
 _ENVELOPES: dict[str, Json] = {
@@ -75,10 +82,11 @@ class PageExampleServer:
 
     def find_example(self, exchange: MockExchange) -> Trace | None:
         """Find an example that can replace the correct reply and violates no more rules than on its page."""
-        correct, endpoint = exchange.reply, _ENDPOINTS.get(exchange.path)
+        correct, endpoint = exchange.reply, "gemini" if exchange.is_gemini else _ENDPOINTS.get(exchange.path)
         if exchange.http_request.method != "POST" or endpoint is None or any(map(exchange.fields.get, _TEXT_FIELDS)):
             return None
-        trace = Trace(body=correct.body, endpoint=endpoint, request=exchange.json, status=correct.status)
+        path = exchange.http_request.path
+        trace = Trace(body=correct.body, endpoint=endpoint, path=path, request=exchange.json, status=correct.status)
         return next(self._matching_examples(trace), None)
 
     def _matching_examples(self, correct: Trace) -> Iterator[Trace]:
@@ -86,7 +94,7 @@ class PageExampleServer:
             has_chunks = example.endpoint in _ENVELOPES
             variants = (example, *([_with_usage_chunk(example)] if has_chunks else []))
             for variant in variants if example.endpoint == correct.endpoint else ():
-                trace = msgspec.structs.replace(variant, request=correct.request)
+                trace = msgspec.structs.replace(variant, request=correct.request, path=correct.path)
                 # An overload error can replace any reply.
                 is_match = trace.status in _OVERLOAD_STATUSES or _reply_shape(trace) == _reply_shape(correct)
                 violated = judge(trace).counts.keys() if is_match else set()
@@ -109,12 +117,15 @@ class PageExampleServer:
     def _example_reply(self, trace: Trace, correct: MockReply) -> MockReply:
         """Return the reply of the page; a head and framing that it does not show are those of the correct reply."""
         headers = correct.headers if trace.headers is None else dict(trace.headers) | CORS_HEADERS
-        is_stream = TraceView(trace).reply_kind is ReplyKind.STREAM
+        reply_kind = TraceView(trace).reply_kind
+        is_stream = reply_kind in STREAM_KINDS
+        if trace.endpoint == "gemini" and trace.headers is None and is_stream:  # the form may be another
+            headers = headers | {"Content-Type": _MEDIA_TYPES[reply_kind]}
         framing: ReplyFraming = "chunked" if is_stream else "length"
         end: ReplyEnd = "whole"
         if trace.complete is False:
             end = "hang" if self._rule == _UNENDED_BODY_RULE else "cut"
-        chunks = _http_chunks(trace) if is_stream else [trace.body]
+        chunks = _http_chunks(trace) if reply_kind is ReplyKind.STREAM else [trace.body]
         if trace.header("content-encoding") == "gzip":
             chunks = [gzip.compress(trace.body, mtime=0)]
         status = correct.status if trace.status is None else trace.status
@@ -144,9 +155,11 @@ def _reply_shape(trace: Trace) -> tuple[ReplyKind, bool, bool, bool]:
     """Return the properties that two replies must share for one to replace the other."""
     view = TraceView(trace)
     has_calls = any(marker in trace.body for marker in _TOOL_CALL_MARKERS)
-    choices = view.choices or as_list(view.reply_object.get("choices"))
+    choices = view.choices or as_list(view.reply_object.get("choices")) or view.gemini_reply.by_index
     has_logprobs = any(marker in trace.body for marker in _LOGPROBS_MARKERS)
-    return view.reply_kind, has_calls, has_logprobs, len(choices) > 1
+    # The form of Gemini's streams is a rule of its own.
+    reply_kind = ReplyKind.STREAM if view.reply_kind in STREAM_KINDS else view.reply_kind
+    return reply_kind, has_calls, has_logprobs, len(choices) > 1
 
 
 def _http_chunks(trace: Trace) -> list[bytes]:
