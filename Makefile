@@ -87,7 +87,7 @@ format: .venv/.dev ## format the code and apply automatic lint fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clients: .venv-clients/.ready .venv-peers/.ready .venv-frameworks/.ready ## install the clients and web frameworks that the tests run
+clients: $(patsubst %,.venv-%/.ready,clients langchain peers frameworks) ## install the clients and web frameworks that the tests run
 
 web-types: $(WEB)/node_modules/.ready ## type-check the JavaScript of the web page (needs npm)
 	$(WEB)/node_modules/.bin/tsc -p src/welldone/web
@@ -125,7 +125,7 @@ servers: .venv/.serve ## check real servers and regenerate docs/servers.md; ARGS
 
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 --exclude-newer "7 days"
 lock: ## recompile requirements/*.in (needs uv)
-	set -e; for name in serve library test dev ray clients peers frameworks uv; do \
+	set -e; for name in serve library test dev ray clients langchain peers frameworks uv; do \
 		$(LOCK) --output-file requirements/$$name.txt requirements/$$name.in; done
 	$(LOCK) --output-file src/welldone/engines/build_tools.txt requirements/engine-tools.in
 
